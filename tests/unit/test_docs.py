@@ -1,0 +1,135 @@
+"""The documentation is true: links lead somewhere, examples run, and nothing that exists is left out."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from redrive.errors import RedriveError
+
+ROOT = Path(__file__).resolve().parents[2]
+IGNORED = {".git", *re.findall(r"^(.+)/$", (ROOT / ".gitignore").read_text(), flags=re.MULTILINE)}
+README_LINES_MAX = 150
+
+
+def files(folder: Path = ROOT) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            yield path
+        elif path.name not in IGNORED and not path.is_symlink():
+            yield from files(path)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+PAGES = [path for path in files() if path.suffix == ".md"]
+PAGES_WITH_EXAMPLES = [ROOT / "README.md", *sorted(ROOT.glob("docs/start*.md"))]
+
+
+def prose(page: Path) -> str:
+    """The page without its code blocks and code spans."""
+    return re.sub(r"^ *```.*?^ *```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments that the headings of a page can be linked by."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ +(.+?) *$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def python_blocks(page: Path) -> str:
+    """The examples of a page as one program, on the lines they have in the page."""
+    program, indent = [], None
+    for line in page.read_text().splitlines():
+        if fence := re.match(r"( *)```(\w*)", line):
+            indent = len(fence[1]) if indent is None and fence[2] == "python" else None
+            program.append("")
+        else:
+            program.append("" if indent is None else line[indent:])
+    return "\n".join(program)
+
+
+def table_rows(page: Path) -> Iterator[list[str]]:
+    """The body rows of every table of a page."""
+    header = True
+    for line in page.read_text().splitlines():
+        if not line.startswith("|"):
+            header = True
+        elif set(line) <= set("|-: "):
+            header = False
+        elif not header:
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: +(\S+)", prose(page), flags=re.MULTILINE):
+        target, _, fragment = "".join(link).partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), f"{relative(page)} links to {target}, which does not exist"
+        if fragment and path.suffix == ".md":
+            assert fragment in anchors(path), f"{relative(page)} links to #{fragment}, and {target} has no such heading"
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES_MAX
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_EXAMPLES, ids=relative)
+def test_examples_run(page: Path, tmp_path: Path) -> None:
+    program = tmp_path / page.with_suffix(".py").name
+    program.write_text(python_blocks(page))
+    result = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    assert result.returncode == 0, result.stderr
+
+
+def test_every_dependency_has_a_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lists = [
+        project["project"]["dependencies"],
+        project["build-system"]["requires"],
+        *project["project"].get("optional-dependencies", {}).values(),
+        *project["dependency-groups"].values(),
+    ]
+    needed = {re.match(r"[\w-]+", requirement)[0] for requirements in lists for requirement in requirements}
+    reasons = {row[0]: row[1] for row in table_rows(ROOT / "docs/internals/dependencies.md")}
+    assert reasons.keys() == needed
+    assert all(reasons.values())
+
+
+def test_every_error_is_documented() -> None:
+    def tree(error: type[RedriveError]) -> Iterator[type[RedriveError]]:
+        yield error
+        for child in error.__subclasses__():
+            yield from tree(child)
+
+    documented = [row[:3] for row in table_rows(ROOT / "docs/reference/errors.md")]
+    raised = [
+        [f"`{error.code}`", f"`{error.__name__}`", "yes" if error.retryable else "no"]
+        for error in tree(RedriveError)
+        if error.__module__ == "redrive.errors"
+    ]
+    assert sorted(documented) == sorted(raised)
+
+
+def test_no_file_names_a_private_path_or_a_registry() -> None:
+    # The brackets keep the pattern from matching itself.
+    private = re.compile(r"\.\.[/]shared|(?<!\w)[/]work[/]|pypi[.]org|python[h]osted|npm[j]s")
+    named = [relative(path) for path in files() if private.search(path.read_text(errors="replace"))]
+    assert not named
+
+
+def test_locks_have_hashes_and_no_addresses() -> None:
+    for lock in ROOT.glob("requirements/*.txt"):
+        text = lock.read_text()
+        assert "://" not in text
+        assert text.count("==") <= text.count("--hash=sha256:")
