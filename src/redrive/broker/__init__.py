@@ -1,0 +1,1 @@
+"""Queues and items as users think of them."""

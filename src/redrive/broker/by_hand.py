@@ -1,0 +1,104 @@
+"""Changes by a person, without a token: retry, redrive, done, drop, archive, restore, fail, bury, hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from redrive.broker.flow import Ask, Flow, accepted, send
+from redrive.broker.queues import MOST_ROUNDS
+from redrive.broker.settle import failure_of
+from redrive.errors import InvalidInput, RedriveError
+from redrive.model.failure import MAX_TEXT_BYTES, Failure, clean_text
+from redrive.model.ids import ItemId, parse_id
+from redrive.model.item import Item
+from redrive.model.judge import Ending, count
+from redrive.model.lifecycle import Verb
+from redrive.model.limits import MAX_BATCH, check_label, check_name
+from redrive.store import Change, GetItem, Hold, Stale, Target, Unhold
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+
+def change(
+    core: Core, verb: Verb, ids: str | Sequence[str], actor: str | None, force: bool, *, to: str | None = None
+) -> Flow[Any]:
+    """Carry out a verb that needs no verdict."""
+    target_queue = None if to is None else check_name("queue", to)
+    targets = tuple(Target(id) for id in _checked(ids))
+    results = yield from send(Change(verb, targets, core.actor(actor), force, target_queue))
+    return _one_or_many(ids, results)
+
+
+def judged(
+    core: Core,
+    verb: Verb,
+    ids: str | Sequence[str],
+    actor: str | None,
+    force: bool,
+    *,
+    error: str | Failure | None = None,
+    note: str | None = None,
+) -> Flow[Any]:
+    """Carry out a verb that needs a verdict for each item: read, judge, change; again where settings changed."""
+    text = None if note is None else clean_text(note, MAX_TEXT_BYTES)
+    failure = None if error is None else failure_of(error, (), None)
+    results: dict[ItemId, Any] = {}
+    waiting = list(dict.fromkeys(_checked(ids)))
+    for _ in range(MOST_ROUNDS):
+        targets = []
+        for id in waiting:
+            try:
+                targets.append((yield from _judged_target(core, verb, id, failure)))
+            except RedriveError as refusal:
+                results[id] = refusal
+        if targets:
+            call = Change(verb, tuple(targets), core.actor(actor), force, None, failure, text)
+            outcome = yield from send(call)
+            results.update({target.id: result for target, result in zip(targets, outcome, strict=True)})
+        waiting = [id for id, result in results.items() if isinstance(result, Stale)]
+        for id in waiting:
+            core.remember(results[id].queue)
+        if not waiting:
+            break
+    return _one_or_many(ids, [results[ItemId(id)] for id in _checked(ids)])
+
+
+def hold(ids: Sequence[str], held_by: str) -> Flow[int]:
+    """Keep items out of the ready index."""
+    held: int = yield from send(Hold(_checked(ids), check_label("held_by", held_by)))
+    return held
+
+
+def unhold(held_by: str, ids: Sequence[str] | None) -> Flow[int]:
+    """Without ids, step by step until nothing is held under that name."""
+    call = Unhold(check_label("held_by", held_by), None if ids is None else _checked(ids))
+    total = 0
+    while True:
+        released: int = yield from send(call)
+        total += released
+        if ids is not None or released == 0:
+            return total
+
+
+def _judged_target(core: Core, verb: Verb, id: ItemId, failure: Failure | None) -> Flow[Target]:
+    item: Item = yield Ask(GetItem(id))
+    queue = yield from core.queue(item.queue)
+    ending = Ending.FAILED if verb is Verb.FAIL else Ending.BURIED
+    counters = count(item.counters, ending)
+    verdict = core.judge(queue, ending, counters, failure=failure, overrides=item.overrides)
+    return Target(id, verdict, queue.version)
+
+
+def _checked(ids: str | Sequence[str]) -> tuple[ItemId, ...]:
+    listed = (ids,) if isinstance(ids, str) else tuple(ids)
+    if len(listed) > MAX_BATCH:
+        raise InvalidInput(f"{len(listed):,} ids in one call and the limit is {MAX_BATCH:,}; make several calls")
+    for id in listed:
+        parse_id(id)
+    return tuple(ItemId(id) for id in listed)
+
+
+def _one_or_many(ids: str | Sequence[str], results: Sequence[Any]) -> Any:
+    return accepted(results[0]) if isinstance(ids, str) else list(results)

@@ -1,0 +1,161 @@
+"""What both faces of a broker share: the store, the committer, the waiters, and the settings last seen."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import random
+import socket
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from redrive.broker.committer import Committer
+from redrive.broker.flow import Flow, accepted, ask
+from redrive.broker.lifecycle import LifecycleThread
+from redrive.broker.notify import Notify
+from redrive.errors import Closed
+from redrive.model.failure import Failure
+from redrive.model.item import NO_OVERRIDES, Counters, Overrides
+from redrive.model.judge import Dead, Ending, Verdict, dead, judge
+from redrive.model.limits import check_label
+from redrive.model.queue import Queue
+from redrive.model.retry import DelayFunction
+from redrive.store import Call, GetQueue, Put, Query, Store
+
+
+class Core:
+    """One open store and everything around it. Both faces call into it; neither keeps state of its own."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        actor: str | None = None,
+        backoffs: Mapping[str, DelayFunction] | None = None,
+        lifecycle: bool = True,
+    ) -> None:
+        self.store = store
+        self.clock = store.clock
+        self.notify = Notify(store)
+        self.committer = Committer(store, self.notify.announce)
+        self._actor = check_label("actor", actor or _default_actor())
+        self._backoffs = dict(backoffs or {})
+        self._queues: dict[str, Queue] = {}
+        self._with_lifecycle = lifecycle
+        self._lifecycle: LifecycleThread | None = None
+        self._closing = threading.Lock()
+        self._closed = False
+        _OPEN.add(self)
+        self._start()
+
+    def call(self, call: Call) -> Any:
+        """Commit one call in this thread; raise if it was refused."""
+        return accepted(self.committer.commit((call,))[0])
+
+    def read(self, query: Query) -> Any:
+        """Answer one query in this thread."""
+        if self._closed:
+            raise Closed
+        self.committer.revive_after_fork()
+        return self.store.read(query)
+
+    def put_within(self, connection: Any, put: Put) -> Any:
+        """Put inside a transaction of the caller's."""
+        if self._closed:
+            raise Closed
+        return self.store.put_within(connection, put)
+
+    def actor(self, actor: str | None) -> str:
+        """Who makes a change: the one named, or the one the broker was opened for."""
+        return self._actor if actor is None else check_label("actor", actor)
+
+    def queue(self, name: str) -> Flow[Queue]:
+        """A queue as last seen. A store refuses verdicts that were judged by settings which are no longer true."""
+        queue = self._queues.get(name)
+        return queue if queue is not None else self.remember((yield from ask(GetQueue(name))))
+
+    def remember(self, queue: Queue) -> Queue:
+        """Keep the settings last seen."""
+        self._queues[queue.name] = queue
+        return queue
+
+    def forget(self, name: str) -> None:
+        """The queue is gone."""
+        self._queues.pop(name, None)
+
+    def judge(
+        self,
+        queue: Queue,
+        ending: Ending,
+        counters: Counters,
+        *,
+        failure: Failure | None = None,
+        overrides: Overrides = NO_OVERRIDES,
+        expired: bool = False,
+        delay: int = 0,
+    ) -> Verdict:
+        """Judge by the settings of a queue, with this program's delay functions and a fresh jitter."""
+        return judge(
+            queue.settings,
+            ending,
+            counters,
+            failure=failure,
+            overrides=overrides,
+            expired=expired,
+            delay=delay,
+            jitter=random.random(),
+            backoffs=self._backoffs,
+        )
+
+    def routed(self, queue: Queue, verdict: Verdict | None, failure: Failure | None) -> Verdict | None:
+        """A verdict that the program brought; a death that names no queue goes where the queue's dead go."""
+        if isinstance(verdict, Dead) and verdict.to is None and not verdict.drop:
+            return dead(queue.settings, verdict.reason, failure)
+        return verdict
+
+    def close(self) -> None:
+        """Finish what was accepted, wake whoever waits, release the store."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        if self._lifecycle is not None:
+            self._lifecycle.close()
+        self.notify.close()
+        self.committer.close()
+        self.store.close()
+
+    def _start(self) -> None:
+        if self._with_lifecycle:
+            self._lifecycle = LifecycleThread(self)
+            self._lifecycle.start()
+
+    def _after_fork(self) -> None:
+        """In a forked child: threads are gone, locks may be held by nobody, connections are the parent's."""
+        if self._closed:
+            return
+        self._closing = threading.Lock()
+        self.notify.after_fork()
+        self.committer.after_fork(self._start)
+
+
+def _default_actor() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        user = f"uid-{os.getuid()}" if hasattr(os, "getuid") else "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+_OPEN: weakref.WeakSet[Core] = weakref.WeakSet()
+
+
+def _revive_children() -> None:
+    for core in tuple(_OPEN):
+        core._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_revive_children)

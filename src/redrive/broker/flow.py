@@ -1,0 +1,102 @@
+"""What a broker does, written once and run by two drivers.
+
+A flow is a generator that yields what it needs from the outside: calls to commit, a query to answer, or to wait for
+a queue. `run` drives it in the calling thread; the asynchronous driver is in `redrive.broker.async_broker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import RedriveError
+from redrive.store import Call, Query
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+_T = TypeVar("_T")
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Commit these calls. Gives the list of their results."""
+
+    calls: Sequence[Call]
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Answer this query. Gives the answer."""
+
+    query: Query
+
+
+class Await(msgspec.Struct, frozen=True):
+    """Wait until something may be leasable in the queue, or until an instant. Gives True if it was woken.
+
+    `ticket` is what `Notify.ticket` said before the queue was found empty: an arrival since then ends the wait.
+    """
+
+    queue: str
+    ticket: int
+    until: Instant
+    next_at: Instant | None
+    """When the store expects something to become leasable."""
+
+
+class Pass(msgspec.Struct, frozen=True):
+    """Wake the next waiter of the queue: there may be more than this one took, or a later time to wait for."""
+
+    queue: str
+
+
+Step = Send | Ask | Await | Pass
+Flow = Generator[Step, Any, _T]
+
+
+def accepted(result: Any) -> Any:
+    """The result, unless it is a refusal, which is raised."""
+    if isinstance(result, RedriveError):
+        raise result
+    return result
+
+
+def send(call: Call) -> Flow[Any]:
+    """Commit one call and give its result; raise if it was refused."""
+    results = yield Send((call,))
+    return accepted(results[0])
+
+
+def ask(query: Query) -> Flow[Any]:
+    """Answer one query."""
+    return (yield Ask(query))
+
+
+def run(core: Core, flow: Flow[_T]) -> _T:
+    """Drive a flow to its end in this thread."""
+    try:
+        step = next(flow)
+        while True:
+            try:
+                answer = _take(core, step)
+            except RedriveError as error:
+                step = flow.throw(error)
+            else:
+                step = flow.send(answer)
+    except StopIteration as end:
+        result: _T = end.value
+        return result
+
+
+def _take(core: Core, step: Step) -> Any:
+    match step:
+        case Send(calls):
+            return core.committer.commit(calls)
+        case Ask(query):
+            return core.read(query)
+        case Await():
+            return core.notify.wait(step)
+        case Pass(queue):
+            return core.notify.pass_on(queue)

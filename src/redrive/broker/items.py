@@ -1,0 +1,166 @@
+"""Items: put, lease, extend, complete, get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from redrive.broker.flow import Await, Flow, Pass, Send, accepted, ask
+from redrive.broker.lifecycle import sweep
+from redrive.clock import Instant
+from redrive.errors import InvalidDuration, InvalidInput, InvalidSetting
+from redrive.model.duration import DurationInput, parse_duration
+from redrive.model.ids import ItemId, Token, parse_id, parse_token
+from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides
+from redrive.model.limits import (
+    DEFAULT_PRIORITY,
+    MAX_BATCH,
+    MAX_STORABLE_BYTES,
+    check_instant,
+    check_label,
+    check_name,
+    check_priority,
+)
+from redrive.model.payload import check_headers, encode_payload
+from redrive.store import AuditEntry, Complete, Extend, GetItem, LeaseItems, ListAudit, NewItem, Put
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+
+def new_item(
+    value: Any,
+    *,
+    delay: DurationInput = 0,
+    enqueue_at: datetime | None = None,
+    priority: int = DEFAULT_PRIORITY,
+    expire_timeout: DurationInput | None = None,
+    headers: Mapping[str, str] | None = None,
+    idempotency_key: str | None = None,
+    content_type: str | None = None,
+    held_by: str | None = None,
+    max_attempts: int | None = None,
+    max_losses: int | None = None,
+    retry_attempts: int | None = None,
+) -> NewItem:
+    """An item to be put, with options of its own.
+
+    delay: from now until it may be leased; or enqueue_at: an instant (a datetime with a time zone).
+    priority: 0…9, larger first. expire_timeout: from now until it is no longer worth doing.
+    idempotency_key: the same key again puts nothing, for the queue's idempotency_timeout.
+    held_by: keep it from being leased until `unhold`. max_attempts, max_losses, retry_attempts: instead of the queue's.
+    """
+    payload, content_type = encode_payload(value, content_type, MAX_STORABLE_BYTES)
+    if enqueue_at is not None and delay:
+        raise InvalidInput("an item has a delay or an enqueue_at, not both")
+    overrides = NO_OVERRIDES
+    if not (max_attempts is max_losses is retry_attempts is None):
+        overrides = _overrides(max_attempts, max_losses, retry_attempts)
+    return NewItem(
+        payload,
+        content_type,
+        check_headers(headers) if headers else None,
+        check_priority(priority),
+        parse_duration(delay, "delay") if delay != 0 else 0,
+        None if enqueue_at is None else _instant("enqueue_at", enqueue_at),
+        None if expire_timeout is None else parse_duration(expire_timeout, "expire_timeout"),
+        None if idempotency_key is None else check_label("idempotency key", idempotency_key),
+        None if held_by is None else check_label("held_by", held_by),
+        overrides,
+    )
+
+
+def put_call(queue: str, values: Iterable[Any]) -> Put:
+    """The call that puts values and new items."""
+    items = tuple(value if isinstance(value, NewItem) else new_item(value) for value in values)
+    return Put(check_name("queue", queue), items)
+
+
+def lease(
+    core: Core,
+    queue: str,
+    limit: int,
+    wait: DurationInput,
+    lease_timeout: DurationInput | None,
+    worker: str | None,
+) -> Flow[list[Lease]]:
+    """Lease, and wait for the first item where nothing is leasable."""
+    check_name("queue", queue)
+    if type(limit) is not int or not 1 <= limit <= MAX_BATCH:
+        raise InvalidSetting("limit", f"must be 1 to {MAX_BATCH:,}, not {limit!r:.40}")
+    timeout = None if lease_timeout is None else _positive("lease_timeout", lease_timeout)
+    worker = None if worker is None else check_label("worker", worker)
+    until = core.clock.now() + parse_duration(wait, "wait") if wait else None
+    swept = woken = False
+    while True:
+        ticket = core.notify.ticket(queue) if until is not None else 0
+        results = yield Send((LeaseItems(queue, limit, worker, timeout, swept),))
+        leased = accepted(results[0])
+        if leased.overdue and not swept:
+            yield from sweep(core, queue)
+            swept = True
+            continue
+        if leased.leases or until is None or core.clock.now() >= until:
+            if woken and leased.leases:
+                yield Pass(queue)
+            return list(leased.leases)
+        woken = yield Await(queue, ticket, Instant(until), leased.next_at)
+        swept = False
+
+
+def extend_call(lease: Lease | Token, timeout: DurationInput | None) -> Extend:
+    """The call that moves a lease's deadline."""
+    return Extend(token_of(lease), None if timeout is None else _positive("timeout", timeout))
+
+
+def complete_call(lease: Lease | Token, result: Any, puts: Iterable[tuple[str, Any]]) -> Complete:
+    """The call that completes an item, with a result and follow-up items."""
+    token = lease.token if lease.__class__ is Lease else token_of(lease)
+    if result is None and not puts:
+        return Complete(token)
+    encoded = None if result is None else encode_payload(result)[0]
+    return Complete(token, encoded, tuple(put_call(queue, (value,)) for queue, value in puts))
+
+
+def get(id: str) -> Flow[Item]:
+    """Read an item with its history."""
+    parse_id(id)
+    return ask(GetItem(ItemId(id)))
+
+
+def audit(limit: int, before: int | None) -> Flow[tuple[AuditEntry, ...]]:
+    """Read who changed what by hand."""
+    return ask(ListAudit(limit, before))
+
+
+def token_of(lease: Lease | Token) -> Token:
+    """The token of a lease, or a token that was passed on as text."""
+    if isinstance(lease, Lease):
+        return lease.token
+    parse_token(lease)
+    return lease
+
+
+def _overrides(max_attempts: int | None, max_losses: int | None, retry_attempts: int | None) -> Overrides:
+    for name, value in (("max_attempts", max_attempts), ("max_losses", max_losses), ("retry_attempts", retry_attempts)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31):
+            raise InvalidSetting(name, f"must be a whole number of 0 or more, not {value!r:.40}")
+    if max_attempts and retry_attempts and max_attempts < retry_attempts:
+        raise InvalidSetting("max_attempts", f"{max_attempts} is lower than retry_attempts {retry_attempts}")
+    return Overrides(max_attempts, max_losses, retry_attempts)
+
+
+def _positive(what: str, value: DurationInput) -> int:
+    duration = parse_duration(value, what)
+    if duration == 0:
+        raise InvalidDuration(what, value, "must be longer than 0")
+    return duration
+
+
+def _instant(what: str, value: datetime) -> Instant:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise InvalidDuration(what, value, "is not a datetime with a time zone; use datetime.now(UTC) + …")
+    since = value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    instant = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return Instant(check_instant(what, instant))

@@ -1,0 +1,127 @@
+"""What runs by itself: items that fall due, leases that ran out, items that expired, retention.
+
+Safe in many processes at once: every change is fenced by the store, so two sweeps do each item once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from redrive.broker.flow import Flow, Send, ask, run, send
+from redrive.clock import Instant
+from redrive.errors import RedriveError
+from redrive.model.duration import MILLISECOND, SECOND
+from redrive.model.item import Settled
+from redrive.model.judge import Ending, count
+from redrive.store import STEP_LIMIT, Call, Clean, Expire, GetOverdue, NextDue, Overdue, Promote, Settle, Stale
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+_log = logging.getLogger("redrive.lifecycle")
+
+LONGEST_PAUSE = SECOND
+"""The lifecycle looks at least this often, whatever the store says is due."""
+SHORTEST_PAUSE = 10 * MILLISECOND
+"""It never looks more often, even where something stays due because it cannot be settled."""
+
+
+class Upkeep(msgspec.Struct, frozen=True):
+    """What one step did."""
+
+    promoted: int = 0
+    """Scheduled and failed items that became ready."""
+    lost: int = 0
+    """Leases that ran out and were settled."""
+    expired: int = 0
+    """Items that expired and were settled."""
+    removed: int = 0
+    """Rows that retention removed."""
+
+    @property
+    def full(self) -> bool:
+        """Whether a bound was reached, so that there is probably more to do."""
+        return max(self.promoted, self.lost + self.expired, self.removed) >= STEP_LIMIT
+
+
+def step(core: Core) -> Flow[Upkeep]:
+    """One bounded step of everything."""
+    promoted = yield from send(Promote())
+    lost, expired = yield from sweep(core)
+    removed = yield from send(Clean())
+    return Upkeep(promoted, lost, expired, removed)
+
+
+def sweep(core: Core, queue: str | None = None) -> Flow[tuple[int, int]]:
+    """Settle leases that ran out and items that expired, of one queue or all. Gives how many of each."""
+    overdue = yield from ask(GetOverdue(queue))
+    if not overdue:
+        return 0, 0
+    calls: list[Call] = []
+    for found in overdue:
+        calls.append((yield from _verdict_on(core, found)))
+    lost = expired = 0
+    results = yield Send(calls)
+    for found, result in zip(overdue, results, strict=True):
+        if isinstance(result, Stale):
+            core.remember(result.queue)
+        elif isinstance(result, Settled):
+            lost += found.token is not None
+            expired += found.token is None
+    return lost, expired
+
+
+def _verdict_on(core: Core, found: Overdue) -> Flow[Call]:
+    queue = yield from core.queue(found.queue)
+    if found.token is None:
+        verdict = core.judge(queue, Ending.EXPIRED, found.counters, overrides=found.overrides)
+        return Expire(found.id, verdict, queue.version)
+    counters = count(found.counters, Ending.LOST)
+    verdict = core.judge(queue, Ending.LOST, counters, overrides=found.overrides, expired=found.expired)
+    return Settle(found.token, Ending.LOST, verdict, queue.version)
+
+
+class LifecycleThread:
+    """Runs steps by itself while a broker is open. An error is logged, and the next step comes all the same."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop, name="redrive-lifecycle", daemon=True)
+
+    def start(self) -> None:
+        """Begin with the first step."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop after the step that is running."""
+        self._closed = True
+        self._wake.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _loop(self) -> None:
+        clock = self._core.clock
+        while not self._closed:
+            now = clock.now()
+            next_at = Instant(now + LONGEST_PAUSE)
+            try:
+                if run(self._core, step(self._core)).full:
+                    continue
+                due = run(self._core, ask(NextDue()))
+                if due is not None:
+                    next_at = max(min(next_at, due), Instant(now + SHORTEST_PAUSE))
+            except RedriveError as error:
+                if self._closed:
+                    return
+                _log.warning("lifecycle step failed and will be repeated: %s", error)
+            except Exception:
+                _log.exception("lifecycle step failed and will be repeated")
+            while not self._closed and clock.now() < next_at:
+                clock.wait(self._wake, next_at)
+                self._wake.clear()

@@ -1,0 +1,223 @@
+"""Waiting for work. The store never waits; the waiters of each queue stand here, in order.
+
+An arrival wakes as many waiters as there are items. One thread, started by the first waiter, sees to everything that
+comes with time: waits that end, items that fall due, and what other processes did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping
+
+from redrive.broker.flow import Await
+from redrive.clock import Instant
+from redrive.errors import RedriveError
+from redrive.model.duration import MILLISECOND
+from redrive.store import Store
+
+LOOK_EVERY = 20 * MILLISECOND
+"""While someone waits: how often to ask whether another process changed something."""
+
+_STALE_ENDS = 1000
+"""How many ends of waits that are over may lie in the heap before they are thrown out."""
+
+
+class _Waiter:
+    """One caller that waits. A thread waits on a lock, a coroutine on a future."""
+
+    __slots__ = ("future", "lock", "loop", "number", "queue", "until", "woken")
+
+    def __init__(self, number: int, step: Await, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.number = number
+        self.queue = step.queue
+        self.until = step.until
+        self.woken = False
+        self.loop = loop
+        self.future: asyncio.Future[None] | None = None if loop is None else loop.create_future()
+        self.lock = threading.Lock()
+        if loop is None:
+            self.lock.acquire()
+
+
+class Notify:
+    """Who waits for which queue, and whom to wake."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._clock = store.clock
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._tickets: defaultdict[str, int] = defaultdict(int)
+        self._waiters: dict[str, OrderedDict[int, _Waiter]] = {}
+        self._ends: list[tuple[Instant, int, _Waiter]] = []
+        self._dues: dict[str, Instant] = {}
+        self._numbers = itertools.count()
+        self._bell = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    after_fork = _reset
+
+    def ticket(self, queue: str) -> int:
+        """Take this before looking into the queue; a wait with it ends at once if anything has arrived since."""
+        return self._tickets[queue]
+
+    def announce(self, arrivals: Mapping[str, int]) -> None:
+        """Items arrived: wake as many waiters, and at least one, who learns when the next item falls due."""
+        if not arrivals:
+            return
+        woken: list[_Waiter] = []
+        with self._mutex:
+            for queue, count in arrivals.items():
+                self._tickets[queue] += 1
+                if queue in self._waiters:
+                    woken += self._pop(queue, max(count, 1))
+        _wake(woken)
+
+    def pass_on(self, queue: str) -> None:
+        """Wake the next waiter of the queue: there may be more, or the one that was woken cannot go on."""
+        with self._mutex:
+            woken = self._pop(queue, 1)
+        _wake(woken)
+
+    def wait(self, step: Await) -> bool:
+        """Wait in this thread. True if woken, False if the time is over."""
+        waiter = self._enter(step, None)
+        if waiter is None:
+            return True
+        waiter.lock.acquire()
+        return waiter.woken
+
+    async def wait_async(self, step: Await) -> bool:
+        """Wait in this coroutine. A wake-up that meets a cancelled one goes to the next waiter."""
+        waiter = self._enter(step, asyncio.get_running_loop())
+        if waiter is None:
+            return True
+        assert waiter.future is not None
+        try:
+            await waiter.future
+        except asyncio.CancelledError:
+            with self._mutex:
+                self._remove(waiter)
+            if waiter.woken:
+                self.pass_on(step.queue)
+            raise
+        return waiter.woken
+
+    def close(self) -> None:
+        """Wake everybody; nobody waits any more."""
+        with self._mutex:
+            self._closed = True
+            woken = [waiter for queue in list(self._waiters) for waiter in self._pop(queue, None)]
+            thread = self._thread
+            self._bell.set()
+        _wake(woken)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _enter(self, step: Await, loop: asyncio.AbstractEventLoop | None) -> _Waiter | None:
+        with self._mutex:
+            if self._closed or self._tickets[step.queue] != step.ticket:
+                return None
+            waiter = _Waiter(next(self._numbers), step, loop)
+            self._waiters.setdefault(step.queue, OrderedDict())[waiter.number] = waiter
+            heapq.heappush(self._ends, (step.until, waiter.number, waiter))
+            if step.next_at is not None:
+                self._dues[step.queue] = min(step.next_at, self._dues.get(step.queue, step.next_at))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="redrive-notify", daemon=True)
+                self._thread.start()
+            self._bell.set()
+        return waiter
+
+    def _pop(self, queue: str, count: int | None) -> list[_Waiter]:
+        waiting = self._waiters.get(queue)
+        if not waiting:
+            return []
+        popped: list[_Waiter] = []
+        while waiting and (count is None or len(popped) < count):
+            _, waiter = waiting.popitem(last=False)
+            waiter.woken = True
+            popped.append(waiter)
+        if not waiting:
+            del self._waiters[queue]
+        return popped
+
+    def _remove(self, waiter: _Waiter) -> bool:
+        waiting = self._waiters.get(waiter.queue)
+        if waiting is None or waiting.pop(waiter.number, None) is None:
+            return False
+        if not waiting:
+            del self._waiters[waiter.queue]
+        return True
+
+    def _watch(self) -> None:
+        while not self._closed:
+            changed = self._look()
+            now = self._clock.now()
+            with self._mutex:
+                woken = self._expire(now) + self._fall_due(now)
+                if changed:
+                    woken += [waiter for queue in list(self._waiters) for waiter in self._pop(queue, 1)]
+                until = self._next(now)
+            _wake(woken)
+            self._clock.wait(self._bell, until)
+            self._bell.clear()
+
+    def _look(self) -> bool:
+        try:
+            return bool(self._waiters) and self._store.changed()
+        except RedriveError:
+            return True
+
+    def _expire(self, now: Instant) -> list[_Waiter]:
+        ended = []
+        if len(self._ends) > _STALE_ENDS + 2 * sum(map(len, self._waiters.values())):
+            self._ends = [end for end in self._ends if not end[2].woken]
+            heapq.heapify(self._ends)
+        while self._ends and (self._ends[0][0] <= now or self._ends[0][2].woken):
+            waiter = heapq.heappop(self._ends)[2]
+            if self._remove(waiter):
+                ended.append(waiter)
+        return ended
+
+    def _fall_due(self, now: Instant) -> list[_Waiter]:
+        due = [queue for queue, at in self._dues.items() if at <= now]
+        for queue in due:
+            del self._dues[queue]
+            self._tickets[queue] += 1
+        return [waiter for queue in due for waiter in self._pop(queue, 1)]
+
+    def _next(self, now: Instant) -> Instant | None:
+        if not self._waiters:
+            return None
+        instants = [Instant(now + LOOK_EVERY)]
+        instants += [self._ends[0][0]] if self._ends else []
+        return min(*instants, *self._dues.values(), instants[0])
+
+
+def _wake(waiters: Iterable[_Waiter]) -> None:
+    """Threads one by one; coroutines with one message to each loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Waiter]] = {}
+    for waiter in waiters:
+        if waiter.loop is None:
+            waiter.lock.release()
+        else:
+            by_loop.setdefault(waiter.loop, []).append(waiter)
+    for loop, group in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_finish, group)
+        except RuntimeError:
+            continue  # the loop is closed, and with it whoever waited there
+
+
+def _finish(waiters: Iterable[_Waiter]) -> None:
+    for waiter in waiters:
+        if waiter.future is not None and not waiter.future.done():
+            waiter.future.set_result(None)

@@ -1,0 +1,71 @@
+"""Queues: create, update, get, list, delete, pause, resume, stats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from redrive.broker.flow import Flow, ask, send
+from redrive.errors import StoreFailed
+from redrive.model.limits import check_name
+from redrive.model.queue import Queue, QueueStats, settings_from
+from redrive.store import CreateQueue, DeleteQueue, GetQueue, GetStats, ListQueues, SetPaused, Stale, UpdateQueue
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+MOST_ROUNDS = 100
+"""How often a change that met newer settings is tried again before giving up."""
+
+
+def create(name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
+    """Create a queue from what a person wrote."""
+    return _send(CreateQueue(check_name("queue", name), settings_from(settings)))
+
+
+def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None) -> Flow[Queue]:
+    """Apply the changes to the newest settings, again and again until nobody else changed them in between."""
+    queue = yield from get(core, name)
+    for _ in range(MOST_ROUNDS):
+        settings = settings_from(changes, base=queue.settings)
+        result = yield from send(UpdateQueue(queue.name, settings, queue.version, core.actor(actor)))
+        if not isinstance(result, Stale):
+            core.remember(result)
+            updated: Queue = result
+            return updated
+        queue = result.queue
+    raise StoreFailed(core.store.name, f"the settings of queue '{name}' changed {MOST_ROUNDS} times meanwhile")
+
+
+def get(core: Core, name: str) -> Flow[Queue]:
+    """Read a queue, and remember its settings."""
+    queue: Queue = yield from ask(GetQueue(check_name("queue", name)))
+    core.remember(queue)
+    return queue
+
+
+def list_all() -> Flow[tuple[Queue, ...]]:
+    """Read all queues."""
+    return ask(ListQueues())
+
+
+def delete(core: Core, name: str, confirm: int | None, actor: str | None) -> Flow[int]:
+    """Remove a queue and what is in it."""
+    removed: int = yield from send(DeleteQueue(check_name("queue", name), confirm, core.actor(actor)))
+    core.forget(name)
+    return removed
+
+
+def set_paused(core: Core, name: str, paused: bool, actor: str | None) -> Flow[Queue]:
+    """Pause or resume."""
+    return _send(SetPaused(check_name("queue", name), paused, core.actor(actor)))
+
+
+def stats(name: str) -> Flow[QueueStats]:
+    """Read the counts."""
+    return ask(GetStats(check_name("queue", name)))
+
+
+def _send(call: CreateQueue | SetPaused) -> Flow[Queue]:
+    queue: Queue = yield from send(call)
+    return queue

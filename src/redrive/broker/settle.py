@@ -1,0 +1,111 @@
+"""How a delivery ends other than by completion: fail, release, bury. Read, judge, settle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from redrive.broker.flow import Flow, ask, send
+from redrive.broker.items import token_of
+from redrive.broker.queues import MOST_ROUNDS
+from redrive.broker.queues import get as get_queue
+from redrive.errors import StoreFailed
+from redrive.model.classify import Rule
+from redrive.model.duration import DurationInput, parse_duration
+from redrive.model.failure import MAX_TEXT_BYTES, Failure, clean_text, failure_from_exception, failure_from_fields
+from redrive.model.ids import Token
+from redrive.model.item import Counters, Lease, Receipt, Settled
+from redrive.model.judge import Ending, Verdict, count
+from redrive.store import GetActive, NewItem, Put, Return, Settle, Stale
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+
+def fail(
+    core: Core, lease: Lease | Token, error: BaseException | Failure | str, final: bool, verdict: Verdict | None
+) -> Flow[Settled]:
+    """The worker reports a failure."""
+    held = yield from _held(lease)
+    queue = yield from core.queue(held.queue)
+    failure = failure_of(error, queue.settings.error_rules, held.worker)
+    if final:
+        failure = msgspec.structs.replace(failure, final=True)
+    return (yield from _settle(core, held, Ending.FAILED, failure=failure, verdict=verdict))
+
+
+def release(core: Core, lease: Lease | Token, delay: DurationInput, counted: bool, error: str | None) -> Flow[Settled]:
+    """The worker gives the item back."""
+    note = None if error is None else clean_text(error, MAX_TEXT_BYTES)
+    if not counted:
+        settled: Settled = yield from send(Return(token_of(lease), note))
+        return settled
+    pause = parse_duration(delay, "delay") if delay else 0
+    held = yield from _held(lease)
+    return (yield from _settle(core, held, Ending.RELEASED, delay=pause, note=note))
+
+
+def bury(core: Core, lease: Lease | Token, note: str | None, error: BaseException | None) -> Flow[Settled]:
+    """The worker makes the item dead."""
+    held = yield from _held(lease)
+    queue = yield from core.queue(held.queue)
+    failure = None if error is None else failure_of(error, queue.settings.error_rules, held.worker)
+    text = None if note is None else clean_text(note, MAX_TEXT_BYTES)
+    return (yield from _settle(core, held, Ending.BURIED, failure=failure, note=text))
+
+
+def put_failed(
+    core: Core, queue_name: str, item: NewItem, error: BaseException | Failure | str, verdict: Verdict | None
+) -> Flow[Receipt]:
+    """Put an item that has failed once already: judged as the first failure of a delivery would be."""
+    counters = Counters(failures=1)
+    queue = yield from get_queue(core, queue_name)
+    failure = failure_of(error, queue.settings.error_rules, None)
+    judged = core.routed(queue, verdict, failure) or core.judge(queue, Ending.FAILED, counters, failure=failure)
+    born = msgspec.structs.replace(item, failure=failure, verdict=judged)
+    receipts: tuple[Receipt, ...] = yield from send(Put(queue.name, (born,)))
+    return receipts[0]
+
+
+def failure_of(error: BaseException | Failure | str, rules: tuple[Rule, ...], worker: str | None) -> Failure:
+    """What went wrong, from whatever the program has at hand."""
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, BaseException):
+        return failure_from_exception(error, worker=worker, rules=rules)
+    return failure_from_fields("Error", error, worker=worker, rules=rules)
+
+
+def _held(lease: Lease | Token) -> Flow[Lease]:
+    """The lease itself, read from the store where only its token is at hand."""
+    if isinstance(lease, Lease):
+        return lease
+    held: Lease = yield from ask(GetActive(token_of(lease)))
+    return held
+
+
+def _settle(
+    core: Core,
+    lease: Lease,
+    ending: Ending,
+    *,
+    failure: Failure | None = None,
+    verdict: Verdict | None = None,
+    delay: int = 0,
+    note: str | None = None,
+) -> Flow[Settled]:
+    """Judge by the newest settings; where they changed meanwhile, judge again."""
+    counters = count(lease.counters, ending)
+    expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
+    queue = yield from core.queue(lease.queue)
+    for _ in range(MOST_ROUNDS):
+        judged = core.routed(queue, verdict, failure) or core.judge(
+            queue, ending, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay
+        )
+        result = yield from send(Settle(lease.token, ending, judged, queue.version, failure, note))
+        if not isinstance(result, Stale):
+            settled: Settled = result
+            return settled
+        queue = core.remember(result.queue)
+    raise StoreFailed(core.store.name, f"the settings of queue '{lease.queue}' changed {MOST_ROUNDS} times meanwhile")

@@ -1,0 +1,42 @@
+"""The only reader of time.
+
+An instant is an integer: microseconds since 1970 in UTC. A duration is an integer number of microseconds.
+Everything that waits does it through a clock too, so that a test can move time instead of sleeping.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import NewType, Protocol
+
+Instant = NewType("Instant", int)
+
+_LONGEST_WAIT_SECONDS = 3600.0
+
+
+class Clock(Protocol):
+    """Tells the time, and waits for it."""
+
+    def now(self) -> Instant:
+        """The current instant. It may stand still and, when the system's clock is set back, go back."""
+        ...
+
+    def wait(self, event: threading.Event, until: Instant | None) -> None:
+        """Return when the event is set or the instant has come, and now and then for no reason: check both again."""
+        ...
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def now(self) -> Instant:
+        return Instant(time.time_ns() // 1000)
+
+    def wait(self, event: threading.Event, until: Instant | None) -> None:
+        if until is None:
+            event.wait(_LONGEST_WAIT_SECONDS)
+            return
+        seconds = (until - self.now()) / 1_000_000
+        if seconds > 0:
+            event.wait(min(seconds, _LONGEST_WAIT_SECONDS))

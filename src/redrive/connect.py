@@ -1,0 +1,90 @@
+"""One URL decides where a broker runs: the only place that knows every store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from redrive.broker.async_broker import AsyncBroker
+from redrive.broker.broker import Broker
+from redrive.broker.core import Core
+from redrive.clock import Clock, SystemClock
+from redrive.errors import InvalidInput
+from redrive.model.limits import check_name
+from redrive.model.retry import DelayFunction
+from redrive.store import Store
+
+DEFAULT_URL = "sqlite:///redrive.db"
+
+
+def connect(
+    url: str = DEFAULT_URL,
+    *,
+    namespace: str = "default",
+    actor: str | None = None,
+    backoffs: Mapping[str, DelayFunction] | None = None,
+    durability: str = "full",
+    lifecycle: bool = True,
+    clock: Clock | None = None,
+) -> Broker:
+    """Open a broker on the store that the URL names.
+
+    `memory://` lives and ends with this broker; `sqlite:///jobs.db` is a file in the working directory and
+    `sqlite:////var/lib/jobs.db` one anywhere. Queues of different namespaces never see each other.
+
+    actor: whose name stands in audit rows unless a call names another; user@host by default.
+    backoffs: delay functions that queues may name in `retry`: failures so far → seconds.
+    durability: `full`, or `relaxed` to let a power cut lose the last calls in exchange for speed.
+    lifecycle: whether leases that ran out, expiry and retention are seen to by a thread of this broker.
+    clock: another source of time, for tests.
+    """
+    return Broker(_core(url, namespace, actor, backoffs, durability, lifecycle, clock))
+
+
+def connect_async(
+    url: str = DEFAULT_URL,
+    *,
+    namespace: str = "default",
+    actor: str | None = None,
+    backoffs: Mapping[str, DelayFunction] | None = None,
+    durability: str = "full",
+    lifecycle: bool = True,
+    clock: Clock | None = None,
+) -> AsyncBroker:
+    """The same for programs on an event loop: every method is awaited. Opening it does not need a running loop."""
+    return AsyncBroker(_core(url, namespace, actor, backoffs, durability, lifecycle, clock))
+
+
+def _core(
+    url: str,
+    namespace: str,
+    actor: str | None,
+    backoffs: Mapping[str, DelayFunction] | None,
+    durability: str,
+    lifecycle: bool,
+    clock: Clock | None,
+) -> Core:
+    if durability not in ("full", "relaxed"):
+        raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r:.40}")
+    store = _open(url, check_name("namespace", namespace), durability == "relaxed", clock or SystemClock())
+    return Core(store, actor=actor, backoffs=backoffs, lifecycle=lifecycle)
+
+
+def _open(url: str, namespace: str, relaxed: bool, clock: Clock) -> Store:
+    parts = urlsplit(url)
+    match parts.scheme:
+        case "memory":
+            from redrive.stores.memory import MemoryStore
+
+            return MemoryStore(clock, namespace)
+        case "sqlite":
+            from redrive.stores.sqlite import SQLiteStore
+
+            if parts.netloc or len(parts.path) < 2 or parts.query or parts.fragment:
+                raise InvalidInput(
+                    f"{url!r:.200} names no file; write sqlite:///jobs.db, or sqlite:////var/lib/jobs.db"
+                )
+            return SQLiteStore(Path(unquote(parts.path[1:])), namespace=namespace, relaxed=relaxed, clock=clock)
+        case _:
+            raise InvalidInput(f"{url!r:.200} is not a URL of a store; there are memory:// and sqlite:///FILE")

@@ -1,0 +1,382 @@
+"""Every error Redrive raises.
+
+    RedriveError
+    ├── InvalidInput             the call itself is wrong; nothing was changed
+    │   ├── InvalidName          a queue, namespace, actor or header name
+    │   ├── InvalidSetting       a queue setting or an item override
+    │   ├── InvalidDuration      a delay, a timeout or an instant
+    │   ├── InvalidPayload       a value that cannot be stored and read back exactly
+    │   └── PayloadTooLarge      payload or headers over their limit
+    ├── NotFound
+    │   ├── QueueNotFound
+    │   └── ItemNotFound
+    ├── Refused                  the call is well formed, but not now or not on this
+    │   ├── QueueExists
+    │   ├── QueueInUse           others name it as their dead queue
+    │   ├── ConfirmMismatch      purge or delete named another number of items
+    │   ├── ItemActive           a worker holds the item
+    │   ├── WrongStatus          the item is not in a status the verb applies to
+    │   ├── IdempotencyConflict  the key was used with another payload
+    │   ├── QueueFull            max_size reached
+    │   └── LeaseLost            the token is no longer the newest, or never was
+    ├── StoreError               the store cannot serve the call
+    │   ├── StoreUnavailable     it cannot be opened or reached
+    │   ├── StoreReadOnly
+    │   ├── DiskFull
+    │   ├── NotAStore            the file is something else
+    │   ├── SchemaTooNew         written by a newer Redrive
+    │   ├── EngineUnsupported    the engine has a known flaw, or lacks a feature
+    │   └── StoreFailed          the engine answered with an error that nothing foresaw
+    ├── OutcomeUnknown           the connection broke while the call was being committed
+    ├── Overloaded               more calls are waiting than the committer accepts
+    └── Closed                   the broker was closed
+
+A refusal changed nothing. `code` is stable and is what other languages see; `retryable` says whether the same
+call can succeed later without anybody changing anything.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class RedriveError(Exception):
+    """The root. Catch this to catch everything Redrive raises on purpose."""
+
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+
+
+# The call itself is wrong.
+
+
+class InvalidInput(RedriveError):
+    """The call cannot be carried out by any store in any state."""
+
+    code = "invalid"
+
+
+class InvalidName(InvalidInput):
+    """A name that is empty, too long, or has characters that names cannot have."""
+
+    code = "invalid_name"
+
+    def __init__(self, what: str, name: object, problem: str) -> None:
+        self.what, self.name, self.problem = what, name, problem
+        super().__init__(f"{what} {_show(name)} {problem}")
+
+
+class InvalidSetting(InvalidInput):
+    """A setting that is unknown, of the wrong type, out of range, or at odds with another."""
+
+    code = "invalid_setting"
+
+    def __init__(self, setting: str, problem: str) -> None:
+        self.setting, self.problem = setting, problem
+        super().__init__(f"{setting} {problem}")
+
+
+class InvalidDuration(InvalidInput):
+    """A text or number that is not a duration, or an instant outside the range that can be stored."""
+
+    code = "invalid_duration"
+
+    def __init__(self, what: str, value: object, problem: str) -> None:
+        self.what, self.value, self.problem = what, value, problem
+        super().__init__(f"{what} {_show(value)} {problem}")
+
+
+class InvalidPayload(InvalidInput):
+    """A value that could not be stored and read back exactly. `path` says where, as in `$.users[3].name`."""
+
+    code = "invalid_payload"
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(f"payload at {path} {problem}")
+
+
+class PayloadTooLarge(InvalidInput):
+    """Payload or headers over their limit."""
+
+    code = "payload_too_large"
+
+    def __init__(self, what: str, size: int, limit: int, setting: str) -> None:
+        self.what, self.size, self.limit, self.setting = what, size, limit, setting
+        super().__init__(
+            f"{what} has {size:,} bytes and the limit is {limit:,}; store large data elsewhere and put a reference "
+            f"to it, or raise {setting}"
+        )
+
+
+# What was named is not there.
+
+
+class NotFound(RedriveError):
+    """What the call names does not exist."""
+
+    code = "not_found"
+
+
+class QueueNotFound(NotFound):
+    """No queue of that name in this namespace."""
+
+    code = "queue_not_found"
+
+    def __init__(self, queue: str, namespace: str = "default") -> None:
+        self.queue, self.namespace = queue, namespace
+        where = "" if namespace == "default" else f" in namespace {_show(namespace)}"
+        super().__init__(f"queue {_show(queue)} does not exist{where}; create it first")
+
+
+class ItemNotFound(NotFound):
+    """No item of that id: it was completed, removed, or never put in this namespace."""
+
+    code = "item_not_found"
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        super().__init__(f"item {_show(id)} does not exist: it was completed, removed, or never put in this namespace")
+
+
+# The call is well formed, but not now or not on this.
+
+
+class Refused(RedriveError):
+    """The state of the queue or item does not allow the call. Nothing was changed."""
+
+    code = "refused"
+
+
+class QueueExists(Refused):
+    """A queue of that name exists with other settings."""
+
+    code = "queue_exists"
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        super().__init__(f"queue {_show(queue)} exists already; update it, or choose another name")
+
+
+class QueueInUse(Refused):
+    """Other queues send their dead items here."""
+
+    code = "queue_in_use"
+
+    def __init__(self, queue: str, used_by: tuple[str, ...]) -> None:
+        self.queue, self.used_by = queue, used_by
+        super().__init__(
+            f"queue {_show(queue)} is the dead_queue of {', '.join(used_by)}; give those another dead_queue first"
+        )
+
+
+class ConfirmMismatch(Refused):
+    """The number of items confirmed is not the number there are."""
+
+    code = "confirm_mismatch"
+
+    def __init__(self, what: str, confirmed: int | None, actual: int) -> None:
+        self.what, self.confirmed, self.actual = what, confirmed, actual
+        meant = "nothing was confirmed" if confirmed is None else f"confirm={confirmed} was given"
+        super().__init__(
+            f"{what} would remove {actual:,} items for good and {meant}; pass confirm={actual} if that is what you mean"
+        )
+
+
+class ItemActive(Refused):
+    """A worker holds the item."""
+
+    code = "item_active"
+    retryable = True
+
+    def __init__(self, id: str, worker: str | None) -> None:
+        self.id, self.worker = id, worker
+        held = f"worker {_show(worker)}" if worker else "a worker"
+        super().__init__(f"item {id} is being worked on by {held}; wait for it, or force to revoke the lease")
+
+
+class WrongStatus(Refused):
+    """The verb does not apply to an item in that status."""
+
+    code = "wrong_status"
+
+    def __init__(self, verb: str, id: str, status: str, allowed: tuple[str, ...]) -> None:
+        self.verb, self.id, self.status, self.allowed = verb, id, status, allowed
+        super().__init__(
+            f"cannot {verb} item {id}: it is {status}, and {verb} is for items that are {_either(allowed)}"
+        )
+
+
+class IdempotencyConflict(Refused):
+    """The key was used for another payload, and its time is not over."""
+
+    code = "idempotency_conflict"
+
+    def __init__(self, queue: str, key: str, id: str) -> None:
+        self.queue, self.key, self.id = queue, key, id
+        super().__init__(
+            f"idempotency key {_show(key)} was used in queue {_show(queue)} for item {id} with another payload; "
+            f"use a key that changes with the payload"
+        )
+
+
+class QueueFull(Refused):
+    """The queue holds max_size items that are pending, failed or active."""
+
+    code = "queue_full"
+    retryable = True
+
+    def __init__(self, queue: str, size: int, max_size: int, adding: int = 1) -> None:
+        self.queue, self.size, self.max_size, self.adding = queue, size, max_size, adding
+        super().__init__(
+            f"queue {_show(queue)} is full: {size:,} of max_size {max_size:,}, {adding:,} more refused; "
+            f"retry later, add workers, or raise max_size"
+        )
+
+
+class LeaseLost(Refused):
+    """The token no longer holds the item. `status` is what the item is now; None when it is gone."""
+
+    code = "lease_lost"
+
+    def __init__(self, id: str, status: str | None) -> None:
+        self.id, self.status = id, status
+        now = f"it is {status} now" if status else "it was completed or removed"
+        super().__init__(f"the lease on item {id} is lost: {now}; the work may be done again, so drop this outcome")
+
+
+# The store cannot serve the call.
+
+
+class StoreError(RedriveError):
+    """The store cannot serve the call. Nothing was changed."""
+
+    code = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be opened or reached."""
+
+    code = "store_unavailable"
+    retryable = True
+
+    def __init__(self, store: str, problem: str) -> None:
+        self.store, self.problem = store, problem
+        super().__init__(f"store {store} is not available: {problem}")
+
+
+class StoreReadOnly(StoreError):
+    """The file, its folder, or the server does not accept writes."""
+
+    code = "store_read_only"
+
+    def __init__(self, store: str) -> None:
+        self.store = store
+        super().__init__(f"store {store} is read-only; make the file and its folder writable for this user")
+
+
+class DiskFull(StoreError):
+    """No space is left. The call was rolled back."""
+
+    code = "disk_full"
+    retryable = True
+
+    def __init__(self, store: str) -> None:
+        self.store = store
+        super().__init__(f"no space left for store {store}; nothing was changed. Free space and retry")
+
+
+class NotAStore(StoreError):
+    """The file is something else, or is damaged."""
+
+    code = "not_a_store"
+
+    def __init__(self, store: str, problem: str = "it is not a Redrive database") -> None:
+        self.store, self.problem = store, problem
+        super().__init__(f"{store} cannot be used: {problem}; it was not touched. Name another file")
+
+
+class SchemaTooNew(StoreError):
+    """The store was written by a newer Redrive."""
+
+    code = "schema_too_new"
+
+    def __init__(self, store: str, found: int, known: int) -> None:
+        self.store, self.found, self.known = store, found, known
+        super().__init__(
+            f"store {store} has schema {found} and this Redrive knows up to {known}; it was not touched. "
+            f"Upgrade Redrive"
+        )
+
+
+class EngineUnsupported(StoreError):
+    """The engine is too old or lacks what the store needs."""
+
+    code = "engine_unsupported"
+
+    def __init__(self, engine: str, found: str, problem: str) -> None:
+        self.engine, self.found, self.problem = engine, found, problem
+        super().__init__(f"{engine} {found} cannot be used: {problem}")
+
+
+class StoreFailed(StoreError):
+    """The engine answered with an error that nothing foresaw. The call was rolled back."""
+
+    code = "store_failed"
+
+    def __init__(self, store: str, problem: str) -> None:
+        self.store, self.problem = store, problem
+        super().__init__(f"store {store} failed: {problem}; nothing was changed")
+
+
+class OutcomeUnknown(RedriveError):
+    """The connection broke while the call was being committed: it happened, or it did not.
+
+    Read the item back, or repeat a put under the same idempotency key.
+    """
+
+    code = "outcome_unknown"
+
+    def __init__(self, store: str, problem: str) -> None:
+        self.store, self.problem = store, problem
+        super().__init__(
+            f"store {store} broke off while committing ({problem}): the call happened or it did not; read it back, "
+            f"or repeat it under the same idempotency key"
+        )
+
+
+class Overloaded(RedriveError):
+    """More calls are waiting to be committed than the committer accepts. This one was not accepted."""
+
+    code = "overloaded"
+    retryable = True
+
+    def __init__(self, waiting: int) -> None:
+        self.waiting = waiting
+        super().__init__(
+            f"{waiting:,} calls are waiting to be committed; this one was not accepted. Slow down and retry"
+        )
+
+
+class Closed(RedriveError):
+    """The broker was closed before the call."""
+
+    code = "closed"
+
+    def __init__(self) -> None:
+        super().__init__("the broker is closed; connect() again")
+
+
+_SHOWN_CHARS = 80
+
+
+def _show(value: object) -> str:
+    """A value as an error text can hold it: quoted, short, printable."""
+    text = ascii(value) if not isinstance(value, str) else f"'{value}'"
+    if not text.isprintable():
+        text = ascii(value)
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -1,0 +1,246 @@
+"""Error classes: what kind of trouble a failure is, told from its type, its status code or its words."""
+
+from __future__ import annotations
+
+import errno as errnos
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from functools import lru_cache
+
+import msgspec
+
+from redrive.model.words import split_words
+
+MAX_CLASSIFIED_CHARS = 4_096
+
+
+class ErrorClass(StrEnum):
+    """Kinds of trouble. They decide retries only where a queue asks for it."""
+
+    TRANSIENT = "transient"  # rate limits, busy, temporary: the same call succeeds later
+    NETWORK = "network"  # connections, time-outs, TLS
+    RESOURCE = "resource"  # memory, disk, quota: succeeds when somebody, or time, makes room
+    PERMISSION = "permission"  # access denied, unauthorized
+    VALIDATION = "validation"  # invalid input, malformed data
+    PERMANENT = "permanent"  # everything else
+    POISON = "poison"  # killed its worker, or could not be decoded; never told from an exception
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One rule of a queue or process: the class of failures that meet every condition given.
+
+    `type` is a name as in `type_matches`, `statuses` any of these codes, `words` phrases that must all be in the text.
+    """
+
+    error_class: ErrorClass
+    type: str | None = None
+    statuses: tuple[int, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+def classify(
+    error_type: str,
+    bases: tuple[str, ...] = (),
+    status_code: int | None = None,
+    text: str = "",
+    rules: Sequence[Rule] = (),
+    errno: int | None = None,
+) -> ErrorClass:
+    """The class of an error: by the rules given, then its type, then its status code, then its words.
+
+    `bases` are the names of the classes it derives from, nearest first; `errno` is that of an OSError.
+    """
+    for rule in rules:
+        if _rule_matches(rule, error_type, bases, status_code, text):
+            return rule.error_class
+    return (
+        class_of_type((error_type, *bases))
+        # After the type: an SSLError carries a number of OpenSSL's here, which reads as EPERM.
+        or _BY_ERRNO.get(errno or 0)
+        or _class_of_status(status_code)
+        or _class_of_text(text)
+        or ErrorClass.PERMANENT
+    )
+
+
+def type_matches(pattern: str, error_type: str, bases: Iterable[str] = ()) -> bool:
+    """Whether a type, or one it derives from, goes by the name `pattern`.
+
+    A name is the full one (`requests.exceptions.Timeout`), the package and the class (`requests.Timeout`), or the
+    class alone (`Timeout`).
+    """
+    return any(pattern in names_of(name) for name in (error_type, *bases))
+
+
+@lru_cache(maxsize=4096)
+def names_of(name: str) -> tuple[str, str, str]:
+    """The three names a type goes by: the full one, package and class, the class alone."""
+    package, _, _ = name.partition(".")
+    _, _, last = name.rpartition(".")
+    return (name, f"{package}.{last}", last)
+
+
+def _rule_matches(rule: Rule, error_type: str, bases: tuple[str, ...], status_code: int | None, text: str) -> bool:
+    if rule.type is None and not rule.statuses and not rule.words:
+        return False
+    if rule.type is not None and not type_matches(rule.type, error_type, bases):
+        return False
+    if rule.statuses and status_code not in rule.statuses:
+        return False
+    return not rule.words or _has_phrases(text, rule.words)
+
+
+def _has_phrases(text: str, phrases: tuple[str, ...]) -> bool:
+    spaced = _spaced(split_words(text[:MAX_CLASSIFIED_CHARS]))
+    return all(_spaced(split_words(phrase)) in spaced for phrase in phrases)
+
+
+def _spaced(words: list[str]) -> str:
+    return f" {' '.join(words)} "
+
+
+@lru_cache(maxsize=1024)
+def class_of_type(names: tuple[str, ...]) -> ErrorClass | None:
+    """The class that a type has by its names alone, its own before those of its bases; None when they do not tell."""
+    for name in names:
+        full, short, last = names_of(name)
+        if short in _STATUS_KNOWS_BETTER:
+            return None
+        found = _BY_TYPE.get(full) or _BY_TYPE.get(short) or _BY_CLASS_NAME.get(last)
+        if found:
+            return found
+    return None
+
+
+def _class_of_status(status_code: int | None) -> ErrorClass | None:
+    if status_code is None or not 400 <= status_code <= 599:
+        return None
+    return _BY_STATUS.get(status_code) or (ErrorClass.TRANSIENT if status_code >= 500 else ErrorClass.PERMANENT)
+
+
+def _class_of_text(text: str) -> ErrorClass | None:
+    words = split_words(text[:MAX_CLASSIFIED_CHARS])
+    # Most texts have none of the words that open a phrase, and are done here.
+    openers = _PHRASES.keys() & set(words)
+    if not openers:
+        return None
+    spaced = _spaced(words)
+    found = [rank for opener in openers for phrase, rank in _PHRASES[opener] if phrase in spaced]
+    return _TEXT_ORDER[min(found)] if found else None
+
+
+def _table(*rows: tuple[ErrorClass, str]) -> dict[str, ErrorClass]:
+    return {name: error_class for error_class, names in rows for name in names.split()}
+
+
+_T, _N, _R = ErrorClass.TRANSIENT, ErrorClass.NETWORK, ErrorClass.RESOURCE
+_A, _V, _P = ErrorClass.PERMISSION, ErrorClass.VALIDATION, ErrorClass.PERMANENT
+
+# Names that mean this only in one package (`package.Class`), and Python's own, which have no package.
+_BY_TYPE = _table(
+    (_T, "BlockingIOError InterruptedError KeyboardInterrupt asyncio.CancelledError subprocess.TimeoutExpired"),
+    (_T, "queue.Full asyncio.QueueFull sqlalchemy.OperationalError django.OperationalError redis.BusyLoadingError"),
+    (
+        _T,
+        "redis.TryAgainError redis.LockError redis.ReadOnlyError psycopg.QueryCanceled aiohttp.ServerDisconnectedError",
+    ),
+    (_N, "socket.timeout socket.gaierror socket.herror ssl.SSLError asyncio.TimeoutError"),
+    (
+        _N,
+        "asyncio.IncompleteReadError http.RemoteDisconnected http.IncompleteRead urllib.URLError",
+    ),
+    (_N, "smtplib.SMTPServerDisconnected requests.ChunkedEncodingError urllib3.HTTPError httpx.TransportError"),
+    (_N, "aiohttp.ClientConnectionError aiohttp.ClientPayloadError psycopg.OperationalError psycopg2.OperationalError"),
+    (_N, "asyncpg.InterfaceError sqlalchemy.InterfaceError sqlalchemy.DisconnectionError botocore.HTTPClientError"),
+    (_N, "grpc.FutureTimeoutError websockets.ConnectionClosed paramiko.SSHException kombu.OperationalError"),
+    (_R, "MemoryError redis.OutOfMemoryError redis.MaxConnectionsError asyncpg.InsufficientResourcesError"),
+    (_A, "PermissionError botocore.NoCredentialsError botocore.PartialCredentialsError jwt.InvalidTokenError"),
+    (_V, "ValueError json.JSONDecodeError msgspec.DecodeError pydantic.PydanticUserError binascii.Error struct.error"),
+    (_V, "csv.Error zlib.error xml.ParseError yaml.YAMLError decimal.InvalidOperation botocore.ParamValidationError"),
+    (_V, "requests.InvalidURL requests.MissingSchema requests.InvalidSchema requests.InvalidHeader httpx.InvalidURL"),
+    (_V, "httpx.UnsupportedProtocol aiohttp.InvalidURL urllib3.LocationValueError"),
+)
+
+# An answer came, though its base is an error of the connection.
+_STATUS_KNOWS_BETTER = frozenset({"urllib.HTTPError"})
+
+# Class names that mean the same wherever they come from, other languages included.
+_BY_CLASS_NAME = _table(
+    (_T, "RateLimitError RateLimitExceeded RateLimited TooManyRequests TooManyRequestsError ThrottlingException"),
+    (_T, "ServiceUnavailable ServiceUnavailableError ServerBusy InternalServerError OverloadedError"),
+    (_T, "DeadlockDetected DeadlockDetectedError SerializationFailure SerializationError LockNotAvailable"),
+    (_T, "TransientError TemporaryError"),
+    (_N, "ConnectionError TimeoutError ConnectionTimeout"),
+    (_N, "ConnectTimeout ReadTimeout WriteTimeout PoolTimeout Timeout TimeoutException ConnectError"),
+    (_N, "ReadError WriteError NetworkError ProxyError SSLError APIConnectionError APITimeoutError DeadlineExceeded"),
+    (_N, "ConnectionDoesNotExistError EndpointConnectionError ReadTimeoutError ConnectTimeoutError"),
+    (_N, "SocketTimeoutException ConnectException UnknownHostException SocketException HttpTimeoutException"),
+    (_R, "DiskFull DiskFullError OutOfMemory OutOfMemoryError TooManyConnections TooManyConnectionsError"),
+    (_R, "QuotaExceeded QuotaExceededError ResourceExhausted InsufficientStorage"),
+    (
+        _A,
+        "AuthenticationError AuthorizationError AuthenticationFailed PermissionDenied PermissionDeniedError Forbidden",
+    ),
+    (_A, "Unauthorized UnauthorizedError AccessDenied AccessDeniedException InsufficientPrivilege"),
+    (_A, "InsufficientPrivilegeError InvalidPassword InvalidAuthorizationSpecification AuthError"),
+    (_V, "ValidationError SchemaError BadRequest BadRequestError UnprocessableEntity UnprocessableEntityError"),
+    (_V, "InvalidArgument IllegalArgumentException DataError IntegrityError InvalidInput JSONDecodeError"),
+)
+
+_BY_ERRNO = {
+    number: error_class
+    for error_class, names in (
+        (_R, "ENOSPC EDQUOT ENOMEM EMFILE ENFILE EFBIG"),
+        (_T, "EAGAIN EINTR EBUSY ETXTBSY EDEADLK ENOLCK"),
+        (_N, "ECONNREFUSED ECONNRESET ECONNABORTED EPIPE ETIMEDOUT EHOSTUNREACH EHOSTDOWN ENETUNREACH ENETDOWN"),
+        (_N, "ENETRESET ENOTCONN EADDRNOTAVAIL"),
+        (_A, "EACCES EPERM EROFS"),
+    )
+    for name in names.split()
+    if (number := getattr(errnos, name, None)) is not None
+}
+
+# Codes not named here: other 5xx are transient, other 4xx permanent, anything else decides nothing.
+_BY_STATUS = {
+    code: error_class
+    for error_class, codes in (
+        (_T, (423, 425, 429)),
+        (_N, (408, 504, 520, 521, 522, 523, 524, 525, 526, 527)),
+        (_R, (507, 509)),
+        (_A, (401, 403, 407, 511)),
+        (_V, (400, 405, 406, 411, 413, 414, 415, 416, 417, 422, 431)),
+        (_P, (501, 505, 506, 508, 510)),
+    )
+    for code in codes
+}
+
+# Where a text has words of several classes, the first of these wins: what may pass by itself before what may not.
+_TEXT_ORDER = (_T, _N, _R, _A, _V)
+_TEXT_PHRASES = (
+    "rate limit, rate limited, ratelimit, too many requests, throttled, throttling, throttlingexception, slow down, "
+    "temporarily, temporary failure, try again, retry later, service unavailable, server is busy, is busy, busy, "
+    "overloaded, database is locked, deadlock, could not serialize, lock timeout, bad gateway",
+    "timeout, timed out, time out, time-out, connection refused, connection reset, connection aborted, "
+    "connection closed, connection error, connection lost, broken pipe, unreachable, network, dns, "
+    "name or service not known, name resolution, getaddrinfo, ssl, tls, certificate, handshake, eof, econnrefused, "
+    "econnreset, etimedout, gateway timeout, no route to host",
+    "out of memory, cannot allocate memory, no space left, disk full, disk is full, disk quota, quota exceeded, "
+    "quota, oom, too many open files, too many connections, insufficient storage, resource exhausted",
+    "permission denied, access denied, accessdenied, accessdeniedexception, unauthorized, unauthorised, "
+    "not authorized, not authorised, forbidden, authentication failed, invalid credentials, invalid token, "
+    "expired token, not permitted, insufficient privilege",
+    "invalid, malformed, validation, not valid, bad request, unprocessable, could not parse, cannot parse, "
+    "parse error, syntax error, unexpected token, schema, missing required, must be, out of range",
+)
+
+
+def _by_opener() -> dict[str, list[tuple[str, int]]]:
+    phrases: dict[str, list[tuple[str, int]]] = {}
+    for rank, row in enumerate(_TEXT_PHRASES):
+        for phrase in row.split(","):
+            words = split_words(phrase)
+            phrases.setdefault(words[0], []).append((_spaced(words), rank))
+    return phrases
+
+
+_PHRASES = _by_opener()

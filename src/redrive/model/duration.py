@@ -1,0 +1,101 @@
+"""Durations: written by people as `1h30m`, kept everywhere as integer microseconds."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+from decimal import Decimal
+from typing import TypeAlias
+
+from redrive.errors import InvalidDuration
+
+MILLISECOND = 1_000
+SECOND = 1_000 * MILLISECOND
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+# Far beyond any sensible delay, and near enough that now + delay is always an instant that can be stored.
+MAX_DURATION = 36_525 * DAY
+
+DurationInput: TypeAlias = str | int | float | timedelta
+
+_ACCEPTED = "is not a duration; write it like 250ms, 30s, 5m, 1h30m or 7d, or as a number of seconds"
+_TOO_LONG = "is longer than 100 years"
+_MAX_TEXT_CHARS = 64
+_UNITS = (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", MILLISECOND))
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+# Each unit at most once, from large to small.
+_PARTS = re.compile("".join(rf"(?:({_NUMBER.pattern}){unit})?" for unit, _ in _UNITS))
+
+
+def parse_duration(value: DurationInput, what: str = "duration") -> int:
+    """Microseconds of a duration as people write it; `what` names it in the error.
+
+    Text is whole numbers with units from large to small, and the last may have a fraction (`1h1.5s`). A bare number
+    is seconds. Anything finer than a microsecond is rounded.
+    """
+    if isinstance(value, bool):
+        raise InvalidDuration(what, value, _ACCEPTED)
+    if isinstance(value, str):
+        duration = _parse_text(value, what)
+    elif isinstance(value, timedelta):
+        duration = value // timedelta(microseconds=1)
+    elif isinstance(value, int):
+        duration = value * SECOND
+    else:
+        duration = _parse_float(value, what)
+    if duration < 0:
+        raise InvalidDuration(what, value, "is negative")
+    if duration > MAX_DURATION:
+        raise InvalidDuration(what, value, _TOO_LONG)
+    return duration
+
+
+def format_duration(duration: int) -> str:
+    """The text that `parse_duration` reads back as exactly this many microseconds, without parts that are zero."""
+    if duration < 0:
+        return "-" + format_duration(-duration)
+    parts: list[str] = []
+    rest = duration
+    for unit, size in (("d", DAY), ("h", HOUR), ("m", MINUTE)):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    if 0 < rest < SECOND:
+        parts.append(f"{_decimal(rest, MILLISECOND)}ms")
+    elif rest or not parts:
+        parts.append(f"{_decimal(rest, SECOND)}s")
+    return "".join(parts)
+
+
+def _parse_text(value: str, what: str) -> int:
+    text = value.strip()
+    if not text or len(text) > _MAX_TEXT_CHARS:
+        raise InvalidDuration(what, value, _ACCEPTED)
+    if _NUMBER.fullmatch(text):
+        return round(Decimal(text) * SECOND)
+    if text[0] == "-" and (_NUMBER.fullmatch(text[1:]) or _PARTS.fullmatch(text[1:])):
+        raise InvalidDuration(what, value, "is negative")
+    match = _PARTS.fullmatch(text)
+    if match is None:
+        raise InvalidDuration(what, value, _ACCEPTED)
+    parts = [(number, size) for number, (_, size) in zip(match.groups(), _UNITS, strict=True) if number]
+    if any("." in number for number, _ in parts[:-1]):
+        raise InvalidDuration(what, value, "has a fraction before its last unit; only the last may have one")
+    return round(sum(Decimal(number) * size for number, size in parts))
+
+
+def _parse_float(value: object, what: str) -> int:
+    # Callers without a type checker, and values from files, can be anything.
+    if not isinstance(value, float) or not math.isfinite(value):
+        raise InvalidDuration(what, value, _ACCEPTED)
+    # Through the decimal text, so that 0.1 is what the person wrote and not what the processor made of it.
+    return round(Decimal(repr(float(value))) * SECOND)
+
+
+def _decimal(rest: int, unit: int) -> str:
+    whole, fraction = divmod(rest, unit)
+    digits = len(str(unit)) - 1
+    return f"{whole}.{fraction:0{digits}}".rstrip("0").rstrip(".") if fraction else str(whole)

@@ -1,0 +1,91 @@
+"""Fingerprints: one short name for all failures that have the same root cause.
+
+With a traceback it is the error's type and the places the error passed through; without one, the type and the text
+without what varies. It is the same in every process and on every machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import TypeAlias
+
+MAX_PLACES = 32
+MAX_NORMALISED_CHARS = 1_024
+# The stack itself is bounded far below this; a made-up chain of frames is bounded here.
+MAX_FRAMES_WALKED = 10_000
+
+_OWN_FOLDER = str(Path(__file__).parent.parent)
+
+
+# Code and line. A named tuple would cost more than the rest of the walk.
+Frame: TypeAlias = tuple[CodeType, int]
+
+
+def frames_of(error: BaseException) -> list[Frame]:
+    """The frames an exception passed through, outermost first, without Redrive's own in front of the handler's."""
+    frames: list[Frame] = []
+    link: TracebackType | None = error.__traceback__
+    while link is not None and len(frames) < MAX_FRAMES_WALKED:
+        frames.append((link.tb_frame.f_code, link.tb_lineno))
+        link = link.tb_next
+    for index, (code, _) in enumerate(frames):
+        if not code.co_filename.startswith(_OWN_FOLDER):
+            return frames[index:] if index else frames
+    return frames
+
+
+def fingerprint(type: str, places: Iterable[str], text: str) -> str:
+    """16 hexadecimal digits. `places` come from `place`, outermost first; `text` counts only when there are none."""
+    # Each place once, so that a recursion has one fingerprint at every depth.
+    unique = tuple(dict.fromkeys(places))[-MAX_PLACES:]
+    return _digest("frames", type, *unique) if unique else _digest("text", type, normalise_text(text))
+
+
+@lru_cache(maxsize=4096)
+def place(filename: str, qualname: str) -> str:
+    """Where a frame is: file and function, without folder and line, which change with every deploy."""
+    parts = filename.replace("\\", "/").rsplit("/", 2)
+    # A package's file says nothing without the package.
+    name = "/".join(parts[-2:]) if parts[-1] == "__init__.py" else parts[-1]
+    return f"{name}:{qualname}"
+
+
+def normalise_text(text: str) -> str:
+    """The text with what varies from one failure to the next replaced, so that one cause has one text."""
+    return " ".join(_VARYING.sub(_placeholder, text[:MAX_NORMALISED_CHARS]).split())
+
+
+@lru_cache(maxsize=1024)
+def _digest(*parts: str) -> str:
+    joined = "\0".join(parts).encode("utf-8", "surrogatepass")
+    return blake2b(joined, digest_size=8).hexdigest()
+
+
+def _placeholder(match: re.Match[str]) -> str:
+    return f"<{match.lastgroup}>"
+
+
+_HEX = "[0-9a-fA-F]"
+# In this order: the more a pattern says, the earlier it is tried.
+_VARYING = re.compile(
+    "|".join(
+        (
+            rf"(?P<uuid>\b{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}\b)",
+            r"(?P<text>(?<!\w)'[^'\n]*'(?!\w)|(?<!\w)\"[^\"\n]*\"(?!\w)|`[^`\n]*`)",
+            r"(?P<email>(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+)",
+            r"(?P<url>\b[a-zA-Z][a-zA-Z0-9+.-]{1,15}://[^\s'\"<>)\]]+)",
+            r"(?P<date>\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)",
+            r"(?P<time>\b\d\d:\d\d:\d\d(?:[.,]\d+)?\b)",
+            r"(?P<address>\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b|"
+            rf"\b(?:{_HEX}{{1,4}}:){{3,7}}{_HEX}{{1,4}}\b)",
+            r"(?P<path>(?<![\w/\\.])(?:[a-zA-Z]:|~|\.{1,2})?(?:[/\\][\w.@+-]+)+[/\\]?)",
+            rf"(?P<hex>\b0[xX]{_HEX}+\b|\b(?=[a-fA-F]*\d)(?=\d*[a-fA-F]){_HEX}{{8,}}\b)",
+            r"(?P<n>(?<![\w])[-+]?\d+(?:[.,]\d+)*|\d+(?:[.,]\d+)*)",
+        )
+    )
+)

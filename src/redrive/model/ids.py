@@ -1,0 +1,75 @@
+"""Ids and lease tokens.
+
+An id has 128 bits and 32 hexadecimal digits: a random salt, the partition, and a number that grows with time.
+
+    7f3a90c14e52 0000 000cd1f0a1b2c800
+    salt (47 bit) |    number: microseconds since 1970 × 2048, plus a count within the microsecond
+                  partition (16 bit)
+
+The number comes last in the text and first in every index: rows are written in the order of time, while the
+eight digits that a person types or reads differ from item to item. A token is the id and 16 more digits that
+nobody can guess.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+from redrive.errors import InvalidName
+
+ItemId = NewType("ItemId", str)
+Token = NewType("Token", str)
+
+NUMBERS_PER_MICROSECOND = 2048
+SALT_BITS = 47
+PARTITION_BITS = 16
+KEY_BITS = 63
+
+_ID_DIGITS = 32
+_TOKEN_DIGITS = 48
+_HEXADECIMAL = frozenset("0123456789abcdef")
+
+
+def make_id(number: int, tail: int) -> ItemId:
+    """The id of a number and a tail (salt and partition, see `make_tail`)."""
+    return ItemId(f"{tail:016x}{number:016x}")
+
+
+def make_tail(salt: int, partition: int = 0) -> int:
+    """Salt and partition in 63 bits, so that every store can keep them in a signed integer."""
+    return salt << PARTITION_BITS | partition
+
+
+def parse_id(id: str) -> tuple[int, int]:
+    """The number and the tail of an id."""
+    return _parse("item id", id, _ID_DIGITS)
+
+
+def make_token(number: int, tail: int, key: int) -> Token:
+    """The token of the lease with that key on that item."""
+    return Token(f"{tail:016x}{number:016x}{key:016x}")
+
+
+def parse_token(token: str) -> tuple[int, int, int]:
+    """The number and the tail of the item, and the key of the lease."""
+    number, tail = _parse("lease token", token, _TOKEN_DIGITS)
+    return number, tail, int(token[_ID_DIGITS:], 16)
+
+
+def item_of(token: Token) -> ItemId:
+    """The id of the item that a token was given for."""
+    return ItemId(token[:_ID_DIGITS])
+
+
+def partition_of(id: str) -> int:
+    """The partition an item or lease belongs to."""
+    return parse_id(id[:_ID_DIGITS])[1] & ((1 << PARTITION_BITS) - 1)
+
+
+def _parse(what: str, text: str, digits: int) -> tuple[int, int]:
+    try:
+        if len(text) != digits or not set(text) <= _HEXADECIMAL:
+            raise ValueError
+        return int(text[16:32], 16), int(text[:16], 16)
+    except (ValueError, TypeError):
+        raise InvalidName(what, text, f"is not {digits} hexadecimal digits; pass it on as you received it") from None

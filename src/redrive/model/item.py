@@ -1,0 +1,244 @@
+"""An item: one unit of work, where it stands, and everything that happened to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.model.failure import Failure
+from redrive.model.ids import ItemId, Token
+from redrive.model.payload import decode_payload
+
+
+class Status(StrEnum):
+    """The place of an item. It is in exactly one at every instant and every crash point."""
+
+    PENDING = "pending"
+    """Waits for a worker: ready, scheduled for later, or held."""
+    FAILED = "failed"
+    """The last attempt failed and another one is scheduled at `ready_at`."""
+    ACTIVE = "active"
+    """A worker holds a lease on it."""
+    COMPLETED = "completed"
+    """Done, and kept for `keep_completed`."""
+    DEAD = "dead"
+    """Will not be tried again by itself. It is kept until a person or a rule says otherwise."""
+    ARCHIVED = "archived"
+    """A dead item put aside; it can be restored."""
+    MOVING = "moving"
+    """On its way to a queue in another store."""
+
+
+class DeadReason(StrEnum):
+    """Why an item died. Where several apply, the first one here is given."""
+
+    BURIED = "buried"
+    """A person or a worker said so."""
+    UNDECODABLE = "undecodable"
+    """The payload cannot be decoded."""
+    UNKNOWN_HANDLER = "unknown_handler"
+    """No worker knows the task."""
+    FINAL_ERROR = "final_error"
+    """The type or class of the error is one that is never retried."""
+    POLICY = "policy"
+    """A policy given by the program said so."""
+    EXPIRED = "expired"
+    """`expire_deadline` passed before the item was completed."""
+    WORKER_LOST = "worker_lost"
+    """Leases ran out `max_losses` times: it kills or hangs its workers."""
+    MAX_ATTEMPTS = "max_attempts"
+    """It was delivered `max_attempts` times."""
+    RETRIES_EXHAUSTED = "retries_exhausted"
+    """It failed `retry.attempts` times."""
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """What the judge counts.
+
+    All but `deliveries` and `redrives` start anew when a person retries or redrives the item.
+    """
+
+    deliveries: int = 0
+    """Leases so far. Never goes down."""
+    attempts: int = 0
+    """Leases that count: a delivery that never ran is taken back."""
+    failures: int = 0
+    """Failures reported."""
+    losses: int = 0
+    """Leases that ran out."""
+    redrives: int = 0
+    """Times it was brought back by a person."""
+
+
+class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Limits of this item that differ from those of its queue. None takes the queue's."""
+
+    max_attempts: int | None = None
+    max_losses: int | None = None
+    retry_attempts: int | None = None
+
+
+NO_OVERRIDES = Overrides()
+
+
+class Event(StrEnum):
+    """What a row of an item's history tells."""
+
+    FAILED = "failed"
+    """A worker reported a failure."""
+    LOST = "lost"
+    """The lease ran out."""
+    RELEASED = "released"
+    """A worker gave the item back, counted."""
+    RETURNED = "returned"
+    """A worker gave the item back, not counted, with an error text."""
+    EXPIRED = "expired"
+    """The expire deadline passed."""
+    BURIED = "buried"
+    """A worker or a person made it dead."""
+    REDRIVEN = "redriven"
+    """A person retried or redrove it."""
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that happened: an attempt that did not complete, or a redrive."""
+
+    at: Instant
+    event: Event
+    queue: str
+    delivery: int
+    """`deliveries` at that time: which delivery this was."""
+    failure: Failure | None = None
+    worker: str | None = None
+    actor: str | None = None
+    note: str | None = None
+
+
+class Death(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One death. The record is kept across moves and redrives."""
+
+    at: Instant
+    reason: DeadReason
+    queue: str
+    namespace: str
+    store: str
+    id: ItemId
+    """The id the item had when it died."""
+    counters: Counters
+    first_leased_at: Instant | None = None
+
+
+class Item(msgspec.Struct, frozen=True):
+    """An item as it is now, with its history."""
+
+    id: ItemId
+    queue: str
+    status: Status
+    payload: bytes
+    content_type: str
+    headers: Mapping[str, str]
+    priority: int
+    put_at: Instant
+    counters: Counters
+    ready_at: Instant | None = None
+    """From when it may be leased (pending, failed)."""
+    expire_deadline: Instant | None = None
+    held_by: str | None = None
+    worker: str | None = None
+    """Who holds the lease (active)."""
+    lease_deadline: Instant | None = None
+    """From when a sweep may take the lease (active)."""
+    first_leased_at: Instant | None = None
+    dead_reason: DeadReason | None = None
+    """Why it died (dead, archived)."""
+    ended_at: Instant | None = None
+    """When it was completed or died (completed, dead, archived)."""
+    result: bytes | None = None
+    """What `complete` carried (completed)."""
+    idempotency_key: str | None = None
+    overrides: Overrides = NO_OVERRIDES
+    source_id: ItemId | None = None
+    """The id before the last move."""
+    origin_id: ItemId | None = None
+    """The first id, where the item has moved."""
+    origin_queue: str | None = None
+    history: tuple[HistoryEntry, ...] = ()
+    """The first 5 and the last 45 entries, oldest first."""
+    history_omitted: int = 0
+    """How many entries between those are only counted."""
+    deaths: tuple[Death, ...] = ()
+    """Every death, oldest first."""
+
+    @property
+    def value(self) -> Any:
+        """The payload as the Python value that was put."""
+        return decode_payload(self.payload, self.content_type)
+
+    @property
+    def last_failure(self) -> Failure | None:
+        """The newest failure on record."""
+        return next((entry.failure for entry in reversed(self.history) if entry.failure), None)
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The right of one worker to one item until a deadline. The token proves it.
+
+    The counters include this delivery and stay as they are for as long as the token is valid.
+    """
+
+    id: ItemId
+    token: Token
+    queue: str
+    payload: bytes
+    content_type: str
+    headers: Mapping[str, str]
+    priority: int
+    put_at: Instant
+    deliveries: int
+    attempts: int
+    failures: int
+    losses: int
+    redrives: int
+    leased_at: Instant
+    deadline: Instant
+    first_leased_at: Instant
+    expire_deadline: Instant | None
+    overrides: Overrides
+    worker: str | None
+
+    @property
+    def value(self) -> Any:
+        """The payload as the Python value that was put."""
+        return decode_payload(self.payload, self.content_type)
+
+    @property
+    def counters(self) -> Counters:
+        """The counters as one value."""
+        return Counters(self.deliveries, self.attempts, self.failures, self.losses, self.redrives)
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What `put` returns once the item is on disk."""
+
+    id: ItemId
+    duplicate: bool = False
+    """The idempotency key was known: this is the item that was put first."""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """How an item stands after a delivery ended or a person changed it."""
+
+    id: ItemId
+    """Its id now: a new one where it moved to another queue."""
+    queue: str
+    status: Status | None
+    """None where it was removed."""
+    counters: Counters
+    ready_at: Instant | None = None
+    dead_reason: DeadReason | None = None
+    source_id: ItemId | None = None
+    """The id before the move."""

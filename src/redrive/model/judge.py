@@ -1,0 +1,160 @@
+"""The judge: when a delivery did not complete, is the item tried again, or is it dead?
+
+A pure function of the queue's settings, the item's counters and what happened. It runs in Python, never in SQL or
+Lua; a store only carries out the verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from redrive.errors import InvalidInput, InvalidSetting
+from redrive.model.failure import Failure
+from redrive.model.item import NO_OVERRIDES, Counters, DeadReason, Overrides, Status
+from redrive.model.queue import OnDead, QueueSettings
+from redrive.model.retry import DelayFunction, Schedule, delay_before, rule_for
+
+
+class Ending(StrEnum):
+    """How a delivery ended, other than by completion."""
+
+    FAILED = "failed"
+    """The worker reported a failure."""
+    LOST = "lost"
+    """The lease ran out."""
+    RELEASED = "released"
+    """The worker gave the item back after it ran: counted."""
+    EXPIRED = "expired"
+    """The expire deadline passed while nobody worked on it."""
+    BURIED = "buried"
+    """A worker or a person made it dead."""
+
+
+class Again(msgspec.Struct, frozen=True, tag=True):
+    """Try it again after `delay`. *failed* waits for a retry; *pending* goes to the tail."""
+
+    delay: int = 0
+    status: Status = Status.PENDING
+
+
+class Dead(msgspec.Struct, frozen=True, tag=True):
+    """It is dead: it goes `to` another queue, stays, or is dropped where that was asked for."""
+
+    reason: DeadReason
+    to: str | None = None
+    drop: bool = False
+
+
+Verdict = Again | Dead
+
+
+def count(counters: Counters, ending: Ending) -> Counters:
+    """The counters once an ending is counted."""
+    match ending:
+        case Ending.FAILED:
+            return msgspec.structs.replace(counters, failures=counters.failures + 1)
+        case Ending.LOST:
+            return msgspec.structs.replace(counters, losses=counters.losses + 1)
+        case _:
+            return counters
+
+
+AGAIN: dict[Ending, tuple[Status, ...]] = {
+    Ending.FAILED: (Status.FAILED, Status.PENDING),
+    Ending.LOST: (Status.PENDING,),
+    Ending.RELEASED: (Status.PENDING,),
+    Ending.EXPIRED: (),
+    Ending.BURIED: (),
+}
+"""As what an item may be tried again after each ending."""
+
+
+def check_verdict(queue: str, ending: Ending, verdict: Verdict) -> None:
+    """Raise unless the verdict makes sense for an item of that queue whose delivery ended so."""
+    match verdict:
+        case Again(status=status):
+            if status not in AGAIN[ending]:
+                raise InvalidInput(f"an item that is {ending} cannot be made {status} by a verdict")
+        case Dead(to=to):
+            if to == queue:
+                raise InvalidSetting("dead_queue", "cannot reference itself")
+
+
+def judge(
+    settings: QueueSettings,
+    ending: Ending,
+    counters: Counters,
+    *,
+    failure: Failure | None = None,
+    overrides: Overrides = NO_OVERRIDES,
+    expired: bool = False,
+    delay: int = 0,
+    jitter: float = 0.0,
+    backoffs: Mapping[str, DelayFunction] | None = None,
+) -> Verdict:
+    """Retry or dead?
+
+    `counters` include this ending (see `count`). `delay` is the one a release asked for, `jitter` a number from
+    [0, 1) drawn by the caller, `backoffs` the delay functions of the program by name.
+    """
+    reason = _cause_of_death(settings, ending, counters, failure, overrides, expired)
+    if reason is not None:
+        return dead(settings, reason, failure)
+    if ending is not Ending.FAILED:
+        return Again(delay)
+    rule = rule_for(settings.retry, failure)
+    pause = delay_before(rule, counters.failures, jitter, backoffs or {})
+    if pause is None:
+        return dead(settings, DeadReason.RETRIES_EXHAUSTED, failure)
+    return Again(pause, Status.FAILED)
+
+
+def dead(settings: QueueSettings, reason: DeadReason, failure: Failure | None = None) -> Dead:
+    """The verdict that sends an item where the queue's dead go."""
+    to = settings.dead_queue_for(failure)
+    return Dead(reason, to, drop=to is None and settings.on_dead is OnDead.DROP)
+
+
+def _cause_of_death(
+    settings: QueueSettings,
+    ending: Ending,
+    counters: Counters,
+    failure: Failure | None,
+    overrides: Overrides,
+    expired: bool,
+) -> DeadReason | None:
+    """The first reason that applies, in the order of `DeadReason`."""
+    retries = _limit(overrides.retry_attempts, settings.retry.attempts)
+    attempts_limit = _limit(overrides.max_attempts, settings.attempts_limit(retries))
+    losses_limit = _limit(overrides.max_losses, settings.max_losses)
+    if ending is Ending.BURIED:
+        return DeadReason.BURIED
+    if ending is Ending.FAILED and _is_final(settings, failure):
+        return DeadReason.FINAL_ERROR
+    if expired or ending is Ending.EXPIRED:
+        return DeadReason.EXPIRED
+    if ending is Ending.LOST and losses_limit and counters.losses >= losses_limit:
+        return DeadReason.WORKER_LOST
+    if attempts_limit and counters.attempts >= attempts_limit:
+        return DeadReason.MAX_ATTEMPTS
+    if ending is Ending.FAILED and counters.failures >= max(1, retries):
+        return DeadReason.RETRIES_EXHAUSTED
+    return None
+
+
+def _is_final(settings: QueueSettings, failure: Failure | None) -> bool:
+    if failure is None:
+        return False
+    if failure.final or failure.error_class in settings.final_errors:
+        return True
+    rule = rule_for(settings.retry, failure)
+    if rule.schedule is Schedule.NEVER and rule is not settings.retry.delay:
+        return True  # decided for this type or class of error, not for the queue as a whole
+    return any(name in settings.final_errors for name in failure.type_names)
+
+
+def _limit(override: int | None, default: int) -> int:
+    return default if override is None else override

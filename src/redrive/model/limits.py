@@ -1,0 +1,97 @@
+"""The named bounds of everything a caller can give, each with its reason, and the checks that belong to them."""
+
+from __future__ import annotations
+
+import re
+
+from redrive.errors import InvalidDuration, InvalidName, InvalidSetting
+from redrive.model.duration import MAX_DURATION
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# Short enough for an index entry, a file name and a Redis key on every store.
+MAX_NAME_CHARS = 128
+# Above it a queue is the wrong place: put the data elsewhere and a reference here. Default of max_payload_size.
+MAX_PAYLOAD_BYTES = 1 * MIB
+# What no queue may raise its limit to: every store holds this much in one value.
+MAX_STORABLE_BYTES = 256 * MIB
+# Headers are read with every listing, so they stay small beside a payload.
+MAX_HEADERS_BYTES = 64 * KIB
+# Holds a URL, two uuids or a digest with a prefix, and still fits a unique index on every store.
+MAX_LABEL_CHARS = 256
+# One transaction: long enough to spread the cost of a sync, short enough not to keep others waiting.
+MAX_BATCH = 1_000
+# A hundred years (model/duration.py): now + delay is then always an instant that can be stored.
+MAX_DELAY = MAX_DURATION
+# Whole numbers up to 2^53 survive a double, which is what Redis scores and JSON readers elsewhere use: the year 2255.
+MIN_INSTANT = 0
+MAX_INSTANT = 2**53 - 1
+# How it began and how it goes now are what people read; the rest is only counted.
+HISTORY_FIRST = 5
+HISTORY_LAST = 45
+# One digit orders the same as text and as a number.
+MIN_PRIORITY = 0
+MAX_PRIORITY = 9
+DEFAULT_PRIORITY = 5
+
+# ASCII, because two names that look alike must be one name. '@' separates a store's name, '/' a URL's parts.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]*")
+
+
+def check_name(what: str, name: object) -> str:
+    """The name itself, if it can name a queue, a namespace, a store or a function; `what` says which in the error."""
+    if not isinstance(name, str):
+        raise InvalidName(what, name, "is not text")
+    if not name:
+        raise InvalidName(what, name, "is empty")
+    if len(name) > MAX_NAME_CHARS:
+        raise InvalidName(what, name, f"has {len(name):,} characters and the limit is {MAX_NAME_CHARS}")
+    if _NAME.fullmatch(name) is None:
+        raise InvalidName(
+            what, name, "has characters that names cannot have; use letters, digits and . _ : - (not . : - in front)"
+        )
+    return name
+
+
+def check_label(what: str, label: object) -> str:
+    """The label itself (a key, an actor, a worker), if every store can keep it: no NUL, no lone surrogates."""
+    if not isinstance(label, str):
+        raise InvalidName(what, label, "is not text")
+    if not label:
+        raise InvalidName(what, label, "is empty")
+    if len(label) > MAX_LABEL_CHARS:
+        raise InvalidName(
+            what, label, f"has {len(label):,} characters and the limit is {MAX_LABEL_CHARS}; use a digest of it"
+        )
+    if problem := text_problem(label):
+        raise InvalidName(what, label, problem)
+    return label
+
+
+def check_priority(priority: object) -> int:
+    """The priority itself, if it is a whole number from 0 to 9; larger goes first."""
+    if isinstance(priority, bool) or not isinstance(priority, int) or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+        raise InvalidSetting("priority", f"must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}")
+    return priority
+
+
+def check_instant(what: str, instant: object) -> int:
+    """The instant itself, if it is a number of microseconds since 1970 (UTC) that every store can keep exactly."""
+    if isinstance(instant, bool) or not isinstance(instant, int):
+        raise InvalidDuration(what, instant, "is not an instant in microseconds since 1970 (UTC)")
+    if not MIN_INSTANT <= instant <= MAX_INSTANT:
+        raise InvalidDuration(what, instant, "is outside the range that can be stored, the years 1970 to 2255")
+    return instant
+
+
+def text_problem(text: str) -> str | None:
+    """What keeps a text from being stored as a name, a key or a header; None when nothing does."""
+    if "\0" in text:
+        return "has a NUL character"
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return "has a lone surrogate, which UTF-8 cannot hold"
+    return None

@@ -1,0 +1,196 @@
+"""Payloads: a value becomes JSON that comes back exactly as it went in, or is refused with the place of the problem.
+
+Bytes are never looked into. Tuples come back as lists, and members of a StrEnum or IntEnum as their values; apart from
+that, what is read equals what was put.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from redrive.errors import InvalidName, InvalidPayload, PayloadTooLarge
+from redrive.model.limits import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES, text_problem
+
+JSON = "application/json"
+BYTES = "application/octet-stream"
+MAX_DEPTH = 100
+# Python reads no longer ones unless told to (sys.set_int_max_str_digits), because the time grows with the square.
+MAX_INTEGER_DIGITS = 4_300
+
+_BYTES = (bytes, bytearray, memoryview)
+_CONTAINERS = (dict, list, tuple)
+_TOO_LONG = 10**MAX_INTEGER_DIGITS
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def encode_payload(value: object, content_type: str | None = None, limit: int = MAX_PAYLOAD_BYTES) -> tuple[bytes, str]:
+    """The bytes to store and their content type. Bytes are kept as they are; anything else becomes JSON."""
+    if isinstance(value, _BYTES):
+        data, content_type = bytes(value), content_type or BYTES
+        _check_size(data, limit)
+        return data, content_type
+    if content_type is None:
+        content_type = JSON
+    elif not is_json(content_type):
+        raise InvalidPayload("$", f"is {_name(value)}, and content type {content_type!r} needs bytes")
+    try:
+        data = _encode(value)
+        _check_size(data, limit)
+        # msgspec writes NaN as null, sets as lists, dates and bytes as text, and keys that are numbers as text. Reading
+        # it back shows all of these at the speed of C; tuples differ as well, and need the closer look.
+        read = _decode(data)
+        if read != value or (len(data) > 2 * MAX_DEPTH and _is_too_deep(data, read)):
+            _check_value(value)
+    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
+        _check_value(value)
+        if isinstance(error, RecursionError):
+            raise  # The value is good; it is the caller's stack that is full.
+        raise InvalidPayload("$", f"cannot be written as JSON: {error}") from error
+    return data, content_type
+
+
+def decode_payload(data: bytes, content_type: str) -> Any:
+    """The value of stored bytes: read if they are JSON, the bytes themselves if they are anything else."""
+    if not is_json(content_type):
+        return data
+    try:
+        return _decode(data)
+    except (ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
+        raise InvalidPayload("$", f"cannot be read as JSON: {error}") from error
+
+
+def is_json(content_type: str) -> bool:
+    """Whether payloads of this content type are JSON, parameters aside."""
+    if content_type == JSON:
+        return True
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type == JSON or media_type.endswith("+json")
+
+
+def check_headers(headers: Mapping[str, str], limit: int = MAX_HEADERS_BYTES) -> dict[str, str]:
+    """A copy of the headers, if they are text without NUL and lone surrogates and within the limit (names included)."""
+    if not headers:
+        return {}
+    size = 0
+    for name, value in headers.items():
+        if problem := _header_problem(name, value):
+            raise InvalidName("header", name, problem)
+        size += len(name.encode()) + len(value.encode())
+    if size > limit:
+        raise PayloadTooLarge("headers", size, limit, "max_headers_size")
+    return dict(headers)
+
+
+def _header_problem(name: object, value: object) -> str | None:
+    if not isinstance(name, str) or not name:
+        return "must have a name that is text and not empty"
+    if not isinstance(value, str):
+        return f"must have text as its value, not {_name(value)}"
+    if problem := text_problem(name):
+        return problem
+    problem = text_problem(value)
+    return f"has a value that {problem}" if problem else None
+
+
+def _check_size(data: bytes, limit: int) -> None:
+    if len(data) > limit:
+        raise PayloadTooLarge("payload", len(data), limit, "max_payload_size")
+
+
+def _is_too_deep(data: bytes, read: Any) -> bool:
+    # Few brackets cannot nest deep.
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return False
+    level = [read]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for container in level
+            for child in (container.values() if type(container) is dict else container)
+            if type(child) is dict or type(child) is list
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _check_value(value: object) -> None:
+    """Raise for the first thing in the value that JSON cannot hold; slow, exact, and without recursion.
+
+    A container that holds itself is met again one level deeper each time, and so ends at the depth limit.
+    """
+    # Paths are made only for the error: each entry is (value, depth, key, entry of the container).
+    stack: list[_Entry] = [(value, 0, "$", None)]
+    while stack:
+        entry = stack.pop()
+        found, depth = entry[0], entry[1]
+        if isinstance(found, _CONTAINERS):
+            if depth == MAX_DEPTH:
+                raise InvalidPayload(_path(entry), f"is nested deeper than {MAX_DEPTH} levels")
+            if isinstance(found, dict):
+                for key in found:
+                    _check_key(key, entry)
+                stack.extend([(item, depth + 1, f".{key}", entry) for key, item in reversed(found.items())])
+            else:
+                stack.extend([(found[i], depth + 1, f"[{i}]", entry) for i in range(len(found) - 1, -1, -1)])
+        elif problem := _scalar_problem(found):
+            raise InvalidPayload(_path(entry), problem)
+
+
+_Entry = tuple[Any, int, str, "Any"]
+
+
+def _check_key(key: object, entry: _Entry) -> None:
+    if not isinstance(key, str):
+        raise InvalidPayload(_path(entry), f"has the key {key!r:.80}, which is {_name(key)}; JSON keys must be str")
+    if _has_surrogate(key):
+        raise InvalidPayload(_path(entry), f"has the key {key!a:.80} with a lone surrogate, which UTF-8 cannot hold")
+
+
+def _scalar_problem(value: object) -> str | None:
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, Enum):
+        if isinstance(value, str | int):
+            return None
+    elif type(value) is str:
+        return "has a lone surrogate, which UTF-8 cannot hold" if _has_surrogate(value) else None
+    elif type(value) is int:
+        return f"is an integer of more than {MAX_INTEGER_DIGITS:,} digits" if abs(value) >= _TOO_LONG else None
+    elif type(value) is float:
+        return None if math.isfinite(value) else f"is {value}, which JSON cannot hold; use null or a text"
+    for plain in (str, int, float):
+        if isinstance(value, plain):
+            return f"is {_name(value)}, which would come back as {plain.__name__}; convert it to {plain.__name__} first"
+    return f"is {_name(value)}, which JSON cannot hold; convert it to text, a number, a list or a dict first"
+
+
+def _has_surrogate(text: str) -> bool:
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _name(value: object) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _path(entry: _Entry) -> str:
+    keys: list[str] = []
+    link: _Entry | None = entry
+    while link is not None:
+        keys.append(link[2])
+        link = link[3]
+    path = "".join(reversed(keys)).encode("ascii", "backslashreplace").decode()
+    return path if len(path) <= 200 else f"{path[:100]}…{path[-99:]}"

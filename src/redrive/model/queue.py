@@ -1,0 +1,215 @@
+"""A queue's settings: every one with its default, checked when the queue is created and when it is updated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import InvalidSetting
+from redrive.model.classify import ErrorClass, Rule
+from redrive.model.duration import DAY, MINUTE, parse_duration
+from redrive.model.failure import Failure
+from redrive.model.limits import MAX_PAYLOAD_BYTES, check_name
+from redrive.model.retry import Retry, retry_from
+
+DEFAULT_ATTEMPTS = 5
+_LARGEST_COUNT = 2**31 - 1
+_DEFAULT_ROUTE = "default"
+
+
+class OnDead(StrEnum):
+    """What becomes of an item that dies where no dead queue takes it."""
+
+    KEEP = "keep"
+    """It stays, with status dead."""
+    DROP = "drop"
+    """It is removed, with a warning in the log and an audit row."""
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a queue treats its items. Durations are microseconds; `settings_from` takes texts such as `30s`."""
+
+    lease_timeout: int = MINUTE
+    """How long a worker holds an item before a sweep may take it."""
+    max_attempts: int | None = None
+    """Deliveries an item gets; unset = the larger of 5 and retry.attempts; 0 = unlimited."""
+    max_losses: int = DEFAULT_ATTEMPTS
+    """Leases of an item that may run out; 0 = unlimited."""
+    retry: Retry = Retry()
+    """What happens after a reported failure. Without it the first one is final."""
+    final_errors: tuple[str, ...] = ()
+    """Error types and classes that are never retried."""
+    error_rules: tuple[Rule, ...] = ()
+    """How errors are classified in this queue, before the built-in rules."""
+    dead_queue: str | dict[str, str] | None = None
+    """Where dead items go: a queue, or a table from error type or class to queue, with a `default`."""
+    on_dead: OnDead = OnDead.KEEP
+    """What becomes of an item that dies where no dead queue takes it."""
+    expire_timeout: int | None = None
+    """How long after the put an item is worth doing; unset = for ever."""
+    idempotency_timeout: int = DAY
+    """How long an idempotency key is remembered, from the first put."""
+    max_size: int | None = None
+    """Most items that may be pending, failed or active; unset = no limit."""
+    max_payload_size: int = MAX_PAYLOAD_BYTES
+    """Largest payload in bytes."""
+    keep_completed: int = 0
+    """How long completed items are kept; 0 = removed at once."""
+    keep_dead: int | None = None
+    """How long dead items are kept; unset = for ever."""
+
+    def attempts_limit(self, retries: int) -> int:
+        """`max_attempts` with its default for an item that gets so many retries; 0 = unlimited."""
+        return max(DEFAULT_ATTEMPTS, retries) if self.max_attempts is None else self.max_attempts
+
+    def dead_queues(self) -> Iterator[str]:
+        """Every queue that dead items of this one may go to."""
+        if isinstance(self.dead_queue, str):
+            yield self.dead_queue
+        elif self.dead_queue:
+            yield from dict.fromkeys(self.dead_queue.values())
+
+    def dead_queue_for(self, failure: Failure | None) -> str | None:
+        """Where an item goes that dies of this failure: by type first, then by class, then the default."""
+        if not isinstance(self.dead_queue, dict):
+            return self.dead_queue
+        keys = (*failure.type_names, failure.error_class) if failure else ()
+        return next(
+            (self.dead_queue[key] for key in keys if key in self.dead_queue), self.dead_queue.get(_DEFAULT_ROUTE)
+        )
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """A queue as it is now."""
+
+    name: str
+    settings: QueueSettings
+    version: int
+    """Grows with each update of the settings; never used again, not even by another queue of the same name."""
+    paused: bool
+    created_at: Instant
+    is_dead_queue: bool
+    """It is, or once was, the dead queue of another."""
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """How many items of a queue are in each status, and how it is doing."""
+
+    queue: str
+    pending: int
+    failed: int
+    active: int
+    completed: int
+    dead: int
+    archived: int
+    dead_letters: int
+    """Dead items, and items in this queue that died in another."""
+    oldest_ready_at: Instant | None
+    """Since when the longest-waiting ready item is ready."""
+    put_total: int
+    completed_total: int
+    failed_total: int
+    dead_total: int
+    at: Instant
+    """When this was read. The totals of two readings give rates."""
+
+    @property
+    def oldest_age(self) -> int:
+        """How long the oldest ready item has waited, in microseconds; 0 when nothing is ready."""
+        return 0 if self.oldest_ready_at is None else max(0, self.at - self.oldest_ready_at)
+
+
+def settings_from(values: Mapping[str, Any], base: QueueSettings | None = None) -> QueueSettings:
+    """Settings from what a person wrote, on top of those in `base`. Every value is checked."""
+    unknown = sorted(set(values) - set(QueueSettings.__struct_fields__))
+    if unknown:
+        known = ", ".join(QueueSettings.__struct_fields__)
+        raise InvalidSetting(unknown[0], f"is not a setting of a queue; there are {known}")
+    changes = {name: _checked(name, value) for name, value in values.items()}
+    settings = msgspec.structs.replace(base or QueueSettings(), **changes)
+    if settings.max_attempts and settings.max_attempts < settings.retry.attempts:
+        raise InvalidSetting(
+            "max_attempts",
+            f"{settings.max_attempts} is lower than retry.attempts {settings.retry.attempts}: an item would die before "
+            f"its retries are used up; raise max_attempts or lower retry.attempts",
+        )
+    return settings
+
+
+def _checked(name: str, value: Any) -> Any:
+    match name:
+        case "lease_timeout" | "idempotency_timeout":
+            return _positive_duration(name, value)
+        case "expire_timeout":
+            return None if value is None else _positive_duration(name, value)
+        case "keep_completed":
+            return parse_duration(value, name)
+        case "keep_dead":
+            return None if value is None else parse_duration(value, name)
+        case "max_losses":
+            return _count(name, value, 0)
+        case "max_attempts":
+            return None if value is None else _count(name, value, 0)
+        case "max_size":
+            return None if value is None else _count(name, value, 1)
+        case "max_payload_size":
+            return _count(name, value, 1)
+        case "retry":
+            return retry_from(value)
+        case "final_errors":
+            return _names(name, value)
+        case "error_rules":
+            return _convert(name, value, tuple[Rule, ...])
+        case "on_dead":
+            return _convert(name, value, OnDead)
+        case "dead_queue":
+            return _dead_queue(value)
+        case _:
+            raise AssertionError(name)
+
+
+def _positive_duration(name: str, value: Any) -> int:
+    duration = parse_duration(value, name)
+    if duration == 0:
+        raise InvalidSetting(name, "must be longer than 0")
+    return duration
+
+
+def _count(name: str, value: Any, smallest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= _LARGEST_COUNT:
+        raise InvalidSetting(name, f"must be a whole number from {smallest} to {_LARGEST_COUNT:,}, not {value!r:.40}")
+    return value
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not all(isinstance(entry, str) and entry for entry in value):
+        raise InvalidSetting(name, "must be a list of error types (such as 'myapp.BadRequest') and classes")
+    return tuple(value)
+
+
+def _convert(name: str, value: Any, type_: Any) -> Any:
+    try:
+        return msgspec.convert(value, type_)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidSetting(name, f"cannot be used: {error}") from None
+
+
+def _dead_queue(value: Any) -> str | dict[str, str] | None:
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        if not value:
+            raise InvalidSetting("dead_queue", "is an empty table; name a queue under 'default', or leave it out")
+        return {_route(key): check_name("dead_queue", name) for key, name in value.items()}
+    return check_name("dead_queue", value)
+
+
+def _route(key: Any) -> str:
+    if not isinstance(key, str) or not key:
+        kinds = f"error types, classes ({', '.join(ErrorClass)}) or 'default'"
+        raise InvalidSetting("dead_queue", f"has the key {key!r:.40}; keys are {kinds}")
+    return key

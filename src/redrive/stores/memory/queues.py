@@ -1,0 +1,78 @@
+"""Queues: create, update, pause, delete."""
+
+from __future__ import annotations
+
+import msgspec
+
+from redrive.errors import ConfirmMismatch, ItemActive, QueueExists, QueueInUse
+from redrive.model.dead_queue import check_dead_queues, users_of
+from redrive.model.lifecycle import Verb
+from redrive.model.queue import Queue, QueueSettings
+from redrive.store import CreateQueue, DeleteQueue, SetPaused, Stale, UpdateQueue
+from redrive.stores.memory.queue_state import QueueState
+from redrive.stores.memory.state import State
+
+
+def create_queue(state: State, call: CreateQueue) -> Queue:
+    """The same settings again give the queue that is there."""
+    there = state.queues.get(call.name)
+    if there is not None:
+        if there.value.settings != call.settings:
+            raise QueueExists(call.name)
+        return there.value
+    check_dead_queues(call.name, call.settings, state.settings())
+    version = state.last_versions.get(call.name, 0) + 1
+    queue = QueueState(
+        Queue(call.name, call.settings, version, paused=False, created_at=state.now, is_dead_queue=False)
+    )
+    state.queues[call.name] = queue
+    _mark_dead_queues(state, call.settings)
+    return queue.value
+
+
+def update_queue(state: State, call: UpdateQueue) -> Queue | Stale:
+    """Every update makes a new version, also one that changes nothing."""
+    queue = state.queue(call.name)
+    if call.version != queue.value.version:
+        return Stale(queue.value)
+    check_dead_queues(call.name, call.settings, state.settings())
+    queue.value = msgspec.structs.replace(queue.value, settings=call.settings, version=queue.value.version + 1)
+    _mark_dead_queues(state, call.settings)
+    state.write_audit(call.actor, "update_queue", call.name, (), 0)
+    return queue.value
+
+
+def set_paused(state: State, call: SetPaused) -> Queue:
+    """The version stays: no verdict depends on it. What is ready in a queue that goes on has arrived."""
+    queue = state.queue(call.name)
+    if call.paused != queue.value.paused:
+        queue.value = msgspec.structs.replace(queue.value, paused=call.paused)
+        if not call.paused:
+            state.arrivals[call.name] += len(queue.ready)
+            if queue.next_at is not None:
+                state.retimed.add(call.name)  # whoever waited on the paused queue was told of no next time
+        state.write_audit(call.actor, "pause_queue" if call.paused else "resume_queue", call.name, (), 0)
+    return queue.value
+
+
+def delete_queue(state: State, call: DeleteQueue) -> int:
+    """What the queue remembered (idempotency keys, source ids) goes with it."""
+    queue = state.queue(call.name)
+    if users := users_of(call.name, state.settings()):
+        raise QueueInUse(call.name, users)
+    count = queue.counts.total()
+    if (call.confirm or 0) != count:
+        raise ConfirmMismatch(f"deleting queue '{call.name}'", call.confirm, count)
+    if active := queue.leases.first():
+        raise ItemActive(active, state.items[active].worker)
+    for item in [item for id, item in state.items.items() if item.queue == call.name and item.id == id]:
+        state.remove(item, Verb.DROP)
+    del state.queues[call.name]
+    state.last_versions[call.name] = queue.value.version
+    state.write_audit(call.actor, "delete_queue", call.name, (), count)
+    return count
+
+
+def _mark_dead_queues(state: State, settings: QueueSettings) -> None:
+    for name in settings.dead_queues():
+        state.queues[name].mark_dead_queue()

@@ -1,0 +1,204 @@
+"""An item as the memory store keeps it, and the values that it is shown as."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from redrive.clock import Instant
+from redrive.model.ids import ItemId, Token
+from redrive.model.item import (
+    NO_OVERRIDES,
+    Counters,
+    DeadReason,
+    Death,
+    HistoryEntry,
+    Item,
+    Lease,
+    Overrides,
+    Settled,
+    Status,
+)
+from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
+from redrive.store import Overdue
+
+WORK = (Status.PENDING, Status.FAILED)
+"""Statuses of items that will be tried by themselves and that nobody works on."""
+
+
+@dataclass(slots=True)
+class Grant:
+    """The lease on an active item."""
+
+    token: Token
+    worker: str | None
+    leased_at: Instant
+    deadline: Instant
+
+
+class History:
+    """The first and the last entries in full; those between are only counted."""
+
+    __slots__ = ("_first", "_last", "omitted")
+
+    def __init__(self) -> None:
+        self._first: list[HistoryEntry] = []
+        self._last: deque[HistoryEntry] = deque(maxlen=HISTORY_LAST)
+        self.omitted = 0
+
+    def add(self, entry: HistoryEntry) -> None:
+        """Write down what happened."""
+        if len(self._first) < HISTORY_FIRST:
+            self._first.append(entry)
+            return
+        self.omitted += len(self._last) == HISTORY_LAST
+        self._last.append(entry)
+
+    def entries(self) -> tuple[HistoryEntry, ...]:
+        """What is kept, oldest first."""
+        return (*self._first, *self._last)
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """An item as it is now. Only `State` changes its status, its queue and its id, so that the indexes stay true."""
+
+    ids: list[ItemId]
+    """Every id it has had; the last one is its own."""
+    queue: str
+    status: Status
+    payload: bytes
+    content_type: str
+    headers: Mapping[str, str]
+    priority: int
+    put_at: Instant
+    seq: int
+    """Its place among items of the same priority and ready_at."""
+    ready_at: Instant
+    """From when it may be leased. Kept while it is leased or archived, so that it can return to its old place."""
+    expire_timeout: int | None
+    """The one it was put with; None takes that of whatever queue it is in."""
+    expire_deadline: Instant | None
+    held_by: str | None = None
+    idempotency_key: str | None = None
+    overrides: Overrides = NO_OVERRIDES
+    source_id: ItemId | None = None
+    origin_id: ItemId | None = None
+    origin_queue: str | None = None
+    counters: Counters = field(default_factory=Counters)
+    grant: Grant | None = None
+    first_leased_at: Instant | None = None
+    completed_at: Instant | None = None
+    result: bytes | None = None
+    archived_from: Status | None = None
+    history: History = field(default_factory=History)
+    deaths: list[Death] = field(default_factory=list)
+
+    @property
+    def id(self) -> ItemId:
+        """Its id now."""
+        return self.ids[-1]
+
+    @property
+    def worker(self) -> str | None:
+        """Who works on it."""
+        return None if self.grant is None else self.grant.worker
+
+    @property
+    def came_by_death(self) -> bool:
+        """Whether its last move was a death: it lies in a dead queue and was not redriven from there."""
+        return bool(self.deaths) and self.deaths[-1].id == self.source_id
+
+    @property
+    def is_dead_letter(self) -> bool:
+        """Dead, or in a dead queue because it died. Completed and archived ones no longer count."""
+        if self.status is Status.DEAD:
+            return True
+        return self.came_by_death and (self.status in WORK or self.status is Status.ACTIVE)
+
+    def expired(self, now: Instant) -> bool:
+        """Whether its expire deadline has passed."""
+        return self.expire_deadline is not None and self.expire_deadline <= now
+
+    def to_item(self) -> Item:
+        """As `get` shows it. What does not belong to its status is left out."""
+        death = self.deaths[-1] if self.status in (Status.DEAD, Status.ARCHIVED) else None
+        return Item(
+            id=self.id,
+            queue=self.queue,
+            status=self.status,
+            payload=self.payload,
+            content_type=self.content_type,
+            headers=dict(self.headers),
+            priority=self.priority,
+            put_at=self.put_at,
+            counters=self.counters,
+            ready_at=self.ready_at if self.status in WORK else None,
+            expire_deadline=self.expire_deadline,
+            held_by=self.held_by,
+            worker=self.worker,
+            lease_deadline=None if self.grant is None else self.grant.deadline,
+            first_leased_at=self.first_leased_at,
+            dead_reason=None if death is None else death.reason,
+            ended_at=self.completed_at if death is None else death.at,
+            result=self.result,
+            idempotency_key=self.idempotency_key,
+            overrides=self.overrides,
+            source_id=self.source_id,
+            origin_id=self.origin_id,
+            origin_queue=self.origin_queue,
+            history=self.history.entries(),
+            history_omitted=self.history.omitted,
+            deaths=tuple(self.deaths),
+        )
+
+    def to_lease(self) -> Lease:
+        """As the worker that holds it sees it."""
+        assert self.grant is not None
+        assert self.first_leased_at is not None
+        return Lease(
+            id=self.id,
+            token=self.grant.token,
+            queue=self.queue,
+            payload=self.payload,
+            content_type=self.content_type,
+            headers=dict(self.headers),
+            priority=self.priority,
+            put_at=self.put_at,
+            deliveries=self.counters.deliveries,
+            attempts=self.counters.attempts,
+            failures=self.counters.failures,
+            losses=self.counters.losses,
+            redrives=self.counters.redrives,
+            leased_at=self.grant.leased_at,
+            deadline=self.grant.deadline,
+            first_leased_at=self.first_leased_at,
+            expire_deadline=self.expire_deadline,
+            overrides=self.overrides,
+            worker=self.grant.worker,
+        )
+
+    def to_overdue(self, now: Instant) -> Overdue:
+        """As the sweep sees it."""
+        return Overdue(
+            id=self.id,
+            queue=self.queue,
+            counters=self.counters,
+            overrides=self.overrides,
+            token=None if self.grant is None else self.grant.token,
+            expired=self.expired(now),
+            worker=self.worker,
+        )
+
+    def to_settled(self, *, removed: bool = False, moved: bool = False, reason: DeadReason | None = None) -> Settled:
+        """How it stands after a change."""
+        return Settled(
+            id=self.id,
+            queue=self.queue,
+            status=None if removed else self.status,
+            counters=self.counters,
+            ready_at=self.ready_at if self.status in WORK and not removed else None,
+            dead_reason=reason,
+            source_id=self.source_id if moved else None,
+        )

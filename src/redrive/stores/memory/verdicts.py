@@ -1,0 +1,106 @@
+"""Carrying out a verdict: an item is tried again, or it is dead. The store never judges."""
+
+from __future__ import annotations
+
+import logging
+
+from redrive.model import judge
+from redrive.model.failure import Failure
+from redrive.model.item import Counters, Death, Event, HistoryEntry, Settled, Status
+from redrive.model.judge import Dead, Ending, Verdict, count
+from redrive.model.lifecycle import Verb
+from redrive.stores.memory.record import Record
+from redrive.stores.memory.state import State
+
+_log = logging.getLogger("redrive.store")
+
+VERBS = {
+    Ending.FAILED: Verb.FAIL,
+    Ending.LOST: Verb.LOSE,
+    Ending.RELEASED: Verb.RELEASE,
+    Ending.EXPIRED: Verb.EXPIRE,
+    Ending.BURIED: Verb.BURY,
+}
+"""The verb that each ending is."""
+
+DROP_ACTOR = "on_dead"
+"""Who drops the dead of a queue that asked for it, in the audit."""
+
+
+def check_verdict(state: State, queue: str, ending: Ending, verdict: Verdict) -> None:
+    """Raise unless the verdict can be carried out on an item of that queue whose delivery ended so."""
+    judge.check_verdict(queue, ending, verdict)
+    if isinstance(verdict, Dead) and verdict.to is not None:
+        state.queue(verdict.to)
+
+
+def carry_out(
+    state: State,
+    item: Record,
+    ending: Ending,
+    verdict: Verdict,
+    *,
+    failure: Failure | None = None,
+    note: str | None = None,
+    actor: str | None = None,
+    forced: bool = False,
+) -> Settled:
+    """Count the ending, write it down, and do as a verdict says that was checked before."""
+    entry = HistoryEntry(
+        at=state.now,
+        event=Event(ending.value),
+        queue=item.queue,
+        delivery=item.counters.deliveries,
+        failure=failure,
+        worker=item.worker,
+        actor=actor,
+        note=note,
+    )
+    queue = state.queues[item.queue]
+    if isinstance(verdict, Dead):
+        settled = _die(state, item, ending, verdict, entry, forced)
+        queue.dead_total += 1
+    else:
+        with state.change(item, VERBS[ending], verdict.status, forced=forced):
+            item.counters = count(item.counters, ending)
+            item.history.add(entry)
+            state.to_tail(item, verdict.delay)
+        settled = item.to_settled()
+    queue.failed_total += ending is Ending.FAILED
+    return settled
+
+
+def _die(state: State, item: Record, ending: Ending, verdict: Dead, entry: HistoryEntry, forced: bool) -> Settled:
+    counters = count(item.counters, ending)
+    verb = VERBS[ending]
+    death = Death(
+        at=state.now,
+        reason=verdict.reason,
+        queue=item.queue,
+        namespace=state.namespace,
+        store=state.store,
+        id=item.id,
+        counters=counters,
+        first_leased_at=item.first_leased_at,
+    )
+    if verdict.to is not None:
+        state.queues[verdict.to].mark_dead_queue()
+        with state.change(item, verb, Status.PENDING, forced=forced):
+            item.history.add(entry)
+            item.deaths.append(death)
+            state.move(item, verdict.to)
+            item.counters = Counters(deliveries=counters.deliveries, redrives=counters.redrives)
+            item.expire_deadline = None
+    elif verdict.drop:
+        state.remove(item, verb, forced=forced)
+        item.counters = counters
+        state.write_audit(DROP_ACTOR, str(Verb.DROP), item.queue, (item.id,), 1, str(verdict.reason))
+        told = "item %s of queue '%s' died (%s) and was dropped, as on_dead says"
+        _log.warning(told, item.id, item.queue, verdict.reason)
+        return item.to_settled(removed=True, reason=verdict.reason)
+    else:
+        with state.change(item, verb, Status.DEAD, forced=forced):
+            item.counters = counters
+            item.history.add(entry)
+            item.deaths.append(death)
+    return item.to_settled(moved=verdict.to is not None, reason=verdict.reason)

@@ -1,0 +1,179 @@
+"""What the calls of one transaction share: its instant, the queues, the numbers drawn, and the counts to be written."""
+
+from __future__ import annotations
+
+import array
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import apsw
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import QueueNotFound
+from redrive.model.ids import NUMBERS_PER_MICROSECOND, PARTITION_BITS, SALT_BITS, ItemId, make_id
+from redrive.model.item import Status
+from redrive.model.queue import Queue, QueueSettings
+
+TALLIED = (
+    "pending",
+    "failed",
+    "active",
+    "completed",
+    "dead",
+    "archived",
+    "letters",
+    "put_total",
+    "completed_total",
+    "failed_total",
+    "dead_total",
+)
+"""The columns of the tally: changes of counts, written with the batch and rolled up by the lifecycle."""
+
+SALT_STEP = 0x4F1BBCDCBFA5
+"""Salts of one batch are this far apart (modulo 2^47), so that the first digits of their ids differ."""
+SALT_MASK = (1 << SALT_BITS) - 1
+
+_TALLY = f"INSERT INTO redrive_tally (queue, {', '.join(TALLIED)}) VALUES (?{', ?' * len(TALLIED)})"
+_POSITION = {name: index for index, name in enumerate(TALLIED)}
+_STATUS_POSITION = {status: _POSITION[status.value] for status in Status if status.value in _POSITION}
+_QUEUES = """
+    SELECT key, name, settings, version, paused, created_at, is_dead_queue FROM redrive_queue
+    WHERE namespace = ?"""
+_QUEUE = f"{_QUEUES} AND name = ?"
+_decode_settings = msgspec.json.Decoder(QueueSettings).decode
+_random = random.SystemRandom()
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """A queue and its key in the file."""
+
+    key: int
+    queue: Queue
+
+    @property
+    def settings(self) -> QueueSettings:
+        return self.queue.settings
+
+
+def queue_rows(connection: apsw.Connection, namespace: str, name: str | None = None) -> list[QueueRow]:
+    """The queues of a namespace; only the one of that name if it is given."""
+    return [
+        QueueRow(key, Queue(found, _decode_settings(settings), version, bool(paused), created_at, bool(is_dead_queue)))
+        for key, found, settings, version, paused, created_at, is_dead_queue in connection.execute(
+            _QUEUE if name is not None else _QUEUES, (namespace,) if name is None else (namespace, name)
+        )
+    ]
+
+
+class Numbers:
+    """Draws the numbers of ids and the places at the tail: growing, and never twice in one file."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def raise_to(self, number: int) -> None:
+        """Numbers up to this one are taken."""
+        self._last = max(self._last, number)
+
+    def draw(self, count: int, now: Instant) -> int:
+        """The first of `count` numbers in a row."""
+        first = max(self._last + 1, now * NUMBERS_PER_MICROSECOND)
+        self._last = first + count - 1
+        return first
+
+
+class Batch:
+    """One transaction."""
+
+    __slots__ = (
+        "arrivals",
+        "by_key",
+        "by_name",
+        "connection",
+        "execute",
+        "name",
+        "namespace",
+        "now",
+        "numbers",
+        "queues_changed",
+        "tallies",
+    )
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        now: Instant,
+        queues: Mapping[str, QueueRow],
+        by_key: Mapping[int, QueueRow],
+        numbers: Numbers,
+        namespace: str,
+        name: str,
+    ) -> None:
+        self.connection = connection
+        self.execute: Callable[..., Any] = connection.execute
+        self.now = now
+        self.by_name = queues
+        self.by_key = by_key
+        self.numbers = numbers
+        self.namespace = namespace
+        self.name = name
+        self.queues_changed = False
+        self.tallies: defaultdict[int, list[int]] = defaultdict(_zeros)
+        self.arrivals: defaultdict[str, int] = defaultdict(int)
+
+    def queue(self, name: str) -> QueueRow:
+        """A queue by name. Raises QueueNotFound."""
+        row = self.by_name.get(name)
+        if row is None:
+            raise QueueNotFound(name, self.namespace)
+        return row
+
+    def draw(self, count: int = 1) -> int:
+        """The first of `count` numbers in a row."""
+        return self.numbers.draw(count, self.now)
+
+    def draw_id(self) -> tuple[int, int, ItemId]:
+        """A new id: its number, its tail, and itself."""
+        number, tail = self.draw(), draw_salt() << PARTITION_BITS
+        return number, tail, make_id(number, tail)
+
+    def tally(self, queue: int, name: str, change: int = 1) -> None:
+        """Count something in a queue."""
+        self.tallies[queue][_POSITION[name]] += change
+
+    def tally_status(self, queue: int, status: Status, change: int) -> None:
+        """Count items that came to a status, or left it."""
+        self.tallies[queue][_STATUS_POSITION[status]] += change
+
+    def tallied(self, queue: int, name: str) -> int:
+        """What this transaction has counted so far."""
+        return self.tallies[queue][_POSITION[name]] if queue in self.tallies else 0
+
+    def mark_dead_queue(self, row: QueueRow) -> None:
+        """Remember that the dead of another queue came to this one."""
+        self.execute("UPDATE redrive_queue SET is_dead_queue = 1 WHERE key = ?", (row.key,))
+        self.execute("UPDATE redrive_meta SET epoch = epoch + 1")
+        self.queues_changed = True
+
+    def write_tallies(self) -> None:
+        """Write the counts, one row for each queue that changed."""
+        rows = [(queue, *counts) for queue, counts in self.tallies.items() if any(counts)]
+        if rows:
+            self.connection.executemany(_TALLY, rows)
+
+
+def draw_salt() -> int:
+    """A salt that nobody else draws."""
+    return _random.getrandbits(SALT_BITS)
+
+
+def integers(values: Iterable[int]) -> Any:
+    """A list of numbers that a statement can read as a table: `… IN carray(?)`."""
+    return apsw.carray(array.array("q", values))
+
+
+def _zeros() -> list[int]:
+    return [0] * len(TALLIED)

@@ -1,0 +1,193 @@
+"""Changes by hand, without a token; and holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import ItemActive, ItemNotFound, RedriveError, WrongStatus
+from redrive.model.ids import ItemId
+from redrive.model.item import Death, Event, HistoryEntry, Settled, Status
+from redrive.model.judge import Ending
+from redrive.model.lifecycle import Verb, allowed_from
+from redrive.store import STEP_LIMIT, Change, Hold, Stale, Target, Unhold
+from redrive.stores.sqlite import verdicts
+from redrive.stores.sqlite.batch import Batch, QueueRow
+from redrive.stores.sqlite.places import Place, find, lay, resolve, take
+from redrive.stores.sqlite.puts import check_size
+from redrive.stores.sqlite.settles import finish
+
+_LAST_DEATH = "SELECT data FROM redrive_death WHERE n = ? ORDER BY key DESC LIMIT 1"
+_EXPIRE_TIMEOUT = "SELECT expire_timeout FROM redrive_item WHERE n = ?"
+_HELD = "SELECT n FROM redrive_waiting WHERE held_by = ? LIMIT ?"
+
+
+def change(batch: Batch, call: Change) -> tuple[Settled | Stale | RedriveError, ...]:
+    """Change each target by itself, then write one audit row for all that were changed."""
+    results: list[Any] = []
+    queues: set[str] = set()
+    for target in call.targets:
+        try:
+            results.append(_change_one(batch, call, target, queues))
+        except RedriveError as refusal:
+            results.append(refusal)
+    changed = [result.source_id or result.id for result in results if isinstance(result, Settled)]
+    if changed:
+        queue = queues.pop() if len(queues) == 1 else None
+        verdicts.audit(batch, call.actor, call.verb.value, queue, changed, len(changed), call.note)
+    return tuple(results)
+
+
+def hold(batch: Batch, call: Hold) -> int:
+    """Take pending and failed items out of the ready index."""
+    return sum(_set_held(batch, resolve(batch.connection, id), None, call.held_by) for id in call.ids)
+
+
+def unhold(batch: Batch, call: Unhold) -> int:
+    """Let items go that are held under a name."""
+    if call.ids is None:
+        numbers = [n for (n,) in batch.execute(_HELD, (call.held_by, STEP_LIMIT)).fetchall()]
+    else:
+        numbers = [n for id in call.ids if (n := resolve(batch.connection, id)) is not None]
+    return sum(_set_held(batch, n, call.held_by, None) for n in numbers)
+
+
+def _set_held(batch: Batch, n: int | None, before: str | None, after: str | None) -> bool:
+    place = None if n is None else find(batch.connection, n)
+    if place is None or place.status not in (Status.PENDING, Status.FAILED) or place.queue not in batch.by_key:
+        return False
+    if place.held_by != before:
+        return False
+    take(batch, place)
+    place.held_by = after
+    lay(batch, place)
+    return True
+
+
+def _change_one(batch: Batch, call: Change, target: Target, queues: set[str]) -> Settled | Stale:
+    n = resolve(batch.connection, target.id)
+    place = None if n is None else find(batch.connection, n)
+    if place is None or place.queue not in batch.by_key:
+        raise ItemNotFound(target.id)
+    row = batch.by_key[place.queue]
+    _check(batch, call, place)
+    queues.add(row.queue.name)
+    match call.verb:
+        case Verb.RETRY:
+            return _revive(batch, call, place, row)
+        case Verb.REDRIVE:
+            return _revive(batch, call, place, _redrive_target(batch, call, place))
+        case Verb.FAIL | Verb.BURY:
+            return _judged(batch, call, target, place, row)
+        case Verb.DONE:
+            take(batch, place)
+            return finish(batch, place, None)
+        case Verb.DROP:
+            take(batch, place)
+            verdicts.remove(batch, place)
+            return Settled(place.id, row.queue.name, None, place.counters)
+        case Verb.ARCHIVE:
+            return _archive(batch, place, row)
+        case Verb.RESTORE:
+            return _restore(batch, place, row)
+        case _:
+            raise AssertionError(call.verb)
+
+
+def _check(batch: Batch, call: Change, place: Place) -> None:
+    """Raise where the verb does not apply to an item in this status."""
+    if place.status is Status.ACTIVE and not call.force:
+        raise ItemActive(place.id, place.worker)
+    allowed = allowed_from(call.verb)
+    applies = place.status in allowed or (place.status is Status.ACTIVE and call.verb is not Verb.RESTORE)
+    for_letters = call.verb in (Verb.REDRIVE, Verb.ARCHIVE)
+    if not applies or (for_letters and not _is_letter(batch, place)):
+        fits = (Status.DEAD,) if for_letters else tuple(status for status in allowed if status is not Status.ACTIVE)
+        raise WrongStatus(call.verb.value, place.id, place.status.value, fits)
+
+
+def _is_letter(batch: Batch, place: Place) -> bool:
+    return batch.execute("SELECT 1 FROM redrive_letter WHERE n = ?", (place.n,)).get is not None
+
+
+def _redrive_target(batch: Batch, call: Change, place: Place) -> QueueRow:
+    """Where a redrive takes an item: to the queue named, or to where it died."""
+    name = call.to
+    return batch.queue(_last_death(batch, place).queue if name is None else name)
+
+
+def _revive(batch: Batch, call: Change, place: Place, target: QueueRow) -> Settled:
+    """Back to work, with counters at 0, at the tail of the target."""
+    stays_letter = call.verb is Verb.RETRY and place.status is not Status.DEAD and _is_letter(batch, place)
+    take(batch, place)
+    if not stays_letter:
+        verdicts.unmark(batch, place)
+    was_in = batch.by_key[place.queue].queue.name
+    source_id: ItemId | None = None
+    if target.key != place.queue:
+        source_id = verdicts.move(batch, place, target)
+    place.status, place.held_by = Status.PENDING, None
+    place.attempts = place.failures = place.losses = 0
+    place.redrives += 1
+    place.ready_at, place.seq = batch.now, batch.draw() if source_id is None else place.n
+    timeout = batch.execute(_EXPIRE_TIMEOUT, (place.n,)).get
+    timeout = target.settings.expire_timeout if timeout is None else timeout
+    place.expire_at = None if timeout is None or stays_letter else Instant(batch.now + timeout)
+    queue = target.queue.name
+    entry = HistoryEntry(batch.now, Event.REDRIVEN, was_in, place.deliveries, actor=call.actor, note=call.note)
+    verdicts.record(batch, place, entry)
+    lay(batch, place)
+    return Settled(place.id, queue, Status.PENDING, place.counters, place.ready_at, source_id=source_id)
+
+
+def _judged(batch: Batch, call: Change, target: Target, place: Place, row: QueueRow) -> Settled | Stale:
+    """FAIL and BURY: the verdict was brought along."""
+    if target.version != row.queue.version:
+        return Stale(row.queue)
+    assert target.verdict is not None
+    failed = call.verb is Verb.FAIL
+    verdicts.check(batch, row, Ending.FAILED if failed else Ending.BURIED, target.verdict)
+    worker = place.worker
+    take(batch, place)
+    place.failures += failed
+    batch.tally(place.queue, "failed_total", failed)
+    event = Event.FAILED if failed else Event.BURIED
+    verdicts.record(
+        batch,
+        place,
+        HistoryEntry(batch.now, event, row.queue.name, place.deliveries, call.failure, worker, call.actor, call.note),
+    )
+    return verdicts.carry_out(batch, place, target.verdict)
+
+
+def _archive(batch: Batch, place: Place, row: QueueRow) -> Settled:
+    death = _last_death(batch, place)
+    before = Status.PENDING if place.status is Status.ACTIVE else place.status
+    take(batch, place)
+    verdicts.unmark(batch, place)
+    place.status, place.before, place.ended_at, place.reason = Status.ARCHIVED, before, death.at, death.reason
+    lay(batch, place)
+    return Settled(place.id, row.queue.name, Status.ARCHIVED, place.counters, dead_reason=place.reason)
+
+
+def _restore(batch: Batch, place: Place, row: QueueRow) -> Settled:
+    assert place.before is not None
+    if place.before is not Status.DEAD:
+        check_size(batch, row, 1)
+    death = _last_death(batch, place)
+    back = place.before
+    take(batch, place)
+    place.status = back
+    if back is Status.DEAD:
+        place.ended_at, place.reason = death.at, death.reason
+    lay(batch, place)
+    verdicts.mark(batch, place, death.at)
+    ready_at = None if back is Status.DEAD else place.ready_at
+    return Settled(place.id, row.queue.name, back, place.counters, ready_at, place.reason)
+
+
+def _last_death(batch: Batch, place: Place) -> Death:
+    death: Death = msgspec.json.decode(batch.execute(_LAST_DEATH, (place.n,)).get, type=Death)
+    return death

@@ -1,0 +1,134 @@
+"""Leases: the head of a queue, brought up to date first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import QueueNotFound
+from redrive.model.ids import ItemId, Token
+from redrive.model.item import NO_OVERRIDES, Lease, Overrides
+from redrive.model.limits import MAX_PRIORITY
+from redrive.model.payload import JSON
+from redrive.store import STEP_LIMIT, Leased, LeaseItems
+from redrive.stores.sqlite.batch import Batch, QueueRow, integers
+from redrive.stores.sqlite.places import STATE
+
+_FRESH = "(expire_at IS NULL OR expire_at > {now})"
+_HEAD = f"""
+    SELECT r.rank, r.ready_at, r.seq, r.n, i.tail, i.payload, i.content_type, i.headers, i.put_at,
+        r.deliveries + 1, r.attempts + 1, r.failures, r.losses, r.redrives, r.first_leased_at, r.expire_at, i.overrides
+    FROM redrive_ready AS r CROSS JOIN redrive_item AS i ON i.n = r.n
+    WHERE r.queue = ?1 AND {_FRESH.format(now="?2")}
+    ORDER BY r.rank, r.ready_at, r.seq LIMIT ?3"""
+_LEASE = f"""
+    INSERT INTO redrive_lease (n, queue, token, deadline, leased_at, worker, {STATE})
+    SELECT n, queue, random() & 9223372036854775807, ?1, ?2, ?3, rank, ready_at, seq, expire_at, deliveries + 1,
+        attempts + 1, failures, losses, redrives, coalesce(first_leased_at, ?2), entries, deaths
+    FROM redrive_ready WHERE queue = ?4 AND (rank, ready_at, seq) <= (?5, ?6, ?7) AND {_FRESH.format(now="?2")}
+    RETURNING n, token"""
+_TAKE = f"""
+    DELETE FROM redrive_ready
+    WHERE queue = ?1 AND (rank, ready_at, seq) <= (?2, ?3, ?4) AND {_FRESH.format(now="?5")}"""
+_OVERDUE = """
+    SELECT EXISTS (SELECT 1 FROM redrive_lease WHERE queue = ?1 AND deadline <= ?2)
+        OR EXISTS (SELECT 1 FROM redrive_ready WHERE queue = ?1 AND expire_at <= ?2)
+        OR EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = ?1 AND expire_at <= ?2)"""
+_DUE = f"""
+    SELECT n, status, {STATE} FROM redrive_waiting
+    WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2 ORDER BY ready_at LIMIT ?3"""
+_READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?{', ?' * 12})"
+_NEXT = """
+    SELECT min(at) FROM (
+        SELECT min(deadline) AS at FROM redrive_lease WHERE queue = ?1
+        UNION ALL SELECT min(ready_at) FROM redrive_waiting WHERE queue = ?1 AND held_by IS NULL)"""
+
+
+def lease_all(batch: Batch, calls: Sequence[LeaseItems]) -> list[Any]:
+    """Carry out lease calls. Those that differ only in their limit share one look at the queue."""
+    results: list[Any] = [None] * len(calls)
+    groups: dict[tuple[str, str | None, int | None, bool], list[int]] = {}
+    for index, call in enumerate(calls):
+        groups.setdefault((call.queue, call.worker, call.timeout, call.swept), []).append(index)
+    for (name, worker, timeout, swept), members in groups.items():
+        row = batch.by_name.get(name)
+        if row is None:
+            for index in members:
+                results[index] = QueueNotFound(name, batch.namespace)
+            continue
+        limit = sum(calls[index].limit for index in members)
+        leased = _lease(batch, row, limit, worker, timeout, swept)
+        leases = leased.leases
+        start = 0
+        for index in members:
+            end = start + calls[index].limit
+            results[index] = leased if len(members) == 1 else Leased(leases[start:end], leased.overdue, leased.next_at)
+            start = end
+    return results
+
+
+def promote(batch: Batch, row: QueueRow, limit: int) -> int:
+    """Bring items of a queue that have fallen due into the ready index. Gives how many."""
+    due = batch.execute(_DUE, (row.key, batch.now, limit)).fetchall()
+    if due:
+        batch.connection.executemany(_READY, [(row.key, n, *state) for n, _, *state in due])
+        batch.execute("DELETE FROM redrive_waiting WHERE n IN carray(?)", (integers([entry[0] for entry in due]),))
+        failed = sum(1 for entry in due if entry[1] == "failed")
+        batch.tally(row.key, "failed", -failed)
+        batch.tally(row.key, "pending", failed)
+        batch.arrivals[row.queue.name] += len(due)
+    return len(due)
+
+
+def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout: int | None, swept: bool) -> Leased:
+    now = batch.now
+    promote(batch, row, STEP_LIMIT)
+    if not swept and batch.execute(_OVERDUE, (row.key, now)).get:
+        return Leased((), overdue=True)
+    head = [] if row.queue.paused else batch.execute(_HEAD, (row.key, now, limit)).fetchall()
+    if not head:
+        return Leased((), next_at=None if row.queue.paused else batch.execute(_NEXT, (row.key,)).get)
+    deadline = Instant(now + (row.settings.lease_timeout if timeout is None else timeout))
+    rank, ready_at, seq = head[-1][:3]
+    tokens = dict(batch.execute(_LEASE, (deadline, now, worker, row.key, rank, ready_at, seq)).fetchall())
+    batch.execute(_TAKE, (row.key, rank, ready_at, seq, now))
+    batch.tally(row.key, "pending", -len(head))
+    batch.tally(row.key, "active", len(head))
+    if row.queue.name in batch.arrivals:
+        batch.arrivals[row.queue.name] = max(0, batch.arrivals[row.queue.name] - len(head))
+    return Leased([_lease_of(entry, tokens[entry[3]], row.queue.name, now, deadline, worker) for entry in head])
+
+
+def _lease_of(
+    entry: tuple[Any, ...], key: int, queue: str, now: Instant, deadline: Instant, worker: str | None
+) -> Lease:
+    (rank, _, _, n, tail, payload, content_type, headers, put_at, deliveries, attempts, failures, losses) = entry[:13]
+    redrives, first_leased_at, expire_at, overrides = entry[13:]
+    id = f"{tail:016x}{n:016x}"
+    return Lease(
+        ItemId(id),
+        Token(f"{id}{key:016x}"),
+        queue,
+        payload,
+        content_type or JSON,
+        NO_HEADERS if headers is None else msgspec.json.decode(headers),
+        MAX_PRIORITY - rank,
+        put_at,
+        deliveries,
+        attempts,
+        failures,
+        losses,
+        redrives,
+        now,
+        deadline,
+        now if first_leased_at is None else first_leased_at,
+        expire_at,
+        NO_OVERRIDES if overrides is None else msgspec.json.decode(overrides, type=Overrides),
+        worker,
+    )
+
+
+NO_HEADERS: dict[str, str] = {}

@@ -1,0 +1,171 @@
+"""Where an item stands: reading it, taking it from its place, laying it in another.
+
+An item is in exactly one place; `take` and `lay` always come in pairs, in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import apsw
+import msgspec
+
+from redrive.clock import Instant
+from redrive.model.ids import ItemId, make_id, parse_id
+from redrive.model.item import Counters, DeadReason, Status
+from redrive.stores.sqlite.batch import Batch
+
+STATE = (
+    "rank, ready_at, seq, expire_at, deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths"
+)
+_MARKS = ", ?" * 12
+
+
+class Place(msgspec.Struct):
+    """Where an item stands, with its counters. The fields that other places have are None."""
+
+    n: int
+    tail: int
+    queue: int
+    status: Status
+    rank: int
+    ready_at: Instant
+    seq: int
+    expire_at: Instant | None = None
+    deliveries: int = 0
+    attempts: int = 0
+    failures: int = 0
+    losses: int = 0
+    redrives: int = 0
+    first_leased_at: Instant | None = None
+    entries: int = 0
+    """History entries so far, those that are only counted included."""
+    deaths: int = 0
+    ready: bool = False
+    """It lies in the ready index."""
+    held_by: str | None = None
+    token: int | None = None
+    deadline: Instant | None = None
+    leased_at: Instant | None = None
+    worker: str | None = None
+    ended_at: Instant | None = None
+    reason: DeadReason | None = None
+    before: Status | None = None
+    """What an archived item was."""
+    result: bytes | None = None
+
+    @property
+    def id(self) -> ItemId:
+        return make_id(self.n, self.tail)
+
+    @property
+    def counters(self) -> Counters:
+        return Counters(self.deliveries, self.attempts, self.failures, self.losses, self.redrives)
+
+
+_READY_FRESH = f"""SELECT {STATE} FROM redrive_ready
+    WHERE queue = ?1 AND rank = ?2 AND ready_at = ?3 AND seq = ?4 AND n = ?4"""
+_READY_REQUEUED = f"SELECT {STATE} FROM redrive_ready WHERE n = ? AND seq <> n"
+_WAITING = f"SELECT status, held_by, {STATE} FROM redrive_waiting WHERE n = ?"
+_LEASE = f"SELECT token, deadline, leased_at, worker, {STATE} FROM redrive_lease WHERE n = ?"
+_ENDED = f"SELECT status, ended_at, reason, before, held_by, result, {STATE} FROM redrive_ended WHERE n = ?"
+_LAY_READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?{_MARKS})"
+_LAY_WAITING = f"INSERT INTO redrive_waiting (n, queue, status, held_by, {STATE}) VALUES (?, ?, ?, ?{_MARKS})"
+_LAY_ENDED = f"""
+    INSERT INTO redrive_ended (n, queue, status, ended_at, reason, before, held_by, result, {STATE})
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
+_ITEM = "SELECT tail, queue, 9 - priority, coalesce(enqueue_at, put_at) FROM redrive_item WHERE n = ?"
+_LINEAGE = "SELECT tail, n FROM redrive_lineage WHERE old = ?"
+
+
+def resolve(connection: apsw.Connection, id: ItemId) -> int | None:
+    """The number of the item that has this id, or had it before it moved."""
+    number, tail = parse_id(id)
+    if connection.execute("SELECT tail FROM redrive_item WHERE n = ?", (number,)).get == tail:
+        return number
+    moved: tuple[Any, ...] | None = connection.execute(_LINEAGE, (number,)).fetchone()
+    return moved[1] if moved is not None and moved[0] == tail else None
+
+
+def find(connection: apsw.Connection, n: int) -> Place | None:
+    """Where an item stands. None where there is none."""
+    execute: Callable[..., Any] = connection.execute
+    item = execute(_ITEM, (n,)).fetchone()
+    if item is None:
+        return None
+    tail, queue, rank, ready_at = item
+    if row := execute(_LEASE, (n,)).fetchone():
+        place = Place(n, tail, queue, Status.ACTIVE, *row[4:])
+        place.token, place.deadline, place.leased_at, place.worker = row[:4]
+        return place
+    row = execute(_READY_FRESH, (queue, rank, ready_at, n)).fetchone()
+    if row := row or execute(_READY_REQUEUED, (n,)).fetchone():
+        place = Place(n, tail, queue, Status.PENDING, *row)
+        place.ready = True
+        return place
+    if row := execute(_WAITING, (n,)).fetchone():
+        place = Place(n, tail, queue, Status(row[0]), *row[2:])
+        place.held_by = row[1]
+        return place
+    row = execute(_ENDED, (n,)).fetchone()
+    assert row is not None, f"item {n} is in no place"
+    status, ended_at, reason, before, held_by, result = row[:6]
+    place = Place(n, tail, queue, Status(status), *row[6:])
+    place.ended_at, place.held_by, place.result = ended_at, held_by, result
+    place.reason = None if reason is None else DeadReason(reason)
+    place.before = None if before is None else Status(before)
+    return place
+
+
+def take(batch: Batch, place: Place) -> None:
+    """Take an item from where it stands."""
+    batch.tally_status(place.queue, place.status, -1)
+    if place.status is Status.ACTIVE:
+        batch.execute("DELETE FROM redrive_lease WHERE n = ?", (place.n,))
+        place.token = place.deadline = place.leased_at = place.worker = None
+    elif place.ready:
+        key = (place.queue, place.rank, place.ready_at, place.seq)
+        batch.execute("DELETE FROM redrive_ready WHERE queue = ? AND rank = ? AND ready_at = ? AND seq = ?", key)
+        place.ready = False
+    elif place.status in (Status.PENDING, Status.FAILED):
+        batch.execute("DELETE FROM redrive_waiting WHERE n = ?", (place.n,))
+    else:
+        batch.execute("DELETE FROM redrive_ended WHERE n = ?", (place.n,))
+        place.ended_at = place.reason = place.before = place.result = None
+
+
+def lay(batch: Batch, place: Place) -> None:
+    """Lay an item where its status, its hold and its time say."""
+    batch.tally_status(place.queue, place.status, 1)
+    if place.status is Status.PENDING or place.status is Status.FAILED:
+        due = place.held_by is None and place.ready_at <= batch.now
+        batch.arrivals[batch.by_key[place.queue].queue.name] += due
+        if due and place.status is Status.PENDING:
+            place.ready = True
+            batch.execute(_LAY_READY, (place.queue, place.n, *_state(place)))
+        else:
+            batch.execute(_LAY_WAITING, (place.n, place.queue, place.status.value, place.held_by, *_state(place)))
+        return
+    assert place.ended_at is not None
+    reason = None if place.reason is None else place.reason.value
+    before = None if place.before is None else place.before.value
+    ended = (place.n, place.queue, place.status.value, place.ended_at, reason, before, place.held_by, place.result)
+    batch.execute(_LAY_ENDED, (*ended, *_state(place)))
+
+
+def _state(place: Place) -> tuple[int | None, ...]:
+    return (
+        place.rank,
+        place.ready_at,
+        place.seq,
+        place.expire_at,
+        place.deliveries,
+        place.attempts,
+        place.failures,
+        place.losses,
+        place.redrives,
+        place.first_leased_at,
+        place.entries,
+        place.deaths,
+    )

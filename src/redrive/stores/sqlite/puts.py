@@ -1,0 +1,288 @@
+"""Puts: many plain items in one statement, everything else row by row."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull, RedriveError
+from redrive.model.failure import Failure
+from redrive.model.ids import PARTITION_BITS, ItemId, make_id
+from redrive.model.item import NO_OVERRIDES, Event, HistoryEntry, Receipt, Status
+from redrive.model.judge import Dead, Ending
+from redrive.model.limits import MAX_PRIORITY
+from redrive.model.payload import JSON
+from redrive.store import NewItem, Put
+from redrive.stores.sqlite import verdicts
+from redrive.stores.sqlite.batch import SALT_MASK, SALT_STEP, Batch, QueueRow, draw_salt, integers
+from redrive.stores.sqlite.places import Place, find, lay, resolve, take
+
+_PLAIN_ITEMS = f"""
+    INSERT INTO redrive_item (n, tail, queue, put_at, priority, content_type, expire_timeout, payload)
+    SELECT ?1 + rowid, (?2 + rowid * {SALT_STEP} & {SALT_MASK}) << {PARTITION_BITS}, ?3, ?4, ?5, ?6, ?7, value
+    FROM carray(?8)"""
+_PLAIN_READY = """
+    INSERT INTO redrive_ready (queue, n, rank, ready_at, seq, expire_at,
+        deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths)
+    SELECT ?1, value, ?2, ?3, value, ?4, 0, 0, 0, 0, 0, NULL, 0, 0 FROM carray(?5)"""
+_ITEM = """
+    INSERT INTO redrive_item (n, tail, queue, put_at, priority, enqueue_at, content_type, headers, expire_timeout,
+        idempotency_key, overrides, source_id, payload)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_SIZE = """
+    SELECT (SELECT coalesce(sum(pending + failed + active), 0) FROM redrive_count WHERE queue = ?1)
+         + (SELECT coalesce(sum(pending + failed + active), 0) FROM redrive_tally WHERE queue = ?1)"""
+_KEY = "SELECT n, tail, digest FROM redrive_idempotency WHERE queue = ? AND key = ? AND until > ?"
+_REMEMBER_KEY = (
+    "INSERT OR REPLACE INTO redrive_idempotency (queue, key, n, tail, digest, until) VALUES (?, ?, ?, ?, ?, ?)"
+)
+_SOURCE = """
+    SELECT n, tail FROM redrive_item WHERE queue = ?1 AND source_id = ?2
+    UNION ALL SELECT n, tail FROM redrive_ledger WHERE queue = ?1 AND source_id = ?2 LIMIT 1"""
+_REMEMBER_SOURCE = "INSERT OR IGNORE INTO redrive_ledger (queue, source_id, n, tail, closed_at) VALUES (?, ?, ?, ?, ?)"
+
+_Groups = dict[tuple[int, str, int, int | None], tuple[list[bytes], list[tuple[list[Receipt], int]]]]
+"""Plain items by queue, content type, priority and expiry: their payloads, and where their receipts go."""
+
+
+class _Checked(msgspec.Struct):
+    """A put call that nothing stands against: nothing has been written yet."""
+
+    row: QueueRow
+    items: tuple[NewItem, ...]
+    plain: list[int]
+    """Positions of items that go in together with others."""
+    odd: list[int]
+    """Positions of items that have options of their own."""
+    known: dict[int, ItemId | None]
+    """Positions of items that are there already, with their ids (None: put earlier in this very call)."""
+
+
+def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
+    """Carry out put calls, each for itself. Plain items of a queue go in together."""
+    results: list[Any] = []
+    groups: _Groups = {}
+    for call in calls:
+        try:
+            results.append(_write(batch, _check(batch, call), groups))
+        except RedriveError as refusal:
+            results.append(refusal)
+    _write_groups(batch, groups)
+    return [tuple(result) if isinstance(result, list) else result for result in results]
+
+
+def put_together(batch: Batch, calls: Sequence[Put], leaving: int | None = None) -> list[tuple[Receipt, ...]]:
+    """Carry out all of these calls, or none. Raises the first refusal, before anything is written.
+
+    An item that leaves its queue in the same transaction makes room there.
+    """
+    merged: dict[str, tuple[NewItem, ...]] = {}
+    for call in calls:
+        merged[call.queue] = merged.get(call.queue, ()) + call.items
+    checked = [_check(batch, Put(queue, items), leaving) for queue, items in merged.items()]
+    groups: _Groups = {}
+    receipts = [_write(batch, each, groups) for each in checked]
+    _write_groups(batch, groups)
+    return [tuple(each) for each in receipts]
+
+
+def check_size(batch: Batch, row: QueueRow, adding: int, leaving: int = 0) -> None:
+    """Raise QueueFull where `adding` more items would exceed max_size, once `leaving` have gone."""
+    max_size = row.settings.max_size
+    if max_size is None or adding == 0:
+        return
+    size = batch.execute(_SIZE, (row.key,)).get - leaving
+    size += sum(batch.tallied(row.key, name) for name in ("pending", "failed", "active"))
+    if size + adding > max_size:
+        raise QueueFull(row.queue.name, size, max_size, adding)
+
+
+def _check(batch: Batch, call: Put, leaving: int | None = None) -> _Checked:
+    """Raise whatever stands against a put call."""
+    row = batch.queue(call.queue)
+    largest = row.settings.max_payload_size
+    plain: list[int] = []
+    odd: list[int] = []
+    for position, item in enumerate(call.items):
+        if len(item.payload) > largest:
+            raise PayloadTooLarge("payload", len(item.payload), largest, "max_payload_size")
+        (plain if _is_plain(item) else odd).append(position)
+        if item.verdict is not None:
+            verdicts.check(batch, row, Ending.FAILED, item.verdict)
+    known = _known(batch, row, call.items, odd) if odd else {}
+    born_dead = sum(isinstance(call.items[position].verdict, Dead) for position in odd if position not in known)
+    adding = len(call.items) - len(known) - born_dead
+    check_size(batch, row, adding, leaving=int(leaving == row.key))
+    return _Checked(row, call.items, plain, odd, known)
+
+
+def _write(batch: Batch, put: _Checked, groups: _Groups) -> list[Receipt]:
+    """Put every item, or let it join its group."""
+    row, items = put.row, put.items
+    receipts: list[Receipt] = [None] * len(items)  # type: ignore[list-item]  # filled below, or with the group
+    bounded = row.settings.max_size is not None
+    if bounded:
+        groups = {}  # written at once, so that the next call of the batch is checked against it
+    for position in put.plain:
+        item = items[position]
+        payloads, owners = groups.setdefault((row.key, item.content_type, item.priority, item.expire_timeout), ([], []))
+        payloads.append(item.payload)
+        owners.append((receipts, position))
+    if bounded:
+        _write_groups(batch, groups)
+    written: dict[str, ItemId] = {}
+    for position in put.odd:
+        item = items[position]
+        if position in put.known:
+            id = put.known[position] or written.get(item.source_id or "") or written[item.idempotency_key or ""]
+            receipts[position] = Receipt(id, duplicate=True)
+            if item.failure is not None and item.source_id is None:
+                _add_failure(batch, row, id, item.failure)
+        else:
+            id = _write_odd(batch, row, item)
+            receipts[position] = Receipt(id)
+            written.update({key: id for key in (item.source_id, item.idempotency_key) if key is not None})
+    return receipts
+
+
+def _is_plain(item: NewItem) -> bool:
+    return (
+        item.headers is None
+        and item.delay == 0
+        and item.idempotency_key is None
+        and item.enqueue_at is None
+        and item.held_by is None
+        and item.overrides is NO_OVERRIDES
+        and item.source_id is None
+        and item.failure is None
+    )
+
+
+def _known(batch: Batch, row: QueueRow, items: Sequence[NewItem], odd: Sequence[int]) -> dict[int, ItemId | None]:
+    """Positions of items that are there already."""
+    known: dict[int, ItemId | None] = {}
+    digests: dict[str, bytes] = {}
+    sources: set[str] = set()
+    for position in odd:
+        item = items[position]
+        if item.source_id is not None:
+            there = batch.execute(_SOURCE, (row.key, item.source_id)).fetchone()
+            if there is not None:
+                known[position] = make_id(*there)
+            elif item.source_id in sources:
+                known[position] = None
+            sources.add(item.source_id)
+        if item.idempotency_key is None or position in known:
+            continue
+        digest = _digest(item)
+        found = batch.execute(_KEY, (row.key, item.idempotency_key, batch.now)).fetchone()
+        if found is not None:
+            known[position] = make_id(found[0], found[1])
+            if found[2] != digest:
+                raise IdempotencyConflict(row.queue.name, item.idempotency_key, make_id(found[0], found[1]))
+        elif item.idempotency_key in digests:
+            known[position] = None
+            if digests[item.idempotency_key] != digest:
+                raise IdempotencyConflict(row.queue.name, item.idempotency_key, "of the same call")
+        digests[item.idempotency_key] = digest
+    return known
+
+
+def _digest(item: NewItem) -> bytes:
+    return hashlib.blake2b(item.content_type.encode() + b"\0" + item.payload, digest_size=16).digest()
+
+
+def _write_groups(batch: Batch, groups: _Groups) -> None:
+    for (queue, content_type, priority, expire_timeout), (payloads, owners) in groups.items():
+        _write_plain(batch, batch.by_key[queue], content_type, priority, expire_timeout, payloads, owners)
+
+
+def _write_plain(
+    batch: Batch,
+    row: QueueRow,
+    content_type: str,
+    priority: int,
+    expire_timeout: int | None,
+    payloads: list[bytes],
+    owners: list[tuple[list[Receipt], int]],
+) -> None:
+    """All items that differ only in their payload, with two statements."""
+    count, now = len(payloads), batch.now
+    first, salt = batch.draw(count), draw_salt()
+    stored_type = None if content_type == JSON else content_type
+    values = apsw.carray(tuple(payloads))
+    item_row = (first - 1, salt, row.key, now, priority, stored_type, expire_timeout, values)
+    batch.execute(_PLAIN_ITEMS, item_row)
+    expire_at = _expire_at(batch, row, expire_timeout)
+    numbers = integers(range(first, first + count))
+    batch.execute(_PLAIN_READY, (row.key, MAX_PRIORITY - priority, now, expire_at, numbers))
+    batch.tally(row.key, "pending", count)
+    batch.tally(row.key, "put_total", count)
+    batch.arrivals[row.queue.name] += count
+    for index, (receipts, position) in enumerate(owners):
+        salt = (salt + SALT_STEP) & SALT_MASK
+        receipts[position] = Receipt(ItemId(f"{salt << PARTITION_BITS:016x}{first + index:016x}"))
+
+
+def _write_odd(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
+    """An item with options of its own."""
+    now = batch.now
+    number, tail, id = batch.draw_id()
+    ready_at = now + item.delay if item.enqueue_at is None else max(now, item.enqueue_at)
+    enqueue_at = None if ready_at == now else ready_at
+    content_type = None if item.content_type == JSON else item.content_type
+    headers = None if item.headers is None else msgspec.json.encode(item.headers).decode()
+    keys = (number, tail, row.key, now, item.priority, enqueue_at, content_type, headers, item.expire_timeout)
+    batch.execute(_ITEM, (*keys, item.idempotency_key, _overrides(item), item.source_id, item.payload))
+    if item.idempotency_key is not None:
+        until = now + row.settings.idempotency_timeout
+        batch.execute(_REMEMBER_KEY, (row.key, item.idempotency_key, number, tail, _digest(item), until))
+    if item.source_id is not None:
+        batch.execute(_REMEMBER_SOURCE, (row.key, item.source_id, number, tail, now))
+    place = Place(
+        number, tail, row.key, Status.PENDING, MAX_PRIORITY - item.priority, Instant(ready_at), number,
+        _expire_at(batch, row, item.expire_timeout), held_by=item.held_by,
+    )  # fmt: skip
+    batch.tally(row.key, "put_total")
+    if item.failure is None:
+        lay(batch, place)
+        return id
+    assert item.verdict is not None
+    place.failures = 1
+    entry = HistoryEntry(now, Event.FAILED, row.queue.name, 0, failure=item.failure, worker=item.failure.worker)
+    verdicts.record(batch, place, entry)
+    batch.tally(row.key, "failed_total")
+    verdicts.carry_out(batch, place, item.verdict)
+    return id
+
+
+def _add_failure(batch: Batch, row: QueueRow, id: ItemId, failure: Failure) -> None:
+    """One more failure of work that is known by its key: it is written down; where the item stands stays as it is."""
+    number = resolve(batch.connection, id)
+    place = None if number is None else find(batch.connection, number)
+    if place is None:
+        return
+    batch.tally(row.key, "failed_total")
+    entry = HistoryEntry(batch.now, Event.FAILED, row.queue.name, place.deliveries, failure=failure)
+    if place.status is Status.ACTIVE:  # its lease froze the counters
+        verdicts.record(batch, place, entry)
+        batch.execute("UPDATE redrive_lease SET entries = ? WHERE n = ?", (place.entries, place.n))
+        return
+    changed = msgspec.structs.replace(place, failures=place.failures + 1, ready=False)
+    take(batch, place)
+    verdicts.record(batch, changed, entry)
+    lay(batch, changed)
+
+
+def _overrides(item: NewItem) -> str | None:
+    return None if item.overrides == NO_OVERRIDES else msgspec.json.encode(item.overrides).decode()
+
+
+def _expire_at(batch: Batch, row: QueueRow, timeout: int | None) -> Instant | None:
+    chosen = row.settings.expire_timeout if timeout is None else timeout
+    return None if chosen is None else Instant(batch.now + chosen)

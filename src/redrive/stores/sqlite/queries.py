@@ -1,0 +1,253 @@
+"""Queries: answered from one snapshot, off the commit path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, assert_never
+
+import apsw
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
+from redrive.model.ids import ItemId, item_of, make_id, make_token, parse_token
+from redrive.model.item import NO_OVERRIDES, Counters, Death, HistoryEntry, Item, Lease, Overrides, Status
+from redrive.model.limits import MAX_PRIORITY
+from redrive.model.payload import JSON
+from redrive.model.queue import QueueStats
+from redrive.store import (
+    AuditEntry,
+    GetActive,
+    GetItem,
+    GetOverdue,
+    GetQueue,
+    GetStats,
+    ListAudit,
+    ListQueues,
+    NextDue,
+    Overdue,
+    Query,
+)
+from redrive.stores.sqlite.batch import TALLIED, QueueRow, queue_rows
+from redrive.stores.sqlite.leases import NO_HEADERS
+from redrive.stores.sqlite.places import Place, find, resolve
+
+_CONTENT = """
+    SELECT payload, content_type, headers, put_at, idempotency_key, overrides, source_id, origin_id, origin_queue
+    FROM redrive_item WHERE n = ?"""
+_COUNTS = f"""
+    SELECT {", ".join(f"coalesce(sum({name}), 0)" for name in TALLIED)} FROM (
+        SELECT * FROM redrive_count WHERE queue = ?1
+        UNION ALL SELECT queue, {", ".join(TALLIED)} FROM redrive_tally WHERE queue = ?1)"""
+_OLDEST = """
+    WITH RECURSIVE rank(value) AS (SELECT 0 UNION ALL SELECT value + 1 FROM rank WHERE value < 9)
+    SELECT min((SELECT min(ready_at) FROM redrive_ready WHERE queue = ? AND rank = value)) FROM rank"""
+_AUDIT = """
+    SELECT number, at, actor, verb, queue, ids, count, note FROM redrive_audit
+    WHERE namespace = ? AND number < ? ORDER BY number DESC LIMIT ?"""
+_LARGEST = 2**63 - 1
+
+_LOST = """
+    SELECT l.n, i.tail, l.token, l.worker, l.expire_at, i.overrides, l.deliveries, l.attempts, l.failures, l.losses,
+        l.redrives
+    FROM redrive_lease AS l CROSS JOIN redrive_item AS i ON i.n = l.n
+    WHERE l.queue = ?1 AND l.deadline <= ?2 ORDER BY l.deadline LIMIT ?3"""
+_EXPIRED = """
+    SELECT p.n, i.tail, NULL, NULL, p.expire_at, i.overrides, p.deliveries, p.attempts, p.failures, p.losses, p.redrives
+    FROM redrive_{table} AS p CROSS JOIN redrive_item AS i ON i.n = p.n
+    WHERE p.queue = ?1 AND p.expire_at <= ?2 ORDER BY p.expire_at LIMIT ?3"""
+_OVERDUE = (_LOST, _EXPIRED.format(table="ready"), _EXPIRED.format(table="waiting"))
+
+
+def _next(table: str, column: str, condition: str) -> str:
+    """The earliest instant in an index that begins with the queue, over all queues, one step for each."""
+    return f"""
+    WITH RECURSIVE each(queue) AS (
+        SELECT (SELECT min(queue) FROM {table} WHERE {condition})
+        UNION ALL
+        SELECT (SELECT min(queue) FROM {table} WHERE {condition} AND queue > each.queue)
+        FROM each WHERE each.queue IS NOT NULL)
+    SELECT each.queue, (SELECT min({column}) FROM {table} WHERE {condition} AND queue = each.queue)
+    FROM each WHERE each.queue IS NOT NULL"""
+
+
+_NEXT_LOST = _next("redrive_lease", "deadline", "true")
+_NEXT_EXPIRED = tuple(
+    _next(table, "expire_at", "expire_at IS NOT NULL") for table in ("redrive_ready", "redrive_waiting")
+)
+_NEXT_DUE = _next("redrive_waiting", "ready_at", "held_by IS NULL")
+
+
+def answer(connection: apsw.Connection, query: Query, namespace: str, now: Instant) -> Any:
+    """Answer a query. Raises the errors its docstring names."""
+    match query:
+        case GetQueue(name):
+            return _queue(connection, namespace, name).queue
+        case ListQueues():
+            rows = queue_rows(connection, namespace)
+            return tuple(sorted((row.queue for row in rows), key=lambda queue: queue.name))
+        case GetStats(name):
+            return _stats(connection, _queue(connection, namespace, name), now)
+        case GetItem(id):
+            return _item(connection, namespace, id)
+        case GetActive(token):
+            return _active(connection, namespace, token)
+        case GetOverdue(name, limit):
+            return tuple(_overdue(connection, namespace, name, limit, now))
+        case ListAudit(limit, before):
+            newest = _LARGEST if before is None else before
+            entries: Iterable[Any] = connection.execute(_AUDIT, (namespace, newest, limit))
+            return tuple(_audit(*entry) for entry in entries)
+        case NextDue():
+            keys = {row.key for row in queue_rows(connection, namespace)}
+            instants = [
+                at
+                for statement in (_NEXT_LOST, *_NEXT_EXPIRED, _NEXT_DUE)
+                for queue, at in connection.execute(statement)
+                if queue in keys
+            ]
+            return min(instants, default=None)
+        case _:
+            assert_never(query)
+
+
+def _queue(connection: apsw.Connection, namespace: str, name: str) -> QueueRow:
+    for row in queue_rows(connection, namespace, name):
+        return row
+    raise QueueNotFound(name, namespace)
+
+
+def _queue_name(connection: apsw.Connection, namespace: str, key: int) -> str | None:
+    found: str | None = connection.execute(
+        "SELECT name FROM redrive_queue WHERE key = ? AND namespace = ?", (key, namespace)
+    ).get
+    return found
+
+
+def _stats(connection: apsw.Connection, row: QueueRow, now: Instant) -> QueueStats:
+    counts = dict(zip(TALLIED, connection.execute(_COUNTS, (row.key,)).get, strict=True))
+    letters = counts.pop("letters")
+    oldest = connection.execute(_OLDEST, (row.key,)).get
+    return QueueStats(queue=row.queue.name, dead_letters=letters, oldest_ready_at=oldest, at=now, **counts)
+
+
+def _item(connection: apsw.Connection, namespace: str, id: ItemId) -> Item:
+    n = resolve(connection, id)
+    place = None if n is None else find(connection, n)
+    queue = None if place is None else _queue_name(connection, namespace, place.queue)
+    if place is None or queue is None:
+        raise ItemNotFound(id)
+    payload, content_type, headers, put_at, key, overrides, source_id, origin_id, origin_queue = connection.execute(
+        _CONTENT, (place.n,)
+    ).get
+    entries = connection.execute("SELECT data FROM redrive_history WHERE n = ? ORDER BY entry", (place.n,))
+    history = tuple(msgspec.json.decode(data, type=HistoryEntry) for (data,) in entries)
+    deaths = connection.execute("SELECT data FROM redrive_death WHERE n = ? ORDER BY key", (place.n,))
+    working = place.status in (Status.PENDING, Status.FAILED)
+    return Item(
+        id=place.id,
+        queue=queue,
+        status=place.status,
+        payload=payload,
+        content_type=content_type or JSON,
+        headers=NO_HEADERS if headers is None else msgspec.json.decode(headers),
+        priority=MAX_PRIORITY - place.rank,
+        put_at=put_at,
+        counters=place.counters,
+        ready_at=place.ready_at if working else None,
+        expire_deadline=place.expire_at,
+        held_by=place.held_by,
+        worker=place.worker,
+        lease_deadline=place.deadline,
+        first_leased_at=place.first_leased_at,
+        dead_reason=place.reason,
+        ended_at=place.ended_at,
+        result=place.result,
+        idempotency_key=key,
+        overrides=_overrides(overrides),
+        source_id=source_id,
+        origin_id=origin_id,
+        origin_queue=origin_queue,
+        history=history,
+        history_omitted=place.entries - len(history),
+        deaths=tuple(msgspec.json.decode(data, type=Death) for (data,) in deaths),
+    )
+
+
+def _active(connection: apsw.Connection, namespace: str, token: str) -> Lease:
+    n, _, key = parse_token(token)
+    place = find(connection, n)
+    queue = None if place is None else _queue_name(connection, namespace, place.queue)
+    if place is None or queue is None or place.token != key:
+        raise _lost(connection, namespace, token)
+    payload, content_type, headers, put_at, _, overrides, *_ = connection.execute(_CONTENT, (n,)).get
+    assert place.leased_at is not None
+    assert place.deadline is not None
+    assert place.first_leased_at is not None
+    return Lease(
+        id=place.id,
+        token=make_token(n, place.tail, key),
+        queue=queue,
+        payload=payload,
+        content_type=content_type or JSON,
+        headers=NO_HEADERS if headers is None else msgspec.json.decode(headers),
+        priority=MAX_PRIORITY - place.rank,
+        put_at=put_at,
+        deliveries=place.deliveries,
+        attempts=place.attempts,
+        failures=place.failures,
+        losses=place.losses,
+        redrives=place.redrives,
+        leased_at=place.leased_at,
+        deadline=place.deadline,
+        first_leased_at=place.first_leased_at,
+        expire_deadline=place.expire_at,
+        overrides=_overrides(overrides),
+        worker=place.worker,
+    )
+
+
+def _lost(connection: apsw.Connection, namespace: str, token: str) -> LeaseLost:
+    id = item_of(token)  # type: ignore[arg-type]
+    n = resolve(connection, id)
+    place: Place | None = None if n is None else find(connection, n)
+    known = place is not None and _queue_name(connection, namespace, place.queue) is not None
+    return LeaseLost(id, place.status.value if place is not None and known else None)
+
+
+def _overdue(connection: apsw.Connection, namespace: str, name: str | None, limit: int, now: Instant) -> list[Overdue]:
+    if name is None:
+        rows = {row.key: row for row in queue_rows(connection, namespace)}
+        due = {
+            queue
+            for statement in (_NEXT_LOST, *_NEXT_EXPIRED)
+            for queue, at in connection.execute(statement)
+            if at <= now and queue in rows
+        }
+        queues = [rows[key] for key in sorted(due)]
+    else:
+        queues = [_queue(connection, namespace, name)]
+    found: list[Overdue] = []
+    for row in queues:
+        for statement in _OVERDUE:
+            for n, tail, token, worker, expire_at, overrides, *counts in connection.execute(
+                statement, (row.key, now, limit - len(found))
+            ):
+                expired = expire_at is not None and expire_at <= now
+                proof = None if token is None else make_token(n, tail, token)
+                counters = Counters(*counts)
+                overdue = Overdue(
+                    make_id(n, tail), row.queue.name, counters, _overrides(overrides), proof, expired, worker
+                )
+                found.append(overdue)
+    return found
+
+
+def _overrides(data: str | None) -> Overrides:
+    return NO_OVERRIDES if data is None else msgspec.json.decode(data, type=Overrides)
+
+
+def _audit(
+    number: int, at: Instant, actor: str, verb: str, queue: str | None, ids: str, count: int, note: str | None
+) -> AuditEntry:
+    return AuditEntry(number, at, actor, verb, queue, tuple(msgspec.json.decode(ids)), count, note)

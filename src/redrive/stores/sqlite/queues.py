@@ -1,0 +1,111 @@
+"""Queues: create, update, pause, delete."""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+import msgspec
+
+from redrive.errors import ConfirmMismatch, ItemActive, QueueExists, QueueInUse
+from redrive.model.dead_queue import check_dead_queues, users_of
+from redrive.model.queue import Queue, QueueSettings
+from redrive.store import CreateQueue, DeleteQueue, QueueCall, SetPaused, Stale, UpdateQueue
+from redrive.stores.sqlite import verdicts
+from redrive.stores.sqlite.batch import Batch, integers
+from redrive.stores.sqlite.places import find
+
+_CREATE = """
+    INSERT INTO redrive_queue (namespace, name, settings, version, paused, is_dead_queue, created_at)
+    VALUES (?, ?, ?, (SELECT epoch FROM redrive_meta), 0, 0, ?) RETURNING version"""
+_UPDATE = """
+    UPDATE redrive_queue SET settings = ?, version = (SELECT epoch FROM redrive_meta)
+    WHERE namespace = ? AND name = ? RETURNING version"""
+_ACTIVE = "SELECT n FROM redrive_lease WHERE queue = ? LIMIT 1"
+_ITEMS = """
+    SELECT n FROM redrive_ready WHERE queue = ?1 UNION ALL SELECT n FROM redrive_waiting WHERE queue = ?1
+    UNION ALL SELECT n FROM redrive_lease WHERE queue = ?1 UNION ALL SELECT n FROM redrive_ended WHERE queue = ?1"""
+_LEASABLE = "SELECT count(*) FROM (SELECT 1 FROM redrive_ready WHERE queue = ? LIMIT 1000)"
+
+
+def change_queue(batch: Batch, call: QueueCall) -> Any:
+    """Carry out a call on a queue. The caller reloads the queues afterwards."""
+    match call:
+        case CreateQueue(name, settings):
+            return _create(batch, name, settings)
+        case UpdateQueue(name, settings, version, actor):
+            row = batch.queue(name)
+            if version != row.queue.version:
+                return Stale(row.queue)
+            _check(batch, name, settings)
+            verdicts.audit(batch, actor, "update_queue", name, [], 0)
+            return _write(batch, name, row.queue, settings)
+        case SetPaused(name, paused, actor):
+            row = batch.queue(name)
+            if row.queue.paused == paused:
+                return row.queue
+            batch.execute("UPDATE redrive_queue SET paused = ? WHERE key = ?", (paused, row.key))
+            verdicts.audit(batch, actor, "pause_queue" if paused else "resume_queue", name, [], 0)
+            if not paused:
+                batch.arrivals[name] += batch.execute(_LEASABLE, (row.key,)).get
+            return msgspec.structs.replace(row.queue, paused=paused)
+        case DeleteQueue(name, confirm, actor):
+            return _delete(batch, name, confirm, actor)
+        case _:
+            assert_never(call)
+
+
+def _create(batch: Batch, name: str, settings: QueueSettings) -> Queue:
+    there = batch.by_name.get(name)
+    if there is not None:
+        if there.settings == settings:
+            return there.queue
+        raise QueueExists(name)
+    _check(batch, name, settings)
+    version = batch.execute(_CREATE, (batch.namespace, name, _encode(settings), batch.now)).get
+    _mark_dead_queues(batch, settings)
+    return Queue(name, settings, version, False, batch.now, False)
+
+
+def _check(batch: Batch, name: str, settings: QueueSettings) -> None:
+    check_dead_queues(name, settings, {other: row.settings for other, row in batch.by_name.items()})
+
+
+def _write(batch: Batch, name: str, queue: Queue, settings: QueueSettings) -> Queue:
+    version = batch.execute(_UPDATE, (_encode(settings), batch.namespace, name)).get
+    _mark_dead_queues(batch, settings)
+    return msgspec.structs.replace(queue, settings=settings, version=version)
+
+
+def _mark_dead_queues(batch: Batch, settings: QueueSettings) -> None:
+    for name in settings.dead_queues():
+        batch.execute(
+            "UPDATE redrive_queue SET is_dead_queue = 1 WHERE namespace = ? AND name = ?", (batch.namespace, name)
+        )
+
+
+def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
+    row = batch.queue(name)
+    users = users_of(name, {other: each.settings for other, each in batch.by_name.items()})
+    if users:
+        raise QueueInUse(name, users)
+    numbers = [n for (n,) in batch.execute(_ITEMS, (row.key,)).fetchall()]
+    count = len(numbers)
+    if count != (confirm or 0):
+        raise ConfirmMismatch(f"deleting queue '{name}'", confirm, count)
+    active = batch.execute(_ACTIVE, (row.key,)).get
+    if active is not None:
+        place = find(batch.connection, active)
+        assert place is not None
+        raise ItemActive(place.id, place.worker)
+    for table in ("history", "death", "lineage", "item", "letter") if numbers else ():
+        batch.execute(f"DELETE FROM redrive_{table} WHERE n IN carray(?)", (integers(numbers),))
+    for table in ("ready", "waiting", "ended", "idempotency", "ledger", "tally", "count"):
+        batch.execute(f"DELETE FROM redrive_{table} WHERE queue = ?", (row.key,))
+    batch.execute("DELETE FROM redrive_queue WHERE key = ?", (row.key,))
+    batch.tallies.pop(row.key, None)
+    verdicts.audit(batch, actor, "delete_queue", name, [], count)
+    return count
+
+
+def _encode(settings: QueueSettings) -> str:
+    return msgspec.json.encode(settings).decode()

@@ -1,0 +1,156 @@
+"""How deliveries end: complete, settle, return, extend. The token decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+from redrive.clock import Instant
+from redrive.errors import LeaseLost, RedriveError
+from redrive.model.ids import item_of, parse_token
+from redrive.model.item import Counters, Event, HistoryEntry, Settled, Status
+from redrive.model.judge import Ending
+from redrive.store import Complete, Extend, Return, Settle, SettleCall, Stale
+from redrive.stores.sqlite import verdicts
+from redrive.stores.sqlite.batch import Batch, integers
+from redrive.stores.sqlite.places import Place, find, lay, resolve, take
+from redrive.stores.sqlite.puts import put_together
+
+_HELD = """
+    SELECT n, token, queue, deliveries, attempts, failures, losses, redrives, entries, deaths
+    FROM redrive_lease WHERE n IN carray(?)"""
+
+_EVENTS = {
+    Ending.FAILED: Event.FAILED,
+    Ending.LOST: Event.LOST,
+    Ending.RELEASED: Event.RELEASED,
+    Ending.EXPIRED: Event.EXPIRED,
+    Ending.BURIED: Event.BURIED,
+}
+
+
+def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
+    """Carry out settles. Plain completions go together; the rest one by one."""
+    results: list[Any] = [None] * len(calls)
+    plain: list[int] = []
+    contested = len({call.token for call in calls}) < len(calls)  # of two calls with one token, the first one counts
+    for index, call in enumerate(calls):
+        if call.__class__ is Complete and call.result is None and not call.puts and not contested:
+            plain.append(index)
+        else:
+            try:
+                results[index] = _settle_one(batch, call)
+            except RedriveError as refusal:
+                results[index] = refusal
+    if plain:
+        _complete_all(batch, [calls[index].token for index in plain], plain, results)
+    return results
+
+
+def finish(batch: Batch, place: Place, result: bytes | None) -> Settled:
+    """Complete an item that was taken from its place: kept for keep_completed, or removed."""
+    row = batch.by_key[place.queue]
+    counters, queue = place.counters, row.queue.name
+    batch.tally(place.queue, "completed_total")
+    if not row.settings.keep_completed:
+        verdicts.remove(batch, place)
+        return Settled(place.id, queue, None, counters)
+    if place.deaths:
+        verdicts.unmark(batch, place)
+    place.status, place.ended_at, place.result, place.held_by = Status.COMPLETED, batch.now, result, None
+    lay(batch, place)
+    return Settled(place.id, queue, Status.COMPLETED, counters)
+
+
+def _complete_all(batch: Batch, tokens: Sequence[str], indexes: Sequence[int], results: list[Any]) -> None:
+    """Completions without result and puts: one look, then everything that goes, goes at once."""
+    parsed = [(int(token[16:32], 16), int(token[32:], 16)) for token in tokens]
+    held = {row[0]: row for row in batch.execute(_HELD, (integers([n for n, _ in parsed]),)).fetchall()}
+    gone: list[int] = []
+    finished: dict[int, int] = {}
+    for index, token, (n, key) in zip(indexes, tokens, parsed, strict=True):
+        row = held.get(n)
+        if row is None or row[1] != key or row[2] not in batch.by_key:
+            results[index] = _lost(batch, token)
+            continue
+        del held[n]
+        _, _, queue, deliveries, attempts, failures, losses, redrives, entries, deaths = row
+        owner = batch.by_key[queue]
+        if owner.settings.keep_completed or entries or deaths:
+            place = find(batch.connection, n)
+            assert place is not None
+            take(batch, place)
+            results[index] = finish(batch, place, None)
+            continue
+        gone.append(n)
+        finished[queue] = finished.get(queue, 0) + 1
+        counters = Counters(deliveries, attempts, failures, losses, redrives)
+        results[index] = Settled(item_of(token), owner.queue.name, None, counters)  # type: ignore[arg-type]
+    if gone:
+        numbers = integers(gone)
+        batch.execute("DELETE FROM redrive_lease WHERE n IN carray(?)", (numbers,))
+        batch.execute("DELETE FROM redrive_item WHERE n IN carray(?)", (numbers,))
+    for queue, count in finished.items():
+        batch.tally(queue, "active", -count)
+        batch.tally(queue, "completed_total", count)
+
+
+def _settle_one(batch: Batch, call: SettleCall) -> Any:
+    place = _held(batch, call.token)
+    row = batch.by_key[place.queue]
+    match call:
+        case Extend(_, timeout):
+            deadline = Instant(batch.now + (row.settings.lease_timeout if timeout is None else timeout))
+            batch.execute("UPDATE redrive_lease SET deadline = ? WHERE n = ?", (deadline, place.n))
+            return deadline
+        case Complete(_, result, puts):
+            put_together(batch, puts, leaving=place.queue)
+            take(batch, place)
+            return finish(batch, place, result)
+        case Return(_, note):
+            worker = place.worker
+            take(batch, place)
+            place.status = Status.PENDING
+            place.attempts = max(0, place.attempts - 1)
+            if note is not None:
+                _record(batch, place, Event.RETURNED, worker=worker, note=note)
+            lay(batch, place)
+            return Settled(place.id, row.queue.name, Status.PENDING, place.counters, place.ready_at)
+        case Settle(_, ending, verdict, version, failure, note, actor):
+            assert place.deadline is not None
+            if ending is Ending.LOST and place.deadline > batch.now:
+                raise LeaseLost(place.id, Status.ACTIVE)
+            if version != row.queue.version:
+                return Stale(row.queue)
+            verdicts.check(batch, row, ending, verdict)
+            worker = place.worker
+            take(batch, place)
+            place.failures += ending is Ending.FAILED
+            place.losses += ending is Ending.LOST
+            batch.tally(place.queue, "failed_total", ending is Ending.FAILED)
+            _record(batch, place, _EVENTS[ending], failure=failure, worker=worker, note=note, actor=actor)
+            return verdicts.carry_out(batch, place, verdict)
+        case _:
+            assert_never(call)
+
+
+def _record(batch: Batch, place: Place, event: Event, **details: Any) -> None:
+    queue = batch.by_key[place.queue].queue.name
+    verdicts.record(batch, place, HistoryEntry(batch.now, event, queue, place.deliveries, **details))
+
+
+def _held(batch: Batch, token: str) -> Place:
+    """The place of an item that is active under this token. Raises LeaseLost."""
+    n, _, key = parse_token(token)
+    place = find(batch.connection, n)
+    if place is None or place.token != key or place.queue not in batch.by_key:
+        raise _lost(batch, token)
+    return place
+
+
+def _lost(batch: Batch, token: str) -> LeaseLost:
+    """What to tell whoever comes too late: what the item is now."""
+    id = item_of(token)  # type: ignore[arg-type]
+    n = resolve(batch.connection, id)
+    place = None if n is None else find(batch.connection, n)
+    return LeaseLost(id, None if place is None or place.queue not in batch.by_key else place.status.value)

@@ -1,0 +1,238 @@
+"""`SQLiteStore`: calls in, one durable transaction, results out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from redrive.clock import Clock, Instant, SystemClock
+from redrive.errors import InvalidInput, RedriveError, SchemaTooNew
+from redrive.model.item import Receipt
+from redrive.store import (
+    Call,
+    Change,
+    Clean,
+    Commit,
+    Complete,
+    CreateQueue,
+    DeleteQueue,
+    Durability,
+    Expire,
+    Extend,
+    Hold,
+    LeaseItems,
+    Promote,
+    Put,
+    Query,
+    Return,
+    SetPaused,
+    Settle,
+    Unhold,
+    UpdateQueue,
+)
+from redrive.stores.sqlite import schema
+from redrive.stores.sqlite.batch import Batch, Numbers, QueueRow, queue_rows
+from redrive.stores.sqlite.changes import change, hold, unhold
+from redrive.stores.sqlite.engine import Engine
+from redrive.stores.sqlite.leases import lease_all
+from redrive.stores.sqlite.puts import put_all, put_together
+from redrive.stores.sqlite.queries import answer
+from redrive.stores.sqlite.queues import change_queue
+from redrive.stores.sqlite.settles import settle_all
+from redrive.stores.sqlite.upkeep import clean, expire, promote_all
+
+Handler = Callable[[Batch, Sequence[Any]], Iterable[Any]]
+
+
+class SQLiteStore:
+    """Queues and items of one namespace in one SQLite file."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        namespace: str = "default",
+        relaxed: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.namespace = namespace
+        self.name = str(path)
+        self._relaxed = relaxed
+        self._closed = False
+        self._noticed = -1
+        self._path = path.absolute()
+        self._numbers = Numbers()
+        self._numbering = threading.Lock()
+        self._open(Engine(self._path, relaxed=relaxed))
+
+    def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
+        with self._engine.transaction() as connection:
+            self._catch_up(connection)
+            batch = self._batch(connection, self.clock.now() if now is None else now)
+            results: list[Any] = [None] * len(calls)
+            kinds: dict[int, list[int]] = {}
+            for index, call in enumerate(calls):
+                kinds.setdefault(_KIND[call.__class__], []).append(index)
+            for kind in sorted(kinds):
+                members = kinds[kind]
+                if kind == 0:
+                    for index in members:
+                        results[index] = self._change_queue(batch, calls[index])
+                    continue
+                for index, result in zip(members, _HANDLERS[kind](batch, [calls[i] for i in members]), strict=True):
+                    results[index] = result
+            batch.write_tallies()
+            if batch.queues_changed:
+                self._forget_queues()
+        return Commit(results, batch.arrivals, batch.now)
+
+    def read(self, query: Query) -> Any:
+        with self._engine.reading() as connection:
+            return answer(connection, query, self.namespace, self.clock.now())
+
+    def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
+        if not isinstance(connection, apsw.Connection):
+            raise InvalidInput(
+                f"within takes an apsw.Connection to {self.name}, not {type(connection).__name__}; the sqlite3 module "
+                f"brings another copy of SQLite, and two copies on one file can damage it"
+            )
+        if not connection.in_transaction:
+            raise InvalidInput("within takes a connection with a transaction open; begin one, put, then commit it")
+        if Path(connection.db_filename("main")) != Path(self._engine.writer.db_filename("main")):
+            raise InvalidInput(f"within takes a connection to {self.name}, and this one is to another database")
+        with self._engine.translated(), self._numbering:
+            rows = {row.queue.name: row for row in queue_rows(connection, self.namespace)}
+            self._numbers.raise_to(_largest_number(connection))
+            by_key = {row.key: row for row in rows.values()}
+            batch = Batch(connection, self.clock.now(), rows, by_key, self._numbers, self.namespace, self.name)
+            receipts = put_together(batch, (put,))[0]
+            batch.write_tallies()
+            return receipts
+
+    def changed(self) -> bool:
+        version = self._engine.data_version()
+        changed, self._noticed = version != self._noticed, version
+        return changed
+
+    def durability(self) -> Durability:
+        if self._relaxed:
+            return Durability("relaxed", "a crash of the program", "the last calls, if power or the system fails")
+        return Durability("full", "a crash of the program and a power cut", "nothing that was acknowledged")
+
+    def reopen(self) -> None:
+        self._numbering = threading.Lock()
+        self._engine.reopen()
+        self._forget()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._engine.close()
+
+    def _open(self, engine: Engine) -> None:
+        self._engine = engine
+        self._closed = False
+        self._forget()
+        try:
+            with engine.translated():
+                found = schema.version_of(engine.writer)
+            if found > schema.NEWEST:
+                raise SchemaTooNew(self.name, found, schema.NEWEST)
+            if found < schema.NEWEST:
+                with engine.transaction() as connection:
+                    schema.migrate(connection, self.clock.now())
+        except BaseException:
+            self.close()
+            raise
+
+    def _forget(self) -> None:
+        self._seen = -1
+        self._noticed = -1
+        self._epoch = -1
+        self._queues: dict[str, QueueRow] = {}
+        self._by_key: dict[int, QueueRow] = {}
+
+    def _forget_queues(self) -> None:
+        """Read the queues again with the next transaction."""
+        self._epoch = self._seen = -1
+
+    def _batch(self, connection: apsw.Connection, now: Instant) -> Batch:
+        return Batch(connection, now, self._queues, self._by_key, self._numbers, self.namespace, self.name)
+
+    def _catch_up(self, connection: apsw.Connection) -> None:
+        """Notice what others committed since: numbers they drew, queues they changed."""
+        version = connection.data_version()
+        self._engine.busy = version != self._seen and self._seen != -1
+        if version == self._seen:
+            return
+        self._seen = version
+        with self._numbering:
+            self._numbers.raise_to(_largest_number(connection))
+        epoch = connection.execute("SELECT epoch FROM redrive_meta").get
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._load_queues(connection)
+
+    def _load_queues(self, connection: apsw.Connection) -> None:
+        self._queues = {row.queue.name: row for row in queue_rows(connection, self.namespace)}
+        self._by_key = {row.key: row for row in self._queues.values()}
+
+    def _change_queue(self, batch: Batch, call: Any) -> Any:
+        batch.execute("UPDATE redrive_meta SET epoch = epoch + 1")
+        try:
+            result = change_queue(batch, call)
+        except RedriveError as refusal:
+            return refusal
+        self._load_queues(batch.connection)
+        self._forget_queues()  # if this transaction is rolled back, what was loaded here must not stay
+        batch.by_name, batch.by_key = self._queues, self._by_key
+        return result
+
+
+def _largest_number(connection: apsw.Connection) -> int:
+    largest: int | None = connection.execute("SELECT max(n) FROM redrive_item").get
+    return largest or 0
+
+
+def _one_by_one(handlers: dict[type[Any], Callable[[Batch, Any], Any]]) -> Handler:
+    def handle(batch: Batch, calls: Sequence[Any]) -> Iterable[Any]:
+        for call in calls:
+            try:
+                yield handlers[call.__class__](batch, call)
+            except RedriveError as refusal:
+                yield refusal
+
+    return handle
+
+
+_KIND: dict[type[Any], int] = {
+    CreateQueue: 0,
+    UpdateQueue: 0,
+    SetPaused: 0,
+    DeleteQueue: 0,
+    Put: 1,
+    Hold: 2,
+    Unhold: 2,
+    Complete: 3,
+    Settle: 3,
+    Return: 3,
+    Extend: 3,
+    Change: 4,
+    Promote: 5,
+    Expire: 5,
+    Clean: 5,
+    LeaseItems: 6,
+}
+_HANDLERS: dict[int, Handler] = {
+    1: put_all,
+    2: _one_by_one({Hold: hold, Unhold: unhold}),
+    3: settle_all,
+    4: _one_by_one({Change: change}),
+    5: _one_by_one({Promote: promote_all, Expire: expire, Clean: clean}),
+    6: lease_all,
+}

@@ -1,0 +1,139 @@
+"""Carrying out a verdict: tried again, dead in place, moved to a dead queue, or dropped; and the record of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import assert_never
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.model.ids import ItemId
+from redrive.model.item import DeadReason, Death, HistoryEntry, Settled, Status
+from redrive.model.judge import Again, Dead, Ending, Verdict, check_verdict
+from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
+from redrive.stores.sqlite.batch import Batch, QueueRow
+from redrive.stores.sqlite.places import Place, lay
+
+_log = logging.getLogger("redrive.store")
+
+_HISTORY = "INSERT INTO redrive_history (n, entry, data) VALUES (?, ?, ?)"
+_FORGET_ENTRY = "DELETE FROM redrive_history WHERE n = ? AND entry = ?"
+_DEATH = "INSERT INTO redrive_death (n, data) VALUES (?, ?)"
+_LETTER = "INSERT OR REPLACE INTO redrive_letter (n, queue, died_at) VALUES (?, ?, ?)"
+_MOVE_ITEM = """
+    INSERT INTO redrive_item (n, tail, queue, put_at, priority, enqueue_at, content_type, headers, expire_timeout,
+        idempotency_key, overrides, source_id, origin_id, origin_queue, payload)
+    SELECT ?1, ?2, ?3, put_at, priority, ?4, content_type, headers, expire_timeout,
+        idempotency_key, overrides, ?5, coalesce(origin_id, ?5), coalesce(origin_queue, ?6), payload
+    FROM redrive_item WHERE n = ?7"""
+_AUDIT = (
+    "INSERT INTO redrive_audit (namespace, at, actor, verb, queue, ids, count, note) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+def check(batch: Batch, row: QueueRow, ending: Ending, verdict: Verdict) -> None:
+    """Raise unless the verdict can be carried out on an item of that queue whose delivery ended so."""
+    check_verdict(row.queue.name, ending, verdict)
+    if isinstance(verdict, Dead) and verdict.to is not None:
+        batch.queue(verdict.to)
+
+
+def carry_out(batch: Batch, place: Place, verdict: Verdict) -> Settled:
+    """Lay an item that was taken from its place where the verdict, which was checked before, says."""
+    row = batch.by_key[place.queue]
+    match verdict:
+        case Again(delay, status):
+            place.status = status
+            place.ready_at = Instant(batch.now + delay)
+            place.seq = batch.draw()
+            lay(batch, place)
+            return Settled(place.id, row.queue.name, place.status, place.counters, place.ready_at)
+        case Dead(reason, to, drop):
+            return _die(batch, place, row, reason, to, drop)
+        case _:
+            assert_never(verdict)
+
+
+def record(batch: Batch, place: Place, entry: HistoryEntry) -> None:
+    """Write a row of an item's history; of many, the first 5 and the last 45 are kept."""
+    place.entries += 1
+    batch.execute(_HISTORY, (place.n, place.entries, msgspec.json.encode(entry)))
+    faded = place.entries - HISTORY_LAST
+    if faded > HISTORY_FIRST:
+        batch.execute(_FORGET_ENTRY, (place.n, faded))
+
+
+def move(batch: Batch, place: Place, target: QueueRow) -> ItemId:
+    """Give an item that was taken from its place a new id in another queue, at the tail. Gives the id it had."""
+    source_id, old = place.id, place.n
+    source_queue = batch.by_key[place.queue].queue.name
+    number, tail, _ = batch.draw_id()
+    batch.execute(_MOVE_ITEM, (number, tail, target.key, batch.now, source_id, source_queue, old))
+    batch.execute("DELETE FROM redrive_item WHERE n = ?", (old,))
+    for table in ("history", "death", "lineage"):
+        batch.execute(f"UPDATE redrive_{table} SET n = ? WHERE n = ?", (number, old))
+    batch.execute("INSERT OR REPLACE INTO redrive_lineage (old, tail, n) VALUES (?, ?, ?)", (old, place.tail, number))
+    place.n, place.tail, place.queue = number, tail, target.key
+    place.ready_at, place.seq = batch.now, number
+    return source_id
+
+
+def remove(batch: Batch, place: Place) -> None:
+    """Remove an item that was taken from its place, and everything written about it."""
+    batch.execute("DELETE FROM redrive_item WHERE n = ?", (place.n,))
+    if place.entries:
+        batch.execute("DELETE FROM redrive_history WHERE n = ?", (place.n,))
+    if place.deaths:
+        unmark(batch, place)
+        batch.execute("DELETE FROM redrive_death WHERE n = ?", (place.n,))
+        batch.execute("DELETE FROM redrive_lineage WHERE n = ?", (place.n,))
+
+
+def mark(batch: Batch, place: Place, died_at: Instant) -> None:
+    """It is a dead letter."""
+    batch.execute(_LETTER, (place.n, place.queue, died_at))
+    batch.tally(place.queue, "letters")
+
+
+def unmark(batch: Batch, place: Place) -> None:
+    """It is a dead letter no longer."""
+    for (queue,) in batch.execute("DELETE FROM redrive_letter WHERE n = ? RETURNING queue", (place.n,)).fetchall():
+        batch.tally(queue, "letters", -1)
+
+
+def audit(
+    batch: Batch, actor: str, verb: str, queue: str | None, ids: list[ItemId], count: int, note: str | None = None
+) -> None:
+    """Write down who changed what."""
+    listed = msgspec.json.encode(ids).decode()
+    batch.execute(_AUDIT, (batch.namespace, batch.now, actor, verb, queue, listed, count, note))
+
+
+def _die(batch: Batch, place: Place, row: QueueRow, reason: DeadReason, to: str | None, drop: bool) -> Settled:
+    queue, counters = row.queue.name, place.counters
+    batch.tally(row.key, "dead_total")
+    if drop and to is None:
+        remove(batch, place)
+        audit(batch, "on_dead", "drop", queue, [place.id], 1, reason.value)
+        _log.warning("item %s of queue '%s' died (%s) and was dropped, as on_dead says", place.id, queue, reason.value)
+        return Settled(place.id, queue, None, counters, dead_reason=reason)
+    death = Death(batch.now, reason, queue, batch.namespace, batch.name, place.id, counters, place.first_leased_at)
+    place.deaths += 1
+    batch.execute(_DEATH, (place.n, msgspec.json.encode(death)))
+    if place.deaths > 1:
+        unmark(batch, place)
+    if to is None:
+        place.status, place.ended_at, place.reason, place.held_by = Status.DEAD, batch.now, reason, None
+        lay(batch, place)
+        mark(batch, place, batch.now)
+        return Settled(place.id, queue, Status.DEAD, counters, dead_reason=reason)
+    target = batch.queue(to)
+    if not target.queue.is_dead_queue:
+        batch.mark_dead_queue(target)
+    source_id = move(batch, place, target)
+    place.status, place.expire_at, place.held_by = Status.PENDING, None, None
+    place.attempts = place.failures = place.losses = 0
+    lay(batch, place)
+    mark(batch, place, batch.now)
+    return Settled(place.id, target.queue.name, Status.PENDING, place.counters, place.ready_at, reason, source_id)

@@ -1,0 +1,32 @@
+"""The suite that every store passes: each rule of a queue as one small test, through the public `Broker`.
+
+A store is bound to it by one class:
+
+    from redrive.testing.conformance import StoreConformance
+
+    class TestMyStore(StoreConformance):
+        @pytest.fixture
+        def url(self, tmp_path):
+            return f"mystore://{tmp_path}"
+
+A store that `redrive.connect` does not know overrides `connect` and `connect_async` instead of `url`; see `Suite`.
+What a store cannot do by its nature it says in the class (`shared`, `durable`, `transactions`); nothing else is ever
+skipped.
+"""
+
+import importlib.util
+import pkgutil
+
+for _needed in ("pytest", "hypothesis"):
+    if importlib.util.find_spec(_needed) is None:
+        raise ImportError("the conformance suite runs on pytest and hypothesis: pip install pytest hypothesis")
+
+import pytest  # noqa: E402
+
+# Before the modules are imported, so that a failed assertion shows its values in any project.
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
+
+from redrive.testing.conformance.store import StoreConformance  # noqa: E402
+from redrive.testing.conformance.suite import OpenBroker, Suite  # noqa: E402
+
+__all__ = ["OpenBroker", "StoreConformance", "Suite"]

@@ -1,0 +1,252 @@
+"""Put: ids, options, all or none, the size of a queue."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from redrive import Broker, new_item
+from redrive.errors import InvalidInput, ItemNotFound, QueueFull
+from redrive.model.item import Counters, Overrides
+from redrive.testing.clock import FakeClock
+from redrive.testing.conformance.deliveries import kill, places, take, take_all, values
+from redrive.testing.conformance.suite import Suite
+
+SECOND = 1_000_000
+
+
+class PutConformance(Suite):
+    """One item, or many."""
+
+    def test_put_item_is_pending_and_untouched(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        receipt = broker.put("jobs", {"to": "ada"}, headers={"trace": "7"})
+        item = broker.get(receipt.id)
+        assert not receipt.duplicate
+        assert (item.id, item.queue, item.status) == (receipt.id, "jobs", "pending")
+        assert (item.value, item.content_type, dict(item.headers)) == (
+            {"to": "ada"},
+            "application/json",
+            {"trace": "7"},
+        )
+        assert (item.put_at, item.ready_at, item.priority) == (clock.now(), clock.now(), 5)
+        assert (item.counters, item.history, item.deaths) == (Counters(), (), ())
+        assert (item.source_id, item.origin_id, item.origin_queue) == (None, None, None)
+        assert (item.expire_deadline, item.held_by, item.dead_reason, item.result) == (None, None, None, None)
+
+    def test_ids_are_32_hexadecimal_digits_and_unique(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        ids = [broker.put("jobs", 0).id for _ in range(20)]
+        ids += [receipt.id for receipt in broker.put_many("jobs", range(500))]
+        assert len(set(ids)) == 520
+        assert all(len(id) == 32 and set(id) <= set("0123456789abcdef") for id in ids)
+
+    def test_eight_digits_of_an_id_tell_items_apart(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        ids = [receipt.id for receipt in broker.put_many("jobs", range(200))]
+        assert len({id[:8] for id in ids}) == 200
+
+    def test_put_many_keeps_the_order(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        receipts = broker.put_many("jobs", range(300))
+        leases = take_all(broker)
+        assert values(leases) == list(range(300))
+        assert [lease.id for lease in leases] == [receipt.id for receipt in receipts]
+
+    def test_put_many_of_nothing_puts_nothing(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        assert broker.put_many("jobs", []) == ()
+        assert take_all(broker) == []
+
+    def test_put_many_takes_options_for_each_item(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        broker.put_many("jobs", ["plain", new_item("first", priority=9), new_item("later", delay="1m")])
+        assert values(take_all(broker)) == ["first", "plain"]
+
+    def test_put_many_is_all_or_none(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        with pytest.raises(InvalidInput):
+            broker.put_many("jobs", [1, 2, float("nan")])
+        assert places(broker.stats("jobs")) == {}
+
+    @pytest.mark.parametrize("priority", range(10))
+    def test_priority_is_kept(self, broker: Broker, priority: int) -> None:
+        broker.create_queue("jobs")
+        assert broker.get(broker.put("jobs", 1, priority=priority).id).priority == priority
+
+    def test_delayed_item_is_scheduled(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        item = broker.get(broker.put("jobs", 1, delay="1m30s").id)
+        assert (item.status, item.ready_at) == ("pending", clock.now() + 90 * SECOND)
+
+    def test_enqueue_at_is_the_instant_it_becomes_ready(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        at = datetime.fromtimestamp(clock.now() / SECOND, UTC) + timedelta(hours=2)
+        item = broker.get(broker.put("jobs", 1, enqueue_at=at).id)
+        assert item.ready_at == clock.now() + 7200 * SECOND
+        assert take_all(broker) == []
+        clock.advance("2h")
+        assert take(broker).id == item.id
+
+    def test_enqueue_at_in_the_past_means_now(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        broker.put("jobs", "first")
+        late = broker.put("jobs", "second", enqueue_at=datetime(2001, 1, 1, tzinfo=UTC))
+        assert broker.get(late.id).ready_at == clock.now()
+        assert values(take_all(broker)) == ["first", "second"]
+
+    def test_expiry_of_an_item_goes_before_that_of_its_queue(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs", expire_timeout="10s")
+        assert broker.get(broker.put("jobs", 1).id).expire_deadline == clock.now() + 10 * SECOND
+        assert broker.get(broker.put("jobs", 1, expire_timeout="3s").id).expire_deadline == clock.now() + 3 * SECOND
+
+    def test_overrides_are_kept(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        receipt = broker.put("jobs", 1, max_attempts=9, max_losses=8, retry_attempts=7)
+        assert broker.get(receipt.id).overrides == Overrides(9, 8, 7)
+        assert take(broker).overrides == Overrides(9, 8, 7)
+
+    def test_headers_may_hold_any_text(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        headers = {"Ключ": "значение", "empty": "", "emoji": "🦆", "tab": "a\tb\nc"}
+        broker.put("jobs", 1, headers=headers)
+        assert dict(take(broker).headers) == headers
+
+    def test_get_of_an_id_that_was_never_put(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        with pytest.raises(ItemNotFound, match="never put in this namespace"):
+            broker.get("0123456789abcdef" * 2)
+
+
+class SizeConformance(Suite):
+    """max_size counts pending, failed and active items."""
+
+    def test_put_into_a_full_queue_is_refused(self, broker: Broker) -> None:
+        broker.create_queue("jobs", max_size=2)
+        broker.put_many("jobs", [1, 2])
+        with pytest.raises(QueueFull, match="2 of max_size 2, 1 more refused") as refusal:
+            broker.put("jobs", 3)
+        assert refusal.value.retryable
+        assert values(take_all(broker)) == [1, 2]
+
+    def test_put_many_that_does_not_fit_puts_nothing(self, broker: Broker) -> None:
+        broker.create_queue("jobs", max_size=3)
+        broker.put("jobs", 1)
+        with pytest.raises(QueueFull):
+            broker.put_many("jobs", [2, 3, 4])
+        broker.put_many("jobs", [2, 3])
+        assert values(take_all(broker)) == [1, 2, 3]
+
+    def test_active_failed_scheduled_and_held_items_count(self, broker: Broker) -> None:
+        broker.create_queue("jobs", max_size=4, retry={"attempts": 3, "cooldown": "1m"})
+        broker.put_many("jobs", ["failed", "active", new_item("later", delay="1h"), new_item("held", held_by="me")])
+        broker.fail(take(broker), "boom")
+        take(broker)
+        assert places(broker.stats("jobs")) == {"pending": 2, "failed": 1, "active": 1}
+        with pytest.raises(QueueFull):
+            broker.put("jobs", 5)
+
+    def test_dead_archived_and_completed_items_do_not_count(self, broker: Broker) -> None:
+        broker.create_queue("jobs", max_size=1, keep_completed="1d")
+        kill(broker)
+        broker.archive(kill(broker).id)
+        broker.put("jobs", 1)
+        broker.complete(take(broker))
+        assert places(broker.stats("jobs")) == {"completed": 1, "dead": 1, "archived": 1}
+        broker.put("jobs", 2)
+
+    def test_completion_makes_room(self, broker: Broker) -> None:
+        broker.create_queue("jobs", max_size=1)
+        broker.put("jobs", 1)
+        broker.complete(take(broker))
+        broker.put("jobs", 2)
+
+    def test_raised_limit_holds_at_once(self, broker: Broker) -> None:
+        broker.create_queue("jobs", max_size=1)
+        broker.put("jobs", 1)
+        broker.update_queue("jobs", max_size=2)
+        broker.put("jobs", 2)
+        broker.update_queue("jobs", max_size=1)
+        with pytest.raises(QueueFull):
+            broker.put("jobs", 3)
+
+    def test_known_key_is_no_addition_to_a_full_queue(self, broker: Broker) -> None:
+        broker.create_queue("jobs", max_size=1)
+        first = broker.put("jobs", 1, idempotency_key="k")
+        again = broker.put("jobs", 1, idempotency_key="k")
+        assert (again.id, again.duplicate) == (first.id, True)
+
+    def test_born_failed_item_is_refused_by_a_full_queue(self, broker: Broker) -> None:
+        broker.create_queue("jobs", max_size=1, retry={"attempts": 3})
+        broker.put("jobs", 1)
+        with pytest.raises(QueueFull):
+            broker.put_failed("jobs", 2, "boom")
+
+    def test_retry_and_redrive_of_the_dead_ignore_the_limit(self, broker: Broker) -> None:
+        broker.create_queue("jobs", max_size=1)
+        one, two = kill(broker).id, kill(broker).id
+        broker.put("jobs", 3)
+        assert broker.retry(one).status == "pending"
+        assert broker.redrive(two).status == "pending"
+        assert broker.stats("jobs").pending == 3
+
+
+class PutOptionsRefused(Suite):
+    """Options that cannot be stored are refused, and nothing is put."""
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"delay": -1},
+            {"delay": "-1s"},
+            {"delay": "tomorrow"},
+            {"delay": float("nan")},
+            {"delay": float("inf")},
+            {"delay": "36526d"},
+            {"delay": 10**30},
+            {"delay": True},
+            {"delay": ""},
+            {"delay": "5 parsecs"},
+            {"expire_timeout": -1},
+            {"expire_timeout": "x"},
+            {"enqueue_at": datetime(2026, 1, 1)},
+            {"enqueue_at": datetime(1969, 12, 31, tzinfo=UTC)},
+            {"enqueue_at": datetime(9000, 1, 1, tzinfo=UTC)},
+            {"enqueue_at": "2026-01-01"},
+            {"enqueue_at": datetime(2030, 1, 1, tzinfo=UTC), "delay": "1s"},
+            {"priority": -1},
+            {"priority": 10},
+            {"priority": 5.0},
+            {"priority": True},
+            {"priority": "high"},
+            {"headers": {"a\0b": "x"}},
+            {"headers": {"a": "x\0"}},
+            {"headers": {"a": "\ud800"}},
+            {"headers": {"": "x"}},
+            {"headers": {"a": 1}},
+            {"headers": {1: "a"}},
+            {"headers": {"a": "x" * 70_000}},
+            {"idempotency_key": ""},
+            {"idempotency_key": "a\0b"},
+            {"idempotency_key": "\udfff"},
+            {"idempotency_key": "k" * 257},
+            {"idempotency_key": 7},
+            {"held_by": ""},
+            {"held_by": "a\0b"},
+            {"max_attempts": -1},
+            {"max_attempts": 1.5},
+            {"max_losses": -1},
+            {"retry_attempts": -1},
+            {"max_attempts": 2, "retry_attempts": 3},
+            {"content_type": "text/plain"},
+        ],
+        ids=lambda options: repr(options)[:60],
+    )
+    def test_bad_option_of_put_is_refused(self, broker: Broker, options: dict[str, Any]) -> None:
+        broker.create_queue("jobs")
+        with pytest.raises(InvalidInput) as refusal:
+            broker.put("jobs", "value", **options)
+        assert len(str(refusal.value)) > 10
+        assert places(broker.stats("jobs")) == {}

@@ -1,0 +1,13 @@
+import pytest
+
+from redrive.testing.conformance import StoreConformance
+
+
+class TestMemory(StoreConformance):
+    # It lives and ends with its broker.
+    shared = False
+    durable = False
+
+    @pytest.fixture
+    def url(self) -> str:
+        return "memory://"

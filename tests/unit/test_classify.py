@@ -1,0 +1,130 @@
+"""Error classes: by rule, by type, by errno, by status code, by words, in this order."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.model.classify import ErrorClass, Rule, classify, type_matches
+
+
+@pytest.mark.parametrize(
+    ("error_type", "bases", "expected"),
+    [
+        ("TimeoutError", ("OSError", "Exception"), "network"),
+        ("ConnectionRefusedError", ("ConnectionError", "OSError"), "network"),
+        ("MemoryError", (), "resource"),
+        ("PermissionError", ("OSError",), "permission"),
+        ("ValueError", (), "validation"),
+        ("KeyError", ("LookupError",), "permanent"),
+        ("asyncio.exceptions.CancelledError", (), "transient"),
+        ("json.decoder.JSONDecodeError", ("ValueError",), "validation"),
+        ("ssl.SSLCertVerificationError", ("ssl.SSLError", "OSError", "ValueError"), "network"),
+        ("socket.gaierror", ("OSError",), "network"),
+        ("requests.exceptions.ConnectTimeout", ("requests.exceptions.ConnectionError", "OSError"), "network"),
+        ("requests.exceptions.JSONDecodeError", ("requests.exceptions.RequestException", "OSError"), "validation"),
+        ("httpx.ReadTimeout", ("httpx.TimeoutException", "httpx.TransportError"), "network"),
+        ("urllib3.exceptions.MaxRetryError", ("urllib3.exceptions.HTTPError",), "network"),
+        (
+            "aiohttp.client_exceptions.ClientConnectorError",
+            ("aiohttp.client_exceptions.ClientConnectionError",),
+            "network",
+        ),
+        ("psycopg.errors.DeadlockDetected", ("psycopg.OperationalError",), "transient"),
+        ("psycopg.errors.DiskFull", ("psycopg.OperationalError",), "resource"),
+        ("psycopg.errors.InsufficientPrivilege", ("psycopg.ProgrammingError",), "permission"),
+        ("redis.exceptions.ConnectionError", ("redis.exceptions.RedisError",), "network"),
+        ("redis.exceptions.AuthenticationError", ("redis.exceptions.ConnectionError",), "permission"),
+        ("pydantic_core._pydantic_core.ValidationError", ("ValueError",), "validation"),
+        ("msgspec.ValidationError", ("msgspec.DecodeError",), "validation"),
+        ("openai.RateLimitError", ("openai.APIStatusError",), "transient"),
+        ("myapp.errors.GatewayDown", ("myapp.errors.Base", "ConnectionError"), "network"),
+    ],
+)
+def test_a_type_or_the_nearest_of_its_bases_decides(error_type: str, bases: tuple[str, ...], expected: str) -> None:
+    assert classify(error_type, bases) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(408, "network"), (425, "transient"), (429, "transient"), (500, "transient"), (503, "transient"), (504, "network"),
+     (507, "resource"), (599, "transient"), (501, "permanent"), (401, "permission"), (403, "permission"),
+     (400, "validation"), (422, "validation"), (404, "permanent"), (409, "permanent")],
+)  # fmt: skip
+def test_then_a_status_code_decides(status: int, expected: str) -> None:
+    assert classify("app.HTTPError", (), status, "rate limit, timeout, invalid") == expected
+
+
+def test_a_status_that_is_no_error_decides_nothing() -> None:
+    assert classify("E", (), 200, "connection refused") is ErrorClass.NETWORK
+
+
+def test_an_http_answer_is_not_a_network_error() -> None:
+    assert classify("urllib.error.HTTPError", ("urllib.error.URLError", "OSError"), 404) is ErrorClass.PERMANENT
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Rate-Limit exceeded", "transient"),
+        ("sqlite3: database is locked", "transient"),
+        ("An error occurred (ThrottlingException) when calling", "transient"),
+        ("connection timed out", "network"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED]", "network"),
+        ("No space left on device", "resource"),
+        ("Access Denied", "permission"),
+        ("malformed header", "validation"),
+        ("the invalidation was refused", "permanent"),
+        ("businesslike", "permanent"),
+        ("", "permanent"),
+        ("timeout while reading an invalid file", "network"),
+        ("x " * 4096 + "timeout", "permanent"),
+    ],
+)
+def test_then_whole_words_decide(text: str, expected: str) -> None:
+    assert classify("app.Error", ("Exception",), None, text) == expected
+
+
+def test_errno_tells_what_a_plain_oserror_is() -> None:
+    assert classify("OSError", (), errno=errno.ENOSPC) is ErrorClass.RESOURCE
+    assert classify("OSError", (), errno=errno.ECONNRESET) is ErrorClass.NETWORK
+    assert classify("OSError", (), errno=errno.ENOENT) is ErrorClass.PERMANENT
+
+
+def test_the_number_in_an_ssl_error_is_not_an_errno() -> None:
+    assert classify("ssl.SSLError", ("OSError",), errno=1) is ErrorClass.NETWORK
+
+
+def test_rules_come_first_and_all_their_conditions_must_hold() -> None:
+    rules = [
+        Rule(ErrorClass.POISON, type="ValueError", words=("very  BAD",)),
+        Rule(ErrorClass.TRANSIENT, statuses=(404, 410)),
+        Rule(ErrorClass.RESOURCE),
+    ]
+    assert classify("json.JSONDecodeError", ("ValueError",), None, "a very-bad one", rules) is ErrorClass.POISON
+    assert classify("ValueError", (), None, "very good, not bad", rules) is ErrorClass.VALIDATION
+    assert classify("X", (), 404, "", rules) is ErrorClass.TRANSIENT
+
+
+def test_a_type_goes_by_three_names() -> None:
+    bases = ("requests.exceptions.RequestException", "OSError")
+    for pattern in (
+        "requests.exceptions.Timeout",
+        "requests.Timeout",
+        "Timeout",
+        "requests.RequestException",
+        "OSError",
+    ):
+        assert type_matches(pattern, "requests.exceptions.Timeout", bases)
+    for pattern in ("exceptions.Timeout", "requests", "timeout", "urllib3.Timeout"):
+        assert not type_matches(pattern, "requests.exceptions.Timeout", bases)
+
+
+@given(st.text(), st.lists(st.text()), st.none() | st.integers(), st.text(), st.none() | st.integers())
+def test_anything_has_a_class(
+    error_type: str, bases: list[str], status: int | None, text: str, number: int | None
+) -> None:
+    assert classify(error_type, tuple(bases), status, text, errno=number) in ErrorClass

@@ -1,0 +1,327 @@
+"""Failures: recording one never fails, and what is recorded is clean, bounded and useful."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.model.classify import ErrorClass, Rule
+from redrive.model.failure import (
+    MAX_TEXT_BYTES,
+    MAX_TRACEBACK_BYTES,
+    Failure,
+    clean_text,
+    failure_from_exception,
+    failure_from_fields,
+)
+
+
+def caught(action: Callable[[], object]) -> BaseException:
+    try:
+        action()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def fail(error: BaseException) -> BaseException:
+    def handler() -> None:
+        raise error
+
+    return caught(handler)
+
+
+def traceback_of(error: BaseException) -> str:
+    return failure_from_exception(error).traceback or ""
+
+
+def storable(failure: Failure) -> bool:
+    texts = [failure.type, failure.text, failure.traceback or "", failure.fingerprint, *failure.bases]
+    return all(text.encode() is not None and "\0" not in text and "\x1b" not in text for text in texts)
+
+
+def test_an_exception_becomes_a_failure() -> None:
+    failure = failure_from_exception(fail(ValueError("bad amount 17")), worker="host-1")
+    assert (failure.type, failure.text, failure.worker) == ("ValueError", "bad amount 17", "host-1")
+    assert (failure.error_class, failure.final, failure.bases) == (ErrorClass.VALIDATION, False, ("Exception",))
+    assert failure.title == "ValueError: bad amount 17"
+    lines = (failure.traceback or "").splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert "in fail.<locals>.handler" in lines[-3]
+    assert lines[-2:] == ["    raise error", "ValueError: bad amount 17"]
+    assert msgspec.json.decode(msgspec.json.encode(failure), type=Failure) == failure
+
+
+def test_the_fingerprint_is_that_of_the_place_not_of_the_text() -> None:
+    one, two = (failure_from_exception(fail(ValueError(text))) for text in ("a", "b"))
+    assert one.fingerprint == two.fingerprint
+    assert failure_from_exception(fail(KeyError("a"))).fingerprint != one.fingerprint
+
+
+def test_an_exception_that_was_never_raised_has_no_traceback() -> None:
+    failure = failure_from_exception(KeyError("x"))
+    assert failure.traceback is None
+    assert failure.fingerprint == failure_from_fields("KeyError", "'y'").fingerprint
+
+
+class StrRaises(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class StrRecurses(Exception):
+    def __str__(self) -> str:
+        return str(self)
+
+
+class StrIsNoText(Exception):
+    def __str__(self) -> Any:
+        return 5  # noqa: PLE0307  # this is what the test is about
+
+
+class Sly(str):
+    def __getitem__(self, key: Any) -> str:
+        raise RuntimeError("no slices")
+
+    def encode(self, *args: Any) -> bytes:
+        raise RuntimeError("no bytes")
+
+
+class StrIsSly(Exception):
+    def __str__(self) -> str:
+        return Sly("sly")
+
+
+class AttributesRaise(Exception):
+    def __getattr__(self, name: str) -> Any:
+        raise KeyboardInterrupt
+
+
+class Unhashable(type):
+    def __hash__(cls) -> int:
+        raise RuntimeError("no hash")
+
+
+class ClassIsUnhashable(Exception, metaclass=Unhashable):
+    pass
+
+
+class NoModule(Exception):
+    pass
+
+
+NoModule.__module__ = None  # type: ignore[assignment]  # this is what the test is about
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StrRaises(), StrRecurses(), StrIsNoText(), StrIsSly(), AttributesRaise("x"), ClassIsUnhashable("x"),
+        NoModule("x"), KeyboardInterrupt(), SystemExit(404), GeneratorExit(), RecursionError("x"), MemoryError(),
+        ValueError("\0 \ud800 \x1b[31mred\x1b[0m"),
+        ExceptionGroup("g", [ValueError(1), ExceptionGroup("h", [OSError()])]),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), OSError(), Exception(), SyntaxError("x"), StopIteration(),
+    ],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_recording_never_fails(error: BaseException) -> None:
+    for value in (error, fail(error)):
+        failure = failure_from_exception(value, worker="w", rules=[Rule(ErrorClass.NETWORK, words=("zzz",))])
+        assert failure.type.endswith(type(error).__name__)
+        assert failure.fingerprint
+        assert failure.worker == "w"
+        assert storable(failure)
+
+
+def test_attributes_that_raise_cost_nothing_but_themselves() -> None:
+    failure = failure_from_exception(fail(AttributesRaise("still here")))
+    assert failure.text == "still here"
+    assert "AttributesRaise: still here" in (failure.traceback or "")
+
+
+def test_the_text_is_asked_for_once() -> None:
+    asked: list[int] = []
+
+    class Counting(Exception):
+        def __str__(self) -> str:
+            asked.append(1)
+            return "x"
+
+    failure_from_exception(fail(Counting()))
+    assert len(asked) == 1
+
+
+def test_a_text_that_cannot_be_read_says_so() -> None:
+    assert failure_from_exception(StrRaises()).text == "<its text could not be read: SystemExit>"
+
+
+def test_long_texts_lose_their_middle() -> None:
+    failure = failure_from_exception(fail(ValueError("head" + "x" * 50_000_000 + "tail")))
+    assert failure.text.startswith("head")
+    assert failure.text.endswith("tail")
+    assert "cut: 50,000,008 characters" in failure.text
+    assert len(failure.text.encode()) <= MAX_TEXT_BYTES
+    assert len((failure.traceback or "").encode()) <= MAX_TRACEBACK_BYTES
+    assert len(failure.title) <= 160
+
+
+@given(st.text(alphabet=st.characters()) | st.text(alphabet="\0\x1b\x9b[]31m\ud800é\n\\"), st.integers(64, 200))
+def test_clean_texts_are_storable_and_bounded(text: str, limit: int) -> None:
+    clean = clean_text(text * 3, limit)
+    assert len(clean.encode()) <= limit
+    assert not set("\0\x1b\x9b") & set(clean)
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc"]), max_size=50))
+def test_good_texts_are_kept_as_they_are(text: str) -> None:
+    assert clean_text(text, 1000) == text
+
+
+@pytest.mark.parametrize(
+    ("dirty", "clean"),
+    [
+        ("a\0b", "a\ufffdb"),
+        ("a\ud800b", "a\ufffdb"),
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07x", "x"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x9b31mred", "red"),
+        ("lone \x1b", "lone "),
+        ("\x1b\x1b[31m[31mx", "[31mx"),
+        ("tab\tline\n", "tab\tline\n"),
+    ],
+)
+def test_escapes_are_removed_and_unstorable_characters_replaced(dirty: str, clean: str) -> None:
+    assert clean_text(dirty, 1000) == clean
+
+
+def test_causes_come_before_what_they_caused() -> None:
+    def action() -> None:
+        try:
+            raise KeyError("inner")
+        except KeyError as error:
+            raise ValueError("outer") from error
+
+    text = traceback_of(caught(action))
+    assert text.index("KeyError: 'inner'") < text.index("direct cause") < text.index("ValueError: outer")
+
+
+def test_context_is_shown_unless_it_was_suppressed() -> None:
+    def action(**how: Any) -> None:
+        try:
+            raise KeyError("inner")
+        except KeyError:
+            if how:
+                raise ValueError("outer") from None
+            raise ValueError("outer")  # noqa: B904
+
+    shown, suppressed = caught(action), caught(lambda: action(quiet=True))
+    assert "KeyError: 'inner'" in traceback_of(shown)
+    assert "During handling" in traceback_of(shown)
+    assert "KeyError" not in traceback_of(suppressed)
+
+
+def test_causes_that_go_in_circles_end() -> None:
+    one, two = fail(ValueError("one")), fail(ValueError("two"))
+    one.__cause__, two.__cause__ = two, one
+    assert traceback_of(one).count("ValueError: one") == 1
+    one.__cause__ = one
+    assert traceback_of(one).count("ValueError: one") == 1
+
+
+def test_notes_are_kept() -> None:
+    error = fail(ValueError("x"))
+    error.add_note("while importing row 7")
+    assert traceback_of(error).endswith("ValueError: x\nwhile importing row 7")
+
+
+def test_a_group_shows_its_members_and_has_the_gravest_of_their_classes() -> None:
+    denied = PermissionError("b")
+    fail(denied)
+    group = fail(ExceptionGroup("two", [TimeoutError("a"), ExceptionGroup("in", [denied])]))
+    failure = failure_from_exception(group)
+    assert failure.error_class is ErrorClass.PERMISSION
+    assert "Member 1:\nTimeoutError: a" in (failure.traceback or "")
+    assert "Member 2:\nTraceback" in (failure.traceback or "")
+    assert failure_from_exception(ExceptionGroup("one", [TimeoutError("a")])).error_class is ErrorClass.NETWORK
+
+
+def test_deep_groups_are_bounded() -> None:
+    error: Exception = ValueError("deep")
+    for _ in range(5_000):
+        error = ExceptionGroup("g", [error])
+    failure = failure_from_exception(fail(error))
+    assert failure.text == "g (1 sub-exception)"
+    assert failure.error_class is ErrorClass.VALIDATION
+    assert storable(failure)
+
+
+def recurse(depth: int) -> None:
+    if depth:
+        recurse(depth - 1)
+    raise ValueError("bottom")
+
+
+def test_deep_recursions_are_shortened_and_are_one_group() -> None:
+    deep, deeper = (
+        failure_from_exception(caught(lambda: recurse(300))),
+        failure_from_exception(caught(lambda: recurse(500))),
+    )
+    assert "frames left out" in (deep.traceback or "")
+    assert (deep.traceback or "").endswith("ValueError: bottom")
+    assert deep.fingerprint == deeper.fingerprint
+
+
+class HttpError(Exception):
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+
+@pytest.mark.parametrize("attribute", ["status_code", "status", "code"])
+def test_the_status_of_an_http_error_is_found(attribute: str) -> None:
+    assert failure_from_exception(HttpError(**{attribute: 429})).error_class is ErrorClass.TRANSIENT
+    response = HttpError(**{attribute: 403})
+    assert failure_from_exception(HttpError(response=response)).error_class is ErrorClass.PERMISSION
+
+
+def test_an_exit_code_is_not_a_status() -> None:
+    assert failure_from_exception(SystemExit(429)).error_class is ErrorClass.PERMANENT
+
+
+def test_errno_decides_for_an_oserror() -> None:
+    assert failure_from_exception(OSError(errno.ENOSPC, "full")).error_class is ErrorClass.RESOURCE
+
+
+def test_rules_go_before_types() -> None:
+    rules = [Rule(ErrorClass.TRANSIENT, type="ValueError")]
+    assert failure_from_exception(UnicodeError("x"), rules=rules).error_class is ErrorClass.TRANSIENT
+
+
+@pytest.mark.parametrize("final", [ValueError, "ValueError", "Exception", UnicodeError])
+def test_final_types_hold_for_subclasses(final: type[BaseException] | str) -> None:
+    assert failure_from_exception(UnicodeError("x"), final_types=[final]).final
+    assert not failure_from_exception(KeyboardInterrupt("x"), final_types=[final]).final
+
+
+def test_reported_fields_are_cleaned_and_classified() -> None:
+    failure = failure_from_fields(
+        "java.net.SocketTimeoutException", "\x1b[31mRead timed out\0", "at Main.java:7\0", bases=["java.io.IOException"]
+    )
+    assert failure.error_class is ErrorClass.NETWORK
+    assert failure.text == "Read timed out\ufffd"
+    assert failure.traceback == "at Main.java:7\ufffd"
+    assert storable(failure)
+    assert failure_from_fields("E", "x", status_code=429).error_class is ErrorClass.TRANSIENT
+    assert failure_from_fields("E", "x", error_class=ErrorClass.POISON, final=True).error_class is ErrorClass.POISON
+
+
+def test_type_names_are_all_that_settings_may_use() -> None:
+    failure = failure_from_fields("requests.exceptions.Timeout", "", bases=["OSError"])
+    assert failure.type_names[:3] == ("requests.exceptions.Timeout", "requests.Timeout", "Timeout")
+    assert "OSError" in failure.type_names
