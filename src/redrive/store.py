@@ -99,7 +99,7 @@ class DeleteQueue(msgspec.Struct, frozen=True):
 # Puts
 
 
-class NewItem(msgspec.Struct, frozen=True):
+class NewItem(msgspec.Struct, frozen=True, gc=False):
     """An item to be put. Values were checked by the broker; a store only adds what it alone knows."""
 
     payload: bytes
@@ -121,9 +121,11 @@ class NewItem(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     """It has failed once already, outside: it is born as `verdict` says, with failures = 1 and this in its history."""
     verdict: Verdict | None = None
+    plain: bool = False
+    """The broker's word that nothing but payload, content type, priority and expire_timeout is set."""
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, gc=False):
     """→ tuple[Receipt, …], one for each item, in order. All of them are put, or none.
 
     An idempotency key that is known and whose time is not over gives the receipt of the first item, with duplicate =
@@ -140,7 +142,7 @@ class Put(msgspec.Struct, frozen=True):
 # Leases
 
 
-class LeaseItems(msgspec.Struct, frozen=True):
+class LeaseItems(msgspec.Struct, frozen=True, gc=False):
     """→ Leased. Up to `limit` eligible items in order, each active under a fresh token until now + timeout.
 
     Eligible: pending, not held, ready_at ≤ now, not expired, queue not paused. Order: priority (larger first), then
@@ -159,7 +161,7 @@ class LeaseItems(msgspec.Struct, frozen=True):
     swept: bool = False
 
 
-class Leased(msgspec.Struct, frozen=True):
+class Leased(msgspec.Struct, frozen=True, gc=False):
     """What LeaseItems gave. With no leases, `next_at` is the next instant at which something may become eligible."""
 
     leases: Sequence[Lease]
@@ -177,7 +179,7 @@ class Extend(msgspec.Struct, frozen=True):
 # Settles: a delivery ends
 
 
-class Complete(msgspec.Struct, frozen=True):
+class Complete(msgspec.Struct, frozen=True, gc=False):
     """→ Settled. The item is completed: kept with its result for keep_completed, or removed.
 
     Completion, result and `puts` are one transaction: if any put is refused, so is the completion, with that error.

@@ -23,7 +23,7 @@ from redrive.model.item import Item, Lease, Receipt, Settled
 from redrive.model.judge import Verdict
 from redrive.model.lifecycle import Verb
 from redrive.model.queue import Queue, QueueStats
-from redrive.store import AuditEntry, Call, Durability
+from redrive.store import AuditEntry, Call, Durability, Put
 
 _T = TypeVar("_T")
 
@@ -111,7 +111,11 @@ class AsyncBroker:
             max_losses=max_losses,
             retry_attempts=retry_attempts,
         )
-        return (await self.put_many(queue, (item,), within=within))[0]
+        put = Put(items.queue_name(queue), (item,))
+        if within is not None:
+            return self._core.put_within(within, put)[0]
+        receipts: tuple[Receipt, ...] = accepted(await self._core.committer.submit(put))
+        return receipts[0]
 
     async def put_many(self, queue: str, values: Iterable[Any], *, within: Any = None) -> tuple[Receipt, ...]:
         """Put all of them, or none. Each is a value, or a `new_item(value, …)` with options of its own."""
@@ -323,7 +327,7 @@ class AsyncBroker:
         await self.close()
 
     async def _call(self, call: Call) -> Any:
-        return accepted((await self._core.committer.submit((call,)))[0])
+        return accepted(await self._core.committer.submit(call))
 
     async def _run(self, flow: Flow[_T]) -> _T:
         """Drive a flow to its end in this coroutine."""
@@ -331,8 +335,8 @@ class AsyncBroker:
             step = next(flow)
             while True:
                 try:
-                    if step.__class__ is Send:
-                        answer = await self._core.committer.submit(step.calls)
+                    if step.__class__ is Send and len(step.calls) == 1:
+                        answer = (await self._submit(step.calls[0]),)
                     else:
                         answer = await self._take(step)
                 except RedriveError as error:
@@ -343,8 +347,19 @@ class AsyncBroker:
             result: _T = end.value
             return result
 
+    async def _submit(self, call: Call) -> Any:
+        """The result of a call. If this coroutine is cancelled the moment leases come in, they are given back."""
+        future = self._core.committer.submit(call)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._core.committer.give_back(future)
+            raise
+
     async def _take(self, step: Step) -> Any:
         match step:
+            case Send(calls):
+                return await asyncio.gather(*map(self._submit, calls))
             case Ask(query):
                 return await asyncio.get_running_loop().run_in_executor(None, self._core.read, query)
             case Await():

@@ -87,7 +87,8 @@ def _judged_target(core: Core, verb: Verb, id: ItemId, failure: Failure | None) 
     queue = yield from core.queue(item.queue)
     ending = Ending.FAILED if verb is Verb.FAIL else Ending.BURIED
     counters = count(item.counters, ending)
-    verdict = core.judge(queue, ending, counters, failure=failure, overrides=item.overrides)
+    expired = item.expire_deadline is not None and item.expire_deadline <= core.clock.now()
+    verdict = core.judge(queue, ending, counters, failure=failure, overrides=item.overrides, expired=expired)
     return Target(id, verdict, queue.version)
 
 

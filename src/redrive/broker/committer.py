@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -63,46 +64,63 @@ class Committer:
         """Commit calls in one transaction and return their results. Blocks until it is durable."""
         if self._revival is not None:
             self.revive_after_fork()
-        with self._mutex:
-            if self._closed:
-                raise Closed
-            if not self._busy:
-                self._busy = True
-                request = None
-            else:
-                if self._waiting_calls + len(calls) > MOST_WAITING_CALLS:
-                    raise Overloaded(self._waiting_calls)
-                request = _Request(calls)
-                self._waiting.append(request)
-                self._waiting_calls += len(calls)
-        if request is None:
-            try:
+        request: _Request | None = None
+        leads = False
+        try:
+            with self._mutex:
+                if self._closed:
+                    raise Closed
+                if not self._busy:
+                    self._busy = leads = True
+                else:
+                    if self._waiting_calls + len(calls) > MOST_WAITING_CALLS:
+                        raise Overloaded(self._waiting_calls)
+                    request = _Request(calls)
+                    self._waiting.append(request)
+                    self._waiting_calls += len(calls)
+            if request is None:
                 return self._commit(calls)
-            finally:
+        finally:
+            if leads:
                 self._hand_over()
-        request.lock.acquire()
-        if request.leads:
-            self._lead()
+        try:
+            request.lock.acquire()
+            if request.leads:
+                self._lead()
+        except BaseException:  # KeyboardInterrupt, while it waited
+            self._step_out(request)
+            raise
         if request.error is not None:
             raise request.error
         assert request.results is not None
         return request.results
 
-    async def commit_async(self, calls: Sequence[Call]) -> list[Any]:
-        """The same for a coroutine, which shares its transaction with all others of this tick."""
-        return await self.submit(calls)
+    @property
+    def store_name(self) -> str:
+        """The name of the store, for errors."""
+        return self._store.name
 
-    def submit(self, calls: Sequence[Call]) -> asyncio.Future[list[Any]]:
-        """Hand in calls from a coroutine. The future has their results once they are durable."""
+    def submit(self, call: Call) -> asyncio.Future[Any]:
+        """Hand in a call from a coroutine. The future has its result once it is durable.
+
+        Calls that are handed in together share a transaction, unless they are too many for one.
+        """
+        writer = self._writer or self._start_writer()
+        return writer.submit(call)
+
+    def _start_writer(self) -> _Writer:
         if self._revival is not None:
             self.revive_after_fork()
-        if self._closed:
-            raise Closed
-        writer = self._writer
-        if writer is None:
-            with self._mutex:
-                writer = self._writer = self._writer or _Writer(self)
-        return writer.submit(calls)
+        with self._mutex:
+            if self._closed:
+                raise Closed
+            self._writer = self._writer or _Writer(self)
+            return self._writer
+
+    def give_back(self, future: asyncio.Future[Any]) -> None:
+        """Its caller was cancelled. If leases came in that very moment, return them: the items never ran."""
+        if future.done() and not future.cancelled() and future.exception() is None and self._writer is not None:
+            self._writer.give_back([future.result()])
 
     def close(self) -> None:
         """Refuse new calls, and wait until those that were accepted are committed."""
@@ -124,9 +142,10 @@ class Committer:
     def revive_after_fork(self) -> None:
         """Open the store anew if this is a forked child that has not yet done so."""
         with self._mutex:
-            revival, self._revival = self._revival, None
+            revival = self._revival
             if revival is not None:
                 self._store.reopen()
+            self._revival = None
         if revival is not None:
             revival()
 
@@ -142,12 +161,24 @@ class Committer:
                 request.results = results[start : start + len(request.calls)]
                 start += len(request.calls)
         except BaseException as error:
+            # The leader may have been interrupted from outside; that is for its thread alone.
+            known = isinstance(error, RedriveError)
             for request in batch:
-                request.error = error
+                request.error = error if known or request.leads else OutcomeUnknown(self._store.name, repr(error))
         finally:
             for request in batch:
                 if not request.leads:
                     request.lock.release()
+            self._hand_over()
+
+    def _step_out(self, request: _Request) -> None:
+        """A thread no longer waits: its calls leave the line, and where it was to lead, the next one does."""
+        with self._mutex:
+            if request not in self._waiting:
+                return
+            self._waiting.remove(request)
+            self._waiting_calls -= len(request.calls)
+        if request.leads:
             self._hand_over()
 
     def _take(self) -> list[_Request]:
@@ -190,125 +221,117 @@ class Committer:
         return commit.results[0]
 
 
-class _Gate:
-    """The calls of one event loop that wait for the writer."""
+class _Gathered:
+    """Calls of one event loop, and the futures of their results."""
 
-    __slots__ = ("calls", "futures", "loop", "scheduled", "sizes")
+    __slots__ = ("calls", "futures", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.scheduled = False
-        self.clear()
-
-    def clear(self) -> None:
         self.calls: list[Call] = []
-        self.futures: list[asyncio.Future[list[Any]]] = []
-        self.sizes: list[int] = []
+        self.futures: list[asyncio.Future[Any]] = []
 
 
 class _Writer:
-    """Commits what coroutines hand in, in a thread of its own."""
+    """Commits what coroutines hand in, in a thread of its own.
+
+    A loop gathers its calls for one tick and then hands them over. That needs no lock: only the loop's own thread
+    touches what is being gathered.
+    """
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
-        self._mutex = threading.Lock()
-        self._gates: dict[asyncio.AbstractEventLoop, _Gate] = {}
-        self._full: deque[_Gate] = deque()
-        self._bell = threading.Semaphore(0)
+        self._gathering: dict[asyncio.AbstractEventLoop, _Gathered] = {}
+        self._handed_over: queue.SimpleQueue[_Gathered | None] = queue.SimpleQueue()
+        self._waiting = 0
         self._closed = False
-        self._thread = threading.Thread(target=self._loop, name="redrive-writer", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="redrive-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, calls: Sequence[Call]) -> asyncio.Future[list[Any]]:
+    def submit(self, call: Call) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Any]] = loop.create_future()
-        with self._mutex:
+        gathered = self._gathering.get(loop)
+        if gathered is None:
             if self._closed:
                 raise Closed
-            gate = self._gates.get(loop)
-            if gate is None:
-                gate = self._gates[loop] = _Gate(loop)
-            if len(gate.calls) >= MOST_WAITING_CALLS:
-                raise Overloaded(len(gate.calls))
-            gate.calls.extend(calls)
-            gate.futures.append(future)
-            gate.sizes.append(len(calls))
-            if not gate.scheduled:
-                gate.scheduled = True
-                loop.call_soon(self._ring, gate)
+            gathered = self._gathering[loop] = _Gathered(loop)
+            loop.call_soon(self._hand_over, gathered)
+        if len(gathered.calls) + self._waiting >= MOST_WAITING_CALLS:
+            raise Overloaded(len(gathered.calls) + self._waiting)
+        future: asyncio.Future[Any] = loop.create_future()
+        gathered.calls.append(call)
+        gathered.futures.append(future)
         return future
 
     def close(self) -> None:
-        with self._mutex:
-            self._closed = True
-            self._full.extend(gate for gate in self._gates.values() if gate.futures)
-        self._bell.release()
+        """Commit what was handed in, then stop."""
+        self._closed = True
+        for gathered in tuple(self._gathering.values()):
+            self._hand_over(gathered)
+        self._handed_over.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _ring(self, gate: _Gate) -> None:
-        with self._mutex:
-            self._full.append(gate)
-        self._bell.release()
-
-    def _loop(self) -> None:
-        while True:
-            self._bell.acquire()
-            with self._mutex:
-                if not self._full:
-                    if self._closed:
-                        return
-                    continue
-                gate = self._full.popleft()
-                calls, futures, sizes = gate.calls, gate.futures, gate.sizes
-                gate.clear()
-                gate.scheduled = False
-            if not futures:
-                continue
-            error: RedriveError | None = None
-            results: list[Any] = []
-            try:
-                results = self._committer.commit(calls)
-            except RedriveError as refusal:
-                error = refusal
-            except BaseException as unforeseen:
-                error = StoreFailed(self._committer._store.name, repr(unforeseen))
-            try:
-                gate.loop.call_soon_threadsafe(self._deliver, futures, sizes, results, error)
-            except RuntimeError:  # the loop is closed, and with it whoever waited there
-                with self._mutex:
-                    self._gates.pop(gate.loop, None)
-                self._give_back(results)
-            if self._closed:
-                self._bell.release()
-
-    def _deliver(
-        self,
-        futures: list[asyncio.Future[list[Any]]],
-        sizes: list[int],
-        results: list[Any],
-        error: RedriveError | None,
-    ) -> None:
-        """In the loop: hand each caller its results."""
-        start = 0
-        abandoned: list[Any] = []
-        for future, size in zip(futures, sizes, strict=True):
-            if future.done():
-                abandoned += results[start : start + size]
-            elif error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(results[start : start + size])
-            start += size
-        returns = _returns(abandoned)
-        if returns:
-            self.submit(returns).add_done_callback(lambda future: future.cancelled() or future.exception())
-
-    def _give_back(self, results: list[Any]) -> None:
-        returns = _returns(results)
-        if returns:
+    def give_back(self, results: list[Any]) -> None:
+        """In the loop: return the leases among results that nobody takes. Where that fails, they run out."""
+        for call in _returns(results):
             with contextlib.suppress(RedriveError):
-                self._committer.commit(returns)
+                self.submit(call).add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    def _hand_over(self, gathered: _Gathered) -> None:
+        if self._gathering.get(gathered.loop) is gathered:
+            del self._gathering[gathered.loop]
+            self._waiting += len(gathered.calls)
+            self._handed_over.put(gathered)
+
+    def _run(self) -> None:
+        going = True
+        while going:
+            batches: list[_Gathered] = []
+            taken = 0
+            gathered = self._handed_over.get()
+            while gathered is not None:
+                batches.append(gathered)
+                taken += len(gathered.calls)
+                if taken >= MOST_CALLS_PER_COMMIT or self._handed_over.empty():
+                    break
+                gathered = self._handed_over.get()
+            going = gathered is not None
+            self._waiting -= taken
+            if batches:
+                self._commit(batches)
+
+    def _commit(self, batches: list[_Gathered]) -> None:
+        calls = batches[0].calls if len(batches) == 1 else [call for batch in batches for call in batch.calls]
+        results: list[Any]
+        error: RedriveError | None = None
+        try:
+            results = self._committer.commit(calls)
+        except RedriveError as refusal:
+            results, error = [None] * len(calls), refusal
+        except BaseException as unforeseen:
+            results, error = [None] * len(calls), OutcomeUnknown(self._committer.store_name, repr(unforeseen))
+        start = 0
+        for batch in batches:
+            part = results[start : start + len(batch.calls)]
+            start += len(batch.calls)
+            try:
+                batch.loop.call_soon_threadsafe(self._deliver, batch.futures, part, error)
+            except RuntimeError:  # the loop is closed, and with it whoever waited there
+                with contextlib.suppress(RedriveError):
+                    self._committer.commit(_returns(part))
+
+    def _deliver(self, futures: list[asyncio.Future[Any]], results: list[Any], error: RedriveError | None) -> None:
+        """In the loop: hand each caller its result."""
+        abandoned: list[Any] = []
+        for future, result in zip(futures, results, strict=True):
+            if future.done():
+                abandoned.append(result)
+            elif error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+        self.give_back(abandoned)
 
 
 def _returns(results: list[Any]) -> list[Call]:

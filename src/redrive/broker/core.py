@@ -17,8 +17,8 @@ from redrive.broker.lifecycle import LifecycleThread
 from redrive.broker.notify import Notify
 from redrive.errors import Closed
 from redrive.model.failure import Failure
-from redrive.model.item import NO_OVERRIDES, Counters, Overrides
-from redrive.model.judge import Dead, Ending, Verdict, dead, judge
+from redrive.model.item import NO_OVERRIDES, Counters, Overrides, Receipt
+from redrive.model.judge import Dead, Ending, Verdict, check_brought, dead, judge
 from redrive.model.limits import check_label
 from redrive.model.queue import Queue
 from redrive.model.retry import DelayFunction
@@ -61,10 +61,11 @@ class Core:
         self.committer.revive_after_fork()
         return self.store.read(query)
 
-    def put_within(self, connection: Any, put: Put) -> Any:
+    def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         """Put inside a transaction of the caller's."""
         if self._closed:
             raise Closed
+        self.committer.revive_after_fork()
         return self.store.put_within(connection, put)
 
     def actor(self, actor: str | None) -> str:
@@ -111,9 +112,12 @@ class Core:
 
     def routed(self, queue: Queue, verdict: Verdict | None, failure: Failure | None) -> Verdict | None:
         """A verdict that the program brought; a death that names no queue goes where the queue's dead go."""
-        if isinstance(verdict, Dead) and verdict.to is None and not verdict.drop:
-            return dead(queue.settings, verdict.reason, failure)
-        return verdict
+        if verdict is None:
+            return None
+        brought = check_brought(verdict)
+        if isinstance(brought, Dead) and brought.to is None and not brought.drop:
+            return dead(queue.settings, brought.reason, failure)
+        return brought
 
     def close(self) -> None:
         """Finish what was accepted, wake whoever waits, release the store."""

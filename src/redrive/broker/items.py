@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker.flow import Await, Flow, Pass, Send, accepted, ask
 from redrive.broker.lifecycle import sweep
 from redrive.clock import Instant
-from redrive.errors import InvalidDuration, InvalidInput, InvalidSetting
+from redrive.errors import InvalidDuration, InvalidInput, InvalidSetting, RedriveError
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.ids import ItemId, Token, parse_id, parse_token
 from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides
@@ -51,30 +52,49 @@ def new_item(
     idempotency_key: the same key again puts nothing, for the queue's idempotency_timeout.
     held_by: keep it from being leased until `unhold`. max_attempts, max_losses, retry_attempts: instead of the queue's.
     """
+    if content_type is not None:
+        check_label("content_type", content_type)
     payload, content_type = encode_payload(value, content_type, MAX_STORABLE_BYTES)
+    check_priority(priority)
+    timeout = None if expire_timeout is None else parse_duration(expire_timeout, "expire_timeout")
+    if (delay, enqueue_at, headers, idempotency_key, held_by, max_attempts, max_losses, retry_attempts) == _NO_OPTIONS:
+        return NewItem(payload, content_type, None, priority, 0, None, timeout, plain=True)
     if enqueue_at is not None and delay:
         raise InvalidInput("an item has a delay or an enqueue_at, not both")
-    overrides = NO_OVERRIDES
-    if not (max_attempts is max_losses is retry_attempts is None):
-        overrides = _overrides(max_attempts, max_losses, retry_attempts)
     return NewItem(
         payload,
         content_type,
         check_headers(headers) if headers else None,
-        check_priority(priority),
+        priority,
         parse_duration(delay, "delay") if delay != 0 else 0,
         None if enqueue_at is None else _instant("enqueue_at", enqueue_at),
-        None if expire_timeout is None else parse_duration(expire_timeout, "expire_timeout"),
+        timeout,
         None if idempotency_key is None else check_label("idempotency key", idempotency_key),
         None if held_by is None else check_label("held_by", held_by),
-        overrides,
+        _overrides(max_attempts, max_losses, retry_attempts),
     )
+
+
+_NO_OPTIONS = (0, None, None, None, None, None, None, None)
 
 
 def put_call(queue: str, values: Iterable[Any]) -> Put:
     """The call that puts values and new items."""
-    items = tuple(value if isinstance(value, NewItem) else new_item(value) for value in values)
-    return Put(check_name("queue", queue), items)
+    items = tuple([value if isinstance(value, NewItem) else new_item(value) for value in values])
+    return Put(queue_name(queue), items)
+
+
+def queue_name(name: str) -> str:
+    """The name, checked; those in use are checked once."""
+    try:
+        return _checked_queue_name(name)
+    except TypeError:  # not even hashable
+        return check_name("queue", name)
+
+
+@lru_cache(maxsize=4096)
+def _checked_queue_name(name: str) -> str:
+    return check_name("queue", name)
 
 
 def lease(
@@ -86,21 +106,25 @@ def lease(
     worker: str | None,
 ) -> Flow[list[Lease]]:
     """Lease, and wait for the first item where nothing is leasable."""
-    check_name("queue", queue)
-    if type(limit) is not int or not 1 <= limit <= MAX_BATCH:
-        raise InvalidSetting("limit", f"must be 1 to {MAX_BATCH:,}, not {limit!r:.40}")
+    queue_name(queue)
+    _whole("limit", limit, 1, MAX_BATCH)
     timeout = None if lease_timeout is None else _positive("lease_timeout", lease_timeout)
     worker = None if worker is None else check_label("worker", worker)
     until = core.clock.now() + parse_duration(wait, "wait") if wait else None
     swept = woken = False
     while True:
         ticket = core.notify.ticket(queue) if until is not None else 0
-        results = yield Send((LeaseItems(queue, limit, worker, timeout, swept),))
-        leased = accepted(results[0])
-        if leased.overdue and not swept:
-            yield from sweep(core, queue)
-            swept = True
-            continue
+        try:
+            results = yield Send((LeaseItems(queue, limit, worker, timeout, swept),))
+            leased = accepted(results[0])
+            if leased.overdue and not swept:
+                yield from sweep(core, queue)
+                swept = True
+                continue
+        except RedriveError:
+            if woken:
+                yield Pass(queue)
+            raise
         if leased.leases or until is None or core.clock.now() >= until:
             if woken and leased.leases:
                 yield Pass(queue)
@@ -131,6 +155,9 @@ def get(id: str) -> Flow[Item]:
 
 def audit(limit: int, before: int | None) -> Flow[tuple[AuditEntry, ...]]:
     """Read who changed what by hand."""
+    _whole("limit", limit, 1, MAX_BATCH)
+    if before is not None:
+        _whole("before", before, 0, 2**63 - 1)
     return ask(ListAudit(limit, before))
 
 
@@ -143,12 +170,19 @@ def token_of(lease: Lease | Token) -> Token:
 
 
 def _overrides(max_attempts: int | None, max_losses: int | None, retry_attempts: int | None) -> Overrides:
+    if max_attempts is max_losses is retry_attempts is None:
+        return NO_OVERRIDES
     for name, value in (("max_attempts", max_attempts), ("max_losses", max_losses), ("retry_attempts", retry_attempts)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31):
             raise InvalidSetting(name, f"must be a whole number of 0 or more, not {value!r:.40}")
     if max_attempts and retry_attempts and max_attempts < retry_attempts:
         raise InvalidSetting("max_attempts", f"{max_attempts} is lower than retry_attempts {retry_attempts}")
     return Overrides(max_attempts, max_losses, retry_attempts)
+
+
+def _whole(what: str, value: object, smallest: int, largest: int) -> None:
+    if type(value) is not int or not smallest <= value <= largest:
+        raise InvalidSetting(what, f"must be {smallest:,} to {largest:,}, not {value!r:.40}")
 
 
 def _positive(what: str, value: DurationInput) -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from redrive.broker.flow import Flow, Send, ask, run, send
 from redrive.clock import Instant
-from redrive.errors import RedriveError
+from redrive.errors import Closed, RedriveError
 from redrive.model.duration import MILLISECOND, SECOND
 from redrive.model.item import Settled
 from redrive.model.judge import Ending, count
@@ -116,9 +116,9 @@ class LifecycleThread:
                 due = run(self._core, ask(NextDue()))
                 if due is not None:
                     next_at = max(min(next_at, due), Instant(now + SHORTEST_PAUSE))
+            except Closed:
+                return
             except RedriveError as error:
-                if self._closed:
-                    return
                 _log.warning("lifecycle step failed and will be repeated: %s", error)
             except Exception:
                 _log.exception("lifecycle step failed and will be repeated")

@@ -54,6 +54,7 @@ class Notify:
     def _reset(self) -> None:
         self._mutex = threading.Lock()
         self._tickets: defaultdict[str, int] = defaultdict(int)
+        self._changes = 0
         self._waiters: dict[str, OrderedDict[int, _Waiter]] = {}
         self._ends: list[tuple[Instant, int, _Waiter]] = []
         self._dues: dict[str, Instant] = {}
@@ -66,7 +67,7 @@ class Notify:
 
     def ticket(self, queue: str) -> int:
         """Take this before looking into the queue; a wait with it ends at once if anything has arrived since."""
-        return self._tickets[queue]
+        return self._tickets[queue] + self._changes
 
     def announce(self, arrivals: Mapping[str, int]) -> None:
         """Items arrived: wake as many waiters, and at least one, who learns when the next item falls due."""
@@ -91,7 +92,11 @@ class Notify:
         waiter = self._enter(step, None)
         if waiter is None:
             return True
-        waiter.lock.acquire()
+        try:
+            waiter.lock.acquire()
+        except BaseException:  # KeyboardInterrupt
+            self._leave(waiter)
+            raise
         return waiter.woken
 
     async def wait_async(self, step: Await) -> bool:
@@ -103,10 +108,7 @@ class Notify:
         try:
             await waiter.future
         except asyncio.CancelledError:
-            with self._mutex:
-                self._remove(waiter)
-            if waiter.woken:
-                self.pass_on(step.queue)
+            self._leave(waiter)
             raise
         return waiter.woken
 
@@ -123,7 +125,7 @@ class Notify:
 
     def _enter(self, step: Await, loop: asyncio.AbstractEventLoop | None) -> _Waiter | None:
         with self._mutex:
-            if self._closed or self._tickets[step.queue] != step.ticket:
+            if self._closed or self.ticket(step.queue) != step.ticket:
                 return None
             waiter = _Waiter(next(self._numbers), step, loop)
             self._waiters.setdefault(step.queue, OrderedDict())[waiter.number] = waiter
@@ -149,6 +151,13 @@ class Notify:
             del self._waiters[queue]
         return popped
 
+    def _leave(self, waiter: _Waiter) -> None:
+        """It no longer waits; a wake-up that it got already goes to the next."""
+        with self._mutex:
+            self._remove(waiter)
+        if waiter.woken:
+            self.pass_on(waiter.queue)
+
     def _remove(self, waiter: _Waiter) -> bool:
         waiting = self._waiters.get(waiter.queue)
         if waiting is None or waiting.pop(waiter.number, None) is None:
@@ -164,6 +173,7 @@ class Notify:
             with self._mutex:
                 woken = self._expire(now) + self._fall_due(now)
                 if changed:
+                    self._changes += 1  # also for whoever found nothing a moment ago and is about to wait
                     woken += [waiter for queue in list(self._waiters) for waiter in self._pop(queue, 1)]
                 until = self._next(now)
             _wake(woken)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker.flow import Flow, ask, send
-from redrive.errors import StoreFailed
+from redrive.errors import InvalidSetting, StoreFailed
 from redrive.model.limits import check_name
 from redrive.model.queue import Queue, QueueStats, settings_from
 from redrive.store import CreateQueue, DeleteQueue, GetQueue, GetStats, ListQueues, SetPaused, Stale, UpdateQueue
@@ -51,6 +51,8 @@ def list_all() -> Flow[tuple[Queue, ...]]:
 
 def delete(core: Core, name: str, confirm: int | None, actor: str | None) -> Flow[int]:
     """Remove a queue and what is in it."""
+    if confirm is not None and type(confirm) is not int:
+        raise InvalidSetting("confirm", f"must be the number of items you mean, not {confirm!r:.40}")
     removed: int = yield from send(DeleteQueue(check_name("queue", name), confirm, core.actor(actor)))
     core.forget(name)
     return removed

@@ -13,7 +13,14 @@ from redrive.broker.queues import get as get_queue
 from redrive.errors import StoreFailed
 from redrive.model.classify import Rule
 from redrive.model.duration import DurationInput, parse_duration
-from redrive.model.failure import MAX_TEXT_BYTES, Failure, clean_text, failure_from_exception, failure_from_fields
+from redrive.model.failure import (
+    MAX_TEXT_BYTES,
+    Failure,
+    clean_text,
+    cleaned,
+    failure_from_exception,
+    failure_from_fields,
+)
 from redrive.model.ids import Token
 from redrive.model.item import Counters, Lease, Receipt, Settled
 from redrive.model.judge import Ending, Verdict, count
@@ -63,7 +70,7 @@ def put_failed(
     queue = yield from get_queue(core, queue_name)
     failure = failure_of(error, queue.settings.error_rules, None)
     judged = core.routed(queue, verdict, failure) or core.judge(queue, Ending.FAILED, counters, failure=failure)
-    born = msgspec.structs.replace(item, failure=failure, verdict=judged)
+    born = msgspec.structs.replace(item, failure=failure, verdict=judged, plain=False)
     receipts: tuple[Receipt, ...] = yield from send(Put(queue.name, (born,)))
     return receipts[0]
 
@@ -71,7 +78,7 @@ def put_failed(
 def failure_of(error: BaseException | Failure | str, rules: tuple[Rule, ...], worker: str | None) -> Failure:
     """What went wrong, from whatever the program has at hand."""
     if isinstance(error, Failure):
-        return error
+        return cleaned(error)
     if isinstance(error, BaseException):
         return failure_from_exception(error, worker=worker, rules=rules)
     return failure_from_fields("Error", error, worker=worker, rules=rules)

@@ -125,6 +125,21 @@ def failure_from_fields(
     )
 
 
+def cleaned(failure: Failure) -> Failure:
+    """A failure that a program made itself, as every store can hold it."""
+    made = failure_from_fields(
+        failure.type,
+        failure.text,
+        failure.traceback,
+        bases=failure.bases,
+        error_class=failure.error_class,
+        worker=failure.worker,
+        final=failure.final,
+    )
+    given = clean_text(failure.fingerprint, MAX_TYPE_BYTES)
+    return msgspec.structs.replace(made, fingerprint=given) if given else made
+
+
 def clean_text(text: str, limit: int) -> str:
     """The text as every store, terminal and log can hold it, in at most `limit` bytes: long ones lose their middle."""
     size = len(text)

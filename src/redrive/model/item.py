@@ -56,7 +56,7 @@ class DeadReason(StrEnum):
     """It failed `retry.attempts` times."""
 
 
-class Counters(msgspec.Struct, frozen=True):
+class Counters(msgspec.Struct, frozen=True, gc=False):
     """What the judge counts.
 
     All but `deliveries` and `redrives` start anew when a person retries or redrives the item.
@@ -184,7 +184,7 @@ class Item(msgspec.Struct, frozen=True):
         return next((entry.failure for entry in reversed(self.history) if entry.failure), None)
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """The right of one worker to one item until a deadline. The token proves it.
 
     The counters include this delivery and stay as they are for as long as the token is valid.
@@ -221,7 +221,7 @@ class Lease(msgspec.Struct, frozen=True):
         return Counters(self.deliveries, self.attempts, self.failures, self.losses, self.redrives)
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """What `put` returns once the item is on disk."""
 
     id: ItemId
@@ -229,7 +229,7 @@ class Receipt(msgspec.Struct, frozen=True):
     """The idempotency key was known: this is the item that was put first."""
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """How an item stands after a delivery ended or a person changed it."""
 
     id: ItemId

@@ -12,8 +12,10 @@ from enum import StrEnum
 import msgspec
 
 from redrive.errors import InvalidInput, InvalidSetting
+from redrive.model.duration import MAX_DURATION
 from redrive.model.failure import Failure
 from redrive.model.item import NO_OVERRIDES, Counters, DeadReason, Overrides, Status
+from redrive.model.limits import check_name
 from redrive.model.queue import OnDead, QueueSettings
 from redrive.model.retry import DelayFunction, Schedule, delay_before, rule_for
 
@@ -116,6 +118,25 @@ def dead(settings: QueueSettings, reason: DeadReason, failure: Failure | None = 
     """The verdict that sends an item where the queue's dead go."""
     to = settings.dead_queue_for(failure)
     return Dead(reason, to, drop=to is None and settings.on_dead is OnDead.DROP)
+
+
+def check_brought(verdict: object) -> Verdict:
+    """The verdict itself, if it is one that a program may bring. Nothing but its type was promised until here."""
+    match verdict:
+        case Again(delay, status):
+            if delay.__class__ is not int or not 0 <= delay <= MAX_DURATION:
+                raise InvalidInput(f"a verdict has a delay from 0 microseconds to 100 years, not {delay!r:.40}")
+            if status is not Status.PENDING and status is not Status.FAILED:
+                raise InvalidInput(f"an item that is tried again is pending or failed, not {status!r:.40}")
+            return verdict
+        case Dead(reason, to):
+            if not isinstance(reason, DeadReason):
+                raise InvalidInput(f"{reason!r:.40} is not a reason of death; there are {', '.join(DeadReason)}")
+            if to is not None:
+                check_name("queue", to)
+            return verdict
+        case _:
+            raise InvalidInput(f"a verdict is Again(…) or Dead(…), not {verdict!r:.40}")
 
 
 def _cause_of_death(

@@ -77,6 +77,8 @@ def check_headers(headers: Mapping[str, str], limit: int = MAX_HEADERS_BYTES) ->
     """A copy of the headers, if they are text without NUL and lone surrogates and within the limit (names included)."""
     if not headers:
         return {}
+    if not isinstance(headers, Mapping):
+        raise InvalidName("headers", headers, "must be a table of names and texts")
     size = 0
     for name, value in headers.items():
         if problem := _header_problem(name, value):

@@ -131,6 +131,11 @@ def settings_from(values: Mapping[str, Any], base: QueueSettings | None = None) 
         raise InvalidSetting(unknown[0], f"is not a setting of a queue; there are {known}")
     changes = {name: _checked(name, value) for name, value in values.items()}
     settings = msgspec.structs.replace(base or QueueSettings(), **changes)
+    for name in changes:
+        try:
+            msgspec.json.encode(getattr(settings, name))
+        except UnicodeEncodeError:
+            raise InvalidSetting(name, "has a lone surrogate, which UTF-8 cannot hold") from None
     if settings.max_attempts and settings.max_attempts < settings.retry.attempts:
         raise InvalidSetting(
             "max_attempts",
@@ -186,7 +191,7 @@ def _count(name: str, value: Any, smallest: int) -> int:
 
 
 def _names(name: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not all(isinstance(entry, str) and entry for entry in value):
+    if not isinstance(value, list | tuple | set | frozenset) or not all(isinstance(n, str) and n for n in value):
         raise InvalidSetting(name, "must be a list of error types (such as 'myapp.BadRequest') and classes")
     return tuple(value)
 
@@ -194,7 +199,7 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
 def _convert(name: str, value: Any, type_: Any) -> Any:
     try:
         return msgspec.convert(value, type_)
-    except (msgspec.ValidationError, TypeError) as error:
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise InvalidSetting(name, f"cannot be used: {error}") from None
 
 

@@ -44,7 +44,7 @@ _QUEUES = """
     WHERE namespace = ?"""
 _QUEUE = f"{_QUEUES} AND name = ?"
 _decode_settings = msgspec.json.Decoder(QueueSettings).decode
-_random = random.SystemRandom()
+_random = random.Random()
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -52,20 +52,26 @@ class QueueRow(msgspec.Struct, frozen=True):
 
     key: int
     queue: Queue
-
-    @property
-    def settings(self) -> QueueSettings:
-        return self.queue.settings
+    settings: QueueSettings
+    joins_below: int
+    """Plain items of at most so many bytes need no check of their own; -1 where max_size is to be kept."""
 
 
 def queue_rows(connection: apsw.Connection, namespace: str, name: str | None = None) -> list[QueueRow]:
     """The queues of a namespace; only the one of that name if it is given."""
     return [
-        QueueRow(key, Queue(found, _decode_settings(settings), version, bool(paused), created_at, bool(is_dead_queue)))
+        _queue_row(
+            key, Queue(found, _decode_settings(settings), version, bool(paused), created_at, bool(is_dead_queue))
+        )
         for key, found, settings, version, paused, created_at, is_dead_queue in connection.execute(
             _QUEUE if name is not None else _QUEUES, (namespace,) if name is None else (namespace, name)
         )
     ]
+
+
+def _queue_row(key: int, queue: Queue) -> QueueRow:
+    settings = queue.settings
+    return QueueRow(key, queue, settings, settings.max_payload_size if settings.max_size is None else -1)
 
 
 class Numbers:
@@ -160,14 +166,19 @@ class Batch:
 
     def write_tallies(self) -> None:
         """Write the counts, one row for each queue that changed."""
-        rows = [(queue, *counts) for queue, counts in self.tallies.items() if any(counts)]
-        if rows:
-            self.connection.executemany(_TALLY, rows)
+        for queue, counts in self.tallies.items():
+            if any(counts):
+                self.execute(_TALLY, (queue, *counts))
 
 
 def draw_salt() -> int:
-    """A salt that nobody else draws."""
+    """A salt that hardly anybody else draws. It need not be secret: tokens are."""
     return _random.getrandbits(SALT_BITS)
+
+
+def draw_anew() -> None:
+    """Begin another row of salts: a forked child must not draw those of its parent."""
+    _random.seed()
 
 
 def integers(values: Iterable[int]) -> Any:

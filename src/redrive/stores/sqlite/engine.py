@@ -10,8 +10,10 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 
@@ -20,7 +22,6 @@ from redrive.errors import (
     EngineUnsupported,
     NotAStore,
     OutcomeUnknown,
-    RedriveError,
     StoreFailed,
     StoreReadOnly,
     StoreUnavailable,
@@ -45,17 +46,25 @@ COURTESY_SECONDS = 0.0001
 """How long a writer steps back after its turn while other processes write, so that they get theirs."""
 
 _kept_for_the_parent: list[object] = []
-"""Connections that a forked child inherited. Closing them would disturb the parent."""
+"""Connections that a forked child inherited in the middle of a transaction. Closing them would disturb the parent."""
+
+_T = TypeVar("_T")
 
 
 class Engine:
-    """Connections to one file. `write` is for one thread at a time; `read` for any."""
+    """Connections to one file. `transact` is for one thread at a time; `reading` for any.
+
+    A fork waits until no thread is inside SQLite, and the child closes what it inherited at once. SQLite remembers
+    per process which locks it holds on a file: connections that a child opened beside inherited ones would hold none,
+    and the parent, closing its own, would delete the log that the child writes to.
+    """
 
     def __init__(self, path: Path, *, relaxed: bool) -> None:
         self.path = path
         self.name = str(path)
         self.relaxed = relaxed
-        self.busy = False
+        self.alone = False
+        """Whether nobody else has committed since the transaction before."""
         _check_engine()
         with self.translated():
             if path.is_dir():
@@ -65,15 +74,21 @@ class Engine:
             self._open()
 
     def _open(self) -> None:
+        self._writing = threading.Lock()
         self._reading = threading.Lock()
+        self._paused: list[threading.Lock] = []
         self._checkpointer: _Checkpointer | None = None
+        self._reader: apsw.Connection | None = None
         self._turn = self._open_lock()
+        self._last_version = -1
+        self._take_turn()
         try:
             self.writer = self._connect()
-            self._reader: apsw.Connection | None = None
         except BaseException:
             self._close_lock()
             raise
+        self._end_turn()
+        _open_engines.add(self)
 
     def _connect(self) -> apsw.Connection:
         connection = apsw.Connection(self.name)
@@ -82,8 +97,7 @@ class Engine:
             connection.close()
             raise StoreReadOnly(self.name)
         connection.pragma("page_size", PAGE_BYTES)
-        with self._taking_turns():
-            mode = connection.pragma("journal_mode", "wal")
+        mode = connection.pragma("journal_mode", "wal")
         if mode != "wal":
             connection.close()
             raise StoreUnavailable(self.name, "its file system does not support the WAL mode; use a local disk")
@@ -95,27 +109,34 @@ class Engine:
         connection.set_wal_hook(self._log_grew)
         return connection
 
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[apsw.Connection]:
-        """A write transaction, durable when the block has ended; rolled back if it raises."""
+    def transact(self, work: Callable[[apsw.Connection], _T]) -> _T:
+        """Do the work in a write transaction, which is durable when this returns; rolled back if it raises."""
         connection = self.writer
-        with self.translated(), self._taking_turns():
-            connection.execute("BEGIN IMMEDIATE")
+        execute = connection.execute
+        with self._writing:
+            self._take_turn()
             try:
-                yield connection
-            except BaseException:
+                execute("BEGIN IMMEDIATE")
+                self.alone = connection.data_version() == self._last_version
+                result = work(connection)
+                self._commit(execute)
+                self._last_version = connection.data_version()
+            except BaseException as error:
                 self._roll_back()
-                raise
-            try:
-                connection.execute("COMMIT")
-            except apsw.IOError as error:
-                self._roll_back()
-                raise OutcomeUnknown(self.name, str(error)) from error
-            except BaseException:
-                self._roll_back()
-                raise
-        if self.busy:
+                if (translated := self.translate(error)) is error:
+                    raise
+                raise translated from error
+            finally:
+                self._end_turn()
+        if not self.alone:
             time.sleep(COURTESY_SECONDS)
+        return result
+
+    def _commit(self, execute: Callable[[str], object]) -> None:
+        try:
+            execute("COMMIT")
+        except apsw.IOError as error:
+            raise OutcomeUnknown(self.name, str(error)) from error
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
@@ -131,20 +152,50 @@ class Engine:
                     self._reader.execute("ROLLBACK")
 
     def data_version(self) -> int:
-        """A number that changes when another connection has committed. For whoever holds the reader, any thread."""
+        """A number that changes when a connection other than the reader has committed."""
         with self.translated(), self._reading:
             if self._reader is None:
                 self._reader = self._connect()
-            return self._reader.data_version()
+            return data_version(self._reader)
 
     def reopen(self) -> None:
         """In a forked child: connections and the turn of its own. SQLite's random numbers must differ as well."""
-        _kept_for_the_parent.append((self.writer, self._reader, self._checkpointer, self._turn))
         apsw.randomness(0)
-        self._open()
+        with self.translated():
+            self._open()
+
+    def pause(self) -> None:
+        """Before a fork: wait until no thread is inside SQLite, and let none in."""
+        locks = [self._writing, self._reading]
+        if self._checkpointer is not None:
+            locks.append(self._checkpointer.working)
+        self._paused = [lock for lock in locks if lock.acquire(timeout=BUSY_TIMEOUT_MS / 1000)]
+
+    def resume(self) -> None:
+        """After a fork, in the parent."""
+        for lock in self._paused:
+            lock.release()
+
+    def leave_to_the_parent(self) -> None:
+        """After a fork, in the child: let go of what was inherited. `reopen` opens anew."""
+        checkpointer, self._checkpointer = self._checkpointer, None
+        connections = [self.writer, self._reader, checkpointer and checkpointer.connection]
+        if len(self._paused) == (2 if checkpointer is None else 3):
+            for connection in connections:
+                if connection is not None:
+                    connection.close()
+        else:
+            _kept_for_the_parent.extend(connections)
+        # The parent's turn must not outlive the parent because a child has the file open.
+        self._close_lock()
+        if checkpointer is not None and checkpointer.turn is not None:
+            os.close(checkpointer.turn)
+        self._reader = None
+        self._writing, self._reading = threading.Lock(), threading.Lock()
 
     def close(self) -> None:
         """Release the file. The last connection to close copies the log back."""
+        _open_engines.discard(self)
         if self._checkpointer is not None:
             self._checkpointer.close()
         with self._reading:
@@ -159,24 +210,28 @@ class Engine:
         """SQLite's errors as ours."""
         try:
             yield
-        except RedriveError:
-            raise
-        except (apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError) as error:
-            raise StoreReadOnly(self.name) from error
-        except apsw.FullError as error:
-            raise DiskFull(self.name) from error
-        except apsw.NotADBError as error:
-            raise NotAStore(self.name, "it is not a SQLite database") from error
-        except apsw.CorruptError as error:
-            raise NotAStore(self.name, f"it is damaged ({error}); restore a backup") from error
-        except apsw.CantOpenError as error:
-            raise StoreUnavailable(
-                self.name, "the file cannot be opened; check the path and its permissions"
-            ) from error
-        except (apsw.BusyError, apsw.LockedError) as error:
-            raise StoreUnavailable(self.name, "another program holds its lock; close its transaction") from error
         except (apsw.Error, OSError) as error:
-            raise StoreFailed(self.name, f"{type(error).__name__}: {error}") from error
+            raise self.translate(error) from error
+
+    def translate(self, error: BaseException) -> BaseException:
+        """SQLite's error as ours; any other as it is."""
+        match error:
+            case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
+                return StoreReadOnly(self.name)
+            case apsw.FullError():
+                return DiskFull(self.name)
+            case apsw.NotADBError():
+                return NotAStore(self.name, "it is not a SQLite database")
+            case apsw.CorruptError():
+                return NotAStore(self.name, f"it is damaged ({error}); restore a backup")
+            case apsw.CantOpenError():
+                return StoreUnavailable(self.name, "the file cannot be opened; check the path and its permissions")
+            case apsw.BusyError() | apsw.LockedError():
+                return StoreUnavailable(self.name, "another program holds its lock; close its transaction")
+            case apsw.Error() | OSError():
+                return StoreFailed(self.name, f"{type(error).__name__}: {error}")
+            case _:
+                return error
 
     def _roll_back(self) -> None:
         if self.writer.in_transaction:
@@ -200,15 +255,12 @@ class Engine:
             os.close(self._turn)
             self._turn = None
 
-    @contextlib.contextmanager
-    def _taking_turns(self) -> Iterator[None]:
-        if self._turn is None:
-            yield
-            return
-        fcntl.flock(self._turn, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
+    def _take_turn(self) -> None:
+        if self._turn is not None:
+            fcntl.flock(self._turn, fcntl.LOCK_EX)
+
+    def _end_turn(self) -> None:
+        if self._turn is not None:
             fcntl.flock(self._turn, fcntl.LOCK_UN)
 
     def _log_grew(self, connection: apsw.Connection, schema: str, pages: int) -> int:
@@ -228,6 +280,9 @@ class _Checkpointer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.bell = threading.Event()
+        self.working = threading.Lock()
+        self.connection: apsw.Connection | None = None
+        self.turn = engine._open_lock()
         self._closed = False
         self._thread = threading.Thread(target=self._loop, name="redrive-checkpoint", daemon=True)
         self._thread.start()
@@ -244,28 +299,35 @@ class _Checkpointer:
         return connection
 
     def _loop(self) -> None:
-        connection: apsw.Connection | None = None
-        turn = self._engine._open_lock()
         while True:
             self.bell.wait()
             self.bell.clear()
             if self._closed:
                 break
             # A failure here loses nothing: the log grows, and the next commit rings again.
-            with contextlib.suppress(apsw.Error, OSError):
-                connection = connection or self._connect()
-                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                if turn is not None:
-                    fcntl.flock(turn, fcntl.LOCK_EX)
-                try:
-                    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                finally:
-                    if turn is not None:
-                        fcntl.flock(turn, fcntl.LOCK_UN)
-        if connection is not None:
-            connection.close()
-        if turn is not None:
-            os.close(turn)
+            with self.working, contextlib.suppress(apsw.Error, OSError):
+                self._checkpoint()
+        if self.connection is not None:
+            self.connection.close()
+        if self.turn is not None:
+            os.close(self.turn)
+
+    def _checkpoint(self) -> None:
+        connection = self.connection = self.connection or self._connect()
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        if self.turn is not None:
+            fcntl.flock(self.turn, fcntl.LOCK_EX)
+        try:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        finally:
+            if self.turn is not None:
+                fcntl.flock(self.turn, fcntl.LOCK_UN)
+
+
+def data_version(connection: apsw.Connection) -> int:
+    """A number that changes when another connection has committed, as of now; not with this one's own commits."""
+    version: int = connection.execute("PRAGMA data_version").get
+    return version
 
 
 def _check_engine() -> None:
@@ -275,3 +337,29 @@ def _check_engine() -> None:
         raise EngineUnsupported(
             "SQLite", apsw.sqlite_lib_version(), f"it can lose committed data; {needed} or newer is needed"
         )
+
+
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_forking = threading.Lock()
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    for engine in tuple(_open_engines):
+        engine.pause()
+
+
+def _after_fork_in_parent() -> None:
+    for engine in tuple(_open_engines):
+        engine.resume()
+    _forking.release()
+
+
+def _after_fork_in_child() -> None:
+    for engine in tuple(_open_engines):
+        engine.leave_to_the_parent()
+    _forking.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

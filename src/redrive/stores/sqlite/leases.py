@@ -33,8 +33,9 @@ _LEASE = f"""
 _TAKE = f"""
     DELETE FROM redrive_ready
     WHERE queue = ?1 AND (rank, ready_at, seq) <= (?2, ?3, ?4) AND {_FRESH.format(now="?5")}"""
-_OVERDUE = """
-    SELECT EXISTS (SELECT 1 FROM redrive_lease WHERE queue = ?1 AND deadline <= ?2)
+_TIMES = """
+    SELECT EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2),
+        EXISTS (SELECT 1 FROM redrive_lease WHERE queue = ?1 AND deadline <= ?2)
         OR EXISTS (SELECT 1 FROM redrive_ready WHERE queue = ?1 AND expire_at <= ?2)
         OR EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = ?1 AND expire_at <= ?2)"""
 _DUE = f"""
@@ -85,8 +86,10 @@ def promote(batch: Batch, row: QueueRow, limit: int) -> int:
 
 def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout: int | None, swept: bool) -> Leased:
     now = batch.now
-    promote(batch, row, STEP_LIMIT)
-    if not swept and batch.execute(_OVERDUE, (row.key, now)).get:
+    due, overdue = batch.execute(_TIMES, (row.key, now)).get
+    if due:
+        promote(batch, row, STEP_LIMIT)
+    if overdue and not swept:
         return Leased((), overdue=True)
     head = [] if row.queue.paused else batch.execute(_HEAD, (row.key, now, limit)).fetchall()
     if not head:
@@ -99,36 +102,36 @@ def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout:
     batch.tally(row.key, "active", len(head))
     if row.queue.name in batch.arrivals:
         batch.arrivals[row.queue.name] = max(0, batch.arrivals[row.queue.name] - len(head))
-    return Leased([_lease_of(entry, tokens[entry[3]], row.queue.name, now, deadline, worker) for entry in head])
-
-
-def _lease_of(
-    entry: tuple[Any, ...], key: int, queue: str, now: Instant, deadline: Instant, worker: str | None
-) -> Lease:
-    (rank, _, _, n, tail, payload, content_type, headers, put_at, deliveries, attempts, failures, losses) = entry[:13]
-    redrives, first_leased_at, expire_at, overrides = entry[13:]
-    id = f"{tail:016x}{n:016x}"
-    return Lease(
-        ItemId(id),
-        Token(f"{id}{key:016x}"),
-        queue,
-        payload,
-        content_type or JSON,
-        NO_HEADERS if headers is None else msgspec.json.decode(headers),
-        MAX_PRIORITY - rank,
-        put_at,
-        deliveries,
-        attempts,
-        failures,
-        losses,
-        redrives,
-        now,
-        deadline,
-        now if first_leased_at is None else first_leased_at,
-        expire_at,
-        NO_OVERRIDES if overrides is None else msgspec.json.decode(overrides, type=Overrides),
-        worker,
-    )
+    leases: list[Lease] = []
+    queue = row.queue.name
+    for (
+        rank, _, _, n, tail, payload, content_type, headers, put_at, deliveries, attempts, failures, losses, redrives,
+        first_leased_at, expire_at, overrides,
+    ) in head:  # fmt: skip
+        id = f"{tail:016x}{n:016x}"
+        lease = Lease(
+            ItemId(id),
+            Token(f"{id}{tokens[n]:016x}"),
+            queue,
+            payload,
+            content_type or JSON,
+            NO_HEADERS if headers is None else msgspec.json.decode(headers),
+            MAX_PRIORITY - rank,
+            put_at,
+            deliveries,
+            attempts,
+            failures,
+            losses,
+            redrives,
+            now,
+            deadline,
+            now if first_leased_at is None else first_leased_at,
+            expire_at,
+            NO_OVERRIDES if overrides is None else msgspec.json.decode(overrides, type=Overrides),
+            worker,
+        )
+        leases.append(lease)
+    return Leased(leases)
 
 
 NO_HEADERS: dict[str, str] = {}

@@ -26,7 +26,14 @@ _PLAIN_ITEMS = f"""
     INSERT INTO redrive_item (n, tail, queue, put_at, priority, content_type, expire_timeout, payload)
     SELECT ?1 + rowid, (?2 + rowid * {SALT_STEP} & {SALT_MASK}) << {PARTITION_BITS}, ?3, ?4, ?5, ?6, ?7, value
     FROM carray(?8)"""
+_PLAIN_ITEM = """
+    INSERT INTO redrive_item (n, tail, queue, put_at, priority, content_type, expire_timeout, payload)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 _PLAIN_READY = """
+    INSERT INTO redrive_ready (queue, n, rank, ready_at, seq, expire_at,
+        deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths)
+    VALUES (?1, ?2, ?3, ?4, ?2, ?5, 0, 0, 0, 0, 0, NULL, 0, 0)"""
+_PLAIN_READIES = """
     INSERT INTO redrive_ready (queue, n, rank, ready_at, seq, expire_at,
         deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths)
     SELECT ?1, value, ?2, ?3, value, ?4, 0, 0, 0, 0, 0, NULL, 0, 0 FROM carray(?5)"""
@@ -67,13 +74,27 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
     """Carry out put calls, each for itself. Plain items of a queue go in together."""
     results: list[Any] = []
     groups: _Groups = {}
+    by_name = batch.by_name
     for call in calls:
+        row = by_name.get(call.queue)
+        item = call.items[0] if len(call.items) == 1 else None
+        if row is not None and item is not None and item.plain and len(item.payload) <= row.joins_below:
+            # By far the most puts: one plain item, nothing to check but its size.
+            receipts: list[Any] = [None]
+            group = (row.key, item.content_type, item.priority, item.expire_timeout)
+            if group not in groups:
+                groups[group] = ([], [])
+            payloads, owners = groups[group]
+            payloads.append(item.payload)
+            owners.append((receipts, 0))
+            results.append(receipts)
+            continue
         try:
             results.append(_write(batch, _check(batch, call), groups))
         except RedriveError as refusal:
             results.append(refusal)
     _write_groups(batch, groups)
-    return [tuple(result) if isinstance(result, list) else result for result in results]
+    return [tuple(result) if result.__class__ is list else result for result in results]
 
 
 def put_together(batch: Batch, calls: Sequence[Put], leaving: int | None = None) -> list[tuple[Receipt, ...]]:
@@ -111,7 +132,7 @@ def _check(batch: Batch, call: Put, leaving: int | None = None) -> _Checked:
     for position, item in enumerate(call.items):
         if len(item.payload) > largest:
             raise PayloadTooLarge("payload", len(item.payload), largest, "max_payload_size")
-        (plain if _is_plain(item) else odd).append(position)
+        (plain if item.plain else odd).append(position)
         if item.verdict is not None:
             verdicts.check(batch, row, Ending.FAILED, item.verdict)
     known = _known(batch, row, call.items, odd) if odd else {}
@@ -148,19 +169,6 @@ def _write(batch: Batch, put: _Checked, groups: _Groups) -> list[Receipt]:
             receipts[position] = Receipt(id)
             written.update({key: id for key in (item.source_id, item.idempotency_key) if key is not None})
     return receipts
-
-
-def _is_plain(item: NewItem) -> bool:
-    return (
-        item.headers is None
-        and item.delay == 0
-        and item.idempotency_key is None
-        and item.enqueue_at is None
-        and item.held_by is None
-        and item.overrides is NO_OVERRIDES
-        and item.source_id is None
-        and item.failure is None
-    )
 
 
 def _known(batch: Batch, row: QueueRow, items: Sequence[NewItem], odd: Sequence[int]) -> dict[int, ItemId | None]:
@@ -215,12 +223,18 @@ def _write_plain(
     count, now = len(payloads), batch.now
     first, salt = batch.draw(count), draw_salt()
     stored_type = None if content_type == JSON else content_type
-    values = apsw.carray(tuple(payloads))
-    item_row = (first - 1, salt, row.key, now, priority, stored_type, expire_timeout, values)
-    batch.execute(_PLAIN_ITEMS, item_row)
     expire_at = _expire_at(batch, row, expire_timeout)
-    numbers = integers(range(first, first + count))
-    batch.execute(_PLAIN_READY, (row.key, MAX_PRIORITY - priority, now, expire_at, numbers))
+    rank = MAX_PRIORITY - priority
+    if count == 1:
+        tail = ((salt + SALT_STEP) & SALT_MASK) << PARTITION_BITS
+        batch.execute(_PLAIN_ITEM, (first, tail, row.key, now, priority, stored_type, expire_timeout, payloads[0]))
+        batch.execute(_PLAIN_READY, (row.key, first, rank, now, expire_at))
+    else:
+        values = apsw.carray(tuple(payloads))
+        shared = (first - 1, salt, row.key, now, priority, stored_type, expire_timeout)
+        batch.execute(_PLAIN_ITEMS, (*shared, values))
+        numbers = integers(range(first, first + count))
+        batch.execute(_PLAIN_READIES, (row.key, rank, now, expire_at, numbers))
     batch.tally(row.key, "pending", count)
     batch.tally(row.key, "put_total", count)
     batch.arrivals[row.queue.name] += count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from redrive.store import (
     UpdateQueue,
 )
 from redrive.stores.sqlite import schema
-from redrive.stores.sqlite.batch import Batch, Numbers, QueueRow, queue_rows
+from redrive.stores.sqlite.batch import Batch, Numbers, QueueRow, draw_anew, queue_rows
 from redrive.stores.sqlite.changes import change, hold, unhold
 from redrive.stores.sqlite.engine import Engine
 from redrive.stores.sqlite.leases import lease_all
@@ -45,7 +45,11 @@ from redrive.stores.sqlite.queues import change_queue
 from redrive.stores.sqlite.settles import settle_all
 from redrive.stores.sqlite.upkeep import clean, expire, promote_all
 
-Handler = Callable[[Batch, Sequence[Any]], Iterable[Any]]
+_LARGEST = """
+    SELECT max(
+        coalesce((SELECT max(n) FROM redrive_item), 0), coalesce((SELECT max(key) + 1 FROM redrive_history), 0))"""
+
+Handler = Callable[[Batch, Sequence[Any]], list[Any]]
 
 
 class SQLiteStore:
@@ -71,25 +75,7 @@ class SQLiteStore:
         self._open(Engine(self._path, relaxed=relaxed))
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
-        with self._engine.transaction() as connection:
-            self._catch_up(connection)
-            batch = self._batch(connection, self.clock.now() if now is None else now)
-            results: list[Any] = [None] * len(calls)
-            kinds: dict[int, list[int]] = {}
-            for index, call in enumerate(calls):
-                kinds.setdefault(_KIND[call.__class__], []).append(index)
-            for kind in sorted(kinds):
-                members = kinds[kind]
-                if kind == 0:
-                    for index in members:
-                        results[index] = self._change_queue(batch, calls[index])
-                    continue
-                for index, result in zip(members, _HANDLERS[kind](batch, [calls[i] for i in members]), strict=True):
-                    results[index] = result
-            batch.write_tallies()
-            if batch.queues_changed:
-                self._forget_queues()
-        return Commit(results, batch.arrivals, batch.now)
+        return self._engine.transact(lambda connection: self._carry_out(connection, calls, now))
 
     def read(self, query: Query) -> Any:
         with self._engine.reading() as connection:
@@ -127,12 +113,43 @@ class SQLiteStore:
     def reopen(self) -> None:
         self._numbering = threading.Lock()
         self._engine.reopen()
+        draw_anew()
         self._forget()
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self._engine.close()
+
+    def _carry_out(self, connection: apsw.Connection, calls: Sequence[Call], now: Instant | None) -> Commit:
+        """Inside a transaction: all calls, kind by kind."""
+        self._catch_up(connection)
+        batch = self._batch(connection, self.clock.now() if now is None else now)
+        results: list[Any]
+        first = calls[0].__class__
+        if first in _UNIFORM and all(call.__class__ is first for call in calls):
+            results = _HANDLERS[_KIND[first]](batch, calls)
+        else:
+            results = self._carry_out_mixed(batch, calls)
+        batch.write_tallies()
+        if batch.queues_changed:
+            self._forget_queues()
+        return Commit(results, batch.arrivals, batch.now)
+
+    def _carry_out_mixed(self, batch: Batch, calls: Sequence[Call]) -> list[Any]:
+        results: list[Any] = [None] * len(calls)
+        kinds: dict[int, list[int]] = {}
+        for index, call in enumerate(calls):
+            kinds.setdefault(_KIND[call.__class__], []).append(index)
+        for kind in sorted(kinds):
+            members = kinds[kind]
+            if kind == 0:
+                for index in members:
+                    results[index] = self._change_queue(batch, calls[index])
+                continue
+            for index, result in zip(members, _HANDLERS[kind](batch, [calls[i] for i in members]), strict=True):
+                results[index] = result
+        return results
 
     def _open(self, engine: Engine) -> None:
         self._engine = engine
@@ -144,14 +161,13 @@ class SQLiteStore:
             if found > schema.NEWEST:
                 raise SchemaTooNew(self.name, found, schema.NEWEST)
             if found < schema.NEWEST:
-                with engine.transaction() as connection:
-                    schema.migrate(connection, self.clock.now())
+                engine.transact(lambda connection: schema.migrate(connection, self.clock.now()))
         except BaseException:
             self.close()
             raise
 
     def _forget(self) -> None:
-        self._seen = -1
+        self._current = False
         self._noticed = -1
         self._epoch = -1
         self._queues: dict[str, QueueRow] = {}
@@ -159,24 +175,23 @@ class SQLiteStore:
 
     def _forget_queues(self) -> None:
         """Read the queues again with the next transaction."""
-        self._epoch = self._seen = -1
+        self._epoch = -1
+        self._current = False
 
     def _batch(self, connection: apsw.Connection, now: Instant) -> Batch:
         return Batch(connection, now, self._queues, self._by_key, self._numbers, self.namespace, self.name)
 
     def _catch_up(self, connection: apsw.Connection) -> None:
         """Notice what others committed since: numbers they drew, queues they changed."""
-        version = connection.data_version()
-        self._engine.busy = version != self._seen and self._seen != -1
-        if version == self._seen:
+        if self._engine.alone and self._current:
             return
-        self._seen = version
+        self._current = True
         with self._numbering:
             self._numbers.raise_to(_largest_number(connection))
         epoch = connection.execute("SELECT epoch FROM redrive_meta").get
         if epoch != self._epoch:
-            self._epoch = epoch
             self._load_queues(connection)
+            self._epoch = epoch
 
     def _load_queues(self, connection: apsw.Connection) -> None:
         self._queues = {row.queue.name: row for row in queue_rows(connection, self.namespace)}
@@ -188,26 +203,29 @@ class SQLiteStore:
             result = change_queue(batch, call)
         except RedriveError as refusal:
             return refusal
+        self._forget_queues()  # if this transaction is rolled back, what is loaded here must not stay
         self._load_queues(batch.connection)
-        self._forget_queues()  # if this transaction is rolled back, what was loaded here must not stay
         batch.by_name, batch.by_key = self._queues, self._by_key
         return result
 
 
 def _largest_number(connection: apsw.Connection) -> int:
-    largest: int | None = connection.execute("SELECT max(n) FROM redrive_item").get
-    return largest or 0
+    """The largest number that is an item's id or its place at the tail.
+
+    A place at the tail is drawn next to the key of a history row (see `verdicts.record`), before it or right after it.
+    """
+    largest: int = connection.execute(_LARGEST).get
+    return largest
 
 
 def _one_by_one(handlers: dict[type[Any], Callable[[Batch, Any], Any]]) -> Handler:
-    def handle(batch: Batch, calls: Sequence[Any]) -> Iterable[Any]:
-        for call in calls:
-            try:
-                yield handlers[call.__class__](batch, call)
-            except RedriveError as refusal:
-                yield refusal
+    def handle(batch: Batch, call: Any) -> Any:
+        try:
+            return handlers[call.__class__](batch, call)
+        except RedriveError as refusal:
+            return refusal
 
-    return handle
+    return lambda batch, calls: [handle(batch, call) for call in calls]
 
 
 _KIND: dict[type[Any], int] = {
@@ -236,3 +254,5 @@ _HANDLERS: dict[int, Handler] = {
     5: _one_by_one({Promote: promote_all, Expire: expire, Clean: clean}),
     6: lease_all,
 }
+_UNIFORM = frozenset({Put, Complete, LeaseItems})
+"""What batches often consist of: they need no sorting by kind."""

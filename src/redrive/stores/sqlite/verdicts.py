@@ -17,7 +17,7 @@ from redrive.stores.sqlite.places import Place, lay
 
 _log = logging.getLogger("redrive.store")
 
-_HISTORY = "INSERT INTO redrive_history (n, entry, data) VALUES (?, ?, ?)"
+_HISTORY = "INSERT INTO redrive_history (key, n, entry, data) VALUES (?, ?, ?, ?)"
 _FORGET_ENTRY = "DELETE FROM redrive_history WHERE n = ? AND entry = ?"
 _DEATH = "INSERT INTO redrive_death (n, data) VALUES (?, ?)"
 _LETTER = "INSERT OR REPLACE INTO redrive_letter (n, queue, died_at) VALUES (?, ?, ?)"
@@ -56,9 +56,12 @@ def carry_out(batch: Batch, place: Place, verdict: Verdict) -> Settled:
 
 
 def record(batch: Batch, place: Place, entry: HistoryEntry) -> None:
-    """Write a row of an item's history; of many, the first 5 and the last 45 are kept."""
+    """Write a row of an item's history; of many, the first 5 and the last 45 are kept.
+
+    Its key is drawn like the places at the tail, so that other processes can tell from it which numbers are taken.
+    """
     place.entries += 1
-    batch.execute(_HISTORY, (place.n, place.entries, msgspec.json.encode(entry)))
+    batch.execute(_HISTORY, (batch.draw(), place.n, place.entries, msgspec.json.encode(entry)))
     faded = place.entries - HISTORY_LAST
     if faded > HISTORY_FIRST:
         batch.execute(_FORGET_ENTRY, (place.n, faded))

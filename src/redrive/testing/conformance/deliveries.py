@@ -52,6 +52,12 @@ def kill(broker: Broker, value: Any = "bad", queue: str = "jobs", error: BaseExc
     return broker.fail(take(broker, queue), error, final=True)
 
 
+def dead_queue(broker: Broker, **settings: Any) -> None:
+    """Jobs whose dead go to the morgue."""
+    broker.create_queue("morgue", **settings)
+    broker.create_queue("jobs", dead_queue="morgue")
+
+
 def places(stats: QueueStats) -> dict[str, int]:
     """How many items are in each status, without those in which there are none."""
     names = ("pending", "failed", "active", "completed", "dead", "archived")

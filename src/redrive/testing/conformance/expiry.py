@@ -95,6 +95,13 @@ class ExpiryConformance(Suite):
         assert take_all(broker) == []
         assert broker.get(lease.id).dead_reason == "expired"
 
+    def test_failure_by_hand_after_the_deadline_is_death_by_expiry(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs", retry={"attempts": 9})
+        receipt = broker.put("jobs", 1, expire_timeout="10s")
+        clock.advance("10s")
+        settled = broker.fail_by_hand(receipt.id, "boom")
+        assert (settled.status, settled.dead_reason) == ("dead", "expired")
+
     def test_expiry_does_not_count_for_the_dead(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", expire_timeout="10s")
         receipt = broker.put("jobs", 1)

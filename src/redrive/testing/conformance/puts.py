@@ -184,6 +184,12 @@ class SizeConformance(Suite):
         with pytest.raises(QueueFull):
             broker.put_failed("jobs", 2, "boom")
 
+    def test_born_dead_item_needs_no_place(self, broker: Broker) -> None:
+        broker.create_queue("jobs", max_size=1)
+        broker.put("jobs", 1)
+        broker.put_failed("jobs", 2, "boom")
+        assert places(broker.stats("jobs")) == {"pending": 1, "dead": 1}
+
     def test_retry_and_redrive_of_the_dead_ignore_the_limit(self, broker: Broker) -> None:
         broker.create_queue("jobs", max_size=1)
         one, two = kill(broker).id, kill(broker).id

@@ -51,6 +51,20 @@ class RetentionConformance(Suite):
         broker.step()
         assert broker.get(dead.id).queue == "morgue"
 
+    def test_dead_letters_in_a_dead_queue_go_by_its_retention(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("morgue", keep_dead="1h")
+        broker.create_queue("jobs", dead_queue="morgue")
+        dead = kill(broker)
+        other = broker.put("morgue", "no dead letter")
+        clock.advance("59m")
+        broker.step()
+        assert broker.get(dead.id).queue == "morgue"
+        clock.advance("2m")
+        broker.step()
+        with pytest.raises(ItemNotFound):
+            broker.get(dead.id)
+        assert broker.get(other.id).status == "pending"
+
     def test_changed_retention_holds_for_what_is_there(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         kill(broker)

@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 from redrive.testing.conformance.asynchronous import AsyncConformance
-from redrive.testing.conformance.by_hand import (
-    ArchiveConformance,
-    ByHandConformance,
-    FailByHandConformance,
-    RetryConformance,
-)
+from redrive.testing.conformance.by_hand import ByHandConformance
 from redrive.testing.conformance.captures import CaptureConformance
 from redrive.testing.conformance.completes import CompleteConformance
 from redrive.testing.conformance.counts import StatsConformance
+from redrive.testing.conformance.dead_queues import DeadQueueRulesConformance
 from redrive.testing.conformance.deaths import (
     BuryConformance,
     DeadInPlaceConformance,
     DropConformance,
     ReasonConformance,
 )
+from redrive.testing.conformance.delays import DelayConformance, ErrorClassConformance, LimitConformance
 from redrive.testing.conformance.expiry import ExpiryConformance
-from redrive.testing.conformance.failures import (
-    DelayConformance,
-    ErrorClassConformance,
-    FailConformance,
-    LimitConformance,
-)
+from redrive.testing.conformance.failures import FailConformance
 from redrive.testing.conformance.histories import HistoryConformance
 from redrive.testing.conformance.holds import HoldConformance
 from redrive.testing.conformance.idempotency import IdempotencyConformance
 from redrive.testing.conformance.late import ExtendConformance, LateConformance
 from redrive.testing.conformance.leases import EligibilityConformance, LeaseConformance, OrderConformance
 from redrive.testing.conformance.losses import LossConformance
-from redrive.testing.conformance.moves import (
-    MoveConformance,
-    RedriveFromDeadQueueConformance,
-    RouteConformance,
-)
+from redrive.testing.conformance.moves import MoveConformance, RouteConformance
 from redrive.testing.conformance.names import NameConformance, NamespaceConformance
 from redrive.testing.conformance.payloads import PayloadConformance
 from redrive.testing.conformance.puts import PutConformance, PutOptionsRefused, SizeConformance
-from redrive.testing.conformance.queues import DeadQueueRulesConformance, QueueConformance
+from redrive.testing.conformance.queues import QueueConformance
+from redrive.testing.conformance.redrives import RedriveFromDeadQueueConformance
+from redrive.testing.conformance.refusals import RefusalConformance
 from redrive.testing.conformance.releases import ReleaseConformance, UncountedReleaseConformance
 from redrive.testing.conformance.retentions import RetentionConformance
+from redrive.testing.conformance.retries import ArchiveConformance, FailByHandConformance, RetryConformance
 from redrive.testing.conformance.sharing import DurableConformance, SharingConformance
 from redrive.testing.conformance.transactions import TransactionConformance
 from redrive.testing.conformance.waits import WaitConformance
@@ -91,6 +82,7 @@ class StoreConformance(
     StatsConformance,
     SharingConformance,
     DurableConformance,
+    RefusalConformance,
     AsyncConformance,
 ):
     """Everything a store has to do."""

@@ -1,0 +1,89 @@
+"""Blocking callers, one item and one transaction per call: alone, and in 8 threads."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import watch
+from benchmarks.harness import Bar, Case
+from benchmarks.load import Measurement, Step, payload, rate, run_one, run_threads
+from benchmarks.subject import QUEUE, create_queue, fill, open_broker
+
+BACKLOG = {200: 40_000, 10_000: 10_000}
+
+
+def put_step(broker: Any, size: int) -> Step:
+    body = payload(size)
+
+    def step() -> int:
+        broker.put(QUEUE, body)
+        return 1
+
+    return step
+
+
+def lease_complete_step(broker: Any, size: int) -> Step:
+    def step() -> int:
+        leases = broker.lease(QUEUE, limit=1)
+        if not leases:
+            return 0
+        broker.complete(leases[0])
+        return 1
+
+    return step
+
+
+STEPS = {"put": put_step, "lease_complete": lease_complete_step}
+
+
+def measure(scenario: str, size: int, threads: int, directory: Path) -> Measurement:
+    with watch.connections() as opened, open_broker(directory) as broker:
+        create_queue(broker)
+        if scenario == "lease_complete":
+            fill(broker, BACKLOG[size], size)
+        step = STEPS[scenario](broker, size)
+        items, seconds = run_one(step) if threads == 1 else run_threads([step] * threads)
+        return rate(items, seconds, threads=threads, synchronous=watch.require_full_sync(opened))
+
+
+def _title(scenario: str, size: int, threads: int) -> str:
+    words = {"put": "put", "lease_complete": "lease and complete"}[scenario]
+    return f"{words}, {size:,} B, {threads} blocking caller{'s' if threads > 1 else ''}"
+
+
+CASES = [
+    Case(
+        f"blocking.{scenario}.{size}B.threads{threads}",
+        "Redrive, blocking callers",
+        _title(scenario, size, threads),
+        partial(measure, scenario, size, threads),
+    )
+    for scenario in STEPS
+    for size, threads in ((200, 1), (200, 8), (10_000, 1))
+]
+BARS = [
+    Bar(
+        "one blocking caller, put: at least 70 % of raw, one item per transaction",
+        "blocking.put.200B.threads1",
+        ("raw.put.200B.k1",),
+        at_least=0.7,
+    ),
+    Bar(
+        "one blocking caller, lease and complete: at least 70 % of raw, one item per transaction",
+        "blocking.lease_complete.200B.threads1",
+        ("raw.lease_complete.200B.k1",),
+        at_least=0.7,
+    ),
+    Bar(
+        "8 threads, put: at least 2 × one thread",
+        "blocking.put.200B.threads8",
+        ("blocking.put.200B.threads1",),
+        at_least=2.0,
+    ),
+    Bar(
+        "8 threads, lease and complete: at least 2 × one thread",
+        "blocking.lease_complete.200B.threads8",
+        ("blocking.lease_complete.200B.threads1",),
+        at_least=2.0,
+    ),
+]

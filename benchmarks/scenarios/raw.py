@@ -1,0 +1,160 @@
+"""Redrive's own schema, indexes and ids in hand-written batches, without the broker: the ceiling that it is held to.
+
+The same tables, the fastest statements we know for them, ids made as the store makes them, WAL with synchronous=FULL
+read back on the connection. Nothing else: no validation, no settings, no counts, no expiry, no waiting, no fair lock;
+SQLite checkpoints by itself.
+"""
+
+import array
+import json
+import random
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Bar, Case, NotReady
+from benchmarks.load import Measurement, payload, rate, run_one
+from benchmarks.scenarios.bare import BACKLOG, FULL
+
+QUEUE = 1
+LEASE_MICROSECONDS = 60_000_000
+STATE = (
+    "rank, ready_at, seq, expire_at, deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths"
+)
+ITEM = "INSERT INTO redrive_item (n, tail, queue, put_at, priority, payload) VALUES (?, ?, ?, ?, 5, ?)"
+READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?2, 4, ?3, ?2, NULL, 0, 0, 0, 0, 0, NULL, 0, 0)"
+ITEMS = """
+    INSERT INTO redrive_item (n, tail, queue, put_at, priority, payload)
+    SELECT ?1 + rowid, (?2 + rowid * 86977480212389 & 140737488355327) << 16, ?3, ?4, 5, value FROM carray(?5)
+"""
+READIES = f"""
+    INSERT INTO redrive_ready (queue, n, {STATE})
+    SELECT ?1, value, 4, ?2, value, NULL, 0, 0, 0, 0, 0, NULL, 0, 0 FROM carray(?3)
+"""
+HEAD = """
+    SELECT r.rank, r.ready_at, r.seq, r.n, i.tail, i.payload, i.content_type, i.headers, i.put_at, r.deliveries,
+        r.attempts, r.failures, r.losses, r.redrives, r.first_leased_at, r.expire_at, i.overrides
+    FROM redrive_ready AS r CROSS JOIN redrive_item AS i ON i.n = r.n
+    WHERE r.queue = ? ORDER BY r.rank, r.ready_at, r.seq LIMIT ?
+"""
+LEASE = f"""
+    INSERT INTO redrive_lease (n, queue, token, deadline, leased_at, {STATE})
+    SELECT n, queue, random() & 9223372036854775807, ?1, ?2, rank, ready_at, seq, expire_at, deliveries + 1,
+        attempts + 1, failures, losses, redrives, coalesce(first_leased_at, ?2), entries, deaths
+    FROM redrive_ready WHERE queue = ?3 AND (rank, ready_at, seq) <= (?4, ?5, ?6) RETURNING n, token
+"""
+TAKE = "DELETE FROM redrive_ready WHERE queue = ? AND (rank, ready_at, seq) <= (?, ?, ?)"
+HELD = "SELECT n, token FROM redrive_lease WHERE n IN carray(?)"
+HELD_ONE = "SELECT token FROM redrive_lease WHERE n = ?"
+
+
+class Raw:
+    """A connection to a new database with the store's schema and one queue."""
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            from redrive.clock import SystemClock
+            from redrive.stores.sqlite import schema
+        except ImportError as error:
+            raise NotReady(f"redrive: {error}") from error
+        import apsw
+
+        self.carray = apsw.carray
+        self.now = SystemClock().now
+        self.connection = apsw.Connection(str(directory / "raw.db"))
+        self.connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -65536")
+        synchronous, journal = self.connection.pragma("synchronous"), self.connection.pragma("journal_mode")
+        assert (synchronous, journal) == (FULL, "wal"), f"raw runs with {synchronous}, {journal}"
+        with self.connection:
+            schema.migrate(self.connection, self.now())
+        self.last = 0
+
+    def put(self, bodies: Sequence[bytes]) -> list[str]:
+        """Puts encoded payloads in one transaction; returns their ids."""
+        now, count = self.now(), len(bodies)
+        first = max(self.last + 1, now * 2048)
+        self.last = first + count - 1
+        salt = random.getrandbits(47)
+        execute = self.connection.execute
+        execute("BEGIN IMMEDIATE")
+        if count == 1:
+            execute(ITEM, (first, salt << 16, QUEUE, now, bodies[0]))
+            execute(READY, (QUEUE, first, now))
+        else:
+            execute(ITEMS, (first - 1, salt, QUEUE, now, self.carray(tuple(bodies))))
+            execute(READIES, (QUEUE, now, self.carray(array.array("q", range(first, first + count)))))
+        execute("COMMIT")
+        return [f"{salt << 16:016x}{first + index:016x}" for index in range(count)]
+
+    def lease(self, limit: int) -> list[Any]:
+        """Leases up to `limit` items in one transaction."""
+        now, execute = self.now(), self.connection.execute
+        execute("BEGIN IMMEDIATE")
+        head = execute(HEAD, (QUEUE, limit)).fetchall()
+        held: list[Any] = []
+        if head:
+            last = head[-1][:3]
+            held = execute(LEASE, (now + LEASE_MICROSECONDS, now, QUEUE, *last)).fetchall()
+            execute(TAKE, (QUEUE, *last))
+        execute("COMMIT")
+        return held
+
+    def complete(self, held: list[Any]) -> int:
+        """Completes leased items in one transaction, if their tokens are right; returns how many."""
+        execute = self.connection.execute
+        execute("BEGIN IMMEDIATE")
+        if len(held) == 1:
+            ((n, token),) = held
+            assert execute(HELD_ONE, (n,)).get == token
+            execute("DELETE FROM redrive_lease WHERE n = ?", (n,))
+            execute("DELETE FROM redrive_item WHERE n = ?", (n,))
+        else:
+            numbers = self.carray(array.array("q", [n for n, _ in held]))
+            assert dict(execute(HELD, (numbers,)).fetchall()) == dict(held)
+            execute("DELETE FROM redrive_lease WHERE n IN carray(?)", (numbers,))
+            execute("DELETE FROM redrive_item WHERE n IN carray(?)", (numbers,))
+        execute("COMMIT")
+        return len(held)
+
+    def lease_complete(self, limit: int) -> int:
+        """Leases up to `limit` items in one transaction and completes them in another; returns how many."""
+        held = self.lease(limit)
+        return self.complete(held) if held else 0
+
+
+def measure_put(batch: int, size: int, directory: Path) -> Measurement:
+    raw = Raw(directory)
+    bodies = [json.dumps(payload(size)).encode()] * batch
+    return rate(*run_one(lambda: len(raw.put(bodies))), synchronous=FULL)
+
+
+def measure_lease_complete(batch: int, size: int, directory: Path) -> Measurement:
+    raw = Raw(directory)
+    body = json.dumps(payload(size)).encode()
+    backlog = BACKLOG[batch, size]
+    for _ in range(backlog // 1000):
+        raw.put([body] * 1000)
+    return rate(*run_one(lambda: raw.lease_complete(batch)), synchronous=FULL, backlog=backlog)
+
+
+CASES = [
+    Case(
+        f"raw.put.{size}B.k{batch}",
+        "Raw",
+        f"put, {size:,} B, {batch:,} per transaction",
+        partial(measure_put, batch, size),
+    )
+    for size in (200, 10_000)
+    for batch in (1, 1000)
+] + [
+    Case(
+        f"raw.lease_complete.{size}B.k{batch}",
+        "Raw",
+        f"lease and complete, {size:,} B, {batch:,} per transaction",
+        partial(measure_lease_complete, batch, size),
+    )
+    for size in (200, 10_000)
+    for batch in (1, 100)
+]
+BARS: list[Bar] = []

@@ -1,0 +1,122 @@
+"""docs/reference/settings.md is true: every setting, its default, its range, and what an item may override."""
+
+import inspect
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive import connect, new_item
+from redrive.broker.committer import MOST_WAITING_CALLS
+from redrive.errors import InvalidDuration, InvalidSetting
+from redrive.model import failure, limits, payload
+from redrive.model.classify import Rule
+from redrive.model.duration import parse_duration
+from redrive.model.item import Overrides
+from redrive.model.queue import QueueSettings, settings_from
+from redrive.model.retry import Retry
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md"
+DURATION = re.compile(r"[0-9.]+(ms|s|m|h|d)")
+
+
+def table(heading: str) -> list[list[str]]:
+    """The body rows of the table under a heading."""
+    section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def names(heading: str) -> list[str]:
+    return [row[0].strip("`") for row in table(heading)]
+
+
+def value(text: str) -> Any:
+    """What a cell says: a duration in microseconds, a number, or a word."""
+    text = text.strip("`")
+    if DURATION.fullmatch(text):
+        return parse_duration(text)
+    return int(text.replace(",", "")) if text[0].isdigit() else text
+
+
+SETTINGS = {row[0].strip("`"): row[1:] for row in table("Of a queue")}
+RANGES = {name: row[1].split(" to ") for name, row in SETTINGS.items() if re.match(r"`[0-9.]", row[1])}
+
+
+def test_every_setting_is_listed_in_the_order_of_the_code() -> None:
+    assert list(SETTINGS) == list(QueueSettings.__struct_fields__)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_default_is_the_one_in_the_code(name: str) -> None:
+    default = getattr(QueueSettings(), name)
+    written = SETTINGS[name][0]
+    if written == "unset":
+        assert default is None
+    elif written == "none":
+        assert default in ((), Retry())
+    else:
+        assert value(written) == default
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_range_ends_where_the_page_says(name: str) -> None:
+    smallest, largest = map(value, RANGES[name])
+    is_duration = DURATION.fullmatch(RANGES[name][0].strip("`")) is not None
+    as_written: Callable[[int], Any] = (lambda n: timedelta(microseconds=n)) if is_duration else (lambda n: n)
+    for inside in (smallest, largest):
+        assert getattr(settings_from({name: as_written(inside)}), name) == inside
+    for outside in (smallest - 1, largest + 1):
+        with pytest.raises((InvalidSetting, InvalidDuration)):
+            settings_from({name: as_written(outside)})
+
+
+def test_settings_without_a_range_in_numbers_are_those_that_have_none() -> None:
+    assert SETTINGS.keys() - RANGES.keys() == {"retry", "final_errors", "error_rules", "dead_queue", "on_dead"}
+
+
+def test_item_options_are_those_that_an_item_may_override() -> None:
+    documented = {row[2].strip("`") for row in SETTINGS.values() if row[2].startswith("`")}
+    options = set(inspect.signature(new_item).parameters)
+    assert documented == set(Overrides.__struct_fields__) | (options & set(SETTINGS))
+    assert documented <= options
+
+
+def test_every_key_of_retry_and_of_error_rules_is_listed() -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        settings_from({"retry": {"no such key": 1}})
+    assert sorted(names("retry")) == sorted(str(refused.value).split("known are ")[1].split(", "))
+    assert names("error_rules") == list(Rule.__struct_fields__)
+
+
+def test_every_argument_of_connect_is_listed_with_its_default() -> None:
+    parameters = inspect.signature(connect).parameters
+    assert names("Of connect") == list(parameters)
+    written = {row[0].strip("`"): row[1].strip("`") for row in table("Of connect")}
+    for name in ("url", "namespace", "durability", "lifecycle"):
+        assert written[name] == str(parameters[name].default)
+
+
+def test_limits_are_those_in_the_code() -> None:
+    expected = {
+        "names": limits.MAX_NAME_CHARS,
+        "idempotency keys": limits.MAX_LABEL_CHARS,
+        "headers": limits.MAX_HEADERS_BYTES,
+        "depth": payload.MAX_DEPTH,
+        "digits": payload.MAX_INTEGER_DIGITS,
+        "payload": limits.MAX_STORABLE_BYTES,
+        "items of one": limits.MAX_BATCH,
+        "history": limits.HISTORY_FIRST + limits.HISTORY_LAST,
+        "text of": failure.MAX_TEXT_BYTES,
+        "traceback of": failure.MAX_TRACEBACK_BYTES,
+        "calls that wait": MOST_WAITING_CALLS,
+    }
+    written = dict(table("Limits"))
+    for beginning, limit in expected.items():
+        (found,) = (text for name, text in written.items() if name.startswith(beginning))
+        number = re.match(r"[0-9,]+", found)
+        assert number is not None
+        assert int(number[0].replace(",", "")) == limit, beginning
