@@ -46,6 +46,8 @@ from redrive.model.queue import Queue, QueueSettings
 
 STEP_LIMIT = 1000
 """Most items that one call of upkeep, or one change by hand, touches."""
+OF_THIS_CALL = "(of this call)"
+"""Stands for the id of an item that conflicts with another one of the same call: neither was put."""
 LEDGER_TIMEOUT = 7 * DAY
 """How long the source_id of an imported item is known at least; longer for as long as the item is in that queue."""
 

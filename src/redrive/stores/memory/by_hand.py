@@ -110,6 +110,7 @@ def _again(state: State, call: Change, item: Record, to: str) -> Settled:
         item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
         item.history.add(entry)
         item.held_by = None
+        item.came_by_death = item.came_by_death and call.verb is Verb.RETRY
         if moved:
             state.move(item, to)
         else:

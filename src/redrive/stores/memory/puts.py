@@ -11,7 +11,7 @@ from redrive.errors import IdempotencyConflict, InvalidInput, PayloadTooLarge, Q
 from redrive.model.ids import ItemId
 from redrive.model.item import Event, HistoryEntry, Receipt, Status
 from redrive.model.judge import Dead, Ending, count
-from redrive.store import LEDGER_TIMEOUT, NewItem, Put
+from redrive.store import LEDGER_TIMEOUT, OF_THIS_CALL, NewItem, Put
 from redrive.stores.memory.queue_state import Known, QueueState, Source
 from redrive.stores.memory.record import Record
 from redrive.stores.memory.state import State
@@ -96,12 +96,13 @@ class PutPlan:
         if new.idempotency_key is None:
             return None
         known = queue.keys.get(new.idempotency_key)
-        if known is None or known.until <= self._state.now:
+        written = known is not None and known.until > self._state.now
+        if not written:
             known = self._keys.get((queue.name, new.idempotency_key))
         if known is None:
             return None
         if known.digest != _digest(new):
-            raise IdempotencyConflict(queue.name, new.idempotency_key, known.id)
+            raise IdempotencyConflict(queue.name, new.idempotency_key, known.id if written else OF_THIS_CALL)
         return known.id
 
     def _remember(self, queue: QueueState, new: NewItem, id: ItemId) -> None:

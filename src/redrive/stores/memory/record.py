@@ -94,6 +94,8 @@ class Record:
     archived_from: Status | None = None
     history: History = field(default_factory=History)
     deaths: list[Death] = field(default_factory=list)
+    came_by_death: bool = False
+    """It lies in a dead queue because it died, and was not redriven from there."""
 
     @property
     def id(self) -> ItemId:
@@ -104,11 +106,6 @@ class Record:
     def worker(self) -> str | None:
         """Who works on it."""
         return None if self.grant is None else self.grant.worker
-
-    @property
-    def came_by_death(self) -> bool:
-        """Whether its last move was a death: it lies in a dead queue and was not redriven from there."""
-        return bool(self.deaths) and self.deaths[-1].id == self.source_id
 
     @property
     def is_dead_letter(self) -> bool:

@@ -89,6 +89,7 @@ def _die(state: State, item: Record, ending: Ending, verdict: Dead, entry: Histo
             item.history.add(entry)
             item.deaths.append(death)
             state.move(item, verdict.to)
+            item.came_by_death = True
             item.counters = Counters(deliveries=counters.deliveries, redrives=counters.redrives)
             item.expire_deadline = None
     elif verdict.drop:
@@ -100,6 +101,7 @@ def _die(state: State, item: Record, ending: Ending, verdict: Dead, entry: Histo
         return item.to_settled(removed=True, reason=verdict.reason)
     else:
         with state.change(item, verb, Status.DEAD, forced=forced):
+            item.came_by_death = False
             item.counters = counters
             item.history.add(entry)
             item.deaths.append(death)

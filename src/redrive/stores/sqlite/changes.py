@@ -62,6 +62,8 @@ def _set_held(batch: Batch, n: int | None, before: str | None, after: str | None
         return False
     take(batch, place)
     place.held_by = after
+    if after is None and place.ready_at <= batch.now:
+        place.status = Status.PENDING
     lay(batch, place)
     return True
 

@@ -86,14 +86,16 @@ def promote(batch: Batch, row: QueueRow, limit: int) -> int:
 
 def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout: int | None, swept: bool) -> Leased:
     now = batch.now
+    if row.queue.paused:
+        return Leased(())
     due, overdue = batch.execute(_TIMES, (row.key, now)).get
     if due:
         promote(batch, row, STEP_LIMIT)
     if overdue and not swept:
         return Leased((), overdue=True)
-    head = [] if row.queue.paused else batch.execute(_HEAD, (row.key, now, limit)).fetchall()
+    head = batch.execute(_HEAD, (row.key, now, limit)).fetchall()
     if not head:
-        return Leased((), next_at=None if row.queue.paused else batch.execute(_NEXT, (row.key,)).get)
+        return Leased((), next_at=batch.execute(_NEXT, (row.key,)).get)
     deadline = Instant(now + (row.settings.lease_timeout if timeout is None else timeout))
     rank, ready_at, seq = head[-1][:3]
     tokens = dict(batch.execute(_LEASE, (deadline, now, worker, row.key, rank, ready_at, seq)).fetchall())

@@ -17,7 +17,7 @@ from redrive.model.item import NO_OVERRIDES, Event, HistoryEntry, Receipt, Statu
 from redrive.model.judge import Dead, Ending
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
-from redrive.store import NewItem, Put
+from redrive.store import OF_THIS_CALL, NewItem, Put
 from redrive.stores.sqlite import verdicts
 from redrive.stores.sqlite.batch import SALT_MASK, SALT_STEP, Batch, QueueRow, draw_salt, integers
 from redrive.stores.sqlite.places import Place, find, lay, resolve, take
@@ -53,8 +53,10 @@ _SOURCE = """
     UNION ALL SELECT n, tail FROM redrive_ledger WHERE queue = ?1 AND source_id = ?2 LIMIT 1"""
 _REMEMBER_SOURCE = "INSERT OR IGNORE INTO redrive_ledger (queue, source_id, n, tail, closed_at) VALUES (?, ?, ?, ?, ?)"
 
-_Groups = dict[tuple[int, str, int, int | None], tuple[list[bytes], list[tuple[list[Receipt], int]]]]
-"""Plain items by queue, content type, priority and expiry: their payloads, and where their receipts go."""
+_Group = tuple[int, str, int, int | None]
+"""What plain items that go in together share: queue, content type, priority, expire_timeout."""
+_Groups = dict[_Group, tuple[list[bytes], list[tuple[list[Receipt], int]]]]
+"""The payloads of each group, and where their receipts go."""
 
 
 class _Checked(msgspec.Struct):
@@ -62,10 +64,8 @@ class _Checked(msgspec.Struct):
 
     row: QueueRow
     items: tuple[NewItem, ...]
-    plain: list[int]
-    """Positions of items that go in together with others."""
-    odd: list[int]
-    """Positions of items that have options of their own."""
+    group: _Group | None
+    """Where all of them differ only in their payload: what they share, so that they can go in together with others."""
     known: dict[int, ItemId | None]
     """Positions of items that are there already, with their ids (None: put earlier in this very call)."""
 
@@ -127,38 +127,39 @@ def _check(batch: Batch, call: Put, leaving: int | None = None) -> _Checked:
     """Raise whatever stands against a put call."""
     row = batch.queue(call.queue)
     largest = row.settings.max_payload_size
-    plain: list[int] = []
-    odd: list[int] = []
+    groups: set[_Group | None] = set()
+    born_dead: list[int] = []
     for position, item in enumerate(call.items):
         if len(item.payload) > largest:
             raise PayloadTooLarge("payload", len(item.payload), largest, "max_payload_size")
-        (plain if item.plain else odd).append(position)
         if item.verdict is not None:
             verdicts.check(batch, row, Ending.FAILED, item.verdict)
-    known = _known(batch, row, call.items, odd) if odd else {}
-    born_dead = sum(isinstance(call.items[position].verdict, Dead) for position in odd if position not in known)
-    adding = len(call.items) - len(known) - born_dead
+            if isinstance(item.verdict, Dead):
+                born_dead.append(position)
+        groups.add((row.key, item.content_type, item.priority, item.expire_timeout) if item.plain else None)
+    group = groups.pop() if len(groups) == 1 else None
+    known = _known(batch, row, call.items) if group is None else {}
+    adding = len(call.items) - len(known) - sum(position not in known for position in born_dead)
     check_size(batch, row, adding, leaving=int(leaving == row.key))
-    return _Checked(row, call.items, plain, odd, known)
+    return _Checked(row, call.items, group, known)
 
 
 def _write(batch: Batch, put: _Checked, groups: _Groups) -> list[Receipt]:
-    """Put every item, or let it join its group."""
+    """Put every item, in order, or let them join their group."""
     row, items = put.row, put.items
     receipts: list[Receipt] = [None] * len(items)  # type: ignore[list-item]  # filled below, or with the group
-    bounded = row.settings.max_size is not None
-    if bounded:
-        groups = {}  # written at once, so that the next call of the batch is checked against it
-    for position in put.plain:
-        item = items[position]
-        payloads, owners = groups.setdefault((row.key, item.content_type, item.priority, item.expire_timeout), ([], []))
-        payloads.append(item.payload)
-        owners.append((receipts, position))
-    if bounded:
-        _write_groups(batch, groups)
+    if put.group is not None:
+        bounded = row.settings.max_size is not None
+        if bounded:
+            groups = {}  # written at once, so that the next call of the batch is checked against it
+        payloads, owners = groups.setdefault(put.group, ([], []))
+        payloads += [item.payload for item in items]
+        owners += [(receipts, position) for position in range(len(items))]
+        if bounded:
+            _write_groups(batch, groups)
+        return receipts
     written: dict[str, ItemId] = {}
-    for position in put.odd:
-        item = items[position]
+    for position, item in enumerate(items):
         if position in put.known:
             id = put.known[position] or written.get(item.source_id or "") or written[item.idempotency_key or ""]
             receipts[position] = Receipt(id, duplicate=True)
@@ -171,13 +172,12 @@ def _write(batch: Batch, put: _Checked, groups: _Groups) -> list[Receipt]:
     return receipts
 
 
-def _known(batch: Batch, row: QueueRow, items: Sequence[NewItem], odd: Sequence[int]) -> dict[int, ItemId | None]:
+def _known(batch: Batch, row: QueueRow, items: Sequence[NewItem]) -> dict[int, ItemId | None]:
     """Positions of items that are there already."""
     known: dict[int, ItemId | None] = {}
     digests: dict[str, bytes] = {}
     sources: set[str] = set()
-    for position in odd:
-        item = items[position]
+    for position, item in enumerate(items):
         if item.source_id is not None:
             there = batch.execute(_SOURCE, (row.key, item.source_id)).fetchone()
             if there is not None:
@@ -196,7 +196,7 @@ def _known(batch: Batch, row: QueueRow, items: Sequence[NewItem], odd: Sequence[
         elif item.idempotency_key in digests:
             known[position] = None
             if digests[item.idempotency_key] != digest:
-                raise IdempotencyConflict(row.queue.name, item.idempotency_key, "of the same call")
+                raise IdempotencyConflict(row.queue.name, item.idempotency_key, OF_THIS_CALL)
         digests[item.idempotency_key] = digest
     return known
 

@@ -41,19 +41,22 @@ _COUNTS = f"""
         UNION ALL SELECT queue, {", ".join(TALLIED)} FROM redrive_tally WHERE queue = ?1)"""
 _OLDEST = """
     WITH RECURSIVE rank(value) AS (SELECT 0 UNION ALL SELECT value + 1 FROM rank WHERE value < 9)
-    SELECT min((SELECT min(ready_at) FROM redrive_ready WHERE queue = ? AND rank = value)) FROM rank"""
+    SELECT min(at) FROM (
+        SELECT (SELECT min(ready_at) FROM redrive_ready WHERE queue = ?1 AND rank = value) AS at FROM rank
+        UNION ALL SELECT min(ready_at) FROM redrive_waiting WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2)"""
 _AUDIT = """
     SELECT number, at, actor, verb, queue, ids, count, note FROM redrive_audit
     WHERE namespace = ? AND number < ? ORDER BY number DESC LIMIT ?"""
 _LARGEST = 2**63 - 1
 
 _LOST = """
-    SELECT l.n, i.tail, l.token, l.worker, l.expire_at, i.overrides, l.deliveries, l.attempts, l.failures, l.losses,
-        l.redrives
+    SELECT l.deadline, l.seq, l.n, i.tail, l.token, l.worker, l.expire_at, i.overrides, l.deliveries, l.attempts,
+        l.failures, l.losses, l.redrives
     FROM redrive_lease AS l CROSS JOIN redrive_item AS i ON i.n = l.n
     WHERE l.queue = ?1 AND l.deadline <= ?2 ORDER BY l.deadline LIMIT ?3"""
 _EXPIRED = """
-    SELECT p.n, i.tail, NULL, NULL, p.expire_at, i.overrides, p.deliveries, p.attempts, p.failures, p.losses, p.redrives
+    SELECT p.expire_at, p.seq, p.n, i.tail, NULL, NULL, p.expire_at, i.overrides, p.deliveries, p.attempts, p.failures,
+        p.losses, p.redrives
     FROM redrive_{table} AS p CROSS JOIN redrive_item AS i ON i.n = p.n
     WHERE p.queue = ?1 AND p.expire_at <= ?2 ORDER BY p.expire_at LIMIT ?3"""
 _OVERDUE = (_LOST, _EXPIRED.format(table="ready"), _EXPIRED.format(table="waiting"))
@@ -127,7 +130,7 @@ def _queue_name(connection: apsw.Connection, namespace: str, key: int) -> str | 
 def _stats(connection: apsw.Connection, row: QueueRow, now: Instant) -> QueueStats:
     counts = dict(zip(TALLIED, connection.execute(_COUNTS, (row.key,)).get, strict=True))
     letters = counts.pop("letters")
-    oldest = connection.execute(_OLDEST, (row.key,)).get
+    oldest = connection.execute(_OLDEST, (row.key, now)).get
     return QueueStats(queue=row.queue.name, dead_letters=letters, oldest_ready_at=oldest, at=now, **counts)
 
 
@@ -227,20 +230,23 @@ def _overdue(connection: apsw.Connection, namespace: str, name: str | None, limi
         queues = [rows[key] for key in sorted(due)]
     else:
         queues = [_queue(connection, namespace, name)]
-    found: list[Overdue] = []
+    found: list[tuple[int, int, Overdue]] = []
     for row in queues:
         for statement in _OVERDUE:
-            for n, tail, token, worker, expire_at, overrides, *counts in connection.execute(
-                statement, (row.key, now, limit - len(found))
-            ):
-                expired = expire_at is not None and expire_at <= now
-                proof = None if token is None else make_token(n, tail, token)
-                counters = Counters(*counts)
+            entries: Iterable[Any] = connection.execute(statement, (row.key, now, limit))
+            for since, seq, n, tail, token, worker, expire_at, overrides, *counts in entries:
                 overdue = Overdue(
-                    make_id(n, tail), row.queue.name, counters, _overrides(overrides), proof, expired, worker
+                    make_id(n, tail),
+                    row.queue.name,
+                    Counters(*counts),
+                    _overrides(overrides),
+                    None if token is None else make_token(n, tail, token),
+                    expire_at is not None and expire_at <= now,
+                    worker,
                 )
-                found.append(overdue)
-    return found
+                found.append((since, seq, overdue))
+    found.sort(key=lambda entry: entry[:2])
+    return [overdue for _, _, overdue in found[:limit]]
 
 
 def _overrides(data: str | None) -> Overrides:
