@@ -101,11 +101,12 @@ class PayloadTooLarge(InvalidInput):
 
     code = "payload_too_large"
 
-    def __init__(self, what: str, size: int, limit: int, setting: str) -> None:
+    def __init__(self, what: str, size: int, limit: int, setting: str | None) -> None:
         self.what, self.size, self.limit, self.setting = what, size, limit, setting
+        raising = "" if setting is None else f", or raise {setting}"
         super().__init__(
-            f"{what} has {size:,} bytes and the limit is {limit:,}; store large data elsewhere and put a reference "
-            f"to it, or raise {setting}"
+            f"{what}: {size:,} bytes and the limit is {limit:,}; store large data elsewhere and put a reference "
+            f"to it{raising}"
         )
 
 
@@ -241,8 +242,8 @@ class LeaseLost(Refused):
 
     def __init__(self, id: str, status: str | None) -> None:
         self.id, self.status = id, status
-        now = f"it is {status} now" if status else "it was completed or removed"
-        super().__init__(f"the lease on item {id} is lost: {now}; the work may be done again, so drop this outcome")
+        now = f"it is {status} now, and the work may be done again" if status else "it was completed or removed"
+        super().__init__(f"the lease on item {id} is lost: {now}; drop this outcome")
 
 
 # The store cannot serve the call.

@@ -29,7 +29,7 @@ Every store passes the suite in `redrive.testing.conformance`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -39,7 +39,7 @@ from redrive.errors import RedriveError
 from redrive.model.duration import DAY
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
-from redrive.model.item import NO_OVERRIDES, Counters, Lease, Overrides, Receipt
+from redrive.model.item import NO_OVERRIDES, Counters, Lease, Overrides, Receipt, Result
 from redrive.model.judge import Ending, Verdict
 from redrive.model.lifecycle import Verb
 from redrive.model.queue import Queue, QueueSettings
@@ -123,12 +123,14 @@ class NewItem(msgspec.Struct, frozen=True, gc=False):
     failure: Failure | None = None
     """It has failed once already, outside: it is born as `verdict` says, with failures = 1 and this in its history."""
     verdict: Verdict | None = None
+    version: int = 0
+    """The version of the settings the verdict was judged by."""
     plain: bool = False
     """The broker's word that nothing but payload, content type, priority and expire_timeout is set."""
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """→ tuple[Receipt, …], one for each item, in order. All of them are put, or none.
+    """→ tuple[Receipt, …], one for each item, in order; or Stale. All of them are put, or none. At most MAX_PUT items.
 
     An idempotency key that is known and whose time is not over gives the receipt of the first item, with duplicate =
     True, and puts nothing; with another payload (or content type) the call is refused with `IdempotencyConflict`.
@@ -151,8 +153,8 @@ class LeaseItems(msgspec.Struct, frozen=True, gc=False):
     ready_at, then the order in which they were put or went to the tail. deliveries and attempts grow by one.
 
     First, items of the queue that have fallen due are brought in (at most STEP_LIMIT). If leases of the queue ran
-    out, or items in it expired, and not `swept`, nothing is leased and `overdue` is True: settle those first, then
-    call again with swept = True. The cost does not grow with the number of items in any status.
+    out, or items in it expired, and not `swept`, nothing is leased and `overdue` is True: settle those first and call
+    again, the last time with swept = True. The cost does not grow with the number of items in any status.
     """
 
     queue: str
@@ -185,10 +187,11 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
     """→ Settled. The item is completed: kept with its result for keep_completed, or removed.
 
     Completion, result and `puts` are one transaction: if any put is refused, so is the completion, with that error.
+    `PayloadTooLarge` if the result exceeds the queue's max_payload_size.
     """
 
     token: Token
-    result: bytes | None = None
+    result: Result | None = None
     puts: tuple[Put, ...] = ()
 
 
@@ -417,6 +420,7 @@ class Store(Protocol):
     """A place where queues and items of one namespace live.
 
     `commit` is called by one thread at a time (the committer sees to that); `read`, `changed` and `close` from any.
+    `clock` is the store's time as this process knows it: where a server keeps the time, it follows `Commit.now`.
     """
 
     name: str
@@ -438,8 +442,8 @@ class Store(Protocol):
         """
         ...
 
-    def changed(self) -> bool:
-        """True if another process or connection may have changed something since the last call. Cheap."""
+    def changed(self) -> Collection[str] | None:
+        """Queues in which another process may have changed something since the last call; None: in any. Cheap."""
         ...
 
     def durability(self) -> Durability:
@@ -453,6 +457,11 @@ class Store(Protocol):
     def close(self) -> None:
         """Release everything. Twice is no error."""
         ...
+
+
+def stale(put: Put, queue: Queue) -> bool:
+    """Whether a put carries a verdict that was judged by settings which are no longer the newest."""
+    return any(item.verdict is not None and item.version != queue.version for item in put.items)
 
 
 def refused(result: Any) -> bool:

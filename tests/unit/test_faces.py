@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from redrive import AsyncBroker, Broker, connect, connect_async
+from redrive.broker.handle import AsyncQueueHandle, QueueHandle
 
-ANSWERED_FROM_MEMORY = {"durability"}
+ANSWERED_FROM_MEMORY = {"durability", "queue"}
 
 
 def methods(face: type[Any]) -> dict[str, Any]:
@@ -22,7 +23,32 @@ def test_both_faces_have_the_same_methods() -> None:
 @pytest.mark.parametrize("name", sorted(methods(Broker)))
 def test_parameters_and_results_are_the_same(name: str) -> None:
     blocking, awaited = (inspect.signature(methods(face)[name]) for face in (Broker, AsyncBroker))
+    assert str(blocking) == str(awaited).replace("AsyncQueueHandle", "QueueHandle")
+
+
+@pytest.mark.parametrize("name", sorted(methods(QueueHandle)))
+def test_handles_are_the_same(name: str) -> None:
+    blocking, awaited = (inspect.signature(methods(face)[name]) for face in (QueueHandle, AsyncQueueHandle))
     assert str(blocking) == str(awaited)
+    assert inspect.iscoroutinefunction(methods(AsyncQueueHandle)[name])
+
+
+@pytest.mark.parametrize("name", ["lease", "put_many"])
+def test_handle_takes_what_the_broker_takes_but_the_name(name: str) -> None:
+    parameters = inspect.signature(methods(Broker)[name]).parameters
+    assert {key: parameters[key] for key in parameters if key != "queue"} == inspect.signature(
+        methods(QueueHandle)[name]
+    ).parameters
+
+
+def test_handle_works_on_its_queue() -> None:
+    with connect("memory://", lifecycle=False) as broker:
+        broker.create_queue("jobs")
+        jobs = broker.queue("jobs")
+        jobs.put(1, priority=9)
+        jobs.put_many([2, 3])
+        assert [lease.value for lease in jobs.lease(3)] == [1, 2, 3]
+        assert (jobs.get().name, jobs.stats().active) == ("jobs", 3)
 
 
 @pytest.mark.parametrize("name", sorted(methods(Broker)))

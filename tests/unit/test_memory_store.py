@@ -122,7 +122,7 @@ def bench() -> Bench:
 
 def test_memory_store_is_a_store() -> None:
     store: Store = MemoryStore()
-    assert (store.name, store.namespace, store.changed()) == ("memory", "default", False)
+    assert (store.name, store.namespace, store.changed()) == ("memory", "default", ())
 
 
 # The table
@@ -500,6 +500,7 @@ def test_item_put_with_a_failure_is_born_as_the_verdict_says(bench: Bench) -> No
     bench.queue("dlq")
     bench.queue(max_size=1, dead_queue="dlq")
     options: dict[str, Any] = {"idempotency_key": "k", "failure": FAILURE}
+    options["version"] = bench.store.read(GetQueue("jobs")).version
     (id,) = bench.put(b"a", verdict=Dead(DeadReason.RETRIES_EXHAUSTED, "dlq"), **options)
     item = bench.get(id)
     assert (item.queue, item.status, item.source_id, item.deaths[0].counters.failures) == ("dlq", "pending", id, 1)

@@ -187,5 +187,5 @@ def test_headers_that_a_store_cannot_keep_are_refused(headers: Any) -> None:
 
 def test_headers_have_a_limit_in_bytes() -> None:
     assert check_headers({"a": "x" * 65_535})
-    with pytest.raises(PayloadTooLarge, match="headers has 65,537 bytes"):
+    with pytest.raises(PayloadTooLarge, match="headers: 65,537 bytes"):
         check_headers({"a": "é" * 32_768})

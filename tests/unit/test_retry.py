@@ -17,8 +17,8 @@ from redrive.model.failure import Failure
 from redrive.model.retry import FALLBACK, Delay, Retry, Schedule, delay_before, retry_from, rule_for
 
 
-def seconds(value: object, count: int, **kwargs: Any) -> list[float | None]:
-    rule = retry_from(value).delay
+def seconds(value: dict[str, Any] | None, count: int, **kwargs: Any) -> list[float | None]:
+    rule = retry_from(value if value is None else {"attempts": 9, **value}).delay
     delays = [delay_before(rule, n, **kwargs) for n in range(1, count + 1)]
     return [None if delay is None else delay / SECOND for delay in delays]
 
@@ -46,18 +46,18 @@ def test_oj_cooldown_is_a_fixed_delay() -> None:
     assert retry_from({"attempts": 3, "cooldown": "30s"}) == Retry(3, Delay(Schedule.FIXED, base=30 * SECOND))
 
 
-def test_mahavishnu_linear_is_5_minutes_times_retries_plus_1() -> None:
+def test_linear_can_be_5_minutes_times_retries_plus_1() -> None:
     # Its retry_count is 0 at the first failure, n is 1.
     expected = [5 * (retry_count + 1) * 60 for retry_count in range(6)]
     assert seconds({"delay": "linear", "base": "5m"}, 6) == expected
 
 
-def test_mahavishnu_exponential_is_2_to_the_retries_up_to_60_minutes() -> None:
+def test_exponential_can_be_2_to_the_retries_up_to_60_minutes() -> None:
     expected = [min(2**retry_count, 60) * 60 for retry_count in range(10)]
     assert seconds({"delay": "exponential", "base": "1m", "cap": "60m"}, 10) == expected
 
 
-def test_weakincentives_backoff_is_a_minute_per_delivery_up_to_15() -> None:
+def test_linear_can_be_a_minute_per_delivery_up_to_15() -> None:
     expected = [min(60 * deliveries, 900) for deliveries in range(1, 21)]
     assert seconds({"delay": "linear", "base": "60s", "cap": "900s"}, 20) == expected
 

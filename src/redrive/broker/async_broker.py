@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar, overload
 from redrive.broker import by_hand, items, lifecycle, queues, settle
 from redrive.broker.core import Core
 from redrive.broker.flow import Ask, Await, Flow, Pass, Send, Step, accepted
+from redrive.broker.handle import AsyncQueueHandle
 from redrive.clock import Instant
 from redrive.errors import RedriveError
 from redrive.model.duration import DurationInput
@@ -39,6 +40,10 @@ class AsyncBroker:
         self._core = core
 
     # Queues
+
+    def queue(self, name: str) -> AsyncQueueHandle:
+        """A handle on one queue, which need not exist yet."""
+        return AsyncQueueHandle(self, items.queue_name(name))
 
     async def create_queue(self, name: str, **settings: Any) -> Queue:
         """Create a queue. Settings: docs/reference/settings.md. The same settings again are no error."""

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar, overload
 from redrive.broker import by_hand, items, lifecycle, queues, settle
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow, run
+from redrive.broker.handle import QueueHandle
 from redrive.clock import Instant
 from redrive.errors import RedriveError
 from redrive.model.duration import DurationInput
@@ -38,6 +39,10 @@ class Broker:
         self._core = core
 
     # Queues
+
+    def queue(self, name: str) -> QueueHandle:
+        """A handle on one queue, which need not exist yet."""
+        return QueueHandle(self, items.queue_name(name))
 
     def create_queue(self, name: str, **settings: Any) -> Queue:
         """Create a queue. Settings: docs/reference/settings.md. The same settings again are no error."""

@@ -13,10 +13,11 @@ from redrive.clock import Instant
 from redrive.errors import InvalidDuration, InvalidInput, InvalidSetting, RedriveError
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.ids import ItemId, Token, parse_id, parse_token
-from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides
+from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides, Result
 from redrive.model.limits import (
     DEFAULT_PRIORITY,
     MAX_BATCH,
+    MAX_PUT,
     MAX_STORABLE_BYTES,
     check_instant,
     check_label,
@@ -28,6 +29,9 @@ from redrive.store import AuditEntry, Complete, Extend, GetItem, LeaseItems, Lis
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
+
+MOST_SWEEPS = 10
+"""How many steps of the sweep a lease makes at most before it takes what is there."""
 
 
 def new_item(
@@ -56,7 +60,7 @@ def new_item(
         check_label("content_type", content_type)
     payload, content_type = encode_payload(value, content_type, MAX_STORABLE_BYTES)
     check_priority(priority)
-    timeout = None if expire_timeout is None else parse_duration(expire_timeout, "expire_timeout")
+    timeout = None if expire_timeout is None else _positive("expire_timeout", expire_timeout)
     if (delay, enqueue_at, headers, idempotency_key, held_by, max_attempts, max_losses, retry_attempts) == _NO_OPTIONS:
         return NewItem(payload, content_type, None, priority, 0, None, timeout, plain=True)
     if enqueue_at is not None and delay:
@@ -80,7 +84,11 @@ _NO_OPTIONS = (0, None, None, None, None, None, None, None)
 
 def put_call(queue: str, values: Iterable[Any]) -> Put:
     """The call that puts values and new items."""
+    if isinstance(values, str | bytes | bytearray | Mapping):
+        raise InvalidInput(f"put_many takes a list of values, not one {type(values).__name__}; put() takes one value")
     items = tuple([value if isinstance(value, NewItem) else new_item(value) for value in values])
+    if len(items) > MAX_PUT:
+        raise InvalidInput(f"put_many takes at most {MAX_PUT:,} items, since all are put or none; make several calls")
     return Put(queue_name(queue), items)
 
 
@@ -112,6 +120,7 @@ def lease(
     worker = None if worker is None else check_label("worker", worker)
     until = core.clock.now() + parse_duration(wait, "wait") if wait else None
     swept = woken = False
+    sweeps = 0
     while True:
         ticket = core.notify.ticket(queue) if until is not None else 0
         try:
@@ -119,7 +128,8 @@ def lease(
             leased = accepted(results[0])
             if leased.overdue and not swept:
                 yield from sweep(core, queue)
-                swept = True
+                sweeps += 1
+                swept = sweeps == MOST_SWEEPS
                 continue
         except RedriveError:
             if woken:
@@ -130,7 +140,7 @@ def lease(
                 yield Pass(queue)
             return list(leased.leases)
         woken = yield Await(queue, ticket, Instant(until), leased.next_at)
-        swept = False
+        swept, sweeps = False, 0
 
 
 def extend_call(lease: Lease | Token, timeout: DurationInput | None) -> Extend:
@@ -143,7 +153,7 @@ def complete_call(lease: Lease | Token, result: Any, puts: Iterable[tuple[str, A
     token = lease.token if lease.__class__ is Lease else token_of(lease)
     if result is None and not puts:
         return Complete(token)
-    encoded = None if result is None else encode_payload(result)[0]
+    encoded = None if result is None else Result(*encode_payload(result, None, MAX_STORABLE_BYTES))
     return Complete(token, encoded, tuple(put_call(queue, (value,)) for queue, value in puts))
 
 

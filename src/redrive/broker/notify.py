@@ -11,7 +11,7 @@ import heapq
 import itertools
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from redrive.broker.flow import Await
 from redrive.clock import Instant
@@ -172,19 +172,27 @@ class Notify:
             now = self._clock.now()
             with self._mutex:
                 woken = self._expire(now) + self._fall_due(now)
-                if changed:
-                    self._changes += 1  # also for whoever found nothing a moment ago and is about to wait
-                    woken += [waiter for queue in list(self._waiters) for waiter in self._pop(queue, 1)]
+                woken += self._others_changed(changed)
                 until = self._next(now)
             _wake(woken)
             self._clock.wait(self._bell, until)
             self._bell.clear()
 
-    def _look(self) -> bool:
+    def _look(self) -> Collection[str] | None:
         try:
-            return bool(self._waiters) and self._store.changed()
+            return self._store.changed() if self._waiters else ()
         except RedriveError:
-            return True
+            return None
+
+    def _others_changed(self, queues: Collection[str] | None) -> list[_Waiter]:
+        """Tickets grow too, for whoever found nothing a moment ago and is about to wait."""
+        if queues is None:
+            self._changes += 1
+            queues = list(self._waiters)
+        else:
+            for queue in queues:
+                self._tickets[queue] += 1
+        return [waiter for queue in queues for waiter in self._pop(queue, 1)]
 
     def _expire(self, now: Instant) -> list[_Waiter]:
         ended = []

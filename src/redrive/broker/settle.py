@@ -66,13 +66,19 @@ def put_failed(
     core: Core, queue_name: str, item: NewItem, error: BaseException | Failure | str, verdict: Verdict | None
 ) -> Flow[Receipt]:
     """Put an item that has failed once already: judged as the first failure of a delivery would be."""
-    counters = Counters(failures=1)
     queue = yield from get_queue(core, queue_name)
     failure = failure_of(error, queue.settings.error_rules, None)
-    judged = core.routed(queue, verdict, failure) or core.judge(queue, Ending.FAILED, counters, failure=failure)
-    born = msgspec.structs.replace(item, failure=failure, verdict=judged, plain=False)
-    receipts: tuple[Receipt, ...] = yield from send(Put(queue.name, (born,)))
-    return receipts[0]
+    for _ in range(MOST_ROUNDS):
+        judged = core.routed(queue, verdict, failure) or core.judge(
+            queue, Ending.FAILED, Counters(failures=1), failure=failure
+        )
+        born = msgspec.structs.replace(item, failure=failure, verdict=judged, version=queue.version, plain=False)
+        result = yield from send(Put(queue.name, (born,)))
+        if not isinstance(result, Stale):
+            receipt: Receipt = result[0]
+            return receipt
+        queue = core.remember(result.queue)
+    raise _unsettled(core, queue_name)
 
 
 def failure_of(error: BaseException | Failure | str, rules: tuple[Rule, ...], worker: str | None) -> Failure:
@@ -115,4 +121,8 @@ def _settle(
             settled: Settled = result
             return settled
         queue = core.remember(result.queue)
-    raise StoreFailed(core.store.name, f"the settings of queue '{lease.queue}' changed {MOST_ROUNDS} times meanwhile")
+    raise _unsettled(core, lease.queue)
+
+
+def _unsettled(core: Core, queue: str) -> StoreFailed:
+    return StoreFailed(core.store.name, f"the settings of queue '{queue}' changed {MOST_ROUNDS} times meanwhile")

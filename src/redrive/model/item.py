@@ -132,6 +132,18 @@ class Death(msgspec.Struct, frozen=True, omit_defaults=True):
     first_leased_at: Instant | None = None
 
 
+class Result(msgspec.Struct, frozen=True):
+    """What a completion carried."""
+
+    payload: bytes
+    content_type: str
+
+    @property
+    def value(self) -> Any:
+        """The Python value that the worker gave."""
+        return decode_payload(self.payload, self.content_type)
+
+
 class Item(msgspec.Struct, frozen=True):
     """An item as it is now, with its history."""
 
@@ -157,7 +169,7 @@ class Item(msgspec.Struct, frozen=True):
     """Why it died (dead, archived)."""
     ended_at: Instant | None = None
     """When it was completed or died (completed, dead, archived)."""
-    result: bytes | None = None
+    result: Result | None = None
     """What `complete` carried (completed)."""
     idempotency_key: str | None = None
     overrides: Overrides = NO_OVERRIDES
@@ -177,6 +189,11 @@ class Item(msgspec.Struct, frozen=True):
     def value(self) -> Any:
         """The payload as the Python value that was put."""
         return decode_payload(self.payload, self.content_type)
+
+    @property
+    def death(self) -> Death | None:
+        """Its last death, whether it still is dead, lies in a dead queue, or was brought back."""
+        return self.deaths[-1] if self.deaths else None
 
     @property
     def last_failure(self) -> Failure | None:

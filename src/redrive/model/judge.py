@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from redrive.errors import InvalidInput, InvalidSetting
-from redrive.model.duration import MAX_DURATION
+from redrive.model.duration import MAX_DURATION, DurationInput, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.item import NO_OVERRIDES, Counters, DeadReason, Overrides, Status
 from redrive.model.limits import check_name
@@ -40,6 +40,11 @@ class Again(msgspec.Struct, frozen=True, tag=True):
 
     delay: int = 0
     status: Status = Status.PENDING
+
+    @classmethod
+    def after(cls, delay: DurationInput) -> Again:
+        """Failed until `delay` from now, as after any failure that is retried."""
+        return cls(parse_duration(delay, "delay"), Status.FAILED)
 
 
 class Dead(msgspec.Struct, frozen=True, tag=True):

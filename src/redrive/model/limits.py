@@ -22,6 +22,8 @@ MAX_HEADERS_BYTES = 64 * KIB
 MAX_LABEL_CHARS = 256
 # One transaction: long enough to spread the cost of a sync, short enough not to keep others waiting.
 MAX_BATCH = 1_000
+# One put of many is one transaction, all or nothing: more would keep others waiting for too long.
+MAX_PUT = 10_000
 # A hundred years (model/duration.py): now + delay is then always an instant that can be stored.
 MAX_DELAY = MAX_DURATION
 # Whole numbers up to 2^53 survive a double, which is what Redis scores and JSON readers elsewhere use: the year 2255.

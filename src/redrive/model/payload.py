@@ -85,7 +85,7 @@ def check_headers(headers: Mapping[str, str], limit: int = MAX_HEADERS_BYTES) ->
             raise InvalidName("header", name, problem)
         size += len(name.encode()) + len(value.encode())
     if size > limit:
-        raise PayloadTooLarge("headers", size, limit, "max_headers_size")
+        raise PayloadTooLarge("headers", size, limit, None)
     return dict(headers)
 
 

@@ -13,7 +13,7 @@ from redrive.errors import InvalidSetting
 from redrive.model.classify import ErrorClass, Rule
 from redrive.model.duration import DAY, MINUTE, parse_duration
 from redrive.model.failure import Failure
-from redrive.model.limits import MAX_PAYLOAD_BYTES, check_name
+from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES, check_name
 from redrive.model.retry import Retry, retry_from
 
 DEFAULT_ATTEMPTS = 5
@@ -162,7 +162,7 @@ def _checked(name: str, value: Any) -> Any:
         case "max_size":
             return None if value is None else _count(name, value, 1)
         case "max_payload_size":
-            return _count(name, value, 1)
+            return _count(name, value, 1, MAX_STORABLE_BYTES)
         case "retry":
             return retry_from(value)
         case "final_errors":
@@ -184,9 +184,9 @@ def _positive_duration(name: str, value: Any) -> int:
     return duration
 
 
-def _count(name: str, value: Any, smallest: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= _LARGEST_COUNT:
-        raise InvalidSetting(name, f"must be a whole number from {smallest} to {_LARGEST_COUNT:,}, not {value!r:.40}")
+def _count(name: str, value: Any, smallest: int, largest: int = _LARGEST_COUNT) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
+        raise InvalidSetting(name, f"must be a whole number from {smallest} to {largest:,}, not {value!r:.40}")
     return value
 
 

@@ -164,7 +164,7 @@ def retry_from(value: object, what: str = "retry") -> Retry:
     if isinstance(value, Retry):
         return value
     settings = _mapping(value, what, _RETRY_KEYS)
-    return Retry(
+    retry = Retry(
         attempts=_check_attempts(settings.get("attempts", 0), f"{what}.attempts"),
         delay=_delay_from({key: settings[key] for key in _DELAY_KEYS if key in settings}, what),
         use_classes=_flag(settings, "classes", what),
@@ -177,6 +177,9 @@ def retry_from(value: object, what: str = "retry") -> Retry:
             for key, rule in _mapping(settings.get("by_type") or {}, f"{what}.by_type").items()
         },
     )
+    if settings and "attempts" not in settings:
+        raise InvalidSetting(f"{what}.attempts", "is missing: say how many tries a failing item gets")
+    return retry
 
 
 _DELAY_KEYS = ("delay", "cooldown", "base", "cap", "delays", "function", "jitter")

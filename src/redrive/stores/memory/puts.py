@@ -11,15 +11,18 @@ from redrive.errors import IdempotencyConflict, InvalidInput, PayloadTooLarge, Q
 from redrive.model.ids import ItemId
 from redrive.model.item import Event, HistoryEntry, Receipt, Status
 from redrive.model.judge import Dead, Ending, count
-from redrive.store import LEDGER_TIMEOUT, OF_THIS_CALL, NewItem, Put
+from redrive.store import LEDGER_TIMEOUT, OF_THIS_CALL, NewItem, Put, Stale, stale
 from redrive.stores.memory.queue_state import Known, QueueState, Source
 from redrive.stores.memory.record import Record
 from redrive.stores.memory.state import State
 from redrive.stores.memory.verdicts import carry_out, check_verdict
 
 
-def put(state: State, call: Put) -> tuple[Receipt, ...]:
+def put(state: State, call: Put) -> tuple[Receipt, ...] | Stale:
     """All of them, or none."""
+    queue = state.queue(call.queue).value
+    if stale(call, queue):
+        return Stale(queue)
     plan = PutPlan(state)
     plan.add(call)
     return plan.carry_out()

@@ -17,6 +17,7 @@ from redrive.model.item import (
     Item,
     Lease,
     Overrides,
+    Result,
     Settled,
     Status,
 )
@@ -90,7 +91,7 @@ class Record:
     grant: Grant | None = None
     first_leased_at: Instant | None = None
     completed_at: Instant | None = None
-    result: bytes | None = None
+    result: Result | None = None
     archived_from: Status | None = None
     history: History = field(default_factory=History)
     deaths: list[Death] = field(default_factory=list)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from redrive.clock import Instant
-from redrive.errors import LeaseLost
-from redrive.model.item import Event, HistoryEntry, Settled, Status
+from redrive.errors import LeaseLost, PayloadTooLarge
+from redrive.model.item import Event, HistoryEntry, Result, Settled, Status
 from redrive.model.judge import Ending
 from redrive.model.lifecycle import Verb
 from redrive.store import Complete, Extend, Return, Settle, Stale
@@ -19,6 +19,9 @@ from redrive.stores.memory.verdicts import carry_out, check_verdict
 def complete(state: State, call: Complete) -> Settled:
     """The puts are checked before anything is changed. The place of the completed item is free for them."""
     item = state.leased(call.token)
+    largest = state.queues[item.queue].value.settings.max_payload_size
+    if call.result is not None and len(call.result.payload) > largest:
+        raise PayloadTooLarge("result", len(call.result.payload), largest, "max_payload_size")
     plan = PutPlan(state, leaving=item.queue)
     for put in call.puts:
         plan.add(put)
@@ -27,7 +30,7 @@ def complete(state: State, call: Complete) -> Settled:
     return settled
 
 
-def finish(state: State, item: Record, verb: Verb, result: bytes | None = None, *, forced: bool = False) -> Settled:
+def finish(state: State, item: Record, verb: Verb, result: Result | None = None, *, forced: bool = False) -> Settled:
     """The work is done: keep the item for a while, or remove it."""
     queue = state.queues[item.queue]
     removed = queue.value.settings.keep_completed == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, assert_never
 
 from redrive import store as contract
@@ -57,8 +57,8 @@ class MemoryStore:
             f"use a store in the database that your transaction is in"
         )
 
-    def changed(self) -> bool:
-        return False
+    def changed(self) -> Collection[str] | None:
+        return ()
 
     def durability(self) -> Durability:
         return Durability(

@@ -21,7 +21,9 @@ from redrive.stores.sqlite.settles import finish
 
 _LAST_DEATH = "SELECT data FROM redrive_death WHERE n = ? ORDER BY key DESC LIMIT 1"
 _EXPIRE_TIMEOUT = "SELECT expire_timeout FROM redrive_item WHERE n = ?"
-_HELD = "SELECT n FROM redrive_waiting WHERE held_by = ? LIMIT ?"
+_HELD = """
+    SELECT n FROM redrive_waiting
+    WHERE held_by = ? AND queue IN (SELECT key FROM redrive_queue WHERE namespace = ?) LIMIT ?"""
 
 
 def change(batch: Batch, call: Change) -> tuple[Settled | Stale | RedriveError, ...]:
@@ -48,7 +50,7 @@ def hold(batch: Batch, call: Hold) -> int:
 def unhold(batch: Batch, call: Unhold) -> int:
     """Let items go that are held under a name."""
     if call.ids is None:
-        numbers = [n for (n,) in batch.execute(_HELD, (call.held_by, STEP_LIMIT)).fetchall()]
+        numbers = [n for (n,) in batch.execute(_HELD, (call.held_by, batch.namespace, STEP_LIMIT)).fetchall()]
     else:
         numbers = [n for id in call.ids if (n := resolve(batch.connection, id)) is not None]
     return sum(_set_held(batch, n, call.held_by, None) for n in numbers)

@@ -13,7 +13,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.model.ids import ItemId, make_id, parse_id
-from redrive.model.item import Counters, DeadReason, Status
+from redrive.model.item import Counters, DeadReason, Result, Status
 from redrive.stores.sqlite.batch import Batch
 
 STATE = (
@@ -53,7 +53,7 @@ class Place(msgspec.Struct):
     reason: DeadReason | None = None
     before: Status | None = None
     """What an archived item was."""
-    result: bytes | None = None
+    result: Result | None = None
 
     @property
     def id(self) -> ItemId:
@@ -69,12 +69,14 @@ _READY_FRESH = f"""SELECT {STATE} FROM redrive_ready
 _READY_REQUEUED = f"SELECT {STATE} FROM redrive_ready WHERE n = ? AND seq <> n"
 _WAITING = f"SELECT status, held_by, {STATE} FROM redrive_waiting WHERE n = ?"
 _LEASE = f"SELECT token, deadline, leased_at, worker, {STATE} FROM redrive_lease WHERE n = ?"
-_ENDED = f"SELECT status, ended_at, reason, before, held_by, result, {STATE} FROM redrive_ended WHERE n = ?"
+_ENDED = (
+    f"SELECT status, ended_at, reason, before, held_by, result, result_type, {STATE} FROM redrive_ended WHERE n = ?"
+)
 _LAY_READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?{_MARKS})"
 _LAY_WAITING = f"INSERT INTO redrive_waiting (n, queue, status, held_by, {STATE}) VALUES (?, ?, ?, ?{_MARKS})"
 _LAY_ENDED = f"""
-    INSERT INTO redrive_ended (n, queue, status, ended_at, reason, before, held_by, result, {STATE})
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
+    INSERT INTO redrive_ended (n, queue, status, ended_at, reason, before, held_by, result, result_type, {STATE})
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
 _ITEM = "SELECT tail, queue, 9 - priority, coalesce(enqueue_at, put_at) FROM redrive_item WHERE n = ?"
 _LINEAGE = "SELECT tail, n FROM redrive_lineage WHERE old = ?"
 
@@ -110,9 +112,10 @@ def find(connection: apsw.Connection, n: int) -> Place | None:
         return place
     row = execute(_ENDED, (n,)).fetchone()
     assert row is not None, f"item {n} is in no place"
-    status, ended_at, reason, before, held_by, result = row[:6]
-    place = Place(n, tail, queue, Status(status), *row[6:])
-    place.ended_at, place.held_by, place.result = ended_at, held_by, result
+    status, ended_at, reason, before, held_by, result, result_type = row[:7]
+    place = Place(n, tail, queue, Status(status), *row[7:])
+    place.ended_at, place.held_by = ended_at, held_by
+    place.result = None if result is None else Result(result, result_type)
     place.reason = None if reason is None else DeadReason(reason)
     place.before = None if before is None else Status(before)
     return place
@@ -150,7 +153,8 @@ def lay(batch: Batch, place: Place) -> None:
     assert place.ended_at is not None
     reason = None if place.reason is None else place.reason.value
     before = None if place.before is None else place.before.value
-    ended = (place.n, place.queue, place.status.value, place.ended_at, reason, before, place.held_by, place.result)
+    result = (None, None) if place.result is None else (place.result.payload, place.result.content_type)
+    ended = (place.n, place.queue, place.status.value, place.ended_at, reason, before, place.held_by, *result)
     batch.execute(_LAY_ENDED, (*ended, *_state(place)))
 
 

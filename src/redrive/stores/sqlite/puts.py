@@ -17,7 +17,7 @@ from redrive.model.item import NO_OVERRIDES, Event, HistoryEntry, Receipt, Statu
 from redrive.model.judge import Dead, Ending
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
-from redrive.store import OF_THIS_CALL, NewItem, Put
+from redrive.store import OF_THIS_CALL, NewItem, Put, Stale, stale
 from redrive.stores.sqlite import verdicts
 from redrive.stores.sqlite.batch import SALT_MASK, SALT_STEP, Batch, QueueRow, draw_salt, integers
 from redrive.stores.sqlite.places import Place, find, lay, resolve, take
@@ -90,7 +90,10 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
             results.append(receipts)
             continue
         try:
-            results.append(_write(batch, _check(batch, call), groups))
+            if row is not None and stale(call, row.queue):
+                results.append(Stale(row.queue))
+            else:
+                results.append(_write(batch, _check(batch, call), groups))
         except RedriveError as refusal:
             results.append(refusal)
     _write_groups(batch, groups)

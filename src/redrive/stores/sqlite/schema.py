@@ -63,7 +63,7 @@ CREATE INDEX redrive_lease_deadline ON redrive_lease (queue, deadline);
 
 CREATE TABLE redrive_ended (
     n INTEGER PRIMARY KEY, queue INTEGER NOT NULL, status TEXT NOT NULL, ended_at INTEGER NOT NULL, reason TEXT,
-    before TEXT, held_by TEXT, result BLOB, {_STATE}
+    before TEXT, held_by TEXT, result BLOB, result_type TEXT, {_STATE}
 );
 CREATE INDEX redrive_ended_age ON redrive_ended (queue, status, ended_at);
 
@@ -122,7 +122,8 @@ NEWEST = len(MIGRATIONS)
 
 def version_of(connection: apsw.Connection) -> int:
     """The schema of this file; 0 where there is none yet."""
-    if not connection.table_exists("main", "redrive_meta"):
+    # Not connection.table_exists(): that trusts what the connection remembers of the schema, and others may be first.
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'redrive_meta'").get is None:
         return 0
     version: int = connection.execute("SELECT version FROM redrive_meta").get
     return version

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, assert_never
 
 from redrive.clock import Instant
-from redrive.errors import LeaseLost, RedriveError
+from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError
 from redrive.model.ids import item_of, parse_token
-from redrive.model.item import Counters, Event, HistoryEntry, Settled, Status
+from redrive.model.item import Counters, Event, HistoryEntry, Result, Settled, Status
 from redrive.model.judge import Ending
 from redrive.store import Complete, Extend, Return, Settle, SettleCall, Stale
 from redrive.stores.sqlite import verdicts
@@ -47,7 +47,7 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
     return results
 
 
-def finish(batch: Batch, place: Place, result: bytes | None) -> Settled:
+def finish(batch: Batch, place: Place, result: Result | None) -> Settled:
     """Complete an item that was taken from its place: kept for keep_completed, or removed."""
     row = batch.by_key[place.queue]
     counters, queue = place.counters, row.queue.name
@@ -104,6 +104,8 @@ def _settle_one(batch: Batch, call: SettleCall) -> Any:
             batch.execute("UPDATE redrive_lease SET deadline = ? WHERE n = ?", (deadline, place.n))
             return deadline
         case Complete(_, result, puts):
+            if result is not None and len(result.payload) > row.settings.max_payload_size:
+                raise PayloadTooLarge("result", len(result.payload), row.settings.max_payload_size, "max_payload_size")
             put_together(batch, puts, leaving=place.queue)
             take(batch, place)
             return finish(batch, place, result)

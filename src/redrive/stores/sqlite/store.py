@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +60,13 @@ class SQLiteStore:
         path: Path,
         *,
         namespace: str = "default",
+        name: str = "sqlite",
         relaxed: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
         self.namespace = namespace
-        self.name = str(path)
+        self.name = name
         self._relaxed = relaxed
         self._closed = False
         self._noticed = -1
@@ -84,13 +85,13 @@ class SQLiteStore:
     def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         if not isinstance(connection, apsw.Connection):
             raise InvalidInput(
-                f"within takes an apsw.Connection to {self.name}, not {type(connection).__name__}; the sqlite3 module "
+                f"within takes an apsw.Connection to {self._path}, not {type(connection).__name__}; the sqlite3 module "
                 f"brings another copy of SQLite, and two copies on one file can damage it"
             )
         if not connection.in_transaction:
             raise InvalidInput("within takes a connection with a transaction open; begin one, put, then commit it")
-        if Path(connection.db_filename("main")) != Path(self._engine.writer.db_filename("main")):
-            raise InvalidInput(f"within takes a connection to {self.name}, and this one is to another database")
+        if Path(connection.db_filename("main")) != self._filename:
+            raise InvalidInput(f"within takes a connection to {self._path}, and this one is to another database")
         with self._engine.translated(), self._numbering:
             rows = {row.queue.name: row for row in queue_rows(connection, self.namespace)}
             self._numbers.raise_to(_largest_number(connection))
@@ -100,10 +101,10 @@ class SQLiteStore:
             batch.write_tallies()
             return receipts
 
-    def changed(self) -> bool:
+    def changed(self) -> Collection[str] | None:
         version = self._engine.data_version()
         changed, self._noticed = version != self._noticed, version
-        return changed
+        return None if changed else ()
 
     def durability(self) -> Durability:
         if self._relaxed:
@@ -153,13 +154,14 @@ class SQLiteStore:
 
     def _open(self, engine: Engine) -> None:
         self._engine = engine
+        self._filename = Path(engine.writer.db_filename("main"))
         self._closed = False
         self._forget()
         try:
             with engine.translated():
                 found = schema.version_of(engine.writer)
             if found > schema.NEWEST:
-                raise SchemaTooNew(self.name, found, schema.NEWEST)
+                raise SchemaTooNew(str(self._path), found, schema.NEWEST)
             if found < schema.NEWEST:
                 engine.transact(lambda connection: schema.migrate(connection, self.clock.now()))
         except BaseException:

@@ -1,0 +1,131 @@
+"""The operations that are interrupted at every point, each with the state it starts from.
+
+An operation is a list of steps, and each is acknowledged when it returns. Whatever happens, the file then holds the
+state after all acknowledged steps, or that with the next step done as well; nothing between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from redrive import Broker, connect, new_item
+from redrive.testing.clock import FakeClock
+
+Prepare = Callable[[Broker], Any]
+Step = Callable[[Broker, Any], object]
+
+ITEMS = 3
+"""Items that lie around in other places while an operation runs: none of them may be touched."""
+
+
+class Operation(NamedTuple):
+    """What is done to which file."""
+
+    name: str
+    prepare: Prepare | None
+    """Makes the file, and gives what the steps need. None: there is no file, and opening it is part of the first."""
+    steps: Sequence[Step]
+    later: str = "0s"
+    """How far the clock has gone on since the file was made."""
+    checkpoint_pages: int | None = None
+    """When to copy the log back, where it is not to be left to the engine."""
+
+
+def open_broker(path: Path, later: str = "0s", **options: Any) -> Broker:
+    """A broker on a clock that stands still, so that two runs of the same calls give the same state."""
+    clock = FakeClock()
+    clock.advance(later)
+    return connect(f"sqlite:///{path}", clock=clock, lifecycle=False, actor="test", **options)
+
+
+def furnish(broker: Broker) -> None:
+    """Queues, and items in every place."""
+    broker.create_queue("morgue")
+    broker.create_queue("jobs", retry={"attempts": 3, "cooldown": "1m"}, lease_timeout="1m", keep_completed="1d")
+    broker.create_queue("moving", dead_queue="morgue", lease_timeout="1m")
+    broker.create_queue("short", expire_timeout="10s")
+    for n in range(ITEMS):
+        broker.put("jobs", f"waits {n}", delay="1h")
+        broker.put("jobs", f"held {n}", held_by="breaker")
+        broker.put("jobs", n, priority=9)
+    done, dead, _ = broker.lease("jobs", ITEMS)
+    broker.complete(done)
+    broker.fail(dead, "boom", final=True)
+
+
+def _pending(broker: Broker) -> None:
+    furnish(broker)
+    broker.put_many("jobs", range(ITEMS))
+
+
+def _leased(broker: Broker, queue: str = "jobs") -> Any:
+    furnish(broker)
+    broker.put(queue, {"the": "item"})
+    return broker.lease(queue)[0]
+
+
+def _dead(broker: Broker, queue: str) -> str:
+    return broker.fail(_leased(broker, queue), ValueError("boom"), final=True).id
+
+
+def _dead_in_place(broker: Broker) -> str:
+    return _dead(broker, "jobs")
+
+
+def _dead_moved(broker: Broker) -> str:
+    return _dead(broker, "moving")
+
+
+def _expiring(broker: Broker) -> None:
+    furnish(broker)
+    broker.put_many("short", range(ITEMS))
+    broker.put_many("moving", ["lost 1", "lost 2"])
+    broker.lease("moving", 2)
+
+
+def _doomed_queue(broker: Broker) -> None:
+    furnish(broker)
+    broker.create_queue("doomed")
+    broker.put_many("doomed", [new_item(n, idempotency_key=str(n)) for n in range(ITEMS)])
+    broker.fail(broker.lease("doomed")[0], "boom")
+
+
+OPERATIONS = (
+    Operation("put", furnish, [lambda broker, _: broker.put("jobs", 1, headers={"h": "x"}, idempotency_key="k")]),
+    Operation("put_many", furnish, [lambda broker, _: broker.put_many("jobs", [b"x" * 3000] * 20)]),
+    Operation("lease", _pending, [lambda broker, _: broker.lease("jobs", 2, worker="w")]),
+    Operation("complete", _leased, [lambda broker, lease: broker.complete(lease, result="r")]),
+    Operation("fail, retried", _leased, [lambda broker, lease: broker.fail(lease, ValueError("boom"))]),
+    Operation("fail, dead in place", _leased, [lambda broker, lease: broker.fail(lease, "boom", final=True)]),
+    Operation(
+        "fail, dead queue",
+        lambda broker: _leased(broker, "moving"),
+        [lambda broker, lease: broker.fail(lease, ValueError("boom"))],
+    ),
+    Operation("redrive in place", _dead_in_place, [lambda broker, id: broker.redrive(id)]),
+    Operation("redrive from a dead queue", _dead_moved, [lambda broker, id: broker.redrive(id)]),
+    Operation("expiry sweep", _expiring, [lambda broker, _: broker.step()], later="2m"),
+    Operation(
+        "complete with puts",
+        _leased,
+        [lambda broker, lease: broker.complete(lease, result=1, puts=[("jobs", "next"), ("moving", "other")])],
+    ),
+    Operation(
+        "migration",
+        None,
+        [
+            lambda broker, _: None,
+            lambda broker, _: broker.create_queue("jobs"),
+            lambda broker, _: broker.put("jobs", 1),
+        ],
+    ),
+    Operation(
+        "checkpoint",
+        furnish,
+        [*([lambda broker, _: broker.put("jobs", b"x" * 2000)] * 8), lambda broker, _: broker.close()],
+        checkpoint_pages=10,
+    ),
+    Operation("delete a queue", _doomed_queue, [lambda broker, _: broker.delete_queue("doomed", confirm=ITEMS)]),
+)

@@ -1,0 +1,162 @@
+"""What a file holds, read past the store: is every item in exactly one place, and does everything else fit to it?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+
+PLACES = ("ready", "waiting", "lease", "ended")
+COUNTS = ("pending", "failed", "active", "completed", "dead", "archived", "letters")
+
+
+class Broken(AssertionError):
+    """The file holds something that must never be."""
+
+
+class Standing(NamedTuple):
+    """Where one item stands."""
+
+    id: str
+    queue: str
+    status: str
+    payload: bytes
+    deliveries: int
+    attempts: int
+    failures: int
+    losses: int
+    redrives: int
+    reason: str | None
+    history: int
+    deaths: int
+    origin_queue: str | None
+
+
+class State(NamedTuple):
+    """All that an operation may change, without what differs from run to run: ids, tokens, times."""
+
+    queues: tuple[tuple[object, ...], ...]
+    items: tuple[Standing, ...]
+    totals: tuple[tuple[object, ...], ...]
+    audit: tuple[tuple[object, ...], ...]
+    keys: tuple[tuple[object, ...], ...]
+
+
+def places(path: Path) -> list[Standing]:
+    """Every item of a file. Raises Broken unless each is in exactly one place and all rows belong together."""
+    connection = apsw.Connection(str(path))
+    try:
+        _check_integrity(connection)
+        standings = _standings(connection)
+        _check_counts(connection)
+        _check_records(connection)
+        return standings
+    finally:
+        connection.close()
+
+
+def state(path: Path) -> State:
+    """What a file holds, comparable between two runs of the same calls. Raises Broken as `places` does."""
+    items = tuple(sorted((standing._replace(id="") for standing in places(path)), key=repr))
+    connection = apsw.Connection(str(path))
+    try:
+        return State(
+            tuple(connection.execute("SELECT name, settings, paused, is_dead_queue FROM redrive_queue ORDER BY name")),
+            items,
+            tuple(connection.execute(_TOTALS)),
+            tuple(connection.execute("SELECT actor, verb, queue, count FROM redrive_audit ORDER BY number")),
+            tuple(connection.execute("SELECT queue, key FROM redrive_idempotency ORDER BY queue, key")),
+        )
+    finally:
+        connection.close()
+
+
+_STANDINGS = " UNION ALL ".join(
+    f"SELECT n, queue, {status} AS status, {reason} AS reason, deliveries, attempts, failures, losses, redrives, "
+    f"entries, deaths FROM redrive_{table}"
+    for table, status, reason in (
+        ("ready", "'pending'", "NULL"),
+        ("waiting", "status", "NULL"),
+        ("lease", "'active'", "NULL"),
+        ("ended", "status", "reason"),
+    )
+)
+_ITEMS = f"""
+    SELECT i.n, i.tail, i.queue, q.name, i.payload, i.origin_queue, p.queue, p.status, p.reason, p.deliveries,
+        p.attempts, p.failures, p.losses, p.redrives, p.entries, p.deaths
+    FROM redrive_item AS i LEFT JOIN ({_STANDINGS}) AS p ON p.n = i.n LEFT JOIN redrive_queue AS q ON q.key = i.queue"""
+_COUNTED = f"""
+    SELECT queue, {", ".join(f"sum({name})" for name in COUNTS)} FROM (
+        SELECT queue, {", ".join(COUNTS)} FROM redrive_count
+        UNION ALL SELECT queue, {", ".join(COUNTS)} FROM redrive_tally) GROUP BY queue"""
+_TOTALS = """
+    SELECT queue, sum(put_total), sum(completed_total), sum(failed_total), sum(dead_total) FROM (
+        SELECT queue, put_total, completed_total, failed_total, dead_total FROM redrive_count
+        UNION ALL SELECT queue, put_total, completed_total, failed_total, dead_total FROM redrive_tally)
+    GROUP BY queue ORDER BY queue"""
+
+
+def _check_integrity(connection: apsw.Connection) -> None:
+    found = connection.execute("PRAGMA integrity_check").fetchall()
+    if found != [("ok",)]:
+        raise Broken(f"integrity_check: {found}")
+
+
+def _standings(connection: apsw.Connection) -> list[Standing]:
+    standings = []
+    seen: set[int] = set()
+    for n, tail, queue, name, payload, origin, place_queue, status, reason, *counts in connection.execute(_ITEMS):
+        if n in seen:
+            raise Broken(f"item {n} is in two places")
+        seen.add(n)
+        if status is None:
+            raise Broken(f"item {n} is in no place")
+        if name is None or place_queue != queue:
+            raise Broken(f"item {n} belongs to queue {queue} and stands in {place_queue}")
+        deliveries, attempts, failures, losses, redrives, entries, deaths = counts
+        if attempts > deliveries:
+            raise Broken(f"item {n} counts {attempts} attempts in {deliveries} deliveries")
+        id = f"{tail:016x}{n:016x}"
+        counters = (deliveries, attempts, failures, losses, redrives)
+        standings.append(Standing(id, name, status, payload, *counters, reason, entries, deaths, origin))
+    for table in PLACES:
+        strays = connection.execute(
+            f"SELECT n FROM redrive_{table} WHERE n NOT IN (SELECT n FROM redrive_item)"
+        ).fetchall()
+        if strays:
+            raise Broken(f"redrive_{table} holds {len(strays)} items that do not exist")
+    return standings
+
+
+def _check_counts(connection: apsw.Connection) -> None:
+    """The counts that `stats` shows are what a recount gives."""
+    counted = {queue: tuple(counts) for queue, *counts in connection.execute(_COUNTED)}
+    recount: Counter[tuple[int, str]] = Counter()
+    for queue, status in connection.execute(f"SELECT queue, status FROM ({_STANDINGS})"):
+        recount[queue, status] += 1
+    for (queue,) in connection.execute("SELECT queue FROM redrive_letter"):
+        recount[queue, "letters"] += 1
+    for queue in {queue for queue, _ in recount} | set(counted):
+        found = tuple(recount[queue, name] for name in COUNTS)
+        if counted.get(queue, (0,) * len(COUNTS)) != found:
+            raise Broken(f"queue {queue} counts {counted.get(queue)} and holds {found} of {COUNTS}")
+
+
+def _check_records(connection: apsw.Connection) -> None:
+    """Histories, deaths, letters and old ids are those of items that exist, and as many as the items say."""
+    for table in ("letter", "history", "death", "lineage"):
+        strays = connection.execute(
+            f"SELECT count(*) FROM redrive_{table} WHERE n NOT IN (SELECT n FROM redrive_item)"
+        ).get
+        if strays:
+            raise Broken(f"redrive_{table} has {strays} rows of items that do not exist")
+    if connection.execute("SELECT 1 FROM redrive_lineage WHERE old IN (SELECT n FROM redrive_item)").get:
+        raise Broken("an item lives under its new id and its old one")
+    for n, entries, deaths, written, died in connection.execute(
+        f"""SELECT n, entries, deaths, (SELECT count(*) FROM redrive_history AS h WHERE h.n = p.n),
+            (SELECT count(*) FROM redrive_death AS d WHERE d.n = p.n) FROM ({_STANDINGS}) AS p"""
+    ):
+        if (min(entries, 50), deaths) != (written, died):
+            raise Broken(f"item {n} says {entries} entries, {deaths} deaths; there are {written} and {died}")

@@ -1,0 +1,159 @@
+"""A fork while a broker is open: parent and child both go on, and neither harms the other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.acceptance.children import Say, fork, join, run
+from tests.acceptance.places import places
+
+from redrive import Broker, connect
+from redrive.stores.sqlite import engine
+from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "redrive.db"
+
+
+@pytest.fixture
+def broker(path: Path) -> Iterator[Broker]:
+    with connect(f"sqlite:///{path}") as broker:
+        broker.create_queue("jobs")
+        yield broker
+
+
+def pending(path: Path) -> set[bytes]:
+    return {standing.payload for standing in places(path)}
+
+
+def test_parent_and_child_both_go_on(broker: Broker, path: Path) -> None:
+    broker.put_many("jobs", range(4))
+
+    def work(say: Say) -> None:
+        broker.complete(broker.lease("jobs")[0])
+        broker.put("jobs", 10)
+        say(broker.lease("jobs")[0].token.encode())
+        broker.close()
+
+    said = run(work).said
+    lease = broker.lease("jobs")[0]
+    assert lease.token.encode() != said
+    assert lease.token[-16:].encode() != said[-16:]
+    broker.complete(lease)
+    assert pending(path) == {b"1", b"3", b"10"}
+
+
+def test_what_the_child_puts_survives_the_end_of_the_parents_broker(path: Path) -> None:
+    """SQLite remembers locks per process: a child that inherits that memory writes to a log its parent deletes."""
+    broker = connect(f"sqlite:///{path}")
+    broker.create_queue("jobs")
+    go, gone = os.pipe()
+
+    def work(say: Say) -> None:
+        broker.put("jobs", 1)
+        say(b"open")
+        os.read(go, 1)
+        broker.put("jobs", 2)
+        assert broker.stats("jobs").pending == 2
+
+    pid, reader = fork(work)
+    assert os.read(reader, 4) == b"open"
+    broker.close()
+    os.write(gone, b"x")
+    assert join(pid, reader).code == 0
+    assert pending(path) == {b"1", b"2"}
+
+
+def test_child_that_never_uses_the_broker_leaves_the_file_alone(broker: Broker, path: Path) -> None:
+    broker.put("jobs", 1)
+    closes = [lambda: None, broker.close, broker._core.store.close]
+    for close in closes:
+        assert run(lambda say: close()).code == 0  # noqa: B023
+        assert (path.parent / "redrive.db-wal").exists()
+        broker.put("jobs", 1)
+        assert broker.stats("jobs").pending == len(places(path))
+
+
+def test_parents_turn_ends_with_the_parent_though_a_child_lives(path: Path) -> None:
+    """A child must not keep the parent's place in the line of writers: nobody would ever get a turn again."""
+    broker = connect(f"sqlite:///{path}", lifecycle=False)
+    broker.create_queue("jobs")
+    go, gone = os.pipe()
+
+    def child(_: Say) -> None:
+        os.close(gone)
+        os.read(go, 1)
+
+    def parent(say: Say) -> None:
+        own = connect(f"sqlite:///{path}", lifecycle=False)
+        own.put("jobs", 1)
+        fork(child)
+        own._core.store._engine._take_turn()
+        say(b"x")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    pid, reader = fork(parent)
+    assert os.read(reader, 1) == b"x"
+    os.waitpid(pid, 0)
+    thread = threading.Thread(target=broker.put, args=("jobs", 2), daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS)
+    for end in (gone, go, reader):
+        os.close(end)
+    assert not thread.is_alive()
+    broker.close()
+
+
+def test_fork_in_the_middle_of_calls_of_other_threads(
+    broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads put all the while; each child finds a store it can use, and its items are there afterwards."""
+    monkeypatch.setattr(engine, "CHECKPOINT_PAGES", 20)
+    stop = threading.Event()
+    put = [0, 0]
+
+    def keep_putting(index: int) -> None:
+        while not stop.is_set():
+            broker.put("jobs", "parent")
+            put[index] += 1
+
+    threads = [threading.Thread(target=keep_putting, args=(index,), daemon=True) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for n in range(15):
+        ended = run(lambda say: broker.put_many("jobs", [f"child {n}", f"child {n}"]) and None)  # noqa: B023
+        assert ended.code == 0
+    stop.set()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    left = [standing.payload for standing in places(path)]
+    assert left.count(b'"parent"') == sum(put)
+    assert sorted(left) == sorted([b'"parent"'] * sum(put) + [f'"child {n}"'.encode() for n in range(15) for _ in "ab"])
+
+
+def test_waiting_lease_of_another_process_is_woken(broker: Broker) -> None:
+    waiting, woken = fork(lambda say: say(b"%d" % broker.lease("jobs", wait="30s")[0].value))
+    broker.put("jobs", 7)
+    assert join(waiting, woken).said == b"7"
+
+
+def test_numbers_that_another_process_drew_are_not_drawn_again(path: Path) -> None:
+    """A place at the tail is no item's number; on a clock that stands still two brokers drew the same."""
+    clock = FakeClock()
+    with (
+        connect(f"sqlite:///{path}", clock=clock, lifecycle=False) as one,
+        connect(f"sqlite:///{path}", clock=clock, lifecycle=False) as two,
+    ):
+        one.create_queue("jobs")
+        for n in range(3):
+            one.put("jobs", f"one {n}")
+            one.release(one.lease("jobs")[0])
+            two.put("jobs", f"two {n}")
+        assert len(two.lease("jobs", 10)) == 6

@@ -1,0 +1,121 @@
+"""Eight processes on one file, some of them killed: nothing lost, nothing done twice, and everybody gets a turn."""
+
+from __future__ import annotations
+
+import os
+import random
+import selectors
+import signal
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from tests.acceptance.children import fork, join
+from tests.acceptance.histories import Tally, check_history, read_journal
+from tests.acceptance.places import places
+from tests.acceptance.working import MAX_ATTEMPTS, QUEUE, Worker, create_queues, share_fairly
+
+from redrive import connect
+from redrive.testing.clock import FakeClock
+
+PROCESSES = 8
+THOROUGH = bool(os.environ.get("REDRIVE_THOROUGH"))
+ITEMS = int(os.environ.get("REDRIVE_ITEMS", 100_000 if THOROUGH else 4_000))
+BEATS_PER_KILL = 25
+"""Rounds of all workers together between two kills."""
+FAIR_SECONDS = 10.0 if THOROUGH else 2.0
+Report = Callable[[str, object], None]
+
+
+@pytest.mark.timeout(3600 if THOROUGH else 120)
+def test_nothing_is_lost_or_doubled_while_processes_are_killed(tmp_path: Path, record_property: Report) -> None:
+    path = tmp_path / "redrive.db"
+    create_queues(path)
+    kills = _work(path, ITEMS // PROCESSES)
+    _finish(path)
+    entries = [entry for number in range(PROCESSES) for entry in read_journal(tmp_path / f"{number}.journal")]
+    tally = check_history(entries, places(path), MAX_ATTEMPTS)
+    record_property("tally", f"{kills} kills, {tally}")
+    print(f"{kills} kills, {tally}")
+    _check_enough(tally, kills)
+
+
+def _work(path: Path, share: int) -> int:
+    """Let workers work until all are done; kill one now and then and start it again. Gives the number of kills."""
+    draw = random.Random(0)
+    waiting = selectors.DefaultSelector()
+    lives = [0] * PROCESSES
+    pids = [0] * PROCESSES
+
+    def start(number: int) -> None:
+        life = lives[number]
+        pids[number], reader = fork(lambda say: Worker(path, number, life, share).run(say))
+        waiting.register(reader, selectors.EVENT_READ, number)
+
+    for number in range(PROCESSES):
+        start(number)
+    kills = beats = 0
+    while waiting.get_map():
+        for key, _ in waiting.select(timeout=60):
+            number = key.data
+            if data := os.read(key.fd, 4096):
+                beats += len(data)
+                continue
+            waiting.unregister(key.fd)
+            ended = join(pids[number], key.fd)
+            assert ended.killed or ended.code == 0, "a worker failed; see its traceback"
+            if ended.killed:
+                lives[number] += 1
+                start(number)
+            else:
+                pids[number] = 0
+        if beats >= BEATS_PER_KILL and any(pids):
+            beats = 0
+            kills += 1
+            os.kill(draw.choice([pid for pid in pids if pid]), signal.SIGKILL)
+    return kills
+
+
+def _finish(path: Path) -> None:
+    """An hour later every lease has run out. Work off what is left, until only dead letters are."""
+    clock = FakeClock(datetime.now(UTC) + timedelta(hours=1))
+    with connect(f"sqlite:///{path}", clock=clock, lifecycle=False) as broker:
+        while broker.stats(QUEUE).active:
+            broker.step()
+        while leases := broker.lease(QUEUE, 1000):
+            for lease in leases:
+                assert lease.attempts <= MAX_ATTEMPTS
+                broker.bury(lease)
+        assert broker.stats(QUEUE).pending == broker.stats(QUEUE).failed == 0
+
+
+def _check_enough(tally: Tally, kills: int) -> None:
+    """A run that did too little proves nothing."""
+    assert tally.put + tally.unknown >= ITEMS * 0.99
+    assert tally.completed >= ITEMS * 0.7
+    assert tally.failed >= ITEMS * 0.1
+    assert kills >= ITEMS / 400
+
+
+@pytest.mark.timeout(120)
+def test_every_process_gets_its_turn(tmp_path: Path, record_property: Report) -> None:
+    """Measured: on a quiet machine the slowest does at least half of the fastest, and nobody waits for 100 ms."""
+    path = tmp_path / "redrive.db"
+    create_queues(path)
+
+    def work() -> tuple[int, int]:
+        def run(say: Callable[[bytes], None]) -> None:
+            with connect(f"sqlite:///{path}", lifecycle=False) as broker:
+                share_fairly(broker, say, FAIR_SECONDS)
+
+        return fork(run)
+
+    said = [join(*child).said.decode().split() for child in [work() for _ in range(PROCESSES)]]
+    rounds = [int(each[0]) for each in said]
+    longest = max(float(each[1]) for each in said)
+    report = f"slowest {min(rounds) / max(rounds):.0%} of the fastest, longest wait {longest:.0f} ms, rounds {rounds}"
+    record_property("fairness", report)
+    print(report)
+    assert min(rounds) >= max(rounds) * (0.5 if THOROUGH else 0.3), report
+    assert longest < (100 if THOROUGH else 1_000), report

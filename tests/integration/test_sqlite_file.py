@@ -1,0 +1,174 @@
+"""The SQLite store and its file: what it accepts, what it refuses untouched, and how it keeps it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from redrive import Broker, connect
+from redrive.errors import EngineUnsupported, NotAStore, RedriveError, SchemaTooNew, StoreReadOnly, StoreUnavailable
+from redrive.stores.sqlite import engine, schema
+
+FULL, NORMAL = 2, 1
+COMMITS = 3_000
+ENOUGH_PAGES = 20_000
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def refusal(path: Path) -> RedriveError:
+    with pytest.raises(RedriveError) as caught:
+        connect(url(path), lifecycle=False)
+    return caught.value
+
+
+def test_file_that_is_not_a_database_is_refused_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "letter.txt"
+    path.write_bytes(b"Dear Sir or Madam, " * 1000)
+    before = path.read_bytes()
+    error = refusal(path)
+    assert isinstance(error, NotAStore)
+    assert "is not a SQLite database" in str(error)
+    assert path.read_bytes() == before
+
+
+def test_folder_is_refused(tmp_path: Path) -> None:
+    assert isinstance(refusal(tmp_path), NotAStore)
+
+
+def test_missing_folder_is_named(tmp_path: Path) -> None:
+    error = refusal(tmp_path / "nowhere" / "jobs.db")
+    assert isinstance(error, StoreUnavailable)
+    assert "does not exist; create it first" in str(error)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    connect(url(path), lifecycle=False).close()
+    newer = apsw.Connection(str(path))
+    newer.execute("UPDATE redrive_meta SET version = 99")
+    newer.close()
+    error = refusal(path)
+    assert isinstance(error, SchemaTooNew)
+    assert "has schema 99" in str(error)
+    assert "Upgrade Redrive" in str(error)
+    look = apsw.Connection(str(path))
+    assert look.execute("SELECT version FROM redrive_meta").get == 99
+    look.close()
+
+
+def test_tables_of_the_program_stay_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    own = apsw.Connection(str(path))
+    own.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT); INSERT INTO orders VALUES (1, 'tea')")
+    own.close()
+    with connect(url(path), lifecycle=False) as broker:
+        broker.create_queue("jobs")
+        broker.put("jobs", 1)
+    look = apsw.Connection(str(path))
+    assert look.execute("SELECT * FROM orders").fetchall() == [(1, "tea")]
+    assert look.execute("PRAGMA integrity_check").get == "ok"
+    look.close()
+
+
+class ReadOnlyVFS(apsw.VFS):
+    """Opens every database read-only, as on a read-only disk: root may write anywhere, so permissions prove nothing."""
+
+    def __init__(self) -> None:
+        self.base = apsw.vfs_names()[0]
+        super().__init__("read-only", self.base, makedefault=True)
+
+    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802  # SQLite's name
+        flags[0] = flags[0] & ~(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE) | apsw.SQLITE_OPEN_READONLY
+        file = apsw.VFSFile(self.base, name, flags)
+        flags[1] = flags[1] & ~apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_READONLY
+        return file
+
+
+def test_read_only_disk_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    connect(url(path), lifecycle=False).close()
+    before = path.read_bytes()
+    vfs = ReadOnlyVFS()
+    try:
+        error = refusal(path)
+    finally:
+        vfs.unregister()
+    assert isinstance(error, StoreReadOnly)
+    assert "make the file and its folder writable" in str(error)
+    assert path.read_bytes() == before
+
+
+def test_engine_with_the_known_flaw_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.apsw, "sqlite_lib_version", lambda: "3.51.2")
+    error = refusal(tmp_path / "jobs.db")
+    assert isinstance(error, EngineUnsupported)
+    assert "3.51.3 or newer is needed" in str(error)
+    assert not (tmp_path / "jobs.db").exists()
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("full", FULL), ("relaxed", NORMAL)])
+def test_durability_is_what_the_connection_says(tmp_path: Path, durability: str, synchronous: int) -> None:
+    opened: list[apsw.Connection] = []
+    apsw.connection_hooks.append(opened.append)
+    try:
+        with connect(url(tmp_path / "jobs.db"), durability=durability, lifecycle=False) as broker:
+            broker.create_queue("jobs")
+            broker.put("jobs", 1)
+            broker.stats("jobs")
+            assert [connection.pragma("synchronous") for connection in opened] == [synchronous] * len(opened)
+            assert {connection.pragma("journal_mode") for connection in opened} == {"wal"}
+            assert broker.durability().level == durability
+    finally:
+        apsw.connection_hooks.remove(opened.append)
+
+
+def test_many_that_open_a_new_file_at_once_make_one_schema(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    barrier = threading.Barrier(8)
+    brokers: list[Broker] = []
+    errors: list[BaseException] = []
+
+    def open_one() -> None:
+        barrier.wait()
+        try:
+            brokers.append(connect(url(path), lifecycle=False))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=open_one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == []
+    brokers[0].create_queue("jobs")
+    for number, broker in enumerate(brokers):
+        broker.put("jobs", number)
+    assert [lease.value for lease in brokers[0].lease("jobs", 8)] == list(range(8))
+    for broker in brokers:
+        broker.close()
+    look = apsw.Connection(str(path))
+    assert look.execute("SELECT version FROM redrive_meta").fetchall() == [(schema.NEWEST,)]
+    look.close()
+
+
+def test_log_stays_bounded_under_steady_commits(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    log = tmp_path / "jobs.db-wal"
+    with connect(url(path), durability="relaxed", lifecycle=False) as broker:
+        broker.create_queue("jobs")
+        largest = 0
+        for _ in range(COMMITS):
+            broker.put("jobs", b"x" * 20_000)
+            largest = max(largest, log.stat().st_size)
+    written = COMMITS * 20_000
+    assert written > ENOUGH_PAGES * 2 * 1024, "too little was written to prove anything"
+    assert largest < written // 3, f"the log grew to {largest:,} of {written:,} bytes written"

@@ -1,0 +1,244 @@
+"""The rules of a queue once more, naively: lists and sums, written from SEMANTICS and from nothing in `redrive`.
+
+It knows no index, no batch and no judge. What it cannot know (which of two leases that ran out at one instant is swept
+first) it leaves open: such items have equal places.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+SECOND = 1_000_000
+NEVER = 10**18
+
+
+@dataclass
+class Settings:
+    lease_timeout: int = 60
+    max_attempts: int | None = None
+    max_losses: int = 5
+    tries: int = 0
+    delay: str = "fixed"
+    base: int = 0
+    dead_queue: str | None = None
+    drop: bool = False
+    expire_timeout: int | None = None
+    idempotency_timeout: float = 20.5
+    max_size: int | None = None
+    keep_completed: float = 0
+    keep_dead: float | None = None
+
+    def given(self) -> dict[str, Any]:
+        """As `create_queue` takes them."""
+        return {
+            "lease_timeout": self.lease_timeout,
+            "max_attempts": self.max_attempts,
+            "max_losses": self.max_losses,
+            "retry": {"attempts": self.tries, "delay": self.delay, "base": self.base},
+            "dead_queue": self.dead_queue,
+            "on_dead": "drop" if self.drop else "keep",
+            "expire_timeout": self.expire_timeout,
+            "idempotency_timeout": self.idempotency_timeout,
+            "max_size": self.max_size,
+            "keep_completed": self.keep_completed,
+            "keep_dead": self.keep_dead,
+        }
+
+
+@dataclass
+class Twin:
+    """An item as the naive rules see it."""
+
+    id: str
+    value: int
+    queue: str
+    priority: int
+    ready_at: int
+    place: tuple[int, int]
+    expires_at: int = NEVER
+    own_expiry: int | None = None
+    own_attempts: int | None = None
+    own_losses: int | None = None
+    own_tries: int | None = None
+    held_by: str | None = None
+    status: str | None = "pending"
+    before_archive: str = ""
+    deadline: int = NEVER
+    deliveries: int = 0
+    attempts: int = 0
+    failures: int = 0
+    losses: int = 0
+    redrives: int = 0
+    reason: str | None = None
+    ended_at: int = NEVER
+    rows: int = 0
+    died_in: list[str] = field(default_factory=list)
+    died_at: int = NEVER
+
+    @property
+    def counters(self) -> tuple[int, ...]:
+        return (self.deliveries, self.attempts, self.failures, self.losses, self.redrives)
+
+    @property
+    def order(self) -> tuple[int, int, tuple[int, int]]:
+        return (-self.priority, self.ready_at, self.place)
+
+
+class Naive:
+    """A namespace."""
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+        self.settings: dict[str, Settings] = {}
+        self.paused: set[str] = set()
+        self.items: list[Twin] = []
+        self.keys: dict[tuple[str, str], tuple[Twin, int, float]] = {}
+        self.deaths: Counter[str] = Counter()
+        self._draws = 0
+
+    def tail(self, rank: int = 0) -> tuple[int, int]:
+        self._draws += 1
+        return (self._draws, rank)
+
+    def size(self, queue: str) -> int:
+        return sum(t.queue == queue and t.status in ("pending", "failed", "active") for t in self.items)
+
+    def is_full(self, queue: str) -> bool:
+        most = self.settings[queue].max_size
+        return most is not None and self.size(queue) + 1 > most
+
+    def known(self, queue: str, key: str | None) -> tuple[Twin, int] | None:
+        twin, value, until = self.keys.get((queue, key or ""), (None, 0, 0))
+        return None if twin is None or self.now >= until else (twin, value)
+
+    def put(self, twin: Twin, key: str | None) -> None:
+        timeout = self.settings[twin.queue].expire_timeout if twin.own_expiry is None else twin.own_expiry
+        if timeout is not None:
+            twin.expires_at = self.now + timeout * SECOND
+        self.items.append(twin)
+        if key is not None:
+            until = self.now + self.settings[twin.queue].idempotency_timeout * SECOND
+            self.keys[twin.queue, key] = (twin, twin.value, until)
+
+    def eligible(self, queue: str) -> list[Twin]:
+        """What may be leased, in order, once everything that fell due or ran out has been seen to."""
+        if queue in self.paused:
+            return []
+        ready = [
+            t
+            for t in self.items
+            if t.queue == queue
+            and t.status == "pending"
+            and t.held_by is None
+            and t.ready_at <= self.now < t.expires_at
+        ]
+        return sorted(ready, key=lambda t: t.order)
+
+    def lease(self, twin: Twin, timeout: int | None) -> None:
+        seconds = self.settings[twin.queue].lease_timeout if timeout is None else timeout
+        twin.status, twin.deadline = "active", self.now + seconds * SECOND
+        twin.deliveries += 1
+        twin.attempts += 1
+
+    def upkeep(self, queue: str | None = None) -> None:
+        """Promote and sweep, one queue or all."""
+        place = self.tail()
+        for twin in list(self.items):
+            if queue is not None and twin.queue != queue:
+                continue
+            if twin.status == "active" and twin.deadline <= self.now:
+                twin.losses += 1
+                self.end(twin, "lost", place=place)
+            elif twin.status in ("pending", "failed") and twin.expires_at <= self.now:
+                self.die(twin, "expired", place=place)
+            elif twin.status == "failed" and twin.ready_at <= self.now and twin.held_by is None:
+                twin.status = "pending"
+
+    def clean(self) -> None:
+        """Retention: what completed or died long ago goes."""
+        for twin in self.items:
+            settings = self.settings[twin.queue]
+            if twin.status == "completed" and self.now >= twin.ended_at + settings.keep_completed * SECOND:
+                twin.status = None
+            is_dead = twin.status == "dead" or (twin.status in ("pending", "failed") and self.is_dead_letter(twin))
+            if is_dead and settings.keep_dead is not None and self.now >= twin.died_at + settings.keep_dead * SECOND:
+                twin.status = None
+
+    def is_dead_letter(self, twin: Twin) -> bool:
+        return twin.status == "dead" or (bool(twin.died_in) and twin.died_in[-1] != twin.queue == "morgue")
+
+    def end(
+        self, twin: Twin, how: str, *, delay: int = 0, final: bool = False, place: tuple[int, int] | None = None
+    ) -> None:
+        """A delivery ended by failure, loss or a counted release; the counters include it."""
+        twin.deadline = NEVER
+        reason = self.cause(twin, how, final)
+        if reason is not None:
+            self.die(twin, reason, place=place)
+            return
+        twin.rows += 1
+        if how == "fail":
+            settings = self.settings[twin.queue]
+            growth = {"fixed": 1, "linear": twin.failures, "exponential": 2 ** (twin.failures - 1)}[settings.delay]
+            twin.status, delay = "failed", settings.base * growth
+        else:
+            twin.status = "pending"
+        twin.ready_at = self.now + delay * SECOND
+        twin.place = place or self.tail()
+
+    def cause(self, twin: Twin, how: str, final: bool) -> str | None:
+        settings = self.settings[twin.queue]
+        tries = settings.tries if twin.own_tries is None else twin.own_tries
+        most = settings.max_attempts if twin.own_attempts is None else twin.own_attempts
+        losses = settings.max_losses if twin.own_losses is None else twin.own_losses
+        if most is None:
+            most = tries if tries > 5 else 5
+        if how == "bury":
+            return "buried"
+        if final:
+            return "final_error"
+        if self.now >= twin.expires_at:
+            return "expired"
+        if how == "lost" and losses != 0 and twin.losses >= losses:
+            return "worker_lost"
+        if most != 0 and twin.attempts >= most:
+            return "max_attempts"
+        if how == "fail" and twin.failures >= tries:
+            return "retries_exhausted"
+        return None
+
+    def die(self, twin: Twin, reason: str, *, place: tuple[int, int] | None = None) -> None:
+        settings = self.settings[twin.queue]
+        twin.rows += 1
+        twin.died_in.append(twin.queue)
+        self.deaths[reason] += 1
+        twin.died_at = twin.ended_at = self.now
+        twin.deadline, twin.held_by = NEVER, None
+        if settings.dead_queue is not None:
+            twin.queue, twin.status = settings.dead_queue, "pending"
+            twin.attempts = twin.failures = twin.losses = 0
+            twin.expires_at, twin.ready_at, twin.place = NEVER, self.now, place or self.tail()
+        elif settings.drop:
+            twin.status = None
+        else:
+            twin.status, twin.reason = "dead", reason
+
+    def complete(self, twin: Twin) -> None:
+        keep = self.settings[twin.queue].keep_completed
+        twin.status = "completed" if keep else None
+        twin.ended_at, twin.deadline, twin.reason, twin.held_by = self.now, NEVER, None, None
+
+    def again(self, twin: Twin, queue: str) -> None:
+        """A person brings an item back."""
+        twin.queue, twin.status, twin.reason, twin.held_by = queue, "pending", None, None
+        twin.attempts = twin.failures = twin.losses = 0
+        twin.redrives += 1
+        twin.rows += 1
+        twin.ready_at, twin.place, twin.deadline = self.now, self.tail(), NEVER
+        timeout = self.settings[queue].expire_timeout if twin.own_expiry is None else twin.own_expiry
+        if timeout is None or self.is_dead_letter(twin):
+            twin.expires_at = NEVER
+        else:
+            twin.expires_at = self.now + timeout * SECOND

@@ -1,0 +1,481 @@
+"""Random histories through the public broker, compared at each step with rules that know nothing of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from tests.simulation.naive import SECOND, Naive, Settings, Twin
+
+from redrive import Broker, Lease, connect
+from redrive.errors import (
+    IdempotencyConflict,
+    ItemActive,
+    ItemNotFound,
+    LeaseLost,
+    QueueFull,
+    RedriveError,
+    WrongStatus,
+)
+from redrive.testing import FakeClock
+
+T = TypeVar("T")
+
+# A run that did too little proves nothing: for each history, at least so many of these on average.
+REASONS = ("buried", "final_error", "expired", "worker_lost", "max_attempts", "retries_exhausted")
+FLOORS = {"leased": 2.0, "held": 1.0, "lost": 0.3, "dead": 1.0} | dict.fromkeys(
+    ("redriven", "moved back", "archived", "completed", "failed", *REASONS), 0.005
+)
+QUEUES = ("jobs", "mails", "morgue")
+THOROUGH = os.environ.get("REDRIVE_HYPOTHESIS_PROFILE") == "thorough"
+RUNS, STEPS = (2000, 50) if THOROUGH else (150, 40)
+
+seconds = st.integers(0, 12)
+maybe = lambda strategy: st.none() | strategy  # noqa: E731
+queues = st.sampled_from(QUEUES)
+picks = st.integers(0, 10**6)
+
+
+def with_limit(settings: Settings, extra: int | None) -> Settings:
+    """max_attempts may not be lower than the tries."""
+    return replace(settings, max_attempts=extra if not extra else settings.tries + extra)
+
+
+work_settings = st.builds(
+    Settings,
+    lease_timeout=st.integers(1, 20),
+    max_losses=st.integers(0, 3),
+    tries=st.integers(0, 4),
+    delay=st.sampled_from(["fixed", "linear", "exponential"]),
+    base=st.integers(0, 5),
+    dead_queue=maybe(st.just("morgue")),
+    drop=st.booleans(),
+    expire_timeout=maybe(st.integers(5, 40)),
+    max_size=maybe(st.integers(3, 8)),
+    keep_completed=st.sampled_from([0, 10.5]),
+    keep_dead=maybe(st.just(15.5)),
+)
+work_settings = st.builds(with_limit, work_settings, st.sampled_from([1, None, 2, 0]))
+morgue_settings = st.builds(
+    lambda settings: replace(settings, dead_queue=None, expire_timeout=None, drop=False), work_settings
+)
+
+
+VERBS = ("redrive", "redrive", "retry", "bury", "fail", "drop", "done", "archive", "restore", "hold", "unhold")
+
+
+def chosen(pick: int, wanted: list[T], all_of_them: list[T]) -> T:
+    """One of what is wanted, where there is any; now and then any other."""
+    pool = wanted if wanted and pick % 5 else all_of_them
+    return pool[-1 - pick // 5 % len(pool)]
+
+
+class BrokerMachine(RuleBasedStateMachine):
+    """Drives one broker. Every rule does the same to the naive model and compares what the broker answered."""
+
+    url: Callable[[str], str]
+    tally: ClassVar[Counter[str]]
+    """What the histories did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.mkdtemp(prefix="redrive-")
+        self.clock = FakeClock()
+        self.broker: Broker = connect(type(self).url(self.folder), clock=self.clock, lifecycle=False)
+        self.naive = Naive(self.clock.now())
+        self.leases: list[tuple[Lease, Twin]] = []
+
+    def teardown(self) -> None:
+        self.tally.update(self.naive.deaths)
+        self.broker.close()
+        shutil.rmtree(self.folder)
+
+    @initialize(jobs=work_settings, mails=work_settings, morgue=morgue_settings)
+    def create(self, jobs: Settings, mails: Settings, morgue: Settings) -> None:
+        kept = replace(mails, dead_queue=None, drop=False)
+        given = {"morgue": morgue, "jobs": replace(jobs, dead_queue="morgue"), "mails": kept}
+        for name, settings in given.items():
+            self.broker.create_queue(name, **settings.given())
+            self.naive.settings[name] = settings
+
+    # The rules, few and each with many ways, so that long histories are mostly work
+
+    @rule(
+        queue=st.sampled_from(["jobs", "jobs", "mails", "morgue"]),
+        value=st.integers(0, 2),
+        priority=st.integers(4, 5),
+        delay=st.sampled_from([0, 0, 0, 1, 3, 8]),
+        key=st.sampled_from([None, None, None, "k", "l"]),
+        expiry=st.sampled_from([None, None, None, 2, 8, 20]),
+        limits=st.sampled_from([(None, None, None)] * 4 + [(0, None, None), (2, 1, None), (None, 0, 2), (6, None, 6)]),
+        held_by=st.sampled_from([None] * 5 + ["breaker"]),
+    )
+    def put_one(self, **options: Any) -> None:
+        self.put(**options)
+
+    @rule(queue=st.sampled_from(["jobs", "mails"]), count=st.integers(1, 4))
+    def put_plain(self, queue: str, count: int) -> None:
+        for value in range(count):
+            self.put(queue, value, 5, 0, None, None, (None, None, None), None)
+
+    @rule(queue=queues, limit=st.integers(1, 4), timeout=maybe(st.integers(1, 15)))
+    def lease_some(self, queue: str, limit: int, timeout: int | None) -> None:
+        self.lease(queue, limit, timeout)
+
+    @rule(timeout=maybe(st.integers(1, 5)))
+    def lease_where_work_is(self, timeout: int | None) -> None:
+        self.lease(max(QUEUES, key=lambda queue: len(self.naive.eligible(queue))), 3, timeout)
+
+    @precondition(lambda self: self.leases)
+    @rule(
+        pick=picks, how=st.sampled_from(["complete", "give back", "bury", "extend"]), timeout=maybe(st.integers(1, 30))
+    )
+    def settle(self, pick: int, how: str, timeout: int | None) -> None:
+        match how:
+            case "complete":
+                self.complete(pick)
+            case "give back":
+                self.give_back(pick)
+            case "bury":
+                self.bury(pick)
+            case "extend":
+                self.extend(pick, timeout)
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=picks, final=st.booleans())
+    def settle_by_failure(self, pick: int, final: bool) -> None:
+        self.fail(pick, final)
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=picks, delay=st.sampled_from([0, 0, 1, 5]))
+    def settle_by_release(self, pick: int, delay: int) -> None:
+        self.release(pick, delay)
+
+    @precondition(lambda self: self.naive.items)
+    @rule(pick=picks, verb=st.sampled_from(VERBS), force=st.booleans())
+    def change_by_hand(self, pick: int, verb: str, force: bool) -> None:
+        match verb:
+            case "retry":
+                self.retry(pick, force)
+            case "redrive":
+                self.redrive(pick)
+            case "bury":
+                self.bury_by_hand(pick, force)
+            case "fail":
+                self.fail_by_hand(pick, force)
+            case "drop" | "done":
+                self.take_away(pick, force, verb == "drop")
+            case "archive":
+                self.archive(pick)
+            case "restore":
+                self.restore(pick)
+            case "hold":
+                self.hold(pick)
+            case "unhold":
+                self.unhold()
+
+    @rule(duration=seconds, step=st.booleans())
+    def let_time_pass(self, duration: int, step: bool) -> None:
+        self.advance(duration)
+        if step:
+            self.step()
+
+    @rule(queue=queues, settings=work_settings, how=st.sampled_from(["pause", "resume", "resume", "update", "update"]))
+    def manage(self, queue: str, settings: Settings, how: str) -> None:
+        if how == "update" and queue != "morgue":
+            self.update(queue, settings)
+        elif how != "update":
+            self.pause(queue, how == "pause")
+
+    # What goes in
+
+    def put(
+        self,
+        queue: str,
+        value: int,
+        priority: int,
+        delay: int,
+        key: str | None,
+        expiry: int | None,
+        limits: tuple[int | None, int | None, int | None],
+        held_by: str | None,
+    ) -> None:
+        known = self.naive.known(queue, key)
+        refusal: type[RedriveError] | None = None
+        if known is not None and known[1] != value:
+            refusal = IdempotencyConflict
+        elif known is None and self.naive.is_full(queue):
+            refusal = QueueFull
+        receipt = self.attempt(
+            refusal,
+            lambda: self.broker.put(
+                queue,
+                value,
+                priority=priority,
+                delay=delay,
+                idempotency_key=key,
+                expire_timeout=expiry,
+                held_by=held_by,
+                max_attempts=limits[0],
+                max_losses=limits[1],
+                retry_attempts=limits[2],
+            ),
+        )
+        if refusal is not None:
+            return
+        assert receipt.duplicate == (known is not None)
+        if known is not None:
+            assert receipt.id == known[0].id
+            return
+        ready_at = self.naive.now + delay * SECOND
+        twin = Twin(receipt.id, value, queue, priority, ready_at, self.naive.tail(), held_by=held_by, own_expiry=expiry)
+        twin.own_attempts, twin.own_losses, twin.own_tries = limits
+        self.naive.put(twin, key)
+
+    # What comes out
+
+    def lease(self, queue: str, limit: int, timeout: int | None) -> None:
+        if queue in self.naive.paused:
+            assert self.broker.lease(queue, limit) == []
+            self.step()  # how much of the upkeep a lease on a paused queue does is left open
+            return
+        leases = self.broker.lease(queue, limit, lease_timeout=timeout)
+        self.naive.upkeep(queue)
+        expected = self.naive.eligible(queue)
+        by_id = {self.broker.get(twin.id).id: twin for twin in expected}
+        twins = [by_id[lease.id] for lease in leases]
+        assert [twin.order for twin in twins] == [twin.order for twin in expected[:limit]]
+        for lease, twin in zip(leases, twins, strict=True):
+            self.naive.lease(twin, timeout)
+            self.tally["leased"] += 1
+            assert lease.value == twin.value
+            assert (lease.deliveries, lease.attempts, lease.failures, lease.losses, lease.redrives) == twin.counters
+            assert lease.deadline == twin.deadline
+            self.leases.append((lease, twin))
+
+    # How deliveries end
+
+    def held(self, pick: int) -> tuple[Lease, Twin, bool]:
+        """A lease, mostly one that still holds, and whether it does."""
+        newest = {id(twin): lease for lease, twin in self.leases}
+        holding = [
+            (lease, twin) for lease, twin in self.leases if twin.status == "active" and newest[id(twin)] is lease
+        ]
+        lease, twin = chosen(pick, holding, self.leases[-6:])
+        return lease, twin, (lease, twin) in holding
+
+    def use(self, pick: int, call: Callable[[Lease], Any]) -> Twin | None:
+        """Use a lease; None if the broker refused because it is lost, as it must."""
+        lease, twin, holds = self.held(pick)
+        self.tally["held" if holds else "lost"] += 1
+        if holds:
+            self.settled = call(lease)
+            return twin
+        with pytest.raises(LeaseLost) as refusal:
+            call(lease)
+        moved = twin.status is not None and self.broker.get(twin.id).id != lease.id
+        assert moved or refusal.value.status == twin.status
+        return None
+
+    def complete(self, pick: int) -> None:
+        if twin := self.use(pick, self.broker.complete):
+            self.naive.complete(twin)
+
+    def fail(self, pick: int, final: bool) -> None:
+        if twin := self.use(pick, lambda lease: self.broker.fail(lease, "boom", final=final)):
+            twin.failures += 1
+            self.naive.end(twin, "fail", final=final)
+
+    def release(self, pick: int, delay: int) -> None:
+        if twin := self.use(pick, lambda lease: self.broker.release(lease, delay=delay)):
+            self.naive.end(twin, "release", delay=delay)
+
+    def give_back(self, pick: int) -> None:
+        if twin := self.use(pick, lambda lease: self.broker.release(lease, counted=False)):
+            twin.status = "pending"
+            twin.attempts = max(0, twin.attempts - 1)
+
+    def bury(self, pick: int) -> None:
+        if twin := self.use(pick, self.broker.bury):
+            self.naive.end(twin, "bury")
+
+    def extend(self, pick: int, timeout: int | None) -> None:
+        if twin := self.use(pick, lambda lease: self.broker.extend(lease, timeout)):
+            span = self.naive.settings[twin.queue].lease_timeout if timeout is None else timeout
+            twin.deadline = self.naive.now + span * SECOND
+            assert self.settled == twin.deadline
+
+    # By hand
+
+    def by_hand(
+        self, pick: int, force: bool, allowed: Callable[[Twin], bool], call: Callable[[str], Any]
+    ) -> Twin | None:
+        """Change an item without a token; None if the broker refused, as it must."""
+        twin = chosen(pick, [twin for twin in self.naive.items if allowed(twin)], self.naive.items)
+        refusal: type[RedriveError] | None = None
+        if twin.status is None:
+            refusal = ItemNotFound
+        elif twin.status == "active" and not force:
+            refusal = ItemActive
+        elif not allowed(twin):
+            refusal = WrongStatus
+        self.attempt(refusal, lambda: call(twin.id))
+        return twin if refusal is None else None
+
+    def retry(self, pick: int, force: bool) -> None:
+        call = lambda id: self.broker.retry(id, force=force)  # noqa: E731
+        if twin := self.by_hand(pick, force, lambda t: t.status in ("dead", "failed", "active"), call):
+            self.naive.again(twin, twin.queue)
+
+    def redrive(self, pick: int) -> None:
+        def allowed(twin: Twin) -> bool:
+            return twin.status in ("pending", "failed", "dead") and self.naive.is_dead_letter(twin)
+
+        if twin := self.by_hand(pick, False, allowed, lambda id: self.broker.redrive(id, actor="ada")):
+            self.tally["redriven" if twin.status == "dead" else "moved back"] += 1
+            self.naive.again(twin, twin.queue if twin.status == "dead" else twin.died_in[-1])
+
+    def bury_by_hand(self, pick: int, force: bool) -> None:
+        call = lambda id: self.broker.bury_by_hand(id, force=force)  # noqa: E731
+        if twin := self.by_hand(pick, force, lambda t: t.status in ("pending", "failed", "active"), call):
+            self.naive.end(twin, "bury")
+
+    def fail_by_hand(self, pick: int, force: bool) -> None:
+        call = lambda id: self.broker.fail_by_hand(id, "by hand", force=force)  # noqa: E731
+        if twin := self.by_hand(pick, force, lambda t: t.status in ("pending", "failed", "active"), call):
+            twin.failures += 1
+            self.naive.end(twin, "fail")
+
+    def take_away(self, pick: int, force: bool, drop: bool) -> None:
+        verb = self.broker.drop if drop else self.broker.done
+        if twin := self.by_hand(
+            pick, force, lambda t: drop or t.status != "completed", lambda id: verb(id, force=force)
+        ):
+            if drop:
+                twin.status = None
+            else:
+                self.naive.complete(twin)
+
+    def archive(self, pick: int) -> None:
+        def allowed(twin: Twin) -> bool:
+            return twin.status in ("pending", "failed", "dead") and self.naive.is_dead_letter(twin)
+
+        if twin := self.by_hand(pick, False, allowed, self.broker.archive):
+            twin.before_archive, twin.status = twin.status or "", "archived"
+
+    def restore(self, pick: int) -> None:
+        archived = [twin for twin in self.naive.items if twin.status == "archived"]
+        twin = chosen(pick, archived, self.naive.items)
+        if twin.status == "archived" and twin.before_archive != "dead" and self.naive.is_full(twin.queue):
+            self.attempt(QueueFull, lambda: self.broker.restore(twin.id))
+        elif twin := self.by_hand(pick, False, lambda t: t.status == "archived", self.broker.restore):
+            twin.status = twin.before_archive
+
+    def hold(self, pick: int) -> None:
+        twin = chosen(pick, self.naive.items, self.naive.items)
+        applies = twin.status in ("pending", "failed") and twin.held_by is None
+        if applies:
+            assert self.broker.hold([twin.id], "breaker") == 1
+            twin.held_by = "breaker"
+
+    def unhold(self) -> None:
+        held = [twin for twin in self.naive.items if twin.held_by and twin.status in ("pending", "failed")]
+        assert self.broker.unhold("breaker") == len(held)
+        for twin in held:
+            twin.held_by = None
+        self.step()  # whether a failed item that is due becomes pending here or at the next step is left open
+
+    # Time, and settings
+
+    def advance(self, duration: int) -> None:
+        self.clock.advance(duration)
+        self.naive.now += duration * SECOND
+
+    def step(self) -> None:
+        self.broker.step()
+        self.naive.upkeep()
+        self.naive.clean()
+
+    def pause(self, queue: str, pause: bool) -> None:
+        if pause:
+            self.broker.pause_queue(queue)
+            self.naive.paused.add(queue)
+        else:
+            self.broker.resume_queue(queue)
+            self.naive.paused.discard(queue)
+
+    def update(self, queue: str, settings: Settings) -> None:
+        self.broker.update_queue(queue, **settings.given())
+        self.naive.settings[queue] = settings
+
+    # What must be true after each of them
+
+    @invariant()
+    def items_are_where_the_rules_say(self) -> None:
+        for twin in self.naive.items:
+            if twin.status is None:
+                with pytest.raises(ItemNotFound):
+                    self.broker.get(twin.id)
+                continue
+            item = self.broker.get(twin.id)
+            counters = item.counters
+            found = (counters.deliveries, counters.attempts, counters.failures, counters.losses, counters.redrives)
+            assert (item.queue, item.status.value, found) == (twin.queue, twin.status, twin.counters), twin
+            assert len(item.history) + item.history_omitted == twin.rows, twin
+            assert [death.queue for death in item.deaths] == twin.died_in
+            if twin.status in ("pending", "failed"):
+                assert (item.ready_at, item.held_by) == (twin.ready_at, twin.held_by), twin
+            if twin.status in ("pending", "failed", "active"):
+                assert (item.expire_deadline or 10**18) == twin.expires_at, twin
+            self.tally.update([twin.status])
+            if twin.status == "dead":
+                assert (item.dead_reason, item.ended_at) == (twin.reason, twin.ended_at), twin
+            if twin.status == "active":
+                assert item.lease_deadline == twin.deadline, twin
+
+    @invariant()
+    def counts_are_those_of_a_recount(self) -> None:
+        for queue in self.naive.settings:
+            stats = self.broker.stats(queue)
+            found = Counter(twin.status for twin in self.naive.items if twin.queue == queue)
+            for status in ("pending", "failed", "active", "completed", "dead", "archived"):
+                assert getattr(stats, status) == found[status], (queue, status)
+
+    def attempt(self, refusal: type[RedriveError] | None, call: Callable[[], Any]) -> Any:
+        """Call, and expect to be refused or not."""
+        if refusal is None:
+            return call()
+        with pytest.raises(refusal):
+            call()
+        return None
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize(
+    "url", [lambda folder: "memory://", lambda folder: f"sqlite:///{folder}/redrive.db"], ids=["memory", "sqlite"]
+)
+def test_broker_does_what_naive_rules_say(url: Callable[[str], str], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)  # thousands of items are dropped here, each with its warning
+    tally: Counter[str] = Counter()
+    machine = type("Machine", (BrokerMachine,), {"url": staticmethod(url), "tally": tally})
+    run_state_machine_as_test(
+        machine, settings=hypothesis_settings(max_examples=RUNS, stateful_step_count=STEPS, deadline=None)
+    )
+    assert {name: tally[name] for name in FLOORS if tally[name] < FLOORS[name] * RUNS} == {}

@@ -1,0 +1,40 @@
+"""What `connect` refuses before it opens anything."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive import connect, connect_async
+from redrive.errors import InvalidInput, InvalidName
+
+BAD_NAMESPACES: list[Any] = ["", "a b", "a\0b", "x" * 129, "\ud800", 7]
+BAD_URLS = [
+    "",
+    "jobs.db",
+    "sqlite://",
+    "sqlite:///",
+    "mysql://host/db",
+    "sqlite://host/jobs.db",
+    "sqlite:///a.db?mode=ro",
+]
+
+
+@pytest.mark.parametrize("open_one", [connect, connect_async])
+@pytest.mark.parametrize("namespace", BAD_NAMESPACES, ids=lambda name: ascii(name)[:20])
+def test_bad_namespace_is_refused(open_one: Any, namespace: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidName, match="namespace"):
+        open_one(f"sqlite:///{tmp_path}/jobs.db", namespace=namespace)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("open_one", [connect, connect_async])
+@pytest.mark.parametrize("url", BAD_URLS)
+def test_bad_url_is_refused_with_what_to_write(open_one: Any, url: str) -> None:
+    with pytest.raises(InvalidInput, match="sqlite:///"):
+        open_one(url)
+
+
+def test_bad_durability_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="'full' or 'relaxed'"):
+        connect("memory://", durability="some")
