@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import apsw
@@ -74,6 +74,40 @@ def _queue_row(key: int, queue: Queue) -> QueueRow:
     return QueueRow(key, queue, settings, settings.max_payload_size if settings.max_size is None else -1)
 
 
+class Queues:
+    """The queues of a namespace as one transaction sees them. Never changed; `reread` gives another one."""
+
+    __slots__ = ("by_key", "by_name", "epoch")
+
+    def __init__(self, by_name: dict[str, QueueRow], epoch: int) -> None:
+        self.by_name = by_name
+        self.by_key = {row.key: row for row in by_name.values()}
+        self.epoch = epoch
+        """Grows with every change of any queue in the file."""
+
+    @classmethod
+    def read(cls, connection: apsw.Connection, namespace: str) -> Queues:
+        """All queues."""
+        return cls({row.queue.name: row for row in queue_rows(connection, namespace)}, epoch_of(connection))
+
+    def reread(self, connection: apsw.Connection, namespace: str, names: Iterable[str]) -> Queues:
+        """The same, with these queues as they are now."""
+        by_name = dict(self.by_name)
+        for name in names:
+            by_name.pop(name, None)
+            by_name.update({row.queue.name: row for row in queue_rows(connection, namespace, name)})
+        return Queues(by_name, epoch_of(connection))
+
+
+NO_QUEUES = Queues({}, -1)
+
+
+def epoch_of(connection: apsw.Connection) -> int:
+    """The epoch of the file."""
+    epoch: int = connection.execute("SELECT epoch FROM redrive_meta").get
+    return epoch
+
+
 class Numbers:
     """Draws the numbers of ids and the places at the tail: growing, and never twice in one file."""
 
@@ -104,7 +138,7 @@ class Batch:
         "namespace",
         "now",
         "numbers",
-        "queues_changed",
+        "queues",
         "tallies",
     )
 
@@ -112,8 +146,7 @@ class Batch:
         self,
         connection: apsw.Connection,
         now: Instant,
-        queues: Mapping[str, QueueRow],
-        by_key: Mapping[int, QueueRow],
+        queues: Queues,
         numbers: Numbers,
         namespace: str,
         name: str,
@@ -121,12 +154,12 @@ class Batch:
         self.connection = connection
         self.execute: Callable[..., Any] = connection.execute
         self.now = now
-        self.by_name = queues
-        self.by_key = by_key
+        self.queues = queues
+        self.by_name = queues.by_name
+        self.by_key = queues.by_key
         self.numbers = numbers
         self.namespace = namespace
         self.name = name
-        self.queues_changed = False
         self.tallies: defaultdict[int, list[int]] = defaultdict(_zeros)
         self.arrivals: defaultdict[str, int] = defaultdict(int)
 
@@ -161,8 +194,13 @@ class Batch:
     def mark_dead_queue(self, row: QueueRow) -> None:
         """Remember that the dead of another queue came to this one."""
         self.execute("UPDATE redrive_queue SET is_dead_queue = 1 WHERE key = ?", (row.key,))
+        self.reread_queues((row.queue.name,))
+
+    def reread_queues(self, names: Iterable[str]) -> None:
+        """These queues were changed: see them as they are now, and let others know."""
         self.execute("UPDATE redrive_meta SET epoch = epoch + 1")
-        self.queues_changed = True
+        self.queues = self.queues.reread(self.connection, self.namespace, names)
+        self.by_name, self.by_key = self.queues.by_name, self.queues.by_key
 
     def write_tallies(self) -> None:
         """Write the counts, one row for each queue that changed."""

@@ -20,6 +20,7 @@ _CREATE = """
 _UPDATE = """
     UPDATE redrive_queue SET settings = ?, version = (SELECT epoch FROM redrive_meta)
     WHERE namespace = ? AND name = ? RETURNING version"""
+_MARK = "UPDATE redrive_queue SET is_dead_queue = 1 WHERE namespace = ? AND name = ?"
 _ACTIVE = "SELECT n FROM redrive_lease WHERE queue = ? LIMIT 1"
 _ITEMS = """
     SELECT n FROM redrive_ready WHERE queue = ?1 UNION ALL SELECT n FROM redrive_waiting WHERE queue = ?1
@@ -28,7 +29,7 @@ _LEASABLE = "SELECT count(*) FROM (SELECT 1 FROM redrive_ready WHERE queue = ? L
 
 
 def change_queue(batch: Batch, call: QueueCall) -> Any:
-    """Carry out a call on a queue. The caller reloads the queues afterwards."""
+    """Carry out a call on a queue."""
     match call:
         case CreateQueue(name, settings):
             return _create(batch, name, settings)
@@ -47,6 +48,7 @@ def change_queue(batch: Batch, call: QueueCall) -> Any:
             verdicts.audit(batch, actor, "pause_queue" if paused else "resume_queue", name, [], 0)
             if not paused:
                 batch.arrivals[name] += batch.execute(_LEASABLE, (row.key,)).get
+            batch.reread_queues((name,))
             return msgspec.structs.replace(row.queue, paused=paused)
         case DeleteQueue(name, confirm, actor):
             return _delete(batch, name, confirm, actor)
@@ -62,25 +64,28 @@ def _create(batch: Batch, name: str, settings: QueueSettings) -> Queue:
         raise QueueExists(name)
     _check(batch, name, settings)
     version = batch.execute(_CREATE, (batch.namespace, name, _encode(settings), batch.now)).get
-    _mark_dead_queues(batch, settings)
+    _changed(batch, name, settings)
     return Queue(name, settings, version, False, batch.now, False)
 
 
 def _check(batch: Batch, name: str, settings: QueueSettings) -> None:
+    if settings.dead_queue is None:
+        return
     check_dead_queues(name, settings, {other: row.settings for other, row in batch.by_name.items()})
 
 
 def _write(batch: Batch, name: str, queue: Queue, settings: QueueSettings) -> Queue:
     version = batch.execute(_UPDATE, (_encode(settings), batch.namespace, name)).get
-    _mark_dead_queues(batch, settings)
+    _changed(batch, name, settings)
     return msgspec.structs.replace(queue, settings=settings, version=version)
 
 
-def _mark_dead_queues(batch: Batch, settings: QueueSettings) -> None:
-    for name in settings.dead_queues():
-        batch.execute(
-            "UPDATE redrive_queue SET is_dead_queue = 1 WHERE namespace = ? AND name = ?", (batch.namespace, name)
-        )
+def _changed(batch: Batch, name: str, settings: QueueSettings) -> None:
+    """A queue has these settings now: the queues that its dead go to are dead queues, and stay so."""
+    targets = tuple(settings.dead_queues())
+    for target in targets:
+        batch.execute(_MARK, (batch.namespace, target))
+    batch.reread_queues((name, *targets))
 
 
 def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
@@ -103,6 +108,7 @@ def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
         batch.execute(f"DELETE FROM redrive_{table} WHERE queue = ?", (row.key,))
     batch.execute("DELETE FROM redrive_queue WHERE key = ?", (row.key,))
     batch.tallies.pop(row.key, None)
+    batch.reread_queues((name,))
     verdicts.audit(batch, actor, "delete_queue", name, [], count)
     return count
 

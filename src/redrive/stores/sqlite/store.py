@@ -35,7 +35,7 @@ from redrive.store import (
     UpdateQueue,
 )
 from redrive.stores.sqlite import schema
-from redrive.stores.sqlite.batch import Batch, Numbers, QueueRow, draw_anew, queue_rows
+from redrive.stores.sqlite.batch import NO_QUEUES, Batch, Numbers, Queues, draw_anew, epoch_of
 from redrive.stores.sqlite.changes import change, hold, unhold
 from redrive.stores.sqlite.engine import Engine
 from redrive.stores.sqlite.leases import lease_all
@@ -76,7 +76,12 @@ class SQLiteStore:
         self._open(Engine(self._path, relaxed=relaxed))
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
-        return self._engine.transact(lambda connection: self._carry_out(connection, calls, now))
+        try:
+            commit, self._queues = self._engine.transact(lambda connection: self._carry_out(connection, calls, now))
+        except BaseException:
+            self._current = False
+            raise
+        return commit
 
     def read(self, query: Query) -> Any:
         with self._engine.reading() as connection:
@@ -93,10 +98,9 @@ class SQLiteStore:
         if Path(connection.db_filename("main")) != self._filename:
             raise InvalidInput(f"within takes a connection to {self._path}, and this one is to another database")
         with self._engine.translated(), self._numbering:
-            rows = {row.queue.name: row for row in queue_rows(connection, self.namespace)}
+            queues = Queues.read(connection, self.namespace)
             self._numbers.raise_to(_largest_number(connection))
-            by_key = {row.key: row for row in rows.values()}
-            batch = Batch(connection, self.clock.now(), rows, by_key, self._numbers, self.namespace, self.name)
+            batch = Batch(connection, self.clock.now(), queues, self._numbers, self.namespace, self.name)
             receipts = put_together(batch, (put,))[0]
             batch.write_tallies()
             return receipts
@@ -122,35 +126,19 @@ class SQLiteStore:
             self._closed = True
             self._engine.close()
 
-    def _carry_out(self, connection: apsw.Connection, calls: Sequence[Call], now: Instant | None) -> Commit:
-        """Inside a transaction: all calls, kind by kind."""
+    def _carry_out(
+        self, connection: apsw.Connection, calls: Sequence[Call], now: Instant | None
+    ) -> tuple[Commit, Queues]:
+        """Inside a transaction: all calls, kind by kind. Gives the queues as they are if it commits, too."""
         self._catch_up(connection)
         batch = self._batch(connection, self.clock.now() if now is None else now)
-        results: list[Any]
         first = calls[0].__class__
         if first in _UNIFORM and all(call.__class__ is first for call in calls):
             results = _HANDLERS[_KIND[first]](batch, calls)
         else:
-            results = self._carry_out_mixed(batch, calls)
+            results = _by_kind(batch, calls)
         batch.write_tallies()
-        if batch.queues_changed:
-            self._forget_queues()
-        return Commit(results, batch.arrivals, batch.now)
-
-    def _carry_out_mixed(self, batch: Batch, calls: Sequence[Call]) -> list[Any]:
-        results: list[Any] = [None] * len(calls)
-        kinds: dict[int, list[int]] = {}
-        for index, call in enumerate(calls):
-            kinds.setdefault(_KIND[call.__class__], []).append(index)
-        for kind in sorted(kinds):
-            members = kinds[kind]
-            if kind == 0:
-                for index in members:
-                    results[index] = self._change_queue(batch, calls[index])
-                continue
-            for index, result in zip(members, _HANDLERS[kind](batch, [calls[i] for i in members]), strict=True):
-                results[index] = result
-        return results
+        return Commit(results, batch.arrivals, batch.now), batch.queues
 
     def _open(self, engine: Engine) -> None:
         self._engine = engine
@@ -171,44 +159,32 @@ class SQLiteStore:
     def _forget(self) -> None:
         self._current = False
         self._noticed = -1
-        self._epoch = -1
-        self._queues: dict[str, QueueRow] = {}
-        self._by_key: dict[int, QueueRow] = {}
-
-    def _forget_queues(self) -> None:
-        """Read the queues again with the next transaction."""
-        self._epoch = -1
-        self._current = False
+        self._queues = NO_QUEUES
 
     def _batch(self, connection: apsw.Connection, now: Instant) -> Batch:
-        return Batch(connection, now, self._queues, self._by_key, self._numbers, self.namespace, self.name)
+        return Batch(connection, now, self._queues, self._numbers, self.namespace, self.name)
 
     def _catch_up(self, connection: apsw.Connection) -> None:
         """Notice what others committed since: numbers they drew, queues they changed."""
         if self._engine.alone and self._current:
             return
-        self._current = True
         with self._numbering:
             self._numbers.raise_to(_largest_number(connection))
-        epoch = connection.execute("SELECT epoch FROM redrive_meta").get
-        if epoch != self._epoch:
-            self._load_queues(connection)
-            self._epoch = epoch
+        if epoch_of(connection) != self._queues.epoch:
+            self._queues = Queues.read(connection, self.namespace)
+        self._current = True
 
-    def _load_queues(self, connection: apsw.Connection) -> None:
-        self._queues = {row.queue.name: row for row in queue_rows(connection, self.namespace)}
-        self._by_key = {row.key: row for row in self._queues.values()}
 
-    def _change_queue(self, batch: Batch, call: Any) -> Any:
-        batch.execute("UPDATE redrive_meta SET epoch = epoch + 1")
-        try:
-            result = change_queue(batch, call)
-        except RedriveError as refusal:
-            return refusal
-        self._forget_queues()  # if this transaction is rolled back, what is loaded here must not stay
-        self._load_queues(batch.connection)
-        batch.by_name, batch.by_key = self._queues, self._by_key
-        return result
+def _by_kind(batch: Batch, calls: Sequence[Call]) -> list[Any]:
+    results: list[Any] = [None] * len(calls)
+    kinds: dict[int, list[int]] = {}
+    for index, call in enumerate(calls):
+        kinds.setdefault(_KIND[call.__class__], []).append(index)
+    for kind in sorted(kinds):
+        members = kinds[kind]
+        for index, result in zip(members, _HANDLERS[kind](batch, [calls[i] for i in members]), strict=True):
+            results[index] = result
+    return results
 
 
 def _largest_number(connection: apsw.Connection) -> int:
@@ -249,6 +225,7 @@ _KIND: dict[type[Any], int] = {
     LeaseItems: 6,
 }
 _HANDLERS: dict[int, Handler] = {
+    0: _one_by_one({kind: change_queue for kind in (CreateQueue, UpdateQueue, SetPaused, DeleteQueue)}),
     1: put_all,
     2: _one_by_one({Hold: hold, Unhold: unhold}),
     3: settle_all,

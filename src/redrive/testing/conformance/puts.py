@@ -36,6 +36,21 @@ class PutConformance(Suite):
         assert (item.source_id, item.origin_id, item.origin_queue) == (None, None, None)
         assert (item.expire_deadline, item.held_by, item.dead_reason, item.result) == (None, None, None, None)
 
+    def test_items_of_one_put_keep_their_order_whatever_their_options(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        mixed = ["a", new_item("b", headers={"h": "x"}), b"c", new_item("d", idempotency_key="k"), "e", b"f"]
+        broker.put_many("jobs", mixed)
+        assert values(take_all(broker)) == ["a", "b", b"c", "d", "e", b"f"]
+
+    def test_put_of_many_takes_a_list(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        for one in ("abc", b"abc", {"a": 1}):
+            with pytest.raises(InvalidInput, match="put_many takes a list of values"):
+                broker.put_many("jobs", one)
+        with pytest.raises(InvalidInput, match="at most 10,000 items"):
+            broker.put_many("jobs", range(10_001))
+        assert places(broker.stats("jobs")) == {}
+
     def test_ids_are_32_hexadecimal_digits_and_unique(self, broker: Broker) -> None:
         broker.create_queue("jobs")
         ids = [broker.put("jobs", 0).id for _ in range(20)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from redrive import Broker
+from redrive import Broker, new_item
 from redrive.errors import LeaseLost, QueueNotFound
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.deliveries import Background, take, take_all, values
@@ -52,6 +52,17 @@ class SharingConformance(Suite):
         for n in range(30):
             brokers[n % 3].put("jobs", n)
         assert values(take_all(brokers[1])) == list(range(30))
+
+    def test_unhold_lets_only_items_of_its_namespace_go(self, open_broker: OpenBroker) -> None:
+        self.require("shared")
+        one, two = open_broker(), open_broker(namespace="other")
+        for broker in (one, two):
+            broker.create_queue("jobs")
+        one.put_many("jobs", [new_item(n, held_by="breaker") for n in range(1_000)])
+        two.put("jobs", "mine", held_by="breaker")
+        assert two.unhold("breaker") == 1
+        assert values(take_all(two)) == ["mine"]
+        assert one.unhold("breaker") == 1_000
 
     def test_pause_by_one_holds_for_all(self, open_broker: OpenBroker) -> None:
         self.require("shared")

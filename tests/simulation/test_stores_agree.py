@@ -1,0 +1,242 @@
+"""The same random calls on every store, one after the other: every answer must be the same.
+
+The state machine beside this compares stores with naive rules; this compares them with each other, in every detail
+that a caller can see. Ids and tokens differ between stores, so they are renamed in the order in which they appear.
+A seed that finds a difference prints the last calls; run it alone with `-k "[SEED]"`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive import Again, Broker, Dead, DeadReason, Lease, Receipt, RedriveError, Status, connect, new_item
+from redrive.testing import FakeClock
+
+SEEDS = 1_000 if os.environ.get("REDRIVE_HYPOTHESIS_PROFILE") == "thorough" else 20
+CALLS = 120
+FEWEST_ANSWERS = 60
+QUEUES = ("a", "b", "dead")
+_ID = re.compile(r"\b(?:[0-9a-f]{48}|[0-9a-f]{32})\b")
+_OWN_AFFAIR = re.compile(r"version=\d+|number=\d+|store='[^']*'")
+
+Ask = Callable[[int, Broker], Any]
+
+
+class Twins:
+    """Brokers on two stores that are asked the same things."""
+
+    def __init__(self, seed: int, path: Path) -> None:
+        self.random = random.Random(seed)
+        self.clocks = [FakeClock(), FakeClock()]
+        urls = ("memory://", f"sqlite:///{path}")
+        self.brokers = [
+            connect(url, clock=clock, lifecycle=False, actor="me", durability="relaxed")
+            for url, clock in zip(urls, self.clocks, strict=True)
+        ]
+        self._names: list[dict[str, str]] = [{}, {}]
+        self.ids: list[list[str]] = [[], []]
+        self.leases: list[list[Lease]] = [[], []]
+        self.log: list[str] = []
+
+    def ask(self, what: str, question: Ask) -> list[Any]:
+        answers = [self._answer(side, question) for side in (0, 1)]
+        shown = [self._shown(side, answer) for side, answer in enumerate(answers)]
+        self.log.append(f"{what} -> {shown[0][:160]}")
+        both_refuse = all(isinstance(answer, RedriveError) for answer in answers)
+        # Where several things are wrong with one call, stores may name either first.
+        if shown[0] != shown[1] and not (both_refuse and what == "complete with puts"):
+            pytest.fail("\n".join([*self.log[-8:], "first:  " + shown[0], "second: " + shown[1]]), pytrace=False)
+        return answers
+
+    def _answer(self, side: int, question: Ask) -> Any:
+        try:
+            return question(side, self.brokers[side])
+        except RedriveError as refusal:
+            return refusal
+
+    def _shown(self, side: int, answer: Any) -> str:
+        text = f"{type(answer).__name__}: {answer}" if isinstance(answer, RedriveError) else repr(answer)
+        names = self._names[side]
+
+        def rename(match: re.Match[str]) -> str:
+            id, rest = match.group()[:32], match.group()[32:]
+            return names.setdefault(id, f"id{len(names)}") + ("+token" if rest else "")
+
+        return _ID.sub(rename, _OWN_AFFAIR.sub("", text))
+
+    def keep(self, answers: list[Any], *, leases: bool = False) -> None:
+        if isinstance(answers[0], RedriveError):
+            return
+        for side, answer in enumerate(answers):
+            if leases:
+                self.leases[side] += answer
+            else:
+                receipts: tuple[Receipt, ...] = answer if isinstance(answer, tuple) else (answer,)
+                self.ids[side] += [receipt.id for receipt in receipts]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_answer_is_the_same(seed: int, tmp_path: Path) -> None:
+    twins = Twins(seed, tmp_path / "jobs.db")
+    pick = twins.random
+    twins.ask("create dead", lambda _, broker: broker.create_queue("dead"))
+    for name in ("a", "b"):
+        settings = {**some_settings(pick), "on_dead": pick.choice(["keep", "keep", "drop"])}
+        twins.ask(f"create {name}", lambda _, broker, n=name, s=settings: broker.create_queue(n, **s))  # type: ignore[misc]
+    steps = (put, put, put_many, lease, lease, settle, settle, settle, by_hand, by_hand, queue_changes, advance, look)
+    for _ in range(CALLS):
+        pick.choice(steps)(twins, pick)
+    look_at_everything(twins)
+    for broker in twins.brokers:
+        broker.close()
+    assert len(twins.log) > FEWEST_ANSWERS, "too little was asked to prove anything"
+
+
+def some_settings(pick: random.Random) -> dict[str, Any]:
+    return {
+        "retry": {"attempts": pick.choice([0, 1, 2, 3]), "cooldown": pick.choice(["0s", "10s"])},
+        "max_losses": pick.choice([0, 1, 2]),
+        "keep_completed": pick.choice([0, "30s"]),
+        "keep_dead": pick.choice([None, "100s"]),
+        "expire_timeout": pick.choice([None, "60s"]),
+        "max_size": pick.choice([None, 8]),
+        "dead_queue": pick.choice([None, "dead"]),
+        "idempotency_timeout": "50s",
+        "lease_timeout": "20s",
+    }
+
+
+def put(twins: Twins, pick: random.Random) -> None:
+    queue, value = pick.choice(QUEUES), pick.choice([1, 2])
+    options: dict[str, Any] = {"idempotency_key": pick.choice("xyz")} if pick.random() < 0.3 else {}
+    if pick.random() < 0.2:
+        answers = twins.ask("put failed", lambda _, broker: broker.put_failed(queue, value, "boom", **options))
+    else:
+        possible = {"priority": 7, "delay": 15, "expire_timeout": 40, "held_by": "h", "max_attempts": 1}
+        options |= {name: setting for name, setting in possible.items() if pick.random() < 0.2}
+        answers = twins.ask(f"put {queue} {options}", lambda _, broker: broker.put(queue, value, **options))
+    twins.keep(answers)
+
+
+def put_many(twins: Twins, pick: random.Random) -> None:
+    queue = pick.choice(QUEUES)
+    options = [(pick.choice([5, 5, 7]), pick.choice([None, None, "x", "w"])) for _ in range(pick.randrange(4))]
+    items = [new_item(n, priority=priority, idempotency_key=key) for n, (priority, key) in enumerate(options)]
+    twins.keep(twins.ask(f"put many {queue}", lambda _, broker: broker.put_many(queue, items)))
+
+
+def lease(twins: Twins, pick: random.Random) -> None:
+    queue, limit = pick.choice(QUEUES), pick.choice([1, 1, 2, 5])
+    answers = twins.ask(f"lease {queue} {limit}", lambda _, broker: broker.lease(queue, limit, worker="w"))
+    twins.keep(answers, leases=True)
+
+
+VERDICTS = (
+    Again.after("5s"),
+    Again(0, Status.PENDING),
+    Dead(DeadReason.POLICY),
+    Dead(DeadReason.POLICY, to="dead"),
+    Dead(DeadReason.POLICY, to="a"),
+    Dead(DeadReason.POLICY, to="nowhere"),
+)
+
+
+def settle(twins: Twins, pick: random.Random) -> None:
+    if not twins.leases[0]:
+        return
+    position, by_token = pick.randrange(len(twins.leases[0])), pick.random() < 0.3
+    note, delay, flag, verdict = (
+        pick.choice([None, "n"]),
+        pick.choice([0, 7]),
+        pick.random() < 0.5,
+        pick.choice(VERDICTS),
+    )
+    puts = [(pick.choice(QUEUES), 1), ("b", new_item(2, idempotency_key="x")), ("a", 3)]
+
+    def held(side: int) -> Any:
+        chosen = twins.leases[side][position]
+        return chosen.token if by_token else chosen
+
+    verbs: dict[str, Ask] = {
+        "complete": lambda side, broker: broker.complete(held(side), result=note),
+        "complete with puts": lambda side, broker: broker.complete(held(side), puts=puts),
+        "fail": lambda side, broker: broker.fail(held(side), "err", final=flag),
+        "fail with verdict": lambda side, broker: broker.fail(held(side), "err", verdict=verdict),
+        "release": lambda side, broker: broker.release(held(side), delay=delay, counted=flag, error=note),
+        "bury": lambda side, broker: broker.bury(held(side), note=note),
+        "extend": lambda side, broker: broker.extend(held(side), 10),
+    }
+    verb = pick.choice(tuple(verbs))
+    twins.ask(verb, verbs[verb])
+    if pick.random() < 0.7:
+        for leases in twins.leases:
+            leases.pop(position)
+
+
+def by_hand(twins: Twins, pick: random.Random) -> None:
+    if not twins.ids[0]:
+        return
+    positions = [pick.randrange(len(twins.ids[0])) for _ in range(pick.choice([1, 1, 3]))]
+    force, to = pick.random() < 0.3, pick.choice([None, None, "a", "nowhere"])
+
+    def ids(side: int) -> list[str]:
+        return [twins.ids[side][position] for position in positions]
+
+    verbs: dict[str, Ask] = {
+        "retry": lambda side, broker: broker.retry(ids(side), force=force),
+        "redrive": lambda side, broker: broker.redrive(ids(side), force=force, to=to),
+        "done": lambda side, broker: broker.done(ids(side), force=force),
+        "drop": lambda side, broker: broker.drop(ids(side), force=force),
+        "archive": lambda side, broker: broker.archive(ids(side)),
+        "restore": lambda side, broker: broker.restore(ids(side)),
+        "fail": lambda side, broker: broker.fail_by_hand(ids(side), "hand", force=force),
+        "bury": lambda side, broker: broker.bury_by_hand(ids(side), force=force, note="x"),
+        "hold": lambda side, broker: broker.hold(ids(side), "h"),
+        "unhold": lambda side, broker: broker.unhold("h"),
+    }
+    verb = pick.choice(("redrive", "redrive", *verbs))
+    twins.ask(f"{verb} by hand {positions} force={force} to={to}", verbs[verb])
+
+
+def queue_changes(twins: Twins, pick: random.Random) -> None:
+    queue, settings = pick.choice(QUEUES), some_settings(pick)
+    verbs: dict[str, Ask] = {
+        "update": lambda _, broker: broker.update_queue(queue, **settings),
+        "pause": lambda _, broker: broker.pause_queue(queue),
+        "resume": lambda _, broker: broker.resume_queue(queue),
+        "delete": lambda _, broker: broker.delete_queue(queue, confirm=3),
+    }
+    verb = pick.choice(("resume", "resume", *verbs))
+    twins.ask(f"{verb} {queue}", verbs[verb])
+
+
+def advance(twins: Twins, pick: random.Random) -> None:
+    seconds = pick.choice([1, 5, 11, 25, 70])
+    for clock in twins.clocks:
+        clock.advance(seconds)
+    twins.log.append(f"{seconds} s pass")
+    if pick.random() < 0.4:
+        twins.ask("step", lambda _, broker: broker.step())
+
+
+def look(twins: Twins, pick: random.Random) -> None:
+    if pick.random() < 0.2:
+        look_at_everything(twins)
+    else:
+        queue = pick.choice(QUEUES)
+        twins.ask(f"stats {queue}", lambda _, broker: broker.stats(queue))
+
+
+def look_at_everything(twins: Twins) -> None:
+    for queue in QUEUES:
+        twins.ask(f"stats {queue}", lambda _, broker, q=queue: broker.stats(q))  # type: ignore[misc]
+    for position in range(len(twins.ids[0])):
+        twins.ask(f"get {position}", lambda side, broker, p=position: broker.get(twins.ids[side][p]))  # type: ignore[misc]
+    twins.ask("audit", lambda _, broker: broker.audit())
