@@ -67,24 +67,43 @@ def _core(
 ) -> Core:
     if durability not in ("full", "relaxed"):
         raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r:.40}")
+    named = _checked_backoffs(backoffs or {})
     store = _open(url, check_name("namespace", namespace), durability == "relaxed", clock or SystemClock())
-    return Core(store, actor=actor, backoffs=backoffs, lifecycle=lifecycle)
+    return Core(store, actor=actor, backoffs=named, lifecycle=lifecycle)
+
+
+def _checked_backoffs(backoffs: Mapping[str, DelayFunction]) -> Mapping[str, DelayFunction]:
+    if not isinstance(backoffs, Mapping):
+        raise InvalidInput(f"backoffs is a table from names to functions, not {backoffs!a:.60}")
+    for name, function in backoffs.items():
+        check_name("delay function", name)
+        if not callable(function):
+            raise InvalidInput(f"backoffs has no function under '{name}': {function!a:.60} cannot be called")
+    return backoffs
 
 
 def _open(url: str, namespace: str, relaxed: bool, clock: Clock) -> Store:
+    if not isinstance(url, str):
+        raise InvalidInput(f"a URL is a text, not {url!a:.60}; there are memory:// and sqlite:///FILE")
     parts = urlsplit(url)
     match parts.scheme:
         case "memory":
             from redrive.stores.memory import MemoryStore
 
+            if url[len("memory:") :].strip("/"):
+                raise InvalidInput(f"{url!r:.200} names something, and a store in memory has no name; write memory://")
             return MemoryStore(clock, namespace)
         case "sqlite":
             from redrive.stores.sqlite import SQLiteStore
 
-            if parts.netloc or len(parts.path) < 2 or parts.query or parts.fragment:
+            path = unquote(parts.path[1:])
+            if path == ":memory:":
+                raise InvalidInput(f"{url!r:.200} would be a file of that name; write memory:// for a store in memory")
+            if ":///" not in url or parts.netloc or not path or parts.query or parts.fragment:
                 raise InvalidInput(
-                    f"{url!r:.200} names no file; write sqlite:///jobs.db, or sqlite:////var/lib/jobs.db"
+                    f"{url!r:.200} names no file; write sqlite:///jobs.db, or sqlite:////var/lib/jobs.db, "
+                    f"and nothing behind it"
                 )
-            return SQLiteStore(Path(unquote(parts.path[1:])), namespace=namespace, relaxed=relaxed, clock=clock)
+            return SQLiteStore(Path(path), namespace=namespace, relaxed=relaxed, clock=clock)
         case _:
             raise InvalidInput(f"{url!r:.200} is not a URL of a store; there are memory:// and sqlite:///FILE")

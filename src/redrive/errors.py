@@ -127,7 +127,7 @@ class QueueNotFound(NotFound):
     def __init__(self, queue: str, namespace: str = "default") -> None:
         self.queue, self.namespace = queue, namespace
         where = "" if namespace == "default" else f" in namespace {_show(namespace)}"
-        super().__init__(f"queue {_show(queue)} does not exist{where}; create it first")
+        super().__init__(f"queue {_show(queue)} does not exist{where}; create it first, or correct the name")
 
 
 class ItemNotFound(NotFound):
@@ -137,7 +137,9 @@ class ItemNotFound(NotFound):
 
     def __init__(self, id: str) -> None:
         self.id = id
-        super().__init__(f"item {_show(id)} does not exist: it was completed, removed, or never put in this namespace")
+        super().__init__(
+            f"item {_show(id)} does not exist: it was completed, removed, or never put in this namespace of this store"
+        )
 
 
 # The call is well formed, but not now or not on this.
@@ -156,7 +158,7 @@ class QueueExists(Refused):
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
-        super().__init__(f"queue {_show(queue)} exists already; update it, or choose another name")
+        super().__init__(f"queue {_show(queue)} exists already with other settings; update it, or choose another name")
 
 
 class QueueInUse(Refused):

@@ -3,8 +3,8 @@
 A store takes a batch of calls, carries them out in ONE atomic, durable transaction, and returns one result for each.
 It never waits, never judges, and holds no state that a crash would lose.
 
-    commit([Put(…), Complete(…), Lease(…)])  →  Commit(results, arrivals, now)
-    read(GetItem(…))                         →  Item
+    commit([Put(…), Complete(…), LeaseItems(…)])  →  Commit(results, arrivals, now)
+    read(GetItem(…))                              →  Item
 
 Rules for every store:
 
@@ -35,7 +35,6 @@ from typing import Any, Protocol
 import msgspec
 
 from redrive.clock import Clock, Instant
-from redrive.errors import RedriveError
 from redrive.model.duration import DAY
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
@@ -178,6 +177,7 @@ class Extend(msgspec.Struct, frozen=True):
 
     token: Token
     timeout: int | None = None
+    """None takes the queue's lease_timeout."""
 
 
 # Settles: a delivery ends
@@ -211,7 +211,6 @@ class Settle(msgspec.Struct, frozen=True):
     version: int
     failure: Failure | None = None
     note: str | None = None
-    actor: str | None = None
 
 
 class Return(msgspec.Struct, frozen=True):
@@ -239,6 +238,8 @@ class Target(msgspec.Struct, frozen=True):
     id: ItemId
     verdict: Verdict | None = None
     version: int = 0
+    failure: Failure | None = None
+    """What FAIL writes down."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -259,7 +260,6 @@ class Change(msgspec.Struct, frozen=True):
     actor: str
     force: bool = False
     to: str | None = None
-    failure: Failure | None = None
     note: str | None = None
 
 
@@ -462,8 +462,3 @@ class Store(Protocol):
 def stale(put: Put, queue: Queue) -> bool:
     """Whether a put carries a verdict that was judged by settings which are no longer the newest."""
     return any(item.verdict is not None and item.version != queue.version for item in put.items)
-
-
-def refused(result: Any) -> bool:
-    """Whether a result is a refusal."""
-    return isinstance(result, RedriveError)

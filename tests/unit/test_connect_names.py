@@ -9,7 +9,12 @@ from redrive import connect, connect_async
 from redrive.errors import InvalidInput, InvalidName
 
 BAD_NAMESPACES: list[Any] = ["", "a b", "a\0b", "x" * 129, "\ud800", 7]
-BAD_URLS = [
+BAD_URLS: list[Any] = [
+    None,
+    7,
+    b"sqlite:///jobs.db",
+    "sqlite:jobs.db",
+    "sqlite:/jobs.db",
     "",
     "jobs.db",
     "sqlite://",
@@ -33,6 +38,18 @@ def test_bad_namespace_is_refused(open_one: Any, namespace: Any, tmp_path: Path)
 def test_bad_url_is_refused_with_what_to_write(open_one: Any, url: str) -> None:
     with pytest.raises(InvalidInput, match="sqlite:///"):
         open_one(url)
+
+
+@pytest.mark.parametrize("url", ["memory://shared", "memory:///jobs.db", "sqlite:///:memory:"])
+def test_memory_has_no_name(url: str) -> None:
+    with pytest.raises(InvalidInput, match="write memory://"):
+        connect(url)
+
+
+@pytest.mark.parametrize("backoffs", [["polite"], {"polite": 3}, {"a b": abs}, {7: abs}], ids=repr)
+def test_what_is_no_delay_function_is_refused(backoffs: Any) -> None:
+    with pytest.raises(InvalidInput):
+        connect("memory://", backoffs=backoffs)
 
 
 def test_bad_durability_is_refused() -> None:

@@ -1,10 +1,13 @@
 """`Broker` and `AsyncBroker` have the same methods with the same parameters."""
 
 import inspect
+import re
+import sys
 from typing import Any
 
 import pytest
 
+import redrive
 from redrive import AsyncBroker, Broker, connect, connect_async
 from redrive.broker.handle import AsyncQueueHandle, QueueHandle
 
@@ -59,6 +62,20 @@ def test_documentation_is_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(methods(AsyncBroker).keys() - ANSWERED_FROM_MEMORY))
 def test_every_method_of_the_asynchronous_face_is_awaited(name: str) -> None:
     assert inspect.iscoroutinefunction(methods(AsyncBroker)[name])
+
+
+def test_what_the_faces_give_can_be_imported_from_redrive() -> None:
+    named = {
+        word
+        for face in (Broker, AsyncBroker)
+        for method in methods(face).values()
+        for annotation in inspect.get_annotations(method).values()
+        for word in re.findall(r"[A-Za-z_]+", str(annotation))
+    }
+    classes = [vars(sys.modules[Broker.__module__]).get(name) for name in named]
+    ours = {kind.__name__ for kind in classes if isinstance(kind, type) and kind.__module__.startswith("redrive.")}
+    assert ours <= set(redrive.__all__)
+    assert {"Settled", "AuditEntry", "QueueStats"} <= ours
 
 
 def test_both_are_opened_in_the_same_way() -> None:

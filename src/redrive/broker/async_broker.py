@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, overload
 
 from redrive.broker import by_hand, items, lifecycle, queues, settle
 from redrive.broker.core import Core
-from redrive.broker.flow import Ask, Await, Flow, Pass, Send, Step, accepted
+from redrive.broker.flow import Ask, Await, Flow, Send, Step, accepted
 from redrive.broker.handle import AsyncQueueHandle
 from redrive.clock import Instant
 from redrive.errors import RedriveError
@@ -123,7 +123,7 @@ class AsyncBroker:
         return receipts[0]
 
     async def put_many(self, queue: str, values: Iterable[Any], *, within: Any = None) -> tuple[Receipt, ...]:
-        """Put all of them, or none. Each is a value, or a `new_item(value, …)` with options of its own."""
+        """Put all of them, at most 10,000, or none. Each is a value, or a `new_item(value, …)` with its own options."""
         put = items.put_call(queue, values)
         receipts: tuple[Receipt, ...] = (
             self._core.put_within(within, put) if within is not None else await self._call(put)
@@ -168,7 +168,10 @@ class AsyncBroker:
     async def complete(
         self, lease: Lease | Token, *, result: Any = None, puts: Iterable[tuple[str, Any]] = ()
     ) -> Settled:
-        """The work is done. `puts` are (queue, value or new_item) put in the same transaction, with the result."""
+        """The work is done. `puts` are (queue, value or new_item) put in the same transaction, with the result.
+
+        `get(id).result.value` is the result, for as long as the queue's keep_completed says.
+        """
         answer: Settled = await self._call(items.complete_call(lease, result, puts))
         return answer
 
@@ -182,7 +185,7 @@ class AsyncBroker:
     ) -> Settled:
         """The work failed: retried or dead, as the queue's settings say. `final` means never again.
 
-        `verdict` decides instead of the settings: `Again(delay)` or `Dead(reason)`.
+        `verdict` decides instead of the settings: `Again.after("30s")` or `Dead(reason)`.
         """
         return await self._run(settle.fail(self._core, lease, error, final, verdict))
 
@@ -351,6 +354,8 @@ class AsyncBroker:
         except StopIteration as end:
             result: _T = end.value
             return result
+        finally:
+            flow.close()
 
     async def _submit(self, call: Call) -> Any:
         """The result of a call. If this coroutine is cancelled the moment leases come in, they are given back."""
@@ -369,7 +374,5 @@ class AsyncBroker:
                 return await asyncio.get_running_loop().run_in_executor(None, self._core.read, query)
             case Await():
                 return await self._core.notify.wait_async(step)
-            case Pass(queue):
-                return self._core.notify.pass_on(queue)
             case _:
                 raise AssertionError(step)

@@ -118,7 +118,7 @@ class Broker:
         return self.put_many(queue, (item,), within=within)[0]
 
     def put_many(self, queue: str, values: Iterable[Any], *, within: Any = None) -> tuple[Receipt, ...]:
-        """Put all of them, or none. Each is a value, or a `new_item(value, …)` with options of its own."""
+        """Put all of them, at most 10,000, or none. Each is a value, or a `new_item(value, …)` with its own options."""
         put = items.put_call(queue, values)
         receipts: tuple[Receipt, ...] = (
             self._core.put_within(within, put) if within is not None else self._core.call(put)
@@ -161,7 +161,10 @@ class Broker:
         return answer
 
     def complete(self, lease: Lease | Token, *, result: Any = None, puts: Iterable[tuple[str, Any]] = ()) -> Settled:
-        """The work is done. `puts` are (queue, value or new_item) put in the same transaction, with the result."""
+        """The work is done. `puts` are (queue, value or new_item) put in the same transaction, with the result.
+
+        `get(id).result.value` is the result, for as long as the queue's keep_completed says.
+        """
         answer: Settled = self._core.call(items.complete_call(lease, result, puts))
         return answer
 
@@ -175,7 +178,7 @@ class Broker:
     ) -> Settled:
         """The work failed: retried or dead, as the queue's settings say. `final` means never again.
 
-        `verdict` decides instead of the settings: `Again(delay)` or `Dead(reason)`.
+        `verdict` decides instead of the settings: `Again.after("30s")` or `Dead(reason)`.
         """
         return self._run(settle.fail(self._core, lease, error, final, verdict))
 

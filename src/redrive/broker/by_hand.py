@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker.flow import Ask, Flow, accepted, send
-from redrive.broker.queues import MOST_ROUNDS
-from redrive.broker.settle import failure_of
+from redrive.broker.queues import MOST_ROUNDS, unsettled
+from redrive.broker.settle import failure_of, note_of
 from redrive.errors import InvalidInput, RedriveError
-from redrive.model.failure import MAX_TEXT_BYTES, Failure, clean_text
+from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, parse_id
 from redrive.model.item import Item
 from redrive.model.judge import Ending, count
@@ -42,19 +42,19 @@ def judged(
     note: str | None = None,
 ) -> Flow[Any]:
     """Carry out a verb that needs a verdict for each item: read, judge, change; again where settings changed."""
-    text = None if note is None else clean_text(note, MAX_TEXT_BYTES)
-    failure = None if error is None else failure_of(error, (), None)
+    text = note_of("note", note)
     results: dict[ItemId, Any] = {}
-    waiting = list(dict.fromkeys(_checked(ids)))
+    listed = _checked(ids)
+    waiting = list(dict.fromkeys(listed))
     for _ in range(MOST_ROUNDS):
         targets = []
         for id in waiting:
             try:
-                targets.append((yield from _judged_target(core, verb, id, failure)))
+                targets.append((yield from _judged_target(core, verb, id, error)))
             except RedriveError as refusal:
                 results[id] = refusal
         if targets:
-            call = Change(verb, tuple(targets), core.actor(actor), force, None, failure, text)
+            call = Change(verb, tuple(targets), core.actor(actor), force, None, text)
             outcome = yield from send(call)
             results.update({target.id: result for target, result in zip(targets, outcome, strict=True)})
         waiting = [id for id, result in results.items() if isinstance(result, Stale)]
@@ -62,7 +62,9 @@ def judged(
             core.remember(results[id].queue)
         if not waiting:
             break
-    return _one_or_many(ids, [results[ItemId(id)] for id in _checked(ids)])
+    for id in waiting:
+        results[id] = unsettled(core, results[id].queue.name)
+    return _one_or_many(ids, [results[id] for id in listed])
 
 
 def hold(ids: Sequence[str], held_by: str) -> Flow[int]:
@@ -82,17 +84,20 @@ def unhold(held_by: str, ids: Sequence[str] | None) -> Flow[int]:
             return total
 
 
-def _judged_target(core: Core, verb: Verb, id: ItemId, failure: Failure | None) -> Flow[Target]:
+def _judged_target(core: Core, verb: Verb, id: ItemId, error: str | Failure | None) -> Flow[Target]:
     item: Item = yield Ask(GetItem(id))
     queue = yield from core.queue(item.queue)
     ending = Ending.FAILED if verb is Verb.FAIL else Ending.BURIED
+    failure = failure_of(error, queue.settings.error_rules, None) if verb is Verb.FAIL else None
     counters = count(item.counters, ending)
     expired = item.expire_deadline is not None and item.expire_deadline <= core.clock.now()
     verdict = core.judge(queue, ending, counters, failure=failure, overrides=item.overrides, expired=expired)
-    return Target(id, verdict, queue.version)
+    return Target(id, verdict, queue.version, failure)
 
 
 def _checked(ids: str | Sequence[str]) -> tuple[ItemId, ...]:
+    if isinstance(ids, bytes | bytearray) or not isinstance(ids, Iterable):
+        raise InvalidInput(f"ids are one id or a list of ids, not {ids!a:.60}; the id of an item is item.id")
     listed = (ids,) if isinstance(ids, str) else tuple(ids)
     if len(listed) > MAX_BATCH:
         raise InvalidInput(f"{len(listed):,} ids in one call and the limit is {MAX_BATCH:,}; make several calls")

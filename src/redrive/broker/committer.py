@@ -80,16 +80,16 @@ class Committer:
                     self._waiting_calls += len(calls)
             if request is None:
                 return self._commit(calls)
-        finally:
-            if leads:
-                self._hand_over()
-        try:
             request.lock.acquire()
             if request.leads:
                 self._lead()
         except BaseException:  # KeyboardInterrupt, while it waited
-            self._step_out(request)
+            if request is not None:
+                self._step_out(request)
             raise
+        finally:
+            if leads:
+                self._hand_over()
         if request.error is not None:
             raise request.error
         assert request.results is not None
@@ -151,16 +151,18 @@ class Committer:
 
     def _lead(self) -> None:
         """Commit the calls of everyone who waits, then hand the store to the next in line."""
-        with self._mutex:
-            batch = self._take()
-        calls = [call for request in batch for call in request.calls]
+        batch: list[_Request] = []
         try:
-            results = self._commit(calls)
+            with self._mutex:
+                batch = self._take()
+            results = self._commit([call for request in batch for call in request.calls])
             start = 0
             for request in batch:
                 request.results = results[start : start + len(request.calls)]
                 start += len(request.calls)
         except BaseException as error:
+            if not batch:
+                raise  # interrupted before it took anything: it still stands in line
             # The leader may have been interrupted from outside; that is for its thread alone.
             known = isinstance(error, RedriveError)
             for request in batch:
@@ -169,7 +171,8 @@ class Committer:
             for request in batch:
                 if not request.leads:
                     request.lock.release()
-            self._hand_over()
+            if batch:
+                self._hand_over()
 
     def _step_out(self, request: _Request) -> None:
         """A thread no longer waits: its calls leave the line, and where it was to lead, the next one does."""
@@ -235,14 +238,15 @@ class _Gathered:
 class _Writer:
     """Commits what coroutines hand in, in a thread of its own.
 
-    A loop gathers its calls for one tick and then hands them over. That needs no lock: only the loop's own thread
-    touches what is being gathered.
+    A loop gathers its calls for one tick and then hands them over. A lock stands before what is being gathered, since
+    `close` may come from another thread at any time.
     """
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
         self._gathering: dict[asyncio.AbstractEventLoop, _Gathered] = {}
         self._handed_over: queue.SimpleQueue[_Gathered | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
         self._waiting = 0
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="redrive-writer", daemon=True)
@@ -250,23 +254,26 @@ class _Writer:
 
     def submit(self, call: Call) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
-        gathered = self._gathering.get(loop)
-        if gathered is None:
-            if self._closed:
-                raise Closed
-            gathered = self._gathering[loop] = _Gathered(loop)
-            loop.call_soon(self._hand_over, gathered)
-        if len(gathered.calls) + self._waiting >= MOST_WAITING_CALLS:
-            raise Overloaded(len(gathered.calls) + self._waiting)
-        future: asyncio.Future[Any] = loop.create_future()
-        gathered.calls.append(call)
-        gathered.futures.append(future)
+        with self._lock:
+            gathered = self._gathering.get(loop)
+            if gathered is None:
+                if self._closed:
+                    raise Closed
+                gathered = self._gathering[loop] = _Gathered(loop)
+                loop.call_soon(self._hand_over, gathered)
+            if len(gathered.calls) + self._waiting >= MOST_WAITING_CALLS:
+                raise Overloaded(len(gathered.calls) + self._waiting)
+            future: asyncio.Future[Any] = loop.create_future()
+            gathered.calls.append(call)
+            gathered.futures.append(future)
         return future
 
     def close(self) -> None:
         """Commit what was handed in, then stop."""
-        self._closed = True
-        for gathered in tuple(self._gathering.values()):
+        with self._lock:
+            self._closed = True
+            left = tuple(self._gathering.values())
+        for gathered in left:
             self._hand_over(gathered)
         self._handed_over.put(None)
         if self._thread is not threading.current_thread():
@@ -279,10 +286,11 @@ class _Writer:
                 self.submit(call).add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def _hand_over(self, gathered: _Gathered) -> None:
-        if self._gathering.get(gathered.loop) is gathered:
-            del self._gathering[gathered.loop]
-            self._waiting += len(gathered.calls)
-            self._handed_over.put(gathered)
+        with self._lock:
+            if self._gathering.get(gathered.loop) is gathered:
+                del self._gathering[gathered.loop]
+                self._waiting += len(gathered.calls)
+                self._handed_over.put(gathered)
 
     def _run(self) -> None:
         going = True
@@ -297,7 +305,8 @@ class _Writer:
                     break
                 gathered = self._handed_over.get()
             going = gathered is not None
-            self._waiting -= taken
+            with self._lock:
+                self._waiting -= taken
             if batches:
                 self._commit(batches)
 
@@ -318,8 +327,9 @@ class _Writer:
             try:
                 batch.loop.call_soon_threadsafe(self._deliver, batch.futures, part, error)
             except RuntimeError:  # the loop is closed, and with it whoever waited there
-                with contextlib.suppress(RedriveError):
-                    self._committer.commit(_returns(part))
+                if abandoned := _returns(part):
+                    with contextlib.suppress(Exception):  # they run out; this thread goes on for the other loops
+                        self._committer.commit(abandoned)
 
     def _deliver(self, futures: list[asyncio.Future[Any]], results: list[Any], error: RedriveError | None) -> None:
         """In the loop: hand each caller its result."""

@@ -46,13 +46,7 @@ class Await(msgspec.Struct, frozen=True):
     """When the store expects something to become leasable."""
 
 
-class Pass(msgspec.Struct, frozen=True):
-    """Wake the next waiter of the queue: there may be more than this one took, or a later time to wait for."""
-
-    queue: str
-
-
-Step = Send | Ask | Await | Pass
+Step = Send | Ask | Await
 Flow = Generator[Step, Any, _T]
 
 
@@ -88,6 +82,8 @@ def run(core: Core, flow: Flow[_T]) -> _T:
     except StopIteration as end:
         result: _T = end.value
         return result
+    finally:
+        flow.close()
 
 
 def _take(core: Core, step: Step) -> Any:
@@ -98,5 +94,3 @@ def _take(core: Core, step: Step) -> Any:
             return core.read(query)
         case Await():
             return core.notify.wait(step)
-        case Pass(queue):
-            return core.notify.pass_on(queue)

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from redrive.broker.flow import Await, Flow, Pass, Send, accepted, ask
+from redrive.broker.flow import Await, Flow, Send, accepted, ask
 from redrive.broker.lifecycle import sweep
 from redrive.clock import Instant
-from redrive.errors import InvalidDuration, InvalidInput, InvalidSetting, RedriveError
+from redrive.errors import InvalidDuration, InvalidInput, InvalidName, InvalidSetting
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.ids import ItemId, Token, parse_id, parse_token
 from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides, Result
@@ -86,6 +86,8 @@ def put_call(queue: str, values: Iterable[Any]) -> Put:
     """The call that puts values and new items."""
     if isinstance(values, str | bytes | bytearray | Mapping):
         raise InvalidInput(f"put_many takes a list of values, not one {type(values).__name__}; put() takes one value")
+    if not isinstance(values, Iterable):
+        raise InvalidInput(f"put_many takes a list of values, not {values!a:.60}; put() takes one value")
     items = tuple([value if isinstance(value, NewItem) else new_item(value) for value in values])
     if len(items) > MAX_PUT:
         raise InvalidInput(f"put_many takes at most {MAX_PUT:,} items, since all are put or none; make several calls")
@@ -131,13 +133,13 @@ def lease(
                 sweeps += 1
                 swept = sweeps == MOST_SWEEPS
                 continue
-        except RedriveError:
+        except BaseException:  # also GeneratorExit: the caller was cancelled or interrupted
             if woken:
-                yield Pass(queue)
+                core.notify.pass_on(queue)
             raise
         if leased.leases or until is None or core.clock.now() >= until:
-            if woken and leased.leases:
-                yield Pass(queue)
+            if woken:  # there may be more than this one took, or a later time to wait for
+                core.notify.pass_on(queue)
             return list(leased.leases)
         woken = yield Await(queue, ticket, Instant(until), leased.next_at)
         swept, sweeps = False, 0
@@ -154,7 +156,7 @@ def complete_call(lease: Lease | Token, result: Any, puts: Iterable[tuple[str, A
     if result is None and not puts:
         return Complete(token)
     encoded = None if result is None else Result(*encode_payload(result, None, MAX_STORABLE_BYTES))
-    return Complete(token, encoded, tuple(put_call(queue, (value,)) for queue, value in puts))
+    return Complete(token, encoded, tuple(put_call(queue, (value,)) for queue, value in _pairs(puts)))
 
 
 def get(id: str) -> Flow[Item]:
@@ -175,8 +177,20 @@ def token_of(lease: Lease | Token) -> Token:
     """The token of a lease, or a token that was passed on as text."""
     if isinstance(lease, Lease):
         return lease.token
+    if not isinstance(lease, str):
+        raise InvalidName(
+            "lease", lease, "is not a Lease or its token; lease() gives a list: pass its members one by one"
+        )
     parse_token(lease)
     return lease
+
+
+def _pairs(puts: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    if not isinstance(puts, str | bytes | bytearray | Mapping) and isinstance(puts, Iterable):
+        pairs = tuple(puts)
+        if all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+            return pairs
+    raise InvalidInput("puts takes a list of pairs, each a queue and a value, as in puts=[('invoices', {'order': 17})]")
 
 
 def _overrides(max_attempts: int | None, max_losses: int | None, retry_attempts: int | None) -> Overrides:

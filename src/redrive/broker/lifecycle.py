@@ -122,6 +122,4 @@ class LifecycleThread:
                 _log.warning("lifecycle step failed and will be repeated: %s", error)
             except Exception:
                 _log.exception("lifecycle step failed and will be repeated")
-            while not self._closed and clock.now() < next_at:
-                clock.wait(self._wake, next_at)
-                self._wake.clear()
+            clock.wait(self._wake, next_at)  # not until `next_at` by all means: the clock may have been set back

@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Mapping
 
 from redrive.broker.flow import Await
 from redrive.clock import Instant
-from redrive.errors import RedriveError
 from redrive.model.duration import MILLISECOND
 from redrive.store import Store
 
@@ -67,7 +66,7 @@ class Notify:
 
     def ticket(self, queue: str) -> int:
         """Take this before looking into the queue; a wait with it ends at once if anything has arrived since."""
-        return self._tickets[queue] + self._changes
+        return self._tickets.get(queue, 0) + self._changes
 
     def announce(self, arrivals: Mapping[str, int]) -> None:
         """Items arrived: wake as many waiters, and at least one, who learns when the next item falls due."""
@@ -79,13 +78,13 @@ class Notify:
                 self._tickets[queue] += 1
                 if queue in self._waiters:
                     woken += self._pop(queue, max(count, 1))
-        _wake(woken)
+        self._wake(woken)
 
     def pass_on(self, queue: str) -> None:
         """Wake the next waiter of the queue: there may be more, or the one that was woken cannot go on."""
         with self._mutex:
             woken = self._pop(queue, 1)
-        _wake(woken)
+        self._wake(woken)
 
     def wait(self, step: Await) -> bool:
         """Wait in this thread. True if woken, False if the time is over."""
@@ -119,7 +118,7 @@ class Notify:
             woken = [waiter for queue in list(self._waiters) for waiter in self._pop(queue, None)]
             thread = self._thread
             self._bell.set()
-        _wake(woken)
+        self._wake(woken)
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
@@ -168,21 +167,21 @@ class Notify:
 
     def _watch(self) -> None:
         while not self._closed:
+            now = self._clock.now()  # before the look: the next one comes LOOK_EVERY after this one began
             changed = self._look()
-            now = self._clock.now()
             with self._mutex:
                 woken = self._expire(now) + self._fall_due(now)
                 woken += self._others_changed(changed)
                 until = self._next(now)
-            _wake(woken)
+            self._wake(woken)
             self._clock.wait(self._bell, until)
             self._bell.clear()
 
     def _look(self) -> Collection[str] | None:
         try:
             return self._store.changed() if self._waiters else ()
-        except RedriveError:
-            return None
+        except Exception:
+            return None  # whoever is woken meets the error; without this thread all would wait for ever
 
     def _others_changed(self, queues: Collection[str] | None) -> list[_Waiter]:
         """Tickets grow too, for whoever found nothing a moment ago and is about to wait."""
@@ -197,7 +196,7 @@ class Notify:
     def _expire(self, now: Instant) -> list[_Waiter]:
         ended = []
         if len(self._ends) > _STALE_ENDS + 2 * sum(map(len, self._waiters.values())):
-            self._ends = [end for end in self._ends if not end[2].woken]
+            self._ends = [end for end in self._ends if end[1] in self._waiters.get(end[2].queue, ())]
             heapq.heapify(self._ends)
         while self._ends and (self._ends[0][0] <= now or self._ends[0][2].woken):
             waiter = heapq.heappop(self._ends)[2]
@@ -219,20 +218,21 @@ class Notify:
         instants += [self._ends[0][0]] if self._ends else []
         return min(*instants, *self._dues.values(), instants[0])
 
+    def _wake(self, waiters: Iterable[_Waiter]) -> None:
+        """Threads one by one; coroutines with one message to each loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Waiter]] = {}
+        for waiter in waiters:
+            if waiter.loop is None:
+                waiter.lock.release()
+            else:
+                by_loop.setdefault(waiter.loop, []).append(waiter)
+        for loop, group in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_finish, group)
+            except RuntimeError:  # the loop is closed, and with it whoever waited there: the next in line takes over
+                for waiter in group:
+                    self.pass_on(waiter.queue)
 
-def _wake(waiters: Iterable[_Waiter]) -> None:
-    """Threads one by one; coroutines with one message to each loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Waiter]] = {}
-    for waiter in waiters:
-        if waiter.loop is None:
-            waiter.lock.release()
-        else:
-            by_loop.setdefault(waiter.loop, []).append(waiter)
-    for loop, group in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_finish, group)
-        except RuntimeError:
-            continue  # the loop is closed, and with it whoever waited there
 
 
 def _finish(waiters: Iterable[_Waiter]) -> None:

@@ -34,7 +34,7 @@ def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None)
             updated: Queue = result
             return updated
         queue = result.queue
-    raise StoreFailed(core.store.name, f"the settings of queue '{name}' changed {MOST_ROUNDS} times meanwhile")
+    raise unsettled(core, name)
 
 
 def get(core: Core, name: str) -> Flow[Queue]:
@@ -71,3 +71,8 @@ def stats(name: str) -> Flow[QueueStats]:
 def _send(call: CreateQueue | SetPaused) -> Flow[Queue]:
     queue: Queue = yield from send(call)
     return queue
+
+
+def unsettled(core: Core, name: str) -> StoreFailed:
+    """Nobody edits settings that fast: something is wrong with the store, and giving up loses nothing."""
+    return StoreFailed(core.store.name, f"the settings of queue '{name}' changed {MOST_ROUNDS} times meanwhile")

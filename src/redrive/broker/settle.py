@@ -8,9 +8,9 @@ import msgspec
 
 from redrive.broker.flow import Flow, ask, send
 from redrive.broker.items import token_of
-from redrive.broker.queues import MOST_ROUNDS
+from redrive.broker.queues import MOST_ROUNDS, unsettled
 from redrive.broker.queues import get as get_queue
-from redrive.errors import StoreFailed
+from redrive.errors import InvalidInput
 from redrive.model.classify import Rule
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.failure import (
@@ -44,7 +44,7 @@ def fail(
 
 def release(core: Core, lease: Lease | Token, delay: DurationInput, counted: bool, error: str | None) -> Flow[Settled]:
     """The worker gives the item back."""
-    note = None if error is None else clean_text(error, MAX_TEXT_BYTES)
+    note = note_of("error", error)
     if not counted:
         settled: Settled = yield from send(Return(token_of(lease), note))
         return settled
@@ -55,10 +55,10 @@ def release(core: Core, lease: Lease | Token, delay: DurationInput, counted: boo
 
 def bury(core: Core, lease: Lease | Token, note: str | None, error: BaseException | None) -> Flow[Settled]:
     """The worker makes the item dead."""
+    text = note_of("note", note)
     held = yield from _held(lease)
     queue = yield from core.queue(held.queue)
     failure = None if error is None else failure_of(error, queue.settings.error_rules, held.worker)
-    text = None if note is None else clean_text(note, MAX_TEXT_BYTES)
     return (yield from _settle(core, held, Ending.BURIED, failure=failure, note=text))
 
 
@@ -78,16 +78,27 @@ def put_failed(
             receipt: Receipt = result[0]
             return receipt
         queue = core.remember(result.queue)
-    raise _unsettled(core, queue_name)
+    raise unsettled(core, queue_name)
 
 
-def failure_of(error: BaseException | Failure | str, rules: tuple[Rule, ...], worker: str | None) -> Failure:
+def failure_of(error: BaseException | Failure | str | None, rules: tuple[Rule, ...], worker: str | None) -> Failure:
     """What went wrong, from whatever the program has at hand."""
     if isinstance(error, Failure):
         return cleaned(error)
     if isinstance(error, BaseException):
         return failure_from_exception(error, worker=worker, rules=rules)
+    if not isinstance(error, str):
+        raise InvalidInput(f"an error is an exception, a text or a Failure, not {error!a:.60}")
     return failure_from_fields("Error", error, worker=worker, rules=rules)
+
+
+def note_of(what: str, text: str | None) -> str | None:
+    """What a worker or a person wrote, as every store can hold it."""
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise InvalidInput(f"{what} is a text here, not {text!a:.60}")
+    return clean_text(text, MAX_TEXT_BYTES)
 
 
 def _held(lease: Lease | Token) -> Flow[Lease]:
@@ -121,8 +132,4 @@ def _settle(
             settled: Settled = result
             return settled
         queue = core.remember(result.queue)
-    raise _unsettled(core, lease.queue)
-
-
-def _unsettled(core: Core, queue: str) -> StoreFailed:
-    return StoreFailed(core.store.name, f"the settings of queue '{queue}' changed {MOST_ROUNDS} times meanwhile")
+    raise unsettled(core, lease.queue)

@@ -95,7 +95,7 @@ def _judged(state: State, call: Change, target: Target, item: Record) -> Settled
         item,
         ending,
         target.verdict,
-        failure=call.failure,
+        failure=target.failure,
         note=call.note,
         actor=call.actor,
         forced=call.force,

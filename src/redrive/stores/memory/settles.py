@@ -54,7 +54,7 @@ def settle(state: State, call: Settle) -> Settled | Stale:
     if call.version != queue.version:
         return Stale(queue)
     check_verdict(state, item.queue, call.ending, call.verdict)
-    return carry_out(state, item, call.ending, call.verdict, failure=call.failure, note=call.note, actor=call.actor)
+    return carry_out(state, item, call.ending, call.verdict, failure=call.failure, note=call.note)
 
 
 def give_back(state: State, call: Return) -> Settled:

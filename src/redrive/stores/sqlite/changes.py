@@ -161,7 +161,7 @@ def _judged(batch: Batch, call: Change, target: Target, place: Place, row: Queue
     verdicts.record(
         batch,
         place,
-        HistoryEntry(batch.now, event, row.queue.name, place.deliveries, call.failure, worker, call.actor, call.note),
+        HistoryEntry(batch.now, event, row.queue.name, place.deliveries, target.failure, worker, call.actor, call.note),
     )
     return verdicts.carry_out(batch, place, target.verdict)
 

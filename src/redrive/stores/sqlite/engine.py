@@ -22,6 +22,7 @@ from redrive.errors import (
     EngineUnsupported,
     NotAStore,
     OutcomeUnknown,
+    RedriveError,
     StoreFailed,
     StoreReadOnly,
     StoreUnavailable,
@@ -38,6 +39,8 @@ PAGE_BYTES = 4096
 CACHE_KIB = 64 * 1024
 BUSY_TIMEOUT_MS = 10_000
 """How long to wait for a lock that a connection outside Redrive holds."""
+LONGEST_PAUSE_SECONDS = 10.0
+"""How long a fork waits for a thread that is inside SQLite."""
 CHECKPOINT_PAGES = 1_000
 """The log is copied back once it has this many pages."""
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
@@ -114,8 +117,8 @@ class Engine:
         connection = self.writer
         execute = connection.execute
         with self._writing:
-            self._take_turn()
             try:
+                self._take_turn()
                 execute("BEGIN IMMEDIATE")
                 self.alone = connection.data_version() == self._last_version
                 result = work(connection)
@@ -166,14 +169,14 @@ class Engine:
 
     def pause(self) -> None:
         """Before a fork: wait until no thread is inside SQLite, and let none in."""
-        locks = [self._writing, self._reading]
-        if self._checkpointer is not None:
-            locks.append(self._checkpointer.working)
-        self._paused = [lock for lock in locks if lock.acquire(timeout=BUSY_TIMEOUT_MS / 1000)]
+        self._paused = [lock for lock in (self._writing, self._reading) if lock.acquire(timeout=LONGEST_PAUSE_SECONDS)]
+        if self._checkpointer is not None and self._checkpointer.working.acquire(timeout=LONGEST_PAUSE_SECONDS):
+            self._paused.append(self._checkpointer.working)
 
     def resume(self) -> None:
         """After a fork, in the parent."""
-        for lock in self._paused:
+        paused, self._paused = self._paused, []
+        for lock in paused:
             lock.release()
 
     def leave_to_the_parent(self) -> None:
@@ -214,7 +217,7 @@ class Engine:
             raise self.translate(error) from error
 
     def translate(self, error: BaseException) -> BaseException:
-        """SQLite's error as ours; any other as it is."""
+        """SQLite's error, and one that nobody foresaw, as ours; refusals and interruptions as they are."""
         match error:
             case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
                 return StoreReadOnly(self.name)
@@ -228,7 +231,7 @@ class Engine:
                 return StoreUnavailable(self.name, "the file cannot be opened; check the path and its permissions")
             case apsw.BusyError() | apsw.LockedError():
                 return StoreUnavailable(self.name, "another program holds its lock; close its transaction")
-            case apsw.Error() | OSError():
+            case Exception() if not isinstance(error, RedriveError):
                 return StoreFailed(self.name, f"{type(error).__name__}: {error}")
             case _:
                 return error
@@ -264,10 +267,12 @@ class Engine:
             fcntl.flock(self._turn, fcntl.LOCK_UN)
 
     def _log_grew(self, connection: apsw.Connection, schema: str, pages: int) -> int:
-        if pages >= CHECKPOINT_PAGES:
-            if self._checkpointer is None:
-                self._checkpointer = _Checkpointer(self)
-            self._checkpointer.bell.set()
+        # The commit is durable already: an error from here would deny it. The next commit tries again.
+        with contextlib.suppress(Exception):
+            if pages >= CHECKPOINT_PAGES:
+                if self._checkpointer is None:
+                    self._checkpointer = _Checkpointer(self)
+                self._checkpointer.bell.set()
         return apsw.SQLITE_OK
 
 
@@ -282,7 +287,7 @@ class _Checkpointer:
         self.bell = threading.Event()
         self.working = threading.Lock()
         self.connection: apsw.Connection | None = None
-        self.turn = engine._open_lock()
+        self.turn: int | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._loop, name="redrive-checkpoint", daemon=True)
         self._thread.start()
@@ -305,7 +310,7 @@ class _Checkpointer:
             if self._closed:
                 break
             # A failure here loses nothing: the log grows, and the next commit rings again.
-            with self.working, contextlib.suppress(apsw.Error, OSError):
+            with self.working, contextlib.suppress(apsw.Error, OSError, RedriveError):
                 self._checkpoint()
         if self.connection is not None:
             self.connection.close()
@@ -313,6 +318,8 @@ class _Checkpointer:
             os.close(self.turn)
 
     def _checkpoint(self) -> None:
+        if self.turn is None:
+            self.turn = self._engine._open_lock()
         connection = self.connection = self.connection or self._connect()
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         if self.turn is not None:

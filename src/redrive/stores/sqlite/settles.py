@@ -118,7 +118,7 @@ def _settle_one(batch: Batch, call: SettleCall) -> Any:
                 _record(batch, place, Event.RETURNED, worker=worker, note=note)
             lay(batch, place)
             return Settled(place.id, row.queue.name, Status.PENDING, place.counters, place.ready_at)
-        case Settle(_, ending, verdict, version, failure, note, actor):
+        case Settle(_, ending, verdict, version, failure, note):
             assert place.deadline is not None
             if ending is Ending.LOST and place.deadline > batch.now:
                 raise LeaseLost(place.id, Status.ACTIVE)
@@ -130,7 +130,7 @@ def _settle_one(batch: Batch, call: SettleCall) -> Any:
             place.failures += ending is Ending.FAILED
             place.losses += ending is Ending.LOST
             batch.tally(place.queue, "failed_total", ending is Ending.FAILED)
-            _record(batch, place, _EVENTS[ending], failure=failure, worker=worker, note=note, actor=actor)
+            _record(batch, place, _EVENTS[ending], failure=failure, worker=worker, note=note)
             return verdicts.carry_out(batch, place, verdict)
         case _:
             assert_never(call)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import apsw
 
 from redrive.clock import Clock, Instant, SystemClock
-from redrive.errors import InvalidInput, RedriveError, SchemaTooNew
+from redrive.errors import InvalidInput, RedriveError, SchemaTooNew, StoreUnavailable
 from redrive.model.item import Receipt
 from redrive.store import (
     Call,
@@ -72,7 +71,6 @@ class SQLiteStore:
         self._noticed = -1
         self._path = path.absolute()
         self._numbers = Numbers()
-        self._numbering = threading.Lock()
         self._open(Engine(self._path, relaxed=relaxed))
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
@@ -97,7 +95,8 @@ class SQLiteStore:
             raise InvalidInput("within takes a connection with a transaction open; begin one, put, then commit it")
         if Path(connection.db_filename("main")) != self._filename:
             raise InvalidInput(f"within takes a connection to {self._path}, and this one is to another database")
-        with self._engine.translated(), self._numbering:
+        with self._engine.translated(), connection:
+            self._lock_for_writing(connection)
             queues = Queues.read(connection, self.namespace)
             self._numbers.raise_to(_largest_number(connection))
             batch = Batch(connection, self.clock.now(), queues, self._numbers, self.namespace, self.name)
@@ -116,7 +115,6 @@ class SQLiteStore:
         return Durability("full", "a crash of the program and a power cut", "nothing that was acknowledged")
 
     def reopen(self) -> None:
-        self._numbering = threading.Lock()
         self._engine.reopen()
         draw_anew()
         self._forget()
@@ -161,6 +159,15 @@ class SQLiteStore:
         self._noticed = -1
         self._queues = NO_QUEUES
 
+    def _lock_for_writing(self, connection: apsw.Connection) -> None:
+        """Before anything is read in the caller's transaction: whoever draws numbers holds the lock of the file."""
+        try:
+            connection.execute("UPDATE redrive_meta SET epoch = epoch WHERE false")
+        except apsw.BusyError as error:
+            raise StoreUnavailable(
+                str(self._path), "others write to it; begin the transaction with BEGIN IMMEDIATE and a busy timeout"
+            ) from error
+
     def _batch(self, connection: apsw.Connection, now: Instant) -> Batch:
         return Batch(connection, now, self._queues, self._numbers, self.namespace, self.name)
 
@@ -168,8 +175,7 @@ class SQLiteStore:
         """Notice what others committed since: numbers they drew, queues they changed."""
         if self._engine.alone and self._current:
             return
-        with self._numbering:
-            self._numbers.raise_to(_largest_number(connection))
+        self._numbers.raise_to(_largest_number(connection))
         if epoch_of(connection) != self._queues.epoch:
             self._queues = Queues.read(connection, self.namespace)
         self._current = True

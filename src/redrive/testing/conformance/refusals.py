@@ -40,6 +40,11 @@ BAD_TEXTS_IN_SETTINGS: list[dict[str, Any]] = [
     {"retry": {"attempts": 2, "function": "a\0b"}},
 ]
 
+NO_ERRORS: list[Any] = [7, None, [], {"type": "ValueError"}, b"boom", ValueError]
+NO_IDS: list[Any] = [None, 7, b"abc", object()]
+NO_LEASES: list[Any] = [None, 7, [], {}]
+NO_PUTS: list[Any] = ["ab", {"ab": 1}, 7, [1], ["ab"], [("jobs", 1, 2)], [{"jobs": 1, "more": 2}]]
+
 
 class RefusalConformance(Suite):
     """What is refused before a store sees it, and what a store refuses."""
@@ -55,6 +60,78 @@ class RefusalConformance(Suite):
             broker.put_failed("jobs", 1, "boom", verdict=verdict)
         assert places(broker.stats("jobs")) == {"active": 1}
         broker.complete(lease)
+
+    @pytest.mark.parametrize("error", NO_ERRORS, ids=lambda error: repr(error)[:20])
+    def test_what_is_no_error_is_refused(self, broker: Broker, error: Any) -> None:
+        broker.create_queue("jobs")
+        waiting = [receipt.id for receipt in broker.put_many("jobs", [1, 2])][1]
+        lease = take(broker)
+        text = "an error is an exception, a text or a Failure, not"
+        with pytest.raises(InvalidInput, match=text):
+            broker.fail(lease, error)
+        with pytest.raises(InvalidInput, match=text):
+            broker.put_failed("jobs", 1, error)
+        with pytest.raises(InvalidInput, match=text):
+            broker.fail_by_hand(waiting, error)
+        if error is not None:
+            with pytest.raises(InvalidInput, match=text):
+                broker.bury(lease, error=error)
+        assert places(broker.stats("jobs")) == {"active": 1, "pending": 1}
+        assert broker.get(waiting).history == ()
+
+    def test_note_that_is_no_text_is_refused(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        broker.put("jobs", 1)
+        lease = take(broker)
+        bad: Any = ValueError("boom")
+        with pytest.raises(InvalidInput, match="note is a text"):
+            broker.bury(lease, note=bad)
+        with pytest.raises(InvalidInput, match="note is a text"):
+            broker.bury_by_hand(lease.id, note=bad, force=True)
+        for counted in (True, False):
+            with pytest.raises(InvalidInput, match="error is a text"):
+                broker.release(lease, error=bad, counted=counted)
+        broker.complete(lease)
+
+    @pytest.mark.parametrize("ids", NO_IDS, ids=lambda ids: repr(ids)[:20])
+    def test_what_is_no_list_of_ids_is_refused(self, broker: Broker, ids: Any) -> None:
+        for call in (broker.retry, broker.redrive, broker.done, broker.drop, broker.bury_by_hand):
+            with pytest.raises(InvalidInput, match="one id or a list of ids"):
+                call(ids)
+        with pytest.raises(InvalidInput, match="one id or a list of ids"):
+            broker.hold(ids, "somebody")
+
+    def test_ids_may_come_from_a_generator(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        ids = [receipt.id for receipt in broker.put_many("jobs", [1, 2])]
+        generated: Any = (id for id in ids)
+        assert [settled.id for settled in broker.bury_by_hand(generated)] == ids
+        generated = (id for id in ids)
+        assert [settled.status for settled in broker.redrive(generated)] == ["pending", "pending"]
+
+    @pytest.mark.parametrize("values", [None, 7, object(), "abc", b"abc", {"a": 1}], ids=lambda value: repr(value)[:20])
+    def test_what_is_no_list_of_values_is_refused(self, broker: Broker, values: Any) -> None:
+        broker.create_queue("jobs")
+        with pytest.raises(InvalidInput, match="put_many takes a list of values"):
+            broker.put_many("jobs", values)
+        assert places(broker.stats("jobs")) == {}
+
+    @pytest.mark.parametrize("lease", NO_LEASES, ids=repr)
+    def test_what_is_no_lease_is_refused(self, broker: Broker, lease: Any) -> None:
+        for call in (broker.complete, broker.extend, broker.release, broker.bury):
+            with pytest.raises(InvalidInput, match="pass its members one by one"):
+                call(lease)
+        with pytest.raises(InvalidInput, match="pass its members one by one"):
+            broker.fail(lease, "boom")
+
+    @pytest.mark.parametrize("puts", NO_PUTS, ids=repr)
+    def test_puts_that_are_no_pairs_are_refused(self, broker: Broker, puts: Any) -> None:
+        broker.create_queue("jobs")
+        broker.put("jobs", 1)
+        lease = take(broker)
+        with pytest.raises(InvalidInput, match="list of pairs"):
+            broker.complete(lease, puts=puts)
+        assert places(broker.stats("jobs")) == {"active": 1}
 
     def test_verdict_that_names_an_unknown_queue_is_refused(self, broker: Broker) -> None:
         broker.create_queue("jobs")
