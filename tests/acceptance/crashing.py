@@ -34,11 +34,11 @@ def prepare(operation: Operation, folder: Path) -> Prepared:
     """Make the file, and run the operation once without a fault."""
     template, context = folder / "template.db", None
     if operation.prepare is not None:
-        with open_broker(template) as broker:
+        with open_broker(template, durability="relaxed") as broker:
             context = operation.prepare(broker)
     reference = folder / "reference.db"
     _copy(template, reference)
-    broker = open_broker(reference, operation.later)
+    broker = open_broker(reference, operation.later, durability="relaxed")
     states = [state(reference)]
     for step in operation.steps:
         step(broker, context)
@@ -105,7 +105,7 @@ def _operate(
 def _check(operation: Operation, prepared: Prepared, path: Path, acknowledged: int, point: int) -> None:
     """Open the file as the next process would, look at it, and go on working with it."""
     try:
-        with open_broker(path, operation.later) as broker:
+        with open_broker(path, operation.later, durability="relaxed") as broker:
             left = state(path)
             allowed = prepared.states[acknowledged : acknowledged + 2]
             if left not in allowed:

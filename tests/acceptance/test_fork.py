@@ -127,12 +127,14 @@ def test_fork_in_the_middle_of_calls_of_other_threads(
     threads = [threading.Thread(target=keep_putting, args=(index,), daemon=True) for index in range(2)]
     for thread in threads:
         thread.start()
-    for n in range(15):
-        ended = run(lambda say: broker.put_many("jobs", [f"child {n}", f"child {n}"]) and None)  # noqa: B023
-        assert ended.code == 0
-    stop.set()
-    for thread in threads:
-        thread.join(PATIENCE_SECONDS)
+    try:
+        for n in range(15):
+            ended = run(lambda say: broker.put_many("jobs", [f"child {n}", f"child {n}"]) and None)  # noqa: B023
+            assert ended.code == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
     left = [standing.payload for standing in places(path)]
     assert left.count(b'"parent"') == sum(put)
     assert sorted(left) == sorted([b'"parent"'] * sum(put) + [f'"child {n}"'.encode() for n in range(15) for _ in "ab"])

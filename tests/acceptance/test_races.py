@@ -17,7 +17,7 @@ from redrive import Broker, Lease, connect
 from redrive.errors import LeaseLost
 from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
 
-ROUNDS = 10_000 if os.environ.get("REDRIVE_THOROUGH") else 250
+ROUNDS = int(os.environ.get("REDRIVE_ROUNDS", 10_000 if os.environ.get("REDRIVE_THOROUGH") else 250))
 """Races of each kind on each store."""
 
 HEAD_STARTS = 8

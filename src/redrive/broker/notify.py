@@ -234,7 +234,6 @@ class Notify:
                     self.pass_on(waiter.queue)
 
 
-
 def _finish(waiters: Iterable[_Waiter]) -> None:
     for waiter in waiters:
         if waiter.future is not None and not waiter.future.done():

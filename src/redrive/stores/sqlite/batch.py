@@ -139,6 +139,7 @@ class Batch:
         "now",
         "numbers",
         "queues",
+        "sizes",
         "tallies",
     )
 
@@ -161,6 +162,8 @@ class Batch:
         self.namespace = namespace
         self.name = name
         self.tallies: defaultdict[int, list[int]] = defaultdict(_zeros)
+        self.sizes: dict[int, int] = {}
+        """How many items queues held when the transaction began, where somebody asked."""
         self.arrivals: defaultdict[str, int] = defaultdict(int)
 
     def queue(self, name: str) -> QueueRow:

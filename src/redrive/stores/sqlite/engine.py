@@ -267,9 +267,9 @@ class Engine:
             fcntl.flock(self._turn, fcntl.LOCK_UN)
 
     def _log_grew(self, connection: apsw.Connection, schema: str, pages: int) -> int:
-        # The commit is durable already: an error from here would deny it. The next commit tries again.
-        with contextlib.suppress(Exception):
-            if pages >= CHECKPOINT_PAGES:
+        if pages >= CHECKPOINT_PAGES:
+            # The commit is durable already: an error from here would deny it. The next commit tries again.
+            with contextlib.suppress(Exception):
                 if self._checkpointer is None:
                     self._checkpointer = _Checkpointer(self)
                 self._checkpointer.bell.set()

@@ -120,7 +120,9 @@ def check_size(batch: Batch, row: QueueRow, adding: int, leaving: int = 0) -> No
     max_size = row.settings.max_size
     if max_size is None or adding == 0:
         return
-    size = batch.execute(_SIZE, (row.key,)).get - leaving
+    if row.key not in batch.sizes:
+        batch.sizes[row.key] = batch.execute(_SIZE, (row.key,)).get
+    size = batch.sizes[row.key] - leaving
     size += sum(batch.tallied(row.key, name) for name in ("pending", "failed", "active"))
     if size + adding > max_size:
         raise QueueFull(row.queue.name, size, max_size, adding)

@@ -62,8 +62,8 @@ _EXPIRED = """
 _OVERDUE = (_LOST, _EXPIRED.format(table="ready"), _EXPIRED.format(table="waiting"))
 
 
-def _next(table: str, column: str, condition: str) -> str:
-    """The earliest instant in an index that begins with the queue, over all queues, one step for each."""
+def earliest(table: str, column: str, condition: str) -> str:
+    """Each queue with the earliest instant in an index that begins with the queue: one step for each queue."""
     return f"""
     WITH RECURSIVE each(queue) AS (
         SELECT (SELECT min(queue) FROM {table} WHERE {condition})
@@ -74,11 +74,11 @@ def _next(table: str, column: str, condition: str) -> str:
     FROM each WHERE each.queue IS NOT NULL"""
 
 
-_NEXT_LOST = _next("redrive_lease", "deadline", "true")
+_NEXT_LOST = earliest("redrive_lease", "deadline", "true")
 _NEXT_EXPIRED = tuple(
-    _next(table, "expire_at", "expire_at IS NOT NULL") for table in ("redrive_ready", "redrive_waiting")
+    earliest(table, "expire_at", "expire_at IS NOT NULL") for table in ("redrive_ready", "redrive_waiting")
 )
-_NEXT_DUE = _next("redrive_waiting", "ready_at", "held_by IS NULL")
+_NEXT_DUE = earliest("redrive_waiting", "ready_at", "held_by IS NULL")
 
 
 def answer(connection: apsw.Connection, query: Query, namespace: str, now: Instant) -> Any:
@@ -102,12 +102,12 @@ def answer(connection: apsw.Connection, query: Query, namespace: str, now: Insta
             entries: Iterable[Any] = connection.execute(_AUDIT, (namespace, newest, limit))
             return tuple(_audit(*entry) for entry in entries)
         case NextDue():
-            keys = {row.key for row in queue_rows(connection, namespace)}
+            names = _names(connection, namespace)
             instants = [
                 at
                 for statement in (_NEXT_LOST, *_NEXT_EXPIRED, _NEXT_DUE)
                 for queue, at in connection.execute(statement)
-                if queue in keys
+                if queue in names
             ]
             return min(instants, default=None)
         case _:
@@ -118,6 +118,12 @@ def _queue(connection: apsw.Connection, namespace: str, name: str) -> QueueRow:
     for row in queue_rows(connection, namespace, name):
         return row
     raise QueueNotFound(name, namespace)
+
+
+def _names(connection: apsw.Connection, namespace: str) -> dict[int, str]:
+    """The names of all queues by their keys; their settings, of which there may be many, are not looked into."""
+    rows: Iterable[Any] = connection.execute("SELECT key, name FROM redrive_queue WHERE namespace = ?", (namespace,))
+    return dict(rows)
 
 
 def _queue_name(connection: apsw.Connection, namespace: str, key: int) -> str | None:
@@ -220,24 +226,24 @@ def _lost(connection: apsw.Connection, namespace: str, token: str) -> LeaseLost:
 
 def _overdue(connection: apsw.Connection, namespace: str, name: str | None, limit: int, now: Instant) -> list[Overdue]:
     if name is None:
-        rows = {row.key: row for row in queue_rows(connection, namespace)}
+        names = _names(connection, namespace)
         due = {
             queue
             for statement in (_NEXT_LOST, *_NEXT_EXPIRED)
             for queue, at in connection.execute(statement)
-            if at <= now and queue in rows
+            if at <= now and queue in names
         }
-        queues = [rows[key] for key in sorted(due)]
     else:
-        queues = [_queue(connection, namespace, name)]
+        row = _queue(connection, namespace, name)
+        names, due = {row.key: name}, {row.key}
     found: list[tuple[int, int, Overdue]] = []
-    for row in queues:
+    for key in sorted(due):
         for statement in _OVERDUE:
-            entries: Iterable[Any] = connection.execute(statement, (row.key, now, limit))
+            entries: Iterable[Any] = connection.execute(statement, (key, now, limit))
             for since, seq, n, tail, token, worker, expire_at, overrides, *counts in entries:
                 overdue = Overdue(
                     make_id(n, tail),
-                    row.queue.name,
+                    names[key],
                     Counters(*counts),
                     _overrides(overrides),
                     None if token is None else make_token(n, tail, token),

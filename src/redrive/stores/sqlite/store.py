@@ -102,7 +102,7 @@ class SQLiteStore:
             batch = Batch(connection, self.clock.now(), queues, self._numbers, self.namespace, self.name)
             receipts = put_together(batch, (put,))[0]
             batch.write_tallies()
-            return receipts
+        return receipts
 
     def changed(self) -> Collection[str] | None:
         version = self._engine.data_version()

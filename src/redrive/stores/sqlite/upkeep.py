@@ -11,6 +11,7 @@ from redrive.stores.sqlite import verdicts
 from redrive.stores.sqlite.batch import TALLIED, Batch, QueueRow
 from redrive.stores.sqlite.leases import promote
 from redrive.stores.sqlite.places import find, resolve, take
+from redrive.stores.sqlite.queries import earliest
 
 _SUMS = ", ".join(f"sum({name})" for name in TALLIED)
 _ROLL_UP = f"""
@@ -26,13 +27,14 @@ _LEDGER = """
     DELETE FROM redrive_ledger
     WHERE (queue, source_id) IN (SELECT queue, source_id FROM redrive_ledger WHERE closed_at <= ? LIMIT ?)"""
 
-_QUEUES_WITH_COMPLETED = """
+_OLDEST_COMPLETED = """
     WITH RECURSIVE each(queue) AS (
         SELECT (SELECT min(queue) FROM redrive_ended)
         UNION ALL SELECT (SELECT min(queue) FROM redrive_ended WHERE queue > each.queue)
         FROM each WHERE each.queue IS NOT NULL)
-    SELECT queue FROM each WHERE EXISTS (
-        SELECT 1 FROM redrive_ended WHERE queue = each.queue AND status = 'completed')"""
+    SELECT queue, (SELECT min(ended_at) FROM redrive_ended WHERE queue = each.queue AND status = 'completed')
+    FROM each WHERE queue IS NOT NULL"""
+_OLDEST_DEAD = earliest("redrive_letter", "died_at", "true")
 _DUE_QUEUES = """
     WITH RECURSIVE due(queue) AS (
         SELECT (SELECT min(queue) FROM redrive_waiting WHERE held_by IS NULL)
@@ -74,13 +76,14 @@ def expire(batch: Batch, call: Expire) -> Settled | Stale:
 def clean(batch: Batch, call: Clean) -> int:
     """Remove what retention says, a bounded number, and roll the counts up."""
     left = call.limit
-    for (queue,) in batch.execute(_QUEUES_WITH_COMPLETED).fetchall():
-        if row := batch.by_key.get(queue):
-            before = batch.now - row.settings.keep_completed
+    for queue, oldest in batch.execute(_OLDEST_COMPLETED).fetchall():
+        row = batch.by_key.get(queue)
+        if row and oldest is not None and oldest <= (before := batch.now - row.settings.keep_completed):
             left -= _remove(batch, row, batch.execute(_COMPLETED, (row.key, before, left)).fetchall(), None)
-    for row in batch.by_name.values():
-        if row.settings.keep_dead is not None:
-            before = batch.now - row.settings.keep_dead
+    for queue, oldest in batch.execute(_OLDEST_DEAD).fetchall():
+        row = batch.by_key.get(queue)
+        keep_dead = None if row is None else row.settings.keep_dead
+        if row and keep_dead is not None and oldest <= (before := batch.now - keep_dead):
             left -= _remove(batch, row, batch.execute(_DEAD, (row.key, before, left)).fetchall(), "purge")
     left -= _count(batch, _KEYS, (batch.now, left))
     left -= _count(batch, _LEDGER, (batch.now - LEDGER_TIMEOUT, left))

@@ -1,0 +1,170 @@
+"""Waiting for work: no wake-up is lost, whoever leaves and whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import pytest
+
+from redrive import AsyncBroker, Broker, connect
+from redrive.broker import items
+from redrive.broker.flow import Await, Send
+from redrive.broker.notify import Notify
+from redrive.clock import Instant
+from redrive.model.duration import HOUR, SECOND
+from redrive.store import Leased
+from redrive.stores.memory import MemoryStore
+from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
+from redrive.testing.conformance.deliveries import Background
+
+
+class _Watched(MemoryStore):
+    """A store that another process changes, as the test says."""
+
+    def __init__(self, clock: FakeClock, looks: Iterator[Callable[[], Collection[str] | None]]) -> None:
+        super().__init__(clock)
+        self._looks = looks
+
+    def changed(self) -> Collection[str] | None:
+        return next(self._looks, lambda: ())()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def broker(clock: FakeClock) -> Iterator[Broker]:
+    with connect("memory://", clock=clock, lifecycle=False) as broker:
+        broker.create_queue("jobs")
+        yield broker
+
+
+def _await(notify: Notify, clock: FakeClock, until: int = HOUR) -> Await:
+    return Await("jobs", notify.ticket("jobs"), Instant(clock.now() + until), None)
+
+
+def _raise() -> None:
+    raise ValueError("not foreseen")
+
+
+def test_change_right_after_a_look_is_seen_with_the_next_one(clock: FakeClock) -> None:
+    """The clock moves on between the look and what follows: the next look is due at once, not after another pause."""
+
+    def nothing_yet() -> tuple[()]:
+        clock.advance("1s")
+        return ()
+
+    notify = Notify(_Watched(clock, iter([lambda: (), nothing_yet, lambda: None])))  # it looks twice as it begins
+    waiter = Background(lambda: notify.wait(_await(notify, clock)))
+    assert waiter.result() is True
+    notify.close()
+
+
+def test_look_that_fails_in_an_unforeseen_way_leaves_nobody_waiting(clock: FakeClock) -> None:
+    notify = Notify(_Watched(clock, iter([_raise, _raise])))  # type: ignore[list-item]
+    for _ in range(2):
+        assert Background(lambda: notify.wait(_await(notify, clock))).result() is True
+    notify.close()
+
+
+def test_wake_up_of_a_closed_loop_goes_to_the_next(broker: Broker, clock: FakeClock) -> None:
+    notify = broker._core.notify
+    loop = asyncio.new_event_loop()
+
+    async def enter() -> None:
+        assert notify._enter(_await(notify, clock), loop) is not None
+
+    loop.run_until_complete(enter())
+    loop.close()
+    waiter = Background(lambda: broker.lease("jobs", wait="1h"))
+    _until(lambda: len(notify._waiters.get("jobs", ())) == 2)
+    broker.put("jobs", 1)
+    assert [lease.value for lease in waiter.result()] == [1]
+
+
+def test_waiters_that_left_are_forgotten(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.broker.notify._STALE_ENDS", 10)
+    notify = Notify(MemoryStore(clock))
+    for _ in range(50):
+        waiter = notify._enter(_await(notify, clock), None)
+        assert waiter is not None
+        notify._leave(waiter)
+    with notify._mutex:
+        notify._expire(clock.now())
+        assert len(notify._ends) <= 11
+    notify.close()
+
+
+def test_asking_for_a_queue_remembers_nothing_of_it(clock: FakeClock) -> None:
+    notify = Notify(MemoryStore(clock))
+    assert notify.ticket("nowhere") == 0
+    assert not notify._tickets
+
+
+def _first_step(flow: Any, leased: Leased) -> Any:
+    assert isinstance(next(flow), Send)
+    return flow.send([leased])
+
+
+def test_woken_waiter_whose_time_is_over_wakes_the_next(
+    broker: Broker, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It alone was told when the next item falls due."""
+    passed: list[str] = []
+    monkeypatch.setattr(broker._core.notify, "pass_on", passed.append)
+    flow = items.lease(broker._core, "jobs", 1, "10s", None, None)
+    assert isinstance(_first_step(flow, Leased(())), Await)
+    clock.advance("10s")
+    assert isinstance(flow.send(True), Send)
+    with pytest.raises(StopIteration):
+        flow.send([Leased((), next_at=Instant(clock.now() + SECOND))])
+    assert passed == ["jobs"]
+
+
+def test_woken_waiter_that_is_cancelled_while_it_sweeps_wakes_the_next(broker: Broker) -> None:
+    """Two wait; the first is woken, finds a lease that ran out, and is cancelled before it has settled it."""
+    core, face = broker._core, AsyncBroker(broker._core)
+    asked = threading.Event()
+
+    def read(query: Any) -> Any:
+        asked.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+        return ()
+
+    go_on = threading.Event()
+    passed: list[str] = []
+    core.notify.pass_on = passed.append  # type: ignore[method-assign]
+
+    async def cancel() -> None:
+        first = asyncio.create_task(face.lease("jobs", wait="1h"))
+        await asyncio.to_thread(_until, lambda: len(core.notify._waiters.get("jobs", ())) == 1)
+        core.read = read  # type: ignore[method-assign]
+        core.committer.submit = overdue  # type: ignore[method-assign]
+        core.notify.announce({"jobs": 1})
+        await asyncio.to_thread(asked.wait, PATIENCE_SECONDS)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        go_on.set()
+
+    def overdue(call: Any) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.set_result(Leased((), overdue=True))
+        return future
+
+    asyncio.run(cancel())
+    assert passed == ["jobs"]
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(int(PATIENCE_SECONDS * 1000)):
+        if condition():
+            return
+        pause.wait(0.001)
+    raise AssertionError("it did not happen")
