@@ -20,7 +20,8 @@ from benchmarks.scenarios.bare import BACKLOG, FULL
 QUEUE = 1
 LEASE_MICROSECONDS = 60_000_000
 STATE = (
-    "rank, ready_at, seq, expire_at, deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths"
+    "rank, ready_at, seq, expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, "
+    "entries, deaths"
 )
 ITEM = "INSERT INTO redrive_item (n, tail, queue, put_at, priority, payload) VALUES (?, ?, ?, ?, 5, ?)"
 READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?2, 4, ?3, ?2, NULL, 0, 0, 0, 0, 0, NULL, 0, 0)"
@@ -34,13 +35,13 @@ READIES = f"""
 """
 HEAD = """
     SELECT r.rank, r.ready_at, r.seq, r.n, i.tail, i.payload, i.content_type, i.headers, i.put_at, r.deliveries,
-        r.attempts, r.failures, r.losses, r.redrives, r.first_leased_at, r.expire_at, i.overrides
+        r.attempts, r.failures, r.losses, r.redrives, r.first_leased_at, r.expire_deadline, i.overrides
     FROM redrive_ready AS r CROSS JOIN redrive_item AS i ON i.n = r.n
     WHERE r.queue = ? ORDER BY r.rank, r.ready_at, r.seq LIMIT ?
 """
 LEASE = f"""
     INSERT INTO redrive_lease (n, queue, token, deadline, leased_at, {STATE})
-    SELECT n, queue, random() & 9223372036854775807, ?1, ?2, rank, ready_at, seq, expire_at, deliveries + 1,
+    SELECT n, queue, random() & 9223372036854775807, ?1, ?2, rank, ready_at, seq, expire_deadline, deliveries + 1,
         attempts + 1, failures, losses, redrives, coalesce(first_leased_at, ?2), entries, deaths
     FROM redrive_ready WHERE queue = ?3 AND (rank, ready_at, seq) <= (?4, ?5, ?6) RETURNING n, token
 """

@@ -41,6 +41,7 @@ from redrive.model.ids import ItemId, Token
 from redrive.model.item import NO_OVERRIDES, Counters, Lease, Overrides, Receipt, Result
 from redrive.model.judge import Ending, Verdict
 from redrive.model.lifecycle import Verb
+from redrive.model.limits import DEFAULT_PRIORITY
 from redrive.model.queue import Queue, QueueSettings
 
 STEP_LIMIT = 1000
@@ -106,7 +107,7 @@ class NewItem(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
     content_type: str
     headers: Mapping[str, str] | None = None
-    priority: int = 5
+    priority: int = DEFAULT_PRIORITY
     delay: int = 0
     """From now until it may be leased."""
     enqueue_at: Instant | None = None

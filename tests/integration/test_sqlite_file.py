@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -172,3 +174,39 @@ def test_log_stays_bounded_under_steady_commits(tmp_path: Path) -> None:
     written = COMMITS * 20_000
     assert written > ENOUGH_PAGES * 2 * 1024, "too little was written to prove anything"
     assert largest < written // 3, f"the log grew to {largest:,} of {written:,} bytes written"
+
+
+OTHER_COPY = """
+import sqlite3, sys
+from redrive import RedriveError, connect
+
+path = sys.argv[1]
+broker = connect(f"sqlite:///{path}", lifecycle=False)
+broker.create_queue("jobs")
+acknowledged = 0
+errors = set()
+for number in range(20):
+    if number == 5:
+        other = sqlite3.connect(path)
+        other.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        other.close()
+    try:
+        broker.put("jobs", number)
+        acknowledged += 1
+    except RedriveError as error:
+        errors.add(error.code)
+print(acknowledged, *sorted(errors))
+broker.close()
+"""
+
+
+def test_nothing_is_acknowledged_once_another_copy_of_sqlite_has_removed_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    script = [sys.executable, "-c", OTHER_COPY, str(path)]
+    said = subprocess.run(script, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    acknowledged, errors = int(said[0]), set(said[1:])
+    assert acknowledged >= 5
+    assert errors <= {"outcome_unknown", "store_unavailable"}
+    with connect(url(path), lifecycle=False) as broker:
+        assert broker.stats("jobs").pending >= acknowledged
+        assert len(broker.lease("jobs", 100)) >= acknowledged

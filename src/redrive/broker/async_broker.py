@@ -23,6 +23,7 @@ from redrive.model.ids import Token
 from redrive.model.item import Item, Lease, Receipt, Settled
 from redrive.model.judge import Verdict
 from redrive.model.lifecycle import Verb
+from redrive.model.limits import DEFAULT_PRIORITY
 from redrive.model.queue import Queue, QueueStats
 from redrive.store import AuditEntry, Call, Durability, Put
 
@@ -86,7 +87,7 @@ class AsyncBroker:
         *,
         delay: DurationInput = 0,
         enqueue_at: datetime | None = None,
-        priority: int = 5,
+        priority: int = DEFAULT_PRIORITY,
         expire_timeout: DurationInput | None = None,
         headers: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,

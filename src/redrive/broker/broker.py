@@ -22,6 +22,7 @@ from redrive.model.ids import Token
 from redrive.model.item import Item, Lease, Receipt, Settled
 from redrive.model.judge import Verdict
 from redrive.model.lifecycle import Verb
+from redrive.model.limits import DEFAULT_PRIORITY
 from redrive.model.queue import Queue, QueueStats
 from redrive.store import AuditEntry, Durability
 
@@ -85,7 +86,7 @@ class Broker:
         *,
         delay: DurationInput = 0,
         enqueue_at: datetime | None = None,
-        priority: int = 5,
+        priority: int = DEFAULT_PRIORITY,
         expire_timeout: DurationInput | None = None,
         headers: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,

@@ -43,6 +43,8 @@ def judged(
 ) -> Flow[Any]:
     """Carry out a verb that needs a verdict for each item: read, judge, change; again where settings changed."""
     text = note_of("note", note)
+    if verb is Verb.FAIL:
+        failure_of(error, (), None)  # what is no error is refused at once, not item by item
     results: dict[ItemId, Any] = {}
     listed = _checked(ids)
     waiting = list(dict.fromkeys(listed))

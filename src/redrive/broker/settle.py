@@ -45,6 +45,8 @@ def fail(
 def release(core: Core, lease: Lease | Token, delay: DurationInput, counted: bool, error: str | None) -> Flow[Settled]:
     """The worker gives the item back."""
     note = note_of("error", error)
+    if not counted and delay != 0:
+        raise InvalidInput("an item that never ran takes its old place at once: a delay needs counted=True")
     if not counted:
         settled: Settled = yield from send(Return(token_of(lease), note))
         return settled

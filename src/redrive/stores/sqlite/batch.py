@@ -24,7 +24,7 @@ TALLIED = (
     "completed",
     "dead",
     "archived",
-    "letters",
+    "dead_letters",
     "put_total",
     "completed_total",
     "failed_total",
@@ -134,12 +134,12 @@ class Batch:
         "by_name",
         "connection",
         "execute",
-        "name",
         "namespace",
         "now",
         "numbers",
         "queues",
         "sizes",
+        "store",
         "tallies",
     )
 
@@ -150,7 +150,7 @@ class Batch:
         queues: Queues,
         numbers: Numbers,
         namespace: str,
-        name: str,
+        store: str,
     ) -> None:
         self.connection = connection
         self.execute: Callable[..., Any] = connection.execute
@@ -160,7 +160,7 @@ class Batch:
         self.by_key = queues.by_key
         self.numbers = numbers
         self.namespace = namespace
-        self.name = name
+        self.store = store
         self.tallies: defaultdict[int, list[int]] = defaultdict(_zeros)
         self.sizes: dict[int, int] = {}
         """How many items queues held when the transaction began, where somebody asked."""

@@ -7,6 +7,7 @@ processes some would hardly ever get it. The log (WAL) is copied back into the f
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import time
@@ -45,11 +46,15 @@ CHECKPOINT_PAGES = 1_000
 """The log is copied back once it has this many pages."""
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 """The log file is cut to this size when it starts anew."""
+LOG_LOST = (
+    "its log was removed under this program, probably because the file was also opened with the sqlite3 module; use "
+    "apsw for your own connections, and restart this program"
+)
 COURTESY_SECONDS = 0.0001
 """How long a writer steps back after its turn while other processes write, so that they get theirs."""
 
-_kept_for_the_parent: list[object] = []
-"""Connections that a forked child inherited in the middle of a transaction. Closing them would disturb the parent."""
+_kept_for_ever: list[object] = []
+"""Connections that must not be closed: inherited by a child in the middle of a transaction, or with a lost log."""
 
 _T = TypeVar("_T")
 
@@ -84,6 +89,8 @@ class Engine:
         self._reader: apsw.Connection | None = None
         self._turn = self._open_lock()
         self._last_version = -1
+        self._log: tuple[int, int] | None = None
+        self._log_lost = False
         self._take_turn()
         try:
             self.writer = self._connect()
@@ -117,12 +124,15 @@ class Engine:
         connection = self.writer
         execute = connection.execute
         with self._writing:
+            if self._log_lost:
+                raise StoreUnavailable(self.name, LOG_LOST)
             try:
                 self._take_turn()
                 execute("BEGIN IMMEDIATE")
                 self.alone = connection.data_version() == self._last_version
                 result = work(connection)
                 self._commit(execute)
+                self._check_log()
                 self._last_version = connection.data_version()
             except BaseException as error:
                 self._roll_back()
@@ -140,6 +150,23 @@ class Engine:
             execute("COMMIT")
         except apsw.IOError as error:
             raise OutcomeUnknown(self.name, str(error)) from error
+
+    def _check_log(self) -> None:
+        """Acknowledge nothing that went into a log which no longer has a name.
+
+        Another copy of SQLite in this process, such as Python's own sqlite3 module, does not see our locks. When it
+        closes the file, it takes itself for the last one, and removes the log that we write to.
+        """
+        try:
+            found = os.stat(f"{self.name}-wal")
+        except FileNotFoundError:
+            found = None
+        log = None if found is None else (found.st_dev, found.st_ino)
+        if self._log is None:
+            self._log = log
+        elif log != self._log:
+            self._log_lost = True
+            raise OutcomeUnknown(self.name, LOG_LOST)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
@@ -188,7 +215,7 @@ class Engine:
                 if connection is not None:
                     connection.close()
         else:
-            _kept_for_the_parent.extend(connections)
+            _kept_for_ever.extend(connections)
         # The parent's turn must not outlive the parent because a child has the file open.
         self._close_lock()
         if checkpointer is not None and checkpointer.turn is not None:
@@ -199,6 +226,10 @@ class Engine:
     def close(self) -> None:
         """Release the file. The last connection to close copies the log back."""
         _open_engines.discard(self)
+        if self._log_lost:  # closing would copy a log back that is no longer that of the file
+            _kept_for_ever.extend((self.writer, self._reader, self._checkpointer))
+            self._close_lock()
+            return
         if self._checkpointer is not None:
             self._checkpointer.close()
         with self._reading:
@@ -250,7 +281,7 @@ class Engine:
             raise StoreReadOnly(self.name) from error
         except OSError as error:
             raise (
-                StoreReadOnly(self.name) if error.errno == 30 else StoreUnavailable(self.name, str(error))
+                StoreReadOnly(self.name) if error.errno == errno.EROFS else StoreUnavailable(self.name, str(error))
             ) from error
 
     def _close_lock(self) -> None:

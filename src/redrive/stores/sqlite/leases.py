@@ -15,18 +15,19 @@ from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.store import STEP_LIMIT, Leased, LeaseItems
 from redrive.stores.sqlite.batch import Batch, QueueRow, integers
-from redrive.stores.sqlite.places import STATE
+from redrive.stores.sqlite.places import LAY_READY, STATE
 
-_FRESH = "(expire_at IS NULL OR expire_at > {now})"
+_FRESH = "(expire_deadline IS NULL OR expire_deadline > {now})"
 _HEAD = f"""
     SELECT r.rank, r.ready_at, r.seq, r.n, i.tail, i.payload, i.content_type, i.headers, i.put_at,
-        r.deliveries + 1, r.attempts + 1, r.failures, r.losses, r.redrives, r.first_leased_at, r.expire_at, i.overrides
+        r.deliveries + 1, r.attempts + 1, r.failures, r.losses, r.redrives, r.first_leased_at, r.expire_deadline,
+        i.overrides
     FROM redrive_ready AS r CROSS JOIN redrive_item AS i ON i.n = r.n
     WHERE r.queue = ?1 AND {_FRESH.format(now="?2")}
     ORDER BY r.rank, r.ready_at, r.seq LIMIT ?3"""
 _LEASE = f"""
     INSERT INTO redrive_lease (n, queue, token, deadline, leased_at, worker, {STATE})
-    SELECT n, queue, random() & 9223372036854775807, ?1, ?2, ?3, rank, ready_at, seq, expire_at, deliveries + 1,
+    SELECT n, queue, random() & 9223372036854775807, ?1, ?2, ?3, rank, ready_at, seq, expire_deadline, deliveries + 1,
         attempts + 1, failures, losses, redrives, coalesce(first_leased_at, ?2), entries, deaths
     FROM redrive_ready WHERE queue = ?4 AND (rank, ready_at, seq) <= (?5, ?6, ?7) AND {_FRESH.format(now="?2")}
     RETURNING n, token"""
@@ -36,12 +37,11 @@ _TAKE = f"""
 _TIMES = """
     SELECT EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2),
         EXISTS (SELECT 1 FROM redrive_lease WHERE queue = ?1 AND deadline <= ?2)
-        OR EXISTS (SELECT 1 FROM redrive_ready WHERE queue = ?1 AND expire_at <= ?2)
-        OR EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = ?1 AND expire_at <= ?2)"""
+        OR EXISTS (SELECT 1 FROM redrive_ready WHERE queue = ?1 AND expire_deadline <= ?2)
+        OR EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = ?1 AND expire_deadline <= ?2)"""
 _DUE = f"""
     SELECT n, status, {STATE} FROM redrive_waiting
     WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2 ORDER BY ready_at LIMIT ?3"""
-_READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?{', ?' * 12})"
 _NEXT = """
     SELECT min(at) FROM (
         SELECT min(deadline) AS at FROM redrive_lease WHERE queue = ?1
@@ -75,7 +75,7 @@ def promote(batch: Batch, row: QueueRow, limit: int) -> int:
     """Bring items of a queue that have fallen due into the ready index. Gives how many."""
     due = batch.execute(_DUE, (row.key, batch.now, limit)).fetchall()
     if due:
-        batch.connection.executemany(_READY, [(row.key, n, *state) for n, _, *state in due])
+        batch.connection.executemany(LAY_READY, [(row.key, n, *state) for n, _, *state in due])
         batch.execute("DELETE FROM redrive_waiting WHERE n IN carray(?)", (integers([entry[0] for entry in due]),))
         failed = sum(1 for entry in due if entry[1] == "failed")
         batch.tally(row.key, "failed", -failed)
@@ -108,7 +108,7 @@ def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout:
     queue = row.queue.name
     for (
         rank, _, _, n, tail, payload, content_type, headers, put_at, deliveries, attempts, failures, losses, redrives,
-        first_leased_at, expire_at, overrides,
+        first_leased_at, expire_deadline, overrides,
     ) in head:  # fmt: skip
         id = f"{tail:016x}{n:016x}"
         lease = Lease(
@@ -117,7 +117,7 @@ def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout:
             queue,
             payload,
             content_type or JSON,
-            NO_HEADERS if headers is None else msgspec.json.decode(headers),
+            {} if headers is None else msgspec.json.decode(headers),
             MAX_PRIORITY - rank,
             put_at,
             deliveries,
@@ -128,12 +128,9 @@ def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout:
             now,
             deadline,
             now if first_leased_at is None else first_leased_at,
-            expire_at,
+            expire_deadline,
             NO_OVERRIDES if overrides is None else msgspec.json.decode(overrides, type=Overrides),
             worker,
         )
         leases.append(lease)
     return Leased(leases)
-
-
-NO_HEADERS: dict[str, str] = {}

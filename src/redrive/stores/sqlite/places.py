@@ -14,12 +14,14 @@ import msgspec
 from redrive.clock import Instant
 from redrive.model.ids import ItemId, make_id, parse_id
 from redrive.model.item import Counters, DeadReason, Result, Status
+from redrive.model.limits import MAX_PRIORITY
 from redrive.stores.sqlite.batch import Batch
 
 STATE = (
-    "rank, ready_at, seq, expire_at, deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths"
+    "rank, ready_at, seq, expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, "
+    "entries, deaths"
 )
-_MARKS = ", ?" * 12
+_MARKS = ", ?" * len(STATE.split(","))
 
 
 class Place(msgspec.Struct):
@@ -32,7 +34,7 @@ class Place(msgspec.Struct):
     rank: int
     ready_at: Instant
     seq: int
-    expire_at: Instant | None = None
+    expire_deadline: Instant | None = None
     deliveries: int = 0
     attempts: int = 0
     failures: int = 0
@@ -50,8 +52,8 @@ class Place(msgspec.Struct):
     leased_at: Instant | None = None
     worker: str | None = None
     ended_at: Instant | None = None
-    reason: DeadReason | None = None
-    before: Status | None = None
+    dead_reason: DeadReason | None = None
+    archived_from: Status | None = None
     """What an archived item was."""
     result: Result | None = None
 
@@ -68,16 +70,15 @@ _READY_FRESH = f"""SELECT {STATE} FROM redrive_ready
     WHERE queue = ?1 AND rank = ?2 AND ready_at = ?3 AND seq = ?4 AND n = ?4"""
 _READY_REQUEUED = f"SELECT {STATE} FROM redrive_ready WHERE n = ? AND seq <> n"
 _WAITING = f"SELECT status, held_by, {STATE} FROM redrive_waiting WHERE n = ?"
-_LEASE = f"SELECT token, deadline, leased_at, worker, {STATE} FROM redrive_lease WHERE n = ?"
-_ENDED = (
-    f"SELECT status, ended_at, reason, before, held_by, result, result_type, {STATE} FROM redrive_ended WHERE n = ?"
-)
-_LAY_READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?{_MARKS})"
+_LEASE = f"SELECT queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease WHERE n = ?"
+_ENDED_HOW = "status, ended_at, dead_reason, archived_from, held_by, result, result_type"
+_ENDED = f"SELECT {_ENDED_HOW}, {STATE} FROM redrive_ended WHERE n = ?"
+LAY_READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?{_MARKS})"
 _LAY_WAITING = f"INSERT INTO redrive_waiting (n, queue, status, held_by, {STATE}) VALUES (?, ?, ?, ?{_MARKS})"
 _LAY_ENDED = f"""
-    INSERT INTO redrive_ended (n, queue, status, ended_at, reason, before, held_by, result, result_type, {STATE})
+    INSERT INTO redrive_ended (n, queue, {_ENDED_HOW}, {STATE})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
-_ITEM = "SELECT tail, queue, 9 - priority, coalesce(enqueue_at, put_at) FROM redrive_item WHERE n = ?"
+_ITEM = f"SELECT tail, queue, {MAX_PRIORITY} - priority, coalesce(enqueue_at, put_at) FROM redrive_item WHERE n = ?"
 _LINEAGE = "SELECT tail, n FROM redrive_lineage WHERE old = ?"
 
 
@@ -97,9 +98,7 @@ def find(connection: apsw.Connection, n: int) -> Place | None:
     if item is None:
         return None
     tail, queue, rank, ready_at = item
-    if row := execute(_LEASE, (n,)).fetchone():
-        place = Place(n, tail, queue, Status.ACTIVE, *row[4:])
-        place.token, place.deadline, place.leased_at, place.worker = row[:4]
+    if place := find_leased(connection, n, tail):
         return place
     row = execute(_READY_FRESH, (queue, rank, ready_at, n)).fetchone()
     if row := row or execute(_READY_REQUEUED, (n,)).fetchone():
@@ -112,12 +111,22 @@ def find(connection: apsw.Connection, n: int) -> Place | None:
         return place
     row = execute(_ENDED, (n,)).fetchone()
     assert row is not None, f"item {n} is in no place"
-    status, ended_at, reason, before, held_by, result, result_type = row[:7]
+    status, ended_at, dead_reason, archived_from, held_by, result, result_type = row[:7]
     place = Place(n, tail, queue, Status(status), *row[7:])
     place.ended_at, place.held_by = ended_at, held_by
     place.result = None if result is None else Result(result, result_type)
-    place.reason = None if reason is None else DeadReason(reason)
-    place.before = None if before is None else Status(before)
+    place.dead_reason = None if dead_reason is None else DeadReason(dead_reason)
+    place.archived_from = None if archived_from is None else Status(archived_from)
+    return place
+
+
+def find_leased(connection: apsw.Connection, n: int, tail: int) -> Place | None:
+    """Where an item stands, if a worker holds it."""
+    row: tuple[Any, ...] | None = connection.execute(_LEASE, (n,)).fetchone()
+    if row is None:
+        return None
+    place = Place(n, tail, row[0], Status.ACTIVE, *row[5:])
+    place.token, place.deadline, place.leased_at, place.worker = row[1:5]
     return place
 
 
@@ -135,7 +144,7 @@ def take(batch: Batch, place: Place) -> None:
         batch.execute("DELETE FROM redrive_waiting WHERE n = ?", (place.n,))
     else:
         batch.execute("DELETE FROM redrive_ended WHERE n = ?", (place.n,))
-        place.ended_at = place.reason = place.before = place.result = None
+        place.ended_at = place.dead_reason = place.archived_from = place.result = None
 
 
 def lay(batch: Batch, place: Place) -> None:
@@ -146,15 +155,24 @@ def lay(batch: Batch, place: Place) -> None:
         batch.arrivals[batch.by_key[place.queue].queue.name] += due
         if due and place.status is Status.PENDING:
             place.ready = True
-            batch.execute(_LAY_READY, (place.queue, place.n, *_state(place)))
+            batch.execute(LAY_READY, (place.queue, place.n, *_state(place)))
         else:
             batch.execute(_LAY_WAITING, (place.n, place.queue, place.status.value, place.held_by, *_state(place)))
         return
     assert place.ended_at is not None
-    reason = None if place.reason is None else place.reason.value
-    before = None if place.before is None else place.before.value
+    dead_reason = None if place.dead_reason is None else place.dead_reason.value
+    archived_from = None if place.archived_from is None else place.archived_from.value
     result = (None, None) if place.result is None else (place.result.payload, place.result.content_type)
-    ended = (place.n, place.queue, place.status.value, place.ended_at, reason, before, place.held_by, *result)
+    ended = (
+        place.n,
+        place.queue,
+        place.status.value,
+        place.ended_at,
+        dead_reason,
+        archived_from,
+        place.held_by,
+        *result,
+    )
     batch.execute(_LAY_ENDED, (*ended, *_state(place)))
 
 
@@ -163,7 +181,7 @@ def _state(place: Place) -> tuple[int | None, ...]:
         place.rank,
         place.ready_at,
         place.seq,
-        place.expire_at,
+        place.expire_deadline,
         place.deliveries,
         place.attempts,
         place.failures,

@@ -30,11 +30,11 @@ _PLAIN_ITEM = """
     INSERT INTO redrive_item (n, tail, queue, put_at, priority, content_type, expire_timeout, payload)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 _PLAIN_READY = """
-    INSERT INTO redrive_ready (queue, n, rank, ready_at, seq, expire_at,
+    INSERT INTO redrive_ready (queue, n, rank, ready_at, seq, expire_deadline,
         deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths)
     VALUES (?1, ?2, ?3, ?4, ?2, ?5, 0, 0, 0, 0, 0, NULL, 0, 0)"""
 _PLAIN_READIES = """
-    INSERT INTO redrive_ready (queue, n, rank, ready_at, seq, expire_at,
+    INSERT INTO redrive_ready (queue, n, rank, ready_at, seq, expire_deadline,
         deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths)
     SELECT ?1, value, ?2, ?3, value, ?4, 0, 0, 0, 0, 0, NULL, 0, 0 FROM carray(?5)"""
 _ITEM = """
@@ -228,18 +228,18 @@ def _write_plain(
     count, now = len(payloads), batch.now
     first, salt = batch.draw(count), draw_salt()
     stored_type = None if content_type == JSON else content_type
-    expire_at = _expire_at(batch, row, expire_timeout)
+    expire_deadline = _expire_deadline(batch, row, expire_timeout)
     rank = MAX_PRIORITY - priority
     if count == 1:
         tail = ((salt + SALT_STEP) & SALT_MASK) << PARTITION_BITS
         batch.execute(_PLAIN_ITEM, (first, tail, row.key, now, priority, stored_type, expire_timeout, payloads[0]))
-        batch.execute(_PLAIN_READY, (row.key, first, rank, now, expire_at))
+        batch.execute(_PLAIN_READY, (row.key, first, rank, now, expire_deadline))
     else:
         values = apsw.carray(tuple(payloads))
         shared = (first - 1, salt, row.key, now, priority, stored_type, expire_timeout)
         batch.execute(_PLAIN_ITEMS, (*shared, values))
         numbers = integers(range(first, first + count))
-        batch.execute(_PLAIN_READIES, (row.key, rank, now, expire_at, numbers))
+        batch.execute(_PLAIN_READIES, (row.key, rank, now, expire_deadline, numbers))
     batch.tally(row.key, "pending", count)
     batch.tally(row.key, "put_total", count)
     batch.arrivals[row.queue.name] += count
@@ -265,7 +265,7 @@ def _write_odd(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
         batch.execute(_REMEMBER_SOURCE, (row.key, item.source_id, number, tail, now))
     place = Place(
         number, tail, row.key, Status.PENDING, MAX_PRIORITY - item.priority, Instant(ready_at), number,
-        _expire_at(batch, row, item.expire_timeout), held_by=item.held_by,
+        _expire_deadline(batch, row, item.expire_timeout), held_by=item.held_by,
     )  # fmt: skip
     batch.tally(row.key, "put_total")
     if item.failure is None:
@@ -302,6 +302,6 @@ def _overrides(item: NewItem) -> str | None:
     return None if item.overrides == NO_OVERRIDES else msgspec.json.encode(item.overrides).decode()
 
 
-def _expire_at(batch: Batch, row: QueueRow, timeout: int | None) -> Instant | None:
+def _expire_deadline(batch: Batch, row: QueueRow, timeout: int | None) -> Instant | None:
     chosen = row.settings.expire_timeout if timeout is None else timeout
     return None if chosen is None else Instant(batch.now + chosen)

@@ -29,7 +29,6 @@ from redrive.store import (
     Query,
 )
 from redrive.stores.sqlite.batch import TALLIED, QueueRow, queue_rows
-from redrive.stores.sqlite.leases import NO_HEADERS
 from redrive.stores.sqlite.places import Place, find, resolve
 
 _CONTENT = """
@@ -50,15 +49,15 @@ _AUDIT = """
 _LARGEST = 2**63 - 1
 
 _LOST = """
-    SELECT l.deadline, l.seq, l.n, i.tail, l.token, l.worker, l.expire_at, i.overrides, l.deliveries, l.attempts,
+    SELECT l.deadline, l.seq, l.n, i.tail, l.token, l.worker, l.expire_deadline, i.overrides, l.deliveries, l.attempts,
         l.failures, l.losses, l.redrives
     FROM redrive_lease AS l CROSS JOIN redrive_item AS i ON i.n = l.n
     WHERE l.queue = ?1 AND l.deadline <= ?2 ORDER BY l.deadline LIMIT ?3"""
 _EXPIRED = """
-    SELECT p.expire_at, p.seq, p.n, i.tail, NULL, NULL, p.expire_at, i.overrides, p.deliveries, p.attempts, p.failures,
-        p.losses, p.redrives
+    SELECT p.expire_deadline, p.seq, p.n, i.tail, NULL, NULL, p.expire_deadline, i.overrides, p.deliveries, p.attempts,
+        p.failures, p.losses, p.redrives
     FROM redrive_{table} AS p CROSS JOIN redrive_item AS i ON i.n = p.n
-    WHERE p.queue = ?1 AND p.expire_at <= ?2 ORDER BY p.expire_at LIMIT ?3"""
+    WHERE p.queue = ?1 AND p.expire_deadline <= ?2 ORDER BY p.expire_deadline LIMIT ?3"""
 _OVERDUE = (_LOST, _EXPIRED.format(table="ready"), _EXPIRED.format(table="waiting"))
 
 
@@ -76,7 +75,7 @@ def earliest(table: str, column: str, condition: str) -> str:
 
 _NEXT_LOST = earliest("redrive_lease", "deadline", "true")
 _NEXT_EXPIRED = tuple(
-    earliest(table, "expire_at", "expire_at IS NOT NULL") for table in ("redrive_ready", "redrive_waiting")
+    earliest(table, "expire_deadline", "expire_deadline IS NOT NULL") for table in ("redrive_ready", "redrive_waiting")
 )
 _NEXT_DUE = earliest("redrive_waiting", "ready_at", "held_by IS NULL")
 
@@ -135,9 +134,8 @@ def _queue_name(connection: apsw.Connection, namespace: str, key: int) -> str | 
 
 def _stats(connection: apsw.Connection, row: QueueRow, now: Instant) -> QueueStats:
     counts = dict(zip(TALLIED, connection.execute(_COUNTS, (row.key,)).get, strict=True))
-    letters = counts.pop("letters")
     oldest = connection.execute(_OLDEST, (row.key, now)).get
-    return QueueStats(queue=row.queue.name, dead_letters=letters, oldest_ready_at=oldest, at=now, **counts)
+    return QueueStats(queue=row.queue.name, oldest_ready_at=oldest, at=now, **counts)
 
 
 def _item(connection: apsw.Connection, namespace: str, id: ItemId) -> Item:
@@ -159,17 +157,17 @@ def _item(connection: apsw.Connection, namespace: str, id: ItemId) -> Item:
         status=place.status,
         payload=payload,
         content_type=content_type or JSON,
-        headers=NO_HEADERS if headers is None else msgspec.json.decode(headers),
+        headers={} if headers is None else msgspec.json.decode(headers),
         priority=MAX_PRIORITY - place.rank,
         put_at=put_at,
         counters=place.counters,
         ready_at=place.ready_at if working else None,
-        expire_deadline=place.expire_at,
+        expire_deadline=place.expire_deadline,
         held_by=place.held_by,
         worker=place.worker,
         lease_deadline=place.deadline,
         first_leased_at=place.first_leased_at,
-        dead_reason=place.reason,
+        dead_reason=place.dead_reason,
         ended_at=place.ended_at,
         result=place.result,
         idempotency_key=key,
@@ -199,7 +197,7 @@ def _active(connection: apsw.Connection, namespace: str, token: str) -> Lease:
         queue=queue,
         payload=payload,
         content_type=content_type or JSON,
-        headers=NO_HEADERS if headers is None else msgspec.json.decode(headers),
+        headers={} if headers is None else msgspec.json.decode(headers),
         priority=MAX_PRIORITY - place.rank,
         put_at=put_at,
         deliveries=place.deliveries,
@@ -210,7 +208,7 @@ def _active(connection: apsw.Connection, namespace: str, token: str) -> Lease:
         leased_at=place.leased_at,
         deadline=place.deadline,
         first_leased_at=place.first_leased_at,
-        expire_deadline=place.expire_at,
+        expire_deadline=place.expire_deadline,
         overrides=_overrides(overrides),
         worker=place.worker,
     )
@@ -240,14 +238,14 @@ def _overdue(connection: apsw.Connection, namespace: str, name: str | None, limi
     for key in sorted(due):
         for statement in _OVERDUE:
             entries: Iterable[Any] = connection.execute(statement, (key, now, limit))
-            for since, seq, n, tail, token, worker, expire_at, overrides, *counts in entries:
+            for since, seq, n, tail, token, worker, expire_deadline, overrides, *counts in entries:
                 overdue = Overdue(
                     make_id(n, tail),
                     names[key],
                     Counters(*counts),
                     _overrides(overrides),
                     None if token is None else make_token(n, tail, token),
-                    expire_at is not None and expire_at <= now,
+                    expire_deadline is not None and expire_deadline <= now,
                     worker,
                 )
                 found.append((since, seq, overdue))

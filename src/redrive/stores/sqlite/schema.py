@@ -21,7 +21,7 @@ import apsw
 from redrive.clock import Instant
 
 _STATE = """
-    rank INTEGER NOT NULL, ready_at INTEGER NOT NULL, seq INTEGER NOT NULL, expire_at INTEGER,
+    rank INTEGER NOT NULL, ready_at INTEGER NOT NULL, seq INTEGER NOT NULL, expire_deadline INTEGER,
     deliveries INTEGER NOT NULL, attempts INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL,
     redrives INTEGER NOT NULL, first_leased_at INTEGER, entries INTEGER NOT NULL, deaths INTEGER NOT NULL"""
 
@@ -46,13 +46,13 @@ CREATE TABLE redrive_ready (
     PRIMARY KEY (queue, rank, ready_at, seq)
 ) WITHOUT ROWID;
 CREATE INDEX redrive_ready_requeued ON redrive_ready (n) WHERE seq <> n;
-CREATE INDEX redrive_ready_expiry ON redrive_ready (queue, expire_at) WHERE expire_at IS NOT NULL;
+CREATE INDEX redrive_ready_expiry ON redrive_ready (queue, expire_deadline) WHERE expire_deadline IS NOT NULL;
 
 CREATE TABLE redrive_waiting (
     n INTEGER PRIMARY KEY, queue INTEGER NOT NULL, status TEXT NOT NULL, held_by TEXT, {_STATE}
 );
 CREATE INDEX redrive_waiting_due ON redrive_waiting (queue, ready_at) WHERE held_by IS NULL;
-CREATE INDEX redrive_waiting_expiry ON redrive_waiting (queue, expire_at) WHERE expire_at IS NOT NULL;
+CREATE INDEX redrive_waiting_expiry ON redrive_waiting (queue, expire_deadline) WHERE expire_deadline IS NOT NULL;
 CREATE INDEX redrive_waiting_held ON redrive_waiting (held_by) WHERE held_by IS NOT NULL;
 
 CREATE TABLE redrive_lease (
@@ -62,8 +62,8 @@ CREATE TABLE redrive_lease (
 CREATE INDEX redrive_lease_deadline ON redrive_lease (queue, deadline);
 
 CREATE TABLE redrive_ended (
-    n INTEGER PRIMARY KEY, queue INTEGER NOT NULL, status TEXT NOT NULL, ended_at INTEGER NOT NULL, reason TEXT,
-    before TEXT, held_by TEXT, result BLOB, result_type TEXT, {_STATE}
+    n INTEGER PRIMARY KEY, queue INTEGER NOT NULL, status TEXT NOT NULL, ended_at INTEGER NOT NULL, dead_reason TEXT,
+    archived_from TEXT, held_by TEXT, result BLOB, result_type TEXT, {_STATE}
 );
 CREATE INDEX redrive_ended_age ON redrive_ended (queue, status, ended_at);
 
@@ -96,14 +96,14 @@ CREATE TABLE redrive_audit (
 
 CREATE TABLE redrive_count (
     queue INTEGER PRIMARY KEY, pending INTEGER NOT NULL, failed INTEGER NOT NULL, active INTEGER NOT NULL,
-    completed INTEGER NOT NULL, dead INTEGER NOT NULL, archived INTEGER NOT NULL, letters INTEGER NOT NULL,
+    completed INTEGER NOT NULL, dead INTEGER NOT NULL, archived INTEGER NOT NULL, dead_letters INTEGER NOT NULL,
     put_total INTEGER NOT NULL, completed_total INTEGER NOT NULL, failed_total INTEGER NOT NULL,
     dead_total INTEGER NOT NULL
 );
 CREATE TABLE redrive_tally (
     key INTEGER PRIMARY KEY, queue INTEGER NOT NULL, pending INTEGER NOT NULL, failed INTEGER NOT NULL,
     active INTEGER NOT NULL, completed INTEGER NOT NULL, dead INTEGER NOT NULL, archived INTEGER NOT NULL,
-    letters INTEGER NOT NULL, put_total INTEGER NOT NULL, completed_total INTEGER NOT NULL,
+    dead_letters INTEGER NOT NULL, put_total INTEGER NOT NULL, completed_total INTEGER NOT NULL,
     failed_total INTEGER NOT NULL, dead_total INTEGER NOT NULL
 );
 """

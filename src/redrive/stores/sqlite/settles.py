@@ -13,20 +13,12 @@ from redrive.model.judge import Ending
 from redrive.store import Complete, Extend, Return, Settle, SettleCall, Stale
 from redrive.stores.sqlite import verdicts
 from redrive.stores.sqlite.batch import Batch, integers
-from redrive.stores.sqlite.places import Place, find, lay, resolve, take
+from redrive.stores.sqlite.places import Place, find, find_leased, lay, resolve, take
 from redrive.stores.sqlite.puts import put_together
 
 _HELD = """
     SELECT n, token, queue, deliveries, attempts, failures, losses, redrives, entries, deaths
     FROM redrive_lease WHERE n IN carray(?)"""
-
-_EVENTS = {
-    Ending.FAILED: Event.FAILED,
-    Ending.LOST: Event.LOST,
-    Ending.RELEASED: Event.RELEASED,
-    Ending.EXPIRED: Event.EXPIRED,
-    Ending.BURIED: Event.BURIED,
-}
 
 
 def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
@@ -130,7 +122,7 @@ def _settle_one(batch: Batch, call: SettleCall) -> Any:
             place.failures += ending is Ending.FAILED
             place.losses += ending is Ending.LOST
             batch.tally(place.queue, "failed_total", ending is Ending.FAILED)
-            _record(batch, place, _EVENTS[ending], failure=failure, worker=worker, note=note)
+            _record(batch, place, Event(ending.value), failure=failure, worker=worker, note=note)
             return verdicts.carry_out(batch, place, verdict)
         case _:
             assert_never(call)
@@ -143,8 +135,8 @@ def _record(batch: Batch, place: Place, event: Event, **details: Any) -> None:
 
 def _held(batch: Batch, token: str) -> Place:
     """The place of an item that is active under this token. Raises LeaseLost."""
-    n, _, key = parse_token(token)
-    place = find(batch.connection, n)
+    n, tail, key = parse_token(token)
+    place = find_leased(batch.connection, n, tail)
     if place is None or place.token != key or place.queue not in batch.by_key:
         raise _lost(batch, token)
     return place

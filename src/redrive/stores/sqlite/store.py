@@ -12,30 +12,24 @@ from redrive.clock import Clock, Instant, SystemClock
 from redrive.errors import InvalidInput, RedriveError, SchemaTooNew, StoreUnavailable
 from redrive.model.item import Receipt
 from redrive.store import (
+    KINDS,
     Call,
     Change,
     Clean,
     Commit,
     Complete,
-    CreateQueue,
-    DeleteQueue,
     Durability,
     Expire,
-    Extend,
     Hold,
     LeaseItems,
     Promote,
     Put,
     Query,
-    Return,
-    SetPaused,
-    Settle,
     Unhold,
-    UpdateQueue,
 )
 from redrive.stores.sqlite import schema
 from redrive.stores.sqlite.batch import NO_QUEUES, Batch, Numbers, Queues, draw_anew, epoch_of
-from redrive.stores.sqlite.changes import change, hold, unhold
+from redrive.stores.sqlite.by_hand import change, hold, unhold
 from redrive.stores.sqlite.engine import Engine
 from redrive.stores.sqlite.leases import lease_all
 from redrive.stores.sqlite.puts import put_all, put_together
@@ -212,32 +206,16 @@ def _one_by_one(handlers: dict[type[Any], Callable[[Batch, Any], Any]]) -> Handl
     return lambda batch, calls: [handle(batch, call) for call in calls]
 
 
-_KIND: dict[type[Any], int] = {
-    CreateQueue: 0,
-    UpdateQueue: 0,
-    SetPaused: 0,
-    DeleteQueue: 0,
-    Put: 1,
-    Hold: 2,
-    Unhold: 2,
-    Complete: 3,
-    Settle: 3,
-    Return: 3,
-    Extend: 3,
-    Change: 4,
-    Promote: 5,
-    Expire: 5,
-    Clean: 5,
-    LeaseItems: 6,
-}
-_HANDLERS: dict[int, Handler] = {
-    0: _one_by_one({kind: change_queue for kind in (CreateQueue, UpdateQueue, SetPaused, DeleteQueue)}),
-    1: put_all,
-    2: _one_by_one({Hold: hold, Unhold: unhold}),
-    3: settle_all,
-    4: _one_by_one({Change: change}),
-    5: _one_by_one({Promote: promote_all, Expire: expire, Clean: clean}),
-    6: lease_all,
-}
+_KIND = {call: rank for rank, kind in enumerate(KINDS) for call in kind}
+_HANDLERS: tuple[Handler, ...] = (
+    _one_by_one(dict.fromkeys(KINDS[0], change_queue)),
+    put_all,
+    _one_by_one({Hold: hold, Unhold: unhold}),
+    settle_all,
+    _one_by_one({Change: change}),
+    _one_by_one({Promote: promote_all, Expire: expire, Clean: clean}),
+    lease_all,
+)
+"""Who carries out each kind, in the order of KINDS."""
 _UNIFORM = frozenset({Put, Complete, LeaseItems})
 """What batches often consist of: they need no sorting by kind."""

@@ -63,8 +63,8 @@ def expire(batch: Batch, call: Expire) -> Settled | Stale:
         raise ItemNotFound(call.id)
     row = batch.by_key[place.queue]
     allowed = allowed_from(Verb.EXPIRE)
-    if place.status not in allowed or place.expire_at is None or place.expire_at > batch.now:
-        raise WrongStatus(Verb.EXPIRE.value, place.id, place.status.value, tuple(status.value for status in allowed))
+    if place.status not in allowed or place.expire_deadline is None or place.expire_deadline > batch.now:
+        raise WrongStatus(Verb.EXPIRE.value, place.id, place.status.value, ("past their expire deadline",))
     if call.version != row.queue.version:
         return Stale(row.queue)
     verdicts.check(batch, row, Ending.EXPIRED, call.verdict)

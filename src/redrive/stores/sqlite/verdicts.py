@@ -96,13 +96,13 @@ def remove(batch: Batch, place: Place) -> None:
 def mark(batch: Batch, place: Place, died_at: Instant) -> None:
     """It is a dead letter."""
     batch.execute(_LETTER, (place.n, place.queue, died_at))
-    batch.tally(place.queue, "letters")
+    batch.tally(place.queue, "dead_letters")
 
 
 def unmark(batch: Batch, place: Place) -> None:
     """It is a dead letter no longer."""
     for (queue,) in batch.execute("DELETE FROM redrive_letter WHERE n = ? RETURNING queue", (place.n,)).fetchall():
-        batch.tally(queue, "letters", -1)
+        batch.tally(queue, "dead_letters", -1)
 
 
 def audit(
@@ -121,13 +121,13 @@ def _die(batch: Batch, place: Place, row: QueueRow, reason: DeadReason, to: str 
         audit(batch, "on_dead", "drop", queue, [place.id], 1, reason.value)
         _log.warning("item %s of queue '%s' died (%s) and was dropped, as on_dead says", place.id, queue, reason.value)
         return Settled(place.id, queue, None, counters, dead_reason=reason)
-    death = Death(batch.now, reason, queue, batch.namespace, batch.name, place.id, counters, place.first_leased_at)
+    death = Death(batch.now, reason, queue, batch.namespace, batch.store, place.id, counters, place.first_leased_at)
     place.deaths += 1
     batch.execute(_DEATH, (place.n, msgspec.json.encode(death)))
     if place.deaths > 1:
         unmark(batch, place)
     if to is None:
-        place.status, place.ended_at, place.reason, place.held_by = Status.DEAD, batch.now, reason, None
+        place.status, place.ended_at, place.dead_reason, place.held_by = Status.DEAD, batch.now, reason, None
         lay(batch, place)
         mark(batch, place, batch.now)
         return Settled(place.id, queue, Status.DEAD, counters, dead_reason=reason)
@@ -135,7 +135,7 @@ def _die(batch: Batch, place: Place, row: QueueRow, reason: DeadReason, to: str 
     if not target.queue.is_dead_queue:
         batch.mark_dead_queue(target)
     source_id = move(batch, place, target)
-    place.status, place.expire_at, place.held_by = Status.PENDING, None, None
+    place.status, place.expire_deadline, place.held_by = Status.PENDING, None, None
     place.attempts = place.failures = place.losses = 0
     lay(batch, place)
     mark(batch, place, batch.now)

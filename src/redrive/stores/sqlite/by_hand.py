@@ -138,7 +138,7 @@ def _revive(batch: Batch, call: Change, place: Place, target: QueueRow) -> Settl
     place.ready_at, place.seq = batch.now, batch.draw() if source_id is None else place.n
     timeout = batch.execute(_EXPIRE_TIMEOUT, (place.n,)).get
     timeout = target.settings.expire_timeout if timeout is None else timeout
-    place.expire_at = None if timeout is None or stays_letter else Instant(batch.now + timeout)
+    place.expire_deadline = None if timeout is None or stays_letter else Instant(batch.now + timeout)
     queue = target.queue.name
     entry = HistoryEntry(batch.now, Event.REDRIVEN, was_in, place.deliveries, actor=call.actor, note=call.note)
     verdicts.record(batch, place, entry)
@@ -171,25 +171,30 @@ def _archive(batch: Batch, place: Place, row: QueueRow) -> Settled:
     before = Status.PENDING if place.status is Status.ACTIVE else place.status
     take(batch, place)
     verdicts.unmark(batch, place)
-    place.status, place.before, place.ended_at, place.reason = Status.ARCHIVED, before, death.at, death.reason
+    place.status, place.archived_from, place.ended_at, place.dead_reason = (
+        Status.ARCHIVED,
+        before,
+        death.at,
+        death.reason,
+    )
     lay(batch, place)
-    return Settled(place.id, row.queue.name, Status.ARCHIVED, place.counters, dead_reason=place.reason)
+    return Settled(place.id, row.queue.name, Status.ARCHIVED, place.counters, dead_reason=place.dead_reason)
 
 
 def _restore(batch: Batch, place: Place, row: QueueRow) -> Settled:
-    assert place.before is not None
-    if place.before is not Status.DEAD:
+    assert place.archived_from is not None
+    if place.archived_from is not Status.DEAD:
         check_size(batch, row, 1)
     death = _last_death(batch, place)
-    back = place.before
+    back = place.archived_from
     take(batch, place)
     place.status = back
     if back is Status.DEAD:
-        place.ended_at, place.reason = death.at, death.reason
+        place.ended_at, place.dead_reason = death.at, death.reason
     lay(batch, place)
     verdicts.mark(batch, place, death.at)
     ready_at = None if back is Status.DEAD else place.ready_at
-    return Settled(place.id, row.queue.name, back, place.counters, ready_at, place.reason)
+    return Settled(place.id, row.queue.name, back, place.counters, ready_at, place.dead_reason)
 
 
 def _last_death(batch: Batch, place: Place) -> Death:
