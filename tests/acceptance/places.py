@@ -9,7 +9,7 @@ from typing import NamedTuple
 import apsw
 
 PLACES = ("ready", "waiting", "lease", "ended")
-COUNTS = ("pending", "failed", "active", "completed", "dead", "archived", "letters")
+COUNTS = ("pending", "failed", "active", "completed", "dead", "archived", "dead_letters")
 
 
 class Broken(AssertionError):
@@ -80,7 +80,7 @@ _STANDINGS = " UNION ALL ".join(
         ("ready", "'pending'", "NULL"),
         ("waiting", "status", "NULL"),
         ("lease", "'active'", "NULL"),
-        ("ended", "status", "reason"),
+        ("ended", "status", "dead_reason"),
     )
 )
 _ITEMS = f"""
@@ -107,7 +107,7 @@ def _check_integrity(connection: apsw.Connection) -> None:
 def _standings(connection: apsw.Connection) -> list[Standing]:
     standings = []
     seen: set[int] = set()
-    for n, tail, queue, name, payload, origin, place_queue, status, reason, *counts in connection.execute(_ITEMS):
+    for n, tail, queue, name, payload, origin, place_queue, status, dead_reason, *counts in connection.execute(_ITEMS):
         if n in seen:
             raise Broken(f"item {n} is in two places")
         seen.add(n)
@@ -120,7 +120,7 @@ def _standings(connection: apsw.Connection) -> list[Standing]:
             raise Broken(f"item {n} counts {attempts} attempts in {deliveries} deliveries")
         id = f"{tail:016x}{n:016x}"
         counters = (deliveries, attempts, failures, losses, redrives)
-        standings.append(Standing(id, name, status, payload, *counters, reason, entries, deaths, origin))
+        standings.append(Standing(id, name, status, payload, *counters, dead_reason, entries, deaths, origin))
     for table in PLACES:
         strays = connection.execute(
             f"SELECT n FROM redrive_{table} WHERE n NOT IN (SELECT n FROM redrive_item)"
@@ -137,7 +137,7 @@ def _check_counts(connection: apsw.Connection) -> None:
     for queue, status in connection.execute(f"SELECT queue, status FROM ({_STANDINGS})"):
         recount[queue, status] += 1
     for (queue,) in connection.execute("SELECT queue FROM redrive_letter"):
-        recount[queue, "letters"] += 1
+        recount[queue, "dead_letters"] += 1
     for queue in {queue for queue, _ in recount} | set(counted):
         found = tuple(recount[queue, name] for name in COUNTS)
         if counted.get(queue, (0,) * len(COUNTS)) != found:

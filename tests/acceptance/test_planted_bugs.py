@@ -13,7 +13,7 @@ from tests.acceptance.faults import Fault
 from tests.acceptance.histories import Entry, check_history, read_journal
 from tests.acceptance.operations import OPERATIONS, furnish, open_broker
 from tests.acceptance.places import Broken, Standing, places
-from tests.acceptance.test_races import LATE, next_owner, race, same_token, sweep
+from tests.acceptance.test_races import LATE, extend_while_the_sweep_looks, next_owner, race, same_token
 from tests.acceptance.working import MAX_ATTEMPTS, Worker, create_queues
 
 from redrive import Broker, connect
@@ -95,17 +95,16 @@ def test_settle_that_does_not_end_the_lease_is_found(
 def test_sweep_that_ignores_an_extension_is_found(
     two_brokers: tuple[Broker, Broker, FakeClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find = settles.find
+    held = settles._held
 
-    def find_overdue(connection: Any, n: int) -> Any:
-        place = find(connection, n)
-        if place is not None and place.deadline is not None:
-            place.deadline = 0  # type: ignore[assignment]
+    def held_and_overdue(batch: Any, token: str) -> Any:
+        place = held(batch, token)
+        place.deadline = batch.now
         return place
 
-    monkeypatch.setattr(settles, "find", find_overdue)
-    with pytest.raises(AssertionError, match="the late one True, its rival True"):
-        race(*two_brokers, sweep, [LATE[-1]], 10 * ROUNDS)
+    monkeypatch.setattr(settles, "_held", held_and_overdue)
+    with pytest.raises(AssertionError, match="the sweep took it"):
+        extend_while_the_sweep_looks(*two_brokers)
 
 
 # Histories
@@ -171,7 +170,8 @@ def test_history_of_a_call_whose_outcome_is_unknown_is_accepted() -> None:
         ("in no place", "DELETE FROM redrive_ready WHERE n = (SELECT min(n) FROM redrive_ready)"),
         ("in no place", "DELETE FROM redrive_ended WHERE status = 'dead'"),
         ("in two places", "INSERT INTO redrive_waiting SELECT n, queue, 'failed', NULL, rank, ready_at, seq,"
-         " expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths FROM redrive_ready"),
+         " expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths"
+         " FROM redrive_ready"),
         ("do not exist", "DELETE FROM redrive_item WHERE n IN (SELECT n FROM redrive_lease)"),
         ("counts", "UPDATE redrive_tally SET pending = pending + 1 WHERE key = 1"),
         ("counts", "DELETE FROM redrive_letter"),

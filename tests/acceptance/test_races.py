@@ -15,6 +15,7 @@ import pytest
 
 from redrive import Broker, Lease, connect
 from redrive.errors import LeaseLost
+from redrive.store import GetOverdue, Query
 from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
 
 ROUNDS = int(os.environ.get("REDRIVE_ROUNDS", 10_000 if os.environ.get("REDRIVE_THOROUGH") else 250))
@@ -86,6 +87,30 @@ def test_late_settle_or_its_rival_is_accepted_and_never_both(
 @pytest.mark.timeout(1200)
 def test_of_two_settles_with_one_token_one_is_accepted(brokers: tuple[Broker, Broker, FakeClock]) -> None:
     race(*brokers, same_token, LATE[:-1])
+
+
+def test_extension_between_the_look_of_a_sweep_and_its_settle_wins(brokers: tuple[Broker, Broker, FakeClock]) -> None:
+    extend_while_the_sweep_looks(*brokers)
+
+
+def extend_while_the_sweep_looks(one: Broker, two: Broker, clock: FakeClock) -> None:
+    """Force the order in which a sweep that trusts what it read would take an extended item."""
+    one.put("jobs", "extended")
+    lease = one.lease("jobs")[0]
+    clock.advance("1s")
+    store = two._core.store
+    read = store.read
+
+    def read_and_extend(query: Query) -> Any:
+        answer = read(query)
+        if isinstance(query, GetOverdue):
+            assert len(answer) == 1
+            one.extend(lease, "1h")
+        return answer
+
+    store.read = read_and_extend  # type: ignore[method-assign]
+    assert two.step().lost == 0, "the sweep took it although it was extended"
+    one.complete(lease)
 
 
 def race(
