@@ -129,11 +129,12 @@ class Batch:
     """One transaction."""
 
     __slots__ = (
+        "_execute",
+        "_unwritten",
         "arrivals",
         "by_key",
         "by_name",
         "connection",
-        "execute",
         "namespace",
         "now",
         "numbers",
@@ -153,7 +154,8 @@ class Batch:
         store: str,
     ) -> None:
         self.connection = connection
-        self.execute: Callable[..., Any] = connection.execute
+        self._execute: Callable[..., Any] = connection.execute
+        self._unwritten: dict[str, list[tuple[Any, ...]]] = {}
         self.now = now
         self.queues = queues
         self.by_name = queues.by_name
@@ -165,6 +167,25 @@ class Batch:
         self.sizes: dict[int, int] = {}
         """How many items queues held when the transaction began, where somebody asked."""
         self.arrivals: defaultdict[str, int] = defaultdict(int)
+
+    def execute(self, statement: str, values: Any = ()) -> Any:
+        """Execute a statement, after everything that was left to be written."""
+        if self._unwritten:
+            self.flush()
+        return self._execute(statement, values)
+
+    def write(self, statement: str, values: tuple[Any, ...]) -> None:
+        """Write a row now or together with others of its kind, in any case before anything else is executed."""
+        self._unwritten.setdefault(statement, []).append(values)
+
+    def flush(self) -> None:
+        """Write what was left to be written."""
+        unwritten, self._unwritten = self._unwritten, {}
+        for statement, rows in unwritten.items():
+            if len(rows) == 1:
+                self._execute(statement, rows[0])
+            else:
+                self.connection.executemany(statement, rows)
 
     def queue(self, name: str) -> QueueRow:
         """A queue by name. Raises QueueNotFound."""
@@ -209,7 +230,8 @@ class Batch:
         """Write the counts, one row for each queue that changed."""
         for queue, counts in self.tallies.items():
             if any(counts):
-                self.execute(_TALLY, (queue, *counts))
+                self.write(_TALLY, (queue, *counts))
+        self.flush()
 
 
 def draw_salt() -> int:

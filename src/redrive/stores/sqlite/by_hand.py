@@ -44,7 +44,7 @@ def change(batch: Batch, call: Change) -> tuple[Settled | Stale | RedriveError, 
 
 def hold(batch: Batch, call: Hold) -> int:
     """Take pending and failed items out of the ready index."""
-    return sum(_set_held(batch, resolve(batch.connection, id), None, call.held_by) for id in call.ids)
+    return sum(_set_held(batch, resolve(batch, id), None, call.held_by) for id in call.ids)
 
 
 def unhold(batch: Batch, call: Unhold) -> int:
@@ -52,12 +52,12 @@ def unhold(batch: Batch, call: Unhold) -> int:
     if call.ids is None:
         numbers = [n for (n,) in batch.execute(_HELD, (call.held_by, batch.namespace, STEP_LIMIT)).fetchall()]
     else:
-        numbers = [n for id in call.ids if (n := resolve(batch.connection, id)) is not None]
+        numbers = [n for id in call.ids if (n := resolve(batch, id)) is not None]
     return sum(_set_held(batch, n, call.held_by, None) for n in numbers)
 
 
 def _set_held(batch: Batch, n: int | None, before: str | None, after: str | None) -> bool:
-    place = None if n is None else find(batch.connection, n)
+    place = None if n is None else find(batch, n)
     if place is None or place.status not in (Status.PENDING, Status.FAILED) or place.queue not in batch.by_key:
         return False
     if place.held_by != before:
@@ -71,8 +71,8 @@ def _set_held(batch: Batch, n: int | None, before: str | None, after: str | None
 
 
 def _change_one(batch: Batch, call: Change, target: Target, queues: set[str]) -> Settled | Stale:
-    n = resolve(batch.connection, target.id)
-    place = None if n is None else find(batch.connection, n)
+    n = resolve(batch, target.id)
+    place = None if n is None else find(batch, n)
     if place is None or place.queue not in batch.by_key:
         raise ItemNotFound(target.id)
     row = batch.by_key[place.queue]

@@ -75,7 +75,8 @@ def promote(batch: Batch, row: QueueRow, limit: int) -> int:
     """Bring items of a queue that have fallen due into the ready index. Gives how many."""
     due = batch.execute(_DUE, (row.key, batch.now, limit)).fetchall()
     if due:
-        batch.connection.executemany(LAY_READY, [(row.key, n, *state) for n, _, *state in due])
+        for n, _, *state in due:
+            batch.write(LAY_READY, (row.key, n, *state))
         batch.execute("DELETE FROM redrive_waiting WHERE n IN carray(?)", (integers([entry[0] for entry in due]),))
         failed = sum(1 for entry in due if entry[1] == "failed")
         batch.tally(row.key, "failed", -failed)

@@ -5,17 +5,16 @@ An item is in exactly one place; `take` and `lay` always come in pairs, in one t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-import apsw
 import msgspec
 
 from redrive.clock import Instant
 from redrive.model.ids import ItemId, make_id, parse_id
 from redrive.model.item import Counters, DeadReason, Result, Status
 from redrive.model.limits import MAX_PRIORITY
-from redrive.stores.sqlite.batch import Batch
+from redrive.stores.sqlite.batch import Batch, integers
 
 STATE = (
     "rank, ready_at, seq, expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, "
@@ -71,6 +70,7 @@ _READY_FRESH = f"""SELECT {STATE} FROM redrive_ready
 _READY_REQUEUED = f"SELECT {STATE} FROM redrive_ready WHERE n = ? AND seq <> n"
 _WAITING = f"SELECT status, held_by, {STATE} FROM redrive_waiting WHERE n = ?"
 _LEASE = f"SELECT queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease WHERE n = ?"
+_LEASES = f"SELECT n, queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease WHERE n IN carray(?)"
 _ENDED_HOW = "status, ended_at, dead_reason, archived_from, held_by, result, result_type"
 _ENDED = f"SELECT {_ENDED_HOW}, {STATE} FROM redrive_ended WHERE n = ?"
 LAY_READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?{_MARKS})"
@@ -82,23 +82,31 @@ _ITEM = f"SELECT tail, queue, {MAX_PRIORITY} - priority, coalesce(enqueue_at, pu
 _LINEAGE = "SELECT tail, n FROM redrive_lineage WHERE old = ?"
 
 
-def resolve(connection: apsw.Connection, id: ItemId) -> int | None:
+class Executor(Protocol):
+    """A connection, or a batch."""
+
+    def execute(self, statement: str, values: Any, /) -> Any:
+        """Execute one statement."""
+        ...
+
+
+def resolve(executor: Executor, id: ItemId) -> int | None:
     """The number of the item that has this id, or had it before it moved."""
     number, tail = parse_id(id)
-    if connection.execute("SELECT tail FROM redrive_item WHERE n = ?", (number,)).get == tail:
+    if executor.execute("SELECT tail FROM redrive_item WHERE n = ?", (number,)).get == tail:
         return number
-    moved: tuple[Any, ...] | None = connection.execute(_LINEAGE, (number,)).fetchone()
+    moved: tuple[Any, ...] | None = executor.execute(_LINEAGE, (number,)).fetchone()
     return moved[1] if moved is not None and moved[0] == tail else None
 
 
-def find(connection: apsw.Connection, n: int) -> Place | None:
+def find(executor: Executor, n: int) -> Place | None:
     """Where an item stands. None where there is none."""
-    execute: Callable[..., Any] = connection.execute
+    execute = executor.execute
     item = execute(_ITEM, (n,)).fetchone()
     if item is None:
         return None
     tail, queue, rank, ready_at = item
-    if place := find_leased(connection, n, tail):
+    if place := find_leased(executor, n, tail):
         return place
     row = execute(_READY_FRESH, (queue, rank, ready_at, n)).fetchone()
     if row := row or execute(_READY_REQUEUED, (n,)).fetchone():
@@ -120,11 +128,19 @@ def find(connection: apsw.Connection, n: int) -> Place | None:
     return place
 
 
-def find_leased(connection: apsw.Connection, n: int, tail: int) -> Place | None:
+def find_leased(executor: Executor, n: int, tail: int) -> Place | None:
     """Where an item stands, if a worker holds it."""
-    row: tuple[Any, ...] | None = connection.execute(_LEASE, (n,)).fetchone()
-    if row is None:
-        return None
+    row = executor.execute(_LEASE, (n,)).fetchone()
+    return None if row is None else _leased(n, tail, row)
+
+
+def find_all_leased(executor: Executor, tails: Mapping[int, int]) -> dict[int, Place]:
+    """Where those of these items stand that workers hold; the tail of each by its number."""
+    rows = executor.execute(_LEASES, (integers(tails),))
+    return {n: _leased(n, tails[n], row) for n, *row in rows}
+
+
+def _leased(n: int, tail: int, row: Sequence[Any]) -> Place:
     place = Place(n, tail, row[0], Status.ACTIVE, *row[5:])
     place.token, place.deadline, place.leased_at, place.worker = row[1:5]
     return place
@@ -134,7 +150,7 @@ def take(batch: Batch, place: Place) -> None:
     """Take an item from where it stands."""
     batch.tally_status(place.queue, place.status, -1)
     if place.status is Status.ACTIVE:
-        batch.execute("DELETE FROM redrive_lease WHERE n = ?", (place.n,))
+        batch.write("DELETE FROM redrive_lease WHERE n = ?", (place.n,))
         place.token = place.deadline = place.leased_at = place.worker = None
     elif place.ready:
         key = (place.queue, place.rank, place.ready_at, place.seq)
@@ -155,9 +171,9 @@ def lay(batch: Batch, place: Place) -> None:
         batch.arrivals[batch.by_key[place.queue].queue.name] += due
         if due and place.status is Status.PENDING:
             place.ready = True
-            batch.execute(LAY_READY, (place.queue, place.n, *_state(place)))
+            batch.write(LAY_READY, (place.queue, place.n, *_state(place)))
         else:
-            batch.execute(_LAY_WAITING, (place.n, place.queue, place.status.value, place.held_by, *_state(place)))
+            batch.write(_LAY_WAITING, (place.n, place.queue, place.status.value, place.held_by, *_state(place)))
         return
     assert place.ended_at is not None
     dead_reason = None if place.dead_reason is None else place.dead_reason.value
@@ -173,7 +189,7 @@ def lay(batch: Batch, place: Place) -> None:
         place.held_by,
         *result,
     )
-    batch.execute(_LAY_ENDED, (*ended, *_state(place)))
+    batch.write(_LAY_ENDED, (*ended, *_state(place)))
 
 
 def _state(place: Place) -> tuple[int | None, ...]:

@@ -282,8 +282,8 @@ def _write_odd(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
 
 def _add_failure(batch: Batch, row: QueueRow, id: ItemId, failure: Failure) -> None:
     """One more failure of work that is known by its key: it is written down; where the item stands stays as it is."""
-    number = resolve(batch.connection, id)
-    place = None if number is None else find(batch.connection, number)
+    number = resolve(batch, id)
+    place = None if number is None else find(batch, number)
     if place is None:
         return
     batch.tally(row.key, "failed_total")

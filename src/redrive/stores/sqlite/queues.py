@@ -99,7 +99,7 @@ def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
         raise ConfirmMismatch(f"deleting queue '{name}'", confirm, count)
     active = batch.execute(_ACTIVE, (row.key,)).get
     if active is not None:
-        place = find(batch.connection, active)
+        place = find(batch, active)
         assert place is not None
         raise ItemActive(place.id, place.worker)
     for table in ("history", "death", "lineage", "item", "letter") if numbers else ():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
 from redrive.clock import Instant
@@ -13,27 +13,32 @@ from redrive.model.judge import Ending
 from redrive.store import Complete, Extend, Return, Settle, SettleCall, Stale
 from redrive.stores.sqlite import verdicts
 from redrive.stores.sqlite.batch import Batch, integers
-from redrive.stores.sqlite.places import Place, find, find_leased, lay, resolve, take
+from redrive.stores.sqlite.places import Place, find, find_all_leased, find_leased, lay, resolve, take
 from redrive.stores.sqlite.puts import put_together
 
 _HELD = """
     SELECT n, token, queue, deliveries, attempts, failures, losses, redrives, entries, deaths
     FROM redrive_lease WHERE n IN carray(?)"""
 
+FEW = 4
+"""Up to here a look at each item is no dearer than one look at all."""
+
 
 def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
     """Carry out settles. Plain completions go together; the rest one by one."""
     results: list[Any] = [None] * len(calls)
     plain: list[int] = []
+    others: list[int] = []
     contested = len({call.token for call in calls}) < len(calls)  # of two calls with one token, the first one counts
     for index, call in enumerate(calls):
-        if call.__class__ is Complete and call.result is None and not call.puts and not contested:
-            plain.append(index)
-        else:
-            try:
-                results[index] = _settle_one(batch, call)
-            except RedriveError as refusal:
-                results[index] = refusal
+        together = call.__class__ is Complete and call.result is None and not call.puts and not contested
+        (plain if together else others).append(index)
+    held = {} if contested else _all_held(batch, [calls[index].token for index in others])
+    for index in others:
+        try:
+            results[index] = _settle_one(batch, calls[index], held)
+        except RedriveError as refusal:
+            results[index] = refusal
     if plain:
         _complete_all(batch, [calls[index].token for index in plain], plain, results)
     return results
@@ -69,7 +74,7 @@ def _complete_all(batch: Batch, tokens: Sequence[str], indexes: Sequence[int], r
         _, _, queue, deliveries, attempts, failures, losses, redrives, entries, deaths = row
         owner = batch.by_key[queue]
         if owner.settings.keep_completed or entries or deaths:
-            place = find(batch.connection, n)
+            place = find(batch, n)
             assert place is not None
             take(batch, place)
             results[index] = finish(batch, place, None)
@@ -87,10 +92,24 @@ def _complete_all(batch: Batch, tokens: Sequence[str], indexes: Sequence[int], r
         batch.tally(queue, "completed_total", count)
 
 
-def _settle_one(batch: Batch, call: SettleCall) -> Any:
-    place = _held(batch, call.token)
+def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, Place]) -> Any:
+    place = held.get(call.token) or _held(batch, call.token)
     row = batch.by_key[place.queue]
     match call:
+        case Settle(_, ending, verdict, version, failure, note):
+            assert place.deadline is not None
+            if ending is Ending.LOST and place.deadline > batch.now:
+                raise LeaseLost(place.id, Status.ACTIVE)
+            if version != row.queue.version:
+                return Stale(row.queue)
+            verdicts.check(batch, row, ending, verdict)
+            worker = place.worker
+            take(batch, place)
+            place.failures += ending is Ending.FAILED
+            place.losses += ending is Ending.LOST
+            batch.tally(place.queue, "failed_total", ending is Ending.FAILED)
+            _record(batch, place, Event(ending.value), failure=failure, worker=worker, note=note)
+            return verdicts.carry_out(batch, place, verdict)
         case Extend(_, timeout):
             deadline = Instant(batch.now + (row.settings.lease_timeout if timeout is None else timeout))
             batch.execute("UPDATE redrive_lease SET deadline = ? WHERE n = ?", (deadline, place.n))
@@ -110,20 +129,6 @@ def _settle_one(batch: Batch, call: SettleCall) -> Any:
                 _record(batch, place, Event.RETURNED, worker=worker, note=note)
             lay(batch, place)
             return Settled(place.id, row.queue.name, Status.PENDING, place.counters, place.ready_at)
-        case Settle(_, ending, verdict, version, failure, note):
-            assert place.deadline is not None
-            if ending is Ending.LOST and place.deadline > batch.now:
-                raise LeaseLost(place.id, Status.ACTIVE)
-            if version != row.queue.version:
-                return Stale(row.queue)
-            verdicts.check(batch, row, ending, verdict)
-            worker = place.worker
-            take(batch, place)
-            place.failures += ending is Ending.FAILED
-            place.losses += ending is Ending.LOST
-            batch.tally(place.queue, "failed_total", ending is Ending.FAILED)
-            _record(batch, place, Event(ending.value), failure=failure, worker=worker, note=note)
-            return verdicts.carry_out(batch, place, verdict)
         case _:
             assert_never(call)
 
@@ -133,10 +138,23 @@ def _record(batch: Batch, place: Place, event: Event, **details: Any) -> None:
     verdicts.record(batch, place, HistoryEntry(batch.now, event, queue, place.deliveries, **details))
 
 
+def _all_held(batch: Batch, tokens: Sequence[str]) -> dict[str, Place]:
+    """The places of items that are active under these tokens, with one look where there are many."""
+    if len(tokens) < FEW:
+        return {}
+    parsed = {token: parse_token(token) for token in tokens}
+    found = find_all_leased(batch, {n: tail for n, tail, _ in parsed.values()})
+    return {
+        token: found[n]
+        for token, (n, _, key) in parsed.items()
+        if n in found and found[n].token == key and found[n].queue in batch.by_key
+    }
+
+
 def _held(batch: Batch, token: str) -> Place:
     """The place of an item that is active under this token. Raises LeaseLost."""
     n, tail, key = parse_token(token)
-    place = find_leased(batch.connection, n, tail)
+    place = find_leased(batch, n, tail)
     if place is None or place.token != key or place.queue not in batch.by_key:
         raise _lost(batch, token)
     return place
@@ -145,6 +163,6 @@ def _held(batch: Batch, token: str) -> Place:
 def _lost(batch: Batch, token: str) -> LeaseLost:
     """What to tell whoever comes too late: what the item is now."""
     id = item_of(token)  # type: ignore[arg-type]
-    n = resolve(batch.connection, id)
-    place = None if n is None else find(batch.connection, n)
+    n = resolve(batch, id)
+    place = None if n is None else find(batch, n)
     return LeaseLost(id, None if place is None or place.queue not in batch.by_key else place.status.value)

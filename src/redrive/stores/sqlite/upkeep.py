@@ -57,8 +57,8 @@ def promote_all(batch: Batch, call: Promote) -> int:
 
 def expire(batch: Batch, call: Expire) -> Settled | Stale:
     """Settle an item whose time is over."""
-    n = resolve(batch.connection, call.id)
-    place = None if n is None else find(batch.connection, n)
+    n = resolve(batch, call.id)
+    place = None if n is None else find(batch, n)
     if place is None or place.queue not in batch.by_key:
         raise ItemNotFound(call.id)
     row = batch.by_key[place.queue]
@@ -96,7 +96,7 @@ def clean(batch: Batch, call: Clean) -> int:
 def _remove(batch: Batch, row: QueueRow, found: list[tuple[int]], audited: str | None) -> int:
     removed = []
     for (n,) in found:
-        place = find(batch.connection, n)
+        place = find(batch, n)
         if place is None or place.status is Status.ACTIVE:
             continue
         take(batch, place)

@@ -61,10 +61,10 @@ def record(batch: Batch, place: Place, entry: HistoryEntry) -> None:
     Its key is drawn like the places at the tail, so that other processes can tell from it which numbers are taken.
     """
     place.entries += 1
-    batch.execute(_HISTORY, (batch.draw(), place.n, place.entries, msgspec.json.encode(entry)))
+    batch.write(_HISTORY, (batch.draw(), place.n, place.entries, msgspec.json.encode(entry)))
     faded = place.entries - HISTORY_LAST
     if faded > HISTORY_FIRST:
-        batch.execute(_FORGET_ENTRY, (place.n, faded))
+        batch.write(_FORGET_ENTRY, (place.n, faded))
 
 
 def move(batch: Batch, place: Place, target: QueueRow) -> ItemId:
@@ -95,7 +95,7 @@ def remove(batch: Batch, place: Place) -> None:
 
 def mark(batch: Batch, place: Place, died_at: Instant) -> None:
     """It is a dead letter."""
-    batch.execute(_LETTER, (place.n, place.queue, died_at))
+    batch.write(_LETTER, (place.n, place.queue, died_at))
     batch.tally(place.queue, "dead_letters")
 
 
@@ -123,7 +123,7 @@ def _die(batch: Batch, place: Place, row: QueueRow, reason: DeadReason, to: str 
         return Settled(place.id, queue, None, counters, dead_reason=reason)
     death = Death(batch.now, reason, queue, batch.namespace, batch.store, place.id, counters, place.first_leased_at)
     place.deaths += 1
-    batch.execute(_DEATH, (place.n, msgspec.json.encode(death)))
+    batch.write(_DEATH, (place.n, msgspec.json.encode(death)))
     if place.deaths > 1:
         unmark(batch, place)
     if to is None:
