@@ -87,7 +87,7 @@ def test_missing_token_check_is_found(
 def test_settle_that_does_not_end_the_lease_is_found(
     two_brokers: tuple[Broker, Broker, FakeClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settles, "_settle_one", lambda batch, call: settles._held(batch, call.token))
+    monkeypatch.setattr(settles, "_settle_one", lambda batch, call, held: settles._held(batch, call.token))
     with pytest.raises(AssertionError, match="the late one True, its rival True"):
         race(*two_brokers, same_token, [LATE[1]], ROUNDS)
 
