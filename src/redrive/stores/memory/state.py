@@ -186,7 +186,7 @@ class State:
                 assert item.completed_at is not None
                 queue.completed.add(item.id, (item.completed_at, item.seq))
             case Status.DEAD:
-                queue.dead.add(item.id, (item.deaths[-1].at, item.seq))
+                queue.dead.add(item.id, (item.deaths[-1].at, parse_id(item.id)[0]))
 
     def _file_work(self, queue: QueueState, item: Record) -> None:
         due = item.ready_at <= self.now
@@ -203,7 +203,7 @@ class State:
         if item.expire_deadline is not None:
             queue.expiring.add(item.id, (item.expire_deadline, item.seq))
         if item.is_dead_letter:
-            queue.dead.add(item.id, (item.deaths[-1].at, item.seq))
+            queue.dead.add(item.id, (item.deaths[-1].at, parse_id(item.id)[0]))
 
     def _unfile(self, item: Record) -> None:
         queue = self.queues[item.queue]

@@ -21,7 +21,7 @@ _UPDATE = """
     UPDATE redrive_queue SET settings = ?, version = (SELECT epoch FROM redrive_meta)
     WHERE namespace = ? AND name = ? RETURNING version"""
 _MARK = "UPDATE redrive_queue SET is_dead_queue = 1 WHERE namespace = ? AND name = ?"
-_ACTIVE = "SELECT n FROM redrive_lease WHERE queue = ? LIMIT 1"
+_ACTIVE = "SELECT n FROM redrive_lease WHERE queue = ? ORDER BY deadline, seq LIMIT 1"
 _ITEMS = """
     SELECT n FROM redrive_ready WHERE queue = ?1 UNION ALL SELECT n FROM redrive_waiting WHERE queue = ?1
     UNION ALL SELECT n FROM redrive_lease WHERE queue = ?1 UNION ALL SELECT n FROM redrive_ended WHERE queue = ?1"""

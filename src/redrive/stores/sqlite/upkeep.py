@@ -19,7 +19,7 @@ _ROLL_UP = f"""
     SELECT queue, {_SUMS} FROM redrive_tally WHERE true GROUP BY queue
     ON CONFLICT (queue) DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in TALLIED)}"""
 _COMPLETED = "SELECT n FROM redrive_ended WHERE queue = ? AND status = 'completed' AND ended_at <= ? LIMIT ?"
-_DEAD = "SELECT n FROM redrive_letter WHERE queue = ? AND died_at <= ? ORDER BY died_at LIMIT ?"
+_DEAD = "SELECT n FROM redrive_letter WHERE queue = ? AND died_at <= ? ORDER BY died_at, n LIMIT ?"
 _KEYS = """
     DELETE FROM redrive_idempotency
     WHERE (queue, key) IN (SELECT queue, key FROM redrive_idempotency WHERE until <= ? LIMIT ?)"""
