@@ -10,7 +10,7 @@ from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
 from redrive.clock import Clock, SystemClock
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, StoreUnavailable
 from redrive.model.limits import check_name
 from redrive.model.retry import DelayFunction
 from redrive.store import Store
@@ -25,6 +25,7 @@ def connect(
     actor: str | None = None,
     backoffs: Mapping[str, DelayFunction] | None = None,
     durability: str = "full",
+    create: bool = True,
     lifecycle: bool = True,
     clock: Clock | None = None,
 ) -> Broker:
@@ -36,10 +37,11 @@ def connect(
     actor: whose name stands in audit rows unless a call names another; user@host by default.
     backoffs: delay functions that queues may name in `retry`: failures so far → seconds.
     durability: `full`, or `relaxed` to let a power cut lose the last calls in exchange for speed.
+    create: whether a file that does not exist is created. Without, a mistaken path is an error, not an empty store.
     lifecycle: whether leases that ran out, expiry and retention are seen to by a thread of this broker.
     clock: another source of time, for tests.
     """
-    return Broker(_core(url, namespace, actor, backoffs, durability, lifecycle, clock))
+    return Broker(_core(url, namespace, actor, backoffs, durability, create, lifecycle, clock))
 
 
 def connect_async(
@@ -49,11 +51,12 @@ def connect_async(
     actor: str | None = None,
     backoffs: Mapping[str, DelayFunction] | None = None,
     durability: str = "full",
+    create: bool = True,
     lifecycle: bool = True,
     clock: Clock | None = None,
 ) -> AsyncBroker:
     """The same for programs on an event loop: every method is awaited. Opening it does not need a running loop."""
-    return AsyncBroker(_core(url, namespace, actor, backoffs, durability, lifecycle, clock))
+    return AsyncBroker(_core(url, namespace, actor, backoffs, durability, create, lifecycle, clock))
 
 
 def _core(
@@ -62,13 +65,14 @@ def _core(
     actor: str | None,
     backoffs: Mapping[str, DelayFunction] | None,
     durability: str,
+    create: bool,
     lifecycle: bool,
     clock: Clock | None,
 ) -> Core:
     if durability not in ("full", "relaxed"):
         raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r:.40}")
     named = _checked_backoffs(backoffs or {})
-    store = _open(url, check_name("namespace", namespace), durability == "relaxed", clock or SystemClock())
+    store = _open(url, check_name("namespace", namespace), durability == "relaxed", create, clock or SystemClock())
     return Core(store, actor=actor, backoffs=named, lifecycle=lifecycle)
 
 
@@ -82,7 +86,7 @@ def _checked_backoffs(backoffs: Mapping[str, DelayFunction]) -> Mapping[str, Del
     return backoffs
 
 
-def _open(url: str, namespace: str, relaxed: bool, clock: Clock) -> Store:
+def _open(url: str, namespace: str, relaxed: bool, create: bool, clock: Clock) -> Store:
     if not isinstance(url, str):
         raise InvalidInput(f"a URL is a text, not {url!a:.60}; there are memory:// and sqlite:///FILE")
     parts = urlsplit(url)
@@ -92,6 +96,8 @@ def _open(url: str, namespace: str, relaxed: bool, clock: Clock) -> Store:
 
             if url[len("memory:") :].strip("/"):
                 raise InvalidInput(f"{url!r:.200} names something, and a store in memory has no name; write memory://")
+            if not create:
+                raise InvalidInput("a store in memory always begins empty; leave create=False out, or name a file")
             return MemoryStore(clock, namespace)
         case "sqlite":
             from redrive.stores.sqlite import SQLiteStore
@@ -104,6 +110,9 @@ def _open(url: str, namespace: str, relaxed: bool, clock: Clock) -> Store:
                     f"{url!r:.200} names no file; write sqlite:///jobs.db, or sqlite:////var/lib/jobs.db, "
                     f"and nothing behind it"
                 )
+            if not create and not Path(path).exists():
+                problem = "the file does not exist; correct the path, or leave create=False out to begin an empty store"
+                raise StoreUnavailable(str(Path(path).absolute()), problem)
             return SQLiteStore(Path(path), namespace=namespace, relaxed=relaxed, clock=clock)
         case _:
             raise InvalidInput(f"{url!r:.200} is not a URL of a store; there are memory:// and sqlite:///FILE")

@@ -15,7 +15,7 @@ Rules for every store:
   store makes instants of them.
 - **One bad call fails alone.** A refusal is a result: an instance of `RedriveError`, returned and not raised. It
   changed nothing and does not disturb its neighbours. `commit` raises only when the store itself cannot serve the
-  batch (`StoreError`: nothing was changed; `OutcomeUnknown`: all or nothing was).
+  batch (`StoreError`, or `Closed` after `close`: nothing was changed; `OutcomeUnknown`: all or nothing was).
 - **Order.** Calls of one batch are concurrent. They take effect by kind in this order: queues, puts, held items,
   settles, changes by hand, upkeep, leases; within a kind in the order of the batch.
 - **Fence.** A call that names a token is accepted while the item is active under that token, whatever the clock
@@ -40,9 +40,9 @@ from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import NO_OVERRIDES, Counters, Lease, Overrides, Receipt, Result
 from redrive.model.judge import Ending, Verdict
-from redrive.model.lifecycle import Verb
 from redrive.model.limits import DEFAULT_PRIORITY
 from redrive.model.queue import Queue, QueueSettings
+from redrive.model.transitions import Verb
 
 STEP_LIMIT = 1000
 """Most items that one call of upkeep, or one change by hand, touches."""
@@ -246,8 +246,8 @@ class Target(msgspec.Struct, frozen=True):
 class Change(msgspec.Struct, frozen=True):
     """→ tuple[Settled | Stale | RedriveError, …], one for each target, in order. Each stands for itself.
 
-    Statuses a verb applies to: `redrive.model.lifecycle`. Otherwise `WrongStatus`; `ItemNotFound`; an active item gives
-    `ItemActive`, unless `force`, which revokes its lease. An old id is followed to the item's present one.
+    Statuses a verb applies to: `redrive.model.transitions`. Otherwise `WrongStatus`; `ItemNotFound`; an active item
+    gives `ItemActive`, unless `force`, which revokes its lease. An old id is followed to the item's present one.
     RETRY: pending in place, at the tail. REDRIVE: a dead item in place; a dead letter in a dead queue moves to the
     queue of its last death, under a new id; with `to`, to that queue; `QueueNotFound` where that is gone, and the
     item stays. Both set attempts, failures and losses to 0, add 1 to redrives, set the expire deadline anew, and
@@ -456,7 +456,7 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything. Twice is no error."""
+        """Release everything. Twice is no error. From then on `commit`, `read` and `changed` raise `Closed`."""
         ...
 
 

@@ -13,9 +13,9 @@ from tests.acceptance.faults import Fault, Faults
 from tests.acceptance.operations import Operation, open_broker
 from tests.acceptance.places import Broken, State, state
 
-from redrive.stores.sqlite import engine
+from redrive.stores.sqlite import checkpoint
 
-MOST_POINTS = 5_000
+MAX_POINTS = 5_000
 ACK = b"a"
 
 Plant = Callable[[], None]
@@ -55,7 +55,7 @@ def crash_everywhere(
     Raises Broken where an acknowledged step is not there, a step is there in part, or an item is not in one place.
     """
     prepared = prepare(operation, folder)
-    for point in range(1, MOST_POINTS):
+    for point in range(1, MAX_POINTS):
         path = folder / f"{point}.db"
         _copy(prepared.template, path)
         ended = run(partial(_operate, operation, prepared, path, fault, point, plant, options))
@@ -66,7 +66,7 @@ def crash_everywhere(
             return point - 1
         if _was_last(operation, ended):
             return point
-    raise AssertionError(f"{operation.name} has more than {MOST_POINTS} points")
+    raise AssertionError(f"{operation.name} has more than {MAX_POINTS} points")
 
 
 def _was_last(operation: Operation, ended: Ended) -> bool:
@@ -87,7 +87,7 @@ def _operate(
     """In the child."""
     faults = Faults(fault, seed=point)
     if operation.checkpoint_pages is not None:
-        engine.CHECKPOINT_PAGES = operation.checkpoint_pages
+        checkpoint.CHECKPOINT_PAGES = operation.checkpoint_pages
     if plant is not None:
         plant()
     if operation.prepare is None:

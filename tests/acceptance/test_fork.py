@@ -13,8 +13,9 @@ from tests.acceptance.children import Say, fork, join, run
 from tests.acceptance.places import places
 
 from redrive import Broker, connect
-from redrive.stores.sqlite import engine
+from redrive.stores.sqlite import checkpoint, engine
 from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
+from redrive.testing.conformance.deliveries import Background
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_parents_turn_ends_with_the_parent_though_a_child_lives(path: Path) -> N
         own = connect(f"sqlite:///{path}", lifecycle=False)
         own.put("jobs", 1)
         fork(child)
-        own._core.store._engine._take_turn()
+        own._core.store._engine._turn.take()
         say(b"x")
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -115,7 +116,7 @@ def test_fork_in_the_middle_of_calls_of_other_threads(
     broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Threads put all the while; each child finds a store it can use, and its items are there afterwards."""
-    monkeypatch.setattr(engine, "CHECKPOINT_PAGES", 20)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_PAGES", 20)
     stop = threading.Event()
     put = [0, 0]
 
@@ -138,6 +139,16 @@ def test_fork_in_the_middle_of_calls_of_other_threads(
     left = [standing.payload for standing in places(path)]
     assert left.count(b'"parent"') == sum(put)
     assert sorted(left) == sorted([b'"parent"'] * sum(put) + [f'"child {n}"'.encode() for n in range(15) for _ in "ab"])
+
+
+def test_close_while_another_thread_forks_comes_to_its_end(path: Path) -> None:
+    """The fork holds the locks of the engine: it must find the engine afterwards, to let go of them."""
+    broker = connect(f"sqlite:///{path}", lifecycle=False)
+    engine._before_fork()
+    closing = Background(lambda: broker.close() or True)
+    threading.Event().wait(0.05)
+    engine._after_fork_in_parent()
+    assert closing.result()
 
 
 def test_waiting_lease_of_another_process_is_woken(broker: Broker) -> None:

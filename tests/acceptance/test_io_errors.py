@@ -16,7 +16,7 @@ from redrive import Broker, RedriveError
 from redrive.errors import DiskFull, OutcomeUnknown, StoreError
 
 NAMES = ("put", "complete", "fail, retried", "fail, dead queue", "delete a queue")
-MOST_POINTS = 500
+MAX_POINTS = 500
 FEWEST_POINTS = 5
 NO_ERROR = "no error"
 
@@ -32,7 +32,7 @@ every_operation = pytest.mark.parametrize(
 def test_call_gets_a_typed_error_and_the_broker_goes_on(operation: Operation, fault: Fault, tmp_path: Path) -> None:
     prepared = prepare(operation, tmp_path)
     outcomes = []
-    for point in range(1, MOST_POINTS):
+    for point in range(1, MAX_POINTS):
         path = tmp_path / f"{point}.db"
         path.write_bytes(prepared.template.read_bytes())
         ended = run(partial(_meet, operation, path, fault, point, prepared.context, prepared.states))

@@ -16,7 +16,7 @@ from tests.acceptance.places import Broken, places
 from redrive import Broker
 
 FEWEST_POINTS = 5
-MOST_POINTS = 500
+MAX_POINTS = 500
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_item_exists_if_the_transaction_commits(path: Path, end: str, there: boo
 
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.POWER_CUT])
 def test_item_and_order_exist_or_neither_does_after_a_crash(path: Path, fault: Fault, tmp_path: Path) -> None:
-    for point in range(1, MOST_POINTS):
+    for point in range(1, MAX_POINTS):
         copy = tmp_path / f"{point}.db"
         copy.write_bytes(path.read_bytes())
         ended = run(partial(_crash, copy, fault, point))

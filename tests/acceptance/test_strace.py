@@ -19,7 +19,7 @@ from tests.acceptance.places import state
 
 STRIDE = 1 if os.environ.get("REDRIVE_THOROUGH") else 6
 """Look at every so many-th point."""
-MOST_POINTS = 500
+MAX_POINTS = 500
 FEWEST_KILLS = 3
 CALLS = "pwrite64,fdatasync,fsync,ftruncate,unlink"
 PROGRAM = """
@@ -62,7 +62,7 @@ def test_kill_at_a_system_call_leaves_all_or_nothing(operation: Operation, tmp_p
     prepared = prepare(operation, tmp_path)
     context = pickle.dumps(prepared.context).hex()
     kills = 0
-    for point in range(1, MOST_POINTS, STRIDE):
+    for point in range(1, MAX_POINTS, STRIDE):
         path = tmp_path / f"{point}.db"
         path.write_bytes(prepared.template.read_bytes())
         ended = _traced(

@@ -164,7 +164,7 @@ def test_arrival_from_another_process_just_before_the_wait_is_not_missed(broker:
 def test_calls_beyond_the_bound_are_refused_and_the_others_are_not(
     broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committer, "MOST_WAITING_CALLS", 3)
+    monkeypatch.setattr(committer, "MAX_WAITING_CALLS", 3)
     door = Door(broker, monkeypatch)
     calls = [Background(lambda: broker.put("jobs", 1))]
     door.until_reached()

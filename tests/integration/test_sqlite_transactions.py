@@ -15,7 +15,7 @@ from redrive import Broker, connect
 from redrive.errors import DiskFull, StoreUnavailable
 from redrive.model.queue import QueueSettings
 from redrive.store import Clean, GetOverdue, NextDue
-from redrive.stores.sqlite import engine
+from redrive.stores.sqlite import checkpoint
 from redrive.stores.sqlite.batch import Batch
 from redrive.testing.conformance.deliveries import Background
 
@@ -94,8 +94,8 @@ def test_commit_is_acknowledged_where_the_log_cannot_be_copied_back(
     def no_more(_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(engine, "CHECKPOINT_PAGES", 1)
-    monkeypatch.setattr(engine, "_Checkpointer", no_more)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_PAGES", 1)
+    monkeypatch.setattr(threading.Thread, "start", no_more)
     assert broker.put("jobs", 1)
     assert broker.stats("jobs").pending == 1
 
@@ -104,13 +104,14 @@ def test_interrupted_while_it_takes_its_turn_it_gives_the_turn_back(
     broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store: Any = broker._core.store
-    take_turn = store._engine._take_turn
+    turn = store._engine._turn
+    take = turn.take
 
     def interrupted() -> None:
-        take_turn()
+        take()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store._engine, "_take_turn", interrupted)
+    monkeypatch.setattr(turn, "take", interrupted)
     with pytest.raises(KeyboardInterrupt):
         broker.put("jobs", 1)
     with connect(f"sqlite:///{path}", lifecycle=False) as other:

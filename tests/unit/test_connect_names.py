@@ -1,12 +1,13 @@
 """What `connect` refuses before it opens anything."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from redrive import connect, connect_async
-from redrive.errors import InvalidInput, InvalidName
+from redrive.errors import InvalidInput, InvalidName, StoreUnavailable
 
 BAD_NAMESPACES: list[Any] = ["", "a b", "a\0b", "x" * 129, "\ud800", 7]
 BAD_URLS: list[Any] = [
@@ -50,6 +51,28 @@ def test_memory_has_no_name(url: str) -> None:
 def test_what_is_no_delay_function_is_refused(backoffs: Any) -> None:
     with pytest.raises(InvalidInput):
         connect("memory://", backoffs=backoffs)
+
+
+@pytest.mark.parametrize("open_one", [connect, connect_async])
+def test_file_that_does_not_exist_is_named_where_none_is_to_be_created(open_one: Any, tmp_path: Path) -> None:
+    with pytest.raises(
+        StoreUnavailable, match=re.escape(f"{tmp_path}/jobs.db is not available: the file does not exist")
+    ):
+        open_one(f"sqlite:///{tmp_path}/jobs.db", create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_that_exists_is_opened_and_not_created(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with connect(url, lifecycle=False) as broker:
+        broker.create_queue("jobs")
+    with connect(url, create=False, lifecycle=False) as broker:
+        assert [queue.name for queue in broker.list_queues()] == ["jobs"]
+
+
+def test_store_in_memory_always_begins_empty() -> None:
+    with pytest.raises(InvalidInput, match="create=False"):
+        connect("memory://", create=False)
 
 
 def test_bad_durability_is_refused() -> None:

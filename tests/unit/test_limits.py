@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from redrive.errors import InvalidDuration, InvalidName, InvalidSetting
+from redrive.errors import InvalidDuration, InvalidInput, InvalidName
 from redrive.model import limits
 from redrive.model.duration import SECOND
 from redrive.model.limits import check_instant, check_label, check_name, check_priority
@@ -40,8 +40,9 @@ def test_bad_keys_are_refused(key: object) -> None:
 def test_priorities_are_whole_numbers_from_0_to_9(priority: object) -> None:
     assert check_priority(0) == 0
     assert check_priority(9) == 9
-    with pytest.raises(InvalidSetting, match="from 0 to 9"):
+    with pytest.raises(InvalidInput, match="from 0 to 9") as refusal:
         check_priority(priority)
+    assert refusal.value.code == "invalid"  # an argument of a put, no setting of a queue
 
 
 @pytest.mark.parametrize("instant", [-1, 2**53, True, 1.5, "now"])

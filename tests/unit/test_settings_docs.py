@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redrive import connect, new_item
-from redrive.broker.committer import MOST_WAITING_CALLS
+from redrive.broker.committer import MAX_WAITING_CALLS
 from redrive.errors import InvalidDuration, InvalidSetting
 from redrive.model import failure, limits, payload
 from redrive.model.classify import Rule
@@ -96,7 +96,7 @@ def test_every_argument_of_connect_is_listed_with_its_default() -> None:
     parameters = inspect.signature(connect).parameters
     assert names("Of connect") == list(parameters)
     written = {row[0].strip("`"): row[1].strip("`") for row in table("Of connect")}
-    for name in ("url", "namespace", "durability", "lifecycle"):
+    for name in ("url", "namespace", "durability", "create", "lifecycle"):
         assert written[name] == str(parameters[name].default)
 
 
@@ -112,7 +112,7 @@ def test_limits_are_those_in_the_code() -> None:
         "history": limits.HISTORY_FIRST + limits.HISTORY_LAST,
         "text of": failure.MAX_TEXT_BYTES,
         "traceback of": failure.MAX_TRACEBACK_BYTES,
-        "calls that wait": MOST_WAITING_CALLS,
+        "calls that wait": MAX_WAITING_CALLS,
     }
     written = dict(table("Limits"))
     for beginning, limit in expected.items():

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, overload
 
 from redrive.broker import by_hand, items, lifecycle, queues, settle
 from redrive.broker.core import Core
-from redrive.broker.flow import Ask, Await, Flow, Send, Step, accepted
+from redrive.broker.flow import Ask, Await, Effect, Flow, Send, accepted
 from redrive.broker.handle import AsyncQueueHandle
 from redrive.clock import Instant
 from redrive.errors import RedriveError
@@ -22,9 +22,9 @@ from redrive.model.failure import Failure
 from redrive.model.ids import Token
 from redrive.model.item import Item, Lease, Receipt, Settled
 from redrive.model.judge import Verdict
-from redrive.model.lifecycle import Verb
 from redrive.model.limits import DEFAULT_PRIORITY
 from redrive.model.queue import Queue, QueueStats
+from redrive.model.transitions import Verb
 from redrive.store import AuditEntry, Call, Durability, Put
 
 _T = TypeVar("_T")
@@ -367,7 +367,7 @@ class AsyncBroker:
             self._core.committer.give_back(future)
             raise
 
-    async def _take(self, step: Step) -> Any:
+    async def _take(self, step: Effect) -> Any:
         match step:
             case Send(calls):
                 return await asyncio.gather(*map(self._submit, calls))

@@ -21,9 +21,9 @@ from redrive.model.failure import Failure
 from redrive.model.ids import Token
 from redrive.model.item import Item, Lease, Receipt, Settled
 from redrive.model.judge import Verdict
-from redrive.model.lifecycle import Verb
 from redrive.model.limits import DEFAULT_PRIORITY
 from redrive.model.queue import Queue, QueueStats
+from redrive.model.transitions import Verb
 from redrive.store import AuditEntry, Durability
 
 _T = TypeVar("_T")

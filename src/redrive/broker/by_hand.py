@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker.flow import Ask, Flow, accepted, send
-from redrive.broker.queues import MOST_ROUNDS, unsettled
+from redrive.broker.queues import MAX_ROUNDS, unsettled
 from redrive.broker.settle import failure_of, note_of
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, parse_id
 from redrive.model.item import Item
 from redrive.model.judge import Ending, count
-from redrive.model.lifecycle import Verb
 from redrive.model.limits import MAX_BATCH, check_label, check_name
+from redrive.model.transitions import Verb
 from redrive.store import Change, GetItem, Hold, Stale, Target, Unhold
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def judged(
     results: dict[ItemId, Any] = {}
     listed = _checked(ids)
     waiting = list(dict.fromkeys(listed))
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         targets = []
         for id in waiting:
             try:

@@ -22,9 +22,9 @@ from typing import Any
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreError, StoreFailed
 from redrive.store import Call, Leased, Return, Store
 
-MOST_WAITING_CALLS = 100_000
+MAX_WAITING_CALLS = 100_000
 """Calls beyond this are refused with `Overloaded`."""
-MOST_CALLS_PER_COMMIT = 4_096
+MAX_CALLS_PER_COMMIT = 4_096
 """A transaction takes no more calls than this, so that the last one in a burst does not wait for all others."""
 
 
@@ -73,7 +73,7 @@ class Committer:
                 if not self._busy:
                     self._busy = leads = True
                 else:
-                    if self._waiting_calls + len(calls) > MOST_WAITING_CALLS:
+                    if self._waiting_calls + len(calls) > MAX_WAITING_CALLS:
                         raise Overloaded(self._waiting_calls)
                     request = _Request(calls)
                     self._waiting.append(request)
@@ -187,7 +187,7 @@ class Committer:
     def _take(self) -> list[_Request]:
         batch = [self._waiting.popleft()]
         taken = len(batch[0].calls)
-        while self._waiting and taken + len(self._waiting[0].calls) <= MOST_CALLS_PER_COMMIT:
+        while self._waiting and taken + len(self._waiting[0].calls) <= MAX_CALLS_PER_COMMIT:
             request = self._waiting.popleft()
             batch.append(request)
             taken += len(request.calls)
@@ -261,7 +261,7 @@ class _Writer:
                     raise Closed
                 gathered = self._gathering[loop] = _Gathered(loop)
                 loop.call_soon(self._hand_over, gathered)
-            if len(gathered.calls) + self._waiting >= MOST_WAITING_CALLS:
+            if len(gathered.calls) + self._waiting >= MAX_WAITING_CALLS:
                 raise Overloaded(len(gathered.calls) + self._waiting)
             future: asyncio.Future[Any] = loop.create_future()
             gathered.calls.append(call)
@@ -301,7 +301,7 @@ class _Writer:
             while gathered is not None:
                 batches.append(gathered)
                 taken += len(gathered.calls)
-                if taken >= MOST_CALLS_PER_COMMIT or self._handed_over.empty():
+                if taken >= MAX_CALLS_PER_COMMIT or self._handed_over.empty():
                     break
                 gathered = self._handed_over.get()
             going = gathered is not None

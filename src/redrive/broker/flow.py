@@ -1,7 +1,8 @@
 """What a broker does, written once and run by two drivers.
 
-A flow is a generator that yields what it needs from the outside: calls to commit, a query to answer, or to wait for
-a queue. `run` drives it in the calling thread; the asynchronous driver is in `redrive.broker.async_broker`.
+A flow is a generator that yields effects: what it needs from the outside, which is calls to commit, a query to
+answer, or to wait for a queue. `run` drives it in the calling thread; the asynchronous driver is in
+`redrive.broker.async_broker`.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Await(msgspec.Struct, frozen=True):
     """When the store expects something to become leasable."""
 
 
-Step = Send | Ask | Await
-Flow = Generator[Step, Any, _T]
+Effect = Send | Ask | Await
+Flow = Generator[Effect, Any, _T]
 
 
 def accepted(result: Any) -> Any:
@@ -71,14 +72,14 @@ def ask(query: Query) -> Flow[Any]:
 def run(core: Core, flow: Flow[_T]) -> _T:
     """Drive a flow to its end in this thread."""
     try:
-        step = next(flow)
+        effect = next(flow)
         while True:
             try:
-                answer = _take(core, step)
+                answer = _take(core, effect)
             except RedriveError as error:
-                step = flow.throw(error)
+                effect = flow.throw(error)
             else:
-                step = flow.send(answer)
+                effect = flow.send(answer)
     except StopIteration as end:
         result: _T = end.value
         return result
@@ -86,11 +87,11 @@ def run(core: Core, flow: Flow[_T]) -> _T:
         flow.close()
 
 
-def _take(core: Core, step: Step) -> Any:
-    match step:
+def _take(core: Core, effect: Effect) -> Any:
+    match effect:
         case Send(calls):
             return core.committer.commit(calls)
         case Ask(query):
             return core.read(query)
         case Await():
-            return core.notify.wait(step)
+            return core.notify.wait(effect)

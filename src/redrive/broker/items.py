@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redrive.broker.flow import Await, Flow, Send, accepted, ask
 from redrive.broker.lifecycle import sweep
 from redrive.clock import Instant
-from redrive.errors import InvalidDuration, InvalidInput, InvalidName, InvalidSetting
+from redrive.errors import InvalidDuration, InvalidInput, InvalidName
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.ids import ItemId, Token, parse_id, parse_token
 from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides, Result
@@ -30,7 +30,7 @@ from redrive.store import AuditEntry, Complete, Extend, GetItem, LeaseItems, Lis
 if TYPE_CHECKING:
     from redrive.broker.core import Core
 
-MOST_SWEEPS = 10
+MAX_SWEEPS = 10
 """How many steps of the sweep a lease makes at most before it takes what is there."""
 
 
@@ -131,7 +131,7 @@ def lease(
             if leased.overdue and not swept:
                 yield from sweep(core, queue)
                 sweeps += 1
-                swept = sweeps == MOST_SWEEPS
+                swept = sweeps == MAX_SWEEPS
                 continue
         except BaseException:  # also GeneratorExit: the caller was cancelled or interrupted
             if woken:
@@ -198,15 +198,15 @@ def _overrides(max_attempts: int | None, max_losses: int | None, retry_attempts:
         return NO_OVERRIDES
     for name, value in (("max_attempts", max_attempts), ("max_losses", max_losses), ("retry_attempts", retry_attempts)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31):
-            raise InvalidSetting(name, f"must be a whole number of 0 or more, not {value!r:.40}")
+            raise InvalidInput(f"{name} must be a whole number of 0 or more, not {value!r:.40}")
     if max_attempts and retry_attempts and max_attempts < retry_attempts:
-        raise InvalidSetting("max_attempts", f"{max_attempts} is lower than retry_attempts {retry_attempts}")
+        raise InvalidInput(f"max_attempts {max_attempts} is lower than retry_attempts {retry_attempts}; raise it")
     return Overrides(max_attempts, max_losses, retry_attempts)
 
 
 def _whole(what: str, value: object, smallest: int, largest: int) -> None:
     if type(value) is not int or not smallest <= value <= largest:
-        raise InvalidSetting(what, f"must be {smallest:,} to {largest:,}, not {value!r:.40}")
+        raise InvalidInput(f"{what} must be {smallest:,} to {largest:,}, not {value!r:.40}")
 
 
 def _positive(what: str, value: DurationInput) -> int:

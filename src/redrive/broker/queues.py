@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker.flow import Flow, ask, send
-from redrive.errors import InvalidSetting, StoreFailed
+from redrive.errors import InvalidInput, StoreFailed
 from redrive.model.limits import check_name
 from redrive.model.queue import Queue, QueueStats, settings_from
 from redrive.store import CreateQueue, DeleteQueue, GetQueue, GetStats, ListQueues, SetPaused, Stale, UpdateQueue
@@ -14,7 +14,7 @@ from redrive.store import CreateQueue, DeleteQueue, GetQueue, GetStats, ListQueu
 if TYPE_CHECKING:
     from redrive.broker.core import Core
 
-MOST_ROUNDS = 100
+MAX_ROUNDS = 100
 """How often a change that met newer settings is tried again before giving up."""
 
 
@@ -26,7 +26,7 @@ def create(name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
 def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None) -> Flow[Queue]:
     """Apply the changes to the newest settings, again and again until nobody else changed them in between."""
     queue = yield from get(core, name)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         settings = settings_from(changes, base=queue.settings)
         result = yield from send(UpdateQueue(queue.name, settings, queue.version, core.actor(actor)))
         if not isinstance(result, Stale):
@@ -52,7 +52,7 @@ def list_all() -> Flow[tuple[Queue, ...]]:
 def delete(core: Core, name: str, confirm: int | None, actor: str | None) -> Flow[int]:
     """Remove a queue and what is in it."""
     if confirm is not None and type(confirm) is not int:
-        raise InvalidSetting("confirm", f"must be the number of items you mean, not {confirm!r:.40}")
+        raise InvalidInput(f"confirm must be the number of items you mean, not {confirm!a:.40}")
     removed: int = yield from send(DeleteQueue(check_name("queue", name), confirm, core.actor(actor)))
     core.forget(name)
     return removed
@@ -75,4 +75,4 @@ def _send(call: CreateQueue | SetPaused) -> Flow[Queue]:
 
 def unsettled(core: Core, name: str) -> StoreFailed:
     """Nobody edits settings that fast: something is wrong with the store, and giving up loses nothing."""
-    return StoreFailed(core.store.name, f"the settings of queue '{name}' changed {MOST_ROUNDS} times meanwhile")
+    return StoreFailed(core.store.name, f"the settings of queue '{name}' changed {MAX_ROUNDS} times meanwhile")

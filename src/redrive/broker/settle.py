@@ -8,7 +8,7 @@ import msgspec
 
 from redrive.broker.flow import Flow, ask, send
 from redrive.broker.items import token_of
-from redrive.broker.queues import MOST_ROUNDS, unsettled
+from redrive.broker.queues import MAX_ROUNDS, unsettled
 from redrive.broker.queues import get as get_queue
 from redrive.errors import InvalidInput
 from redrive.model.classify import Rule
@@ -70,7 +70,7 @@ def put_failed(
     """Put an item that has failed once already: judged as the first failure of a delivery would be."""
     queue = yield from get_queue(core, queue_name)
     failure = failure_of(error, queue.settings.error_rules, None)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         judged = core.routed(queue, verdict, failure) or core.judge(
             queue, Ending.FAILED, Counters(failures=1), failure=failure
         )
@@ -125,7 +125,7 @@ def _settle(
     counters = count(lease.counters, ending)
     expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
     queue = yield from core.queue(lease.queue)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         judged = core.routed(queue, verdict, failure) or core.judge(
             queue, ending, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay
         )

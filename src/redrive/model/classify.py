@@ -37,6 +37,11 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     statuses: tuple[int, ...] = ()
     words: tuple[str, ...] = ()
 
+    @property
+    def has_condition(self) -> bool:
+        """Whether there is anything for a failure to meet; a rule without never applies."""
+        return self.type is not None or bool(self.statuses or self.words)
+
 
 def classify(
     error_type: str,
@@ -81,7 +86,7 @@ def names_of(name: str) -> tuple[str, str, str]:
 
 
 def _rule_matches(rule: Rule, error_type: str, bases: tuple[str, ...], status_code: int | None, text: str) -> bool:
-    if rule.type is None and not rule.statuses and not rule.words:
+    if not rule.has_condition:
         return False
     if rule.type is not None and not type_matches(rule.type, error_type, bases):
         return False

@@ -185,6 +185,14 @@ class Item(msgspec.Struct, frozen=True):
     deaths: tuple[Death, ...] = ()
     """Every death, oldest first."""
 
+    def __str__(self) -> str:
+        # The repr is complete, with payload and tracebacks: too long for a log, and not for everybody's eyes.
+        died = "" if self.dead_reason is None else f", dead_reason={self.dead_reason.value!r}"
+        return (
+            f"Item(id={self.id!r}, queue={self.queue!r}, status={self.status.value!r}, "
+            f"attempts={self.counters.attempts}{died})"
+        )
+
     @property
     def value(self) -> Any:
         """The payload as the Python value that was put."""
@@ -226,6 +234,10 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     expire_deadline: Instant | None
     overrides: Overrides
     worker: str | None
+
+    def __str__(self) -> str:
+        # Without the token, which is the right to the item and does not belong in a log.
+        return f"Lease(id={self.id!r}, queue={self.queue!r}, attempts={self.attempts}, worker={self.worker!r})"
 
     @property
     def value(self) -> Any:

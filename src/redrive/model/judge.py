@@ -126,20 +126,23 @@ def dead(settings: QueueSettings, reason: DeadReason, failure: Failure | None = 
 
 
 def check_brought(verdict: object) -> Verdict:
-    """The verdict itself, if it is one that a program may bring. Nothing but its type was promised until here."""
+    """The verdict, if it is one that a program may bring; a status or reason as text becomes the value it names.
+
+    Nothing but its type was promised until here.
+    """
     match verdict:
         case Again(delay, status):
             if delay.__class__ is not int or not 0 <= delay <= MAX_DURATION:
                 raise InvalidInput(f"a verdict has a delay from 0 microseconds to 100 years, not {delay!r:.40}")
-            if status is not Status.PENDING and status is not Status.FAILED:
+            if status not in (Status.PENDING, Status.FAILED):
                 raise InvalidInput(f"an item that is tried again is pending or failed, not {status!r:.40}")
-            return verdict
-        case Dead(reason, to):
-            if not isinstance(reason, DeadReason):
+            return Again(delay, Status(status))
+        case Dead(reason, to, drop):
+            if reason not in tuple(DeadReason):
                 raise InvalidInput(f"{reason!r:.40} is not a reason of death; there are {', '.join(DeadReason)}")
             if to is not None:
                 check_name("queue", to)
-            return verdict
+            return Dead(DeadReason(reason), to, drop)
         case _:
             raise InvalidInput(f"a verdict is Again(…) or Dead(…), not {verdict!r:.40}")
 

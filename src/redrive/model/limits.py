@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from redrive.errors import InvalidDuration, InvalidName, InvalidSetting
+from redrive.errors import InvalidDuration, InvalidInput, InvalidName
 from redrive.model.duration import MAX_DURATION
 
 KIB = 1024
@@ -74,7 +74,10 @@ def check_label(what: str, label: object) -> str:
 def check_priority(priority: object) -> int:
     """The priority itself, if it is a whole number from 0 to 9; larger goes first."""
     if isinstance(priority, bool) or not isinstance(priority, int) or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
-        raise InvalidSetting("priority", f"must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}")
+        raise InvalidInput(
+            f"priority must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY} (larger goes first), "
+            f"not {priority!a:.40}"
+        )
     return priority
 
 

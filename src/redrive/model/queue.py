@@ -15,10 +15,21 @@ from redrive.model.duration import DAY, MINUTE, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES, check_name
 from redrive.model.retry import Retry, retry_from
+from redrive.model.suggest import suggest
 
 DEFAULT_ATTEMPTS = 5
 _LARGEST_COUNT = 2**31 - 1
 _DEFAULT_ROUTE = "default"
+# What settings are called in other programs.
+_ELSEWHERE = {
+    "dead_letter_queue": "dead_queue",
+    "dlq": "dead_queue",
+    "max_receive_count": "max_attempts",
+    "retries": "retry",
+    "retry_policy": "retry",
+    "ttl": "expire_timeout",
+    "visibility_timeout": "lease_timeout",
+}
 
 
 class OnDead(StrEnum):
@@ -127,8 +138,9 @@ def settings_from(values: Mapping[str, Any], base: QueueSettings | None = None) 
     """Settings from what a person wrote, on top of those in `base`. Every value is checked."""
     unknown = sorted(set(values) - set(QueueSettings.__struct_fields__))
     if unknown:
-        known = ", ".join(QueueSettings.__struct_fields__)
-        raise InvalidSetting(unknown[0], f"is not a setting of a queue; there are {known}")
+        known = QueueSettings.__struct_fields__
+        meant = suggest(unknown[0], known, _ELSEWHERE)
+        raise InvalidSetting(unknown[0], f"is not a setting of a queue{meant}; there are {', '.join(known)}")
     changes = {name: _checked(name, value) for name, value in values.items()}
     settings = msgspec.structs.replace(base or QueueSettings(), **changes)
     for name in changes:
@@ -168,9 +180,9 @@ def _checked(name: str, value: Any) -> Any:
         case "final_errors":
             return _names(name, value)
         case "error_rules":
-            return _convert(name, value, tuple[Rule, ...])
+            return _error_rules(name, value)
         case "on_dead":
-            return _convert(name, value, OnDead)
+            return _on_dead(name, value)
         case "dead_queue":
             return _dead_queue(value)
         case _:
@@ -196,11 +208,24 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _convert(name: str, value: Any, type_: Any) -> Any:
+def _error_rules(name: str, value: Any) -> tuple[Rule, ...]:
     try:
-        return msgspec.convert(value, type_)
+        rules = msgspec.convert(value, tuple[Rule, ...])
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise InvalidSetting(name, f"cannot be used: {error}") from None
+    for index, rule in enumerate(rules):
+        if not rule.has_condition:
+            raise InvalidSetting(
+                f"{name}[{index}]", "has no condition and would never apply; give type, statuses or words"
+            )
+    return rules
+
+
+def _on_dead(name: str, value: Any) -> OnDead:
+    try:
+        return OnDead(value)
+    except ValueError:
+        raise InvalidSetting(name, f"must be {' or '.join(OnDead)}, not {value!a:.40}") from None
 
 
 def _dead_queue(value: Any) -> str | dict[str, str] | None:

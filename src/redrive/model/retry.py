@@ -14,6 +14,7 @@ from redrive.model.classify import ErrorClass
 from redrive.model.duration import HOUR, MAX_DURATION, MINUTE, SECOND, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.limits import check_name
+from redrive.model.suggest import suggest
 
 MAX_RETRY_ATTEMPTS = 1_000_000
 MAX_LISTED_DELAYS = 1_000
@@ -184,6 +185,24 @@ def retry_from(value: object, what: str = "retry") -> Retry:
 
 _DELAY_KEYS = ("delay", "cooldown", "base", "cap", "delays", "function", "jitter")
 _RETRY_KEYS = ("attempts", *_DELAY_KEYS, "classes", "by_class", "by_type")
+# What a retry is told by in other programs.
+_ELSEWHERE = {
+    "max_attempts": "attempts",
+    "max_retries": "attempts",
+    "retries": "attempts",
+    "times": "attempts",
+    "tries": "attempts",
+    "backoff": "delay",
+    "schedule": "delay",
+    "strategy": "delay",
+    "countdown": "cooldown",
+    "interval": "cooldown",
+    "wait": "cooldown",
+    "initial": "base",
+    "max_backoff": "cap",
+    "max_delay": "cap",
+    "max_interval": "cap",
+}
 _NAMED_SCHEDULES = tuple(s.value for s in Schedule if s not in (Schedule.LIST, Schedule.FUNCTION))
 
 
@@ -212,6 +231,9 @@ def _delay_from(settings: Mapping[str, Any], what: str) -> Delay:
     if how == "delays":
         return Delay(Schedule.LIST, delays=_durations(settings["delays"], f"{what}.delays"), cap=cap, jitter=jitter)
     if how == "function":
+        if callable(settings["function"]):
+            problem = "must be a name, since queues store no code: give the function to connect(backoffs={name: …})"
+            raise InvalidSetting(f"{what}.function", problem)
         try:
             function = check_name("function", settings["function"])
         except InvalidName as error:
@@ -228,10 +250,23 @@ def _growing(settings: Mapping[str, Any], cap: int | None, jitter: bool, what: s
     elif name in _NAMED_SCHEDULES:
         schedule = Schedule(name)
     else:
-        raise InvalidSetting(f"{what}.delay", f"must be one of {', '.join(_NAMED_SCHEDULES)}")
+        raise InvalidSetting(f"{what}.delay", f"must be one of {', '.join(_NAMED_SCHEDULES)}{_meant_by_delay(name)}")
     if base is None and schedule in (Schedule.FIXED, Schedule.LINEAR):
         raise InvalidSetting(f"{what}.base", f"must be given with delay '{schedule}'")
     return Delay(schedule, base=SECOND if base is None else base, cap=cap, jitter=jitter)
+
+
+def _meant_by_delay(value: Any) -> str:
+    """Which key a value under `delay` belongs to, where it is no schedule but another key takes it."""
+    if isinstance(value, list | tuple):
+        return "; a list of delays goes under delays"
+    if callable(value):
+        return "; a function is given to connect(backoffs={name: …}), and its name goes under function"
+    try:
+        parse_duration(value)
+    except InvalidDuration:
+        return ""
+    return "; one delay for every try goes under cooldown, the first of growing ones under base"
 
 
 def _mapping(value: object, what: str, known: tuple[str, ...] | None = None) -> Mapping[str, Any]:
@@ -240,7 +275,7 @@ def _mapping(value: object, what: str, known: tuple[str, ...] | None = None) -> 
     for key in value:
         if not isinstance(key, str) or (known is not None and key not in known):
             choice = f"; known are {', '.join(known)}" if known else ""
-            raise InvalidSetting(f"{what}.{key}", f"is not a setting{choice}")
+            raise InvalidSetting(f"{what}.{key}", f"is not a setting{suggest(key, known or (), _ELSEWHERE)}{choice}")
     return value
 
 

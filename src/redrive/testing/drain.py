@@ -8,7 +8,7 @@ from typing import NamedTuple
 from redrive.broker.broker import Broker
 from redrive.model.item import Lease, Status
 
-MOST_DELIVERIES = 10_000
+MAX_DELIVERIES = 10_000
 """A test that needs more has a handler whose items come back for ever."""
 
 
@@ -22,7 +22,7 @@ class Drained(NamedTuple):
     """Failed deliveries whose item died, in place or into a dead queue."""
 
 
-def drain(broker: Broker, queue: str, handler: Callable[[Lease], object], *, most: int = MOST_DELIVERIES) -> Drained:
+def drain(broker: Broker, queue: str, handler: Callable[[Lease], object], *, most: int = MAX_DELIVERIES) -> Drained:
     """Lease and handle until nothing is leasable: what returns is completed, what raises has failed.
 
     Items that wait for a later instant stay; advance the clock and drain again.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import islice
 
 from redrive.clock import Instant
-from redrive.errors import InvalidInput, ItemActive, QueueFull, RedriveError, WrongStatus
+from redrive.errors import InvalidInput, QueueFull, RedriveError
+from redrive.model.by_hand import check_change, check_verb, redrive_queue, stays_dead_letter
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Event, HistoryEntry, Settled, Status
 from redrive.model.judge import Ending
-from redrive.model.lifecycle import BY_HAND, Verb, allowed_from
+from redrive.model.transitions import Verb
 from redrive.store import STEP_LIMIT, Change, Hold, Stale, Target, Unhold
 from redrive.stores.memory.leases import make_ready
 from redrive.stores.memory.record import WORK, Record
@@ -17,19 +18,17 @@ from redrive.stores.memory.settles import finish
 from redrive.stores.memory.state import State
 from redrive.stores.memory.verdicts import carry_out, check_verdict
 
-_FOR_DEAD_LETTERS = (Verb.REDRIVE, Verb.ARCHIVE)
-
 
 def change(state: State, call: Change) -> tuple[Settled | Stale | RedriveError, ...]:
     """Each target stands for itself. The audit names the ids that items had before, and nothing if none changed."""
-    if call.verb not in BY_HAND:
-        raise InvalidInput(f"{call.verb} cannot be done by hand")
+    check_verb(call.verb)
     results: list[Settled | Stale | RedriveError] = []
     ids: list[ItemId] = []
     queues: set[str] = set()
     for target in call.targets:
         try:
-            item = _eligible(state, call, target.id)
+            item = state.item(target.id)
+            check_change(call.verb, item.standing, force=call.force)
             id, queue = item.id, item.queue
             result = _change(state, call, target, item)
         except RedriveError as refusal:
@@ -45,23 +44,6 @@ def change(state: State, call: Change) -> tuple[Settled | Stale | RedriveError, 
     return tuple(results)
 
 
-def _eligible(state: State, call: Change, id: ItemId) -> Record:
-    """The item, if the verb applies to it as it stands."""
-    item = state.item(id)
-    status = item.status
-    if status is Status.ACTIVE:
-        if not call.force:
-            raise ItemActive(item.id, item.worker)
-        status = Status.PENDING
-    allowed = allowed_from(call.verb)
-    if call.verb in _FOR_DEAD_LETTERS:
-        if not item.is_dead_letter:
-            raise WrongStatus(call.verb, item.id, item.status, (Status.DEAD,))
-    elif status not in allowed and not (item.status is Status.ACTIVE and call.verb is Verb.RETRY):
-        raise WrongStatus(call.verb, item.id, item.status, tuple(s for s in allowed if s is not Status.ACTIVE))
-    return item
-
-
 def _change(state: State, call: Change, target: Target, item: Record) -> Settled | Stale:
     match call.verb:
         case Verb.FAIL | Verb.BURY:
@@ -69,7 +51,7 @@ def _change(state: State, call: Change, target: Target, item: Record) -> Settled
         case Verb.RETRY:
             return _again(state, call, item, item.queue)
         case Verb.REDRIVE:
-            return _again(state, call, item, state.queue(call.to or item.deaths[-1].queue).name)
+            return _again(state, call, item, state.queue(redrive_queue(item.deaths[-1].queue, call.to)).name)
         case Verb.DONE:
             return finish(state, item, call.verb, forced=call.force)
         case Verb.DROP:
@@ -105,12 +87,13 @@ def _judged(state: State, call: Change, target: Target, item: Record) -> Settled
 def _again(state: State, call: Change, item: Record, to: str) -> Settled:
     """Back to work with fresh counters, held by nobody: in place, or in another queue under a new id."""
     before, moved = item.counters, to != item.queue
+    still_dead_letter = stays_dead_letter(call.verb, item.standing)
     entry = HistoryEntry(state.now, Event.REDRIVEN, item.queue, before.deliveries, actor=call.actor, note=call.note)
     with state.change(item, call.verb, Status.PENDING, forced=call.force):
         item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
         item.history.add(entry)
         item.held_by = None
-        item.came_by_death = item.came_by_death and call.verb is Verb.RETRY
+        item.came_by_death = still_dead_letter
         if moved:
             state.move(item, to)
         else:

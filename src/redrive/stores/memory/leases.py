@@ -7,7 +7,7 @@ import secrets
 from redrive.clock import Instant
 from redrive.model.ids import KEY_BITS, make_token, parse_id
 from redrive.model.item import Counters, Lease, Status
-from redrive.model.lifecycle import Verb
+from redrive.model.transitions import Verb
 from redrive.store import STEP_LIMIT, Leased, LeaseItems
 from redrive.stores.memory.queue_state import QueueState
 from redrive.stores.memory.record import Grant, Record

@@ -6,8 +6,8 @@ import msgspec
 
 from redrive.errors import ConfirmMismatch, ItemActive, QueueExists, QueueInUse
 from redrive.model.dead_queue import check_dead_queues, users_of
-from redrive.model.lifecycle import Verb
 from redrive.model.queue import Queue, QueueSettings
+from redrive.model.transitions import Verb
 from redrive.store import CreateQueue, DeleteQueue, SetPaused, Stale, UpdateQueue
 from redrive.stores.memory.queue_state import QueueState
 from redrive.stores.memory.state import State

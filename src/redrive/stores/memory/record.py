@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from redrive.clock import Instant
+from redrive.model.by_hand import Standing
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import (
     NO_OVERRIDES,
@@ -114,6 +115,11 @@ class Record:
         if self.status is Status.DEAD:
             return True
         return self.came_by_death and (self.status in WORK or self.status is Status.ACTIVE)
+
+    @property
+    def standing(self) -> Standing:
+        """As the rules of a change by hand see it."""
+        return Standing(self.id, self.status, self.is_dead_letter, self.worker)
 
     def expired(self, now: Instant) -> bool:
         """Whether its expire deadline has passed."""

@@ -8,7 +8,7 @@ from redrive.clock import Instant
 from redrive.errors import LeaseLost, PayloadTooLarge
 from redrive.model.item import Event, HistoryEntry, Result, Settled, Status
 from redrive.model.judge import Ending
-from redrive.model.lifecycle import Verb
+from redrive.model.transitions import Verb
 from redrive.store import Complete, Extend, Return, Settle, Stale
 from redrive.stores.memory.puts import PutPlan
 from redrive.stores.memory.record import Record

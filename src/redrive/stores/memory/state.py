@@ -25,8 +25,8 @@ from redrive.model.ids import (
     parse_token,
 )
 from redrive.model.item import Status
-from redrive.model.lifecycle import BY_HAND, TRANSITIONS, Verb
 from redrive.model.queue import QueueSettings
+from redrive.model.transitions import BY_HAND, TRANSITIONS, Verb
 from redrive.store import AuditEntry
 from redrive.stores.memory.queue_state import QueueState, Source
 from redrive.stores.memory.record import WORK, Record

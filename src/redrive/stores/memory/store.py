@@ -8,7 +8,7 @@ from typing import Any, assert_never
 
 from redrive import store as contract
 from redrive.clock import Clock, Instant, SystemClock
-from redrive.errors import InvalidInput, RedriveError, StoreFailed, StoreUnavailable
+from redrive.errors import Closed, InvalidInput, RedriveError, StoreFailed
 from redrive.model.item import Receipt
 from redrive.store import KINDS, Call, Commit, Durability, Put, Query
 from redrive.stores.memory.by_hand import change, hold, unhold
@@ -58,6 +58,7 @@ class MemoryStore:
         )
 
     def changed(self) -> Collection[str] | None:
+        self._open_state()
         return ()
 
     def durability(self) -> Durability:
@@ -78,7 +79,7 @@ class MemoryStore:
 
     def _open_state(self) -> State:
         if self._closed:
-            raise StoreUnavailable(self.name, "it was closed, and what was in it is gone")
+            raise Closed
         return self._state
 
     def _attempt(self, call: Call) -> Any:

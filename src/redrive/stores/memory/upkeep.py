@@ -5,7 +5,7 @@ from __future__ import annotations
 from redrive.errors import WrongStatus
 from redrive.model.item import Settled
 from redrive.model.judge import Ending
-from redrive.model.lifecycle import Verb
+from redrive.model.transitions import Verb
 from redrive.store import Clean, Expire, Promote, Stale
 from redrive.stores.memory.leases import bring_in
 from redrive.stores.memory.queue_state import QueueState, Source

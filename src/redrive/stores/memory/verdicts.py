@@ -8,7 +8,7 @@ from redrive.model import judge
 from redrive.model.failure import Failure
 from redrive.model.item import Counters, Death, Event, HistoryEntry, Settled, Status
 from redrive.model.judge import Dead, Ending, Verdict, count
-from redrive.model.lifecycle import Verb
+from redrive.model.transitions import Verb
 from redrive.stores.memory.record import Record
 from redrive.stores.memory.state import State
 

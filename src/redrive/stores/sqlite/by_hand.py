@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 
 from redrive.clock import Instant
-from redrive.errors import ItemActive, ItemNotFound, RedriveError, WrongStatus
+from redrive.errors import ItemNotFound, RedriveError
+from redrive.model.by_hand import Standing, check_change, check_verb, redrive_queue, stays_dead_letter
 from redrive.model.ids import ItemId
 from redrive.model.item import Death, Event, HistoryEntry, Settled, Status
 from redrive.model.judge import Ending
-from redrive.model.lifecycle import Verb, allowed_from
+from redrive.model.transitions import Verb
 from redrive.store import STEP_LIMIT, Change, Hold, Stale, Target, Unhold
 from redrive.stores.sqlite import verdicts
 from redrive.stores.sqlite.batch import Batch, QueueRow
@@ -20,6 +21,7 @@ from redrive.stores.sqlite.puts import check_size
 from redrive.stores.sqlite.settles import finish
 
 _LAST_DEATH = "SELECT data FROM redrive_death WHERE n = ? ORDER BY key DESC LIMIT 1"
+_LETTER = "SELECT 1 FROM redrive_letter WHERE n = ?"
 _EXPIRE_TIMEOUT = "SELECT expire_timeout FROM redrive_item WHERE n = ?"
 _HELD = """
     SELECT n FROM redrive_waiting
@@ -28,6 +30,7 @@ _HELD = """
 
 def change(batch: Batch, call: Change) -> tuple[Settled | Stale | RedriveError, ...]:
     """Change each target by itself, then write one audit row for all that were changed."""
+    check_verb(call.verb)
     results: list[Any] = []
     queues: set[str] = set()
     for target in call.targets:
@@ -76,13 +79,15 @@ def _change_one(batch: Batch, call: Change, target: Target, queues: set[str]) ->
     if place is None or place.queue not in batch.by_key:
         raise ItemNotFound(target.id)
     row = batch.by_key[place.queue]
-    _check(batch, call, place)
+    item = _standing(batch, place)
+    check_change(call.verb, item, force=call.force)
     queues.add(row.queue.name)
     match call.verb:
         case Verb.RETRY:
-            return _revive(batch, call, place, row)
+            return _revive(batch, call, place, row, stays_dead_letter(call.verb, item))
         case Verb.REDRIVE:
-            return _revive(batch, call, place, _redrive_target(batch, call, place))
+            target_row = batch.queue(redrive_queue(_last_death(batch, place).queue, call.to))
+            return _revive(batch, call, place, target_row, stays_dead_letter(call.verb, item))
         case Verb.FAIL | Verb.BURY:
             return _judged(batch, call, target, place, row)
         case Verb.DONE:
@@ -100,31 +105,14 @@ def _change_one(batch: Batch, call: Change, target: Target, queues: set[str]) ->
             raise AssertionError(call.verb)
 
 
-def _check(batch: Batch, call: Change, place: Place) -> None:
-    """Raise where the verb does not apply to an item in this status."""
-    if place.status is Status.ACTIVE and not call.force:
-        raise ItemActive(place.id, place.worker)
-    allowed = allowed_from(call.verb)
-    applies = place.status in allowed or (place.status is Status.ACTIVE and call.verb is not Verb.RESTORE)
-    for_letters = call.verb in (Verb.REDRIVE, Verb.ARCHIVE)
-    if not applies or (for_letters and not _is_letter(batch, place)):
-        fits = (Status.DEAD,) if for_letters else tuple(status for status in allowed if status is not Status.ACTIVE)
-        raise WrongStatus(call.verb.value, place.id, place.status.value, fits)
+def _standing(batch: Batch, place: Place) -> Standing:
+    """The item as the rules see it. Only what died can be a dead letter, so the others need no look."""
+    letter = place.deaths > 0 and batch.execute(_LETTER, (place.n,)).get is not None
+    return Standing(place.id, place.status, letter, place.worker)
 
 
-def _is_letter(batch: Batch, place: Place) -> bool:
-    return batch.execute("SELECT 1 FROM redrive_letter WHERE n = ?", (place.n,)).get is not None
-
-
-def _redrive_target(batch: Batch, call: Change, place: Place) -> QueueRow:
-    """Where a redrive takes an item: to the queue named, or to where it died."""
-    name = call.to
-    return batch.queue(_last_death(batch, place).queue if name is None else name)
-
-
-def _revive(batch: Batch, call: Change, place: Place, target: QueueRow) -> Settled:
+def _revive(batch: Batch, call: Change, place: Place, target: QueueRow, stays_letter: bool) -> Settled:
     """Back to work, with counters at 0, at the tail of the target."""
-    stays_letter = call.verb is Verb.RETRY and place.status is not Status.DEAD and _is_letter(batch, place)
     take(batch, place)
     if not stays_letter:
         verdicts.unmark(batch, place)

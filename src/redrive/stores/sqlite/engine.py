@@ -1,13 +1,8 @@
-"""One SQLite file as the engine sees it: connections, the fair lock, transactions, the log, and its errors.
-
-Writers take turns through `flock` on a file beside the database: SQLite's own lock is not fair, and with many
-processes some would hardly ever get it. The log (WAL) is copied back into the file by a thread, off the commit path.
-"""
+"""One SQLite file as the engine sees it: connections, transactions, fork, and its errors."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import threading
 import time
@@ -19,6 +14,7 @@ from typing import TypeVar
 import apsw
 
 from redrive.errors import (
+    Closed,
     DiskFull,
     EngineUnsupported,
     NotAStore,
@@ -28,11 +24,8 @@ from redrive.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-
-try:
-    import fcntl
-except ImportError:  # Windows: SQLite's own lock, which works but is not fair
-    fcntl = None  # type: ignore[assignment]
+from redrive.stores.sqlite.checkpoint import Checkpointer
+from redrive.stores.sqlite.turn import Turn
 
 OLDEST_ENGINE = (3, 51, 3)
 """Before this one, two connections that write or checkpoint can lose committed data (the WAL-reset bug)."""
@@ -42,8 +35,6 @@ BUSY_TIMEOUT_MS = 10_000
 """How long to wait for a lock that a connection outside Redrive holds."""
 LONGEST_PAUSE_SECONDS = 10.0
 """How long a fork waits for a thread that is inside SQLite."""
-CHECKPOINT_PAGES = 1_000
-"""The log is copied back once it has this many pages."""
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 """The log file is cut to this size when it starts anew."""
 LOG_LOST = (
@@ -60,7 +51,7 @@ _T = TypeVar("_T")
 
 
 class Engine:
-    """Connections to one file. `transact` is for one thread at a time; `reading` for any.
+    """Connections to one file. `transact` is for one thread at a time; the rest for any. `Closed` once it is closed.
 
     A fork waits until no thread is inside SQLite, and the child closes what it inherited at once. SQLite remembers
     per process which locks it holds on a file: connections that a child opened beside inherited ones would hold none,
@@ -85,19 +76,20 @@ class Engine:
         self._writing = threading.Lock()
         self._reading = threading.Lock()
         self._paused: list[threading.Lock] = []
-        self._checkpointer: _Checkpointer | None = None
+        self._closed = False
+        self._checkpointer = Checkpointer(self)
         self._reader: apsw.Connection | None = None
-        self._turn = self._open_lock()
         self._last_version = -1
         self._log: tuple[int, int] | None = None
         self._log_lost = False
-        self._take_turn()
+        self._turn = Turn(self.name)
+        self._turn.take()
         try:
             self.writer = self._connect()
         except BaseException:
-            self._close_lock()
+            self._turn.close()
             raise
-        self._end_turn()
+        self._turn.end()
         _open_engines.add(self)
 
     def _connect(self) -> apsw.Connection:
@@ -116,7 +108,7 @@ class Engine:
         connection.pragma("temp_store", "MEMORY")
         connection.pragma("journal_size_limit", LOG_LIMIT_BYTES)
         connection.wal_autocheckpoint(0)
-        connection.set_wal_hook(self._log_grew)
+        connection.set_wal_hook(self._checkpointer.log_grew)
         return connection
 
     def transact(self, work: Callable[[apsw.Connection], _T]) -> _T:
@@ -124,10 +116,11 @@ class Engine:
         connection = self.writer
         execute = connection.execute
         with self._writing:
+            self._check_open()
             if self._log_lost:
                 raise StoreUnavailable(self.name, LOG_LOST)
             try:
-                self._take_turn()
+                self._turn.take()
                 execute("BEGIN IMMEDIATE")
                 self.alone = connection.data_version() == self._last_version
                 result = work(connection)
@@ -140,7 +133,7 @@ class Engine:
                     raise
                 raise translated from error
             finally:
-                self._end_turn()
+                self._turn.end()
         if not self.alone:
             time.sleep(COURTESY_SECONDS)
         return result
@@ -172,21 +165,28 @@ class Engine:
     def reading(self) -> Iterator[apsw.Connection]:
         """A connection that sees one snapshot, which includes every acknowledged commit."""
         with self.translated(), self._reading:
-            if self._reader is None:
-                self._reader = self._connect()
-            self._reader.execute("BEGIN")
+            reader = self._open_reader()
+            reader.execute("BEGIN")
             try:
-                yield self._reader
+                yield reader
             finally:
-                if self._reader.in_transaction:
-                    self._reader.execute("ROLLBACK")
+                if reader.in_transaction:
+                    reader.execute("ROLLBACK")
 
     def data_version(self) -> int:
         """A number that changes when a connection other than the reader has committed."""
         with self.translated(), self._reading:
-            if self._reader is None:
-                self._reader = self._connect()
-            return data_version(self._reader)
+            return data_version(self._open_reader())
+
+    def _open_reader(self) -> apsw.Connection:
+        self._check_open()
+        if self._reader is None:
+            self._reader = self._connect()
+        return self._reader
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed
 
     def reopen(self) -> None:
         """In a forked child: connections and the turn of its own. SQLite's random numbers must differ as well."""
@@ -196,9 +196,8 @@ class Engine:
 
     def pause(self) -> None:
         """Before a fork: wait until no thread is inside SQLite, and let none in."""
-        self._paused = [lock for lock in (self._writing, self._reading) if lock.acquire(timeout=LONGEST_PAUSE_SECONDS)]
-        if self._checkpointer is not None and self._checkpointer.working.acquire(timeout=LONGEST_PAUSE_SECONDS):
-            self._paused.append(self._checkpointer.working)
+        locks = (self._writing, self._reading, self._checkpointer.working)
+        self._paused = [lock for lock in locks if lock.acquire(timeout=LONGEST_PAUSE_SECONDS)]
 
     def resume(self) -> None:
         """After a fork, in the parent."""
@@ -207,37 +206,38 @@ class Engine:
             lock.release()
 
     def leave_to_the_parent(self) -> None:
-        """After a fork, in the child: let go of what was inherited. `reopen` opens anew."""
-        checkpointer, self._checkpointer = self._checkpointer, None
-        connections = [self.writer, self._reader, checkpointer and checkpointer.connection]
-        if len(self._paused) == (2 if checkpointer is None else 3):
+        """After a fork, in the child: let go of what was inherited. It is closed until `reopen` opens it anew."""
+        connections = (self.writer, self._reader, self._checkpointer.connection)
+        if len(self._paused) == len(connections):
             for connection in connections:
                 if connection is not None:
                     connection.close()
         else:
             _kept_for_ever.extend(connections)
         # The parent's turn must not outlive the parent because a child has the file open.
-        self._close_lock()
-        if checkpointer is not None and checkpointer.turn is not None:
-            os.close(checkpointer.turn)
-        self._reader = None
+        for turn in (self._turn, self._checkpointer.turn):
+            if turn is not None:
+                turn.close()
+        self._closed = True
         self._writing, self._reading = threading.Lock(), threading.Lock()
+        _open_engines.discard(self)
 
     def close(self) -> None:
-        """Release the file. The last connection to close copies the log back."""
-        _open_engines.discard(self)
-        if self._log_lost:  # closing would copy a log back that is no longer that of the file
-            _kept_for_ever.extend((self.writer, self._reader, self._checkpointer))
-            self._close_lock()
-            return
-        if self._checkpointer is not None:
-            self._checkpointer.close()
-        with self._reading:
-            if self._reader is not None:
-                self._reader.close()
-                self._reader = None
-        self.writer.close()
-        self._close_lock()
+        """Release the file. The last connection to close copies the log back. Twice is no error."""
+        with self._writing, self._reading:
+            if self._closed:
+                return
+            self._closed = True
+            if self._log_lost:  # closing would copy a log back that is no longer that of the file
+                _kept_for_ever.extend((self.writer, self._reader, self._checkpointer))
+            else:
+                self._checkpointer.close()
+                if self._reader is not None:
+                    self._reader.close()
+                self.writer.close()
+            self._turn.close()
+            # Not before: a fork that holds these locks must find the engine here to let go of them.
+            _open_engines.discard(self)
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
@@ -271,95 +271,6 @@ class Engine:
         if self.writer.in_transaction:
             with contextlib.suppress(apsw.Error):
                 self.writer.execute("ROLLBACK")
-
-    def _open_lock(self) -> int | None:
-        if fcntl is None:
-            return None
-        try:
-            return os.open(f"{self.name}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except PermissionError as error:
-            raise StoreReadOnly(self.name) from error
-        except OSError as error:
-            raise (
-                StoreReadOnly(self.name) if error.errno == errno.EROFS else StoreUnavailable(self.name, str(error))
-            ) from error
-
-    def _close_lock(self) -> None:
-        if self._turn is not None:
-            os.close(self._turn)
-            self._turn = None
-
-    def _take_turn(self) -> None:
-        if self._turn is not None:
-            fcntl.flock(self._turn, fcntl.LOCK_EX)
-
-    def _end_turn(self) -> None:
-        if self._turn is not None:
-            fcntl.flock(self._turn, fcntl.LOCK_UN)
-
-    def _log_grew(self, connection: apsw.Connection, schema: str, pages: int) -> int:
-        if pages >= CHECKPOINT_PAGES:
-            # The commit is durable already: an error from here would deny it. The next commit tries again.
-            with contextlib.suppress(Exception):
-                if self._checkpointer is None:
-                    self._checkpointer = _Checkpointer(self)
-                self._checkpointer.bell.set()
-        return apsw.SQLITE_OK
-
-
-class _Checkpointer:
-    """Copies the log back into the file, in a thread.
-
-    Most of it while others write; then, in a turn of its own, the rest, so that the log starts anew and stays small.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.bell = threading.Event()
-        self.working = threading.Lock()
-        self.connection: apsw.Connection | None = None
-        self.turn: int | None = None
-        self._closed = False
-        self._thread = threading.Thread(target=self._loop, name="redrive-checkpoint", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._closed = True
-        self.bell.set()
-        self._thread.join()
-
-    def _connect(self) -> apsw.Connection:
-        connection = apsw.Connection(self._engine.name)
-        connection.pragma("synchronous", "NORMAL" if self._engine.relaxed else "FULL")
-        connection.pragma("user_version")  # one that has read nothing yet does not know of the log and copies nothing
-        return connection
-
-    def _loop(self) -> None:
-        while True:
-            self.bell.wait()
-            self.bell.clear()
-            if self._closed:
-                break
-            # A failure here loses nothing: the log grows, and the next commit rings again.
-            with self.working, contextlib.suppress(apsw.Error, OSError, RedriveError):
-                self._checkpoint()
-        if self.connection is not None:
-            self.connection.close()
-        if self.turn is not None:
-            os.close(self.turn)
-
-    def _checkpoint(self) -> None:
-        if self.turn is None:
-            self.turn = self._engine._open_lock()
-        connection = self.connection = self.connection or self._connect()
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        if self.turn is not None:
-            fcntl.flock(self.turn, fcntl.LOCK_EX)
-        try:
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        finally:
-            if self.turn is not None:
-                fcntl.flock(self.turn, fcntl.LOCK_UN)
 
 
 def data_version(connection: apsw.Connection) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from redrive.errors import ItemNotFound, WrongStatus
 from redrive.model.item import Event, HistoryEntry, Settled, Status
 from redrive.model.judge import Ending
-from redrive.model.lifecycle import Verb, allowed_from
+from redrive.model.transitions import Verb, allowed_from
 from redrive.store import LEDGER_TIMEOUT, Clean, Expire, Promote, Stale
 from redrive.stores.sqlite import verdicts
 from redrive.stores.sqlite.batch import TALLIED, Batch, QueueRow

@@ -1,4 +1,6 @@
-"""The suite that every store passes: each rule of a queue as one small test, through the public `Broker`.
+"""The suite that every store passes: each rule of a queue as one small test.
+
+Nearly all of them go through the public `Broker`; what it cannot say, they say to the store (`direct.py`).
 
 A store is bound to it by one class:
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from redrive.testing.conformance.arrivals import ArrivalConformance
 from redrive.testing.conformance.asynchronous import AsyncConformance
+from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
 from redrive.testing.conformance.by_hand import ByHandConformance
 from redrive.testing.conformance.captures import CaptureConformance
+from redrive.testing.conformance.closing import CloseConformance
 from redrive.testing.conformance.completes import CompleteConformance
 from redrive.testing.conformance.counts import StatsConformance
 from redrive.testing.conformance.dead_queues import DeadQueueRulesConformance
@@ -22,6 +25,7 @@ from redrive.testing.conformance.holds import HoldConformance
 from redrive.testing.conformance.idempotency import IdempotencyConformance
 from redrive.testing.conformance.late import ExtendConformance, LateConformance
 from redrive.testing.conformance.leases import EligibilityConformance, LeaseConformance, OrderConformance
+from redrive.testing.conformance.lineage import ImportConformance, LineageConformance
 from redrive.testing.conformance.losses import LossConformance
 from redrive.testing.conformance.moves import MoveConformance, RouteConformance
 from redrive.testing.conformance.names import NameConformance, NamespaceConformance
@@ -35,6 +39,7 @@ from redrive.testing.conformance.retentions import RetentionConformance
 from redrive.testing.conformance.retries import ArchiveConformance, FailByHandConformance, RetryConformance
 from redrive.testing.conformance.sharing import DurableConformance, SharingConformance
 from redrive.testing.conformance.transactions import TransactionConformance
+from redrive.testing.conformance.upkeep import UpkeepConformance
 from redrive.testing.conformance.waits import WaitConformance
 
 
@@ -84,5 +89,12 @@ class StoreConformance(
     DurableConformance,
     RefusalConformance,
     AsyncConformance,
+    BatchConformance,
+    VerdictConformance,
+    ArrivalConformance,
+    UpkeepConformance,
+    LineageConformance,
+    ImportConformance,
+    CloseConformance,
 ):
     """Everything a store has to do."""

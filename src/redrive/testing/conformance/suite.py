@@ -9,6 +9,7 @@ import pytest
 
 from redrive import Broker
 from redrive.connect import connect, connect_async
+from redrive.store import Store
 from redrive.testing.clock import FakeClock
 
 
@@ -72,6 +73,11 @@ class Suite:
     def broker(self, open_broker: OpenBroker) -> Broker:
         """The broker of tests that need one."""
         return open_broker()
+
+    @pytest.fixture
+    def store(self, broker: Broker) -> Store:
+        """The store of that broker, for tests that call it directly. The broker does nothing by itself meanwhile."""
+        return broker._core.store
 
     def require(self, capability: str) -> None:
         """Skip a test, visibly, on a store that does not declare what it needs."""

@@ -1,0 +1,87 @@
+"""The log (WAL) is copied back into the file by a thread, off the commit path."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+import apsw
+
+from redrive.errors import RedriveError
+from redrive.stores.sqlite.turn import Turn
+
+if TYPE_CHECKING:
+    from redrive.stores.sqlite.engine import Engine
+
+CHECKPOINT_PAGES = 1_000
+"""The log is copied back once it has this many pages."""
+
+
+class Checkpointer:
+    """Copies the log back into the file, in a thread that is started when there is something to do.
+
+    Most of it while others write; then, in a turn of its own, the rest, so that the log starts anew and stays small.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        # The thread keeps the engine alive: a fork must find this connection, even if nobody closed the engine.
+        self._engine = engine
+        self.working = threading.Lock()
+        self.connection: apsw.Connection | None = None
+        self.turn: Turn | None = None
+        self._bell = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def log_grew(self, connection: apsw.Connection, schema: str, pages: int) -> int:
+        """For SQLite to call after each commit."""
+        if pages >= CHECKPOINT_PAGES:
+            # The commit is durable already: an error from here would deny it. The next commit tries again.
+            with contextlib.suppress(Exception):
+                self._ring()
+        return apsw.SQLITE_OK
+
+    def close(self) -> None:
+        """Stop, and wait for the checkpoint that is under way."""
+        self._closed = True
+        self._bell.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _ring(self) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._loop, name="redrive-checkpoint", daemon=True)
+            thread.start()
+            self._thread = thread
+        self._bell.set()
+
+    def _loop(self) -> None:
+        while True:
+            self._bell.wait()
+            self._bell.clear()
+            if self._closed:
+                break
+            # A failure here loses nothing: the log grows, and the next commit rings again.
+            with self.working, contextlib.suppress(apsw.Error, OSError, RedriveError):
+                self._checkpoint()
+        if self.connection is not None:
+            self.connection.close()
+        if self.turn is not None:
+            self.turn.close()
+
+    def _checkpoint(self) -> None:
+        turn = self.turn = self.turn or Turn(self._engine.name)
+        connection = self.connection = self.connection or self._connect()
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        turn.take()
+        try:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        finally:
+            turn.end()
+
+    def _connect(self) -> apsw.Connection:
+        connection = apsw.Connection(self._engine.name)
+        connection.pragma("synchronous", "NORMAL" if self._engine.relaxed else "FULL")
+        connection.pragma("user_version")  # one that has read nothing yet does not know of the log and copies nothing
+        return connection

@@ -1,0 +1,171 @@
+"""What a batch is: calls of several kinds in one transaction, in a fixed order, each with a result of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redrive.clock import Instant
+from redrive.errors import InvalidInput, InvalidSetting, LeaseLost, QueueFull, QueueNotFound
+from redrive.model.failure import Failure
+from redrive.model.ids import Token
+from redrive.model.item import Counters, DeadReason, Settled, Status
+from redrive.model.judge import Again, Dead, Ending
+from redrive.model.queue import QueueSettings
+from redrive.store import (
+    Complete,
+    CreateQueue,
+    DeleteQueue,
+    Expire,
+    Extend,
+    GetQueue,
+    LeaseItems,
+    Return,
+    Settle,
+    Stale,
+    Unhold,
+    UpdateQueue,
+)
+from redrive.testing.conformance.direct import SECOND, Direct, DirectSuite, put
+
+
+class BatchConformance(DirectSuite):
+    """Order, instant, and refusals beside neighbours."""
+
+    def test_calls_of_one_batch_take_effect_by_kind(self, direct: Direct) -> None:
+        commit = direct.commit(
+            LeaseItems("jobs", 10),
+            Unhold("canary"),
+            put(b"held", held_by="canary"),
+            put(b"free"),
+            CreateQueue("jobs", QueueSettings()),
+        )
+        leased, unheld, held, free, queue = commit.results
+        assert (queue.name, unheld) == ("jobs", 1)
+        assert [lease.id for lease in leased.leases] == [held[0].id, free[0].id]
+        assert commit.now == direct.clock.now()
+
+    def test_settle_frees_its_item_for_a_lease_in_the_same_batch(self, direct: Direct) -> None:
+        direct.queue()
+        direct.put(b"a")
+        lease = direct.take()
+        leased, settled = direct.commit(LeaseItems("jobs", 1), Return(lease.token)).results
+        assert settled.counters == Counters(deliveries=1)
+        assert leased.leases[0].id == lease.id
+        assert leased.leases[0].token != lease.token
+
+    def test_leases_of_one_batch_share_what_is_there_in_order(self, direct: Direct) -> None:
+        direct.queue()
+        direct.put(b"a", b"b", b"c")
+        first, second, third = direct.commit(*[LeaseItems("jobs", 2, worker) for worker in ("x", "y", "z")]).results
+        assert [lease.payload for lease in first.leases] == [b"a", b"b"]
+        assert [lease.payload for lease in second.leases] == [b"c"]
+        assert [lease.worker for lease in second.leases] == ["y"]
+        assert list(third.leases) == []
+
+    def test_refused_call_does_not_disturb_its_neighbours(self, direct: Direct) -> None:
+        direct.queue(max_size=2)
+        results = direct.commit(
+            put(b"a"), put(b"b", b"c"), put(b"d"), put(b"x", queue="none"), Extend(Token("0" * 48))
+        ).results
+        assert [type(result) for result in results] == [tuple, QueueFull, tuple, QueueNotFound, LeaseLost]
+        assert direct.stats().pending == 2
+
+    def test_of_two_calls_with_one_token_exactly_one_is_accepted(self, direct: Direct) -> None:
+        direct.queue()
+        direct.put(b"a", b"b")
+        one, two = direct.lease(limit=2)
+        calls = (Complete(one.token), Return(one.token), Return(two.token), Complete(two.token))
+        completed, late, returned, too_late = direct.commit(*calls).results
+        assert (completed.status, returned.status) == (None, Status.PENDING)
+        assert isinstance(late, LeaseLost)
+        assert isinstance(too_late, LeaseLost)
+        assert (late.status, too_late.status) == (None, "pending")
+
+    def test_same_completion_twice_in_one_batch_is_accepted_once(self, direct: Direct) -> None:
+        direct.queue()
+        direct.put(b"a")
+        lease = direct.take()
+        first, second = direct.commit(Complete(lease.token), Complete(lease.token)).results
+        assert isinstance(first, Settled)
+        assert isinstance(second, LeaseLost)
+        assert direct.stats().completed_total == 1
+
+    def test_key_is_known_to_the_next_call_of_the_batch(self, direct: Direct) -> None:
+        direct.queue()
+        (first,), (second,) = direct.commit(*[put(b"a", idempotency_key="k")] * 2).results
+        assert (first.duplicate, second.duplicate, second.id) == (False, True, first.id)
+        assert direct.stats().put_total == 1
+
+    def test_extension_before_the_sweep_wins_over_it(self, direct: Direct) -> None:
+        direct.queue(lease_timeout=SECOND)
+        direct.put(b"a")
+        lease = direct.take()
+        direct.clock.advance("1s")
+        sweep = Settle(lease.token, Ending.LOST, Again(), direct.version())
+        deadline, refusal = direct.commit(Extend(lease.token), sweep).results
+        assert deadline == direct.clock.now() + SECOND
+        assert isinstance(refusal, LeaseLost)
+        assert direct.get(lease.id).status is Status.ACTIVE
+
+    def test_given_instant_is_the_instant_of_the_transaction(self, direct: Direct) -> None:
+        direct.queue()
+        later = Instant(direct.clock.now() + 5 * SECOND)
+        commit = direct.store.commit([put(b"a", delay=SECOND)], now=later)
+        assert commit.now == later
+        assert direct.get(commit.results[0][0].id).ready_at == later + SECOND
+
+
+class VerdictConformance(DirectSuite):
+    """Verdicts come with the call. The store checks that they are not stale and can be carried out."""
+
+    def test_stale_verdict_changes_nothing(self, direct: Direct) -> None:
+        direct.queue()
+        direct.put(b"a")
+        lease = direct.take()
+        version = direct.version()
+        direct.do(UpdateQueue("jobs", QueueSettings(max_losses=7), version, "ada"))
+        stale = direct.do(Settle(lease.token, Ending.BURIED, Dead(DeadReason.BURIED), version))
+        assert stale == Stale(direct.read(GetQueue("jobs")))
+        assert direct.do(UpdateQueue("jobs", QueueSettings(), version, "ada")) == stale
+        assert direct.get(lease.id).status is Status.ACTIVE
+
+    def test_stale_expiry_changes_nothing(self, direct: Direct) -> None:
+        direct.queue()
+        (id,) = direct.put(b"a", expire_timeout=SECOND)
+        version = direct.version()
+        direct.do(UpdateQueue("jobs", QueueSettings(max_losses=7), version, "ada"))
+        direct.clock.advance("1s")
+        assert isinstance(direct.do(Expire(id, Dead(DeadReason.EXPIRED), version)), Stale)
+        assert direct.get(id).status is Status.PENDING
+
+    def test_verdict_by_settings_of_a_deleted_queue_is_stale(self, direct: Direct) -> None:
+        direct.queue()
+        version = direct.version()
+        assert direct.do(DeleteQueue("jobs", None, "ada")) == 0
+        direct.queue(max_losses=9)
+        born: dict[str, Any] = {"failure": Failure("ValueError", "boom"), "verdict": Dead(DeadReason.POLICY)}
+        assert direct.do(put(b"a", version=version, **born)) == Stale(direct.read(GetQueue("jobs")))
+        assert direct.stats().put_total == 0
+
+    @pytest.mark.parametrize("ending", [Ending.BURIED, Ending.RELEASED, Ending.LOST])
+    def test_verdict_that_cannot_follow_the_ending_is_refused(self, direct: Direct, ending: Ending) -> None:
+        direct.queue()
+        direct.put(b"a")
+        lease = direct.take()
+        direct.clock.advance("1h")
+        refusal = direct.do(Settle(lease.token, ending, Again(0, Status.FAILED), direct.version()))
+        assert isinstance(refusal, InvalidInput)
+        assert direct.get(lease.id).status is Status.ACTIVE
+
+    @pytest.mark.parametrize(("to", "error"), [("jobs", InvalidSetting), ("none", QueueNotFound)])
+    def test_death_to_a_queue_that_cannot_take_it_is_refused(
+        self, direct: Direct, to: str, error: type[Exception]
+    ) -> None:
+        direct.queue()
+        direct.put(b"a")
+        lease = direct.take()
+        refusal = direct.do(Settle(lease.token, Ending.BURIED, Dead(DeadReason.BURIED, to), direct.version()))
+        assert isinstance(refusal, error)
+        assert direct.get(lease.id).status is Status.ACTIVE
