@@ -28,8 +28,9 @@ class NotReady(Exception):
 class Case:
     """One thing that is measured once per round.
 
-    `prepare` fills the directory once, before the first round; all rounds then share that directory. Without it each
-    round gets an empty one. A case that is not isolated starts a process of its own.
+    `prepare` fills the directory once, before the first round; all rounds then share that directory, and with
+    `shares` all cases of that name do: they must leave it as it is. Without it each round gets an empty one. A case
+    that is not isolated starts a process of its own.
     """
 
     key: str
@@ -38,13 +39,19 @@ class Case:
     run: Callable[[Path], Measurement]
     prepare: Callable[[Path], None] | None = None
     isolated: bool = True
+    shares: str = ""
+
+    @property
+    def folder(self) -> str:
+        """The name of the directory that was prepared for it."""
+        return self.shares or self.key
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A promise about the ratio of one case's figure to the best of others', in the same run.
 
-    Without a limit it promises nothing, and the ratio is only shown.
+    Without a limit it promises nothing, and the ratio is only shown. Without others it is about the figure itself.
     """
 
     text: str
@@ -121,13 +128,13 @@ def run(suite: Suite, rounds: int, work: Path, say: Callable[[str], None]) -> Re
     results: Results = {case.key: Series() for case in suite.cases}
     with _directory(work) as prepared:
         for case in suite.cases:
-            if case.prepare is not None:
-                _attempt(case, results[case.key], partial(_prepare, suite, case, prepared / case.key), say)
+            if case.prepare is not None and not (prepared / case.folder).exists():
+                _attempt(case, results[case.key], partial(_prepare, suite, case, prepared / case.folder), say)
         for number in range(rounds):
             for case in suite.cases if number % 2 == 0 else reversed(suite.cases):
                 series = results[case.key]
                 if not series.missing:
-                    _attempt(case, series, partial(_measure, suite, case, work, prepared / case.key), say)
+                    _attempt(case, series, partial(_measure, suite, case, work, prepared / case.folder), say)
             say(f"round {number + 1} of {rounds} done")
     return results
 
@@ -135,6 +142,8 @@ def run(suite: Suite, rounds: int, work: Path, say: Callable[[str], None]) -> Re
 def judge(bar: Bar, results: Results) -> Verdict:
     """The median of the ratios of the same round, against whichever of the others has the best median."""
     samples = _samples(bar.case, bar.figure, results)
+    if samples and not bar.against:
+        return Verdict(bar, "", Spread.of(samples))
     others = {key: _samples(key, bar.figure, results) for key in bar.against}
     if not samples or not all(others.values()):
         return Verdict(bar)

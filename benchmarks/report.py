@@ -11,6 +11,10 @@ UNITS = {
     "vm_steps": "VM steps",
     "statements": "statements",
     "rows": "rows written",
+    "mib": "MiB",
+    "p50_ms": "ms, median",
+    "p99_ms": "ms, p99",
+    "longest_ms": "ms, longest",
 }
 
 
@@ -53,15 +57,17 @@ def _bars(verdicts: list[Verdict]) -> list[str]:
 
 def _bar(verdict: Verdict) -> str:
     bar, ratio = verdict.bar, verdict.ratio
-    measured = f"{ratio.median:.2f} × | {ratio.low:.2f}–{ratio.high:.2f}" if ratio else "– | –"
+    times = " ×" if bar.against else ""
+    measured = f"{ratio.median:.2f}{times} | {ratio.low:.2f}–{ratio.high:.2f}" if ratio else "– | –"
     word = f"**{verdict.word}**" if verdict.word == "miss" else verdict.word
     return f"| {bar.text} | {_limit(bar)} | {measured} | {verdict.against or ', '.join(bar.against[:1])} | {word} |"
 
 
 def _limit(bar: Bar) -> str:
+    times = " ×" if bar.against else ""
     if bar.at_least is not None:
-        return f"≥ {bar.at_least:g} ×"
-    return "–" if bar.at_most is None else f"≤ {bar.at_most:g} ×"
+        return f"≥ {bar.at_least:g}{times}"
+    return "–" if bar.at_most is None else f"≤ {bar.at_most:g}{times}"
 
 
 def _figures(cases: list[Case], results: Results) -> list[str]:

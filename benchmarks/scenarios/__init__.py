@@ -1,16 +1,33 @@
 """One file per scenario; each has CASES, what is measured, and BARS, what is promised about it."""
 
 from itertools import chain
+from types import ModuleType
 
 from benchmarks.harness import Suite
-from benchmarks.scenarios import bare, blocking, concurrent, failure_cost, happy_path, lease_cost, peers, raw
+from benchmarks.scenarios import (
+    bare,
+    blocking,
+    concurrent,
+    death_cost,
+    failure_cost,
+    happy_path,
+    lease_cost,
+    looking,
+    peers,
+    raw,
+    redriving,
+)
 
-_SQLITE = (peers, bare, raw, blocking, concurrent, lease_cost, failure_cost, happy_path)
+
+def _suite(name: str, *scenarios: ModuleType) -> Suite:
+    cases, bars = ([getattr(scenario, kind) for scenario in scenarios] for kind in ("CASES", "BARS"))
+    return Suite(name, list(chain.from_iterable(cases)), list(chain.from_iterable(bars)))
+
 
 SUITES = {
-    "sqlite": Suite(
-        "sqlite",
-        cases=list(chain.from_iterable(scenario.CASES for scenario in _SQLITE)),
-        bars=list(chain.from_iterable(scenario.BARS for scenario in _SQLITE)),
-    ),
+    suite.name: suite
+    for suite in (
+        _suite("sqlite", peers, bare, raw, blocking, concurrent, lease_cost, failure_cost, happy_path),
+        _suite("looking", looking, redriving, death_cost),
+    )
 }

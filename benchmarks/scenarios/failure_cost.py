@@ -57,9 +57,9 @@ async def _settle_concurrently(end: str, callers: int, leases: list[Any], direct
         return await run_callers(step, callers, seconds=60)
 
 
-def measure(end: str, callers: int, directory: Path) -> Measurement:
+def measure(end: str, callers: int, directory: Path, **others: Any) -> Measurement:
     with open_broker(directory) as broker:
-        create_queue(broker, **settings(end))
+        create_queue(broker, **settings(end), **others)
         fill(broker, ITEMS[callers])
         leases = lease_many(broker, ITEMS[callers])
         if callers == 1:

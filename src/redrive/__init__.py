@@ -5,25 +5,23 @@ from redrive.broker.broker import Broker
 from redrive.broker.handle import AsyncQueueHandle, QueueHandle
 from redrive.broker.items import new_item
 from redrive.broker.lifecycle import Upkeep
+from redrive.broker.transfer import Imported
 from redrive.connect import connect, connect_async
 from redrive.errors import RedriveError
+from redrive.model.cause import Cause
 from redrive.model.failure import Failure
-from redrive.model.item import (
-    Counters,
-    DeadReason,
-    Death,
-    Event,
-    HistoryEntry,
-    Item,
-    Lease,
-    Receipt,
-    Result,
-    Settled,
-    Status,
-)
+from redrive.model.feed import FeedEntry, FeedKind
+from redrive.model.filter import Filter
+from redrive.model.group import Group
+from redrive.model.item import Counters, Death, Event, HistoryEntry, Item, Lease, Receipt, Result, Settled, Status
 from redrive.model.judge import Again, Dead, Verdict
+from redrive.model.operation import Operation, OperationStatus
+from redrive.model.plan import Plan
 from redrive.model.queue import Queue, QueueSettings, QueueStats
-from redrive.store import AuditEntry, Durability, NewItem
+from redrive.model.reason import DeadReason
+from redrive.model.redact import redact_secrets
+from redrive.model.transitions import Verb
+from redrive.store import AuditEntry, Durability, FeedPage, NewItem, Page
 
 __all__ = [
     "Again",
@@ -31,6 +29,7 @@ __all__ = [
     "AsyncQueueHandle",
     "AuditEntry",
     "Broker",
+    "Cause",
     "Counters",
     "Dead",
     "DeadReason",
@@ -38,10 +37,20 @@ __all__ = [
     "Durability",
     "Event",
     "Failure",
+    "FeedEntry",
+    "FeedKind",
+    "FeedPage",
+    "Filter",
+    "Group",
     "HistoryEntry",
+    "Imported",
     "Item",
     "Lease",
     "NewItem",
+    "Operation",
+    "OperationStatus",
+    "Page",
+    "Plan",
     "Queue",
     "QueueHandle",
     "QueueSettings",
@@ -52,8 +61,10 @@ __all__ = [
     "Settled",
     "Status",
     "Upkeep",
+    "Verb",
     "Verdict",
     "connect",
     "connect_async",
     "new_item",
+    "redact_secrets",
 ]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
+from redrive.broker.redaction import Redaction
 from redrive.clock import Clock, SystemClock
 from redrive.errors import InvalidInput, StoreUnavailable
 from redrive.model.limits import check_name
+from redrive.model.redact import Redact
 from redrive.model.retry import DelayFunction
 from redrive.store import Store
 
@@ -27,6 +30,7 @@ def connect(
     durability: str = "full",
     create: bool = True,
     lifecycle: bool = True,
+    redact: Redact | Literal[False] | None = None,
     clock: Clock | None = None,
 ) -> Broker:
     """Open a broker on the store that the URL names.
@@ -38,10 +42,11 @@ def connect(
     backoffs: delay functions that queues may name in `retry`: failures so far → seconds.
     durability: `full`, or `relaxed` to let a power cut lose the last calls in exchange for speed.
     create: whether a file that does not exist is created. Without, a mistaken path is an error, not an empty store.
-    lifecycle: whether leases that ran out, expiry and retention are seen to by a thread of this broker.
+    lifecycle: whether leases that ran out, expiry, retention and operations are seen to by a thread of this broker.
+    redact: what is hidden from whoever looks: what seems a secret by default; (kind, value) → value; False for nothing.
     clock: another source of time, for tests.
     """
-    return Broker(_core(url, namespace, actor, backoffs, durability, create, lifecycle, clock))
+    return Broker(_core(url, namespace, actor, backoffs, durability, create, lifecycle, redact, clock))
 
 
 def connect_async(
@@ -53,10 +58,11 @@ def connect_async(
     durability: str = "full",
     create: bool = True,
     lifecycle: bool = True,
+    redact: Redact | Literal[False] | None = None,
     clock: Clock | None = None,
 ) -> AsyncBroker:
     """The same for programs on an event loop: every method is awaited. Opening it does not need a running loop."""
-    return AsyncBroker(_core(url, namespace, actor, backoffs, durability, create, lifecycle, clock))
+    return AsyncBroker(_core(url, namespace, actor, backoffs, durability, create, lifecycle, redact, clock))
 
 
 def _core(
@@ -67,13 +73,15 @@ def _core(
     durability: str,
     create: bool,
     lifecycle: bool,
+    redact: Redact | Literal[False] | None,
     clock: Clock | None,
 ) -> Core:
     if durability not in ("full", "relaxed"):
         raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r:.40}")
+    redaction = Redaction(redact)
     named = _checked_backoffs(backoffs or {})
     store = _open(url, check_name("namespace", namespace), durability == "relaxed", create, clock or SystemClock())
-    return Core(store, actor=actor, backoffs=named, lifecycle=lifecycle)
+    return Core(store, actor=actor, backoffs=named, lifecycle=lifecycle, redaction=redaction)
 
 
 def _checked_backoffs(backoffs: Mapping[str, DelayFunction]) -> Mapping[str, DelayFunction]:

@@ -9,7 +9,8 @@
     │   └── PayloadTooLarge      payload or headers over their limit
     ├── NotFound
     │   ├── QueueNotFound
-    │   └── ItemNotFound
+    │   ├── ItemNotFound
+    │   └── OperationNotFound
     ├── Refused                  the call is well formed, but not now or not on this
     │   ├── QueueExists
     │   ├── QueueInUse           others name it as their dead queue
@@ -18,7 +19,8 @@
     │   ├── WrongStatus          the item is not in a status the verb applies to
     │   ├── IdempotencyConflict  the key was used with another payload
     │   ├── QueueFull            max_size reached
-    │   └── LeaseLost            the token is no longer the newest, or never was
+    │   ├── LeaseLost            the token is no longer the newest, or never was
+    │   └── OperationEnded       it has ended
     ├── StoreError               the store cannot serve the call
     │   ├── StoreUnavailable     it cannot be opened or reached
     │   ├── StoreReadOnly
@@ -127,7 +129,10 @@ class QueueNotFound(NotFound):
     def __init__(self, queue: str, namespace: str = "default") -> None:
         self.queue, self.namespace = queue, namespace
         where = "" if namespace == "default" else f" in namespace {_show(namespace)}"
-        super().__init__(f"queue {_show(queue)} does not exist{where}; create it first, or correct the name")
+        super().__init__(
+            f"queue {_show(queue)} does not exist{where}; create it first, or correct the name; list_queues() "
+            f"gives all there are"
+        )
 
 
 class ItemNotFound(NotFound):
@@ -140,6 +145,16 @@ class ItemNotFound(NotFound):
         super().__init__(
             f"item {_show(id)} does not exist: it was completed, removed, or never put in this namespace of this store"
         )
+
+
+class OperationNotFound(NotFound):
+    """No operation of that id in this namespace."""
+
+    code = "operation_not_found"
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        super().__init__(f"operation {_show(id)} does not exist; operations() lists those that are kept")
 
 
 # The call is well formed, but not now or not on this.
@@ -181,8 +196,9 @@ class ConfirmMismatch(Refused):
     def __init__(self, what: str, confirmed: int | None, actual: int) -> None:
         self.what, self.confirmed, self.actual = what, confirmed, actual
         meant = "nothing was confirmed" if confirmed is None else f"confirm={confirmed} was given"
+        items = "1 item" if actual == 1 else f"{actual:,} items"
         super().__init__(
-            f"{what} would remove {actual:,} items for good and {meant}; pass confirm={actual} if that is what you mean"
+            f"{what} would remove {items} for good and {meant}; pass confirm={actual} if that is what you mean"
         )
 
 
@@ -207,6 +223,7 @@ class WrongStatus(Refused):
         self.verb, self.id, self.status, self.allowed = verb, id, status, allowed
         super().__init__(
             f"cannot {verb} item {id}: it is {status}, and {verb} is for items that are {_either(allowed)}"
+            f"{'; restore it first' if status == 'archived' and verb != 'undo' else ''}"
         )
 
 
@@ -246,6 +263,16 @@ class LeaseLost(Refused):
         self.id, self.status = id, status
         now = f"it is {status} now, and the work may be done again" if status else "it was completed or removed"
         super().__init__(f"the lease on item {id} is lost: {now}; drop this outcome")
+
+
+class OperationEnded(Refused):
+    """The operation has ended, and cannot be paused, resumed or cancelled any more."""
+
+    code = "operation_ended"
+
+    def __init__(self, id: str, status: str) -> None:
+        self.id, self.status = id, status
+        super().__init__(f"operation {id} is {status} and cannot be changed any more; start another one")
 
 
 # The store cannot serve the call.

@@ -16,8 +16,8 @@ Rules for every store:
 - **One bad call fails alone.** A refusal is a result: an instance of `RedriveError`, returned and not raised. It
   changed nothing and does not disturb its neighbours. `commit` raises only when the store itself cannot serve the
   batch (`StoreError`, or `Closed` after `close`: nothing was changed; `OutcomeUnknown`: all or nothing was).
-- **Order.** Calls of one batch are concurrent. They take effect by kind in this order: queues, puts, held items,
-  settles, changes by hand, upkeep, leases; within a kind in the order of the batch.
+- **Order.** Calls of one batch are concurrent. They take effect by kind in this order: queues, puts, imports, held
+  items, settles, changes by hand, operations, upkeep, leases; within a kind in the order of the batch.
 - **Fence.** A call that names a token is accepted while the item is active under that token, whatever the clock
   says. Otherwise it gets `LeaseLost` with the item's present status and changes nothing. So of two calls with one
   token exactly one is accepted.
@@ -37,11 +37,15 @@ import msgspec
 from redrive.clock import Clock, Instant
 from redrive.model.duration import DAY
 from redrive.model.failure import Failure
+from redrive.model.feed import FeedEntry, FeedKind
+from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId, Token
-from redrive.model.item import NO_OVERRIDES, Counters, Lease, Overrides, Receipt, Result
+from redrive.model.item import NO_OVERRIDES, Counters, Item, Lease, Overrides, Receipt, Result
 from redrive.model.judge import Ending, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY
+from redrive.model.operation import OperationStatus
 from redrive.model.queue import Queue, QueueSettings
+from redrive.model.shown import lines, moment, several
 from redrive.model.transitions import Verb
 
 STEP_LIMIT = 1000
@@ -50,6 +54,14 @@ OF_THIS_CALL = "(of this call)"
 """Stands for the id of an item that conflicts with another one of the same call: neither was put."""
 LEDGER_TIMEOUT = 7 * DAY
 """How long the source_id of an imported item is known at least; longer for as long as the item is in that queue."""
+FEED_TIMEOUT = 7 * DAY
+"""How long entries of the feed are kept."""
+OPERATION_TIMEOUT = 30 * DAY
+"""How long an operation that has ended can be looked at, and undone."""
+RETENTION_ACTOR = "retention"
+"""Who archives and removes by the settings of a queue, in the audit and the feed."""
+DROP_ACTOR = "on_dead"
+"""Who drops the dead of a queue that asked for it, in the audit."""
 
 
 # Queues
@@ -204,6 +216,7 @@ class Settle(msgspec.Struct, frozen=True):
     new id, source_id = the id it had, counters 0 except deliveries and redrives, no expiry, and all its history; or
     stays, with status dead; or is removed with an audit row. Moves ignore max_size and pause of the target.
     A sweep (LOST) is accepted only while deadline ≤ now, so that an extension always wins over it.
+    `InvalidInput` where the verdict cannot follow the ending (`judge.check_verdict`); `QueueNotFound` without `to`.
     """
 
     token: Token
@@ -241,17 +254,28 @@ class Target(msgspec.Struct, frozen=True):
     version: int = 0
     failure: Failure | None = None
     """What FAIL writes down."""
+    payload: Result | None = None
+    """What REDRIVE puts in place of the payload: bytes and content type."""
+    headers: Mapping[str, str] | None = None
+    """What REDRIVE puts in place of the headers."""
 
 
 class Change(msgspec.Struct, frozen=True):
     """→ tuple[Settled | Stale | RedriveError, …], one for each target, in order. Each stands for itself.
 
-    Statuses a verb applies to: `redrive.model.transitions`. Otherwise `WrongStatus`; `ItemNotFound`; an active item
-    gives `ItemActive`, unless `force`, which revokes its lease. An old id is followed to the item's present one.
+    What a verb applies to: `redrive.model.by_hand`. Otherwise `WrongStatus`; `ItemNotFound`; an active item gives
+    `ItemActive`, unless `force`, which revokes its lease. An old id is followed to the item's present one.
     RETRY: pending in place, at the tail. REDRIVE: a dead item in place; a dead letter in a dead queue moves to the
     queue of its last death, under a new id; with `to`, to that queue; `QueueNotFound` where that is gone, and the
     item stays. Both set attempts, failures and losses to 0, add 1 to redrives, set the expire deadline anew, and
     write a history row with the actor.
+    Where an item becomes one more in its queue, a queue that is full gives `QueueFull`; `IdempotencyConflict` where
+    another item that is pending, failed or active in the target queue has its idempotency key, whose time is not over.
+    With a payload or headers, REDRIVE archives the item (ARCHIVED in the feed) and makes a new one of it, without the
+    earlier ids, with source_id = its id and a copy of its history and deaths; `PayloadTooLarge`.
+    UNDO: to the queue it was brought back from (a new id if that is another, and no limit of size): dead as at its
+    last death, or pending in a dead queue; redrives goes down by one. MOVE: `redrive.model.by_hand.move_queue`; room
+    and key are checked unless it is dead. Both write a history row. PURGE removes an archived item.
     ARCHIVE remembers the status, RESTORE returns to it (`QueueFull` where the queue is full).
     One audit row for the call, naming the actor, the ids that were changed, and their number.
     """
@@ -278,6 +302,82 @@ class Unhold(msgspec.Struct, frozen=True):
     ids: tuple[ItemId, ...] | None = None
 
 
+# Operations: changes of many items
+
+
+class StartOperation(msgspec.Struct, frozen=True, kw_only=True):
+    """→ Operation, running, at its beginning: the store draws its id and its mark. Writes an audit row with the filter.
+
+    `InvalidInput` unless the verb is one of IN_BULK. `QueueNotFound` where `to` or the filter's queue is gone.
+    """
+
+    verb: Verb
+    where: Filter
+    actor: str
+    to: str | None = None
+    note: str | None = None
+    rate: float | None = None
+    expected: int | None = None
+    canary: int = 0
+    canary_share: float = 1.0
+    paused: bool = False
+
+
+class StepOperation(msgspec.Struct, frozen=True):
+    """→ Operation as it is after the step. At most `limit` items, and at most MAX_EXAMINED looked at, oldest first.
+
+    Does nothing, and gives the operation as it is, unless it is running and `steps` is how many steps it has made: so
+    two processes that drive one operation do each step once. The items, what was counted, and the position are one
+    transaction. Each item is changed as by Change with the operation's actor, note and `to`, without force and
+    without an audit row of its own; the history and the feed name the operation. An active item is left out with the
+    code of `ItemActive`. UNDO with a filter that names an operation takes back what that one brought back, and leaves
+    out what was brought back again since. BURY takes the verdict of the item's queue from `verdicts`; where that queue
+    is not in it, or its version is not the newest, the step is refused with `Stale` and nothing was changed.
+    The step that finds nothing more ends the operation: status finished, and an audit row with the count.
+    With a canary, a step stops when that many were changed; the status is then watching.
+    `next_at` becomes now + changed / rate.
+    `OperationNotFound`.
+    """
+
+    id: str
+    steps: int
+    limit: int = STEP_LIMIT
+    verdicts: Mapping[str, tuple[Verdict, int]] = {}
+
+
+class SetOperation(msgspec.Struct, frozen=True):
+    """→ Operation. Pause, resume, cancel, stop with a problem, go on after the canaries, or set another rate.
+
+    `OperationEnded` where it has ended. Writes an audit row.
+    With `steps`, which whoever judges by what he read gives along, it does nothing where he was overtaken: unless that
+    is how many steps it has made, it is running or watching, and not yet what `status` says.
+    """
+
+    id: str
+    actor: str
+    status: OperationStatus | None = None
+    problem: str | None = None
+    rate: float | None = None
+    steps: int | None = None
+
+
+class Import(msgspec.Struct, frozen=True):
+    """→ tuple[Receipt, …], one for each item, in order. All of them, or none. At most MAX_BATCH items.
+
+    Each becomes an item of `queue` under a new id with source_id = the id it has, its earlier ids dropped, and
+    everything else as it is: status (active and completed items become pending), payload, headers, priority, counters,
+    history, deaths, origin (itself where it has none). What is dead, archived, or was a dead letter with a death
+    record in a dead queue is a dead letter here if the status says so or the queue is one. No idempotency key is taken
+    over, and no lease. An item whose (queue, source_id) is known is ignored, and so is one that lives in this
+    namespace itself and would come to the queue that it is in, or was in: its receipt is a duplicate.
+    `QueueFull`, `QueueNotFound`.
+    """
+
+    queue: str
+    items: tuple[Item, ...]
+    actor: str
+
+
 # Upkeep: what runs by itself
 
 
@@ -299,8 +399,11 @@ class Expire(msgspec.Struct, frozen=True):
 
 
 class Clean(msgspec.Struct, frozen=True):
-    """→ int, how many rows went. Removes, by each queue's settings, completed items past keep_completed and dead items
-    past keep_dead (counted from the death, with an audit row), idempotency keys past their time, and rolls up counts.
+    """→ int, how many rows were changed or went. By each queue's settings: archives dead letters past archive_after,
+    removes completed items past keep_completed, dead letters past keep_dead and archived items past keep_archived (all
+    counted from the death, each with an audit row, all but the completed in the feed). Also removes idempotency keys
+    past their time, entries of the feed past FEED_TIMEOUT, operations that ended OPERATION_TIMEOUT ago, and words of
+    items that are dead letters no longer; and rolls up counts.
     """
 
     limit: int = STEP_LIMIT
@@ -329,6 +432,108 @@ class GetItem(msgspec.Struct, frozen=True):
     """→ Item with history and deaths. An older id is followed to the item's present one. Raises ItemNotFound."""
 
     id: ItemId
+
+
+class FindItems(msgspec.Struct, frozen=True):
+    """→ Page. Items that match, in order, from `cursor` on. Looks at no more than MAX_EXAMINED.
+
+    Dead letters and archived items come in the order of their deaths, others in the order in which they were put or
+    moved. An item that matches from the first page to the last, and keeps its place in that order, appears exactly
+    once; one that dies again in a dead queue, or among the others moves, is at the end from then on. Raises
+    QueueNotFound where the filter names a queue that does not exist, InvalidInput for a cursor that is not one of this
+    query.
+    """
+
+    where: Filter
+    order: Order = Order.NEWEST
+    limit: int = 50
+    cursor: str | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some of what was looked for."""
+
+    items: tuple[Item, ...]
+    cursor: str | None
+    """Where to go on. None where there is nothing more. A short page with a cursor is not the last one."""
+
+    def __str__(self) -> str:
+        more = "" if self.cursor is None else "; there are more: pass on page.cursor"
+        return lines(f"{several(len(self.items), 'item')}{more}", *map(_in_short, self.items))
+
+
+class CountItems(msgspec.Struct, frozen=True):
+    """→ Counted. How many items match, from `cursor` on. Looks at no more than MAX_EXAMINED, unless it need not look at
+    each item because only `queue`, `fingerprint` or nothing is asked of dead letters."""
+
+    where: Filter
+    cursor: str | None = None
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """A count, or a part of one: the sum over all cursors is the count."""
+
+    count: int
+    cursor: str | None
+
+
+class ListGroups(msgspec.Struct, frozen=True):
+    """→ tuple[Group, …]: the dead letters of a queue, or of all, by fingerprint; the largest first, then the newest,
+    then by fingerprint. Raises QueueNotFound."""
+
+    queue: str | None = None
+    limit: int = 100
+
+
+class ReadFeed(msgspec.Struct, frozen=True):
+    """→ FeedPage. Entries after a number, oldest first. Looks at no more than MAX_EXAMINED.
+
+    `id` asks for one item, under whatever id it had; `before` and no `after` gives the newest entries before a number,
+    still oldest first.
+    """
+
+    after: int | None = None
+    limit: int = 100
+    queue: str | None = None
+    id: ItemId | None = None
+    kinds: tuple[FeedKind, ...] | None = None
+    operation: str | None = None
+    before: int | None = None
+
+
+class FeedPage(msgspec.Struct, frozen=True):
+    """Some of the feed."""
+
+    entries: tuple[FeedEntry, ...]
+    last: int
+    """The number to go on after: of the last entry that was looked at, whether it matched or not."""
+    more: bool
+    """Whether there are entries beyond."""
+
+    def __str__(self) -> str:
+        count = "1 entry" if len(self.entries) == 1 else f"{len(self.entries):,} entries"
+        return lines(f"{count}{'; there are more' if self.more else ''}", *map(str, self.entries))
+
+
+class GetKeyHolders(msgspec.Struct, frozen=True):
+    """→ Mapping[str, ItemId]: for each idempotency key that an item of the queue holds which is pending, failed or
+    active, and whose time is not over, that item. Raises QueueNotFound."""
+
+    queue: str
+    keys: tuple[str, ...]
+
+
+class GetOperation(msgspec.Struct, frozen=True):
+    """→ Operation. Raises OperationNotFound."""
+
+    id: str
+
+
+class ListOperations(msgspec.Struct, frozen=True):
+    """→ tuple[Operation, …], newest first; those that have not ended only, with `unfinished`."""
+
+    unfinished: bool = False
+    limit: int = 100
 
 
 class GetOverdue(msgspec.Struct, frozen=True):
@@ -375,22 +580,60 @@ class AuditEntry(msgspec.Struct, frozen=True):
     count: int
     note: str | None = None
 
+    def __str__(self) -> str:
+        where = "" if self.queue is None else f" in {self.queue}"
+        told = "" if self.note is None else f": {self.note}"
+        return f"{moment(self.at)} {self.actor}: {self.verb}, {several(self.count, 'item')}{where}{told}"
+
 
 class NextDue(msgspec.Struct, frozen=True):
-    """→ Instant | None: when upkeep next has something to do (an item falls due or expires, a lease runs out)."""
+    """→ Instant | None: when upkeep next has something to do (an item falls due or expires, a lease runs out, an
+    operation is running and its next step may run)."""
 
 
 QueueCall = CreateQueue | UpdateQueue | SetPaused | DeleteQueue
 SettleCall = Complete | Settle | Return | Extend
-Call = QueueCall | Put | Hold | Unhold | SettleCall | Change | Promote | Expire | Clean | LeaseItems
-Query = GetQueue | ListQueues | GetStats | GetItem | GetOverdue | GetActive | ListAudit | NextDue
+OperationCall = StartOperation | StepOperation | SetOperation
+Call = (
+    QueueCall
+    | Put
+    | Import
+    | Hold
+    | Unhold
+    | SettleCall
+    | Change
+    | OperationCall
+    | Promote
+    | Expire
+    | Clean
+    | LeaseItems
+)
+Query = (
+    GetQueue
+    | ListQueues
+    | GetStats
+    | GetItem
+    | FindItems
+    | CountItems
+    | ListGroups
+    | ReadFeed
+    | GetKeyHolders
+    | GetOperation
+    | ListOperations
+    | GetOverdue
+    | GetActive
+    | ListAudit
+    | NextDue
+)
 
 KINDS: tuple[tuple[type[Any], ...], ...] = (
     (CreateQueue, UpdateQueue, SetPaused, DeleteQueue),
     (Put,),
+    (Import,),
     (Hold, Unhold),
     (Complete, Settle, Return, Extend),
     (Change,),
+    (StartOperation, StepOperation, SetOperation),
     (Promote, Expire, Clean),
     (LeaseItems,),
 )
@@ -460,6 +703,21 @@ class Store(Protocol):
         ...
 
 
+def is_asked_for(query: ReadFeed, ids: Collection[ItemId] | None, entry: FeedEntry) -> bool:
+    """Whether a reading of the feed is for this entry. `ids` are all those of the item that it asks for."""
+    return (
+        (query.queue is None or entry.queue == query.queue)
+        and (query.kinds is None or entry.kind in query.kinds)
+        and (query.operation is None or entry.operation == query.operation)
+        and (ids is None or entry.id in ids or entry.source_id in ids)
+    )
+
+
 def stale(put: Put, queue: Queue) -> bool:
     """Whether a put carries a verdict that was judged by settings which are no longer the newest."""
     return any(item.verdict is not None and item.version != queue.version for item in put.items)
+
+
+def _in_short(item: Item) -> str:
+    told = "" if item.death is None else f" {item.death.cause.title}"
+    return f"{item.id} {item.queue} {item.status}{told}"

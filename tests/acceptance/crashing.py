@@ -113,6 +113,10 @@ def _check(operation: Operation, prepared: Prepared, path: Path, acknowledged: i
             broker.create_queue("probe")
             broker.put("probe", point)
             broker.complete(broker.lease("probe")[0])
+            for operation in broker.operations(unfinished=True):
+                ended = broker.drive(operation.id)
+                if not ended.ended or ended.met != ended.expected:
+                    raise Broken(f"{ended} was driven to its end and did not meet what was expected")
         state(path)
     except Broken as broken:
         raise Broken(f"{operation.name}, point {point}: {broken}") from broken

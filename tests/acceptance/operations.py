@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from redrive import Broker, connect, new_item
+from redrive import Broker, Settled, connect, new_item
+from redrive.store import StepOperation
 from redrive.testing.clock import FakeClock
 
 Prepare = Callable[[Broker], Any]
@@ -18,6 +19,9 @@ Step = Callable[[Broker, Any], object]
 
 ITEMS = 3
 """Items that lie around in other places while an operation runs: none of them may be touched."""
+
+MANY, FEW = 20, 5
+"""Items of a bulk change, and how many of them lie in a dead queue."""
 
 
 class Operation(NamedTuple):
@@ -92,6 +96,45 @@ def _doomed_queue(broker: Broker) -> None:
     broker.fail(broker.lease("doomed")[0], "boom")
 
 
+def _many_dead(broker: Broker) -> list[str]:
+    """Most of them in one queue, some in a dead queue."""
+    furnish(broker)
+    broker.put_many("jobs", range(MANY - FEW))
+    broker.put_many("moving", range(FEW))
+    ids: list[str] = []
+    for queue in ("jobs", "moving"):
+        for lease in broker.lease(queue, MANY):
+            ids.append(broker.fail(lease, ValueError(f"boom in {queue}"), final=True).id)
+    return ids
+
+
+def _redriven(broker: Broker) -> list[str]:
+    settled = broker.redrive(_many_dead(broker))
+    return [each.id for each in settled if isinstance(each, Settled)]
+
+
+def _archived(broker: Broker) -> list[str]:
+    ids = _many_dead(broker)
+    broker.archive(ids)
+    return ids
+
+
+def _exported(broker: Broker) -> list[bytes]:
+    """Items in every place, as lines."""
+    _archived(broker)
+    return list(broker.export(status=None))
+
+
+def _take_step(limit: int) -> Step:
+    """One step of the operation that is running; each is one transaction."""
+
+    def step(broker: Broker, _: Any) -> None:
+        (operation,) = broker.operations(unfinished=True)
+        broker._core.call(StepOperation(operation.id, operation.steps, limit))
+
+    return step
+
+
 OPERATIONS = (
     Operation("put", furnish, [lambda broker, _: broker.put("jobs", 1, headers={"h": "x"}, idempotency_key="k")]),
     Operation("put_many", furnish, [lambda broker, _: broker.put_many("jobs", [b"x" * 3000] * 20)]),
@@ -128,4 +171,16 @@ OPERATIONS = (
         checkpoint_pages=10,
     ),
     Operation("delete a queue", _doomed_queue, [lambda broker, _: broker.delete_queue("doomed", confirm=ITEMS)]),
+    Operation(
+        "redrive by filter",
+        _many_dead,
+        [lambda broker, _: broker.start("redrive", note="mended"), *([_take_step(8)] * 3)],
+    ),
+    Operation("undo", _redriven, [lambda broker, ids: broker.undo(ids)]),
+    Operation("archive", _many_dead, [lambda broker, ids: broker.archive(ids)]),
+    Operation("restore", _archived, [lambda broker, ids: broker.restore(ids)]),
+    Operation("purge", _archived, [lambda broker, ids: broker.purge(ids)]),
+    Operation("move", _many_dead, [lambda broker, ids: broker.move(ids, "short")]),
+    Operation("redrive edited", _many_dead, [lambda broker, ids: broker.redrive(ids[:3], payload="mended")]),
+    Operation("import", _exported, [lambda broker, lines: broker.import_items(lines, queue="short")]),
 )

@@ -42,6 +42,9 @@ class State(NamedTuple):
     totals: tuple[tuple[object, ...], ...]
     audit: tuple[tuple[object, ...], ...]
     keys: tuple[tuple[object, ...], ...]
+    groups: tuple[tuple[object, ...], ...]
+    feed: tuple[tuple[object, ...], ...]
+    operations: tuple[tuple[object, ...], ...]
 
 
 def places(path: Path) -> list[Standing]:
@@ -52,6 +55,8 @@ def places(path: Path) -> list[Standing]:
         standings = _standings(connection)
         _check_counts(connection)
         _check_records(connection)
+        _check_letters(connection)
+        _check_operations(connection)
         return standings
     finally:
         connection.close()
@@ -68,6 +73,11 @@ def state(path: Path) -> State:
             tuple(connection.execute(_TOTALS)),
             tuple(connection.execute("SELECT actor, verb, queue, count FROM redrive_audit ORDER BY number")),
             tuple(connection.execute("SELECT queue, key FROM redrive_idempotency ORDER BY queue, key")),
+            tuple(
+                connection.execute("SELECT queue, fingerprint, count FROM redrive_group ORDER BY queue, fingerprint")
+            ),
+            tuple(connection.execute("SELECT kind, queue FROM redrive_feed ORDER BY number")),
+            tuple(connection.execute(_OPERATIONS)),
         )
     finally:
         connection.close()
@@ -75,7 +85,7 @@ def state(path: Path) -> State:
 
 _STANDINGS = " UNION ALL ".join(
     f"SELECT n, queue, {status} AS status, {reason} AS reason, deliveries, attempts, failures, losses, redrives, "
-    f"entries, deaths FROM redrive_{table}"
+    f"entries, deaths, letter FROM redrive_{table}"
     for table, status, reason in (
         ("ready", "'pending'", "NULL"),
         ("waiting", "status", "NULL"),
@@ -96,6 +106,15 @@ _TOTALS = """
         SELECT queue, put_total, completed_total, failed_total, dead_total FROM redrive_count
         UNION ALL SELECT queue, put_total, completed_total, failed_total, dead_total FROM redrive_tally)
     GROUP BY queue ORDER BY queue"""
+
+_OPERATIONS = """
+    SELECT data ->> 'verb', data ->> 'status', data ->> 'steps', data ->> 'changed', data -> 'left_out'
+    FROM redrive_operation ORDER BY number"""
+_LETTERS = f"""
+    SELECT coalesce(l.n, p.n), p.status, l.shelf, l.queue = p.queue FROM redrive_letter AS l
+        FULL JOIN (SELECT * FROM ({_STANDINGS}) WHERE letter IS NOT NULL) AS p ON p.letter = l.d AND p.n = l.n"""
+_RECOUNTED = """
+    SELECT queue, fingerprint, count(*) FROM redrive_letter WHERE shelf > 0 GROUP BY queue, fingerprint"""
 
 
 def _check_integrity(connection: apsw.Connection) -> None:
@@ -136,7 +155,7 @@ def _check_counts(connection: apsw.Connection) -> None:
     recount: Counter[tuple[int, str]] = Counter()
     for queue, status in connection.execute(f"SELECT queue, status FROM ({_STANDINGS})"):
         recount[queue, status] += 1
-    for (queue,) in connection.execute("SELECT queue FROM redrive_letter"):
+    for (queue,) in connection.execute("SELECT queue FROM redrive_letter WHERE shelf > 0"):
         recount[queue, "dead_letters"] += 1
     for queue in {queue for queue, _ in recount} | set(counted):
         found = tuple(recount[queue, name] for name in COUNTS)
@@ -160,3 +179,35 @@ def _check_records(connection: apsw.Connection) -> None:
     ):
         if (min(entries, 50), deaths) != (written, died):
             raise Broken(f"item {n} says {entries} entries, {deaths} deaths; there are {written} and {died}")
+
+
+def _check_letters(connection: apsw.Connection) -> None:
+    """Whoever is dead or archived has a letter, on the right shelf; and groups count what there is."""
+    for n, status, shelf, same_queue in connection.execute(_LETTERS):
+        if status is None or shelf is None or not same_queue:
+            raise Broken(f"item {n} and its letter do not belong together")
+        if (shelf < 0) != (status == "archived"):
+            raise Broken(f"item {n} is {status} and its letter lies on shelf {shelf}")
+    ended = f"SELECT n FROM ({_STANDINGS}) WHERE status IN ('dead', 'archived') AND letter IS NULL"
+    if (n := connection.execute(ended).get) is not None:
+        raise Broken(f"item {n} is dead or archived and has no letter")
+    if connection.execute("SELECT 1 FROM redrive_wordless WHERE d IN (SELECT d FROM redrive_letter)").get:
+        raise Broken("the words of a letter that is there are to be removed")
+    recount = set(connection.execute(_RECOUNTED))
+    for table, columns in (("group", "queue, fingerprint, count"), ("group_hour", "queue, fingerprint, sum(count)")):
+        counted = set(connection.execute(f"SELECT {columns} FROM redrive_{table} GROUP BY queue, fingerprint"))
+        if counted != recount:
+            raise Broken(f"redrive_{table} counts {counted} and there are {recount}")
+
+
+def _check_operations(connection: apsw.Connection) -> None:
+    """An operation says that it changed as many items as it did."""
+    for number, changed, verb, told in connection.execute(
+        """SELECT number, data ->> 'changed', data ->> 'verb',
+            (SELECT count(*) FROM redrive_feed WHERE detail ->> 'operation' = o.id) FROM redrive_operation AS o"""
+    ):
+        items = connection.execute("SELECT count(*) FROM redrive_operation_item WHERE operation = ?", (number,)).get
+        if told != changed or (verb not in ("undo", "purge") and items != changed):
+            raise Broken(
+                f"operation {number} says that it changed {changed}; the feed tells {told}, and it has {items}"
+            )

@@ -170,7 +170,7 @@ def test_history_of_a_call_whose_outcome_is_unknown_is_accepted() -> None:
         ("in no place", "DELETE FROM redrive_ready WHERE n = (SELECT min(n) FROM redrive_ready)"),
         ("in no place", "DELETE FROM redrive_ended WHERE status = 'dead'"),
         ("in two places", "INSERT INTO redrive_waiting SELECT n, queue, 'failed', NULL, rank, ready_at, seq,"
-         " expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths"
+         " expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths, letter"
          " FROM redrive_ready"),
         ("do not exist", "DELETE FROM redrive_item WHERE n IN (SELECT n FROM redrive_lease)"),
         ("counts", "UPDATE redrive_tally SET pending = pending + 1 WHERE key = 1"),

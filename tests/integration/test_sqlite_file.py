@@ -13,6 +13,7 @@ import pytest
 
 from redrive import Broker, connect
 from redrive.errors import EngineUnsupported, NotAStore, RedriveError, SchemaTooNew, StoreReadOnly, StoreUnavailable
+from redrive.model.filter import MAX_EXAMINED
 from redrive.stores.sqlite import engine, schema
 
 FULL, NORMAL = 2, 1
@@ -64,6 +65,32 @@ def test_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
     look = apsw.Connection(str(path))
     assert look.execute("SELECT version FROM redrive_meta").get == 99
     look.close()
+
+
+def test_schema_of_no_release_is_refused_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    old = apsw.Connection(str(path))
+    old.execute("CREATE TABLE redrive_meta (version, epoch, created_at); INSERT INTO redrive_meta VALUES (1, 1, 0)")
+    old.close()
+    error = refusal(path)
+    assert isinstance(error, NotAStore)
+    assert "it has schema 1" in str(error)
+    look = apsw.Connection(str(path))
+    assert look.execute("SELECT name FROM sqlite_schema").fetchall() == [("redrive_meta",)]
+    look.close()
+
+
+def test_follow_begins_now_however_much_others_tell(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with connect(url(path), lifecycle=False) as quiet, connect(url(path), lifecycle=False, namespace="loud") as loud:
+        for broker in (quiet, loud):
+            broker.create_queue("jobs", feed="all")
+        quiet.put("jobs", "before")
+        for _ in range(MAX_EXAMINED // 1_000 + 1):
+            loud.put_many("jobs", range(1_000))
+        entries = quiet.follow(wait=0)
+        receipt = quiet.put("jobs", "after")
+        assert [entry.id for entry in entries] == [receipt.id]
 
 
 def test_tables_of_the_program_stay_as_they_are(tmp_path: Path) -> None:

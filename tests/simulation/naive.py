@@ -71,6 +71,7 @@ class Twin:
     failures: int = 0
     losses: int = 0
     redrives: int = 0
+    key: str | None = None
     reason: str | None = None
     ended_at: int = NEVER
     rows: int = 0
@@ -109,6 +110,16 @@ class Naive:
         most = self.settings[queue].max_size
         return most is not None and self.size(queue) + 1 > most
 
+    def obstacle(self, twin: Twin, queue: str) -> str | None:
+        """What keeps a person from bringing an item back as one more in a queue."""
+        if twin.status != "dead" and twin.queue == queue:
+            return None
+        if self.is_full(queue):
+            return "full"
+        other, _ = self.known(queue, twin.key) or (twin, 0)
+        at_work = other.queue == queue and other.status in ("pending", "failed", "active")
+        return "conflict" if other is not twin and at_work else None
+
     def known(self, queue: str, key: str | None) -> tuple[Twin, int] | None:
         twin, value, until = self.keys.get((queue, key or ""), (None, 0, 0))
         return None if twin is None or self.now >= until else (twin, value)
@@ -118,6 +129,7 @@ class Naive:
         if timeout is not None:
             twin.expires_at = self.now + timeout * SECOND
         self.items.append(twin)
+        twin.key = key
         if key is not None:
             until = self.now + self.settings[twin.queue].idempotency_timeout * SECOND
             self.keys[twin.queue, key] = (twin, twin.value, until)

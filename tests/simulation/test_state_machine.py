@@ -325,7 +325,12 @@ class BrokerMachine(RuleBasedStateMachine):
     # By hand
 
     def by_hand(
-        self, pick: int, force: bool, allowed: Callable[[Twin], bool], call: Callable[[str], Any]
+        self,
+        pick: int,
+        force: bool,
+        allowed: Callable[[Twin], bool],
+        call: Callable[[str], Any],
+        goes_to: Callable[[Twin], str] | None = None,
     ) -> Twin | None:
         """Change an item without a token; None if the broker refused, as it must."""
         twin = chosen(pick, [twin for twin in self.naive.items if allowed(twin)], self.naive.items)
@@ -336,21 +341,28 @@ class BrokerMachine(RuleBasedStateMachine):
             refusal = ItemActive
         elif not allowed(twin):
             refusal = WrongStatus
+        elif goes_to is not None and (obstacle := self.naive.obstacle(twin, goes_to(twin))):
+            refusal = QueueFull if obstacle == "full" else IdempotencyConflict
         self.attempt(refusal, lambda: call(twin.id))
         return twin if refusal is None else None
 
     def retry(self, pick: int, force: bool) -> None:
         call = lambda id: self.broker.retry(id, force=force)  # noqa: E731
-        if twin := self.by_hand(pick, force, lambda t: t.status in ("dead", "failed", "active"), call):
+        if twin := self.by_hand(
+            pick, force, lambda t: t.status in ("dead", "failed", "active"), call, lambda t: t.queue
+        ):
             self.naive.again(twin, twin.queue)
 
     def redrive(self, pick: int) -> None:
         def allowed(twin: Twin) -> bool:
             return twin.status in ("pending", "failed", "dead") and self.naive.is_dead_letter(twin)
 
-        if twin := self.by_hand(pick, False, allowed, lambda id: self.broker.redrive(id, actor="ada")):
+        def goes_to(twin: Twin) -> str:
+            return twin.queue if twin.status == "dead" else twin.died_in[-1]
+
+        if twin := self.by_hand(pick, False, allowed, lambda id: self.broker.redrive(id, actor="ada"), goes_to):
             self.tally["redriven" if twin.status == "dead" else "moved back"] += 1
-            self.naive.again(twin, twin.queue if twin.status == "dead" else twin.died_in[-1])
+            self.naive.again(twin, goes_to(twin))
 
     def bury_by_hand(self, pick: int, force: bool) -> None:
         call = lambda id: self.broker.bury_by_hand(id, force=force)  # noqa: E731

@@ -9,77 +9,26 @@ from __future__ import annotations
 
 import os
 import random
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.simulation.many_items import (
+    change_by_hand,
+    drive_operation,
+    import_again,
+    look_at_many,
+    set_operation,
+    start_operation,
+)
+from tests.simulation.twins import QUEUES, Ask, Twins, by_queue
 
-from redrive import Again, Broker, Dead, DeadReason, Lease, Receipt, RedriveError, Status, connect, new_item
-from redrive.testing import FakeClock
+from redrive import Again, Dead, DeadReason, Status, new_item
+from redrive.store import ListOperations, ReadFeed
 
 SEEDS = 1_000 if os.environ.get("REDRIVE_HYPOTHESIS_PROFILE") == "thorough" else 20
 CALLS = 120
 FEWEST_ANSWERS = 60
-QUEUES = ("a", "b", "dead")
-_ID = re.compile(r"\b(?:[0-9a-f]{48}|[0-9a-f]{32})\b")
-_OWN_AFFAIR = re.compile(r"version=\d+|number=\d+|store='[^']*'")
-
-Ask = Callable[[int, Broker], Any]
-
-
-class Twins:
-    """Brokers on two stores that are asked the same things."""
-
-    def __init__(self, seed: int, path: Path) -> None:
-        self.random = random.Random(seed)
-        self.clocks = [FakeClock(), FakeClock()]
-        urls = ("memory://", f"sqlite:///{path}")
-        self.brokers = [
-            connect(url, clock=clock, lifecycle=False, actor="me", durability="relaxed")
-            for url, clock in zip(urls, self.clocks, strict=True)
-        ]
-        self._names: list[dict[str, str]] = [{}, {}]
-        self.ids: list[list[str]] = [[], []]
-        self.leases: list[list[Lease]] = [[], []]
-        self.log: list[str] = []
-
-    def ask(self, what: str, question: Ask) -> list[Any]:
-        answers = [self._answer(side, question) for side in (0, 1)]
-        shown = [self._shown(side, answer) for side, answer in enumerate(answers)]
-        self.log.append(f"{what} -> {shown[0][:160]}")
-        both_refuse = all(isinstance(answer, RedriveError) for answer in answers)
-        # Where several things stand against one call, stores may name either first.
-        if shown[0] != shown[1] and not (both_refuse and what == "complete with puts"):
-            pytest.fail("\n".join([*self.log[-8:], "first:  " + shown[0], "second: " + shown[1]]), pytrace=False)
-        return answers
-
-    def _answer(self, side: int, question: Ask) -> Any:
-        try:
-            return question(side, self.brokers[side])
-        except RedriveError as refusal:
-            return refusal
-
-    def _shown(self, side: int, answer: Any) -> str:
-        text = f"{type(answer).__name__}: {answer}" if isinstance(answer, RedriveError) else repr(answer)
-        names = self._names[side]
-
-        def rename(match: re.Match[str]) -> str:
-            id, rest = match.group()[:32], match.group()[32:]
-            return names.setdefault(id, f"id{len(names)}") + ("+token" if rest else "")
-
-        return _ID.sub(rename, _OWN_AFFAIR.sub("", text))
-
-    def keep(self, answers: list[Any], *, leases: bool = False) -> None:
-        if isinstance(answers[0], RedriveError):
-            return
-        for side, answer in enumerate(answers):
-            if leases:
-                self.leases[side] += answer
-            else:
-                receipts: tuple[Receipt, ...] = answer if isinstance(answer, tuple) else (answer,)
-                self.ids[side] += [receipt.id for receipt in receipts]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -90,7 +39,11 @@ def test_every_answer_is_the_same(seed: int, tmp_path: Path) -> None:
     for name in ("a", "b"):
         settings = {**some_settings(pick), "on_dead": pick.choice(["keep", "keep", "drop"])}
         twins.ask(f"create {name}", lambda _, broker, n=name, s=settings: broker.create_queue(n, **s))  # type: ignore[misc]
-    steps = (put, put, put_many, lease, lease, settle, settle, settle, by_hand, by_hand, queue_changes, advance, look)
+    steps = (
+        *(put, put, put_many, lease, lease, settle, settle, settle, by_hand, by_hand, queue_changes, advance, look),
+        *(change_by_hand, change_by_hand, start_operation, drive_operation, drive_operation, drive_operation),
+        *(set_operation, import_again, look_at_many, look_at_many),
+    )
     for _ in range(CALLS):
         pick.choice(steps)(twins, pick)
     look_at_everything(twins)
@@ -110,6 +63,10 @@ def some_settings(pick: random.Random) -> dict[str, Any]:
         "dead_queue": pick.choice([None, "dead"]),
         "idempotency_timeout": "50s",
         "lease_timeout": "20s",
+        "archive_after": pick.choice([None, None, "50s"]),
+        "keep_archived": pick.choice([None, None, "80s"]),
+        "search": pick.random() < 0.8,
+        "feed": pick.choice(["all", "all", ["dead", "redriven"]]),
     }
 
 
@@ -120,6 +77,7 @@ def put(twins: Twins, pick: random.Random) -> None:
         answers = twins.ask("put failed", lambda _, broker: broker.put_failed(queue, value, "boom", **options))
     else:
         possible = {"priority": 7, "delay": 15, "expire_timeout": 40, "held_by": "h", "max_attempts": 1}
+        possible["headers"] = {"tenant": pick.choice("ab")}
         options |= {name: setting for name, setting in possible.items() if pick.random() < 0.2}
         answers = twins.ask(f"put {queue} {options}", lambda _, broker: broker.put(queue, value, **options))
     twins.keep(answers)
@@ -158,7 +116,9 @@ def settle(twins: Twins, pick: random.Random) -> None:
         pick.random() < 0.5,
         pick.choice(VERDICTS),
     )
-    puts = [(pick.choice(QUEUES), 1), ("b", new_item(2, idempotency_key="x")), ("a", 3)]
+    # Into one queue: those of several may be written in any order, and are then found in that.
+    target = pick.choice(QUEUES)
+    puts = [(target, 1), (target, new_item(2, idempotency_key="x")), (target, 3)]
 
     def held(side: int) -> Any:
         chosen = twins.leases[side][position]
@@ -239,4 +199,6 @@ def look_at_everything(twins: Twins) -> None:
         twins.ask(f"stats {queue}", lambda _, broker, q=queue: broker.stats(q))  # type: ignore[misc]
     for position in range(len(twins.ids[0])):
         twins.ask(f"get {position}", lambda side, broker, p=position: broker.get(twins.ids[side][p]))  # type: ignore[misc]
-    twins.ask("audit", lambda _, broker: broker.audit())
+    twins.ask("audit", lambda _, broker: by_queue(broker.audit(1_000)))
+    twins.ask("feed", lambda _, broker: by_queue(broker._core.store.read(ReadFeed(limit=10_000)).entries))
+    twins.read("operations", lambda _: ListOperations())

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from redrive.clock import Instant
 from redrive.errors import InvalidInput, ItemActive, WrongStatus
-from redrive.model.by_hand import Standing, check_change, check_verb, redrive_queue, stays_dead_letter
+from redrive.model.by_hand import (
+    Standing,
+    brings_back,
+    check_change,
+    check_verb,
+    move_queue,
+    needs_room,
+    redrive_queue,
+    stays_dead_letter,
+    undo_to,
+    undone,
+)
+from redrive.model.cause import cause_of
 from redrive.model.ids import ItemId
-from redrive.model.item import Status
+from redrive.model.item import Counters, Death, Event, HistoryEntry, Status
+from redrive.model.reason import DeadReason
 from redrive.model.transitions import BY_HAND, Verb
 
 ID = ItemId("0123456789abcdef" * 2)
@@ -16,15 +32,15 @@ RESTING = [status for status in Status if status not in (Status.ACTIVE, Status.M
 
 # The verbs that apply to an item in each status, when it is no dead letter (a dead one always is) and when it is one.
 APPLIES = {
-    (Status.PENDING, False): "bury done drop fail",
-    (Status.FAILED, False): "bury done drop fail retry",
-    (Status.PENDING, True): "archive bury done drop fail redrive",
-    (Status.FAILED, True): "archive bury done drop fail redrive retry",
-    (Status.DEAD, True): "archive done drop redrive retry",
-    (Status.ARCHIVED, False): "done drop restore",
+    (Status.PENDING, False): "bury done drop fail move",
+    (Status.FAILED, False): "bury done drop fail move retry",
+    (Status.PENDING, True): "archive bury done drop fail move redrive",
+    (Status.FAILED, True): "archive bury done drop fail move redrive retry",
+    (Status.DEAD, True): "archive done drop move redrive retry",
+    (Status.ARCHIVED, False): "done drop purge restore",
     (Status.COMPLETED, False): "drop",
 }
-FORCED = {False: "bury done drop fail retry", True: "archive bury done drop fail redrive retry"}
+FORCED = {False: "bury done drop fail move retry", True: "archive bury done drop fail move redrive retry"}
 
 
 def applying(item: Standing, *, force: bool = False) -> str:
@@ -78,8 +94,103 @@ def test_verbs_that_need_a_token_are_not_done_by_hand() -> None:
 
 
 def test_redrive_goes_where_the_call_says_else_where_the_item_died() -> None:
-    assert redrive_queue("jobs", None) == "jobs"
-    assert redrive_queue("jobs", "slow") == "slow"
+    letter = Standing(ID, Status.PENDING, True, queue="morgue")
+    assert redrive_queue(letter, "jobs", None) == "jobs"
+    assert redrive_queue(letter, "jobs", "slow") == "slow"
+
+
+def test_redrive_of_a_dead_item_is_in_place_wherever_it_was_moved_since() -> None:
+    dead = Standing(ID, Status.DEAD, True, queue="mails")
+    assert redrive_queue(dead, "jobs", None) == "mails"
+    assert redrive_queue(dead, "jobs", "slow") == "slow"
+
+
+def brought_back(**fields: Any) -> HistoryEntry:
+    at_first = {"at": Instant(0), "event": Event.REDRIVEN, "queue": "morgue", "delivery": 3}
+    return HistoryEntry(**{**at_first, "from_status": Status.PENDING, "from_dead_letter": True, **fields})
+
+
+@pytest.mark.parametrize(
+    ("entry", "queue", "undoes"),
+    [
+        (brought_back(), "jobs", True),
+        (brought_back(queue="jobs", from_status=Status.DEAD), "jobs", True),
+        (brought_back(queue="jobs", from_status=Status.DEAD), "slow", True),
+        (brought_back(from_dead_letter=False), "morgue", False),
+        (brought_back(from_dead_letter=False), "jobs", False),
+        (brought_back(delivery=2), "jobs", False),
+        (None, "jobs", False),
+    ],
+)
+def test_undo_is_for_what_was_brought_back_and_leased_by_nobody_since(
+    entry: HistoryEntry | None, queue: str, undoes: bool
+) -> None:
+    item = Standing(ID, Status.PENDING, False, None, entry, queue, 3)
+    assert ("undo" in applying(item).split()) is undoes
+    if not undoes:
+        with pytest.raises(WrongStatus, match="brought back, and leased by nobody since"):
+            check_change(Verb.UNDO, item, force=False)
+
+
+@pytest.mark.parametrize(
+    ("verb", "before", "brings"),
+    [
+        (Verb.REDRIVE, Status.DEAD, True),
+        (Verb.REDRIVE, Status.PENDING, True),
+        (Verb.RETRY, Status.DEAD, True),
+        (Verb.RETRY, Status.FAILED, False),
+        (Verb.MOVE, Status.DEAD, False),
+    ],
+)
+def test_what_was_only_retried_in_its_dead_queue_was_not_brought_back(verb: Verb, before: Status, brings: bool) -> None:
+    assert brings_back(verb, before) is brings
+
+
+def test_undo_leads_back_to_what_it_was() -> None:
+    death = Death(
+        Instant(0), DeadReason.POLICY, "jobs", "n", "s", ID, Counters(3, 2, 1, 1), cause_of(DeadReason.POLICY, None)
+    )
+    assert undo_to(brought_back()) == ("morgue", Status.PENDING)
+    assert undo_to(brought_back(queue="jobs", from_status=Status.DEAD)) == ("jobs", Status.DEAD)
+    assert undone(Counters(3, redrives=2), Status.DEAD, death) == Counters(3, 2, 1, 1, 1)
+    assert undone(Counters(3, redrives=1), Status.PENDING, death) == Counters(3)
+
+
+def test_move_needs_another_queue() -> None:
+    item = Standing(ID, Status.PENDING, False, queue="jobs")
+    assert move_queue(item, "slow") == "slow"
+    for to, told in ((None, "name it with to="), ("jobs", "is in queue 'jobs' already")):
+        with pytest.raises(InvalidInput, match=told):
+            move_queue(item, to)
+
+
+@pytest.mark.parametrize(
+    ("status", "is_dead_letter", "to_dead_queue", "stays"),
+    [
+        (Status.DEAD, True, False, True),
+        (Status.PENDING, True, True, True),
+        (Status.PENDING, True, False, False),
+        (Status.PENDING, False, True, False),
+    ],
+)
+def test_move_keeps_a_dead_letter_that_is_dead_or_goes_to_a_dead_queue(
+    status: Status, is_dead_letter: bool, to_dead_queue: bool, stays: bool
+) -> None:
+    item = Standing(ID, status, is_dead_letter)
+    assert stays_dead_letter(Verb.MOVE, item, to_dead_queue=to_dead_queue) is stays
+
+
+@pytest.mark.parametrize(
+    ("status", "queue", "needs"),
+    [
+        (Status.DEAD, "jobs", True),
+        (Status.PENDING, "jobs", False),
+        (Status.ACTIVE, "jobs", False),
+        (Status.PENDING, "x", True),
+    ],
+)
+def test_room_is_needed_where_an_item_is_one_more(status: Status, queue: str, needs: bool) -> None:
+    assert needs_room(Standing(ID, status, True, queue="jobs"), queue) is needs
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ def relative(path: Path) -> str:
 
 PAGES = [path for path in files() if path.suffix == ".md"]
 PAGES_WITH_EXAMPLES = [ROOT / "README.md", *sorted(ROOT.glob("docs/start*.md"))]
+# Their examples run on a store with trouble in it.
+PAGES_ON_TROUBLE = [ROOT / "docs/guides" / f"{name}.md" for name in ("on-call", "finding", "redriving")]
 
 
 def prose(page: Path) -> str:
@@ -86,9 +88,23 @@ def test_readme_is_short() -> None:
 
 @pytest.mark.parametrize("page", PAGES_WITH_EXAMPLES, ids=relative)
 def test_examples_run(page: Path, tmp_path: Path) -> None:
-    program = tmp_path / page.with_suffix(".py").name
+    run_examples(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES_ON_TROUBLE, ids=relative)
+def test_examples_run_on_trouble(page: Path, tmp_path: Path) -> None:
+    run(ROOT / "examples/trouble.py", tmp_path)
+    run_examples(page, tmp_path)
+
+
+def run_examples(page: Path, folder: Path) -> None:
+    program = folder / page.with_suffix(".py").name
     program.write_text(python_blocks(page))
-    result = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    run(program, folder)
+
+
+def run(program: Path, folder: Path) -> None:
+    result = subprocess.run([sys.executable, program], cwd=folder, capture_output=True, text=True, timeout=50)
     assert result.returncode == 0, result.stderr
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from redrive.errors import InvalidInput
-from redrive.model.item import DeadReason, Status
+from redrive.model.item import Status
 from redrive.model.judge import Again, Dead, check_brought
+from redrive.model.reason import DeadReason
 
 
 @pytest.mark.parametrize("reason", DeadReason)

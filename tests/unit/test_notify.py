@@ -12,7 +12,7 @@ import pytest
 from redrive import AsyncBroker, Broker, connect
 from redrive.broker import items
 from redrive.broker.flow import Await, Send
-from redrive.broker.notify import Notify
+from redrive.broker.notify import EVERYTHING, Notify
 from redrive.clock import Instant
 from redrive.model.duration import HOUR, SECOND
 from redrive.store import Leased
@@ -168,3 +168,28 @@ def _until(condition: Callable[[], bool]) -> None:
             return
         pause.wait(0.001)
     raise AssertionError("it did not happen")
+
+
+def test_every_commit_wakes_all_who_wait_for_everything(broker: Broker, clock: FakeClock) -> None:
+    notify = broker._core.notify
+    step = Await(EVERYTHING, notify.ticket(EVERYTHING), Instant(clock.now() + HOUR), None)
+    waiters = [Background(lambda: notify.wait(step)) for _ in range(3)]
+    _until(lambda: len(notify._waiters.get(EVERYTHING, ())) == 3)
+    broker.step()  # nothing arrives by it
+    assert [waiter.result() for waiter in waiters] == [True] * 3
+    assert notify.wait(step) is True  # the ticket is of before the commit
+
+
+@pytest.mark.parametrize("changed", [None, ("other",)])
+def test_change_by_another_process_wakes_all_who_wait_for_everything(
+    clock: FakeClock, changed: Collection[str] | None
+) -> None:
+    looks: list[Callable[[], Collection[str] | None]] = []
+    notify = Notify(_Watched(clock, iter(lambda: looks.pop() if looks else (lambda: ()), None)))
+    step = Await(EVERYTHING, notify.ticket(EVERYTHING), Instant(clock.now() + HOUR), None)
+    waiters = [Background(lambda: notify.wait(step)) for _ in range(3)]
+    _until(lambda: len(notify._waiters.get(EVERYTHING, ())) == 3)
+    looks.append(lambda: changed)
+    _until(lambda: not looks or not clock.advance("20ms"))
+    assert [waiter.result() for waiter in waiters] == [True] * 3
+    notify.close()

@@ -15,6 +15,7 @@ from redrive.errors import InvalidDuration, InvalidSetting
 from redrive.model import failure, limits, payload
 from redrive.model.classify import Rule
 from redrive.model.duration import parse_duration
+from redrive.model.feed import FeedKind
 from redrive.model.item import Overrides
 from redrive.model.queue import QueueSettings, settings_from
 from redrive.model.retry import Retry
@@ -58,6 +59,10 @@ def test_default_is_the_one_in_the_code(name: str) -> None:
         assert default is None
     elif written == "none":
         assert default in ((), Retry())
+    elif written.startswith("all but "):
+        assert set(FeedKind) - set(default) == set(re.findall(r"`(\w+)`", written))
+    elif isinstance(default, bool):
+        assert written.strip("`") == str(default).lower()
     else:
         assert value(written) == default
 
@@ -75,7 +80,8 @@ def test_range_ends_where_the_page_says(name: str) -> None:
 
 
 def test_settings_without_a_range_in_numbers_are_those_that_have_none() -> None:
-    assert SETTINGS.keys() - RANGES.keys() == {"retry", "final_errors", "error_rules", "dead_queue", "on_dead"}
+    listed = {"retry", "final_errors", "error_rules", "dead_queue", "on_dead", "search", "feed"}
+    assert SETTINGS.keys() - RANGES.keys() == listed
 
 
 def test_item_options_are_those_that_an_item_may_override() -> None:

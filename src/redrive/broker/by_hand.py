@@ -1,13 +1,14 @@
-"""Changes by a person, without a token: retry, redrive, done, drop, archive, restore, fail, bury, hold."""
+"""Changes by a person, without a token: retry, undo, move, done, drop, archive, restore, purge, fail, bury, hold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from redrive.broker.checks import note_of
 from redrive.broker.flow import Ask, Flow, accepted, send
 from redrive.broker.queues import MAX_ROUNDS, unsettled
-from redrive.broker.settle import failure_of, note_of
+from redrive.broker.settle import failure_of
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, parse_id
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def change(
-    core: Core, verb: Verb, ids: str | Sequence[str], actor: str | None, force: bool, *, to: str | None = None
+    core: Core, verb: Verb, ids: str | Sequence[str], actor: str | None, force: bool = False, *, to: str | None = None
 ) -> Flow[Any]:
     """Carry out a verb that needs no verdict."""
-    target_queue = None if to is None else check_name("queue", to)
-    targets = tuple(Target(id) for id in _checked(ids))
+    target_queue = None if to is None and verb is not Verb.MOVE else check_name("queue", to)
+    targets = tuple(Target(id) for id in checked_ids(ids))
     results = yield from send(Change(verb, targets, core.actor(actor), force, target_queue))
-    return _one_or_many(ids, results)
+    return one_or_many(ids, results)
 
 
 def judged(
@@ -46,7 +47,7 @@ def judged(
     if verb is Verb.FAIL:
         failure_of(error, (), None)  # what is no error is refused at once, not item by item
     results: dict[ItemId, Any] = {}
-    listed = _checked(ids)
+    listed = checked_ids(ids)
     waiting = list(dict.fromkeys(listed))
     for _ in range(MAX_ROUNDS):
         targets = []
@@ -66,18 +67,18 @@ def judged(
             break
     for id in waiting:
         results[id] = unsettled(core, results[id].queue.name)
-    return _one_or_many(ids, [results[id] for id in listed])
+    return one_or_many(ids, [results[id] for id in listed])
 
 
 def hold(ids: Sequence[str], held_by: str) -> Flow[int]:
     """Keep items out of the ready index."""
-    held: int = yield from send(Hold(_checked(ids), check_label("held_by", held_by)))
+    held: int = yield from send(Hold(checked_ids(ids), check_label("held_by", held_by)))
     return held
 
 
 def unhold(held_by: str, ids: Sequence[str] | None) -> Flow[int]:
     """Without ids, step by step until nothing is held under that name."""
-    call = Unhold(check_label("held_by", held_by), None if ids is None else _checked(ids))
+    call = Unhold(check_label("held_by", held_by), None if ids is None else checked_ids(ids))
     total = 0
     while True:
         released: int = yield from send(call)
@@ -97,7 +98,8 @@ def _judged_target(core: Core, verb: Verb, id: ItemId, error: str | Failure | No
     return Target(id, verdict, queue.version, failure)
 
 
-def _checked(ids: str | Sequence[str]) -> tuple[ItemId, ...]:
+def checked_ids(ids: str | Sequence[str]) -> tuple[ItemId, ...]:
+    """One id or several, as a tuple."""
     if isinstance(ids, bytes | bytearray) or not isinstance(ids, Iterable):
         raise InvalidInput(f"ids are one id or a list of ids, not {ids!a:.60}; the id of an item is item.id")
     listed = (ids,) if isinstance(ids, str) else tuple(ids)
@@ -108,5 +110,6 @@ def _checked(ids: str | Sequence[str]) -> tuple[ItemId, ...]:
     return tuple(ItemId(id) for id in listed)
 
 
-def _one_or_many(ids: str | Sequence[str], results: Sequence[Any]) -> Any:
+def one_or_many(ids: str | Sequence[str], results: Sequence[Any]) -> Any:
+    """For one id its result, and a refusal is raised; for several a list with a result or a refusal for each."""
     return accepted(results[0]) if isinstance(ids, str) else list(results)

@@ -15,6 +15,7 @@ from redrive.broker.committer import Committer
 from redrive.broker.flow import Flow, accepted, ask
 from redrive.broker.lifecycle import LifecycleThread
 from redrive.broker.notify import Notify
+from redrive.broker.redaction import Redaction
 from redrive.errors import Closed
 from redrive.model.failure import Failure
 from redrive.model.item import NO_OVERRIDES, Counters, Overrides, Receipt
@@ -35,11 +36,13 @@ class Core:
         actor: str | None = None,
         backoffs: Mapping[str, DelayFunction] | None = None,
         lifecycle: bool = True,
+        redaction: Redaction | None = None,
     ) -> None:
         self.store = store
         self.clock = store.clock
         self.notify = Notify(store)
         self.committer = Committer(store, self.notify.announce)
+        self.redaction = redaction or Redaction()
         self._actor = check_label("actor", actor or _default_actor())
         self._backoffs = dict(backoffs or {})
         self._queues: dict[str, Queue] = {}
@@ -118,6 +121,11 @@ class Core:
         if isinstance(brought, Dead) and brought.to is None and not brought.drop:
             return dead(queue.settings, brought.reason, failure)
         return brought
+
+    def wake_lifecycle(self) -> None:
+        """There is something to do for the lifecycle; without one here, another process sees to it."""
+        if self._lifecycle is not None:
+            self._lifecycle.wake()
 
     def close(self) -> None:
         """Finish what was accepted, wake whoever waits, release the store."""

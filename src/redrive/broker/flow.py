@@ -2,7 +2,7 @@
 
 A flow is a generator that yields effects: what it needs from the outside, which is calls to commit, a query to
 answer, or to wait for a queue. `run` drives it in the calling thread; the asynchronous driver is in
-`redrive.broker.async_broker`.
+`redrive.broker.awaited.face`.
 """
 
 from __future__ import annotations

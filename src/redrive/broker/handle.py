@@ -6,8 +6,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from redrive.model.duration import DurationInput
+from redrive.model.group import Group
 from redrive.model.item import Lease, Receipt
+from redrive.model.operation import Operation
+from redrive.model.plan import Plan
 from redrive.model.queue import Queue, QueueStats
+from redrive.store import FeedPage, Page
 
 if TYPE_CHECKING:
     from redrive.broker.async_broker import AsyncBroker
@@ -48,6 +52,47 @@ class QueueHandle:
         """Counts by status, the oldest ready item, and totals for rates."""
         return self._broker.stats(self.name)
 
+    def find(
+        self,
+        *,
+        order: str = "newest",
+        limit: int = 50,
+        cursor: str | None = None,
+        redacted: bool = True,
+        **conditions: Any,
+    ) -> Page:
+        """A page of items of this queue that match."""
+        return self._broker.find(
+            order=order, limit=limit, cursor=cursor, redacted=redacted, queue=self.name, **conditions
+        )
+
+    def count(self, **conditions: Any) -> int:
+        """How many items of this queue match."""
+        return self._broker.count(queue=self.name, **conditions)
+
+    def groups(self, *, limit: int = 100) -> tuple[Group, ...]:
+        """The dead letters of this queue by what they died of, the largest group first."""
+        return self._broker.groups(self.name, limit=limit)
+
+    def feed(
+        self,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        kinds: str | Iterable[str] | None = None,
+        limit: int = 100,
+    ) -> FeedPage:
+        """What happened in this queue, oldest first."""
+        return self._broker.feed(after=after, before=before, queue=self.name, kinds=kinds, limit=limit)
+
+    def start(self, verb: str, **options: Any) -> Operation:
+        """Change all items of this queue that match. Options and conditions are those of `Broker.start`."""
+        return self._broker.start(verb, queue=self.name, **options)
+
+    def plan(self, verb: str, **options: Any) -> Plan:
+        """What `start` would do, without doing it."""
+        return self._broker.plan(verb, queue=self.name, **options)
+
 
 class AsyncQueueHandle:
     """A queue of an `AsyncBroker`. The methods are those of the broker, without the name."""
@@ -82,3 +127,44 @@ class AsyncQueueHandle:
     async def stats(self) -> QueueStats:
         """Counts by status, the oldest ready item, and totals for rates."""
         return await self._broker.stats(self.name)
+
+    async def find(
+        self,
+        *,
+        order: str = "newest",
+        limit: int = 50,
+        cursor: str | None = None,
+        redacted: bool = True,
+        **conditions: Any,
+    ) -> Page:
+        """A page of items of this queue that match."""
+        return await self._broker.find(
+            order=order, limit=limit, cursor=cursor, redacted=redacted, queue=self.name, **conditions
+        )
+
+    async def count(self, **conditions: Any) -> int:
+        """How many items of this queue match."""
+        return await self._broker.count(queue=self.name, **conditions)
+
+    async def groups(self, *, limit: int = 100) -> tuple[Group, ...]:
+        """The dead letters of this queue by what they died of, the largest group first."""
+        return await self._broker.groups(self.name, limit=limit)
+
+    async def feed(
+        self,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        kinds: str | Iterable[str] | None = None,
+        limit: int = 100,
+    ) -> FeedPage:
+        """What happened in this queue, oldest first."""
+        return await self._broker.feed(after=after, before=before, queue=self.name, kinds=kinds, limit=limit)
+
+    async def start(self, verb: str, **options: Any) -> Operation:
+        """Change all items of this queue that match. Options and conditions are those of `AsyncBroker.start`."""
+        return await self._broker.start(verb, queue=self.name, **options)
+
+    async def plan(self, verb: str, **options: Any) -> Plan:
+        """What `start` would do, without doing it."""
+        return await self._broker.plan(verb, queue=self.name, **options)

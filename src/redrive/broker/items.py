@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from redrive.broker.checks import instant_of, positive, whole
 from redrive.broker.flow import Await, Flow, Send, accepted, ask
 from redrive.broker.lifecycle import sweep
 from redrive.clock import Instant
-from redrive.errors import InvalidDuration, InvalidInput, InvalidName
+from redrive.errors import InvalidInput, InvalidName
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.ids import ItemId, Token, parse_id, parse_token
 from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides, Result
@@ -19,7 +20,6 @@ from redrive.model.limits import (
     MAX_BATCH,
     MAX_PUT,
     MAX_STORABLE_BYTES,
-    check_instant,
     check_label,
     check_name,
     check_priority,
@@ -60,7 +60,7 @@ def new_item(
         check_label("content_type", content_type)
     payload, content_type = encode_payload(value, content_type, MAX_STORABLE_BYTES)
     check_priority(priority)
-    timeout = None if expire_timeout is None else _positive("expire_timeout", expire_timeout)
+    timeout = None if expire_timeout is None else positive("expire_timeout", expire_timeout)
     if (delay, enqueue_at, headers, idempotency_key, held_by, max_attempts, max_losses, retry_attempts) == _NO_OPTIONS:
         return NewItem(payload, content_type, None, priority, 0, None, timeout, plain=True)
     if enqueue_at is not None and delay:
@@ -71,7 +71,7 @@ def new_item(
         check_headers(headers) if headers else None,
         priority,
         parse_duration(delay, "delay") if delay != 0 else 0,
-        None if enqueue_at is None else _instant("enqueue_at", enqueue_at),
+        None if enqueue_at is None else instant_of("enqueue_at", enqueue_at),
         timeout,
         None if idempotency_key is None else check_label("idempotency key", idempotency_key),
         None if held_by is None else check_label("held_by", held_by),
@@ -117,8 +117,8 @@ def lease(
 ) -> Flow[list[Lease]]:
     """Lease, and wait for the first item where nothing is leasable."""
     queue_name(queue)
-    _whole("limit", limit, 1, MAX_BATCH)
-    timeout = None if lease_timeout is None else _positive("lease_timeout", lease_timeout)
+    whole("limit", limit, 1, MAX_BATCH)
+    timeout = None if lease_timeout is None else positive("lease_timeout", lease_timeout)
     worker = None if worker is None else check_label("worker", worker)
     until = core.clock.now() + parse_duration(wait, "wait") if wait else None
     swept = woken = False
@@ -147,7 +147,7 @@ def lease(
 
 def extend_call(lease: Lease | Token, timeout: DurationInput | None) -> Extend:
     """The call that moves a lease's deadline."""
-    return Extend(token_of(lease), None if timeout is None else _positive("timeout", timeout))
+    return Extend(token_of(lease), None if timeout is None else positive("timeout", timeout))
 
 
 def complete_call(lease: Lease | Token, result: Any, puts: Iterable[tuple[str, Any]]) -> Complete:
@@ -159,18 +159,20 @@ def complete_call(lease: Lease | Token, result: Any, puts: Iterable[tuple[str, A
     return Complete(token, encoded, tuple(put_call(queue, (value,)) for queue, value in _pairs(puts)))
 
 
-def get(id: str) -> Flow[Item]:
+def get(core: Core, id: str, redacted: bool) -> Flow[Item]:
     """Read an item with its history."""
     parse_id(id)
-    return ask(GetItem(ItemId(id)))
+    item: Item = yield from ask(GetItem(ItemId(id)))
+    return core.redaction.item(item) if redacted else item
 
 
-def audit(limit: int, before: int | None) -> Flow[tuple[AuditEntry, ...]]:
+def audit(core: Core, limit: int, before: int | None) -> Flow[tuple[AuditEntry, ...]]:
     """Read who changed what by hand."""
-    _whole("limit", limit, 1, MAX_BATCH)
+    whole("limit", limit, 1, MAX_BATCH)
     if before is not None:
-        _whole("before", before, 0, 2**63 - 1)
-    return ask(ListAudit(limit, before))
+        whole("before", before, 0, 2**63 - 1)
+    entries = yield from ask(ListAudit(limit, before))
+    return tuple(map(core.redaction.audit_entry, entries))
 
 
 def token_of(lease: Lease | Token) -> Token:
@@ -202,23 +204,3 @@ def _overrides(max_attempts: int | None, max_losses: int | None, retry_attempts:
     if max_attempts and retry_attempts and max_attempts < retry_attempts:
         raise InvalidInput(f"max_attempts {max_attempts} is lower than retry_attempts {retry_attempts}; raise it")
     return Overrides(max_attempts, max_losses, retry_attempts)
-
-
-def _whole(what: str, value: object, smallest: int, largest: int) -> None:
-    if type(value) is not int or not smallest <= value <= largest:
-        raise InvalidInput(f"{what} must be {smallest:,} to {largest:,}, not {value!r:.40}")
-
-
-def _positive(what: str, value: DurationInput) -> int:
-    duration = parse_duration(value, what)
-    if duration == 0:
-        raise InvalidDuration(what, value, "must be longer than 0")
-    return duration
-
-
-def _instant(what: str, value: datetime) -> Instant:
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise InvalidDuration(what, value, "is not a datetime with a time zone; use datetime.now(UTC) + …")
-    since = value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    instant = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    return Instant(check_instant(what, instant))

@@ -1,4 +1,4 @@
-"""What runs by itself: items that fall due, leases that ran out, items that expired, retention.
+"""What runs by itself: items that fall due, leases that ran out, items that expired, retention, operations.
 
 Safe in many processes at once: every change is fenced by the store, so two sweeps do each item once.
 """
@@ -7,23 +7,44 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from redrive.broker import operations
+from redrive.broker.canaries import watch
 from redrive.broker.flow import Flow, Send, ask, run, send
 from redrive.clock import Instant
-from redrive.errors import Closed, RedriveError
+from redrive.errors import Closed, NotFound, OutcomeUnknown, Overloaded, RedriveError, Refused, StoreError
 from redrive.model.duration import MILLISECOND, SECOND
 from redrive.model.item import Settled
 from redrive.model.judge import Ending, count
-from redrive.store import STEP_LIMIT, Call, Clean, Expire, GetOverdue, NextDue, Overdue, Promote, Settle, Stale
+from redrive.model.operation import Operation, OperationStatus
+from redrive.store import (
+    STEP_LIMIT,
+    Call,
+    Clean,
+    Expire,
+    GetOverdue,
+    ListOperations,
+    NextDue,
+    Overdue,
+    Promote,
+    SetOperation,
+    Settle,
+    Stale,
+)
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
 
 _log = logging.getLogger("redrive.lifecycle")
 
+ACTOR = "lifecycle"
+"""Who stops an operation that cannot go on, in the audit."""
+MAX_OPERATIONS = 1000
+"""How many operations a step sees to."""
 LONGEST_PAUSE = SECOND
 """The lifecycle looks at least this often, whatever the store says is due."""
 SHORTEST_PAUSE = 10 * MILLISECOND
@@ -40,12 +61,14 @@ class Upkeep(msgspec.Struct, frozen=True):
     expired: int = 0
     """Items that expired and were settled."""
     removed: int = 0
-    """Rows that retention removed."""
+    """Rows that retention changed or removed."""
+    operated: int = 0
+    """Items that operations changed."""
 
     @property
     def full(self) -> bool:
         """Whether a bound was reached, so that there is probably more to do."""
-        return max(self.promoted, self.lost + self.expired, self.removed) >= STEP_LIMIT
+        return max(self.promoted, self.lost + self.expired, self.removed, self.operated) >= STEP_LIMIT
 
 
 def step(core: Core) -> Flow[Upkeep]:
@@ -53,7 +76,8 @@ def step(core: Core) -> Flow[Upkeep]:
     promoted = yield from send(Promote())
     lost, expired = yield from sweep(core)
     removed = yield from send(Clean())
-    return Upkeep(promoted, lost, expired, removed)
+    operated = yield from operate(core)
+    return Upkeep(promoted, lost, expired, removed, operated)
 
 
 def sweep(core: Core, queue: str | None = None) -> Flow[tuple[int, int]]:
@@ -73,6 +97,37 @@ def sweep(core: Core, queue: str | None = None) -> Flow[tuple[int, int]]:
             lost += found.token is not None
             expired += found.token is None
     return lost, expired
+
+
+def operate(core: Core) -> Flow[int]:
+    """One step of each operation that is running and due, and a look at the canaries of those that wait for them."""
+    changed = 0
+    for operation in (yield from ask(ListOperations(unfinished=True, limit=MAX_OPERATIONS))):
+        try:
+            changed += yield from _operate(core, operation)
+        except (Closed, StoreError, OutcomeUnknown, Overloaded):
+            raise  # the store's trouble, not the operation's
+        except RedriveError as error:
+            yield from _stop(operation, error)
+    return changed
+
+
+def _operate(core: Core, operation: Operation) -> Flow[int]:
+    """How many items it changed."""
+    if operation.status is OperationStatus.WATCHING:
+        operation = yield from watch(operation)
+    if operation.status is not OperationStatus.RUNNING or operation.next_at > core.clock.now():
+        return 0
+    after = yield from operations.step(core, operation)
+    # Where another process made the step meanwhile, the difference is its work.
+    return after.changed - operation.changed if after.steps == operation.steps + 1 else 0
+
+
+def _stop(operation: Operation, error: RedriveError) -> Flow[None]:
+    """What is refused now is refused in a moment too: the operation ends, and says why."""
+    _log.warning("operation %s stopped: %s", operation.id, error)
+    with suppress(NotFound, Refused):  # it ended by itself meanwhile
+        yield from send(SetOperation(operation.id, ACTOR, OperationStatus.STOPPED, str(error), steps=operation.steps))
 
 
 def _verdict_on(core: Core, found: Overdue) -> Flow[Call]:
@@ -97,6 +152,10 @@ class LifecycleThread:
     def start(self) -> None:
         """Begin with the first step."""
         self._thread.start()
+
+    def wake(self) -> None:
+        """There is something to do before the time that was waited for."""
+        self._wake.set()
 
     def close(self) -> None:
         """Stop after the step that is running."""
@@ -123,3 +182,4 @@ class LifecycleThread:
             except Exception:
                 _log.exception("lifecycle step failed and will be repeated")
             clock.wait(self._wake, next_at)  # not until `next_at` by all means: the clock may have been set back
+            self._wake.clear()

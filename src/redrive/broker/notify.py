@@ -21,6 +21,9 @@ from redrive.store import Store
 LOOK_EVERY = 20 * MILLISECOND
 """While someone waits: how often to ask whether another process changed something."""
 
+EVERYTHING = ""
+"""Stands for all queues, as no queue has this name. Whoever waits for it is woken by every commit."""
+
 _STALE_ENDS = 1000
 """How many ends of waits that are over may lie in the heap before they are thrown out."""
 
@@ -69,16 +72,16 @@ class Notify:
         return self._tickets.get(queue, 0) + self._changes
 
     def announce(self, arrivals: Mapping[str, int]) -> None:
-        """Items arrived: wake as many waiters, and at least one, who learns when the next item falls due."""
-        if not arrivals:
-            return
-        woken: list[_Waiter] = []
+        """A commit: wake as many waiters as items arrived, and at least one, who learns when the next falls due."""
         with self._mutex:
+            self._tickets[EVERYTHING] += 1
+            woken = self._pop(EVERYTHING, None)
             for queue, count in arrivals.items():
                 self._tickets[queue] += 1
                 if queue in self._waiters:
                     woken += self._pop(queue, max(count, 1))
-        self._wake(woken)
+        if woken:
+            self._wake(woken)
 
     def pass_on(self, queue: str) -> None:
         """Wake the next waiter of the queue: there may be more, or the one that was woken cannot go on."""
@@ -191,7 +194,9 @@ class Notify:
         else:
             for queue in queues:
                 self._tickets[queue] += 1
-        return [waiter for queue in queues for waiter in self._pop(queue, 1)]
+            self._tickets[EVERYTHING] += bool(queues)
+        woken = [waiter for queue in queues for waiter in self._pop(queue, 1)]
+        return woken + (self._pop(EVERYTHING, None) if queues else [])
 
     def _expire(self, now: Instant) -> list[_Waiter]:
         ended = []

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from redrive.broker.checks import note_of
 from redrive.broker.flow import Flow, ask, send
 from redrive.broker.items import token_of
 from redrive.broker.queues import MAX_ROUNDS, unsettled
@@ -14,9 +15,7 @@ from redrive.errors import InvalidInput
 from redrive.model.classify import Rule
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.failure import (
-    MAX_TEXT_BYTES,
     Failure,
-    clean_text,
     cleaned,
     failure_from_exception,
     failure_from_fields,
@@ -92,15 +91,6 @@ def failure_of(error: BaseException | Failure | str | None, rules: tuple[Rule, .
     if not isinstance(error, str):
         raise InvalidInput(f"an error is an exception, a text or a Failure, not {error!a:.60}")
     return failure_from_fields("Error", error, worker=worker, rules=rules)
-
-
-def note_of(what: str, text: str | None) -> str | None:
-    """What a worker or a person wrote, as every store can hold it."""
-    if text is None:
-        return None
-    if not isinstance(text, str):
-        raise InvalidInput(f"{what} is a text here, not {text!a:.60}")
-    return clean_text(text, MAX_TEXT_BYTES)
 
 
 def _held(lease: Lease | Token) -> Flow[Lease]:

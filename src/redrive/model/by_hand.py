@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from redrive.errors import InvalidInput, ItemActive, WrongStatus
 from redrive.model.ids import ItemId
-from redrive.model.item import Status
+from redrive.model.item import Counters, Death, Event, HistoryEntry, Status
 from redrive.model.transitions import BY_HAND, Verb, allowed_from
 
 FOR_DEAD_LETTERS = frozenset({Verb.REDRIVE, Verb.ARCHIVE})
 """Verbs that are for dead letters only."""
+_FOR_ARCHIVED = frozenset({Verb.RESTORE, Verb.PURGE})
+_ENDINGS = frozenset({Event.FAILED, Event.LOST, Event.RELEASED, Event.EXPIRED, Event.BURIED})
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):
@@ -22,6 +26,10 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     """It is dead, or lies in a dead queue because it died."""
     worker: str | None = None
     """Who holds the lease (active)."""
+    last: HistoryEntry | None = None
+    """The newest entry of its history; only UNDO looks at it."""
+    queue: str = ""
+    deliveries: int = 0
 
 
 def check_verb(verb: Verb) -> None:
@@ -30,24 +38,102 @@ def check_verb(verb: Verb) -> None:
         raise InvalidInput(f"{verb} cannot be done by hand; there are {', '.join(sorted(BY_HAND))}")
 
 
-def check_change(verb: Verb, item: Standing, *, force: bool) -> None:
-    """Raise unless the verb applies to the item as it stands. `force` revokes the lease of one that is active."""
+def check_change(verb: Verb, item: Standing, *, force: bool, undoes: str | None = None) -> None:
+    """Raise unless the verb applies to the item as it stands. `force` revokes the lease of one that is active.
+
+    `undoes` is the operation that UNDO takes back: what somebody else brought back since is not its work.
+    """
     if item.status is Status.ACTIVE and not force:
         raise ItemActive(item.id, item.worker)
     at_rest = tuple(status for status in allowed_from(verb) if status is not Status.ACTIVE)
-    # Without its lease an active item is work like any other; only what was archived can be restored.
-    applies = verb is not Verb.RESTORE if item.status is Status.ACTIVE else item.status in at_rest
+    # Without its lease an active item is work like any other; only what was archived can be restored or purged.
+    applies = verb not in _FOR_ARCHIVED if item.status is Status.ACTIVE else item.status in at_rest
     if verb in FOR_DEAD_LETTERS:
         applies, at_rest = applies and item.is_dead_letter, (Status.DEAD,)
+    if verb is Verb.UNDO and not (applies and was_brought_back(item, undoes)):
+        raise WrongStatus(verb.value, item.id, item.status.value, ("brought back, and leased by nobody since",))
     if not applies:
         raise WrongStatus(verb.value, item.id, item.status.value, at_rest)
 
 
-def redrive_queue(died_in: str, to: str | None) -> str:
-    """Where a redrive takes an item: to the queue that the call names, else to the one of its last death."""
-    return died_in if to is None else to
+def was_brought_back(item: Standing, operation: str | None = None) -> bool:
+    """Whether the last thing that happened to a dead letter is that a person, or this operation, brought it back."""
+    last = item.last
+    if last is None or (operation is not None and last.operation != operation):
+        return False
+    return last.from_dead_letter and last.delivery == item.deliveries
 
 
-def stays_dead_letter(verb: Verb, item: Standing) -> bool:
-    """Whether an item that goes back to work is still a dead letter: retried in the dead queue that it lies in."""
+def brings_back(verb: Verb, before: Status) -> bool:
+    """Whether a verb makes work of a dead letter. One that is retried in the dead queue it lies in stays one."""
+    return verb is Verb.REDRIVE or (verb is Verb.RETRY and before is Status.DEAD)
+
+
+def redrive_queue(item: Standing, died_in: str, to: str | None) -> str:
+    """Where a redrive takes an item: to the queue that the call names, else to the one of its last death.
+
+    One that is dead stays in the queue that it is in: it died there, or was moved or imported there since.
+    """
+    if to is not None:
+        return to
+    return item.queue if item.status is Status.DEAD else died_in
+
+
+def move_queue(item: Standing, to: str | None) -> str:
+    """Where a move takes an item. It keeps its status, counters, hold and times, and goes to the tail there."""
+    if to is None:
+        raise InvalidInput("move needs the queue to move to; name it with to=")
+    if to == item.queue:
+        raise InvalidInput(f"item {item.id} is in queue '{to}' already; name another one to move it to")
+    return to
+
+
+def undo_to(last: HistoryEntry) -> tuple[str, Status]:
+    """Where an undo takes an item, by the entry of its redrive: to the queue it was in, and what it is there."""
+    return last.queue, Status.DEAD if last.from_status is Status.DEAD else Status.PENDING
+
+
+def undone(counters: Counters, back: Status, death: Death) -> Counters:
+    """The counters of an item whose redrive is taken back: those of its death, or of an item in a dead queue."""
+    at_death = death.counters if back is Status.DEAD else Counters()
+    return Counters(
+        deliveries=counters.deliveries,
+        attempts=at_death.attempts,
+        failures=at_death.failures,
+        losses=at_death.losses,
+        redrives=max(0, counters.redrives - 1),
+    )
+
+
+def status_at_rest(status: Status) -> Status:
+    """What an item is without its lease: what archiving remembers, and what the history says it was."""
+    return Status.PENDING if status is Status.ACTIVE else status
+
+
+def needs_room(item: Standing, queue: str) -> bool:
+    """Whether an item that goes to work in a queue is one more there, for max_size."""
+    return item.status is Status.DEAD or item.queue != queue
+
+
+def stays_dead_letter(verb: Verb, item: Standing, *, to_dead_queue: bool = False) -> bool:
+    """Whether an item is still a dead letter: retried in the dead queue that it lies in, or moved as a dead letter.
+
+    One that is moved from a dead queue to a queue that is none is work there.
+    """
+    if verb is Verb.MOVE:
+        return item.is_dead_letter and (item.status is Status.DEAD or to_dead_queue)
     return verb is Verb.RETRY and item.status is not Status.DEAD and item.is_dead_letter
+
+
+def text_of_death(death: Death, history: Iterable[HistoryEntry]) -> str:
+    """What was said when it died: the text of the failure, else the note, else the title of the cause."""
+    said = None
+    for entry in history:
+        if is_ending_of(death, entry):
+            said = entry.failure.text if entry.failure else entry.note
+    return said or death.cause.title
+
+
+def is_ending_of(death: Death, entry: HistoryEntry) -> bool:
+    """Whether a row of the history may be the one that tells of this death. Of several, the last one is."""
+    return entry.at == death.at and entry.queue == death.queue and entry.event in _ENDINGS

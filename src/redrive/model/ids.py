@@ -72,4 +72,12 @@ def _parse(what: str, text: str, digits: int) -> tuple[int, int]:
             raise ValueError
         return int(text[16:32], 16), int(text[:16], 16)
     except (ValueError, TypeError):
-        raise InvalidName(what, text, f"is not {digits} hexadecimal digits; pass it on as you received it") from None
+        raise InvalidName(what, text, f"is not {digits} hexadecimal digits; {_what_to_do(what, text)}") from None
+
+
+def _what_to_do(what: str, text: object) -> str:
+    if hasattr(text, "id"):
+        return "pass on its .id"
+    if what == "item id" and isinstance(text, str) and 0 < len(text) < _ID_DIGITS and set(text) <= _HEXADECIMAL:
+        return f"find(status='any', id_prefix='{text}') finds items by the first ones"
+    return "pass it on as you received it"

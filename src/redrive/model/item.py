@@ -9,9 +9,12 @@ from typing import Any
 import msgspec
 
 from redrive.clock import Instant
+from redrive.model.cause import Cause
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
 from redrive.model.payload import decode_payload
+from redrive.model.reason import DeadReason
+from redrive.model.shown import moment, several
 
 
 class Status(StrEnum):
@@ -33,27 +36,10 @@ class Status(StrEnum):
     """On its way to a queue in another store."""
 
 
-class DeadReason(StrEnum):
-    """Why an item died. Where several apply, the first one here is given."""
-
-    BURIED = "buried"
-    """A person or a worker said so."""
-    UNDECODABLE = "undecodable"
-    """The payload cannot be decoded."""
-    UNKNOWN_HANDLER = "unknown_handler"
-    """No worker knows the task."""
-    FINAL_ERROR = "final_error"
-    """The type or class of the error is one that is never retried."""
-    POLICY = "policy"
-    """A policy given by the program said so."""
-    EXPIRED = "expired"
-    """`expire_deadline` passed before the item was completed."""
-    WORKER_LOST = "worker_lost"
-    """Leases ran out `max_losses` times: it kills or hangs its workers."""
-    MAX_ATTEMPTS = "max_attempts"
-    """It was delivered `max_attempts` times."""
-    RETRIES_EXHAUSTED = "retries_exhausted"
-    """It failed `retry.attempts` times."""
+WORK = (Status.PENDING, Status.FAILED)
+"""Statuses of items that will be tried by themselves and that nobody works on."""
+LIVING = (*WORK, Status.ACTIVE)
+"""Statuses of items that `max_size` counts."""
 
 
 class Counters(msgspec.Struct, frozen=True, gc=False):
@@ -102,10 +88,14 @@ class Event(StrEnum):
     """A worker or a person made it dead."""
     REDRIVEN = "redriven"
     """A person retried or redrove it."""
+    UNDONE = "undone"
+    """A person took the redrive before it back."""
+    MOVED = "moved"
+    """A person moved it to another queue."""
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that happened: an attempt that did not complete, or a redrive."""
+    """One thing that happened: an attempt that did not complete, or what a person did."""
 
     at: Instant
     event: Event
@@ -116,6 +106,18 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     worker: str | None = None
     actor: str | None = None
     note: str | None = None
+    operation: str | None = None
+    """The operation it was part of."""
+    from_status: Status | None = None
+    """What the item was before a person brought it back or moved it. `queue` is where it was."""
+    from_dead_letter: bool = False
+    """It was a dead letter until this brought it back."""
+
+    def __str__(self) -> str:
+        who = self.worker or self.actor
+        told = self.failure.title if self.failure else self.note
+        by, said = f" by {who}" if who else "", f": {told}" if told else ""
+        return f"{moment(self.at)} {self.event} in {self.queue}, delivery {self.delivery}{by}{said}"
 
 
 class Death(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -129,7 +131,12 @@ class Death(msgspec.Struct, frozen=True, omit_defaults=True):
     id: ItemId
     """The id the item had when it died."""
     counters: Counters
+    cause: Cause
     first_leased_at: Instant | None = None
+
+    def __str__(self) -> str:
+        after = several(self.counters.attempts, "attempt")
+        return f"{moment(self.at)} {self.reason} in {self.queue} after {after}: {self.cause.title}"
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -178,6 +185,8 @@ class Item(msgspec.Struct, frozen=True):
     origin_id: ItemId | None = None
     """The first id, where the item has moved."""
     origin_queue: str | None = None
+    earlier_ids: tuple[ItemId, ...] = ()
+    """Every id it had before its moves, oldest first. Each of them still finds it."""
     history: tuple[HistoryEntry, ...] = ()
     """The first 5 and the last 45 entries, oldest first."""
     history_omitted: int = 0

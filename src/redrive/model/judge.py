@@ -14,9 +14,10 @@ import msgspec
 from redrive.errors import InvalidInput, InvalidSetting
 from redrive.model.duration import MAX_DURATION, DurationInput, parse_duration
 from redrive.model.failure import Failure
-from redrive.model.item import NO_OVERRIDES, Counters, DeadReason, Overrides, Status
+from redrive.model.item import NO_OVERRIDES, WORK, Counters, Overrides, Status
 from redrive.model.limits import check_name
 from redrive.model.queue import OnDead, QueueSettings
+from redrive.model.reason import DeadReason
 from redrive.model.retry import DelayFunction, Schedule, delay_before, rule_for
 
 
@@ -134,7 +135,7 @@ def check_brought(verdict: object) -> Verdict:
         case Again(delay, status):
             if delay.__class__ is not int or not 0 <= delay <= MAX_DURATION:
                 raise InvalidInput(f"a verdict has a delay from 0 microseconds to 100 years, not {delay!r:.40}")
-            if status not in (Status.PENDING, Status.FAILED):
+            if status not in WORK:
                 raise InvalidInput(f"an item that is tried again is pending or failed, not {status!r:.40}")
             return Again(delay, Status(status))
         case Dead(reason, to, drop):

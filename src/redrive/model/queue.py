@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -11,10 +11,12 @@ import msgspec
 from redrive.clock import Instant
 from redrive.errors import InvalidSetting
 from redrive.model.classify import ErrorClass, Rule
-from redrive.model.duration import DAY, MINUTE, parse_duration
+from redrive.model.duration import DAY, MINUTE, SECOND, format_duration, parse_duration
 from redrive.model.failure import Failure
+from redrive.model.feed import DEFAULT_KINDS, FeedKind
 from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES, check_name
 from redrive.model.retry import Retry, retry_from
+from redrive.model.shown import tally
 from redrive.model.suggest import suggest
 
 DEFAULT_ATTEMPTS = 5
@@ -71,7 +73,15 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     keep_completed: int = 0
     """How long completed items are kept; 0 = removed at once."""
     keep_dead: int | None = None
-    """How long dead items are kept; unset = for ever."""
+    """How long dead letters are kept, from their death; unset = for ever."""
+    archive_after: int | None = None
+    """When dead letters are archived by themselves, from their death; unset = never."""
+    keep_archived: int | None = None
+    """How long archived items are kept, from their death; unset = for ever."""
+    search: bool = True
+    """Whether dead letters can be found by the words of their error and payload."""
+    feed: tuple[FeedKind, ...] = DEFAULT_KINDS
+    """What of all that happens is kept in the feed."""
 
     def attempts_limit(self, retries: int) -> int:
         """`max_attempts` with its default for an item that gets so many retries; 0 = unlimited."""
@@ -128,6 +138,12 @@ class QueueStats(msgspec.Struct, frozen=True):
     at: Instant
     """When this was read. The totals of two readings give rates."""
 
+    def __str__(self) -> str:
+        counts = {name: getattr(self, name) for name in ("pending", "failed", "active", "dead_letters", "archived")}
+        age = format_duration(self.oldest_age // SECOND * SECOND)
+        waits = "" if self.oldest_ready_at is None else f"; the oldest has waited for {age}"
+        return f"{self.queue}: {tally(counts)}{waits}"
+
     @property
     def oldest_age(self) -> int:
         """How long the oldest ready item has waited, in microseconds; 0 when nothing is ready."""
@@ -165,7 +181,7 @@ def _checked(name: str, value: Any) -> Any:
             return None if value is None else _positive_duration(name, value)
         case "keep_completed":
             return parse_duration(value, name)
-        case "keep_dead":
+        case "keep_dead" | "archive_after" | "keep_archived":
             return None if value is None else parse_duration(value, name)
         case "max_losses":
             return _count(name, value, 0)
@@ -183,6 +199,10 @@ def _checked(name: str, value: Any) -> Any:
             return _error_rules(name, value)
         case "on_dead":
             return _on_dead(name, value)
+        case "search":
+            return _switch(name, value)
+        case "feed":
+            return _feed(name, value)
         case "dead_queue":
             return _dead_queue(value)
         case _:
@@ -226,6 +246,29 @@ def _on_dead(name: str, value: Any) -> OnDead:
         return OnDead(value)
     except ValueError:
         raise InvalidSetting(name, f"must be {' or '.join(OnDead)}, not {value!a:.40}") from None
+
+
+def _switch(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidSetting(name, f"must be true or false, not {value!a:.40}")
+    return value
+
+
+def _feed(name: str, value: Any) -> tuple[FeedKind, ...]:
+    """Kinds in the order of their definition, so that the same settings are equal however they were written."""
+    match value:
+        case "all":
+            return tuple(FeedKind)
+        case "none":
+            return ()
+    kinds = f"'all', 'none', or a list of {', '.join(FeedKind)}"
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidSetting(name, f"must be {kinds}, not {value!a:.40}")
+    try:
+        chosen = {FeedKind(kind) for kind in value}
+    except ValueError as error:
+        raise InvalidSetting(name, f"has something that does not exist ({error}); it must be {kinds}") from None
+    return tuple(kind for kind in FeedKind if kind in chosen)
 
 
 def _dead_queue(value: Any) -> str | dict[str, str] | None:

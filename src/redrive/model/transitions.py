@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from redrive.model.item import Status
+from redrive.model.item import WORK, Status
 
 
 class Verb(StrEnum):
@@ -34,30 +34,38 @@ class Verb(StrEnum):
     """By hand: take it as completed."""
     DROP = "drop"
     """By hand: remove it for good."""
+    UNDO = "undo"
+    """By hand: take a redrive back that nobody has worked on since; the item is dead again, as it was."""
+    MOVE = "move"
+    """By hand: to another queue."""
     ARCHIVE = "archive"
     RESTORE = "restore"
+    PURGE = "purge"
+    """By hand or by a rule: remove an archived item for good."""
 
 
 _GONE = None
-_WORK = (Status.PENDING, Status.FAILED)
 _RESTING = (Status.PENDING, Status.FAILED, Status.DEAD, Status.ARCHIVED)
 
 TRANSITIONS: dict[Verb, tuple[tuple[Status | None, ...], tuple[Status | None, ...]]] = {
     Verb.PUT: ((_GONE,), (Status.PENDING, Status.FAILED, Status.DEAD)),
     Verb.LEASE: ((Status.PENDING,), (Status.ACTIVE,)),
     Verb.COMPLETE: ((Status.ACTIVE,), (Status.COMPLETED, _GONE)),
-    Verb.FAIL: ((Status.ACTIVE, *_WORK), (Status.FAILED, Status.DEAD, Status.PENDING, _GONE)),
+    Verb.FAIL: ((Status.ACTIVE, *WORK), (Status.FAILED, Status.DEAD, Status.PENDING, _GONE)),
     Verb.RELEASE: ((Status.ACTIVE,), (Status.PENDING, Status.DEAD, _GONE)),
     Verb.LOSE: ((Status.ACTIVE,), (Status.PENDING, Status.DEAD, _GONE)),
-    Verb.EXPIRE: (_WORK, (Status.DEAD, Status.PENDING, _GONE)),
+    Verb.EXPIRE: (WORK, (Status.DEAD, Status.PENDING, _GONE)),
     Verb.DUE: ((Status.FAILED,), (Status.PENDING,)),
-    Verb.BURY: ((Status.ACTIVE, *_WORK), (Status.DEAD, Status.PENDING, _GONE)),
+    Verb.BURY: ((Status.ACTIVE, *WORK), (Status.DEAD, Status.PENDING, _GONE)),
     Verb.RETRY: ((Status.DEAD, Status.FAILED), (Status.PENDING,)),
-    Verb.REDRIVE: ((Status.DEAD, *_WORK), (Status.PENDING,)),
+    Verb.REDRIVE: ((Status.DEAD, *WORK), (Status.PENDING,)),
     Verb.DONE: (_RESTING, (Status.COMPLETED, _GONE)),
     Verb.DROP: ((*_RESTING, Status.COMPLETED), (_GONE,)),
-    Verb.ARCHIVE: ((Status.DEAD, *_WORK), (Status.ARCHIVED,)),
+    Verb.UNDO: ((Status.PENDING,), (Status.DEAD, Status.PENDING)),
+    Verb.MOVE: ((Status.DEAD, *WORK), (Status.DEAD, *WORK)),
+    Verb.ARCHIVE: ((Status.DEAD, *WORK), (Status.ARCHIVED,)),
     Verb.RESTORE: ((Status.ARCHIVED,), (Status.DEAD, Status.PENDING, Status.FAILED)),
+    Verb.PURGE: ((Status.ARCHIVED,), (_GONE,)),
 }
 """verb → (statuses it applies to, statuses it leads to).
 
@@ -66,7 +74,21 @@ only where those are dead letters: items with a death record in a queue that is 
 With `force`, the verbs by hand also apply to an active item, whose lease is revoked first.
 """
 
-BY_HAND = frozenset({Verb.FAIL, Verb.BURY, Verb.RETRY, Verb.REDRIVE, Verb.DONE, Verb.DROP, Verb.ARCHIVE, Verb.RESTORE})
+BY_HAND = frozenset(
+    {
+        Verb.FAIL,
+        Verb.BURY,
+        Verb.RETRY,
+        Verb.REDRIVE,
+        Verb.UNDO,
+        Verb.MOVE,
+        Verb.DONE,
+        Verb.DROP,
+        Verb.ARCHIVE,
+        Verb.RESTORE,
+        Verb.PURGE,
+    }
+)
 """Verbs a person may use without a token."""
 
 

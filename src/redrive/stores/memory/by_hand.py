@@ -1,19 +1,21 @@
-"""Changes by hand, without a token: retry, redrive, done, drop, archive, restore, fail, bury; hold and unhold."""
+"""Changes by hand, without a token; hold and unhold."""
 
 from __future__ import annotations
 
 from itertools import islice
 
-from redrive.clock import Instant
-from redrive.errors import InvalidInput, QueueFull, RedriveError
-from redrive.model.by_hand import check_change, check_verb, redrive_queue, stays_dead_letter
+from redrive.errors import InvalidInput, RedriveError
+from redrive.model.by_hand import check_change, check_verb
+from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
-from redrive.model.item import Counters, Event, HistoryEntry, Settled, Status
+from redrive.model.item import WORK, Settled, Status
 from redrive.model.judge import Ending
 from redrive.model.transitions import Verb
 from redrive.store import STEP_LIMIT, Change, Hold, Stale, Target, Unhold
+from redrive.stores.memory.deeds import Deed
 from redrive.stores.memory.leases import make_ready
-from redrive.stores.memory.record import WORK, Record
+from redrive.stores.memory.record import Record
+from redrive.stores.memory.redrives import archive, move, redrive, retry, undo
 from redrive.stores.memory.settles import finish
 from redrive.stores.memory.state import State
 from redrive.stores.memory.verdicts import carry_out, check_verdict
@@ -22,15 +24,15 @@ from redrive.stores.memory.verdicts import carry_out, check_verdict
 def change(state: State, call: Change) -> tuple[Settled | Stale | RedriveError, ...]:
     """Each target stands for itself. The audit names the ids that items had before, and nothing if none changed."""
     check_verb(call.verb)
+    deed = Deed(call.verb, call.actor, call.note, call.to, call.force)
     results: list[Settled | Stale | RedriveError] = []
     ids: list[ItemId] = []
     queues: set[str] = set()
     for target in call.targets:
         try:
             item = state.item(target.id)
-            check_change(call.verb, item.standing, force=call.force)
             id, queue = item.id, item.queue
-            result = _change(state, call, target, item)
+            result = change_one(state, deed, target, item)
         except RedriveError as refusal:
             results.append(refusal)
             continue
@@ -44,33 +46,42 @@ def change(state: State, call: Change) -> tuple[Settled | Stale | RedriveError, 
     return tuple(results)
 
 
-def _change(state: State, call: Change, target: Target, item: Record) -> Settled | Stale:
-    match call.verb:
+def change_one(state: State, deed: Deed, target: Target, item: Record) -> Settled | Stale:
+    """Change one item. Raises what refuses it, and then changed nothing."""
+    check_change(deed.verb, item.standing, force=deed.force, undoes=deed.undoes)
+    match deed.verb:
         case Verb.FAIL | Verb.BURY:
-            return _judged(state, call, target, item)
+            return _judged(state, deed, target, item)
         case Verb.RETRY:
-            return _again(state, call, item, item.queue)
+            return retry(state, deed, item)
         case Verb.REDRIVE:
-            return _again(state, call, item, state.queue(redrive_queue(item.deaths[-1].queue, call.to)).name)
+            return redrive(state, deed, target, item)
+        case Verb.UNDO:
+            return undo(state, deed, item)
+        case Verb.MOVE:
+            return move(state, deed, item)
         case Verb.DONE:
-            return finish(state, item, call.verb, forced=call.force)
-        case Verb.DROP:
-            state.remove(item, call.verb, forced=call.force)
+            settled = finish(state, item, deed.verb, forced=deed.force)
+            deed.tell(state, FeedKind.DONE, item.queue, item)
+            return settled
+        case Verb.DROP | Verb.PURGE:
+            state.remove(item, deed.verb, forced=deed.force)
+            deed.tell(state, FeedKind.REMOVED, item.queue, item)
             return item.to_settled(removed=True)
         case Verb.ARCHIVE:
-            return _archive(state, call, item)
+            return archive(state, deed, item)
         case Verb.RESTORE:
-            return _restore(state, item)
-    raise AssertionError(call.verb)
+            return _restore(state, deed, item)
+    raise AssertionError(deed.verb)
 
 
-def _judged(state: State, call: Change, target: Target, item: Record) -> Settled | Stale:
+def _judged(state: State, deed: Deed, target: Target, item: Record) -> Settled | Stale:
     queue = state.queues[item.queue].value
     if target.verdict is None:
-        raise InvalidInput(f"{call.verb} by hand needs a verdict")
+        raise InvalidInput(f"{deed.verb} by hand needs a verdict")
     if target.version != queue.version:
         return Stale(queue)
-    ending = Ending.FAILED if call.verb is Verb.FAIL else Ending.BURIED
+    ending = Ending.FAILED if deed.verb is Verb.FAIL else Ending.BURIED
     check_verdict(state, item.queue, ending, target.verdict)
     return carry_out(
         state,
@@ -78,53 +89,22 @@ def _judged(state: State, call: Change, target: Target, item: Record) -> Settled
         ending,
         target.verdict,
         failure=target.failure,
-        note=call.note,
-        actor=call.actor,
-        forced=call.force,
+        note=deed.note,
+        actor=deed.actor,
+        operation=deed.operation,
+        forced=deed.force,
     )
 
 
-def _again(state: State, call: Change, item: Record, to: str) -> Settled:
-    """Back to work with fresh counters, held by nobody: in place, or in another queue under a new id."""
-    before, moved = item.counters, to != item.queue
-    still_dead_letter = stays_dead_letter(call.verb, item.standing)
-    entry = HistoryEntry(state.now, Event.REDRIVEN, item.queue, before.deliveries, actor=call.actor, note=call.note)
-    with state.change(item, call.verb, Status.PENDING, forced=call.force):
-        item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
-        item.history.add(entry)
-        item.held_by = None
-        item.came_by_death = still_dead_letter
-        if moved:
-            state.move(item, to)
-        else:
-            state.to_tail(item)
-        item.expire_deadline = _expire_deadline(state, item)
-    return item.to_settled(moved=moved)
-
-
-def _expire_deadline(state: State, item: Record) -> Instant | None:
-    """Set anew. What still lies in a dead queue does not expire."""
-    own, general = item.expire_timeout, state.queues[item.queue].value.settings.expire_timeout
-    timeout = general if own is None else own
-    return None if timeout is None or item.came_by_death else Instant(state.now + timeout)
-
-
-def _archive(state: State, call: Change, item: Record) -> Settled:
-    before = Status.PENDING if item.status is Status.ACTIVE else item.status
-    with state.change(item, call.verb, Status.ARCHIVED, forced=call.force):
-        item.archived_from = before
-    return item.to_settled(reason=item.deaths[-1].reason)
-
-
-def _restore(state: State, item: Record) -> Settled:
+def _restore(state: State, deed: Deed, item: Record) -> Settled:
     """To the place it had. Only a status that max_size counts needs room."""
     assert item.archived_from is not None
     queue = state.queues[item.queue]
-    max_size = queue.value.settings.max_size
-    if item.archived_from in WORK and max_size is not None and queue.size >= max_size:
-        raise QueueFull(queue.name, queue.size, max_size)
+    if item.archived_from in WORK:
+        queue.check_room()
     with state.change(item, Verb.RESTORE, item.archived_from):
         item.archived_from = None
+    deed.tell(state, FeedKind.RESTORED, item.queue, item)
     return item.to_settled(reason=item.deaths[-1].reason if item.status is Status.DEAD else None)
 
 

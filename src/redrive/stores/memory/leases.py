@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 
 from redrive.clock import Instant
+from redrive.model.feed import FeedKind
 from redrive.model.ids import KEY_BITS, make_token, parse_id
 from redrive.model.item import Counters, Lease, Status
 from redrive.model.transitions import Verb
@@ -63,4 +64,5 @@ def _lease(state: State, item: Record, worker: str | None, timeout: int) -> Leas
         item.grant = Grant(token, worker, leased_at=state.now, deadline=Instant(state.now + timeout))
         if item.first_leased_at is None:
             item.first_leased_at = state.now
+    state.tell(FeedKind.LEASED, item.queue, item)
     return item.to_lease()

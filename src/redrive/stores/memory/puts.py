@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from redrive.clock import Instant
 from redrive.errors import IdempotencyConflict, InvalidInput, PayloadTooLarge, QueueFull
+from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Event, HistoryEntry, Receipt, Status
 from redrive.model.judge import Dead, Ending, count
@@ -26,6 +27,23 @@ def put(state: State, call: Put) -> tuple[Receipt, ...] | Stale:
     plan = PutPlan(state)
     plan.add(call)
     return plan.carry_out()
+
+
+def known_source(state: State, queue: QueueState, source_id: ItemId) -> ItemId | None:
+    """The item that came to a queue with this source_id: for as long as it is there, and a time after."""
+    source = queue.sources.get(source_id)
+    if source is None:
+        return None
+    item = state.items.get(source.id)
+    there = item is not None and item.id == source.id and item.queue == queue.name
+    return source.id if there or source.until > state.now else None
+
+
+def remember_source(state: State, queue: QueueState, source_id: ItemId, id: ItemId) -> None:
+    """An item came with this source_id."""
+    until = Instant(state.now + LEDGER_TIMEOUT)
+    queue.sources[source_id] = Source(id, until)
+    queue.sources_until.add(source_id, (until,))
 
 
 class _Step(NamedTuple):
@@ -87,13 +105,7 @@ class PutPlan:
     def _known_source(self, queue: QueueState, new: NewItem) -> ItemId | None:
         if new.source_id is None:
             return None
-        source = queue.sources.get(new.source_id)
-        if source is not None:
-            item = self._state.items.get(source.id)
-            there = item is not None and item.id == source.id and item.queue == queue.name
-            if there or source.until > self._state.now:
-                return source.id
-        return self._sources.get((queue.name, new.source_id))
+        return known_source(self._state, queue, new.source_id) or self._sources.get((queue.name, new.source_id))
 
     def _known_key(self, queue: QueueState, new: NewItem) -> ItemId | None:
         if new.idempotency_key is None:
@@ -122,10 +134,7 @@ class PutPlan:
             queue.keys[key] = known
             queue.keys_until.add(key, (known.until,))
         for (name, source_id), id in self._sources.items():
-            queue = self._state.queues[name]
-            until = Instant(self._state.now + LEDGER_TIMEOUT)
-            queue.sources[source_id] = Source(id, until)
-            queue.sources_until.add(source_id, (until,))
+            remember_source(self._state, self._state.queues[name], source_id, id)
         for step in self._steps:
             if not step.duplicate:
                 _write(self._state, step)
@@ -158,6 +167,7 @@ def _write(state: State, step: _Step) -> None:
     )
     state.add(item)
     step.queue.put_total += 1
+    state.tell(FeedKind.PUT, item.queue, item)
     if new.verdict is not None:
         # It has failed outside already: the same as if it failed here at once.
         carry_out(state, item, Ending.FAILED, new.verdict, failure=new.failure)
@@ -173,6 +183,8 @@ def _add_failure(state: State, step: _Step) -> None:
     if item.status is not Status.ACTIVE:
         item.counters = count(item.counters, Ending.FAILED)
     step.queue.failed_total += 1
+    assert step.new.failure is not None
+    state.tell(FeedKind.FAILED, step.queue.name, item, title=step.new.failure.title)
 
 
 def _digest(new: NewItem) -> bytes:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain, islice
 
 from redrive.clock import Instant
-from redrive.store import AuditEntry, GetOverdue, ListAudit, Overdue
+from redrive.model.group import Group
+from redrive.model.ids import ItemId
+from redrive.model.operation import OperationStatus
+from redrive.store import AuditEntry, FeedPage, GetKeyHolders, GetOverdue, ListAudit, ListGroups, Overdue, ReadFeed
 from redrive.stores.memory.record import Record
+from redrive.stores.memory.redrives import holder_of
 from redrive.stores.memory.state import State
 
 
@@ -35,9 +39,32 @@ def list_audit(state: State, query: ListAudit) -> tuple[AuditEntry, ...]:
     return tuple(islice(reversed(state.audit[: max(0, end)]), query.limit))
 
 
+def key_holders(state: State, query: GetKeyHolders, now: Instant) -> dict[str, ItemId]:
+    """Keys of completed and dead items stay known, but stand against nothing that is brought back."""
+    queue = state.queue(query.queue)
+    holders = {key: holder_of(state, queue, key, now) for key in query.keys}
+    return {key: holder.id for key, holder in holders.items() if holder is not None}
+
+
 def next_due(state: State) -> Instant | None:
-    """The earliest entry of every index that upkeep looks into. It may lie in the past."""
+    """The earliest entry of every index that upkeep looks into, or step of an operation. It may lie in the past."""
     instants = (
         index.first_at() for queue in state.queues.values() for index in (queue.waiting, queue.expiring, queue.leases)
     )
-    return min((at for at in instants if at is not None), default=None)
+    steps = (each.next_at for each in state.operations.values() if each.status is OperationStatus.RUNNING)
+    return min((at for at in chain(instants, steps) if at is not None), default=None)
+
+
+def list_groups(state: State, query: ListGroups) -> tuple[Group, ...]:
+    """Of one queue, or of all."""
+    queues = tuple(state.queues) if query.queue is None else (state.queue(query.queue).name,)
+    return state.groups.of(queues, query.limit)
+
+
+def read_feed(state: State, query: ReadFeed) -> FeedPage:
+    """Of one item under every id it had, for as long as it is there."""
+    ids: set[ItemId] | None = None
+    if query.id is not None:
+        item = state.find(query.id)
+        ids = {query.id} if item is None else set(item.ids)
+    return state.feed.read(query, ids)

@@ -8,12 +8,11 @@ from typing import NamedTuple
 import msgspec
 
 from redrive.clock import Instant
+from redrive.errors import QueueFull
 from redrive.model.ids import ItemId
-from redrive.model.item import Status
+from redrive.model.item import LIVING, Status
 from redrive.model.queue import Queue, QueueStats
 from redrive.stores.memory.index import Index
-
-_SIZE = (Status.PENDING, Status.FAILED, Status.ACTIVE)
 
 
 class Known(NamedTuple):
@@ -54,6 +53,17 @@ class QueueState:
         """Completed: by when."""
         self.dead: Index[ItemId] = Index()
         """Dead letters that nobody works on: by the last death."""
+        self.archived: Index[ItemId] = Index()
+        """Archived: by the last death."""
+        self.indexes = (
+            self.ready,
+            self.waiting,
+            self.expiring,
+            self.leases,
+            self.completed,
+            self.dead,
+            self.archived,
+        )
         self.keys: dict[str, Known] = {}
         self.keys_until: Index[str] = Index()
         self.sources: dict[ItemId, Source] = {}
@@ -67,7 +77,13 @@ class QueueState:
     @property
     def size(self) -> int:
         """What max_size counts."""
-        return sum(self.counts[status] for status in _SIZE)
+        return sum(self.counts[status] for status in LIVING)
+
+    def check_room(self) -> None:
+        """Raise where there is no room for one more."""
+        max_size = self.value.settings.max_size
+        if max_size is not None and self.size >= max_size:
+            raise QueueFull(self.name, self.size, max_size)
 
     @property
     def next_at(self) -> Instant | None:

@@ -21,9 +21,8 @@ def create_queue(state: State, call: CreateQueue) -> Queue:
             raise QueueExists(call.name)
         return there.value
     check_dead_queues(call.name, call.settings, state.settings())
-    version = state.last_versions.get(call.name, 0) + 1
     queue = QueueState(
-        Queue(call.name, call.settings, version, paused=False, created_at=state.now, is_dead_queue=False)
+        Queue(call.name, call.settings, state.next_version(), paused=False, created_at=state.now, is_dead_queue=False)
     )
     state.queues[call.name] = queue
     _mark_dead_queues(state, call.settings)
@@ -36,7 +35,7 @@ def update_queue(state: State, call: UpdateQueue) -> Queue | Stale:
     if call.version != queue.value.version:
         return Stale(queue.value)
     check_dead_queues(call.name, call.settings, state.settings())
-    queue.value = msgspec.structs.replace(queue.value, settings=call.settings, version=queue.value.version + 1)
+    queue.value = msgspec.structs.replace(queue.value, settings=call.settings, version=state.next_version())
     _mark_dead_queues(state, call.settings)
     state.write_audit(call.actor, "update_queue", call.name, (), 0)
     return queue.value
@@ -68,7 +67,6 @@ def delete_queue(state: State, call: DeleteQueue) -> int:
     for item in [item for id, item in state.items.items() if item.queue == call.name and item.id == id]:
         state.remove(item, Verb.DROP)
     del state.queues[call.name]
-    state.last_versions[call.name] = queue.value.version
     state.write_audit(call.actor, "delete_queue", call.name, (), count)
     return count
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
 
 from redrive.clock import Instant
 from redrive.model.by_hand import Standing
-from redrive.model.ids import ItemId, Token
+from redrive.model.filter import Facts
+from redrive.model.ids import ItemId, Token, parse_id
 from redrive.model.item import (
+    LIVING,
     NO_OVERRIDES,
+    WORK,
     Counters,
-    DeadReason,
     Death,
     HistoryEntry,
     Item,
@@ -23,10 +28,8 @@ from redrive.model.item import (
     Status,
 )
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
+from redrive.model.reason import DeadReason
 from redrive.store import Overdue
-
-WORK = (Status.PENDING, Status.FAILED)
-"""Statuses of items that will be tried by themselves and that nobody works on."""
 
 
 @dataclass(slots=True)
@@ -44,10 +47,12 @@ class History:
 
     __slots__ = ("_first", "_last", "omitted")
 
-    def __init__(self) -> None:
+    def __init__(self, entries: Iterable[HistoryEntry] = (), omitted: int = 0) -> None:
         self._first: list[HistoryEntry] = []
         self._last: deque[HistoryEntry] = deque(maxlen=HISTORY_LAST)
-        self.omitted = 0
+        self.omitted = omitted
+        for entry in entries:
+            self.add(entry)
 
     def add(self, entry: HistoryEntry) -> None:
         """Write down what happened."""
@@ -60,6 +65,23 @@ class History:
     def entries(self) -> tuple[HistoryEntry, ...]:
         """What is kept, oldest first."""
         return (*self._first, *self._last)
+
+    def last(self) -> HistoryEntry | None:
+        """The newest."""
+        entries = self.entries()
+        return entries[-1] if entries else None
+
+    def copy(self) -> History:
+        """The same, for another item."""
+        return History(self.entries(), self.omitted)
+
+
+class Letter(NamedTuple):
+    """Where a dead letter is found: in which queue, under which cause, and as which death."""
+
+    queue: str
+    fingerprint: str
+    number: int
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +120,10 @@ class Record:
     deaths: list[Death] = field(default_factory=list)
     came_by_death: bool = False
     """It lies in a dead queue because it died, and was not redriven from there."""
+    death_number: int = 0
+    """Drawn at its last death: its place among the dead and the archived."""
+    words: frozenset[str] = frozenset()
+    """What it is found by while it is a dead letter or archived."""
 
     @property
     def id(self) -> ItemId:
@@ -114,12 +140,53 @@ class Record:
         """Dead, or in a dead queue because it died. Completed and archived ones no longer count."""
         if self.status is Status.DEAD:
             return True
-        return self.came_by_death and (self.status in WORK or self.status is Status.ACTIVE)
+        return self.came_by_death and self.status in LIVING
+
+    @property
+    def number(self) -> int:
+        """The number in its id: its place among all items."""
+        return parse_id(self.id)[0]
+
+    @property
+    def letter(self) -> Letter | None:
+        """Where it is found, if it is a dead letter."""
+        if not self.is_dead_letter:
+            return None
+        return Letter(self.queue, self.deaths[-1].cause.fingerprint, self.death_number)
 
     @property
     def standing(self) -> Standing:
         """As the rules of a change by hand see it."""
-        return Standing(self.id, self.status, self.is_dead_letter, self.worker)
+        return Standing(
+            self.id,
+            self.status,
+            self.is_dead_letter,
+            self.worker,
+            self.history.last(),
+            self.queue,
+            self.counters.deliveries,
+        )
+
+    @property
+    def facts(self) -> Facts:
+        """As a filter sees it. What died, and was brought back since, is as alive as any other."""
+        death = self.deaths[-1] if self.is_dead_letter or self.status is Status.ARCHIVED else None
+        counters = self.counters
+        if death is not None:
+            counters = msgspec.structs.replace(death.counters, redrives=counters.redrives)
+        return Facts(
+            id=self.id,
+            status=self.status,
+            is_dead_letter=self.is_dead_letter,
+            queue=self.queue,
+            origin_queue=self.origin_queue or self.queue,
+            at=self.put_at if death is None else death.at,
+            counters=counters,
+            held_by=self.held_by,
+            reason=None if death is None else death.reason,
+            cause=None if death is None else death.cause,
+            headers=self.headers,
+        )
 
     def expired(self, now: Instant) -> bool:
         """Whether its expire deadline has passed."""
@@ -152,6 +219,7 @@ class Record:
             source_id=self.source_id,
             origin_id=self.origin_id,
             origin_queue=self.origin_queue,
+            earlier_ids=tuple(self.ids[:-1]),
             history=self.history.entries(),
             history_omitted=self.history.omitted,
             deaths=tuple(self.deaths),

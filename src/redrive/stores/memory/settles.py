@@ -6,6 +6,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import LeaseLost, PayloadTooLarge
+from redrive.model.feed import FeedKind
 from redrive.model.item import Event, HistoryEntry, Result, Settled, Status
 from redrive.model.judge import Ending
 from redrive.model.transitions import Verb
@@ -27,6 +28,7 @@ def complete(state: State, call: Complete) -> Settled:
         plan.add(put)
     settled = finish(state, item, Verb.COMPLETE, call.result)
     plan.carry_out()
+    state.tell(FeedKind.COMPLETED, item.queue, item)
     return settled
 
 
@@ -68,6 +70,8 @@ def give_back(state: State, call: Return) -> Settled:
             item.history.add(
                 HistoryEntry(state.now, Event.RETURNED, item.queue, before.deliveries, worker=worker, note=call.note)
             )
+    if call.note is not None:
+        state.tell(FeedKind.RETURNED, item.queue, item, title=call.note)
     return item.to_settled()
 
 

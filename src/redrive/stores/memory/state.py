@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from redrive.clock import Instant
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
+from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.ids import (
     NUMBERS_PER_MICROSECOND,
     SALT_BITS,
@@ -24,12 +25,17 @@ from redrive.model.ids import (
     parse_id,
     parse_token,
 )
-from redrive.model.item import Status
+from redrive.model.item import WORK, Status
+from redrive.model.operation import Operation
 from redrive.model.queue import QueueSettings
+from redrive.model.reason import DeadReason
 from redrive.model.transitions import BY_HAND, TRANSITIONS, Verb
 from redrive.store import AuditEntry
+from redrive.stores.memory.feed import Feed
+from redrive.stores.memory.groups import Groups
 from redrive.stores.memory.queue_state import QueueState, Source
-from redrive.stores.memory.record import WORK, Record
+from redrive.stores.memory.record import Letter, Record
+from redrive.stores.memory.shelf import Shelf
 
 
 def check_transition(verb: Verb, before: Status | None, after: Status | None, *, forced: bool = False) -> None:
@@ -52,12 +58,24 @@ class State:
         self.retimed: set[str] = set()
         """Queues in which this transaction set a new time at which the next item falls due."""
         self.queues: dict[str, QueueState] = {}
-        self.last_versions: dict[str, int] = {}
-        """Versions that queues had when they were deleted. A new one of that name goes on from there, so that a
-        verdict judged by the settings of the old one is stale."""
+        self.last_version = 0
+        """Of the settings of all queues: a verdict judged by those of another queue, or of one that was deleted, is
+        stale."""
         self.items: dict[ItemId, Record] = {}
         """By every id that an item has had: an old id finds the item where it is now."""
         self.held: dict[str, dict[ItemId, None]] = {}
+        self.by_number = Shelf()
+        """Every item, by the number in its id."""
+        self.letters = Shelf()
+        """Dead letters, by the number of their death."""
+        self.archived = Shelf()
+        """Archived items, by the number of their death."""
+        self.groups = Groups()
+        self.feed = Feed()
+        self.operations: dict[str, Operation] = {}
+        """By id, in the order in which they were started."""
+        self.changed_by: dict[str, dict[ItemId, None]] = {}
+        """The items that each operation changed, under the ids that they had then."""
         self.audit: list[AuditEntry] = []
         self._last_number = 0
 
@@ -102,6 +120,11 @@ class State:
         self._last_number = max(self._last_number + 1, self.now * NUMBERS_PER_MICROSECOND)
         return self._last_number
 
+    def next_version(self) -> int:
+        """A version that no settings had."""
+        self.last_version += 1
+        return self.last_version
+
     def draw_id(self, number: int) -> ItemId:
         """An id that nobody can guess from another one."""
         return make_id(number, make_tail(secrets.randbits(SALT_BITS)))
@@ -113,10 +136,11 @@ class State:
         self.retimed.clear()
 
     def add(self, item: Record) -> None:
-        """A new item."""
-        check_transition(Verb.PUT, None, item.status)
+        """A new item, in the status that it has."""
         self.items[item.id] = item
+        self.by_number.add(item.number, item)
         self._file(item)
+        self._regroup(item, None, item.letter)
 
     @contextmanager
     def change(self, item: Record, verb: Verb, status: Status, *, forced: bool = False) -> Iterator[None]:
@@ -133,11 +157,13 @@ class State:
     @contextmanager
     def refile(self, item: Record) -> Iterator[None]:
         """Within this, the item may be changed in ways that matter to the indexes; its status stays."""
+        letter = item.letter
         self._unfile(item)
         try:
             yield
         finally:
             self._file(item)
+            self._regroup(item, letter, item.letter)
 
     def to_tail(self, item: Record, delay: int = 0) -> None:
         """Within a change: behind all others that are ready at that instant."""
@@ -145,22 +171,43 @@ class State:
         item.seq = self.draw_number()
 
     def move(self, item: Record, to: str) -> None:
-        """Within a change: to the tail of another queue, under a new id."""
+        """Within a change: to the tail of another queue, under a new id. When it is ready does not change."""
         if item.origin_id is None:
             item.origin_id, item.origin_queue = item.id, item.queue
         item.source_id = item.id
-        self.to_tail(item)
+        self.by_number.discard(item.number)
+        item.seq = self.draw_number()
         item.ids.append(self.draw_id(item.seq))
         item.queue = to
-        item.held_by = None
         self.items[item.id] = item
+        self.by_number.add(item.number, item)
 
     def remove(self, item: Record, verb: Verb, *, forced: bool = False) -> None:
         """For good, with every id it has had."""
         check_transition(verb, item.status, None, forced=forced)
+        letter = item.letter
         self._unfile(item)
+        self.by_number.discard(item.number)
         for id in item.ids:
             del self.items[id]
+        self._regroup(item, letter, None)
+
+    def tell(
+        self,
+        kind: FeedKind,
+        queue: str,
+        item: Record,
+        *,
+        source_id: ItemId | None = None,
+        title: str | None = None,
+        reason: DeadReason | None = None,
+        actor: str | None = None,
+        operation: str | None = None,
+    ) -> None:
+        """Write into the feed what happened to an item in a queue, if that queue keeps it."""
+        if kind in self.queues[queue].value.settings.feed:
+            number = self.draw_number()
+            self.feed.add(FeedEntry(number, self.now, kind, queue, item.id, source_id, title, reason, actor, operation))
 
     def write_audit(
         self, actor: str, verb: str, queue: str | None, ids: tuple[ItemId, ...], count: int, note: str | None = None
@@ -170,10 +217,21 @@ class State:
 
     # The indexes
 
+    def _regroup(self, item: Record, before: Letter | None, after: Letter | None) -> None:
+        """An item that stays the same letter does not leave its group, not even for a moment."""
+        if before == after:
+            return
+        if before is not None:
+            self.groups.leave(before)
+        if after is not None:
+            self.groups.join(after, item)
+
     def _file(self, item: Record) -> None:
         queue = self.queues[item.queue]
         queue.counts[item.status] += 1
         queue.dead_letters += item.is_dead_letter
+        if item.is_dead_letter:
+            self.letters.add(item.death_number, item)
         if item.source_id is not None:
             queue.sources.setdefault(item.source_id, Source(item.id))
         match item.status:
@@ -186,7 +244,10 @@ class State:
                 assert item.completed_at is not None
                 queue.completed.add(item.id, (item.completed_at, item.seq))
             case Status.DEAD:
-                queue.dead.add(item.id, (item.deaths[-1].at, parse_id(item.id)[0]))
+                queue.dead.add(item.id, (item.deaths[-1].at, item.number))
+            case Status.ARCHIVED:
+                self.archived.add(item.death_number, item)
+                queue.archived.add(item.id, (item.deaths[-1].at, item.number))
 
     def _file_work(self, queue: QueueState, item: Record) -> None:
         due = item.ready_at <= self.now
@@ -203,14 +264,16 @@ class State:
         if item.expire_deadline is not None:
             queue.expiring.add(item.id, (item.expire_deadline, item.seq))
         if item.is_dead_letter:
-            queue.dead.add(item.id, (item.deaths[-1].at, parse_id(item.id)[0]))
+            queue.dead.add(item.id, (item.deaths[-1].at, item.number))
 
     def _unfile(self, item: Record) -> None:
         queue = self.queues[item.queue]
         queue.counts[item.status] -= 1
         queue.dead_letters -= item.is_dead_letter
-        for index in (queue.ready, queue.waiting, queue.expiring, queue.leases, queue.completed, queue.dead):
+        for index in queue.indexes:
             index.discard(item.id)
+        for shelf in (self.letters, self.archived):
+            shelf.discard(item.death_number)
         if item.held_by is not None and item.status in WORK:
             held = self.held[item.held_by]
             del held[item.id]

@@ -12,9 +12,18 @@ from redrive.errors import Closed, InvalidInput, RedriveError, StoreFailed
 from redrive.model.item import Receipt
 from redrive.store import KINDS, Call, Commit, Durability, Put, Query
 from redrive.stores.memory.by_hand import change, hold, unhold
+from redrive.stores.memory.finding import count_items, find_items
+from redrive.stores.memory.imports import import_items
 from redrive.stores.memory.leases import lease_items
+from redrive.stores.memory.operations import (
+    get_operation,
+    list_operations,
+    set_operation,
+    start_operation,
+    step_operation,
+)
 from redrive.stores.memory.puts import put
-from redrive.stores.memory.queries import get_overdue, list_audit, next_due
+from redrive.stores.memory.queries import get_overdue, key_holders, list_audit, list_groups, next_due, read_feed
 from redrive.stores.memory.queues import create_queue, delete_queue, set_paused, update_queue
 from redrive.stores.memory.settles import complete, extend, give_back, settle
 from redrive.stores.memory.state import State
@@ -136,6 +145,14 @@ def _carry_out(state: State, call: Call) -> Any:
             return expire(state, call)
         case contract.Clean():
             return clean(state, call)
+        case contract.StartOperation():
+            return start_operation(state, call)
+        case contract.StepOperation():
+            return step_operation(state, call)
+        case contract.SetOperation():
+            return set_operation(state, call)
+        case contract.Import():
+            return import_items(state, call)
         case contract.CreateQueue():
             return create_queue(state, call)
         case contract.UpdateQueue():
@@ -158,6 +175,20 @@ def _answer(state: State, query: Query, now: Instant) -> Any:
             return state.queue(query.name).stats(now)
         case contract.GetItem():
             return state.item(query.id).to_item()
+        case contract.FindItems():
+            return find_items(state, query)
+        case contract.CountItems():
+            return count_items(state, query)
+        case contract.ListGroups():
+            return list_groups(state, query)
+        case contract.ReadFeed():
+            return read_feed(state, query)
+        case contract.GetKeyHolders():
+            return key_holders(state, query, now)
+        case contract.GetOperation():
+            return get_operation(state, query.id)
+        case contract.ListOperations():
+            return list_operations(state, query)
         case contract.GetOverdue():
             return get_overdue(state, query, now)
         case contract.GetActive():

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from redrive.errors import WrongStatus
-from redrive.model.item import Settled
+from redrive.model.feed import FeedKind
+from redrive.model.ids import ItemId
+from redrive.model.item import WORK, Settled
 from redrive.model.judge import Ending
 from redrive.model.transitions import Verb
-from redrive.store import Clean, Expire, Promote, Stale
+from redrive.store import FEED_TIMEOUT, OPERATION_TIMEOUT, RETENTION_ACTOR, Clean, Expire, Promote, Stale
+from redrive.stores.memory.deeds import Deed
+from redrive.stores.memory.index import Index
 from redrive.stores.memory.leases import bring_in
 from redrive.stores.memory.queue_state import QueueState, Source
-from redrive.stores.memory.record import WORK
+from redrive.stores.memory.record import Record
+from redrive.stores.memory.redrives import archive
 from redrive.stores.memory.state import State
 from redrive.stores.memory.verdicts import carry_out, check_verdict
-
-RETENTION_ACTOR = "retention"
-PURGE = "purge"
 
 
 def promote(state: State, call: Promote) -> int:
@@ -38,12 +40,26 @@ def expire(state: State, call: Expire) -> Settled | Stale:
 
 
 def clean(state: State, call: Clean) -> int:
-    """Removes at most `limit` rows in all."""
+    """At most `limit` rows in all, queue by queue."""
     left = call.limit
     for queue in state.queues.values():
-        for step in (_clean_completed, _clean_dead, _clean_keys, _clean_sources):
+        for step in (_archive, _clean_completed, _clean_dead, _clean_archived, _clean_keys, _clean_sources):
             left -= step(state, queue, left)
+    left -= state.feed.forget(state.now - FEED_TIMEOUT, left)
+    left -= _clean_operations(state, left)
     return call.limit - left
+
+
+def _archive(state: State, queue: QueueState, limit: int) -> int:
+    """Dead letters that nobody works on."""
+    archive_after = queue.value.settings.archive_after
+    if archive_after is None:
+        return 0
+    items = _past(state, queue.dead, archive_after, limit)
+    for item in items:
+        archive(state, Deed(Verb.ARCHIVE, RETENTION_ACTOR), item)
+    _audit(state, Verb.ARCHIVE, queue, items)
+    return len(items)
 
 
 def _clean_completed(state: State, queue: QueueState, limit: int) -> int:
@@ -55,15 +71,44 @@ def _clean_completed(state: State, queue: QueueState, limit: int) -> int:
 
 def _clean_dead(state: State, queue: QueueState, limit: int) -> int:
     """Dead items, and those that came here by death and that nobody works on."""
-    keep_dead = queue.value.settings.keep_dead
-    if keep_dead is None:
+    return _purge(state, queue, queue.dead, queue.value.settings.keep_dead, limit)
+
+
+def _clean_archived(state: State, queue: QueueState, limit: int) -> int:
+    return _purge(state, queue, queue.archived, queue.value.settings.keep_archived, limit)
+
+
+def _purge(state: State, queue: QueueState, index: Index[ItemId], keep: int | None, limit: int) -> int:
+    """Remove what died so long ago, with one row in the audit and an entry in the feed for each."""
+    if keep is None:
         return 0
-    ids = queue.dead.until(state.now - keep_dead, limit)
-    for id in ids:
-        state.remove(state.items[id], Verb.DROP)
-    if ids:
-        state.write_audit(RETENTION_ACTOR, PURGE, queue.name, tuple(ids), len(ids))
-    return len(ids)
+    items = _past(state, index, keep, limit)
+    for item in items:
+        state.remove(item, Verb.DROP)
+        state.tell(FeedKind.REMOVED, queue.name, item, actor=RETENTION_ACTOR)
+    _audit(state, Verb.PURGE, queue, items)
+    return len(items)
+
+
+def _past(state: State, index: Index[ItemId], time: int, limit: int) -> list[Record]:
+    """What died so long ago, in the order in which the dead are shown."""
+    items = [state.items[id] for id in index.until(state.now - time, limit)]
+    return sorted(items, key=lambda item: item.death_number)
+
+
+def _audit(state: State, verb: Verb, queue: QueueState, items: list[Record]) -> None:
+    if items:
+        ids = tuple(item.id for item in items)
+        state.write_audit(RETENTION_ACTOR, str(verb), queue.name, ids, len(ids))
+
+
+def _clean_operations(state: State, limit: int) -> int:
+    until = state.now - OPERATION_TIMEOUT
+    over = [each.id for each in state.operations.values() if each.ended and each.updated_at <= until][:limit]
+    for id in over:
+        del state.operations[id]
+        state.changed_by.pop(id, None)
+    return len(over)
 
 
 def _clean_keys(state: State, queue: QueueState, limit: int) -> int:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import logging
 
 from redrive.model import judge
+from redrive.model.by_hand import text_of_death
+from redrive.model.cause import cause_of
 from redrive.model.failure import Failure
+from redrive.model.feed import FeedKind
 from redrive.model.item import Counters, Death, Event, HistoryEntry, Settled, Status
 from redrive.model.judge import Dead, Ending, Verdict, count
 from redrive.model.transitions import Verb
+from redrive.model.words import words_of
+from redrive.store import DROP_ACTOR
 from redrive.stores.memory.record import Record
 from redrive.stores.memory.state import State
 
@@ -22,9 +27,6 @@ VERBS = {
     Ending.BURIED: Verb.BURY,
 }
 """The verb that each ending is."""
-
-DROP_ACTOR = "on_dead"
-"""Who drops the dead of a queue that asked for it, in the audit."""
 
 
 def check_verdict(state: State, queue: str, ending: Ending, verdict: Verdict) -> None:
@@ -43,6 +45,7 @@ def carry_out(
     failure: Failure | None = None,
     note: str | None = None,
     actor: str | None = None,
+    operation: str | None = None,
     forced: bool = False,
 ) -> Settled:
     """Count the ending, write it down, and do as a verdict says that was checked before."""
@@ -55,6 +58,7 @@ def carry_out(
         worker=item.worker,
         actor=actor,
         note=note,
+        operation=operation,
     )
     queue = state.queues[item.queue]
     if isinstance(verdict, Dead):
@@ -66,6 +70,8 @@ def carry_out(
             item.history.add(entry)
             state.to_tail(item, verdict.delay)
         settled = item.to_settled()
+        title = note if failure is None else failure.title
+        state.tell(FeedKind(ending.value), item.queue, item, title=title, actor=actor, operation=operation)
     queue.failed_total += ending is Ending.FAILED
     return settled
 
@@ -81,15 +87,19 @@ def _die(state: State, item: Record, ending: Ending, verdict: Dead, entry: Histo
         store=state.store,
         id=item.id,
         counters=counters,
+        cause=cause_of(verdict.reason, entry.failure, entry.note),
         first_leased_at=item.first_leased_at,
     )
+    left = item.queue
     if verdict.to is not None:
         state.queues[verdict.to].mark_dead_queue()
         with state.change(item, verb, Status.PENDING, forced=forced):
             item.history.add(entry)
             item.deaths.append(death)
             state.move(item, verdict.to)
+            item.ready_at, item.held_by = state.now, None
             item.came_by_death = True
+            mark_dead(state, item)
             item.counters = Counters(deliveries=counters.deliveries, redrives=counters.redrives)
             item.expire_deadline = None
     elif verdict.drop:
@@ -98,11 +108,32 @@ def _die(state: State, item: Record, ending: Ending, verdict: Dead, entry: Histo
         state.write_audit(DROP_ACTOR, str(Verb.DROP), item.queue, (item.id,), 1, str(verdict.reason))
         told = "item %s of queue '%s' died (%s) and was dropped, as on_dead says"
         _log.warning(told, item.id, item.queue, verdict.reason)
-        return item.to_settled(removed=True, reason=verdict.reason)
     else:
         with state.change(item, verb, Status.DEAD, forced=forced):
             item.came_by_death = False
             item.counters = counters
             item.history.add(entry)
             item.deaths.append(death)
-    return item.to_settled(moved=verdict.to is not None, reason=verdict.reason)
+            mark_dead(state, item)
+    moved = verdict.to is not None
+    state.tell(
+        FeedKind.DEAD,
+        left,
+        item,
+        source_id=item.source_id if moved else None,
+        title=death.cause.title,
+        reason=verdict.reason,
+        actor=entry.actor,
+        operation=entry.operation,
+    )
+    return item.to_settled(removed=not moved and verdict.drop, moved=moved, reason=verdict.reason)
+
+
+def mark_dead(state: State, item: Record) -> None:
+    """Within a change: it is the last of the dead, and found by its words where the queue it lies in wants that."""
+    death = item.deaths[-1]
+    item.death_number = state.draw_number()
+    item.words = frozenset()
+    if state.queues[item.queue].value.settings.search:
+        text = text_of_death(death, item.history.entries())
+        item.words = frozenset(words_of(death.cause.error_type, text, item.payload, item.content_type))

@@ -6,13 +6,14 @@ import array
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import QueueNotFound
+from redrive.model.feed import HAPPY, FeedKind
 from redrive.model.ids import NUMBERS_PER_MICROSECOND, PARTITION_BITS, SALT_BITS, ItemId, make_id
 from redrive.model.item import Status
 from redrive.model.queue import Queue, QueueSettings
@@ -55,6 +56,10 @@ class QueueRow(msgspec.Struct, frozen=True):
     settings: QueueSettings
     joins_below: int
     """Plain items of at most so many bytes need no check of their own; -1 where max_size is to be kept."""
+    told: frozenset[FeedKind]
+    """What is kept in the feed."""
+    tells_happy: bool
+    """What goes well is kept too, or some of it: there is more to do than usual."""
 
 
 def queue_rows(connection: apsw.Connection, namespace: str, name: str | None = None) -> list[QueueRow]:
@@ -71,24 +76,36 @@ def queue_rows(connection: apsw.Connection, namespace: str, name: str | None = N
 
 def _queue_row(key: int, queue: Queue) -> QueueRow:
     settings = queue.settings
-    return QueueRow(key, queue, settings, settings.max_payload_size if settings.max_size is None else -1)
+    joins_below = settings.max_payload_size if settings.max_size is None else -1
+    told = frozenset(settings.feed)
+    return QueueRow(key, queue, settings, joins_below, told, not told.isdisjoint(HAPPY))
+
+
+def namespace_key(connection: apsw.Connection, namespace: str) -> int | None:
+    """The number that stands for a namespace in this file. None before anybody wrote to it."""
+    key: int | None = connection.execute("SELECT key FROM redrive_namespace WHERE name = ?", (namespace,)).get
+    return key
 
 
 class Queues:
     """The queues of a namespace as one transaction sees them. Never changed; `reread` gives another one."""
 
-    __slots__ = ("by_key", "by_name", "epoch")
+    __slots__ = ("by_key", "by_name", "epoch", "namespace_key")
 
-    def __init__(self, by_name: dict[str, QueueRow], epoch: int) -> None:
+    def __init__(self, by_name: dict[str, QueueRow], epoch: int, namespace_key: int) -> None:
         self.by_name = by_name
+        self.namespace_key = namespace_key
         self.by_key = {row.key: row for row in by_name.values()}
         self.epoch = epoch
         """Grows with every change of any queue in the file."""
 
     @classmethod
     def read(cls, connection: apsw.Connection, namespace: str) -> Queues:
-        """All queues."""
-        return cls({row.queue.name: row for row in queue_rows(connection, namespace)}, epoch_of(connection))
+        """All queues. Within a transaction that writes: the first one of a namespace gives it its key."""
+        key = namespace_key(connection, namespace)
+        if key is None:
+            key = connection.execute("INSERT INTO redrive_namespace (name) VALUES (?) RETURNING key", (namespace,)).get
+        return cls({row.queue.name: row for row in queue_rows(connection, namespace)}, epoch_of(connection), key)
 
     def reread(self, connection: apsw.Connection, namespace: str, names: Iterable[str]) -> Queues:
         """The same, with these queues as they are now."""
@@ -96,10 +113,10 @@ class Queues:
         for name in names:
             by_name.pop(name, None)
             by_name.update({row.queue.name: row for row in queue_rows(connection, namespace, name)})
-        return Queues(by_name, epoch_of(connection))
+        return Queues(by_name, epoch_of(connection), self.namespace_key)
 
 
-NO_QUEUES = Queues({}, -1)
+NO_QUEUES = Queues({}, -1, 0)
 
 
 def epoch_of(connection: apsw.Connection) -> int:
@@ -125,23 +142,45 @@ class Numbers:
         return first
 
 
+class GroupChange(msgspec.Struct):
+    """A group of one queue, as a transaction leaves it."""
+
+    count: int
+    first_at: Instant
+    last_at: Instant
+    hours: dict[Instant, int] = {}
+    """How many more, or fewer, died in each hour."""
+
+
+class Unworded(NamedTuple):
+    """What a dead letter can be found by, beside its payload."""
+
+    n: int
+    error_type: str
+    text: str
+
+
 class Batch:
     """One transaction."""
 
     __slots__ = (
         "_execute",
+        "_left",
         "_unwritten",
         "arrivals",
         "by_key",
         "by_name",
         "connection",
+        "groups",
         "namespace",
+        "namespace_key",
         "now",
         "numbers",
         "queues",
         "sizes",
         "store",
         "tallies",
+        "unworded",
     )
 
     def __init__(
@@ -156,13 +195,19 @@ class Batch:
         self.connection = connection
         self._execute: Callable[..., Any] = connection.execute
         self._unwritten: dict[str, list[tuple[Any, ...]]] = {}
+        self._left: dict[str, list[tuple[Any, ...]]] = {}
         self.now = now
         self.queues = queues
         self.by_name = queues.by_name
         self.by_key = queues.by_key
         self.numbers = numbers
         self.namespace = namespace
+        self.namespace_key = queues.namespace_key
         self.store = store
+        self.groups: dict[tuple[int, str], GroupChange] = {}
+        """Those that changed, by queue and fingerprint. Written once, by `groups.write`."""
+        self.unworded: dict[int, Unworded] = {}
+        """New letters whose words are to be written, by number. Written once, by `letters.write_words`."""
         self.tallies: defaultdict[int, list[int]] = defaultdict(_zeros)
         self.sizes: dict[int, int] = {}
         """How many items queues held when the transaction began, where somebody asked."""
@@ -174,9 +219,17 @@ class Batch:
             self.flush()
         return self._execute(statement, values)
 
+    def look(self, statement: str, values: Any = ()) -> Any:
+        """Execute a query about rows that nothing left to be written can concern."""
+        return self._execute(statement, values)
+
     def write(self, statement: str, values: tuple[Any, ...]) -> None:
         """Write a row now or together with others of its kind, in any case before anything else is executed."""
         self._unwritten.setdefault(statement, []).append(values)
+
+    def leave(self, statement: str, values: tuple[Any, ...]) -> None:
+        """Write a row at the end, together with all others of its kind: nothing in the transaction looks at it."""
+        self._left.setdefault(statement, []).append(values)
 
     def flush(self) -> None:
         """Write what was left to be written."""
@@ -231,6 +284,7 @@ class Batch:
         for queue, counts in self.tallies.items():
             if any(counts):
                 self.write(_TALLY, (queue, *counts))
+        self._unwritten.update(self._left)
         self.flush()
 
 
@@ -246,7 +300,8 @@ def draw_anew() -> None:
 
 def integers(values: Iterable[int]) -> Any:
     """A list of numbers that a statement can read as a table: `… IN carray(?)`."""
-    return apsw.carray(array.array("q", values))
+    numbers = array.array("q", values)
+    return apsw.carray(numbers) if numbers else None  # which is read as an empty table; an empty list is an error
 
 
 def _zeros() -> list[int]:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
 
-from redrive.clock import Instant
-from redrive.errors import ItemNotFound, RedriveError
-from redrive.model.by_hand import Standing, check_change, check_verb, redrive_queue, stays_dead_letter
-from redrive.model.ids import ItemId
-from redrive.model.item import Death, Event, HistoryEntry, Settled, Status
+from redrive.errors import InvalidInput, ItemNotFound, RedriveError
+from redrive.model.by_hand import Standing, check_change, check_verb
+from redrive.model.feed import FeedKind
+from redrive.model.item import WORK, Event, HistoryEntry, Settled, Status
 from redrive.model.judge import Ending
 from redrive.model.transitions import Verb
 from redrive.store import STEP_LIMIT, Change, Hold, Stale, Target, Unhold
-from redrive.stores.sqlite import verdicts
+from redrive.stores.sqlite import letters, redrives, verdicts
 from redrive.stores.sqlite.batch import Batch, QueueRow
+from redrive.stores.sqlite.bulk import change_alike, find_alike
+from redrive.stores.sqlite.deeds import Deed
 from redrive.stores.sqlite.places import Place, find, lay, resolve, take
 from redrive.stores.sqlite.puts import check_size
 from redrive.stores.sqlite.settles import finish
 
-_LAST_DEATH = "SELECT data FROM redrive_death WHERE n = ? ORDER BY key DESC LIMIT 1"
-_LETTER = "SELECT 1 FROM redrive_letter WHERE n = ?"
-_EXPIRE_TIMEOUT = "SELECT expire_timeout FROM redrive_item WHERE n = ?"
+_LAST_ENTRY = "SELECT data FROM redrive_history WHERE n = ? ORDER BY entry DESC LIMIT 1"
 _HELD = """
     SELECT n FROM redrive_waiting
     WHERE held_by = ? AND queue IN (SELECT key FROM redrive_queue WHERE namespace = ?) LIMIT ?"""
@@ -31,18 +32,31 @@ _HELD = """
 def change(batch: Batch, call: Change) -> tuple[Settled | Stale | RedriveError, ...]:
     """Change each target by itself, then write one audit row for all that were changed."""
     check_verb(call.verb)
-    results: list[Any] = []
-    queues: set[str] = set()
-    for target in call.targets:
-        try:
-            results.append(_change_one(batch, call, target, queues))
-        except RedriveError as refusal:
-            results.append(refusal)
+    deed = Deed(call.verb, call.actor, call.note, call.to, call.force)
+    results, queues = change_all(batch, deed, call.targets)
     changed = [result.source_id or result.id for result in results if isinstance(result, Settled)]
     if changed:
         queue = queues.pop() if len(queues) == 1 else None
         verdicts.audit(batch, call.actor, call.verb.value, queue, changed, len(changed), call.note)
     return tuple(results)
+
+
+def change_all(batch: Batch, deed: Deed, targets: Sequence[Target]) -> tuple[list[Any], set[str]]:
+    """Change items in their order: those that are alike together, others one by one.
+
+    Gives a result for each, and the queues in which those were that were changed.
+    """
+    results: list[Any] = []
+    queues: set[str] = set()
+    alike = find_alike(batch, deed, targets)
+    for together, members in groupby(targets, key=lambda target: target.id in alike):
+        if together:
+            settled = change_alike(batch, deed, [alike[target.id] for target in members])
+            queues.update(each.queue for each in settled)
+            results += settled
+        else:
+            results += [_change_or_refuse(batch, deed, target, queues) for target in members]
+    return results, queues
 
 
 def hold(batch: Batch, call: Hold) -> int:
@@ -61,7 +75,7 @@ def unhold(batch: Batch, call: Unhold) -> int:
 
 def _set_held(batch: Batch, n: int | None, before: str | None, after: str | None) -> bool:
     place = None if n is None else find(batch, n)
-    if place is None or place.status not in (Status.PENDING, Status.FAILED) or place.queue not in batch.by_key:
+    if place is None or place.status not in WORK or place.queue not in batch.by_key:
         return False
     if place.held_by != before:
         return False
@@ -73,118 +87,107 @@ def _set_held(batch: Batch, n: int | None, before: str | None, after: str | None
     return True
 
 
-def _change_one(batch: Batch, call: Change, target: Target, queues: set[str]) -> Settled | Stale:
+def _change_or_refuse(batch: Batch, deed: Deed, target: Target, queues: set[str]) -> Settled | Stale | RedriveError:
+    try:
+        return _change_one(batch, deed, target, queues)
+    except RedriveError as refusal:
+        return refusal
+
+
+def _change_one(batch: Batch, deed: Deed, target: Target, queues: set[str]) -> Settled | Stale:
     n = resolve(batch, target.id)
     place = None if n is None else find(batch, n)
     if place is None or place.queue not in batch.by_key:
         raise ItemNotFound(target.id)
     row = batch.by_key[place.queue]
-    item = _standing(batch, place)
-    check_change(call.verb, item, force=call.force)
-    queues.add(row.queue.name)
-    match call.verb:
+    item = _standing(batch, deed.verb, place, row)
+    check_change(deed.verb, item, force=deed.force, undoes=deed.undoes)
+    result = _carry_out(batch, deed, target, item, place, row)
+    if isinstance(result, Settled):
+        queues.add(row.queue.name)
+    return result
+
+
+def _carry_out(
+    batch: Batch, deed: Deed, target: Target, item: Standing, place: Place, row: QueueRow
+) -> Settled | Stale:
+    """Do it to an item that the verb applies to."""
+    match deed.verb:
         case Verb.RETRY:
-            return _revive(batch, call, place, row, stays_dead_letter(call.verb, item))
+            return redrives.revive(batch, deed, item, place, row)
         case Verb.REDRIVE:
-            target_row = batch.queue(redrive_queue(_last_death(batch, place).queue, call.to))
-            return _revive(batch, call, place, target_row, stays_dead_letter(call.verb, item))
+            return redrives.redrive(batch, deed, target, item, place)
+        case Verb.UNDO:
+            return redrives.undo(batch, deed, item, place)
+        case Verb.MOVE:
+            return redrives.move(batch, deed, item, place)
         case Verb.FAIL | Verb.BURY:
-            return _judged(batch, call, target, place, row)
+            return _judged(batch, deed, target, place, row)
         case Verb.DONE:
             take(batch, place)
-            return finish(batch, place, None)
-        case Verb.DROP:
+            return finish(batch, place, None, kind=FeedKind.DONE, actor=deed.actor, operation=deed.operation)
+        case Verb.DROP | Verb.PURGE:
             take(batch, place)
             verdicts.remove(batch, place)
+            deed.tell(batch, FeedKind.REMOVED, row.queue.name, place)
             return Settled(place.id, row.queue.name, None, place.counters)
         case Verb.ARCHIVE:
-            return _archive(batch, place, row)
+            return redrives.archive(batch, deed, item, place)
         case Verb.RESTORE:
-            return _restore(batch, place, row)
+            return _restore(batch, deed, place, row)
         case _:
-            raise AssertionError(call.verb)
+            raise AssertionError(deed.verb)
 
 
-def _standing(batch: Batch, place: Place) -> Standing:
-    """The item as the rules see it. Only what died can be a dead letter, so the others need no look."""
-    letter = place.deaths > 0 and batch.execute(_LETTER, (place.n,)).get is not None
-    return Standing(place.id, place.status, letter, place.worker)
+def _standing(batch: Batch, verb: Verb, place: Place, row: QueueRow) -> Standing:
+    """The item as the rules see it. Only an undo asks what happened last."""
+    last = None
+    if verb is Verb.UNDO and place.entries:
+        last = msgspec.json.decode(batch.execute(_LAST_ENTRY, (place.n,)).get, type=HistoryEntry)
+    is_dead_letter = place.letter is not None and place.status is not Status.ARCHIVED
+    return Standing(place.id, place.status, is_dead_letter, place.worker, last, row.queue.name, place.deliveries)
 
 
-def _revive(batch: Batch, call: Change, place: Place, target: QueueRow, stays_letter: bool) -> Settled:
-    """Back to work, with counters at 0, at the tail of the target."""
-    take(batch, place)
-    if not stays_letter:
-        verdicts.unmark(batch, place)
-    was_in = batch.by_key[place.queue].queue.name
-    source_id: ItemId | None = None
-    if target.key != place.queue:
-        source_id = verdicts.move(batch, place, target)
-    place.status, place.held_by = Status.PENDING, None
-    place.attempts = place.failures = place.losses = 0
-    place.redrives += 1
-    place.ready_at, place.seq = batch.now, batch.draw() if source_id is None else place.n
-    timeout = batch.execute(_EXPIRE_TIMEOUT, (place.n,)).get
-    timeout = target.settings.expire_timeout if timeout is None else timeout
-    place.expire_deadline = None if timeout is None or stays_letter else Instant(batch.now + timeout)
-    queue = target.queue.name
-    entry = HistoryEntry(batch.now, Event.REDRIVEN, was_in, place.deliveries, actor=call.actor, note=call.note)
-    verdicts.record(batch, place, entry)
-    lay(batch, place)
-    return Settled(place.id, queue, Status.PENDING, place.counters, place.ready_at, source_id=source_id)
-
-
-def _judged(batch: Batch, call: Change, target: Target, place: Place, row: QueueRow) -> Settled | Stale:
+def _judged(batch: Batch, deed: Deed, target: Target, place: Place, row: QueueRow) -> Settled | Stale:
     """FAIL and BURY: the verdict was brought along."""
+    if target.verdict is None:
+        raise InvalidInput(f"{deed.verb} by hand needs a verdict")
     if target.version != row.queue.version:
         return Stale(row.queue)
-    assert target.verdict is not None
-    failed = call.verb is Verb.FAIL
+    failed = deed.verb is Verb.FAIL
     verdicts.check(batch, row, Ending.FAILED if failed else Ending.BURIED, target.verdict)
     worker = place.worker
     take(batch, place)
     place.failures += failed
     batch.tally(place.queue, "failed_total", failed)
     event = Event.FAILED if failed else Event.BURIED
-    verdicts.record(
-        batch,
-        place,
-        HistoryEntry(batch.now, event, row.queue.name, place.deliveries, target.failure, worker, call.actor, call.note),
+    entry = HistoryEntry(
+        batch.now,
+        event,
+        row.queue.name,
+        place.deliveries,
+        target.failure,
+        worker,
+        deed.actor,
+        deed.note,
+        deed.operation,
     )
-    return verdicts.carry_out(batch, place, target.verdict)
+    verdicts.record(batch, place, entry)
+    return verdicts.carry_out(batch, place, target.verdict, entry)
 
 
-def _archive(batch: Batch, place: Place, row: QueueRow) -> Settled:
-    death = _last_death(batch, place)
-    before = Status.PENDING if place.status is Status.ACTIVE else place.status
-    take(batch, place)
-    verdicts.unmark(batch, place)
-    place.status, place.archived_from, place.ended_at, place.dead_reason = (
-        Status.ARCHIVED,
-        before,
-        death.at,
-        death.reason,
-    )
-    lay(batch, place)
-    return Settled(place.id, row.queue.name, Status.ARCHIVED, place.counters, dead_reason=place.dead_reason)
-
-
-def _restore(batch: Batch, place: Place, row: QueueRow) -> Settled:
+def _restore(batch: Batch, deed: Deed, place: Place, row: QueueRow) -> Settled:
+    """To the place it had. Only a status that max_size counts needs room."""
     assert place.archived_from is not None
-    if place.archived_from is not Status.DEAD:
+    back, ended = place.archived_from, (place.ended_at, place.dead_reason)
+    if back is not Status.DEAD:
         check_size(batch, row, 1)
-    death = _last_death(batch, place)
-    back = place.archived_from
     take(batch, place)
     place.status = back
     if back is Status.DEAD:
-        place.ended_at, place.dead_reason = death.at, death.reason
+        place.ended_at, place.dead_reason = ended
+    letters.unshelve(batch, place)
     lay(batch, place)
-    verdicts.mark(batch, place, death.at)
+    deed.tell(batch, FeedKind.RESTORED, row.queue.name, place)
     ready_at = None if back is Status.DEAD else place.ready_at
     return Settled(place.id, row.queue.name, back, place.counters, ready_at, place.dead_reason)
-
-
-def _last_death(batch: Batch, place: Place) -> Death:
-    death: Death = msgspec.json.decode(batch.execute(_LAST_DEATH, (place.n,)).get, type=Death)
-    return death

@@ -9,11 +9,13 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import QueueNotFound
+from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import NO_OVERRIDES, Lease, Overrides
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.store import STEP_LIMIT, Leased, LeaseItems
+from redrive.stores.sqlite import feed
 from redrive.stores.sqlite.batch import Batch, QueueRow, integers
 from redrive.stores.sqlite.places import LAY_READY, STATE
 
@@ -28,7 +30,7 @@ _HEAD = f"""
 _LEASE = f"""
     INSERT INTO redrive_lease (n, queue, token, deadline, leased_at, worker, {STATE})
     SELECT n, queue, random() & 9223372036854775807, ?1, ?2, ?3, rank, ready_at, seq, expire_deadline, deliveries + 1,
-        attempts + 1, failures, losses, redrives, coalesce(first_leased_at, ?2), entries, deaths
+        attempts + 1, failures, losses, redrives, coalesce(first_leased_at, ?2), entries, deaths, letter
     FROM redrive_ready WHERE queue = ?4 AND (rank, ready_at, seq) <= (?5, ?6, ?7) AND {_FRESH.format(now="?2")}
     RETURNING n, token"""
 _TAKE = f"""
@@ -134,4 +136,6 @@ def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout:
             worker,
         )
         leases.append(lease)
+        if row.tells_happy:
+            feed.tell(batch, FeedKind.LEASED, queue, n, tail)
     return Leased(leases)

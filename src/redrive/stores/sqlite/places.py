@@ -12,13 +12,14 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.model.ids import ItemId, make_id, parse_id
-from redrive.model.item import Counters, DeadReason, Result, Status
+from redrive.model.item import WORK, Counters, Death, Result, Status
 from redrive.model.limits import MAX_PRIORITY
+from redrive.model.reason import DeadReason
 from redrive.stores.sqlite.batch import Batch, integers
 
 STATE = (
     "rank, ready_at, seq, expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, "
-    "entries, deaths"
+    "entries, deaths, letter"
 )
 _MARKS = ", ?" * len(STATE.split(","))
 
@@ -43,6 +44,8 @@ class Place(msgspec.Struct):
     entries: int = 0
     """History entries so far, those that are only counted included."""
     deaths: int = 0
+    letter: int | None = None
+    """The number of its last death, while it is a dead letter or archived."""
     ready: bool = False
     """It lies in the ready index."""
     held_by: str | None = None
@@ -80,6 +83,11 @@ _LAY_ENDED = f"""
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
 _ITEM = f"SELECT tail, queue, {MAX_PRIORITY} - priority, coalesce(enqueue_at, put_at) FROM redrive_item WHERE n = ?"
 _LINEAGE = "SELECT tail, n FROM redrive_lineage WHERE old = ?"
+_EARLIER = "SELECT old, tail FROM redrive_lineage WHERE n = ? ORDER BY old"
+_TAIL = "SELECT tail FROM redrive_item WHERE n = ?"
+_LAST_DEATH = "SELECT data FROM redrive_death WHERE n = ? ORDER BY key DESC LIMIT 1"
+_LARGEST_NUMBER = 2**63 - 1
+_decode_death = msgspec.json.Decoder(Death).decode
 
 
 class Executor(Protocol):
@@ -93,10 +101,30 @@ class Executor(Protocol):
 def resolve(executor: Executor, id: ItemId) -> int | None:
     """The number of the item that has this id, or had it before it moved."""
     number, tail = parse_id(id)
-    if executor.execute("SELECT tail FROM redrive_item WHERE n = ?", (number,)).get == tail:
+    if number > _LARGEST_NUMBER:  # nobody was ever given such an id
+        return None
+    if executor.execute(_TAIL, (number,)).get == tail:
         return number
     moved: tuple[Any, ...] | None = executor.execute(_LINEAGE, (number,)).fetchone()
     return moved[1] if moved is not None and moved[0] == tail else None
+
+
+def earlier_ids(executor: Executor, n: int) -> tuple[ItemId, ...]:
+    """Every id that an item had before its moves, oldest first."""
+    return tuple(make_id(old, tail) for old, tail in executor.execute(_EARLIER, (n,)))
+
+
+def known_ids(executor: Executor, id: ItemId) -> frozenset[ItemId]:
+    """Every id of the item that has this one, or had it; only this one where the item is gone."""
+    n = resolve(executor, id)
+    if n is None:
+        return frozenset({id})
+    return frozenset({make_id(n, executor.execute(_TAIL, (n,)).get), *earlier_ids(executor, n)})
+
+
+def last_death(executor: Executor, n: int) -> Death:
+    """The newest death of an item, of which there is one."""
+    return _decode_death(executor.execute(_LAST_DEATH, (n,)).get)
 
 
 def find(executor: Executor, n: int) -> Place | None:
@@ -156,7 +184,7 @@ def take(batch: Batch, place: Place) -> None:
         key = (place.queue, place.rank, place.ready_at, place.seq)
         batch.execute("DELETE FROM redrive_ready WHERE queue = ? AND rank = ? AND ready_at = ? AND seq = ?", key)
         place.ready = False
-    elif place.status in (Status.PENDING, Status.FAILED):
+    elif place.status in WORK:
         batch.execute("DELETE FROM redrive_waiting WHERE n = ?", (place.n,))
     else:
         batch.execute("DELETE FROM redrive_ended WHERE n = ?", (place.n,))
@@ -206,4 +234,5 @@ def _state(place: Place) -> tuple[int | None, ...]:
         place.first_leased_at,
         place.entries,
         place.deaths,
+        place.letter,
     )

@@ -12,13 +12,14 @@ import msgspec
 from redrive.clock import Instant
 from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull, RedriveError
 from redrive.model.failure import Failure
+from redrive.model.feed import FeedKind
 from redrive.model.ids import PARTITION_BITS, ItemId, make_id
 from redrive.model.item import NO_OVERRIDES, Event, HistoryEntry, Receipt, Status
 from redrive.model.judge import Dead, Ending
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.store import OF_THIS_CALL, NewItem, Put, Stale, stale
-from redrive.stores.sqlite import verdicts
+from redrive.stores.sqlite import feed, verdicts
 from redrive.stores.sqlite.batch import SALT_MASK, SALT_STEP, Batch, QueueRow, draw_salt, integers
 from redrive.stores.sqlite.places import Place, find, lay, resolve, take
 
@@ -31,12 +32,12 @@ _PLAIN_ITEM = """
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 _PLAIN_READY = """
     INSERT INTO redrive_ready (queue, n, rank, ready_at, seq, expire_deadline,
-        deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths)
-    VALUES (?1, ?2, ?3, ?4, ?2, ?5, 0, 0, 0, 0, 0, NULL, 0, 0)"""
+        deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths, letter)
+    VALUES (?1, ?2, ?3, ?4, ?2, ?5, 0, 0, 0, 0, 0, NULL, 0, 0, NULL)"""
 _PLAIN_READIES = """
     INSERT INTO redrive_ready (queue, n, rank, ready_at, seq, expire_deadline,
-        deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths)
-    SELECT ?1, value, ?2, ?3, value, ?4, 0, 0, 0, 0, 0, NULL, 0, 0 FROM carray(?5)"""
+        deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths, letter)
+    SELECT ?1, value, ?2, ?3, value, ?4, 0, 0, 0, 0, 0, NULL, 0, 0, NULL FROM carray(?5)"""
 _ITEM = """
     INSERT INTO redrive_item (n, tail, queue, put_at, priority, enqueue_at, content_type, headers, expire_timeout,
         idempotency_key, overrides, source_id, payload)
@@ -128,6 +129,17 @@ def check_size(batch: Batch, row: QueueRow, adding: int, leaving: int = 0) -> No
         raise QueueFull(row.queue.name, size, max_size, adding)
 
 
+def known_source(batch: Batch, row: QueueRow, source_id: ItemId) -> ItemId | None:
+    """The item of a queue that came there under this id, if it is there or came not long ago."""
+    there = batch.execute(_SOURCE, (row.key, source_id)).fetchone()
+    return None if there is None else make_id(*there)
+
+
+def remember_source(batch: Batch, row: QueueRow, source_id: ItemId, number: int, tail: int) -> None:
+    """Know the id that an item came to a queue under."""
+    batch.execute(_REMEMBER_SOURCE, (row.key, source_id, number, tail, batch.now))
+
+
 def _check(batch: Batch, call: Put, leaving: int | None = None) -> _Checked:
     """Raise whatever stands against a put call."""
     row = batch.queue(call.queue)
@@ -184,9 +196,9 @@ def _known(batch: Batch, row: QueueRow, items: Sequence[NewItem]) -> dict[int, I
     sources: set[str] = set()
     for position, item in enumerate(items):
         if item.source_id is not None:
-            there = batch.execute(_SOURCE, (row.key, item.source_id)).fetchone()
+            there = known_source(batch, row, item.source_id)
             if there is not None:
-                known[position] = make_id(*there)
+                known[position] = there
             elif item.source_id in sources:
                 known[position] = None
             sources.add(item.source_id)
@@ -246,6 +258,8 @@ def _write_plain(
     for index, (receipts, position) in enumerate(owners):
         salt = (salt + SALT_STEP) & SALT_MASK
         receipts[position] = Receipt(ItemId(f"{salt << PARTITION_BITS:016x}{first + index:016x}"))
+        if row.tells_happy:
+            feed.tell(batch, FeedKind.PUT, row.queue.name, first + index, salt << PARTITION_BITS)
 
 
 def _write_odd(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
@@ -262,12 +276,13 @@ def _write_odd(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
         until = now + row.settings.idempotency_timeout
         batch.execute(_REMEMBER_KEY, (row.key, item.idempotency_key, number, tail, _digest(item), until))
     if item.source_id is not None:
-        batch.execute(_REMEMBER_SOURCE, (row.key, item.source_id, number, tail, now))
+        remember_source(batch, row, item.source_id, number, tail)
     place = Place(
         number, tail, row.key, Status.PENDING, MAX_PRIORITY - item.priority, Instant(ready_at), number,
         _expire_deadline(batch, row, item.expire_timeout), held_by=item.held_by,
     )  # fmt: skip
     batch.tally(row.key, "put_total")
+    feed.tell(batch, FeedKind.PUT, row.queue.name, number, tail)
     if item.failure is None:
         lay(batch, place)
         return id
@@ -276,7 +291,7 @@ def _write_odd(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
     entry = HistoryEntry(now, Event.FAILED, row.queue.name, 0, failure=item.failure, worker=item.failure.worker)
     verdicts.record(batch, place, entry)
     batch.tally(row.key, "failed_total")
-    verdicts.carry_out(batch, place, item.verdict)
+    verdicts.carry_out(batch, place, item.verdict, entry)
     return id
 
 
@@ -288,6 +303,7 @@ def _add_failure(batch: Batch, row: QueueRow, id: ItemId, failure: Failure) -> N
         return
     batch.tally(row.key, "failed_total")
     entry = HistoryEntry(batch.now, Event.FAILED, row.queue.name, place.deliveries, failure=failure)
+    verdicts.tell(batch, FeedKind.FAILED, place, entry, title=failure.title)
     if place.status is Status.ACTIVE:  # its lease froze the counters
         verdicts.record(batch, place, entry)
         batch.execute("UPDATE redrive_lease SET entries = ? WHERE n = ?", (place.entries, place.n))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, assert_never
 
 import apsw
@@ -10,26 +10,37 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
+from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
 from redrive.model.ids import ItemId, item_of, make_id, make_token, parse_token
-from redrive.model.item import NO_OVERRIDES, Counters, Death, HistoryEntry, Item, Lease, Overrides, Status
+from redrive.model.item import NO_OVERRIDES, WORK, Counters, Death, HistoryEntry, Item, Lease, Overrides
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.model.queue import QueueStats
 from redrive.store import (
     AuditEntry,
+    Counted,
+    CountItems,
+    FindItems,
     GetActive,
     GetItem,
+    GetKeyHolders,
+    GetOperation,
     GetOverdue,
     GetQueue,
     GetStats,
     ListAudit,
+    ListGroups,
+    ListOperations,
     ListQueues,
     NextDue,
     Overdue,
+    Page,
     Query,
+    ReadFeed,
 )
-from redrive.stores.sqlite.batch import TALLIED, QueueRow, queue_rows
-from redrive.stores.sqlite.places import Place, find, resolve
+from redrive.stores.sqlite import feed, finding, groups, operations, redrives
+from redrive.stores.sqlite.batch import TALLIED, QueueRow, namespace_key, queue_rows
+from redrive.stores.sqlite.places import Place, earlier_ids, find, resolve
 
 _CONTENT = """
     SELECT payload, content_type, headers, put_at, idempotency_key, overrides, source_id, origin_id, origin_queue
@@ -92,6 +103,23 @@ def answer(connection: apsw.Connection, query: Query, namespace: str, now: Insta
             return _stats(connection, _queue(connection, namespace, name), now)
         case GetItem(id):
             return _item(connection, namespace, id)
+        case FindItems():
+            return _page(connection, namespace, query)
+        case CountItems(where, cursor):
+            return _count(connection, namespace, where, cursor)
+        case ListGroups(name, limit):
+            scope = finding.read_scope(connection, namespace)
+            return groups.largest(connection, scope, None if name is None else scope.key_of(name), limit)
+        case ReadFeed():
+            return feed.read(connection, namespace_key(connection, namespace), query)
+        case GetKeyHolders(name, keys):
+            queue = _queue(connection, namespace, name)
+            holders = {key: redrives.holder_of(connection, queue.key, key, now) for key in keys}
+            return {key: holder.id for key, holder in holders.items() if holder is not None}
+        case GetOperation():
+            return operations.get(connection, namespace_key(connection, namespace), query)
+        case ListOperations():
+            return operations.newest(connection, namespace_key(connection, namespace), query)
         case GetActive(token):
             return _active(connection, namespace, token)
         case GetOverdue(name, limit):
@@ -101,16 +129,51 @@ def answer(connection: apsw.Connection, query: Query, namespace: str, now: Insta
             entries: Iterable[Any] = connection.execute(_AUDIT, (namespace, newest, limit))
             return tuple(_audit(*entry) for entry in entries)
         case NextDue():
-            names = _names(connection, namespace)
-            instants = [
-                at
-                for statement in (_NEXT_LOST, *_NEXT_EXPIRED, _NEXT_DUE)
-                for queue, at in connection.execute(statement)
-                if queue in names
-            ]
-            return min(instants, default=None)
+            return _next_due(connection, namespace)
         case _:
             assert_never(query)
+
+
+def _next_due(connection: apsw.Connection, namespace: str) -> Instant | None:
+    names = _names(connection, namespace)
+    instants = [
+        at
+        for statement in (_NEXT_LOST, *_NEXT_EXPIRED, _NEXT_DUE)
+        for queue, at in connection.execute(statement)
+        if queue in names
+    ]
+    next_step = operations.next_step(connection, namespace_key(connection, namespace))
+    return min(instants if next_step is None else [*instants, next_step], default=None)
+
+
+def _page(connection: apsw.Connection, namespace: str, query: FindItems) -> Page:
+    where, order = query.where, query.order
+    scope = finding.read_scope(connection, namespace)
+    after = parse_cursor(where, order, query.cursor)
+    found = finding.select(connection, scope, where, limit=query.limit, after=after, newest=order is Order.NEWEST)
+    items = tuple(_found(connection, scope.names, n) for n in found.numbers)
+    return Page(items, None if found.exhausted else _cursor(where, order, found.position))
+
+
+def _count(connection: apsw.Connection, namespace: str, where: Filter, cursor: str | None) -> Counted:
+    scope = finding.read_scope(connection, namespace)
+    after = parse_cursor(where, Order.NEWEST, cursor)
+    if where.counted_at_once:
+        queue = None if where.queue is None else scope.key_of(where.queue)
+        return Counted(groups.count(connection, namespace, queue, where.fingerprint), None)
+    found = finding.select(connection, scope, where, limit=MAX_EXAMINED, after=after, newest=True)
+    return Counted(len(found.numbers), None if found.exhausted else _cursor(where, Order.NEWEST, found.position))
+
+
+def _cursor(where: Filter, order: Order, position: int | None) -> str:
+    assert position is not None  # there is more, so something was looked at
+    return make_cursor(where, order, position)
+
+
+def _found(connection: apsw.Connection, names: Mapping[int, str], n: int) -> Item:
+    place = find(connection, n)
+    assert place is not None
+    return _whole(connection, place, names[place.queue])
 
 
 def _queue(connection: apsw.Connection, namespace: str, name: str) -> QueueRow:
@@ -144,13 +207,18 @@ def _item(connection: apsw.Connection, namespace: str, id: ItemId) -> Item:
     queue = None if place is None else _queue_name(connection, namespace, place.queue)
     if place is None or queue is None:
         raise ItemNotFound(id)
+    return _whole(connection, place, queue)
+
+
+def _whole(connection: apsw.Connection, place: Place, queue: str) -> Item:
+    """An item with everything that is known of it."""
     payload, content_type, headers, put_at, key, overrides, source_id, origin_id, origin_queue = connection.execute(
         _CONTENT, (place.n,)
     ).get
     entries = connection.execute("SELECT data FROM redrive_history WHERE n = ? ORDER BY entry", (place.n,))
     history = tuple(msgspec.json.decode(data, type=HistoryEntry) for (data,) in entries)
     deaths = connection.execute("SELECT data FROM redrive_death WHERE n = ? ORDER BY key", (place.n,))
-    working = place.status in (Status.PENDING, Status.FAILED)
+    working = place.status in WORK
     return Item(
         id=place.id,
         queue=queue,
@@ -175,6 +243,7 @@ def _item(connection: apsw.Connection, namespace: str, id: ItemId) -> Item:
         source_id=source_id,
         origin_id=origin_id,
         origin_queue=origin_queue,
+        earlier_ids=earlier_ids(connection, place.n),
         history=history,
         history_omitted=place.entries - len(history),
         deaths=tuple(msgspec.json.decode(data, type=Death) for (data,) in deaths),

@@ -25,6 +25,10 @@ _ACTIVE = "SELECT n FROM redrive_lease WHERE queue = ? ORDER BY deadline, seq LI
 _ITEMS = """
     SELECT n FROM redrive_ready WHERE queue = ?1 UNION ALL SELECT n FROM redrive_waiting WHERE queue = ?1
     UNION ALL SELECT n FROM redrive_lease WHERE queue = ?1 UNION ALL SELECT n FROM redrive_ended WHERE queue = ?1"""
+_OF_QUEUE = (
+    "ready", "waiting", "ended", "letter", "group", "group_hour", "idempotency", "ledger", "tally", "count",
+)  # fmt: skip
+"""Tables with rows that belong to a queue and go with it."""
 _LEASABLE = "SELECT count(*) FROM (SELECT 1 FROM redrive_ready WHERE queue = ? LIMIT 1000)"
 
 
@@ -102,12 +106,15 @@ def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
         place = find(batch, active)
         assert place is not None
         raise ItemActive(place.id, place.worker)
-    for table in ("history", "death", "lineage", "item", "letter") if numbers else ():
+    batch.execute("INSERT INTO redrive_wordless SELECT d FROM redrive_letter WHERE queue = ?", (row.key,))
+    for table in ("history", "death", "lineage", "item") if numbers else ():
         batch.execute(f"DELETE FROM redrive_{table} WHERE n IN carray(?)", (integers(numbers),))
-    for table in ("ready", "waiting", "ended", "idempotency", "ledger", "tally", "count"):
+    for table in _OF_QUEUE:
         batch.execute(f"DELETE FROM redrive_{table} WHERE queue = ?", (row.key,))
     batch.execute("DELETE FROM redrive_queue WHERE key = ?", (row.key,))
     batch.tallies.pop(row.key, None)
+    for key in [key for key in batch.groups if key[0] == row.key]:
+        del batch.groups[key]
     batch.reread_queues((name,))
     verdicts.audit(batch, actor, "delete_queue", name, [], count)
     return count

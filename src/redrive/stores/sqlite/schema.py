@@ -23,9 +23,10 @@ from redrive.clock import Instant
 _STATE = """
     rank INTEGER NOT NULL, ready_at INTEGER NOT NULL, seq INTEGER NOT NULL, expire_deadline INTEGER,
     deliveries INTEGER NOT NULL, attempts INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL,
-    redrives INTEGER NOT NULL, first_leased_at INTEGER, entries INTEGER NOT NULL, deaths INTEGER NOT NULL"""
+    redrives INTEGER NOT NULL, first_leased_at INTEGER, entries INTEGER NOT NULL, deaths INTEGER NOT NULL,
+    letter INTEGER"""
 
-_VERSION_1 = f"""
+_TABLES = f"""
 CREATE TABLE redrive_meta (version INTEGER NOT NULL, epoch INTEGER NOT NULL, created_at INTEGER NOT NULL);
 
 CREATE TABLE redrive_queue (
@@ -67,8 +68,41 @@ CREATE TABLE redrive_ended (
 );
 CREATE INDEX redrive_ended_age ON redrive_ended (queue, status, ended_at);
 
-CREATE TABLE redrive_letter (n INTEGER PRIMARY KEY, queue INTEGER NOT NULL, died_at INTEGER NOT NULL);
-CREATE INDEX redrive_letter_age ON redrive_letter (queue, died_at);
+CREATE TABLE redrive_namespace (key INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE redrive_letter (
+    d INTEGER PRIMARY KEY, n INTEGER NOT NULL, queue INTEGER NOT NULL, shelf INTEGER NOT NULL, died_at INTEGER NOT NULL,
+    reason TEXT NOT NULL, fingerprint TEXT NOT NULL, error_name TEXT NOT NULL, error_type TEXT NOT NULL,
+    error_class TEXT NOT NULL, deliveries INTEGER NOT NULL, attempts INTEGER NOT NULL, failures INTEGER NOT NULL,
+    losses INTEGER NOT NULL
+);
+CREATE INDEX redrive_letter_shelf ON redrive_letter (shelf);
+CREATE INDEX redrive_letter_queue ON redrive_letter (queue, shelf);
+CREATE INDEX redrive_letter_fingerprint ON redrive_letter (shelf, fingerprint, queue);
+CREATE INDEX redrive_letter_error ON redrive_letter (shelf, error_name);
+CREATE VIRTUAL TABLE redrive_words USING fts5(
+    words, content = '', contentless_delete = 1, detail = none, tokenize = 'ascii');
+CREATE TABLE redrive_wordless (d INTEGER PRIMARY KEY);
+CREATE TABLE redrive_group (
+    queue INTEGER NOT NULL, fingerprint TEXT NOT NULL, count INTEGER NOT NULL, first_at INTEGER NOT NULL,
+    last_at INTEGER NOT NULL,
+    PRIMARY KEY (queue, fingerprint)
+) WITHOUT ROWID;
+CREATE TABLE redrive_group_hour (
+    queue INTEGER NOT NULL, fingerprint TEXT NOT NULL, hour INTEGER NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (queue, fingerprint, hour)
+) WITHOUT ROWID;
+CREATE TABLE redrive_feed (
+    number INTEGER PRIMARY KEY, namespace INTEGER NOT NULL, at INTEGER NOT NULL, kind TEXT NOT NULL,
+    queue TEXT NOT NULL, n INTEGER NOT NULL, tail INTEGER NOT NULL, detail BLOB
+);
+CREATE TABLE redrive_operation (
+    number INTEGER PRIMARY KEY, namespace INTEGER NOT NULL, id TEXT NOT NULL UNIQUE, ended_at INTEGER,
+    next_at INTEGER, data BLOB NOT NULL
+);
+CREATE INDEX redrive_operation_running ON redrive_operation (namespace, next_at) WHERE ended_at IS NULL;
+CREATE TABLE redrive_operation_item (
+    operation INTEGER NOT NULL, n INTEGER NOT NULL, PRIMARY KEY (operation, n)
+) WITHOUT ROWID;
 
 CREATE TABLE redrive_history (key INTEGER PRIMARY KEY, n INTEGER NOT NULL, entry INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE INDEX redrive_history_item ON redrive_history (n, entry);
@@ -110,14 +144,18 @@ CREATE TABLE redrive_tally (
 
 
 def _create(connection: apsw.Connection, now: Instant) -> None:
-    connection.execute(_VERSION_1)
+    connection.execute(_TABLES)
     connection.execute("INSERT INTO redrive_meta VALUES (0, 1, ?)", (now,))
 
 
-MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (_create,)
-"""What brings a file from schema i to schema i + 1. Each runs in the same transaction as the change of the version."""
+FIRST = 2
+"""The first schema that a release has. Files with schema 1 were written while Redrive was made, and are refused."""
 
-NEWEST = len(MIGRATIONS)
+MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (_create,)
+"""What brings an empty file to FIRST, and then a file from schema i to schema i + 1. Each runs in the same transaction
+as the change of the version."""
+
+NEWEST = FIRST + len(MIGRATIONS) - 1
 
 
 def version_of(connection: apsw.Connection) -> int:
@@ -131,6 +169,7 @@ def version_of(connection: apsw.Connection) -> int:
 
 def migrate(connection: apsw.Connection, now: Instant) -> None:
     """Bring the file up to date. The caller holds the write lock: of many processes that start at once, one does it."""
-    for version in range(version_of(connection), NEWEST):
-        MIGRATIONS[version](connection, now)
-        connection.execute("UPDATE redrive_meta SET version = ?", (version + 1,))
+    found = version_of(connection)
+    for version in range(max(found + 1, FIRST), NEWEST + 1):
+        MIGRATIONS[version - FIRST](connection, now)
+        connection.execute("UPDATE redrive_meta SET version = ?", (version,))

@@ -7,11 +7,12 @@ from typing import Any, assert_never
 
 from redrive.clock import Instant
 from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError
+from redrive.model.feed import FeedKind
 from redrive.model.ids import item_of, parse_token
 from redrive.model.item import Counters, Event, HistoryEntry, Result, Settled, Status
 from redrive.model.judge import Ending
 from redrive.store import Complete, Extend, Return, Settle, SettleCall, Stale
-from redrive.stores.sqlite import verdicts
+from redrive.stores.sqlite import feed, letters, verdicts
 from redrive.stores.sqlite.batch import Batch, integers
 from redrive.stores.sqlite.places import Place, find, find_all_leased, find_leased, lay, resolve, take
 from redrive.stores.sqlite.puts import put_together
@@ -44,16 +45,24 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
     return results
 
 
-def finish(batch: Batch, place: Place, result: Result | None) -> Settled:
-    """Complete an item that was taken from its place: kept for keep_completed, or removed."""
+def finish(
+    batch: Batch,
+    place: Place,
+    result: Result | None,
+    *,
+    kind: FeedKind = FeedKind.COMPLETED,
+    actor: str | None = None,
+    operation: str | None = None,
+) -> Settled:
+    """Complete an item that was taken from its place: kept for keep_completed, or removed. `kind` is what is told."""
     row = batch.by_key[place.queue]
     counters, queue = place.counters, row.queue.name
     batch.tally(place.queue, "completed_total")
+    feed.tell(batch, kind, queue, place.n, place.tail, actor=actor, operation=operation)
     if not row.settings.keep_completed:
         verdicts.remove(batch, place)
         return Settled(place.id, queue, None, counters)
-    if place.deaths:
-        verdicts.unmark(batch, place)
+    letters.unmark(batch, place)
     place.status, place.ended_at, place.result, place.held_by = Status.COMPLETED, batch.now, result, None
     lay(batch, place)
     return Settled(place.id, queue, Status.COMPLETED, counters)
@@ -79,6 +88,8 @@ def _complete_all(batch: Batch, tokens: Sequence[str], indexes: Sequence[int], r
             take(batch, place)
             results[index] = finish(batch, place, None)
             continue
+        if owner.tells_happy:
+            feed.tell(batch, FeedKind.COMPLETED, owner.queue.name, n, int(token[:16], 16))
         gone.append(n)
         finished[queue] = finished.get(queue, 0) + 1
         counters = Counters(deliveries, attempts, failures, losses, redrives)
@@ -108,8 +119,8 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, Place]) -> An
             place.failures += ending is Ending.FAILED
             place.losses += ending is Ending.LOST
             batch.tally(place.queue, "failed_total", ending is Ending.FAILED)
-            _record(batch, place, Event(ending.value), failure=failure, worker=worker, note=note)
-            return verdicts.carry_out(batch, place, verdict)
+            entry = _record(batch, place, Event(ending.value), failure=failure, worker=worker, note=note)
+            return verdicts.carry_out(batch, place, verdict, entry)
         case Extend(_, timeout):
             deadline = Instant(batch.now + (row.settings.lease_timeout if timeout is None else timeout))
             batch.execute("UPDATE redrive_lease SET deadline = ? WHERE n = ?", (deadline, place.n))
@@ -126,16 +137,19 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, Place]) -> An
             place.status = Status.PENDING
             place.attempts = max(0, place.attempts - 1)
             if note is not None:
-                _record(batch, place, Event.RETURNED, worker=worker, note=note)
+                entry = _record(batch, place, Event.RETURNED, worker=worker, note=note)
+                verdicts.tell(batch, FeedKind.RETURNED, place, entry, title=note)
             lay(batch, place)
             return Settled(place.id, row.queue.name, Status.PENDING, place.counters, place.ready_at)
         case _:
             assert_never(call)
 
 
-def _record(batch: Batch, place: Place, event: Event, **details: Any) -> None:
+def _record(batch: Batch, place: Place, event: Event, **details: Any) -> HistoryEntry:
     queue = batch.by_key[place.queue].queue.name
-    verdicts.record(batch, place, HistoryEntry(batch.now, event, queue, place.deliveries, **details))
+    entry = HistoryEntry(batch.now, event, queue, place.deliveries, **details)
+    verdicts.record(batch, place, entry)
+    return entry
 
 
 def _all_held(batch: Batch, tokens: Sequence[str]) -> dict[str, Place]:

@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 
 from redrive.clock import Clock, Instant, SystemClock
-from redrive.errors import InvalidInput, RedriveError, SchemaTooNew, StoreUnavailable
+from redrive.errors import InvalidInput, NotAStore, RedriveError, SchemaTooNew, StoreUnavailable
 from redrive.model.item import Receipt
 from redrive.store import (
     KINDS,
@@ -21,17 +21,23 @@ from redrive.store import (
     Durability,
     Expire,
     Hold,
+    Import,
     LeaseItems,
     Promote,
     Put,
     Query,
+    SetOperation,
+    StartOperation,
+    StepOperation,
     Unhold,
 )
-from redrive.stores.sqlite import schema
+from redrive.stores.sqlite import groups, letters, schema
 from redrive.stores.sqlite.batch import NO_QUEUES, Batch, Numbers, Queues, draw_anew, epoch_of
 from redrive.stores.sqlite.by_hand import change, hold, unhold
 from redrive.stores.sqlite.engine import Engine
+from redrive.stores.sqlite.imports import import_items
 from redrive.stores.sqlite.leases import lease_all
+from redrive.stores.sqlite.operations import set_operation, start, step
 from redrive.stores.sqlite.puts import put_all, put_together
 from redrive.stores.sqlite.queries import answer
 from redrive.stores.sqlite.queues import change_queue
@@ -40,7 +46,10 @@ from redrive.stores.sqlite.upkeep import clean, expire, promote_all
 
 _LARGEST = """
     SELECT max(
-        coalesce((SELECT max(n) FROM redrive_item), 0), coalesce((SELECT max(key) + 1 FROM redrive_history), 0))"""
+        coalesce((SELECT max(n) FROM redrive_item), 0), coalesce((SELECT max(key) + 1 FROM redrive_history), 0),
+        coalesce((SELECT max(d) FROM redrive_letter), 0), coalesce((SELECT max(d) FROM redrive_wordless), 0),
+        coalesce((SELECT max(number) FROM redrive_feed), 0),
+        coalesce((SELECT max(number) FROM redrive_operation), 0))"""
 
 Handler = Callable[[Batch, Sequence[Any]], list[Any]]
 
@@ -71,7 +80,8 @@ class SQLiteStore:
         try:
             commit, self._queues = self._engine.transact(lambda connection: self._carry_out(connection, calls, now))
         except BaseException:
-            self._current = False
+            # What was read in that transaction may have been written in it, and is gone: the key of the namespace.
+            self._current, self._queues = False, NO_QUEUES
             raise
         return commit
 
@@ -95,7 +105,7 @@ class SQLiteStore:
             self._numbers.raise_to(_largest_number(connection))
             batch = Batch(connection, self.clock.now(), queues, self._numbers, self.namespace, self.name)
             receipts = put_together(batch, (put,))[0]
-            batch.write_tallies()
+            _write_counts(batch)
         return receipts
 
     def changed(self) -> Collection[str] | None:
@@ -129,7 +139,7 @@ class SQLiteStore:
             results = _HANDLERS[_KIND[first]](batch, calls)
         else:
             results = _by_kind(batch, calls)
-        batch.write_tallies()
+        _write_counts(batch)
         return Commit(results, batch.arrivals, batch.now), batch.queues
 
     def _open(self, engine: Engine) -> None:
@@ -142,6 +152,8 @@ class SQLiteStore:
                 found = schema.version_of(engine.writer)
             if found > schema.NEWEST:
                 raise SchemaTooNew(str(self._path), found, schema.NEWEST)
+            if 0 < found < schema.FIRST:
+                raise NotAStore(str(self._path), f"it has schema {found}, which no release of Redrive ever had")
             if found < schema.NEWEST:
                 engine.transact(lambda connection: schema.migrate(connection, self.clock.now()))
         except BaseException:
@@ -175,6 +187,15 @@ class SQLiteStore:
         self._current = True
 
 
+def _write_counts(batch: Batch) -> None:
+    """What a transaction gathered to the end."""
+    if batch.unworded:
+        letters.write_words(batch)
+    if batch.groups:
+        groups.write(batch)
+    batch.write_tallies()
+
+
 def _by_kind(batch: Batch, calls: Sequence[Call]) -> list[Any]:
     results: list[Any] = [None] * len(calls)
     kinds: dict[int, list[int]] = {}
@@ -188,7 +209,7 @@ def _by_kind(batch: Batch, calls: Sequence[Call]) -> list[Any]:
 
 
 def _largest_number(connection: apsw.Connection) -> int:
-    """The largest number that is an item's id or its place at the tail.
+    """The largest number that was drawn: of an item's id, its place at the tail, its death, or what happened to it.
 
     A place at the tail is drawn next to the key of a history row (see `verdicts.record`), before it or right after it.
     """
@@ -210,9 +231,11 @@ _KIND = {call: rank for rank, kind in enumerate(KINDS) for call in kind}
 _HANDLERS: tuple[Handler, ...] = (
     _one_by_one(dict.fromkeys(KINDS[0], change_queue)),
     put_all,
+    _one_by_one({Import: import_items}),
     _one_by_one({Hold: hold, Unhold: unhold}),
     settle_all,
     _one_by_one({Change: change}),
+    _one_by_one({StartOperation: start, StepOperation: step, SetOperation: set_operation}),
     _one_by_one({Promote: promote_all, Expire: expire, Clean: clean}),
     lease_all,
 )

@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 from redrive.errors import ItemNotFound, WrongStatus
-from redrive.model.item import Event, HistoryEntry, Settled, Status
+from redrive.model.item import Event, HistoryEntry, Settled
 from redrive.model.judge import Ending
 from redrive.model.transitions import Verb, allowed_from
-from redrive.store import LEDGER_TIMEOUT, Clean, Expire, Promote, Stale
+from redrive.store import FEED_TIMEOUT, LEDGER_TIMEOUT, OPERATION_TIMEOUT, Clean, Expire, Promote, Stale
 from redrive.stores.sqlite import verdicts
-from redrive.stores.sqlite.batch import TALLIED, Batch, QueueRow
+from redrive.stores.sqlite.batch import TALLIED, Batch, integers
 from redrive.stores.sqlite.leases import promote
 from redrive.stores.sqlite.places import find, resolve, take
-from redrive.stores.sqlite.queries import earliest
+from redrive.stores.sqlite.retention import Retention
 
 _SUMS = ", ".join(f"sum({name})" for name in TALLIED)
 _ROLL_UP = f"""
     INSERT INTO redrive_count (queue, {", ".join(TALLIED)})
     SELECT queue, {_SUMS} FROM redrive_tally WHERE true GROUP BY queue
     ON CONFLICT (queue) DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in TALLIED)}"""
-_COMPLETED = "SELECT n FROM redrive_ended WHERE queue = ? AND status = 'completed' AND ended_at <= ? LIMIT ?"
-_DEAD = "SELECT n FROM redrive_letter WHERE queue = ? AND died_at <= ? ORDER BY died_at, n LIMIT ?"
 _KEYS = """
     DELETE FROM redrive_idempotency
     WHERE (queue, key) IN (SELECT queue, key FROM redrive_idempotency WHERE until <= ? LIMIT ?)"""
 _LEDGER = """
     DELETE FROM redrive_ledger
     WHERE (queue, source_id) IN (SELECT queue, source_id FROM redrive_ledger WHERE closed_at <= ? LIMIT ?)"""
-
-_OLDEST_COMPLETED = """
-    WITH RECURSIVE each(queue) AS (
-        SELECT (SELECT min(queue) FROM redrive_ended)
-        UNION ALL SELECT (SELECT min(queue) FROM redrive_ended WHERE queue > each.queue)
-        FROM each WHERE each.queue IS NOT NULL)
-    SELECT queue, (SELECT min(ended_at) FROM redrive_ended WHERE queue = each.queue AND status = 'completed')
-    FROM each WHERE queue IS NOT NULL"""
-_OLDEST_DEAD = earliest("redrive_letter", "died_at", "true")
+_FEED = """
+    DELETE FROM redrive_feed WHERE number IN (
+        SELECT number FROM (SELECT number, at FROM redrive_feed ORDER BY number LIMIT ?2) WHERE at <= ?1)"""
+_ENDED_OPERATIONS = "SELECT number FROM redrive_operation WHERE ended_at <= ? LIMIT ?"
+_OPERATION_ITEMS = """
+    DELETE FROM redrive_operation_item
+    WHERE operation = ?1 AND n IN (SELECT n FROM redrive_operation_item WHERE operation = ?1 LIMIT ?2)"""
 _DUE_QUEUES = """
     WITH RECURSIVE due(queue) AS (
         SELECT (SELECT min(queue) FROM redrive_waiting WHERE held_by IS NULL)
@@ -69,44 +65,47 @@ def expire(batch: Batch, call: Expire) -> Settled | Stale:
         return Stale(row.queue)
     verdicts.check(batch, row, Ending.EXPIRED, call.verdict)
     take(batch, place)
-    verdicts.record(batch, place, HistoryEntry(batch.now, Event.EXPIRED, row.queue.name, place.deliveries))
-    return verdicts.carry_out(batch, place, call.verdict)
+    entry = HistoryEntry(batch.now, Event.EXPIRED, row.queue.name, place.deliveries)
+    verdicts.record(batch, place, entry)
+    return verdicts.carry_out(batch, place, call.verdict, entry)
 
 
 def clean(batch: Batch, call: Clean) -> int:
-    """Remove what retention says, a bounded number, and roll the counts up."""
-    left = call.limit
-    for queue, oldest in batch.execute(_OLDEST_COMPLETED).fetchall():
-        row = batch.by_key.get(queue)
-        if row and oldest is not None and oldest <= (before := batch.now - row.settings.keep_completed):
-            left -= _remove(batch, row, batch.execute(_COMPLETED, (row.key, before, left)).fetchall(), None)
-    for queue, oldest in batch.execute(_OLDEST_DEAD).fetchall():
-        row = batch.by_key.get(queue)
-        keep_dead = None if row is None else row.settings.keep_dead
-        if row and keep_dead is not None and oldest <= (before := batch.now - keep_dead):
-            left -= _remove(batch, row, batch.execute(_DEAD, (row.key, before, left)).fetchall(), "purge")
+    """Remove what has had its time, a bounded number of rows, and roll the counts up."""
+    retention = Retention(batch, call.limit)
+    retention.apply()
+    left = retention.left
     left -= _count(batch, _KEYS, (batch.now, left))
     left -= _count(batch, _LEDGER, (batch.now - LEDGER_TIMEOUT, left))
+    left -= _count(batch, _FEED, (batch.now - FEED_TIMEOUT, left))
+    left -= _forget_operations(batch, left)
+    _forget_words(batch, left)
     if batch.execute("SELECT 1 FROM redrive_tally LIMIT 1").get:
         batch.execute(_ROLL_UP)
         batch.execute("DELETE FROM redrive_tally")
     return call.limit - left
 
 
-def _remove(batch: Batch, row: QueueRow, found: list[tuple[int]], audited: str | None) -> int:
-    removed = []
-    for (n,) in found:
-        place = find(batch, n)
-        if place is None or place.status is Status.ACTIVE:
-            continue
-        take(batch, place)
-        verdicts.remove(batch, place)
-        removed.append(place.id)
-    if removed and audited:
-        verdicts.audit(batch, "retention", audited, row.queue.name, removed, len(removed))
-    return len(removed)
+def _forget_operations(batch: Batch, limit: int) -> int:
+    """Operations that ended long ago, each with the items it changed: those first, because there may be many."""
+    removed = 0
+    for (number,) in batch.execute(_ENDED_OPERATIONS, (batch.now - OPERATION_TIMEOUT, limit)).fetchall():
+        if removed < limit:
+            removed += _count(batch, _OPERATION_ITEMS, (number, limit - removed))
+        if removed < limit:
+            removed += _count(batch, "DELETE FROM redrive_operation WHERE number = ?", (number,))
+    return removed
 
 
-def _count(batch: Batch, statement: str, values: tuple[int, int]) -> int:
+def _forget_words(batch: Batch, limit: int) -> None:
+    """Words of items that are dead letters no longer: dear to remove, so it waited until now. Nobody misses them."""
+    numbers = [d for (d,) in batch.execute("SELECT d FROM redrive_wordless LIMIT ?", (limit,)).fetchall()]
+    if numbers:
+        letters = integers(numbers)
+        batch.execute("DELETE FROM redrive_words WHERE rowid IN carray(?)", (letters,))
+        batch.execute("DELETE FROM redrive_wordless WHERE d IN carray(?)", (letters,))
+
+
+def _count(batch: Batch, statement: str, values: tuple[int, ...]) -> int:
     batch.execute(statement, values)
     return batch.connection.changes()

@@ -8,10 +8,16 @@ from typing import assert_never
 import msgspec
 
 from redrive.clock import Instant
+from redrive.model.cause import cause_of
+from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
-from redrive.model.item import DeadReason, Death, HistoryEntry, Settled, Status
+from redrive.model.item import Death, Event, HistoryEntry, Settled, Status
 from redrive.model.judge import Again, Dead, Ending, Verdict, check_verdict
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
+from redrive.model.reason import DeadReason
+from redrive.model.transitions import Verb
+from redrive.store import DROP_ACTOR
+from redrive.stores.sqlite import feed, letters
 from redrive.stores.sqlite.batch import Batch, QueueRow
 from redrive.stores.sqlite.places import Place, lay
 
@@ -20,7 +26,6 @@ _log = logging.getLogger("redrive.store")
 _HISTORY = "INSERT INTO redrive_history (key, n, entry, data) VALUES (?, ?, ?, ?)"
 _FORGET_ENTRY = "DELETE FROM redrive_history WHERE n = ? AND entry = ?"
 _DEATH = "INSERT INTO redrive_death (n, data) VALUES (?, ?)"
-_LETTER = "INSERT OR REPLACE INTO redrive_letter (n, queue, died_at) VALUES (?, ?, ?)"
 _MOVE_ITEM = """
     INSERT INTO redrive_item (n, tail, queue, put_at, priority, enqueue_at, content_type, headers, expire_timeout,
         idempotency_key, overrides, source_id, origin_id, origin_queue, payload)
@@ -31,6 +36,14 @@ _AUDIT = (
     "INSERT INTO redrive_audit (namespace, at, actor, verb, queue, ids, count, note) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
+_TOLD = {
+    Event.FAILED: FeedKind.FAILED,
+    Event.LOST: FeedKind.LOST,
+    Event.RELEASED: FeedKind.RELEASED,
+    Event.RETURNED: FeedKind.RETURNED,
+}
+"""What the feed says of an ending after which an item is tried again."""
+
 
 def check(batch: Batch, row: QueueRow, ending: Ending, verdict: Verdict) -> None:
     """Raise unless the verdict can be carried out on an item of that queue whose delivery ended so."""
@@ -39,8 +52,11 @@ def check(batch: Batch, row: QueueRow, ending: Ending, verdict: Verdict) -> None
         batch.queue(verdict.to)
 
 
-def carry_out(batch: Batch, place: Place, verdict: Verdict) -> Settled:
-    """Lay an item that was taken from its place where the verdict, which was checked before, says."""
+def carry_out(batch: Batch, place: Place, verdict: Verdict, entry: HistoryEntry) -> Settled:
+    """Lay an item that was taken from its place where the verdict, which was checked before, says; and tell it.
+
+    `entry` is what was recorded of the ending: what an item dies of is in it.
+    """
     row = batch.by_key[place.queue]
     match verdict:
         case Again(delay, status):
@@ -48,11 +64,30 @@ def carry_out(batch: Batch, place: Place, verdict: Verdict) -> Settled:
             place.ready_at = Instant(batch.now + delay)
             place.seq = batch.draw()
             lay(batch, place)
+            if (kind := _TOLD.get(entry.event)) is not None:
+                tell(batch, kind, place, entry, title=_title(entry))
             return Settled(place.id, row.queue.name, place.status, place.counters, place.ready_at)
-        case Dead(reason, to, drop):
-            return _die(batch, place, row, reason, to, drop)
+        case Dead():
+            return _die(batch, place, row, verdict, entry)
         case _:
             assert_never(verdict)
+
+
+def tell(
+    batch: Batch,
+    kind: FeedKind,
+    place: Place,
+    entry: HistoryEntry,
+    *,
+    source_id: ItemId | None = None,
+    title: str | None = None,
+    reason: DeadReason | None = None,
+) -> None:
+    """Tell the feed what the history tells."""
+    feed.tell(
+        batch, kind, entry.queue, place.n, place.tail, source_id=source_id, title=title, reason=reason,
+        actor=entry.actor, operation=entry.operation,
+    )  # fmt: skip
 
 
 def record(batch: Batch, place: Place, entry: HistoryEntry) -> None:
@@ -65,6 +100,12 @@ def record(batch: Batch, place: Place, entry: HistoryEntry) -> None:
     faded = place.entries - HISTORY_LAST
     if faded > HISTORY_FIRST:
         batch.write(_FORGET_ENTRY, (place.n, faded))
+
+
+def record_death(batch: Batch, place: Place, death: Death) -> None:
+    """Write a death down."""
+    place.deaths += 1
+    batch.write(_DEATH, (place.n, msgspec.json.encode(death)))
 
 
 def move(batch: Batch, place: Place, target: QueueRow) -> ItemId:
@@ -87,22 +128,11 @@ def remove(batch: Batch, place: Place) -> None:
     batch.execute("DELETE FROM redrive_item WHERE n = ?", (place.n,))
     if place.entries:
         batch.execute("DELETE FROM redrive_history WHERE n = ?", (place.n,))
+    letters.unmark(batch, place)
     if place.deaths:
-        unmark(batch, place)
         batch.execute("DELETE FROM redrive_death WHERE n = ?", (place.n,))
+    if place.entries:  # what moved has a history that says so
         batch.execute("DELETE FROM redrive_lineage WHERE n = ?", (place.n,))
-
-
-def mark(batch: Batch, place: Place, died_at: Instant) -> None:
-    """It is a dead letter."""
-    batch.write(_LETTER, (place.n, place.queue, died_at))
-    batch.tally(place.queue, "dead_letters")
-
-
-def unmark(batch: Batch, place: Place) -> None:
-    """It is a dead letter no longer."""
-    for (queue,) in batch.execute("DELETE FROM redrive_letter WHERE n = ? RETURNING queue", (place.n,)).fetchall():
-        batch.tally(queue, "dead_letters", -1)
 
 
 def audit(
@@ -113,30 +143,42 @@ def audit(
     batch.execute(_AUDIT, (batch.namespace, batch.now, actor, verb, queue, listed, count, note))
 
 
-def _die(batch: Batch, place: Place, row: QueueRow, reason: DeadReason, to: str | None, drop: bool) -> Settled:
-    queue, counters = row.queue.name, place.counters
+def _die(batch: Batch, place: Place, row: QueueRow, verdict: Dead, entry: HistoryEntry) -> Settled:
+    queue, counters, reason, to = row.queue.name, place.counters, verdict.reason, verdict.to
+    cause = cause_of(reason, entry.failure, entry.note)
     batch.tally(row.key, "dead_total")
-    if drop and to is None:
+    if verdict.drop and to is None:
         remove(batch, place)
-        audit(batch, "on_dead", "drop", queue, [place.id], 1, reason.value)
+        audit(batch, DROP_ACTOR, Verb.DROP.value, queue, [place.id], 1, reason.value)
         _log.warning("item %s of queue '%s' died (%s) and was dropped, as on_dead says", place.id, queue, reason.value)
+        tell(batch, FeedKind.DEAD, place, entry, title=cause.title, reason=reason)
         return Settled(place.id, queue, None, counters, dead_reason=reason)
-    death = Death(batch.now, reason, queue, batch.namespace, batch.store, place.id, counters, place.first_leased_at)
-    place.deaths += 1
-    batch.write(_DEATH, (place.n, msgspec.json.encode(death)))
-    if place.deaths > 1:
-        unmark(batch, place)
+    death = Death(
+        batch.now, reason, queue, batch.namespace, batch.store, place.id, counters, cause, place.first_leased_at
+    )
+    record_death(batch, place, death)
+    letters.unmark(batch, place)
+    source_id = None
     if to is None:
         place.status, place.ended_at, place.dead_reason, place.held_by = Status.DEAD, batch.now, reason, None
-        lay(batch, place)
-        mark(batch, place, batch.now)
-        return Settled(place.id, queue, Status.DEAD, counters, dead_reason=reason)
-    target = batch.queue(to)
-    if not target.queue.is_dead_queue:
-        batch.mark_dead_queue(target)
-    source_id = move(batch, place, target)
-    place.status, place.expire_deadline, place.held_by = Status.PENDING, None, None
-    place.attempts = place.failures = place.losses = 0
+    else:
+        target = batch.queue(to)
+        if not target.queue.is_dead_queue:
+            batch.mark_dead_queue(target)
+        source_id = move(batch, place, target)
+        place.status, place.expire_deadline, place.held_by = Status.PENDING, None, None
+        place.attempts = place.failures = place.losses = 0
+    letters.mark(batch, place, death, _text(entry) or cause.title)
     lay(batch, place)
-    mark(batch, place, batch.now)
-    return Settled(place.id, target.queue.name, Status.PENDING, place.counters, place.ready_at, reason, source_id)
+    tell(batch, FeedKind.DEAD, place, entry, source_id=source_id, title=cause.title, reason=reason)
+    if to is None:
+        return Settled(place.id, queue, Status.DEAD, counters, dead_reason=reason)
+    return Settled(place.id, to, Status.PENDING, place.counters, place.ready_at, reason, source_id)
+
+
+def _text(entry: HistoryEntry) -> str | None:
+    return entry.note if entry.failure is None else entry.failure.text
+
+
+def _title(entry: HistoryEntry) -> str | None:
+    return entry.note if entry.failure is None else entry.failure.title

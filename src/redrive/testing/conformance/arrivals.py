@@ -5,12 +5,14 @@ Too many are harmless, so these tests ask for what must be told, and never for m
 
 from __future__ import annotations
 
+from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
-from redrive.model.item import DeadReason, Status
+from redrive.model.item import Status
 from redrive.model.judge import Again, Dead, Ending
+from redrive.model.reason import DeadReason
 from redrive.model.transitions import Verb
 from redrive.store import Change, Commit, Promote, Return, SetPaused, Settle, Target, Unhold
-from redrive.testing.conformance.direct import SECOND, Direct, DirectSuite, put
+from redrive.testing.conformance.direct import Direct, DirectSuite, put
 
 
 def told(commit: Commit, queue: str = "jobs") -> int:

@@ -6,12 +6,11 @@ import pytest
 
 from redrive import Broker, Dead, DeadReason
 from redrive.errors import IdempotencyConflict, InvalidPayload
+from redrive.model.duration import SECOND
 from redrive.model.item import Counters
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.deliveries import Boom, places, take, take_all, values
 from redrive.testing.conformance.suite import Suite
-
-SECOND = 1_000_000
 
 
 class CaptureConformance(Suite):

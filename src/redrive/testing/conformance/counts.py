@@ -6,11 +6,10 @@ from collections import Counter
 
 from redrive import Broker
 from redrive.errors import ItemNotFound
+from redrive.model.duration import SECOND
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.deliveries import kill, places, take, take_all
 from redrive.testing.conformance.suite import Suite
-
-SECOND = 1_000_000
 
 
 def recount(broker: Broker, ids: list[str]) -> dict[str, dict[str, int]]:

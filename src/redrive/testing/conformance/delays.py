@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from redrive import Broker
+from redrive.model.duration import SECOND
 from redrive.model.item import Counters
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.deliveries import Boom, kill, take, take_all
 from redrive.testing.conformance.suite import OpenBroker, Suite
 
-SECOND = 1_000_000
 MINUTE = 60 * SECOND
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from redrive.model.ids import ItemId
-from redrive.model.item import DeadReason, Item, Lease, Settled
+from redrive.model.item import Item, Lease, Settled
 from redrive.model.judge import Dead, Ending
 from redrive.model.queue import QueueSettings, QueueStats
+from redrive.model.reason import DeadReason
 from redrive.model.transitions import Verb
 from redrive.store import (
     Call,
@@ -31,8 +32,6 @@ from redrive.store import (
 )
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.suite import Suite
-
-SECOND = 1_000_000
 
 
 class Direct:

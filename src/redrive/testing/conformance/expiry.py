@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from redrive import Broker
+from redrive.model.duration import SECOND
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.deliveries import lose, places, take, take_all
 from redrive.testing.conformance.suite import Suite
-
-SECOND = 1_000_000
 
 
 class ExpiryConformance(Suite):

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from redrive import Again, Broker, Dead, DeadReason, Failure, Status
+from redrive.model.duration import SECOND
 from redrive.model.item import Counters
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.deliveries import Boom, kill, take, take_all
 from redrive.testing.conformance.suite import OpenBroker, Suite
-
-SECOND = 1_000_000
 
 
 class FailConformance(Suite):

@@ -9,11 +9,10 @@ import pytest
 
 from redrive import Broker, Lease
 from redrive.errors import InvalidInput, LeaseLost
+from redrive.model.duration import SECOND
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.deliveries import take, take_all, values
 from redrive.testing.conformance.suite import Suite
-
-SECOND = 1_000_000
 
 Use = Callable[[Broker, Lease], Any]
 

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from redrive.errors import ItemNotFound, LeaseLost, WrongStatus
+from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId
-from redrive.model.item import Counters, DeadReason, Receipt, Settled, Status
+from redrive.model.item import Counters, Receipt, Settled, Status
 from redrive.model.judge import Again, Dead
+from redrive.model.reason import DeadReason
 from redrive.model.transitions import Verb
 from redrive.store import LEDGER_TIMEOUT, Clean, Complete, ListAudit
-from redrive.testing.conformance.direct import SECOND, Direct, DirectSuite, put
+from redrive.testing.conformance.direct import Direct, DirectSuite, put
 
 SOURCE = ItemId("a" * 32)
 
@@ -74,7 +76,7 @@ class LineageConformance(DirectSuite):
         assert (item.status, item.counters.failures) == (Status.PENDING, 1)
 
 
-class ImportConformance(DirectSuite):
+class SourceConformance(DirectSuite):
     """source_id: the id that an item had elsewhere."""
 
     def test_import_is_ignored_while_the_item_is_there(self, direct: Direct) -> None:

@@ -9,12 +9,11 @@ import pytest
 
 from redrive import Broker, new_item
 from redrive.errors import InvalidInput, ItemNotFound, QueueFull
+from redrive.model.duration import SECOND
 from redrive.model.item import Counters, Overrides
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.deliveries import kill, places, take, take_all, values
 from redrive.testing.conformance.suite import Suite
-
-SECOND = 1_000_000
 
 
 class PutConformance(Suite):
@@ -205,13 +204,18 @@ class SizeConformance(Suite):
         broker.put_failed("jobs", 2, "boom")
         assert places(broker.stats("jobs")) == {"pending": 1, "dead": 1}
 
-    def test_retry_and_redrive_of_the_dead_ignore_the_limit(self, broker: Broker) -> None:
+    def test_retry_and_redrive_of_the_dead_need_room(self, broker: Broker) -> None:
         broker.create_queue("jobs", max_size=1)
         one, two = kill(broker).id, kill(broker).id
         broker.put("jobs", 3)
+        for verb in (broker.retry, broker.redrive):
+            with pytest.raises(QueueFull):
+                verb(one)
+        broker.complete(take(broker))
         assert broker.retry(one).status == "pending"
-        assert broker.redrive(two).status == "pending"
-        assert broker.stats("jobs").pending == 3
+        with pytest.raises(QueueFull):
+            broker.redrive(two)
+        assert (broker.stats("jobs").pending, broker.stats("jobs").dead) == (1, 1)
 
 
 class PutOptionsRefused(Suite):

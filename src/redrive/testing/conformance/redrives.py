@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from redrive import Broker
-from redrive.errors import ItemActive, LeaseLost, QueueNotFound, RedriveError, WrongStatus
+from redrive.errors import ItemActive, LeaseLost, QueueFull, QueueNotFound, RedriveError, WrongStatus
+from redrive.model.duration import SECOND
 from redrive.model.item import Counters
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.deliveries import dead_queue, kill, places, take, take_all, values
 from redrive.testing.conformance.suite import Suite
-
-SECOND = 1_000_000
 
 
 class RedriveFromDeadQueueConformance(Suite):
@@ -93,11 +92,15 @@ class RedriveFromDeadQueueConformance(Suite):
             broker.redrive(dead.id, to="nowhere")
         assert broker.get(dead.id) == before
 
-    def test_redrive_ignores_the_size_of_the_queue(self, broker: Broker) -> None:
+    def test_redrive_to_a_full_queue_is_refused_and_the_item_stays(self, broker: Broker) -> None:
         broker.create_queue("morgue")
         broker.create_queue("jobs", dead_queue="morgue", max_size=1)
         dead = kill(broker)
         broker.put("jobs", 1)
+        with pytest.raises(QueueFull):
+            broker.redrive(dead.id)
+        assert broker.get(dead.id).queue == "morgue"
+        broker.complete(take(broker))
         assert broker.redrive(dead.id).queue == "jobs"
 
     def test_many_dead_letters_go_back_each_to_its_own_queue(self, broker: Broker) -> None:

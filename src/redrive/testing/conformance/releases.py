@@ -8,12 +8,11 @@ import pytest
 
 from redrive import Broker, new_item
 from redrive.errors import InvalidInput
+from redrive.model.duration import SECOND
 from redrive.model.item import Counters
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.deliveries import take, take_all, values
 from redrive.testing.conformance.suite import Suite
-
-SECOND = 1_000_000
 
 
 class ReleaseConformance(Suite):

@@ -9,12 +9,11 @@ from redrive.errors import (
     QueueFull,
     WrongStatus,
 )
+from redrive.model.duration import SECOND
 from redrive.model.item import Counters
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.deliveries import kill, places, take, take_all, values
 from redrive.testing.conformance.suite import OpenBroker, Suite
-
-SECOND = 1_000_000
 
 
 class RetryConformance(Suite):

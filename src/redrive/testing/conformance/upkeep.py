@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from redrive.errors import ItemNotFound, LeaseLost, WrongStatus
+from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId
-from redrive.model.item import DeadReason, Status
+from redrive.model.item import Status
 from redrive.model.judge import Again, Dead, Ending
+from redrive.model.reason import DeadReason
 from redrive.store import (
     Expire,
     Extend,
@@ -20,7 +22,7 @@ from redrive.store import (
     Settle,
     Unhold,
 )
-from redrive.testing.conformance.direct import SECOND, Direct, DirectSuite
+from redrive.testing.conformance.direct import Direct, DirectSuite
 
 
 class UpkeepConformance(DirectSuite):

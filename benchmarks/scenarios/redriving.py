@@ -1,0 +1,146 @@
+"""Bringing 100,000 dead letters back, and what others feel of it."""
+
+import statistics
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import dead
+from benchmarks.harness import Bar, Case
+from benchmarks.load import Measurement, payload, rate
+from benchmarks.scenarios.bare import FULL
+from benchmarks.subject import QUEUE, open_broker, url
+
+ITEMS = 100_000
+STEP = 1_000
+PUT_PAUSE_SECONDS = 0.002
+LONGEST_PUT_MS = 50.0
+
+STATE = (
+    "rank, ready_at, seq, expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, "
+    "entries, deaths"
+)
+READY = f"""
+    INSERT INTO redrive_ready (queue, n, {STATE})
+    SELECT queue, n, rank, ?1, ?2 + row_number() OVER (), NULL, deliveries, 0, 0, 0, redrives + 1, first_leased_at,
+        entries, deaths
+    FROM redrive_ended WHERE n IN carray(?3)
+"""
+
+
+def _fill(directory: Path) -> None:
+    dead.fill(directory, ITEMS)
+
+
+def measure_redrive(directory: Path) -> Measurement:
+    """One operation over everything, driven as fast as it goes."""
+    _fill(directory)
+    with open_broker(directory) as broker:
+        started = time.perf_counter()
+        operation = broker.drive(broker.start("redrive").id)
+        seconds = time.perf_counter() - started
+        assert (operation.status, operation.changed) == ("finished", ITEMS), operation
+    return rate(ITEMS, seconds)
+
+
+def measure_bare_update(directory: Path) -> Measurement:
+    """One table, one index, an UPDATE of the status: what a queue without history, causes and feed would do."""
+    import apsw
+
+    connection = apsw.Connection(str(directory / "bare.db"))
+    connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL")
+    connection.execute(
+        """
+        CREATE TABLE items (id INTEGER PRIMARY KEY, status TEXT NOT NULL, ready_at INTEGER NOT NULL,
+            attempts INTEGER NOT NULL, payload BLOB NOT NULL);
+        CREATE INDEX by_status ON items (status, id)"""
+    )
+    assert connection.pragma("synchronous") == FULL
+    body = b"x" * 200
+    with connection:
+        connection.executemany(
+            "INSERT INTO items (status, ready_at, attempts, payload) VALUES ('dead', 0, 1, ?)", [(body,)] * ITEMS
+        )
+    connection.wal_checkpoint()
+    update = """
+        UPDATE items SET status = 'pending', attempts = 0, ready_at = ?
+        WHERE id IN (SELECT id FROM items WHERE status = 'dead' ORDER BY id LIMIT ?)"""
+    started, changed = time.perf_counter(), 0
+    while changed < ITEMS:
+        connection.execute(update, (int(time.time() * 1e6), STEP))
+        changed += connection.changes()
+    return rate(ITEMS, time.perf_counter() - started, synchronous=FULL)
+
+
+def measure_raw_move(directory: Path) -> Measurement:
+    """Our tables and indexes, the same change of state by hand: no history, no feed, no groups, no counts."""
+    _fill(directory)
+    import array
+
+    import apsw
+
+    connection = apsw.Connection(url(directory).removeprefix("sqlite:///"))
+    connection.execute("PRAGMA synchronous = FULL; PRAGMA cache_size = -65536")
+    assert connection.pragma("synchronous") == FULL
+    started, changed, number = time.perf_counter(), 0, 2**62
+    while changed < ITEMS:
+        connection.execute("BEGIN IMMEDIATE")
+        found = connection.execute("SELECT d, n FROM redrive_letter ORDER BY d LIMIT ?", (STEP,)).fetchall()
+        items = apsw.carray(array.array("q", [n for _, n in found]))
+        connection.execute(READY, (int(time.time() * 1e6), number, items))
+        connection.execute("DELETE FROM redrive_ended WHERE n IN carray(?)", (items,))
+        letters = apsw.carray(array.array("q", [d for d, _ in found]))
+        connection.execute("DELETE FROM redrive_letter WHERE d IN carray(?)", (letters,))
+        connection.execute("COMMIT")
+        changed, number = changed + len(found), number + STEP
+    return rate(ITEMS, time.perf_counter() - started, synchronous=FULL)
+
+
+def measure_puts_meanwhile(directory: Path) -> Measurement:
+    """How long one put takes, from another thread, while the redrive runs."""
+    _fill(directory)
+    took: list[float] = []
+    done = threading.Event()
+    with open_broker(directory) as broker:
+        operation = broker.start("redrive", paused=True)
+
+        def put() -> None:
+            body = payload(200)
+            while not done.is_set():
+                started = time.perf_counter()
+                broker.put(QUEUE, body)
+                took.append((time.perf_counter() - started) * 1000)
+                time.sleep(PUT_PAUSE_SECONDS)
+
+        thread = threading.Thread(target=put)
+        thread.start()
+        broker.resume_operation(operation.id)
+        ended = broker.drive(operation.id)
+        done.set()
+        thread.join()
+        assert ended.changed == ITEMS, ended
+    figures: dict[str, Any] = {
+        "p99_ms": statistics.quantiles(took, n=100)[98],
+        "p50_ms": statistics.median(took),
+        "longest_ms": max(took),
+    }
+    return Measurement(figures, {"puts": len(took)})
+
+
+CASES = [
+    Case("redrive.operation", "Redrive of 100,000 in place", "one operation, steps of 1,000", measure_redrive),
+    Case("redrive.raw", "Redrive of 100,000 in place", "our tables by hand, steps of 1,000", measure_raw_move),
+    Case("redrive.bare", "Redrive of 100,000 in place", "UPDATE of one table, steps of 1,000", measure_bare_update),
+    Case("redrive.puts", "Redrive of 100,000 in place", "one put meanwhile", measure_puts_meanwhile),
+]
+BARS = [
+    Bar(
+        "redrive of 100,000 in place: at least 50 % of a raw UPDATE",
+        "redrive.operation",
+        ("redrive.bare",),
+        at_least=0.5,
+    ),
+    Bar("… beside the same change of state in our tables by hand", "redrive.operation", ("redrive.raw",)),
+    Bar("one put meanwhile: p99 at most 50 ms", "redrive.puts", (), figure="p99_ms", at_most=LONGEST_PUT_MS),
+]

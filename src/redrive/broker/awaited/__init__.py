@@ -1,0 +1,1 @@
+"""The methods of `AsyncBroker`, by what they are for."""

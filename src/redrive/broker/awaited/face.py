@@ -1,0 +1,63 @@
+"""What all methods of `AsyncBroker` share: how a flow is run on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+from redrive.broker.core import Core
+from redrive.broker.flow import Ask, Await, Effect, Flow, Send, accepted
+from redrive.errors import RedriveError
+from redrive.store import Call
+
+_T = TypeVar("_T")
+
+
+class AsyncFace:
+    """Runs flows in the calling coroutine."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def _call(self, call: Call) -> Any:
+        return accepted(await self._core.committer.submit(call))
+
+    async def _run(self, flow: Flow[_T]) -> _T:
+        """Drive a flow to its end in this coroutine."""
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    if step.__class__ is Send and len(step.calls) == 1:
+                        answer = (await self._submit(step.calls[0]),)
+                    else:
+                        answer = await self._take(step)
+                except RedriveError as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(answer)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        finally:
+            flow.close()
+
+    async def _submit(self, call: Call) -> Any:
+        """The result of a call. If this coroutine is cancelled the moment leases come in, they are given back."""
+        future = self._core.committer.submit(call)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._core.committer.give_back(future)
+            raise
+
+    async def _take(self, step: Effect) -> Any:
+        match step:
+            case Send(calls):
+                return await asyncio.gather(*map(self._submit, calls))
+            case Ask(query):
+                return await asyncio.get_running_loop().run_in_executor(None, self._core.read, query)
+            case Await():
+                return await self._core.notify.wait_async(step)
+            case _:
+                raise AssertionError(step)

@@ -1,0 +1,1 @@
+"""The methods of `Broker`, by what they are for."""

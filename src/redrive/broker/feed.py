@@ -1,0 +1,96 @@
+"""The feed: read it page by page, or follow it live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from redrive.broker.checks import whole
+from redrive.broker.finding import one_of
+from redrive.broker.flow import Await, Flow, ask
+from redrive.broker.notify import EVERYTHING
+from redrive.clock import Instant
+from redrive.errors import InvalidInput
+from redrive.model.duration import SECOND, DurationInput, parse_duration
+from redrive.model.feed import FeedEntry, FeedKind
+from redrive.model.ids import ItemId, parse_id
+from redrive.model.limits import MAX_BATCH, check_label, check_name
+from redrive.store import FeedPage, ReadFeed
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+LONGEST_WAIT = SECOND
+"""Whoever follows looks at least this often, though a wake-up comes with every change."""
+_LARGEST_NUMBER = 2**63 - 1
+
+
+def query(
+    *,
+    queue: str | None,
+    id: str | None,
+    kinds: str | Iterable[str] | None,
+    operation: str | None,
+    after: int | None = None,
+    before: int | None = None,
+    limit: int = MAX_BATCH,
+) -> ReadFeed:
+    """What to read, with every argument checked."""
+    whole("limit", limit, 1, MAX_BATCH)
+    for what, number in (("after", after), ("before", before)):
+        if number is not None:
+            whole(what, number, 0, _LARGEST_NUMBER)
+    if id is not None:
+        parse_id(id)
+    return ReadFeed(
+        after=after,
+        limit=limit,
+        queue=None if queue is None else check_name("queue", queue),
+        id=None if id is None else ItemId(id),
+        kinds=None if kinds is None else _kinds(kinds),
+        operation=None if operation is None else check_label("operation", operation),
+        before=before,
+    )
+
+
+def read(core: Core, asked: ReadFeed) -> Flow[FeedPage]:
+    """One page."""
+    page: FeedPage = yield from ask(asked)
+    return msgspec.structs.replace(page, entries=tuple(map(core.redaction.feed_entry, page.entries)))
+
+
+def newest() -> ReadFeed:
+    """What tells where the feed ends now: the `last` of its answer is the number to follow from."""
+    return ReadFeed(before=_LARGEST_NUMBER, limit=1)
+
+
+class Follower:
+    """Where one that follows the feed stands."""
+
+    def __init__(self, core: Core, asked: ReadFeed, wait: DurationInput | None) -> None:
+        self._core = core
+        self._asked = asked
+        self._wait = None if wait is None else parse_duration(wait, "wait")
+
+    def next(self) -> Flow[tuple[FeedEntry, ...]]:
+        """The next entries. None of them where the wait is over."""
+        core = self._core
+        end = None if self._wait is None else Instant(core.clock.now() + self._wait)
+        while True:
+            ticket = core.notify.ticket(EVERYTHING)
+            page: FeedPage = yield from read(core, self._asked)
+            self._asked = msgspec.structs.replace(self._asked, after=page.last)
+            now = core.clock.now()
+            if page.entries or (end is not None and now >= end and not page.more):
+                return page.entries
+            if not page.more:
+                until = Instant(now + LONGEST_WAIT)
+                yield Await(EVERYTHING, ticket, until if end is None else min(until, end), None)
+
+
+def _kinds(kinds: str | Iterable[str]) -> tuple[FeedKind, ...]:
+    if isinstance(kinds, bytes | bytearray) or not isinstance(kinds, Iterable):
+        raise InvalidInput(f"kinds are a list of {', '.join(FeedKind)}, not {kinds!a:.60}")
+    return tuple(one_of("kinds", FeedKind, kind) for kind in ((kinds,) if isinstance(kinds, str) else kinds))

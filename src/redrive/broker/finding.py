@@ -1,0 +1,229 @@
+"""Looking for items: find, count, groups, and the filters that people write for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from redrive.broker.checks import instant_of, whole
+from redrive.broker.flow import Flow, ask
+from redrive.clock import Instant
+from redrive.errors import InvalidDuration, InvalidInput, InvalidName
+from redrive.model.classify import ErrorClass
+from redrive.model.duration import MAX_DURATION, SECOND, parse_duration
+from redrive.model.filter import MAX_IDS, Filter, Order
+from redrive.model.group import Group
+from redrive.model.ids import ItemId, parse_id
+from redrive.model.item import Item, Status
+from redrive.model.limits import MAX_BATCH, check_instant, check_label, check_name, text_problem
+from redrive.model.payload import check_headers
+from redrive.model.reason import DeadReason
+from redrive.model.suggest import suggest
+from redrive.model.words import MAX_QUERY_CHARS, parse_query
+from redrive.store import Counted, CountItems, FindItems, ListGroups, Page
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+MAX_REFILLS = 10
+"""How often a page that came short, because many items were looked at and few matched, is filled up."""
+_ANY = "any"
+_LARGEST_COUNT = 2**31 - 1
+# A number of seconds that is larger was not meant as how long ago: it is the time since 1970.
+_LONGEST_AGO = 30 * 365 * 86_400
+# What conditions are called in other programs.
+_ELSEWHERE = {"state": "status", "query": "words", "search": "words", "text": "words", "type": "error_type"}
+
+_E = TypeVar("_E", bound=StrEnum)
+
+
+def find(
+    core: Core,
+    where: Filter | None,
+    conditions: Mapping[str, Any],
+    *,
+    order: str,
+    limit: int,
+    cursor: str | None,
+    redacted: bool,
+) -> Flow[Page]:
+    """One page, filled up where the store stopped because it had looked at enough."""
+    filter = chosen(where, conditions, core.clock.now())
+    wanted = one_of("order", Order, order)
+    whole("limit", limit, 1, MAX_BATCH)
+    check_cursor(cursor)
+    items: list[Item] = []
+    for _ in range(MAX_REFILLS):
+        page: Page = yield from ask(FindItems(filter, wanted, limit - len(items), cursor))
+        items += page.items
+        cursor = page.cursor
+        if cursor is None or len(items) >= limit:
+            break
+    return Page(tuple(map(core.redaction.item, items)) if redacted else tuple(items), cursor)
+
+
+def count(core: Core, where: Filter | None, conditions: Mapping[str, Any]) -> Flow[int]:
+    """How many items match, however many calls it takes."""
+    return (yield from count_all(chosen(where, conditions, core.clock.now())))
+
+
+def count_all(where: Filter) -> Flow[int]:
+    """The sum over all cursors."""
+    total, cursor = 0, None
+    while True:
+        counted: Counted = yield from ask(CountItems(where, cursor))
+        total += counted.count
+        cursor = counted.cursor
+        if cursor is None:
+            return total
+
+
+def groups(core: Core, queue: str | None, limit: int) -> Flow[tuple[Group, ...]]:
+    """The largest groups of dead letters."""
+    whole("limit", limit, 1, MAX_BATCH)
+    name = None if queue is None else check_name("queue", queue)
+    found = yield from ask(ListGroups(name, limit))
+    return tuple(map(core.redaction.group, found))
+
+
+def chosen(
+    where: Filter | None, conditions: Mapping[str, Any], now: Instant, status: Status | None = Status.DEAD
+) -> Filter:
+    """The filter that a call means: the one given, or the conditions; `status` where those name none."""
+    if where is None:
+        return filter_from({"status": status, **conditions}, now)
+    if not isinstance(where, Filter):
+        raise InvalidInput(f"where is a Filter, not {where!a:.60}; or give conditions, as in find(queue='jobs')")
+    if conditions:
+        raise InvalidInput(f"a Filter and conditions ({', '.join(conditions)}) were given; put all into one of them")
+    for name in ("since", "until"):
+        if getattr(where, name) is not None:
+            check_instant(name, getattr(where, name))
+    checked = filter_from({name: getattr(where, name) for name in _CHECKS}, now)
+    return msgspec.structs.replace(checked, since=where.since, until=where.until)
+
+
+def filter_from(conditions: Mapping[str, Any], now: Instant) -> Filter:
+    """A filter from what a person or a program wrote. Every value is checked."""
+    known = Filter.__struct_fields__
+    for name in conditions:
+        if name not in known:
+            meant = suggest(name, known, _ELSEWHERE)
+            raise InvalidInput(f"{name!a:.60} is not a condition{meant}; there are {', '.join(known)}")
+    checked = {name: None if value is None else _CHECKS[name](name, value, now) for name, value in conditions.items()}
+    return Filter(**checked)
+
+
+def one_of(what: str, kind: type[_E], value: Any, *others: str) -> _E:
+    """The member of an enumeration that a text names. `others` are words that were allowed too."""
+    try:
+        return kind(value)
+    except ValueError:
+        known = (*kind, *others)
+        meant = suggest(value.lower() if isinstance(value, str) else value, known, {})
+        raise InvalidInput(f"{what} must be one of {', '.join(known)}, not {value!a:.40}{meant}") from None
+
+
+def check_cursor(cursor: object) -> None:
+    """Raise unless it can be a cursor."""
+    if cursor is not None and not isinstance(cursor, str):
+        raise InvalidInput(f"a cursor is the text that the page before carried, not {cursor!a:.60}")
+
+
+def _status(name: str, value: Any, now: Instant) -> Status | None:
+    return None if value == _ANY else one_of(name, Status, value, _ANY)
+
+
+def _instant(name: str, value: Any, now: Instant) -> Instant:
+    """An instant, or how long ago. No duration is as long as the time since 1970 is in microseconds."""
+    if isinstance(value, datetime):
+        return instant_of(name, value)
+    if isinstance(value, int) and not isinstance(value, bool) and value > MAX_DURATION // SECOND:
+        return Instant(check_instant(name, value))
+    if isinstance(value, int | float) and value > _LONGEST_AGO:
+        raise InvalidDuration(
+            name, value, "would be more than 30 years ago; write a Unix time as datetime.fromtimestamp(…, UTC)"
+        )
+    return Instant(max(0, now - parse_duration(value, name)))
+
+
+def _text(name: str, value: Any, now: Instant) -> str:
+    return check_label(name, value)
+
+
+def _error_type(name: str, value: Any, now: Instant) -> str:
+    if isinstance(value, type):
+        raise InvalidName(name, value, f"is not text; give its name, '{value.__name__}'")
+    return check_label(name, value)
+
+
+def _words(name: str, value: Any, now: Instant) -> str:
+    fits = isinstance(value, str) and len(value) <= MAX_QUERY_CHARS and not text_problem(value)
+    if not fits or not any(parse_query(value)):
+        raise InvalidInput(f"words needs letters or digits, up to {MAX_QUERY_CHARS} characters, not {value!a:.60}")
+    text: str = value
+    return text
+
+
+def _queue(name: str, value: Any, now: Instant) -> str:
+    return check_name("queue", value)
+
+
+def _least(name: str, value: Any, now: Instant) -> int:
+    whole(name, value, 0, _LARGEST_COUNT)
+    number: int = value
+    return number
+
+
+def _headers(name: str, value: Any, now: Instant) -> Mapping[str, str] | None:
+    return check_headers(value) or None
+
+
+def _held(name: str, value: Any, now: Instant) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"held is True or False, not {value!a:.40}")
+    return value
+
+
+def _ids(name: str, value: Any, now: Instant) -> tuple[ItemId, ...]:
+    if isinstance(value, bytes | bytearray) or not isinstance(value, Iterable):
+        raise InvalidInput(f"ids are a list of ids, not {value!a:.60}; the id of an item is item.id")
+    listed = (value,) if isinstance(value, str) else tuple(value)
+    if len(listed) > MAX_IDS:
+        raise InvalidInput(f"{len(listed):,} ids in one filter and the limit is {MAX_IDS:,}; make several calls")
+    for id in listed:
+        parse_id(id)
+    return tuple(ItemId(id) for id in listed)
+
+
+def _id_prefix(name: str, value: Any, now: Instant) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= 32 or not set(value) <= set("0123456789abcdef"):
+        raise InvalidInput(f"id_prefix is the first digits of an id, 0-9 and a-f, not {value!a:.60}")
+    return value
+
+
+_CHECKS: Mapping[str, Callable[[str, Any, Instant], Any]] = {
+    "status": _status,
+    "queue": _queue,
+    "origin_queue": _queue,
+    "reason": lambda name, value, now: one_of(name, DeadReason, value),
+    "error_type": _error_type,
+    "error_class": lambda name, value, now: one_of(name, ErrorClass, value),
+    "fingerprint": _text,
+    "words": _words,
+    "since": _instant,
+    "until": _instant,
+    "min_attempts": _least,
+    "min_redrives": _least,
+    "max_redrives": _least,
+    "headers": _headers,
+    "held": _held,
+    "held_by": _text,
+    "operation": _text,
+    "ids": _ids,
+    "id_prefix": _id_prefix,
+}

@@ -1,0 +1,76 @@
+"""The feed: what happened, in order."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.model.ids import ItemId
+from redrive.model.reason import DeadReason
+from redrive.model.shown import moment
+
+
+class FeedKind(StrEnum):
+    """What an entry of the feed tells. A queue's setting `feed` says which are kept."""
+
+    PUT = "put"
+    LEASED = "leased"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """An attempt failed, and another one is to come."""
+    LOST = "lost"
+    """A lease ran out."""
+    RELEASED = "released"
+    """A worker gave it back, counted."""
+    RETURNED = "returned"
+    """A worker gave it back, not counted, with an error text."""
+    DEAD = "dead"
+    """It died: it stays, lies in a dead queue under a new id, or was dropped."""
+    REDRIVEN = "redriven"
+    """A person brought it back to work."""
+    UNDONE = "undone"
+    """A redrive was taken back."""
+    MOVED = "moved"
+    """A person moved it to another queue."""
+    ARCHIVED = "archived"
+    RESTORED = "restored"
+    DONE = "done"
+    """A person took it as completed."""
+    REMOVED = "removed"
+    """A person or a rule removed it for good."""
+    IMPORTED = "imported"
+
+
+HAPPY = frozenset({FeedKind.PUT, FeedKind.LEASED, FeedKind.COMPLETED})
+"""What goes well: kept only where a queue asks for it."""
+DEFAULT_KINDS = tuple(kind for kind in FeedKind if kind not in HAPPY)
+
+
+class FeedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that happened to one item."""
+
+    number: int
+    """Grows with every entry of the store; numbers of a feed have gaps. Go on from the last one you saw."""
+    at: Instant
+    kind: FeedKind
+    queue: str
+    """Where it happened. For a death and a move, the queue that the item left."""
+    id: ItemId
+    """The item's id after it happened."""
+    source_id: ItemId | None = None
+    """The id before, where the item moved."""
+    title: str | None = None
+    """The error in one line, or what it died of."""
+    reason: DeadReason | None = None
+    """Why it died."""
+    actor: str | None = None
+    """The person, or the rule, that did it."""
+    operation: str | None = None
+    """The operation it was part of."""
+
+    def __str__(self) -> str:
+        told = "" if self.title is None else f": {self.title}"
+        who = "" if self.actor is None else f" by {self.actor}"
+        return f"{moment(self.at)} {self.kind} in {self.queue}{who}, item {self.id}{told}"

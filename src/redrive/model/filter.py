@@ -1,0 +1,171 @@
+"""Filters: which items are meant. Everything that looks at or changes many items takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import InvalidInput
+from redrive.model.cause import Cause
+from redrive.model.classify import ErrorClass, names_of
+from redrive.model.ids import ItemId
+from redrive.model.item import Counters, Status
+from redrive.model.reason import DeadReason
+
+MAX_IDS = 10_000
+"""How many ids a filter may list."""
+MAX_EXAMINED = 10_000
+"""How many items one call looks at. A page may therefore be short, and carries a cursor to go on from."""
+
+
+_HEXADECIMAL = frozenset("0123456789abcdef")
+
+
+class Order(StrEnum):
+    """In which order items are found: by their death where that is what is looked for, else by their put."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Items that meet every condition given; None asks for nothing."""
+
+    status: Status | None = Status.DEAD
+    """DEAD means every dead letter: items with that status, and those that came to a dead queue by their death. None
+    means items in any status."""
+    queue: str | None = None
+    """Where they are now."""
+    origin_queue: str | None = None
+    """Where they were put first."""
+    reason: DeadReason | None = None
+    error_type: str | None = None
+    """The full name, the package and the class, or the class alone."""
+    error_class: ErrorClass | None = None
+    fingerprint: str | None = None
+    words: str | None = None
+    """Words in the error or the payload, all of them; `wor*` is a prefix. Only dead letters have words."""
+    since: Instant | None = None
+    """Died at this instant or later (dead, archived); put then (other statuses)."""
+    until: Instant | None = None
+    """Died, or were put, before this instant."""
+    min_attempts: int | None = None
+    """At least so many attempts, for dead letters those at their last death."""
+    min_redrives: int | None = None
+    """Were brought back at least so often: 1 means that they died again."""
+    max_redrives: int | None = None
+    headers: Mapping[str, str] | None = None
+    """Have all of these headers with these values."""
+    held: bool | None = None
+    held_by: str | None = None
+    operation: str | None = None
+    """Were changed by this operation."""
+    ids: tuple[ItemId, ...] | None = None
+    """Are among these. An earlier id stands for the item that had it."""
+    id_prefix: str | None = None
+    """Their id begins with these digits: 8 of them tell items apart."""
+
+    @property
+    def for_letters(self) -> bool:
+        """Whether it asks for dead letters or archived items, which come in the order of their deaths."""
+        return self.status is Status.DEAD or self.status is Status.ARCHIVED
+
+    @property
+    def counted_at_once(self) -> bool:
+        """Whether it asks for dead letters by no more than their queue and cause, which are counted anyway."""
+        return self == Filter(queue=self.queue, fingerprint=self.fingerprint)
+
+
+class Facts(msgspec.Struct, frozen=True, gc=False):
+    """All that a filter looks at in one item, words apart."""
+
+    id: ItemId
+    status: Status
+    is_dead_letter: bool
+    queue: str
+    origin_queue: str
+    at: Instant
+    """When it died (dead letters and archived items), else when it was put."""
+    counters: Counters
+    """For dead letters and archived items those at the last death, with the redrives of today."""
+    held_by: str | None = None
+    reason: DeadReason | None = None
+    """Of the last death, where it is a dead letter or archived."""
+    cause: Cause | None = None
+    headers: Mapping[str, str] | None = None
+
+
+def matches(where: Filter, item: Facts) -> bool:
+    """Whether an item meets every condition but `words`, `operation` and `ids`, which stores look up."""
+    if where.status is Status.DEAD:
+        if not item.is_dead_letter:
+            return False
+    elif where.status is not None and item.status is not where.status:
+        return False
+    return (
+        (where.queue is None or item.queue == where.queue)
+        and (where.id_prefix is None or item.id.startswith(where.id_prefix))
+        and (where.origin_queue is None or item.origin_queue == where.origin_queue)
+        and (where.reason is None or item.reason is where.reason)
+        and (where.since is None or item.at >= where.since)
+        and (where.until is None or item.at < where.until)
+        and _meets_cause(where, item.cause)
+        and _meets_counters(where, item.counters)
+        and (where.held is None or (item.held_by is not None) is where.held)
+        and (where.held_by is None or item.held_by == where.held_by)
+        and _meets_headers(where, item.headers)
+    )
+
+
+def _meets_cause(where: Filter, cause: Cause | None) -> bool:
+    if where.error_type is None and where.error_class is None and where.fingerprint is None:
+        return True
+    if cause is None:
+        return False
+    return (
+        (where.fingerprint is None or cause.fingerprint == where.fingerprint)
+        and (where.error_class is None or cause.error_class is where.error_class)
+        and (where.error_type is None or where.error_type in names_of(cause.error_type))
+    )
+
+
+def _meets_counters(where: Filter, counters: Counters) -> bool:
+    return (
+        (where.min_attempts is None or counters.attempts >= where.min_attempts)
+        and (where.min_redrives is None or counters.redrives >= where.min_redrives)
+        and (where.max_redrives is None or counters.redrives <= where.max_redrives)
+    )
+
+
+def _meets_headers(where: Filter, headers: Mapping[str, str] | None) -> bool:
+    if where.headers is None:
+        return True
+    return headers is not None and all(headers.get(name) == value for name, value in where.headers.items())
+
+
+_DIGITS = 16
+
+
+def make_cursor(where: Filter, order: Order, position: int) -> str:
+    """Where to go on: beyond the item at that position."""
+    return f"{_cursor_kind(where, order)}{position:0{_DIGITS}x}"
+
+
+def parse_cursor(where: Filter, order: Order, cursor: str | None) -> int | None:
+    """The position that a cursor of such a query stands for. Raises InvalidInput for any other text."""
+    if cursor is None:
+        return None
+    kind, digits = cursor[:-_DIGITS], cursor[-_DIGITS:]
+    if kind != _cursor_kind(where, order) or not set(digits) <= _HEXADECIMAL:
+        raise InvalidInput(
+            f"{cursor!a:.40} is not a cursor of this search; pass on the cursor of the page before, with the same "
+            f"filter and order, or none to begin anew"
+        )
+    return int(digits, 16)
+
+
+def _cursor_kind(where: Filter, order: Order) -> str:
+    return f"{where.status.value if where.status and where.for_letters else 'put'}-{order}-"

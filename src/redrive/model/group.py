@@ -1,0 +1,60 @@
+"""Groups: dead letters with the same fingerprint, which is one root cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.model.classify import ErrorClass
+from redrive.model.duration import HOUR
+from redrive.model.ids import ItemId
+from redrive.model.shown import lines, moment, tally
+
+_ADVICE = {
+    ErrorClass.TRANSIENT: "It will probably succeed later: redrive the group, slowly, once the other side is well.",
+    ErrorClass.NETWORK: "Check that the other side answers, then redrive the group, a few items first.",
+    ErrorClass.RESOURCE: "Make room first (memory, disk, quota), then redrive the group with a rate.",
+    ErrorClass.PERMISSION: "Trying again changes nothing: mend the credentials or rights, then redrive.",
+    ErrorClass.VALIDATION: "The data is at fault: mend the payload and redrive that, or archive the group.",
+    ErrorClass.PERMANENT: "Look at one traceback; once a fix is deployed, redrive a few items, then the rest.",
+    ErrorClass.POISON: "It kills its workers or cannot be read: do not redrive before the cause is known.",
+}
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Dead letters of one cause. All figures are as of the reading."""
+
+    fingerprint: str
+    title: str
+    error_type: str
+    error_class: ErrorClass
+    count: int
+    first_at: Instant
+    """The first death since the group was last empty."""
+    last_at: Instant
+    queues: Mapping[str, int]
+    """How many lie in each queue, the most first."""
+    hours: Mapping[Instant, int]
+    """How many died in each hour, by the instant at which the hour begins, oldest first."""
+    sample: ItemId
+    """One of them: the newest."""
+
+    def __str__(self) -> str:
+        return lines(
+            f"{self.count:,} × {self.title} ({self.error_class})",
+            f"in {tally(self.queues)}; first {moment(self.first_at)}, last {moment(self.last_at)}",
+            f"fingerprint {self.fingerprint}, newest item {self.sample}",
+            self.advice,
+        )
+
+    @property
+    def advice(self) -> str:
+        """What usually helps against this class of errors."""
+        return _ADVICE[self.error_class]
+
+
+def hour_of(at: Instant) -> Instant:
+    """The instant at which the hour begins."""
+    return Instant(at - at % HOUR)

@@ -1,0 +1,110 @@
+"""The feed: what happened, written with what happened, where the queue keeps that kind."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import msgspec
+
+from redrive.model.feed import FeedEntry, FeedKind
+from redrive.model.filter import MAX_EXAMINED
+from redrive.model.ids import ItemId, make_id
+from redrive.model.reason import DeadReason
+from redrive.store import FeedPage, ReadFeed, is_asked_for
+from redrive.stores.sqlite.batch import Batch
+from redrive.stores.sqlite.places import Executor, known_ids
+
+_ENTRY = """
+    INSERT INTO redrive_feed (number, namespace, at, kind, queue, n, tail, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+_ENTRIES = """
+    INSERT INTO redrive_feed (number, namespace, at, kind, queue, n, tail, detail)
+    SELECT ?1 + c.rowid, ?2, ?3, ?4, ?5, i.n, i.tail, ?6
+    FROM carray(?7) AS c CROSS JOIN redrive_item AS i ON i.n = c.value"""
+_ROWS = "SELECT number, namespace, at, kind, queue, n, tail, detail FROM redrive_feed"
+_AFTER = f"{_ROWS} WHERE number > ? AND number < ? ORDER BY number LIMIT ?"
+_BEFORE = f"{_ROWS} WHERE number > ? AND number < ? ORDER BY number DESC LIMIT ?"
+_BEYOND = 2**63 - 1
+
+
+class _Detail(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What most entries do not have."""
+
+    source_id: ItemId | None = None
+    title: str | None = None
+    reason: DeadReason | None = None
+    actor: str | None = None
+    operation: str | None = None
+
+
+_NO_DETAIL = _Detail()
+_decode_detail = msgspec.json.Decoder(_Detail).decode
+
+
+def tell(
+    batch: Batch,
+    kind: FeedKind,
+    queue: str,
+    n: int,
+    tail: int,
+    *,
+    source_id: ItemId | None = None,
+    title: str | None = None,
+    reason: DeadReason | None = None,
+    actor: str | None = None,
+    operation: str | None = None,
+) -> None:
+    """Write down what happened in a queue to the item that now has this number, if that queue keeps it."""
+    row = batch.by_name.get(queue)
+    if row is None or kind not in row.told:
+        return
+    detail = _Detail(source_id, title, reason, actor, operation)
+    encoded = None if detail == _NO_DETAIL else msgspec.json.encode(detail)
+    batch.leave(_ENTRY, (batch.draw(), batch.namespace_key, batch.now, kind.value, queue, n, tail, encoded))
+
+
+def tell_all(
+    batch: Batch, kind: FeedKind, queue: str, numbers: Any, count: int, actor: str, operation: str | None
+) -> None:
+    """The same of many items that are where they were; `numbers` is a list that a statement can read."""
+    row = batch.by_name.get(queue)
+    if row is None or kind not in row.told:
+        return
+    detail = msgspec.json.encode(_Detail(actor=actor, operation=operation))
+    told = (batch.draw(count) - 1, batch.namespace_key, batch.now, kind.value, queue, detail, numbers)
+    batch.execute(_ENTRIES, told)
+
+
+def read(executor: Executor, namespace_key: int | None, query: ReadFeed) -> FeedPage:
+    """Some of the feed."""
+    backwards = query.before is not None and query.after is None
+    low = 0 if query.after is None else query.after
+    high = _BEYOND if query.before is None else query.before
+    ids = None if query.id is None else known_ids(executor, query.id)
+    entries: list[FeedEntry] = []
+    last, more = low, False
+    with contextlib.closing(executor.execute(_BEFORE if backwards else _AFTER, (low, high, MAX_EXAMINED + 1))) as rows:
+        for looked, (number, namespace, *row) in enumerate(rows):
+            if looked == MAX_EXAMINED or len(entries) == query.limit:
+                more = True
+                break
+            last = max(last, number)
+            if namespace == namespace_key and is_asked_for(query, ids, entry := _entry(number, *row)):
+                entries.append(entry)
+    return FeedPage(tuple(reversed(entries)) if backwards else tuple(entries), last, more)
+
+
+def _entry(number: int, at: Any, kind: str, queue: str, n: int, tail: int, detail: Any) -> FeedEntry:
+    more = _NO_DETAIL if detail is None else _decode_detail(detail)
+    return FeedEntry(
+        number,
+        at,
+        FeedKind(kind),
+        queue,
+        make_id(n, tail),
+        more.source_id,
+        more.title,
+        more.reason,
+        more.actor,
+        more.operation,
+    )

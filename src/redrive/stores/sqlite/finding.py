@@ -1,0 +1,349 @@
+"""Finding: which items a filter means, in order, a bounded look at a time.
+
+The position of an item is what it is ordered by: the number of its death where the filter asks for dead letters or
+archived items, else the number of its id. The condition that tells most chooses the index that is walked; what the
+walk meets is checked by `redrive.model.filter.matches`, and by a look for words and operations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import apsw
+import msgspec
+
+from redrive.errors import QueueNotFound
+from redrive.model.cause import Cause
+from redrive.model.classify import ErrorClass
+from redrive.model.filter import MAX_EXAMINED, Facts, Filter, matches
+from redrive.model.ids import NUMBERS_PER_MICROSECOND, make_id
+from redrive.model.item import Counters, Status
+from redrive.model.reason import DeadReason
+from redrive.model.words import parse_query
+from redrive.stores.sqlite.batch import Batch, namespace_key
+from redrive.stores.sqlite.places import Executor, find, resolve
+
+_LARGEST = 2**63 - 1
+_FEW_QUEUES = 100
+"""Over so many queues a walk by fingerprint merges; where more share it, it walks all letters instead."""
+
+_LETTER = """
+    l.d, l.n, l.queue, l.shelf, l.died_at, l.reason, l.fingerprint, l.error_type, l.error_class, l.deliveries,
+    l.attempts, l.failures, l.losses, i.tail, i.origin_queue, i.headers"""
+_LETTERS = f"""
+    SELECT {_LETTER} FROM redrive_letter AS l INDEXED BY redrive_letter_{{index}}
+        CROSS JOIN redrive_item AS i ON i.n = l.n
+    WHERE {{condition}} AND l.d BETWEEN ? AND ? ORDER BY l.d {{direction}}"""
+_BY_SHELF = ("shelf", "l.shelf = ?")
+_BY_QUEUE = ("queue", "l.queue = ? AND l.shelf = ?")
+_BY_ERROR = ("error", "l.shelf = ? AND l.error_name = ?")
+_BY_FINGERPRINT = ("fingerprint", "l.shelf = ? AND l.fingerprint = ? AND l.queue = ?")
+_BY_WORDS = f"""
+    SELECT w.rowid, {_LETTER} FROM redrive_words AS w LEFT JOIN redrive_letter AS l ON l.d = w.rowid
+        LEFT JOIN redrive_item AS i ON i.n = l.n
+    WHERE redrive_words MATCH ? AND w.rowid BETWEEN ? AND ? ORDER BY w.rowid {{direction}}"""
+_BY_NUMBER = f"SELECT {_LETTER} FROM redrive_letter AS l CROSS JOIN redrive_item AS i ON i.n = l.n WHERE l.d = ?"
+_QUEUES_OF = """
+    WITH RECURSIVE each(queue) AS (
+        SELECT (SELECT min(queue) FROM redrive_letter WHERE shelf = ?1 AND fingerprint = ?2)
+        UNION ALL
+        SELECT (SELECT min(queue) FROM redrive_letter WHERE shelf = ?1 AND fingerprint = ?2 AND queue > each.queue)
+        FROM each WHERE each.queue IS NOT NULL)
+    SELECT queue FROM each WHERE queue IS NOT NULL LIMIT ?3"""
+
+_ITEM = "i.n, i.queue, i.put_at, i.origin_queue, i.headers"
+_ITEMS = f"SELECT {_ITEM} FROM redrive_item AS i WHERE i.n BETWEEN ? AND ? ORDER BY i.n {{direction}}"
+_PLACED = f"""
+    SELECT {_ITEM} FROM redrive_{{table}} AS p CROSS JOIN redrive_item AS i ON i.n = p.n
+    WHERE p.n BETWEEN ? AND ? ORDER BY p.n {{direction}}"""
+_PLACES = {Status.ACTIVE: "lease", Status.FAILED: "waiting", Status.COMPLETED: "ended"}
+_ONE_ITEM = f"SELECT {_ITEM} FROM redrive_item AS i WHERE i.n = ?"
+
+_HAS_WORDS = "SELECT 1 FROM redrive_words WHERE redrive_words MATCH ? AND rowid = ?"
+_OPERATION = "SELECT number FROM redrive_operation WHERE namespace = ? AND id = ?"
+_CHANGED = """
+    SELECT coalesce(h.n, o.n) FROM redrive_operation_item AS o LEFT JOIN redrive_lineage AS h ON h.old = o.n
+    WHERE o.operation = ? LIMIT ?"""
+_WAS_CHANGED = """
+    SELECT EXISTS (SELECT 1 FROM redrive_operation_item WHERE operation = ?1 AND n = ?2) OR EXISTS (
+        SELECT 1 FROM redrive_lineage AS h CROSS JOIN redrive_operation_item AS o ON o.operation = ?1 AND o.n = h.old
+        WHERE h.n = ?2)"""
+
+
+class Scope(NamedTuple):
+    """The namespace that is searched."""
+
+    shelf: int
+    """Its key in the file; 0 where nobody has written to it yet."""
+    namespace: str
+    names: Mapping[int, str]
+    """Its queues by their keys."""
+
+    def key_of(self, queue: str) -> int:
+        """The key of a queue. Raises QueueNotFound."""
+        for key, name in self.names.items():
+            if name == queue:
+                return key
+        raise QueueNotFound(queue, self.namespace)
+
+
+class Candidate(NamedTuple):
+    """An item that a walk met."""
+
+    position: int
+    n: int
+    facts: Facts | None
+    """None where one look was enough to see that it is not meant."""
+    letter: int | None = None
+    """The number of its death, if it is a dead letter or archived: its words are indexed under it."""
+
+
+class Selected(NamedTuple):
+    """Some of what a filter means."""
+
+    numbers: list[int]
+    """The `n` of each item."""
+    position: int | None
+    """Where to go on after. None where nothing was looked at."""
+    exhausted: bool
+    """There is nothing more."""
+
+
+def scope_of(batch: Batch) -> Scope:
+    """What a transaction can search."""
+    names = {key: row.queue.name for key, row in batch.by_key.items()}
+    return Scope(batch.namespace_key, batch.namespace, names)
+
+
+def read_scope(connection: apsw.Connection, namespace: str) -> Scope:
+    """What a query can search. The settings of queues, of which there may be many, are not looked into."""
+    rows: Iterable[Any] = connection.execute("SELECT key, name FROM redrive_queue WHERE namespace = ?", (namespace,))
+    return Scope(namespace_key(connection, namespace) or 0, namespace, dict(rows))
+
+
+def select(
+    executor: Executor,
+    scope: Scope,
+    where: Filter,
+    *,
+    limit: int,
+    after: int | None = None,
+    up_to: int | None = None,
+    newest: bool = False,
+    examine: int = MAX_EXAMINED,
+) -> Selected:
+    """The next items that match, after a position and up to another one. Raises QueueNotFound."""
+    numbers: list[int] = []
+    last, examined = after, 0
+    check = _looked_up(executor, scope, where)
+    with contextlib.closing(walk(executor, scope, where, after=after, up_to=up_to, newest=newest)) as candidates:
+        for candidate in candidates:
+            full = len(numbers) == limit
+            met = candidate.facts is not None and matches(where, candidate.facts) and check(candidate)
+            if examined == examine or (full and met):
+                return Selected(numbers, last, exhausted=False)
+            examined += 1
+            if met:
+                numbers.append(candidate.n)
+            if not full:
+                last = candidate.position
+    return Selected(numbers, last, exhausted=True)
+
+
+def walk(
+    executor: Executor,
+    scope: Scope,
+    where: Filter,
+    *,
+    after: int | None = None,
+    up_to: int | None = None,
+    newest: bool = False,
+) -> Generator[Candidate, None, None]:
+    """Items that may match, in order, lazily. All that match are among them; close it if it is not used up."""
+    queue = None if where.queue is None else scope.key_of(where.queue)
+    low, high = 0, _LARGEST if up_to is None else up_to
+    if after is not None:
+        low, high = (low, min(high, after - 1)) if newest else (after + 1, high)
+    if where.since is not None and where.status is not None:  # nobody draws a number below the instant he draws it at
+        low = max(low, min(where.since * NUMBERS_PER_MICROSECOND, _LARGEST))
+    course = _Course(executor, scope, where, queue, low, high, newest)
+    if where.ids is not None:
+        listed = (resolve(executor, id) for id in where.ids)
+        return course.listed({n for n in listed if n is not None})
+    if where.operation is not None:
+        changed = _changed_by(executor, scope, where.operation)
+        if len(changed) <= MAX_EXAMINED:
+            return course.listed(set(changed))
+    return course.letters() if where.for_letters else course.items()
+
+
+class _Course(NamedTuple):
+    """A walk that is about to begin."""
+
+    executor: Executor
+    scope: Scope
+    where: Filter
+    queue: int | None
+    low: int
+    high: int
+    newest: bool
+
+    def listed(self, numbers: set[int]) -> Generator[Candidate, None, None]:
+        """Items that are known by their numbers."""
+        found: list[Candidate] = []
+        for n in numbers:
+            row = self.executor.execute(_ONE_ITEM, (n,)).fetchone()
+            candidate = None if row is None else self._item(row, for_letters=self.where.for_letters)
+            if candidate is not None and self.low <= candidate.position <= self.high:
+                found.append(candidate)
+        yield from sorted(found, key=lambda candidate: candidate.position, reverse=self.newest)
+
+    def letters(self) -> Generator[Candidate, None, None]:
+        """Dead letters, or archived items, by the order of their deaths."""
+        where = self.where
+        shelf = self.scope.shelf if where.status is Status.DEAD else -self.scope.shelf
+        if where.fingerprint is not None and (queues := self._queues_of(shelf, where.fingerprint)) is not None:
+            walks = [self._rows(_BY_FINGERPRINT, shelf, where.fingerprint, queue) for queue in queues]
+            rows = heapq.merge(*walks, key=lambda row: row[0], reverse=self.newest)
+            yield from self._each(rows, *walks)
+        elif where.words is not None and (match := _match(where.words)):
+            yield from self._by_words(match, shelf)
+        elif where.error_type is not None:
+            _, _, name = where.error_type.rpartition(".")
+            yield from self._each(self._rows(_BY_ERROR, shelf, name))
+        elif self.queue is not None:
+            yield from self._each(self._rows(_BY_QUEUE, self.queue, shelf))
+        else:
+            yield from self._each(self._rows(_BY_SHELF, shelf))
+
+    def items(self) -> Generator[Candidate, None, None]:
+        """Items of any other status, or of all, by the order of their ids."""
+        table = None if self.where.status is None else _PLACES.get(self.where.status)
+        statement = _ITEMS if table is None else _PLACED
+        statement = statement.format(table=table, direction=self._direction)
+        with contextlib.closing(self.executor.execute(statement, (self.low, self.high))) as rows:
+            for row in rows:
+                yield self._item(row, for_letters=False) or Candidate(row[0], row[0], None)
+
+    @property
+    def _direction(self) -> str:
+        return "DESC" if self.newest else ""
+
+    def _queues_of(self, shelf: int, fingerprint: str) -> list[int] | None:
+        """The queues to be walked for a fingerprint; None where they are too many."""
+        if self.queue is not None:
+            return [self.queue]
+        found = self.executor.execute(_QUEUES_OF, (shelf, fingerprint, _FEW_QUEUES + 1)).fetchall()
+        return [queue for (queue,) in found] if len(found) <= _FEW_QUEUES else None
+
+    def _rows(self, by: tuple[str, str], *values: object) -> Generator[tuple[Any, ...], None, None]:
+        index, condition = by
+        statement = _LETTERS.format(index=index, condition=condition, direction=self._direction)
+        with contextlib.closing(self.executor.execute(statement, (*values, self.low, self.high))) as rows:
+            yield from rows
+
+    def _each(
+        self, rows: Iterable[tuple[Any, ...]], *walks: Generator[tuple[Any, ...], None, None]
+    ) -> Generator[Candidate, None, None]:
+        try:
+            for row in rows:
+                yield Candidate(row[0], row[1], self._letter(*row), row[0])
+        finally:
+            for each in walks:
+                each.close()
+
+    def _by_words(self, match: str, shelf: int) -> Generator[Candidate, None, None]:
+        """Words outlive their letters until the next Clean, and are those of every namespace."""
+        statement = _BY_WORDS.format(direction=self._direction)
+        with contextlib.closing(self.executor.execute(statement, (match, self.low, self.high))) as rows:
+            for d, *row in rows:
+                meant = row[3] == shelf and row[13] is not None
+                yield Candidate(d, row[1], self._letter(*row) if meant else None, d)
+
+    def _letter(
+        self, d: int, n: int, queue: int, shelf: int, died_at: Any, reason: str, fingerprint: str, error_type: str,
+        error_class: str, deliveries: int, attempts: int, failures: int, losses: int, tail: int,
+        origin_queue: str | None, headers: str | None,
+    ) -> Facts | None:  # fmt: skip
+        name = self.scope.names.get(queue)
+        if name is None or self.queue not in (None, queue):
+            return None
+        where, redrives, held_by = self.where, 0, None
+        if (where.min_redrives, where.max_redrives, where.held, where.held_by) != (None, None, None, None):
+            place = find(self.executor, n)
+            assert place is not None
+            redrives, held_by = place.redrives, place.held_by
+        return Facts(
+            make_id(n, tail),
+            Status.DEAD if shelf > 0 else Status.ARCHIVED,
+            shelf > 0,
+            name,
+            origin_queue or name,
+            died_at,
+            Counters(deliveries, attempts, failures, losses, redrives),
+            held_by,
+            DeadReason(reason),
+            Cause(fingerprint, "", error_type, ErrorClass(error_class)),
+            None if headers is None or where.headers is None else msgspec.json.decode(headers),
+        )
+
+    def _item(self, row: tuple[Any, ...], *, for_letters: bool) -> Candidate | None:
+        """An item that may have any status; with `for_letters`, only one that has a letter."""
+        n, queue, put_at, origin_queue, headers = row
+        name = self.scope.names.get(queue)
+        if name is None or self.queue not in (None, queue):
+            return None
+        place = find(self.executor, n)
+        assert place is not None
+        if place.letter is not None:
+            letter = self.executor.execute(_BY_NUMBER, (place.letter,)).fetchone()
+            facts = self._letter(*letter)
+            assert facts is not None
+            counters = msgspec.structs.replace(facts.counters, redrives=place.redrives)
+            facts = msgspec.structs.replace(facts, status=place.status, counters=counters, held_by=place.held_by)
+            return Candidate(place.letter if for_letters else n, n, facts, place.letter)
+        if for_letters:
+            return None
+        decoded = None if headers is None or self.where.headers is None else msgspec.json.decode(headers)
+        facts = Facts(
+            place.id, place.status, False, name, origin_queue or name, put_at, place.counters, place.held_by,
+            headers=decoded,
+        )  # fmt: skip
+        return Candidate(n, n, facts)
+
+
+def _match(words: str) -> str:
+    """What FTS5 is asked for: every word, and for every prefix some word that begins with it. Empty for none."""
+    query = parse_query(words)
+    return " ".join([f'"{word}"' for word in query.words] + [f'"{prefix}"*' for prefix in query.prefixes])
+
+
+def _looked_up(executor: Executor, scope: Scope, where: Filter) -> Callable[[Candidate], bool]:
+    """The conditions that are no facts of the item: words and operations."""
+    led_by_others = where.ids is not None or where.operation is not None or where.fingerprint is not None
+    by_words = where.for_letters and not led_by_others  # then words led to it, and need no other look
+    match = None if where.words is None or by_words else _match(where.words)
+    operation = None if where.operation is None else _operation(executor, scope, where.operation)
+
+    def check(candidate: Candidate) -> bool:
+        if where.words is not None and candidate.letter is None:
+            return False
+        if match and not executor.execute(_HAS_WORDS, (match, candidate.letter)).get:
+            return False
+        return where.operation is None or bool(executor.execute(_WAS_CHANGED, (operation, candidate.n)).get)
+
+    return check
+
+
+def _operation(executor: Executor, scope: Scope, id: str) -> int | None:
+    number: int | None = executor.execute(_OPERATION, (scope.shelf, id)).get
+    return number
+
+
+def _changed_by(executor: Executor, scope: Scope, id: str) -> list[int]:
+    """Items that an operation changed, by their numbers now; of many, one more than a look may take."""
+    operation = _operation(executor, scope, id)
+    return [n for (n,) in executor.execute(_CHANGED, (operation, MAX_EXAMINED + 1))]

@@ -1,0 +1,124 @@
+"""Groups: how many dead letters of each cause lie in each queue. Counted in the transaction that changes them."""
+
+from __future__ import annotations
+
+from redrive.clock import Instant
+from redrive.model.group import Group, hour_of
+from redrive.model.ids import make_id
+from redrive.stores.sqlite.batch import Batch, GroupChange
+from redrive.stores.sqlite.finding import Scope
+from redrive.stores.sqlite.places import Executor, last_death
+
+_GROUP = "SELECT count, first_at, last_at FROM redrive_group WHERE queue = ? AND fingerprint = ?"
+_WRITE = "INSERT OR REPLACE INTO redrive_group (queue, fingerprint, count, first_at, last_at) VALUES (?, ?, ?, ?, ?)"
+_REMOVE = "DELETE FROM redrive_group WHERE queue = ? AND fingerprint = ?"
+_HOUR = """
+    INSERT INTO redrive_group_hour (queue, fingerprint, hour, count) VALUES (?, ?, ?, ?)
+    ON CONFLICT (queue, fingerprint, hour) DO UPDATE SET count = count + excluded.count"""
+_EMPTY_HOUR = "DELETE FROM redrive_group_hour WHERE queue = ? AND fingerprint = ? AND hour = ? AND count = 0"
+
+_OF_QUEUE = "queue = ?1"
+_OF_NAMESPACE = "queue IN (SELECT key FROM redrive_queue WHERE namespace = ?1)"
+_LARGEST = """
+    SELECT fingerprint, sum(count), min(first_at), max(last_at) FROM redrive_group WHERE {queues}
+    GROUP BY fingerprint ORDER BY sum(count) DESC, max(last_at) DESC, fingerprint LIMIT ?2"""
+_SHARES = "SELECT fingerprint, queue, count FROM redrive_group WHERE {queues}"
+_HOURS = "SELECT hour, count FROM redrive_group_hour WHERE queue = ? AND fingerprint = ?"
+_NEWEST = "SELECT max(d) FROM redrive_letter WHERE shelf = ? AND fingerprint = ? AND queue = ?"
+_ID = "SELECT i.n, i.tail FROM redrive_letter AS l CROSS JOIN redrive_item AS i ON i.n = l.n WHERE l.d = ?"
+_COUNT = "SELECT coalesce(sum(count), 0) FROM redrive_group WHERE {queues}"
+
+_Share = tuple[int, int]
+"""A queue by its key, and how many of a group lie in it."""
+
+
+def change(batch: Batch, queue: int, fingerprint: str, died_at: Instant, by: int) -> None:
+    """A dead letter came to a group, or left it."""
+    change_all(batch, queue, fingerprint, hour_of(died_at), by, died_at, died_at)
+
+
+def change_all(
+    batch: Batch, queue: int, fingerprint: str, hour: Instant, by: int, first_at: Instant, last_at: Instant
+) -> None:
+    """Many dead letters that died in one hour, between these instants, came to a group or left it."""
+    group = batch.groups.get((queue, fingerprint))
+    if group is None:
+        found = batch.look(_GROUP, (queue, fingerprint)).fetchone() or (0, 0, 0)
+        group = batch.groups[queue, fingerprint] = GroupChange(*found)
+    if by > 0:
+        # Its first death is the first one since it was last empty.
+        group.first_at = min(group.first_at, first_at) if group.count else first_at
+        group.last_at = max(group.last_at, last_at) if group.count else last_at
+    group.count += by
+    group.hours[hour] = group.hours.get(hour, 0) + by
+
+
+def write(batch: Batch) -> None:
+    """Write what was gathered: one row for each group, and one for each hour in which its letters died."""
+    left: list[tuple[int, str, Instant]] = []
+    for (queue, fingerprint), group in batch.groups.items():
+        if group.count:
+            batch.write(_WRITE, (queue, fingerprint, group.count, group.first_at, group.last_at))
+        else:
+            batch.write(_REMOVE, (queue, fingerprint))
+        for hour, by in group.hours.items():
+            if by:
+                batch.write(_HOUR, (queue, fingerprint, hour, by))
+            if by < 0:
+                left.append((queue, fingerprint, hour))
+    for each in left:  # rows of a kind are written together: first all changes, then these
+        batch.write(_EMPTY_HOUR, each)
+    batch.groups.clear()
+
+
+def count(executor: Executor, namespace: str, queue: int | None, fingerprint: str | None) -> int:
+    """How many dead letters there are, without a look at any."""
+    statement = _COUNT.format(queues=_OF_NAMESPACE if queue is None else _OF_QUEUE)
+    values: tuple[object, ...] = (namespace if queue is None else queue,)
+    if fingerprint is not None:
+        statement, values = f"{statement} AND fingerprint = ?2", (*values, fingerprint)
+    counted: int = executor.execute(statement, values).get
+    return counted
+
+
+def largest(executor: Executor, scope: Scope, queue: int | None, limit: int) -> tuple[Group, ...]:
+    """The largest groups of a queue, or of all."""
+    queues, asked = (_OF_NAMESPACE, scope.namespace) if queue is None else (_OF_QUEUE, queue)
+    found = executor.execute(_LARGEST.format(queues=queues), (asked, limit)).fetchall()
+    shares: dict[str, list[_Share]] = {fingerprint: [] for fingerprint, *_ in found}
+    for fingerprint, key, size in executor.execute(_SHARES.format(queues=queues), (asked,)):
+        if fingerprint in shares:
+            shares[fingerprint].append((key, size))
+    return tuple(_group(executor, scope, shares[each[0]], *each) for each in found)
+
+
+def _group(
+    executor: Executor,
+    scope: Scope,
+    shares: list[_Share],
+    fingerprint: str,
+    total: int,
+    first_at: Instant,
+    last_at: Instant,
+) -> Group:
+    shares.sort(key=lambda share: (-share[1], scope.names[share[0]]))
+    hours: dict[Instant, int] = {}
+    newest = 0
+    for queue, _ in shares:
+        for hour, died in executor.execute(_HOURS, (queue, fingerprint)):
+            hours[hour] = hours.get(hour, 0) + died
+        newest = max(newest, executor.execute(_NEWEST, (scope.shelf, fingerprint, queue)).get or 0)
+    n, tail = executor.execute(_ID, (newest,)).get
+    cause = last_death(executor, n).cause
+    return Group(
+        fingerprint,
+        cause.group_title,
+        cause.error_type,
+        cause.error_class,
+        total,
+        first_at,
+        last_at,
+        {scope.names[queue]: size for queue, size in shares},
+        dict(sorted(hours.items())),
+        make_id(n, tail),
+    )

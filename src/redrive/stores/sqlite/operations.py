@@ -1,0 +1,236 @@
+"""Operations: changes of many items, a bounded step at a time. What a step did and how far it got are one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import InvalidInput, OperationNotFound, QueueNotFound, RedriveError
+from redrive.model.ids import ItemId, make_id
+from redrive.model.operation import (
+    IN_BULK,
+    Audited,
+    LeftOut,
+    Operation,
+    OperationStatus,
+    finished,
+    overtaken,
+    started,
+    stepped,
+    was_set,
+    with_status,
+)
+from redrive.model.transitions import Verb
+from redrive.store import GetOperation, ListOperations, SetOperation, Stale, StartOperation, StepOperation, Target
+from redrive.stores.sqlite import verdicts
+from redrive.stores.sqlite.batch import Batch, integers
+from redrive.stores.sqlite.by_hand import change_all
+from redrive.stores.sqlite.deeds import Deed
+from redrive.stores.sqlite.finding import Selected, scope_of, select
+from redrive.stores.sqlite.places import Executor
+from redrive.stores.sqlite.sweeps import sweep
+
+_INSERT = "INSERT INTO redrive_operation (number, namespace, id, ended_at, next_at, data) VALUES (?, ?, ?, ?, ?, ?)"
+_UPDATE = "UPDATE redrive_operation SET ended_at = ?, next_at = ?, data = ? WHERE number = ?"
+_ONE = "SELECT data FROM redrive_operation WHERE namespace = ? AND id = ?"
+_NEWEST = "SELECT data FROM redrive_operation WHERE namespace = ? ORDER BY number DESC LIMIT ?"
+_UNFINISHED = """
+    SELECT data FROM redrive_operation WHERE namespace = ? AND ended_at IS NULL ORDER BY number DESC LIMIT ?"""
+_NEXT_STEP = "SELECT min(next_at) FROM redrive_operation WHERE namespace = ? AND ended_at IS NULL"
+_ITEMS = "SELECT n, tail, queue FROM redrive_item WHERE n IN carray(?)"
+_CHANGED = "INSERT OR IGNORE INTO redrive_operation_item (operation, n) SELECT ?, value FROM carray(?)"
+_REMEMBERED = frozenset({Verb.RETRY, Verb.REDRIVE, Verb.MOVE, Verb.BURY, Verb.ARCHIVE, Verb.RESTORE})
+"""Verbs whose items are found by the operation afterwards."""
+_decode = msgspec.json.Decoder(Operation).decode
+
+
+def start(batch: Batch, call: StartOperation) -> Operation:
+    """Write an operation down. Its steps are calls of their own."""
+    if call.verb not in IN_BULK:
+        raise InvalidInput(f"{call.verb} cannot be done to many items at once; there are {', '.join(sorted(IN_BULK))}")
+    if call.verb is Verb.MOVE and call.to is None:
+        raise InvalidInput("move needs the queue to move to; name it with to=")
+    for name in (call.to, call.where.queue):
+        if name is not None:
+            batch.queue(name)
+    number, _, id = batch.draw_id()
+    operation = Operation(
+        id=id,
+        verb=call.verb,
+        where=call.where,
+        to=call.to,
+        actor=call.actor,
+        note=call.note,
+        rate=call.rate,
+        expected=call.expected,
+        canary=call.canary,
+        canary_share=call.canary_share,
+        status=OperationStatus.PAUSED if call.paused else OperationStatus.RUNNING,
+        created_at=batch.now,
+        updated_at=batch.now,
+        next_at=batch.now,
+        mark=number,
+    )
+    batch.execute(_INSERT, (number, batch.namespace_key, id, *_columns(operation)))
+    _audit(batch, operation, operation.actor, started(operation))
+    return operation
+
+
+def step(batch: Batch, call: StepOperation) -> Operation | Stale:
+    """Change the next few items."""
+    operation = _get(batch, batch.namespace_key, call.id)
+    if operation.status is not OperationStatus.RUNNING or call.steps != operation.steps:
+        return operation
+    after = _sweep(batch, operation, call.limit) or _step(batch, operation, call)
+    if isinstance(after, Stale):
+        return after
+    _write(batch, after)
+    if after.status is OperationStatus.FINISHED:
+        _audit(batch, after, after.actor, finished(after))
+    return after
+
+
+def _sweep(batch: Batch, operation: Operation, limit: int) -> Operation | None:
+    """A step over items that are alike; None where some are not. Canaries are looked at one by one."""
+    if operation.canaries_left:
+        return None
+    swept = sweep(batch, _deed(operation), operation.where, operation.position, operation.mark, limit)
+    if swept is None:
+        return None
+    _remember(batch, operation, swept.numbers)
+    return stepped(operation, batch.now, (), (), swept.position, swept.exhausted, unnamed=len(swept.numbers))
+
+
+def _step(batch: Batch, operation: Operation, call: StepOperation) -> Operation | Stale:
+    """A step over items of any kind."""
+    changed: list[ItemId] = []
+    left_out: list[LeftOut] = []
+    position, exhausted = operation.position, False
+    most = min(call.limit, operation.canaries_left or call.limit)
+    while not exhausted and len(changed) < most and len(changed) + len(left_out) < call.limit:
+        asked = min(most - len(changed), call.limit - len(changed) - len(left_out))
+        found = _select(batch, operation, position, asked)
+        targets = _targets(batch, operation, call, found.numbers)
+        if isinstance(targets, Stale):
+            if changed or left_out:  # canaries of an earlier round: the next step asks again
+                break
+            return targets
+        _change(batch, operation, found.numbers, targets, changed, left_out)
+        position, exhausted = found.position, found.exhausted
+        # Only canaries go another round, because those that were left out are none.
+        if not operation.canaries_left or len(found.numbers) < asked:
+            break
+    return stepped(operation, batch.now, changed, left_out, position, exhausted)
+
+
+def set_operation(batch: Batch, call: SetOperation) -> Operation:
+    """Pause, resume, cancel, stop, or set another rate."""
+    operation = _get(batch, batch.namespace_key, call.id)
+    if call.steps is not None and overtaken(operation, call.steps, call.status):
+        return operation
+    after = with_status(operation, batch.now, call.status, call.problem, call.rate)
+    _write(batch, after)
+    _audit(batch, after, call.actor, was_set(after, call.status))
+    return after
+
+
+def get(executor: Executor, namespace_key: int | None, query: GetOperation) -> Operation:
+    """One operation. Raises OperationNotFound."""
+    return _get(executor, namespace_key, query.id)
+
+
+def newest(executor: Executor, namespace_key: int | None, query: ListOperations) -> tuple[Operation, ...]:
+    """Operations, newest first."""
+    rows = executor.execute(_UNFINISHED if query.unfinished else _NEWEST, (namespace_key, query.limit))
+    return tuple(_decode(data) for (data,) in rows)
+
+
+def next_step(executor: Executor, namespace_key: int | None) -> Instant | None:
+    """When the next step of one that is running may run."""
+    at: Instant | None = executor.execute(_NEXT_STEP, (namespace_key,)).get
+    return at
+
+
+def _get(executor: Executor, namespace_key: int | None, id: str) -> Operation:
+    data = executor.execute(_ONE, (namespace_key, id)).get
+    if data is None:
+        raise OperationNotFound(id)
+    return _decode(data)
+
+
+def _select(batch: Batch, operation: Operation, position: int | None, limit: int) -> Selected:
+    try:
+        return select(batch, scope_of(batch), operation.where, limit=limit, after=position, up_to=operation.mark)
+    except QueueNotFound:  # it was deleted since, with every item that was meant
+        return Selected([], position, exhausted=True)
+
+
+def _targets(batch: Batch, operation: Operation, call: StepOperation, numbers: Sequence[int]) -> list[Target] | Stale:
+    """The items by their ids; Stale where they are to be judged and a verdict is missing or out of date."""
+    if not numbers:
+        return []
+    rows = {n: (tail, queue) for n, tail, queue in batch.execute(_ITEMS, (integers(numbers),))}
+    targets = []
+    for n in numbers:
+        tail, queue = rows[n]
+        if operation.verb is not Verb.BURY:
+            targets.append(Target(make_id(n, tail)))
+            continue
+        row = batch.by_key[queue]
+        verdict, version = call.verdicts.get(row.queue.name, (None, 0))
+        if verdict is None or version != row.queue.version:
+            return Stale(row.queue)
+        targets.append(Target(make_id(n, tail), verdict, version))
+    return targets
+
+
+def _change(
+    batch: Batch,
+    operation: Operation,
+    numbers: Sequence[int],
+    targets: Sequence[Target],
+    changed: list[ItemId],
+    left_out: list[LeftOut],
+) -> None:
+    """Change items that may differ in any way."""
+    remembered = []
+    for n, target, result in zip(numbers, targets, change_all(batch, _deed(operation), targets)[0], strict=True):
+        if isinstance(result, RedriveError):
+            left_out.append(LeftOut(target.id, result.code))
+        else:
+            changed.append(result.id)
+            remembered.append(n)
+    _remember(batch, operation, remembered)
+
+
+def _deed(operation: Operation) -> Deed:
+    return Deed(
+        operation.verb,
+        operation.actor,
+        operation.note,
+        operation.to,
+        operation=operation.id,
+        undoes=operation.where.operation,
+    )
+
+
+def _remember(batch: Batch, operation: Operation, numbers: Sequence[int]) -> None:
+    """Which items were changed. An old number finds what moved."""
+    if operation.verb in _REMEMBERED and numbers:
+        batch.execute(_CHANGED, (operation.mark, integers(numbers)))
+
+
+def _write(batch: Batch, operation: Operation) -> None:
+    batch.execute(_UPDATE, (*_columns(operation), operation.mark))
+
+
+def _columns(operation: Operation) -> tuple[Instant | None, Instant | None, bytes]:
+    ended_at = operation.updated_at if operation.ended else None
+    next_at = operation.next_at if operation.status is OperationStatus.RUNNING else None
+    return ended_at, next_at, msgspec.json.encode(operation)
+
+
+def _audit(batch: Batch, operation: Operation, actor: str, audited: Audited) -> None:
+    verdicts.audit(batch, actor, audited.verb, operation.where.queue, [], audited.count, audited.note)

@@ -1,0 +1,233 @@
+"""Operations in time: rate, pause, resume, cancel, canaries, and driving one in this program."""
+
+from __future__ import annotations
+
+import pytest
+
+from redrive import Broker
+from redrive.errors import InvalidInput, OperationEnded, OperationNotFound
+from redrive.model.operation import Operation
+from redrive.testing.clock import FakeClock
+from redrive.testing.conformance.deliveries import dead_queue, take_all
+from redrive.testing.conformance.many import die, finish, found, perform
+from redrive.testing.conformance.suite import Suite
+
+TICK = 0.05
+"""Seconds that pass between two looks at an operation with a rate."""
+
+
+class RateConformance(Suite):
+    """Items per second."""
+
+    @pytest.mark.parametrize("rate", [1, 10, 100])
+    def test_no_more_items_than_the_rate_allows(self, broker: Broker, clock: FakeClock, rate: int) -> None:
+        broker.create_queue("jobs")
+        broker.put_many("jobs", range(rate * 4))
+        perform(broker, clock, "bury", queue="jobs")
+        operation = broker.start("redrive", queue="jobs", rate=rate)
+        for tick in range(200):
+            for _ in range(3):
+                broker.step()
+                assert broker.operation(operation.id).changed <= rate * (tick * TICK + 1)
+            clock.advance(TICK)
+        ended = broker.operation(operation.id)
+        assert (ended.status, ended.changed) == ("finished", rate * 4)
+        assert 3 <= (ended.updated_at - ended.created_at) / 1e6 <= 6
+
+    def test_rate_below_one_per_second(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        die(broker, 3)
+        operation = broker.start("redrive", queue="jobs", rate=0.1)
+        for second in range(40):
+            broker.step()
+            assert broker.operation(operation.id).changed <= 1 + second // 10
+            clock.advance("1s")
+        assert broker.operation(operation.id).changed == 3
+
+    def test_rate_can_be_changed_while_it_runs(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        die(broker, 50)
+        operation = broker.start("redrive", queue="jobs", rate=1)
+        broker.step()
+        assert broker.set_rate(operation.id, 1_000, actor="ada").rate == 1_000
+        for _ in range(4):
+            clock.advance("1s")
+            broker.step()
+        assert broker.operation(operation.id).status == "finished"
+        with pytest.raises(InvalidInput):
+            broker.set_rate(broker.start("redrive", queue="jobs").id, 0)
+
+    def test_upkeep_says_how_many_were_changed(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        die(broker, 5)
+        broker.start("redrive", queue="jobs")
+        assert broker.step().operated == 5
+        assert broker.step().operated == 0
+
+
+class PauseConformance(Suite):
+    """A person stops it, for a while or for good."""
+
+    def test_paused_operation_does_nothing_until_it_is_resumed(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        die(broker, 30)
+        operation = broker.start("redrive", queue="jobs", rate=10)
+        broker.step()
+        paused = broker.pause_operation(operation.id, actor="ada")
+        assert paused.status == "paused"
+        for _ in range(10):
+            clock.advance("1s")
+            broker.step()
+        assert broker.operation(operation.id).changed == paused.changed < 30
+        assert broker.resume_operation(operation.id, actor="bob").status == "running"
+        assert finish(broker, clock, operation).changed == 30
+        assert {"ada", "bob"} <= {entry.actor for entry in broker.audit()}
+
+    def test_operation_may_start_paused(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        die(broker, 2)
+        operation = broker.start("redrive", queue="jobs", paused=True)
+        broker.step()
+        assert (broker.operation(operation.id).status, len(found(broker))) == ("paused", 2)
+        broker.resume_operation(operation.id)
+        assert finish(broker, clock, operation).changed == 2
+
+    def test_cancelled_operation_leaves_the_rest_as_it_is(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        die(broker, 30)
+        operation = broker.start("redrive", queue="jobs", rate=10)
+        broker.step()
+        cancelled = broker.cancel_operation(operation.id, actor="ada")
+        clock.advance("1h")
+        broker.step()
+        assert broker.operation(operation.id) == cancelled
+        assert (cancelled.status, len(found(broker))) == ("cancelled", 30 - cancelled.changed)
+        assert finish(broker, clock, broker.undo_operation(operation.id)).changed == cancelled.changed
+
+    def test_ended_operation_cannot_be_changed(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        operation = perform(broker, clock, "redrive", queue="jobs")
+        for change in (broker.pause_operation, broker.resume_operation, broker.cancel_operation):
+            with pytest.raises(OperationEnded):
+                change(operation.id)
+            with pytest.raises(OperationNotFound):
+                change("0" * 32)
+        with pytest.raises(OperationEnded):
+            broker.set_rate(operation.id, 5)
+
+
+class CanaryConformance(Suite):
+    """The first few go ahead, and the rest waits for how they end."""
+
+    def test_good_canaries_let_the_rest_follow(self, broker: Broker, clock: FakeClock) -> None:
+        dead_queue(broker)
+        die(broker, 10)
+        watching = perform(broker, clock, "redrive", queue="morgue", canary=3)
+        assert (watching.status, watching.changed, len(watching.canary_ids)) == ("watching", 3, 3)
+        leases = take_all(broker)
+        assert {lease.id for lease in leases} == set(watching.canary_ids)
+        clock.advance("5s")
+        broker.step()
+        assert broker.operation(watching.id).status == "watching"
+        for lease in leases:
+            broker.complete(lease)
+        for _ in range(3):
+            clock.advance("5s")
+            broker.step()
+        ended = finish(broker, clock, watching)
+        assert (ended.status, ended.changed) == ("finished", 10)
+
+    def test_bad_canary_stops_it_with_a_reason(self, broker: Broker, clock: FakeClock) -> None:
+        dead_queue(broker)
+        die(broker, 10)
+        watching = perform(broker, clock, "redrive", queue="morgue", canary=2)
+        good, bad = take_all(broker)
+        broker.complete(good)
+        broker.fail(bad, "boom")
+        self.look_again(broker, clock)
+        stopped = broker.operation(watching.id)
+        assert (stopped.status, stopped.changed) == ("stopped", 2)
+        assert stopped.problem
+        assert len(found(broker)) == 9
+
+    def test_share_of_canaries_that_must_complete(self, broker: Broker, clock: FakeClock) -> None:
+        dead_queue(broker)
+        die(broker, 10)
+        watching = perform(broker, clock, "redrive", queue="morgue", canary=4, canary_share=0.5)
+        leases = take_all(broker)
+        for n, lease in enumerate(leases):
+            broker.complete(lease) if n < 2 else broker.fail(lease, "boom")
+        self.look_again(broker, clock)
+        assert finish(broker, clock, watching).status == "finished"
+        assert len(found(broker)) == 2
+
+    def test_fewer_items_than_canaries_is_an_operation_that_ends(self, broker: Broker, clock: FakeClock) -> None:
+        dead_queue(broker)
+        die(broker, 2)
+        operation = perform(broker, clock, "redrive", queue="morgue", canary=5)
+        for lease in take_all(broker):
+            broker.complete(lease)
+        self.look_again(broker, clock)
+        ended = finish(broker, clock, operation)
+        assert (ended.status, ended.changed) == ("finished", 2)
+
+    def test_watching_operation_can_be_cancelled(self, broker: Broker, clock: FakeClock) -> None:
+        dead_queue(broker)
+        die(broker, 6)
+        watching = perform(broker, clock, "redrive", queue="morgue", canary=1)
+        assert broker.cancel_operation(watching.id).status == "cancelled"
+        for lease in take_all(broker):
+            broker.complete(lease)
+        self.look_again(broker, clock)
+        assert (broker.operation(watching.id).changed, len(found(broker))) == (1, 5)
+
+    def test_paused_operation_watches_again_when_it_is_resumed(self, broker: Broker, clock: FakeClock) -> None:
+        dead_queue(broker)
+        die(broker, 6)
+        watching = perform(broker, clock, "redrive", queue="morgue", canary=1)
+        broker.pause_operation(watching.id)
+        (lease,) = take_all(broker)
+        self.look_again(broker, clock)
+        broker.resume_operation(watching.id)
+        self.look_again(broker, clock)
+        assert broker.operation(watching.id).changed == 1
+        broker.complete(lease)
+        self.look_again(broker, clock)
+        assert finish(broker, clock, watching).changed == 6
+
+    def look_again(self, broker: Broker, clock: FakeClock) -> None:
+        """Give the lifecycle a few chances to look at the canaries."""
+        for _ in range(3):
+            clock.advance("5s")
+            broker.step()
+
+
+class DriveConformance(Suite):
+    """`drive`: the steps are made here and now."""
+
+    def test_drive_makes_the_steps_and_tells_of_each(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        broker.put_many("jobs", range(2_500))
+        told: list[Operation] = []
+        operation = broker.start("bury", queue="jobs")
+        ended = broker.drive(operation.id, progress=told.append)
+        assert (ended.status, ended.changed) == ("finished", 2_500)
+        assert [seen.changed for seen in told] == sorted(seen.changed for seen in told)
+        assert (len(told), told[-1]) == (ended.steps, ended)
+
+    def test_drive_returns_where_a_person_or_a_canary_is_waited_for(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        die(broker, 3)
+        paused = broker.start("redrive", queue="jobs", paused=True)
+        assert broker.drive(paused.id).status == "paused"
+        canary = broker.start("redrive", queue="jobs", canary=1)
+        assert broker.drive(canary.id).status == "watching"
+        with pytest.raises(OperationNotFound):
+            broker.drive("0" * 32)
+
+    def test_drive_ends_when_its_time_is_over(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        die(broker, 3)
+        operation = broker.start("redrive", queue="jobs", rate=1)
+        driven = broker.drive(operation.id, wait=0)
+        assert (driven.status, driven.changed) == ("running", 0)

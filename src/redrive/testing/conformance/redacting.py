@@ -1,0 +1,82 @@
+"""Redaction: what looks like a secret is hidden from whoever looks, and never from whoever works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redrive import Broker
+from redrive.errors import InvalidInput
+from redrive.testing.conformance.deliveries import kill, take
+from redrive.testing.conformance.suite import OpenBroker, Suite
+
+SECRET = "hunter2-hunter2"
+ORDER = {"user": "ann", "password": SECRET, "nested": [{"api_key": SECRET, "n": 1}]}
+
+
+def seen(broker: Broker, id: str) -> str:
+    """All that a person can see of an item and around it."""
+    lines = b"".join(broker.export())
+    return f"{broker.get(id)!r}{broker.find()!r}{broker.groups()!r}{broker.feed()!r}{lines!r}"
+
+
+class RedactConformance(Suite):
+    """`connect(redact=…)`."""
+
+    def test_secrets_are_hidden_by_default(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        broker.put("jobs", ORDER, headers={"Authorization": f"Bearer {SECRET}", "tenant": "a"})
+        dead = broker.fail(take(broker), f"login failed: password={SECRET}")
+        assert SECRET not in seen(broker, dead.id)
+        item = broker.get(dead.id)
+        assert item.value.keys() == ORDER.keys()
+        assert (item.value["user"], item.value["nested"][0]["n"], item.headers["tenant"]) == ("ann", 1, "a")
+
+    def test_workers_get_what_was_put(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        broker.put("jobs", ORDER, headers={"Authorization": f"Bearer {SECRET}"})
+        lease = take(broker)
+        assert (lease.value, lease.headers) == (ORDER, {"Authorization": f"Bearer {SECRET}"})
+        broker.redrive(broker.fail(lease, "boom").id)
+        assert take(broker).value == ORDER
+
+    def test_item_as_it_is_on_request(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        dead = kill(broker, ORDER)
+        assert broker.get(dead.id, redacted=False).value == ORDER
+
+    def test_function_of_the_program_decides(self, open_broker: OpenBroker) -> None:
+        def hide(kind: str, value: Any) -> Any:
+            return {**value, "user": "X"} if kind == "payload" else value
+
+        broker = open_broker(redact=hide)
+        broker.create_queue("jobs")
+        dead = kill(broker, {"user": "ann", "password": SECRET})
+        assert broker.get(dead.id).value == {"user": "X", "password": SECRET}
+        assert broker.find().items[0].value == {"user": "X", "password": SECRET}
+
+    def test_redaction_can_be_turned_off(self, open_broker: OpenBroker) -> None:
+        broker = open_broker(redact=False)
+        broker.create_queue("jobs")
+        dead = kill(broker, ORDER, error=f"password={SECRET}")
+        item = broker.get(dead.id)
+        assert item.value == ORDER
+        assert item.last_failure is not None
+        assert SECRET in item.last_failure.text
+
+    def test_edit_works_on_the_payload_as_it_is(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        dead = kill(broker, ORDER)
+        broker.redrive(dead.id, edit={"user": "bob"})
+        assert take(broker).value == {**ORDER, "user": "bob"}
+
+    def test_what_has_no_secret_is_left_as_it_was_put(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        for payload in ({"b": 1, "a": [1.5, None, "é"]}, "text", [1, 2], b"\0\xff", None):
+            dead = kill(broker, payload)
+            assert broker.get(dead.id) == broker.get(dead.id, redacted=False)
+
+    def test_redact_is_a_function_or_false(self, open_broker: OpenBroker) -> None:
+        with pytest.raises(InvalidInput):
+            open_broker(redact="yes")

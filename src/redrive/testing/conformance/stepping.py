@@ -1,0 +1,147 @@
+"""Operations as the store sees them: one step at a time, each of them once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redrive.errors import InvalidInput, OperationNotFound, RedriveError
+from redrive.model.duration import SECOND
+from redrive.model.filter import Filter
+from redrive.model.item import Status
+from redrive.model.judge import Dead
+from redrive.model.operation import Operation, OperationStatus
+from redrive.model.reason import DeadReason
+from redrive.model.transitions import Verb
+from redrive.store import (
+    CountItems,
+    GetOperation,
+    ListAudit,
+    NextDue,
+    SetOperation,
+    Stale,
+    StartOperation,
+    StepOperation,
+)
+from redrive.testing.conformance.direct import Direct, DirectSuite
+
+
+def dead(direct: Direct, count: int) -> None:
+    """A queue with so many dead items."""
+    direct.queue()
+    direct.put(*[b"x"] * count)
+    for lease in direct.lease(limit=count):
+        direct.bury(lease)
+
+
+def start(direct: Direct, verb: Verb = Verb.REDRIVE, where: Filter | None = None, **options: Any) -> Operation:
+    """Start an operation on everything that is dead."""
+    operation = direct.do(StartOperation(verb=verb, where=where or Filter(), actor="ada", **options))
+    assert isinstance(operation, Operation), operation
+    return operation
+
+
+def dead_count(direct: Direct) -> int:
+    """How many dead letters there are."""
+    count: int = direct.read(CountItems(Filter())).count
+    return count
+
+
+class StepConformance(DirectSuite):
+    """StartOperation, StepOperation, SetOperation."""
+
+    def test_step_takes_no_more_than_its_limit(self, direct: Direct) -> None:
+        dead(direct, 5)
+        operation = start(direct)
+        assert (operation.status, operation.steps, operation.changed) == ("running", 0, 0)
+        first = direct.do(StepOperation(operation.id, 0, limit=2))
+        assert (first.steps, first.changed, first.status, dead_count(direct)) == (1, 2, "running", 3)
+        second = direct.do(StepOperation(operation.id, 1, limit=10))
+        while not second.ended:
+            second = direct.do(StepOperation(operation.id, second.steps))
+        assert (second.status, second.changed, dead_count(direct)) == ("finished", 5, 0)
+        assert direct.read(GetOperation(operation.id)) == second
+
+    def test_step_that_was_made_is_not_made_again(self, direct: Direct) -> None:
+        dead(direct, 5)
+        operation = start(direct)
+        first = direct.do(StepOperation(operation.id, 0, limit=2))
+        for steps in (0, 2, 7):
+            assert direct.do(StepOperation(operation.id, steps, limit=2)) == first
+        assert dead_count(direct) == 3
+        one, two = direct.commit(*[StepOperation(operation.id, 1, limit=2)] * 2).results
+        assert (one.changed, two.changed, dead_count(direct)) == (4, 4, 1)
+
+    def test_step_of_an_operation_that_does_not_run_does_nothing(self, direct: Direct) -> None:
+        dead(direct, 2)
+        operation = start(direct, paused=True)
+        assert direct.do(StepOperation(operation.id, 0)) == operation
+        cancelled = direct.do(SetOperation(operation.id, "bob", OperationStatus.CANCELLED))
+        assert direct.do(StepOperation(operation.id, 0)) == cancelled
+        assert dead_count(direct) == 2
+
+    def test_operation_that_does_not_exist_is_refused(self, direct: Direct) -> None:
+        for call in (StepOperation("f" * 32, 0), SetOperation("f" * 32, "ada", OperationStatus.PAUSED)):
+            assert isinstance(direct.do(call), OperationNotFound)
+
+    def test_start_is_refused_for_what_is_not_for_many(self, direct: Direct) -> None:
+        direct.queue()
+        for verb in (Verb.PUT, Verb.DROP, Verb.DONE, Verb.FAIL):
+            assert isinstance(direct.do(StartOperation(verb=verb, where=Filter(), actor="ada")), InvalidInput)
+        call = StartOperation(verb=Verb.REDRIVE, where=Filter(queue="nowhere"), actor="ada")
+        assert isinstance(direct.do(call), RedriveError)
+
+    def test_bury_needs_the_verdict_of_every_queue_it_meets(self, direct: Direct) -> None:
+        direct.queue()
+        direct.put(b"a", b"b")
+        operation = start(direct, Verb.BURY, Filter(status=Status.PENDING))
+        verdict = Dead(DeadReason.BURIED)
+        for verdicts in ({}, {"jobs": (verdict, direct.version() + 1)}, {"mails": (verdict, direct.version())}):
+            stale = direct.do(StepOperation(operation.id, 0, verdicts=verdicts))
+            assert isinstance(stale, Stale)
+            assert stale.queue.name == "jobs"
+        assert (direct.read(GetOperation(operation.id)), dead_count(direct)) == (operation, 0)
+        stepped = direct.do(StepOperation(operation.id, 0, verdicts={"jobs": (verdict, direct.version())}))
+        assert (stepped.changed, dead_count(direct)) == (2, 2)
+
+    def test_rate_sets_when_the_next_step_may_run(self, direct: Direct) -> None:
+        dead(direct, 10)
+        operation = start(direct, rate=2.0)
+        assert direct.read(NextDue()) == operation.next_at == direct.clock.now()
+        stepped = direct.do(StepOperation(operation.id, 0, limit=4))
+        assert stepped.next_at == direct.read(NextDue()) == direct.clock.now() + 2 * SECOND
+        direct.do(SetOperation(operation.id, "bob", OperationStatus.PAUSED))
+        assert direct.read(NextDue()) is None
+
+    def test_canaries_stop_a_step(self, direct: Direct) -> None:
+        dead(direct, 10)
+        operation = start(direct, canary=3)
+        watching = direct.do(StepOperation(operation.id, 0))
+        assert (watching.status, watching.changed, len(watching.canary_ids)) == ("watching", 3, 3)
+        assert direct.do(StepOperation(operation.id, watching.steps)) == watching
+        went_on = direct.do(SetOperation(operation.id, "canary", OperationStatus.RUNNING, steps=watching.steps))
+        assert went_on.status == "running"
+        assert direct.do(StepOperation(operation.id, went_on.steps)).changed == 10
+
+    def test_set_that_names_another_step_does_nothing(self, direct: Direct) -> None:
+        dead(direct, 3)
+        operation = start(direct)
+        stepped = direct.do(StepOperation(operation.id, 0, limit=1))
+        late = SetOperation(operation.id, "bob", OperationStatus.STOPPED, "too late", steps=0)
+        assert direct.do(late) == stepped
+        stopped = direct.do(SetOperation(operation.id, "bob", OperationStatus.STOPPED, "enough", steps=1))
+        assert (stopped.status, stopped.problem, dead_count(direct)) == ("stopped", "enough", 2)
+
+    def test_set_that_was_overtaken_does_nothing(self, direct: Direct) -> None:
+        dead(direct, 3)
+        operation = start(direct, canary=1)
+        watching = direct.do(StepOperation(operation.id, 0))
+        go_on = SetOperation(operation.id, "canary", OperationStatus.RUNNING, steps=watching.steps)
+        paused = direct.do(SetOperation(operation.id, "bob", OperationStatus.PAUSED))
+        assert direct.do(go_on) == paused
+        direct.do(SetOperation(operation.id, "bob", OperationStatus.RUNNING))
+        running = direct.do(go_on)
+        audit = direct.read(ListAudit())
+        assert (running.status, direct.do(go_on), direct.read(ListAudit())) == ("running", running, audit)
+        cancelled = direct.do(SetOperation(operation.id, "bob", OperationStatus.CANCELLED))
+        assert direct.do(go_on) == cancelled
+        assert dead_count(direct) == 2

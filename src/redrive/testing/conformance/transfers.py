@@ -1,0 +1,170 @@
+"""Export and import: items go to another store, or another namespace, with all that happened to them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from redrive import Broker
+from redrive.errors import InvalidInput, QueueFull, QueueNotFound, RedriveError
+from redrive.testing.clock import FakeClock
+from redrive.testing.conformance.deliveries import Boom, dead_queue, kill, places, take, take_all, values
+from redrive.testing.conformance.many import die, find_all, found
+from redrive.testing.conformance.suite import OpenBroker, Suite
+
+
+class TransferConformance(Suite):
+    """`export` in one place, `import_items` in another."""
+
+    @pytest.fixture
+    def elsewhere(self, open_broker: OpenBroker) -> Broker:
+        """Another namespace, which sees nothing of the first."""
+        return open_broker(namespace="elsewhere")
+
+    def test_dead_letters_keep_everything(self, broker: Broker, elsewhere: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        elsewhere.create_queue("jobs")
+        broker.put("jobs", {"n": 1}, headers={"h": "1"}, priority=7)
+        broker.fail(take(broker), Boom("odd trouble"))
+        broker.redrive(broker.find().items[0].id, actor="ada")
+        clock.advance("1h")
+        broker.fail(take(broker), Boom("odd trouble"))
+        (original,) = broker.find().items
+        clock.advance("1h")
+        assert elsewhere.import_items(broker.export(redacted=False), actor="bob").imported == 1
+        (item,) = elsewhere.find().items
+        assert (item.value, item.headers, item.priority, item.status) == ({"n": 1}, {"h": "1"}, 7, "dead")
+        assert (item.counters, item.history, item.deaths) == (original.counters, original.history, original.deaths)
+        assert (item.source_id, item.origin_id, item.origin_queue) == (original.id, original.id, "jobs")
+        assert (item.put_at, item.ended_at, item.dead_reason) == (
+            original.put_at,
+            original.ended_at,
+            "retries_exhausted",
+        )
+        assert item.id != original.id
+        assert found(elsewhere, words="odd", until="30m", min_redrives=1) == [{"n": 1}]
+        assert [(group.count, group.last_at) for group in elsewhere.groups()] == [(1, original.ended_at)]
+        assert elsewhere.redrive(item.id).status == "pending"
+        assert take(elsewhere).value == {"n": 1}
+
+    def test_import_into_the_store_it_came_from_doubles_nothing(self, broker: Broker) -> None:
+        dead_queue(broker)
+        broker.put("jobs", "waits", delay="1h")
+        kill(broker, "moved", "morgue")
+        lines = list(broker.export(status="any", redacted=False))
+        broker.redrive(broker.find(queue="morgue").items[0].id)
+        again = broker.import_items(lines)
+        assert (again.imported, again.ignored) == (0, 2)
+        assert broker.count(status="any") == 2
+
+    def test_import_twice_ignores_and_counts(self, broker: Broker, elsewhere: Broker) -> None:
+        broker.create_queue("jobs")
+        elsewhere.create_queue("jobs")
+        die(broker, 5)
+        lines = list(broker.export(redacted=False))
+        assert len(lines) == 5
+        first = elsewhere.import_items(lines[:3])
+        second = elsewhere.import_items(lines)
+        assert ((first.imported, first.ignored), (second.imported, second.ignored)) == ((3, 0), (2, 3))
+        assert found(elsewhere) == [0, 1, 2, 3, 4]
+        elsewhere.redrive(elsewhere.find().items[0].id)
+        assert elsewhere.import_items(lines).ignored == 5
+
+    def test_lines_are_json_one_for_each_item(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        die(broker, 2)
+        broker.put("jobs", b"\0\xff")
+        for lines, count in (
+            (broker.export(redacted=False), 2),
+            (broker.export(redacted=False, status=None), 3),
+            (broker.export(redacted=False, words="no"), 0),
+        ):
+            objects = [json.loads(line) for line in lines]
+            assert len(objects) == count
+            assert all(isinstance(entry["id"], str) for entry in objects)
+
+    def test_bytes_survive(self, broker: Broker, elsewhere: Broker) -> None:
+        for each in (broker, elsewhere):
+            each.create_queue("jobs")
+        broker.put("jobs", bytes(range(256)))
+        broker.fail(take(broker), "boom")
+        elsewhere.import_items(broker.export(redacted=False))
+        assert elsewhere.find().items[0].payload == bytes(range(256))
+
+    def test_statuses_arrive_as_they_are_but_for_work_in_hand(self, broker: Broker, elsewhere: Broker) -> None:
+        for each in (broker, elsewhere):
+            each.create_queue("jobs", retry={"attempts": 2, "cooldown": "1h"}, keep_completed="1h")
+        broker.archive(kill(broker, "archived").id)
+        kill(broker, "dead")
+        broker.put_many("jobs", ["completed", "failed", "active", "pending"])
+        broker.complete(take(broker))
+        broker.fail(take(broker), "boom")
+        take(broker)
+        assert elsewhere.import_items(broker.export(redacted=False, status=None)).imported == 6
+        assert places(elsewhere.stats("jobs")) == {"pending": 3, "failed": 1, "dead": 1, "archived": 1}
+        assert sorted(values(take_all(elsewhere))) == ["active", "completed", "pending"]
+        assert elsewhere.restore(elsewhere.find(status="archived").items[0].id).status == "dead"
+
+    def test_dead_letters_of_a_dead_queue_arrive_as_such(self, broker: Broker, elsewhere: Broker) -> None:
+        for each in (broker, elsewhere):
+            dead_queue(each)
+        die(broker, 2)
+        assert elsewhere.import_items(broker.export(redacted=False)).imported == 2
+        assert found(elsewhere, queue="morgue") == [0, 1]
+        assert elsewhere.stats("morgue").dead_letters == 2
+        results = elsewhere.redrive([item.id for item in find_all(elsewhere)])
+        assert {result.queue for result in results if not isinstance(result, RedriveError)} == {"jobs"}
+
+    def test_what_was_brought_back_arrives_as_work(self, broker: Broker, elsewhere: Broker, clock: FakeClock) -> None:
+        for each in (broker, elsewhere):
+            each.create_queue("morgue", retry={"attempts": 3, "cooldown": "1h"})
+            each.create_queue("jobs", dead_queue="morgue")
+        dead = kill(broker, "x", "morgue")
+        broker.redrive(dead.id)
+        clock.advance("1s")
+        broker.fail(take(broker, "morgue"), "boom")
+        broker.retry(dead.id)
+        assert found(broker) == []
+        assert elsewhere.import_items(broker.export(status=None, redacted=False)).imported == 1
+        assert found(elsewhere) == []
+        assert elsewhere.stats("morgue").dead_letters == 0
+
+    def test_import_into_a_named_queue(self, broker: Broker, elsewhere: Broker) -> None:
+        broker.create_queue("jobs")
+        elsewhere.create_queue("inbox")
+        die(broker, 2)
+        with pytest.raises(QueueNotFound):
+            elsewhere.import_items(broker.export(redacted=False))
+        assert elsewhere.import_items(broker.export(redacted=False), queue="inbox").imported == 2
+        assert found(elsewhere, queue="inbox") == [0, 1]
+
+    def test_import_is_refused_by_a_full_queue(self, broker: Broker, elsewhere: Broker) -> None:
+        broker.create_queue("jobs")
+        elsewhere.create_queue("jobs", max_size=1)
+        broker.put_many("jobs", range(2))
+        with pytest.raises(QueueFull):
+            elsewhere.import_items(broker.export(redacted=False, status="pending"))
+
+    def test_line_that_is_no_item_is_refused(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        for line in (b"{", b"[]", b'{"id": 1}', b"\xff"):
+            with pytest.raises(InvalidInput):
+                broker.import_items([line])
+        assert broker.import_items([]).imported == 0
+
+    def test_import_is_told_and_audited(self, broker: Broker, elsewhere: Broker) -> None:
+        for each in (broker, elsewhere):
+            each.create_queue("jobs")
+        (id,) = die(broker, 1)
+        elsewhere.import_items(broker.export(redacted=False), actor="ada")
+        (entry,) = elsewhere.feed().entries
+        assert (entry.kind, entry.actor, entry.source_id, entry.queue) == ("imported", "ada", id, "jobs")
+        assert elsewhere.audit(1)[0].actor == "ada"
+
+    def test_very_many_go_in_pages(self, broker: Broker, elsewhere: Broker) -> None:
+        for each in (broker, elsewhere):
+            each.create_queue("jobs")
+        broker.put_many("jobs", range(2_345))
+        assert elsewhere.import_items(broker.export(redacted=False, status="pending")).imported == 2_345
+        assert values(take_all(elsewhere)) == list(range(1_000))

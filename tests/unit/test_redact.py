@@ -1,0 +1,196 @@
+"""Redaction: what looks like a secret is hidden, and nothing else is touched."""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive import connect
+from redrive.errors import InvalidInput
+from redrive.model.redact import REDACTED, may_hold_secrets, redact_secrets, redact_text
+
+SECRET_KEYS = [
+    *("password", "Password", "db_password", "userPassword", "passwd", "pwd", "passphrase", "secret", "client_secret"),
+    *(
+        "clientSecret",
+        "token",
+        "access_token",
+        "accessToken",
+        "refreshToken",
+        "api_key",
+        "apikey",
+        "apiKey",
+        "X-Api-Key",
+    ),
+    *("Authorization", "proxy-authorization", "cookie", "Set-Cookie", "private_key", "PRIVATE-KEY", "credentials"),
+    *("aws_secret_access_key", "session_id", "sessionId", "session", "auth", "jwt"),
+]
+OTHER_KEYS = ["author", "tokenizer", "key", "name", "sessions", "monkey", "pass", "keyboard"]
+SECRET_TEXTS = [
+    ("Authorization: Bearer abc.def-123456", "abc.def"),
+    ("sent Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "eyJ"),
+    ("the token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl was refused", "eyJ"),
+    (f"Basic {base64.b64encode(b'ann:open sesame 1').decode()}", "YW5u"),
+    ("postgresql://ann:hunter2@db.example/jobs is gone", "hunter2"),
+    ("connect(user='ann', password='hunter2')", "hunter2"),
+    ('{"password": "hunter2", "user": "ann"}', "hunter2"),
+    ('{\\"password\\": \\"hunter2\\"}', "hunter2"),
+    ("login failed: user=ann&password=hunter2&x=1", "hunter2"),
+    ("api_key: 0123456789", "0123456789"),
+    ("AKIAIOSFODNN7EXAMPLE is not allowed", "AKIA"),
+    ("remote: ghp_0123456789abcdefghijABCDEFGHIJ0123", "ghp_"),
+    ("slack said no to xoxb-123456789012-abcdefghijkl", "xoxb"),
+    ("sk_live_0123456789abcdef", "sk_live"),
+    ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nafter", "MIIE"),
+    ("-----BEGIN PRIVATE KEY-----\nMIIE cut of", "MIIE"),
+    ("access_token=abcdef0123456789", "abcdef"),
+]
+PLAIN_TEXTS = [
+    "KeyError: 'password'",
+    "Basic authentication failed for the bearer of this message",
+    "Unexpected token: } in JSON at position 3",
+    "token: expired",
+    "see https://example.com/a@b and mailto:ann@example.com",
+    "    password = os.environ['DB_PASSWORD']",
+    "the session ended",
+    "",
+]
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda children: st.lists(children) | st.dictionaries(st.text() | st.sampled_from(SECRET_KEYS), children),
+    max_leaves=20,
+)
+fragments = st.lists(
+    st.sampled_from([text for text, _ in SECRET_TEXTS])
+    | st.sampled_from(
+        ["password=", "token: ", "://", "@", ":", '"', "'", "\\", " ", "Bearer ", "basic ", REDACTED, "1"]
+    )
+    | st.text(max_size=5),
+    max_size=12,
+).map("".join)
+
+
+@pytest.mark.parametrize("key", SECRET_KEYS)
+def test_what_stands_under_a_secret_key_is_hidden(key: str) -> None:
+    assert may_hold_secrets(key)  # or the quick look would pass it over
+    assert redact_secrets("payload", {"a": [{key: "x", "b": 1}]}) == {"a": [{key: REDACTED, "b": 1}]}
+    assert redact_secrets("headers", {key: "x"}) == {key: REDACTED}
+
+
+@pytest.mark.parametrize("key", OTHER_KEYS)
+def test_other_keys_are_left_alone(key: str) -> None:
+    value = {key: "x"}
+    assert redact_secrets("payload", value) is value
+
+
+def test_numbers_are_secrets_only_where_the_key_leaves_no_doubt() -> None:
+    value = {"tokens": 512, "token": 3, "session": 7, "auth": True, "password": None, "secret": ""}
+    assert redact_secrets("payload", value) is value
+    assert redact_secrets("payload", {"password": 1234}) == {"password": REDACTED}
+
+
+@pytest.mark.parametrize(("text", "secret"), SECRET_TEXTS)
+def test_what_has_the_form_of_a_secret_is_hidden(text: str, secret: str) -> None:
+    shown = redact_text(text)
+    assert secret not in shown
+    assert REDACTED in shown
+    assert redact_secrets("payload", text.encode()) == shown.encode()
+
+
+def test_the_rest_of_a_text_stays() -> None:
+    assert redact_text("postgres://ann:x@db/jobs?a=1 failed") == f"postgres://ann:{REDACTED}@db/jobs?a=1 failed"
+    assert redact_text('{"password": "a b", "c": 1}') == f'{{"password": "{REDACTED}", "c": 1}}'
+    assert redact_text("-----BEGIN PRIVATE KEY-----\nx\n-----END PRIVATE KEY----- y") == f"{REDACTED} y"
+
+
+@pytest.mark.parametrize("text", PLAIN_TEXTS)
+def test_what_holds_no_secret_is_not_changed(text: str) -> None:
+    assert redact_text(text) == text
+
+
+@given(fragments)
+def test_texts_are_redacted_once_and_for_all(text: str) -> None:
+    shown = redact_text(text)
+    assert redact_text(shown) == shown
+
+
+@given(json_values)
+def test_values_are_redacted_once_and_for_all(value: Any) -> None:
+    shown = redact_secrets("payload", value)
+    assert redact_secrets("payload", shown) == shown
+
+
+@given(st.binary())
+def test_bytes_that_are_no_text_are_left_alone(data: bytes) -> None:
+    assert isinstance(redact_secrets("payload", b"\xff" + data), bytes)
+    assert redact_secrets("payload", b"\xff" + data) == b"\xff" + data
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["eyJ-", "password='", "://a:", "token", "bearer ", "-----BEGIN PRIVATE KEY-----", "a_", 'secret="\\', "x-token "],
+)
+def test_hostile_texts_take_no_longer_than_others(piece: str) -> None:
+    begin = time.process_time()
+    redact_text(piece * (200_000 // len(piece)))
+    assert time.process_time() - begin < 10
+
+
+def test_looking_is_redacted_and_leases_are_not() -> None:
+    with connect("memory://", lifecycle=False) as broker:
+        broker.create_queue("jobs", keep_completed="1h")
+        receipt = broker.put("jobs", {"password": "hunter2", "n": 1}, headers={"Authorization": "x"})
+        (lease,) = broker.lease("jobs")
+        assert (lease.value, lease.headers) == ({"password": "hunter2", "n": 1}, {"Authorization": "x"})
+        broker.fail(lease, ValueError("no entry with password=hunter2"))
+        seen = broker.get(receipt.id)
+        assert (seen.value, seen.headers) == ({"password": REDACTED, "n": 1}, {"Authorization": REDACTED})
+        assert "hunter2" not in repr(seen)
+        for shown in (broker.find(), broker.groups(), broker.feed(), list(broker.export())):
+            assert "hunter2" not in repr(shown)
+        assert broker.get(receipt.id, redacted=False).value == lease.value
+        assert broker.find(redacted=False).items[0].value == lease.value
+        broker.redrive(receipt.id)
+        (lease,) = broker.lease("jobs")
+        assert lease.value == {"password": "hunter2", "n": 1}
+
+
+def test_nothing_is_hidden_where_that_was_asked_for() -> None:
+    with connect("memory://", lifecycle=False, redact=False) as broker:
+        broker.create_queue("jobs")
+        assert broker.get(broker.put("jobs", {"password": "x"}).id).value == {"password": "x"}
+
+
+def test_function_of_the_program_takes_the_place_of_the_default() -> None:
+    kinds = set()
+
+    def redact(kind: str, value: Any) -> Any:
+        kinds.add(kind)
+        return {"seen": value["password"]} if kind == "payload" else value
+
+    with connect("memory://", lifecycle=False, redact=redact) as broker:
+        broker.create_queue("jobs")
+        receipt = broker.put("jobs", {"password": "x"}, headers={"a": "b"})
+        broker.fail(broker.lease("jobs")[0], "no")
+        assert broker.get(receipt.id).value == {"seen": "x"}
+    assert kinds == {"payload", "headers", "text"}
+
+
+@pytest.mark.parametrize("redact", [lambda kind, value: 1 / 0, lambda kind, value: object()])
+def test_function_that_fails_hides_everything(redact: Any) -> None:
+    with connect("memory://", lifecycle=False, redact=redact) as broker:
+        broker.create_queue("jobs")
+        ids = [broker.put("jobs", value, headers={"a": "b"}).id for value in ({"c": 1}, b"d")]
+        assert [broker.get(id).value for id in ids] == [REDACTED, REDACTED.encode()]
+        assert [broker.get(id).headers for id in ids] == [{"a": REDACTED}] * 2
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="redact is a function"):
+        connect("memory://", redact="yes")  # type: ignore[arg-type]
