@@ -71,11 +71,11 @@ class Upkeep(msgspec.Struct, frozen=True):
         return max(self.promoted, self.lost + self.expired, self.removed, self.operated) >= STEP_LIMIT
 
 
-def step(core: Core) -> Flow[Upkeep]:
-    """One bounded step of everything."""
+def step(core: Core, *, clean: bool = True) -> Flow[Upkeep]:
+    """One bounded step of everything, or of everything but retention."""
     promoted = yield from send(Promote())
     lost, expired = yield from sweep(core)
-    removed = yield from send(Clean())
+    removed = (yield from send(Clean())) if clean else 0
     operated = yield from operate(core)
     return Upkeep(promoted, lost, expired, removed, operated)
 
@@ -166,11 +166,17 @@ class LifecycleThread:
 
     def _loop(self) -> None:
         clock = self._core.clock
+        cleaned_at = Instant(0)
         while not self._closed:
             now = clock.now()
             next_at = Instant(now + LONGEST_PAUSE)
+            # Nobody waits for what goes away. While operations make one step after the other, it would slow them down.
+            clean = abs(now - cleaned_at) >= LONGEST_PAUSE
             try:
-                if run(self._core, step(self._core)).full:
+                upkeep = run(self._core, step(self._core, clean=clean))
+                if clean and upkeep.removed < STEP_LIMIT:
+                    cleaned_at = now
+                if upkeep.full:
                     continue
                 due = run(self._core, ask(NextDue()))
                 if due is not None:

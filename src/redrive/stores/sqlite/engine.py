@@ -30,7 +30,9 @@ from redrive.stores.sqlite.turn import Turn
 OLDEST_ENGINE = (3, 51, 3)
 """Before this one, two connections that write or checkpoint can lose committed data (the WAL-reset bug)."""
 PAGE_BYTES = 4096
-CACHE_KIB = 64 * 1024
+WRITER_CACHE_KIB = 64 * 1024
+READER_CACHE_KIB = 16 * 1024
+"""A long look, such as an export, fills it; what it passes by is in the system's own cache anyway."""
 BUSY_TIMEOUT_MS = 10_000
 """How long to wait for a lock that a connection outside Redrive holds."""
 LONGEST_PAUSE_SECONDS = 10.0
@@ -85,14 +87,14 @@ class Engine:
         self._turn = Turn(self.name)
         self._turn.take()
         try:
-            self.writer = self._connect()
+            self.writer = self._connect(WRITER_CACHE_KIB)
         except BaseException:
             self._turn.close()
             raise
         self._turn.end()
         _open_engines.add(self)
 
-    def _connect(self) -> apsw.Connection:
+    def _connect(self, cache_kib: int) -> apsw.Connection:
         connection = apsw.Connection(self.name)
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         if connection.readonly("main"):
@@ -104,7 +106,7 @@ class Engine:
             connection.close()
             raise StoreUnavailable(self.name, "its file system does not support the WAL mode; use a local disk")
         connection.pragma("synchronous", "NORMAL" if self.relaxed else "FULL")
-        connection.pragma("cache_size", -CACHE_KIB)
+        connection.pragma("cache_size", -cache_kib)
         connection.pragma("temp_store", "MEMORY")
         connection.pragma("journal_size_limit", LOG_LIMIT_BYTES)
         connection.wal_autocheckpoint(0)
@@ -181,7 +183,7 @@ class Engine:
     def _open_reader(self) -> apsw.Connection:
         self._check_open()
         if self._reader is None:
-            self._reader = self._connect()
+            self._reader = self._connect(READER_CACHE_KIB)
         return self._reader
 
     def _check_open(self) -> None:
