@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 MAX_CANARIES = 100
 """How many items may be tried first: each of them is looked at again and again until it has ended."""
+AT_ONCE = 500
+"""Items of one step. With 1,000 an operation is a sixth faster, and a put meanwhile waits twice as long."""
 STEPS_PER_SECOND = 10
 """How many steps a second an operation with a rate makes, about."""
 LONGEST_WAIT = SECOND
@@ -194,7 +196,7 @@ def set_rate(core: Core, id: str, rate: float, actor: str | None) -> Flow[Operat
 
 
 def drive(
-    core: Core, id: str, wait: DurationInput | None, progress: Progress | None, at_once: int = STEP_LIMIT
+    core: Core, id: str, wait: DurationInput | None, progress: Progress | None, at_once: int = AT_ONCE
 ) -> Flow[Operation]:
     """Make its steps here, until there is nothing more to do for now."""
     _checked(id)
@@ -220,7 +222,7 @@ def drive(
             progress(core.redaction.operation(operation))
 
 
-def step(core: Core, operation: Operation, limit: int = STEP_LIMIT) -> Flow[Operation]:
+def step(core: Core, operation: Operation, limit: int = AT_ONCE) -> Flow[Operation]:
     """One step of at most `limit` items. Where another process made it meanwhile, nothing happens."""
     if operation.rate is not None:
         limit = max(1, min(limit, int(operation.rate / STEPS_PER_SECOND)))

@@ -7,11 +7,11 @@ from typing import Any
 
 from redrive.broker import operations
 from redrive.broker.blocking.face import Face
+from redrive.broker.operations import AT_ONCE
 from redrive.model.duration import DurationInput
 from redrive.model.filter import Filter
 from redrive.model.operation import Operation
 from redrive.model.plan import Plan
-from redrive.store import STEP_LIMIT
 
 
 class OperationMethods(Face):
@@ -95,7 +95,7 @@ class OperationMethods(Face):
         *,
         wait: DurationInput | None = None,
         progress: Callable[[Operation], object] | None = None,
-        at_once: int = STEP_LIMIT,
+        at_once: int = AT_ONCE,
     ) -> Operation:
         """Make the steps of an operation here and now, until it has ended, waits for canaries, or is paused.
 
