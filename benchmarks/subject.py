@@ -57,7 +57,7 @@ def retry_settings() -> dict[str, Any]:
 def every_setting(broker: Any) -> dict[str, Any]:
     """Queue settings with the whole dead-letter machinery switched on."""
     broker.create_queue("dead")
-    return {**retry_settings(), "dead_queue": "dead"}
+    return {**retry_settings(), "dead_queue": "dead", "search": True, "archive_after": LONG_SECONDS}
 
 
 def fill(broker: Any, count: int, size: int = 200, **options: object) -> None:

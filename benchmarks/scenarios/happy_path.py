@@ -11,13 +11,14 @@ from benchmarks.load import Measurement, payload
 from benchmarks.subject import QUEUE, create_queue, every_setting, open_broker
 
 ITEMS = 100
+NOTHING = {"search": False, "feed": "none"}
 FIGURES = {"statements": "statements", "rows": "rows written", "vm_steps": "SQLite VM steps"}
 
 
 def measure(machinery: bool, directory: Path) -> Measurement:
     """What one put, lease and complete runs and writes: the median item, so that the lifecycle's own work stays out."""
     with watch.statements() as seen, open_broker(directory) as broker:
-        create_queue(broker, **(every_setting(broker) if machinery else {}))
+        create_queue(broker, **(every_setting(broker) if machinery else NOTHING))
         _cycle(broker)  # what is done only once is done now
         items = []
         for _ in range(ITEMS):
@@ -34,12 +35,17 @@ def _cycle(broker: Any) -> None:
 
 
 CASES = [
-    Case("happy.plain", "The happy path, traced", "a queue without any setting", partial(measure, False)),
-    Case("happy.machinery", "The happy path, traced", "a queue with retry and a dead queue", partial(measure, True)),
+    Case("happy.plain", "The happy path, traced", "a queue without any of it", partial(measure, False)),
+    Case(
+        "happy.machinery",
+        "The happy path, traced",
+        "a queue with retry, dead queue, words and feed",
+        partial(measure, True),
+    ),
 ]
 BARS = [
     Bar(
-        f"put, lease and complete with retry and dead queue set: no more {words} than without",
+        f"put, lease and complete with retry, dead queue, words and feed: no more {words} than without",
         "happy.machinery",
         ("happy.plain",),
         figure=figure,
