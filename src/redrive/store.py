@@ -43,7 +43,7 @@ from redrive.model.ids import ItemId, Token
 from redrive.model.item import NO_OVERRIDES, Counters, Item, Lease, Overrides, Receipt, Result
 from redrive.model.judge import Ending, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY
-from redrive.model.operation import OperationStatus
+from redrive.model.operation import Operation, OperationStatus
 from redrive.model.queue import Queue, QueueSettings
 from redrive.model.shown import lines, moment, several
 from redrive.model.transitions import Verb
@@ -721,3 +721,10 @@ def stale(put: Put, queue: Queue) -> bool:
 def _in_short(item: Item) -> str:
     told = "" if item.death is None else f" {item.death.cause.title}"
     return f"{item.id} {item.queue} {item.status}{told}"
+
+
+def begun(call: StartOperation, id: str, number: int, now: Instant) -> Operation:
+    """The operation that a call starts: it takes what is there at the number that its id was drawn with."""
+    given = msgspec.structs.asdict(call)
+    status = OperationStatus.PAUSED if given.pop("paused") else OperationStatus.RUNNING
+    return Operation(**given, id=id, mark=number, status=status, created_at=now, updated_at=now, next_at=now)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import msgspec
 
 from redrive.clock import Instant
 from redrive.model.by_hand import brings_back
 from redrive.model.item import Event, HistoryEntry, Status
+from redrive.model.operation import Operation
 from redrive.model.transitions import Verb
 
 
@@ -22,6 +25,18 @@ class Deed(msgspec.Struct, frozen=True):
     """The operation that it is part of."""
     undoes: str | None = None
     """The operation that it takes back (UNDO)."""
+
+    @classmethod
+    def of(cls, operation: Operation) -> Self:
+        """What an operation does to each of its items."""
+        return cls(
+            operation.verb,
+            operation.actor,
+            operation.note,
+            operation.to,
+            operation=operation.id,
+            undoes=operation.where.operation,
+        )
 
     def history_entry(self, now: Instant, event: Event, queue: str, delivery: int, before: Status) -> HistoryEntry:
         """What the history says of an item that was in that queue, and what it was there."""

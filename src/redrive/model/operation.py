@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from redrive.clock import Instant
-from redrive.errors import OperationEnded
+from redrive.errors import InvalidInput, OperationEnded
 from redrive.model.duration import SECOND
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
@@ -18,6 +18,8 @@ from redrive.model.transitions import Verb
 
 IN_BULK = frozenset({Verb.RETRY, Verb.REDRIVE, Verb.UNDO, Verb.MOVE, Verb.BURY, Verb.ARCHIVE, Verb.RESTORE, Verb.PURGE})
 """What operations can do."""
+REMEMBERED = frozenset({Verb.RETRY, Verb.REDRIVE, Verb.MOVE, Verb.BURY, Verb.ARCHIVE, Verb.RESTORE})
+"""Verbs whose items are found by the operation afterwards."""
 MAX_SAMPLES = 10
 """How many ids are kept of the items left out for one reason."""
 
@@ -107,6 +109,14 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     def canaries_left(self) -> int:
         """How many canaries are still to be released."""
         return self.canary - len(self.canary_ids)
+
+
+def check_bulk(verb: Verb, to: str | None) -> None:
+    """Raise unless a verb can be done to many items at once, and has what it needs."""
+    if verb not in IN_BULK:
+        raise InvalidInput(f"{verb} cannot be done to many items at once; there are {', '.join(sorted(IN_BULK))}")
+    if verb is Verb.MOVE and to is None:
+        raise InvalidInput("move needs the queue to move to; name it with to=")
 
 
 class LeftOut(msgspec.Struct, frozen=True, gc=False):

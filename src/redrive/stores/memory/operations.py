@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from redrive.errors import InvalidInput, OperationNotFound, RedriveError
+from redrive.errors import OperationNotFound, RedriveError
 from redrive.model.filter import Order
 from redrive.model.ids import ItemId
 from redrive.model.item import Settled
 from redrive.model.operation import (
-    IN_BULK,
+    REMEMBERED,
     Audited,
     LeftOut,
     Operation,
     OperationStatus,
+    check_bulk,
     finished,
     overtaken,
     started,
@@ -20,44 +21,22 @@ from redrive.model.operation import (
     with_status,
 )
 from redrive.model.transitions import Verb
-from redrive.store import ListOperations, SetOperation, Stale, StartOperation, StepOperation, Target
+from redrive.store import ListOperations, SetOperation, Stale, StartOperation, StepOperation, Target, begun
 from redrive.stores.memory.by_hand import change_one
 from redrive.stores.memory.deeds import Deed
 from redrive.stores.memory.finding import Selected, select
 from redrive.stores.memory.record import Record
 from redrive.stores.memory.state import State
 
-_REMEMBERED = frozenset({Verb.RETRY, Verb.REDRIVE, Verb.MOVE, Verb.BURY, Verb.ARCHIVE, Verb.RESTORE})
-"""Verbs whose items are found by the operation afterwards."""
-
 
 def start_operation(state: State, call: StartOperation) -> Operation:
     """Write it down. Its steps are calls of their own."""
-    if call.verb not in IN_BULK:
-        raise InvalidInput(f"{call.verb} cannot be done to many items at once; there are {', '.join(sorted(IN_BULK))}")
-    if call.verb is Verb.MOVE and call.to is None:
-        raise InvalidInput("move needs the queue to move to; name it with to=")
+    check_bulk(call.verb, call.to)
     for queue in (call.to, call.where.queue):
         if queue is not None:
             state.queue(queue)
     number = state.draw_number()
-    operation = Operation(
-        id=state.draw_id(number),
-        verb=call.verb,
-        where=call.where,
-        to=call.to,
-        actor=call.actor,
-        note=call.note,
-        rate=call.rate,
-        expected=call.expected,
-        canary=call.canary,
-        canary_share=call.canary_share,
-        status=OperationStatus.PAUSED if call.paused else OperationStatus.RUNNING,
-        created_at=state.now,
-        updated_at=state.now,
-        next_at=state.now,
-        mark=number,
-    )
+    operation = begun(call, state.draw_id(number), number, state.now)
     state.operations[operation.id] = operation
     _audit(state, operation, operation.actor, started(operation))
     return operation
@@ -126,14 +105,7 @@ def _target(state: State, operation: Operation, call: StepOperation, item: Recor
 
 
 def _step(state: State, operation: Operation, selected: Selected, targets: dict[ItemId, Target]) -> Operation:
-    deed = Deed(
-        operation.verb,
-        operation.actor,
-        operation.note,
-        operation.to,
-        operation=operation.id,
-        undoes=operation.where.operation,
-    )
+    deed = Deed.of(operation)
     changed: list[ItemId] = []
     left_out: list[LeftOut] = []
     for position, item in selected.found:
@@ -145,7 +117,7 @@ def _step(state: State, operation: Operation, selected: Selected, targets: dict[
             continue
         assert isinstance(result, Settled)
         changed.append(result.id)
-        if operation.verb in _REMEMBERED:
+        if operation.verb in REMEMBERED:
             state.changed_by.setdefault(operation.id, {})[id] = None
         if len(changed) == operation.canaries_left:
             return stepped(operation, state.now, changed, left_out, position, exhausted=False)

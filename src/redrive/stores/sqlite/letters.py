@@ -14,9 +14,9 @@ from redrive.model.duration import HOUR
 from redrive.model.item import Death
 from redrive.model.payload import JSON
 from redrive.model.words import MAX_INDEXED_CHARS, words_of
-from redrive.stores.sqlite import groups, places
+from redrive.stores.sqlite import groups
 from redrive.stores.sqlite.batch import Batch, Unworded, integers
-from redrive.stores.sqlite.places import Executor, Place
+from redrive.stores.sqlite.places import Place
 
 _LETTER = """
     INSERT INTO redrive_letter (d, n, queue, shelf, died_at, reason, fingerprint, error_name, error_type, error_class,
@@ -129,11 +129,6 @@ def write_words(batch: Batch) -> None:
     for d, (n, error_type, text) in unworded.items():
         batch.write(_WORDS, (d, " ".join(words_of(error_type, text, *by_number[n]))))
     unworded.clear()
-
-
-def last_death(executor: Executor, place: Place) -> Death:
-    """The newest death on record."""
-    return places.last_death(executor, place.n)
 
 
 def _count(batch: Batch, queue: int, fingerprint: str, died_at: Instant, change: int) -> None:

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import msgspec
 
 from redrive.clock import Instant
-from redrive.errors import InvalidInput, OperationNotFound, QueueNotFound, RedriveError
+from redrive.errors import OperationNotFound, QueueNotFound, RedriveError
 from redrive.model.ids import ItemId, make_id
 from redrive.model.operation import (
-    IN_BULK,
+    REMEMBERED,
     Audited,
     LeftOut,
     Operation,
     OperationStatus,
+    check_bulk,
     finished,
     overtaken,
     started,
@@ -23,7 +24,16 @@ from redrive.model.operation import (
     with_status,
 )
 from redrive.model.transitions import Verb
-from redrive.store import GetOperation, ListOperations, SetOperation, Stale, StartOperation, StepOperation, Target
+from redrive.store import (
+    GetOperation,
+    ListOperations,
+    SetOperation,
+    Stale,
+    StartOperation,
+    StepOperation,
+    Target,
+    begun,
+)
 from redrive.stores.sqlite import verdicts
 from redrive.stores.sqlite.batch import Batch, integers
 from redrive.stores.sqlite.by_hand import change_all
@@ -41,38 +51,17 @@ _UNFINISHED = """
 _NEXT_STEP = "SELECT min(next_at) FROM redrive_operation WHERE namespace = ? AND ended_at IS NULL"
 _ITEMS = "SELECT n, tail, queue FROM redrive_item WHERE n IN carray(?)"
 _CHANGED = "INSERT OR IGNORE INTO redrive_operation_item (operation, n) SELECT ?, value FROM carray(?)"
-_REMEMBERED = frozenset({Verb.RETRY, Verb.REDRIVE, Verb.MOVE, Verb.BURY, Verb.ARCHIVE, Verb.RESTORE})
-"""Verbs whose items are found by the operation afterwards."""
 _decode = msgspec.json.Decoder(Operation).decode
 
 
 def start(batch: Batch, call: StartOperation) -> Operation:
     """Write an operation down. Its steps are calls of their own."""
-    if call.verb not in IN_BULK:
-        raise InvalidInput(f"{call.verb} cannot be done to many items at once; there are {', '.join(sorted(IN_BULK))}")
-    if call.verb is Verb.MOVE and call.to is None:
-        raise InvalidInput("move needs the queue to move to; name it with to=")
+    check_bulk(call.verb, call.to)
     for name in (call.to, call.where.queue):
         if name is not None:
             batch.queue(name)
     number, _, id = batch.draw_id()
-    operation = Operation(
-        id=id,
-        verb=call.verb,
-        where=call.where,
-        to=call.to,
-        actor=call.actor,
-        note=call.note,
-        rate=call.rate,
-        expected=call.expected,
-        canary=call.canary,
-        canary_share=call.canary_share,
-        status=OperationStatus.PAUSED if call.paused else OperationStatus.RUNNING,
-        created_at=batch.now,
-        updated_at=batch.now,
-        next_at=batch.now,
-        mark=number,
-    )
+    operation = begun(call, id, number, batch.now)
     batch.execute(_INSERT, (number, batch.namespace_key, id, *_columns(operation)))
     _audit(batch, operation, operation.actor, started(operation))
     return operation
@@ -96,7 +85,7 @@ def _sweep(batch: Batch, operation: Operation, limit: int) -> Operation | None:
     """A step over items that are alike; None where some are not. Canaries are looked at one by one."""
     if operation.canaries_left:
         return None
-    swept = sweep(batch, _deed(operation), operation.where, operation.position, operation.mark, limit)
+    swept = sweep(batch, Deed.of(operation), operation.where, operation.position, operation.mark, limit)
     if swept is None:
         return None
     _remember(batch, operation, swept.numbers)
@@ -196,7 +185,7 @@ def _change(
 ) -> None:
     """Change items that may differ in any way."""
     remembered = []
-    for n, target, result in zip(numbers, targets, change_all(batch, _deed(operation), targets)[0], strict=True):
+    for n, target, result in zip(numbers, targets, change_all(batch, Deed.of(operation), targets)[0], strict=True):
         if isinstance(result, RedriveError):
             left_out.append(LeftOut(target.id, result.code))
         else:
@@ -205,20 +194,9 @@ def _change(
     _remember(batch, operation, remembered)
 
 
-def _deed(operation: Operation) -> Deed:
-    return Deed(
-        operation.verb,
-        operation.actor,
-        operation.note,
-        operation.to,
-        operation=operation.id,
-        undoes=operation.where.operation,
-    )
-
-
 def _remember(batch: Batch, operation: Operation, numbers: Sequence[int]) -> None:
     """Which items were changed. An old number finds what moved."""
-    if operation.verb in _REMEMBERED and numbers:
+    if operation.verb in REMEMBERED and numbers:
         batch.execute(_CHANGED, (operation.mark, integers(numbers)))
 
 

@@ -21,7 +21,7 @@ from redrive.model.by_hand import (
 )
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId, make_id
-from redrive.model.item import Event, HistoryEntry, Result, Settled, Status
+from redrive.model.item import LIVING, Event, HistoryEntry, Result, Settled, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.payload import JSON
 from redrive.model.transitions import Verb
@@ -29,7 +29,7 @@ from redrive.store import Target
 from redrive.stores.sqlite import letters, verdicts
 from redrive.stores.sqlite.batch import Batch, QueueRow
 from redrive.stores.sqlite.deeds import Deed
-from redrive.stores.sqlite.places import Executor, Place, find, lay, resolve, take
+from redrive.stores.sqlite.places import Executor, Place, find, last_death, lay, resolve, take
 from redrive.stores.sqlite.puts import check_size
 
 _HISTORY = "SELECT data FROM redrive_history WHERE n = ? ORDER BY entry"
@@ -45,12 +45,11 @@ _COPY_HISTORY = """
     INSERT INTO redrive_history (key, n, entry, data)
     SELECT ?1 + row_number() OVER (ORDER BY entry), ?2, entry, data FROM redrive_history WHERE n = ?3"""
 _COPY_DEATHS = "INSERT INTO redrive_death (n, data) SELECT ?, data FROM redrive_death WHERE n = ? ORDER BY key"
-_LIVING = (Status.PENDING, Status.FAILED, Status.ACTIVE)
 
 
 def redrive(batch: Batch, deed: Deed, target: Target, item: Standing, place: Place) -> Settled:
     """Back to the queue of its last death, or to the one that the deed names."""
-    row = batch.queue(redrive_queue(item, letters.last_death(batch, place).queue, deed.to))
+    row = batch.queue(redrive_queue(item, last_death(batch, place.n).queue, deed.to))
     if target.payload is not None or target.headers is not None:
         return _redrive_edited(batch, deed, target, item, place, row)
     return revive(batch, deed, item, place, row)
@@ -72,7 +71,7 @@ def undo(batch: Batch, deed: Deed, item: Standing, place: Place) -> Settled:
     assert item.last is not None
     name, back = undo_to(item.last)
     row = batch.queue(name)
-    death = letters.last_death(batch, place)
+    death = last_death(batch, place.n)
     text = text_of_death(death, history_of(batch, place.n))
     take(batch, place)
     source_id = None if row.key == place.queue else verdicts.move(batch, place, row)
@@ -119,7 +118,7 @@ def move(batch: Batch, deed: Deed, item: Standing, place: Place) -> Settled:
 
 def archive(batch: Batch, deed: Deed, item: Standing, place: Place) -> Settled:
     """Put a dead letter aside."""
-    death = letters.last_death(batch, place)
+    death = last_death(batch, place.n)
     take(batch, place)
     place.status, place.archived_from = Status.ARCHIVED, status_at_rest(item.status)
     place.ended_at, place.dead_reason = death.at, death.reason
@@ -187,7 +186,7 @@ def holder_of(executor: Executor, queue: int, key: str, now: Instant) -> Place |
     known = executor.execute(_KEY, (queue, key, now)).fetchone()
     n = None if known is None else resolve(executor, make_id(*known))
     place = None if n is None else find(executor, n)
-    return place if place is not None and place.queue == queue and place.status in _LIVING else None
+    return place if place is not None and place.queue == queue and place.status in LIVING else None
 
 
 def _content(payload: Result | None) -> tuple[bytes | None, str | None]:
