@@ -530,10 +530,12 @@ class GetOperation(msgspec.Struct, frozen=True):
 
 
 class ListOperations(msgspec.Struct, frozen=True):
-    """→ tuple[Operation, …], newest first; those that have not ended only, with `unfinished`."""
+    """→ tuple[Operation, …], newest first; with `unfinished` those that have not ended only, with `at_work` only those
+    that are running or watching."""
 
     unfinished: bool = False
     limit: int = 100
+    at_work: bool = False
 
 
 class GetOverdue(msgspec.Struct, frozen=True):

@@ -102,7 +102,7 @@ def sweep(core: Core, queue: str | None = None) -> Flow[tuple[int, int]]:
 def operate(core: Core) -> Flow[int]:
     """One step of each operation that is running and due, and a look at the canaries of those that wait for them."""
     changed = 0
-    for operation in (yield from ask(ListOperations(unfinished=True, limit=MAX_OPERATIONS))):
+    for operation in (yield from ask(ListOperations(limit=MAX_OPERATIONS, at_work=True))):
         try:
             changed += yield from _operate(core, operation)
         except (Closed, StoreError, OutcomeUnknown, Overloaded):

@@ -106,6 +106,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in ENDED
 
     @property
+    def at_work(self) -> bool:
+        """Whether somebody has to see to it."""
+        return self.status in (OperationStatus.RUNNING, OperationStatus.WATCHING)
+
+    @property
     def canaries_left(self) -> int:
         """How many canaries are still to be released."""
         return self.canary - len(self.canary_ids)
@@ -173,8 +178,7 @@ def overtaken(operation: Operation, steps: int, status: OperationStatus | None) 
 
     A step was made since, somebody paused or ended it, or another process has set the same.
     """
-    at_work = operation.status in (OperationStatus.RUNNING, OperationStatus.WATCHING)
-    return steps != operation.steps or not at_work or status is operation.status
+    return steps != operation.steps or not operation.at_work or status is operation.status
 
 
 def with_status(

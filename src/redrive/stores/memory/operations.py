@@ -82,7 +82,11 @@ def get_operation(state: State, id: str) -> Operation:
 
 def list_operations(state: State, query: ListOperations) -> tuple[Operation, ...]:
     """Newest first."""
-    found = [each for each in reversed(state.operations.values()) if not (query.unfinished and each.ended)]
+    found = [
+        each
+        for each in reversed(state.operations.values())
+        if not (query.unfinished and each.ended) and (each.at_work or not query.at_work)
+    ]
     return tuple(found[: query.limit])
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from itertools import islice
 
 import msgspec
 
@@ -45,9 +47,8 @@ from redrive.stores.sqlite.sweeps import sweep
 _INSERT = "INSERT INTO redrive_operation (number, namespace, id, ended_at, next_at, data) VALUES (?, ?, ?, ?, ?, ?)"
 _UPDATE = "UPDATE redrive_operation SET ended_at = ?, next_at = ?, data = ? WHERE number = ?"
 _ONE = "SELECT data FROM redrive_operation WHERE namespace = ? AND id = ?"
-_NEWEST = "SELECT data FROM redrive_operation WHERE namespace = ? ORDER BY number DESC LIMIT ?"
-_UNFINISHED = """
-    SELECT data FROM redrive_operation WHERE namespace = ? AND ended_at IS NULL ORDER BY number DESC LIMIT ?"""
+_NEWEST = "SELECT data FROM redrive_operation WHERE namespace = ? ORDER BY number DESC"
+_UNFINISHED = "SELECT data FROM redrive_operation WHERE namespace = ? AND ended_at IS NULL ORDER BY number DESC"
 _NEXT_STEP = "SELECT min(next_at) FROM redrive_operation WHERE namespace = ? AND ended_at IS NULL"
 _ITEMS = "SELECT n, tail, queue FROM redrive_item WHERE n IN carray(?)"
 _CHANGED = "INSERT OR IGNORE INTO redrive_operation_item (operation, n) SELECT ?, value FROM carray(?)"
@@ -132,8 +133,10 @@ def get(executor: Executor, namespace_key: int | None, query: GetOperation) -> O
 
 def newest(executor: Executor, namespace_key: int | None, query: ListOperations) -> tuple[Operation, ...]:
     """Operations, newest first."""
-    rows = executor.execute(_UNFINISHED if query.unfinished else _NEWEST, (namespace_key, query.limit))
-    return tuple(_decode(data) for (data,) in rows)
+    statement = _UNFINISHED if query.unfinished or query.at_work else _NEWEST
+    with contextlib.closing(executor.execute(statement, (namespace_key,))) as rows:
+        found = (_decode(data) for (data,) in rows)
+        return tuple(islice((each for each in found if each.at_work or not query.at_work), query.limit))
 
 
 def next_step(executor: Executor, namespace_key: int | None) -> Instant | None:

@@ -16,6 +16,7 @@ from redrive.store import (
     CountItems,
     GetOperation,
     ListAudit,
+    ListOperations,
     NextDue,
     SetOperation,
     Stale,
@@ -48,6 +49,17 @@ def dead_count(direct: Direct) -> int:
 
 class StepConformance(DirectSuite):
     """StartOperation, StepOperation, SetOperation."""
+
+    def test_paused_operations_do_not_hide_one_that_is_at_work(self, direct: Direct) -> None:
+        dead(direct, 1)
+        running = start(direct)
+        for _ in range(3):
+            start(direct, paused=True)
+        ended = start(direct)
+        direct.do(SetOperation(ended.id, "ada", OperationStatus.CANCELLED))
+        assert [each.id for each in direct.read(ListOperations(limit=1, at_work=True))] == [running.id]
+        assert len(direct.read(ListOperations(unfinished=True))) == 4
+        assert len(direct.read(ListOperations())) == 5
 
     def test_step_takes_no_more_than_its_limit(self, direct: Direct) -> None:
         dead(direct, 5)
