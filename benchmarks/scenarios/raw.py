@@ -65,6 +65,7 @@ class Raw:
         self.now = SystemClock().now
         self.connection = apsw.Connection(str(directory / "raw.db"))
         self.connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -65536")
+        self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # as the store: plans are made once
         synchronous, journal = self.connection.pragma("synchronous"), self.connection.pragma("journal_mode")
         assert (synchronous, journal) == (FULL, "wal"), f"raw runs with {synchronous}, {journal}"
         with self.connection:

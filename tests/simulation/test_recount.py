@@ -354,7 +354,7 @@ class RecountMachine(RuleBasedStateMachine):
 
     def feed(self, **conditions: Any) -> list[FeedEntry]:
         entries: list[FeedEntry] = []
-        after = None
+        after = 0
         while True:
             page = self.broker.feed(after=after, limit=50, **conditions)
             entries += page.entries

@@ -26,7 +26,7 @@ def broker(clock: FakeClock) -> Iterator[Broker]:
 
 def test_pages_go_on_where_the_last_one_ended(broker: Broker) -> None:
     broker.put_many("jobs", range(5))
-    first = broker.feed(limit=3)
+    first = broker.feed(after=0, limit=3)
     rest = broker.feed(after=first.last)
     assert (len(first.entries), first.more, len(rest.entries), rest.more) == (3, True, 2, False)
     assert broker.feed(before=rest.entries[0].number, limit=2).entries == first.entries[1:]

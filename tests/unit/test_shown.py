@@ -68,7 +68,7 @@ def test_item_and_what_happened_to_it(broker: Broker) -> None:
     item = broker.find(order="oldest", limit=1).items[0]
     assert str(item.death) == f"{START} retries_exhausted in orders after 1 attempt: Error: no product 1"
     assert str(item.history[0]) == f"{START} failed in orders, delivery 1 by w1: Error: no product 1"
-    assert str(broker.feed(limit=1)) == (
+    assert str(broker.feed(after=0, limit=1)) == (
         f"1 entry; there are more\n  {START} dead in orders, item {item.id}: Error: no product 1"
     )
     back = broker.redrive(item.id, actor="ann", note="mended")

@@ -56,8 +56,12 @@ def query(
 
 
 def read(core: Core, asked: ReadFeed) -> Flow[FeedPage]:
-    """One page."""
+    """One page: the newest, unless a number says otherwise. QueueNotFound where nothing tells of the queue."""
+    if asked.after is None and asked.before is None:
+        asked = msgspec.structs.replace(asked, before=_LARGEST_NUMBER)
     page: FeedPage = yield from ask(asked)
+    if asked.queue is not None and not page.entries and not page.more:
+        yield from core.queue(asked.queue)
     return msgspec.structs.replace(page, entries=tuple(map(core.redaction.feed_entry, page.entries)))
 
 

@@ -64,7 +64,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     @property
     def type_names(self) -> tuple[str, ...]:
         """Every name that settings may call its type by, nearest first; see `type_matches`."""
-        return tuple(dict.fromkeys(alias for name in (self.type, *self.bases) for alias in names_of(name)))
+        return _aliases((self.type, *self.bases))
 
     @property
     def title(self) -> str:
@@ -72,6 +72,11 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         first = self.text.strip().partition("\n")[0].strip()
         line = f"{self.type.rpartition('.')[2]}: {first}" if first else self.type.rpartition(".")[2]
         return line if len(line) <= MAX_TITLE_CHARS else line[: MAX_TITLE_CHARS - 1] + "…"
+
+
+@lru_cache(maxsize=1024)
+def _aliases(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(alias for name in names for alias in names_of(name)))
 
 
 def failure_from_exception(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Set
+from functools import lru_cache
 from typing import NamedTuple
 
 MAX_INDEXED_CHARS = 4_096
@@ -46,11 +47,16 @@ def words_of(error_type: str, text: str, payload: bytes = b"", content_type: str
 
     A type is found by its parts too: `requests.ConnectTimeout` by `connecttimeout`, `connect` and `timeout`.
     """
-    words = set(split_words(error_type))
-    words.update(hump.lower() for hump in _HUMP.findall(error_type[:MAX_INDEXED_CHARS]))
+    words = set(_words_of_type(error_type))
     words.update(split_words(text))
     words.update(split_words(_readable(payload, content_type)))
     return words
+
+
+@lru_cache(maxsize=1024)
+def _words_of_type(error_type: str) -> frozenset[str]:
+    humps = _HUMP.findall(error_type[:MAX_INDEXED_CHARS])
+    return frozenset([*split_words(error_type), *(hump.lower() for hump in humps)])
 
 
 def parse_query(query: str) -> Query:

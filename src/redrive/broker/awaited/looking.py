@@ -65,8 +65,9 @@ class AsyncLookingMethods(AsyncFace):
         operation: str | None = None,
         limit: int = 100,
     ) -> FeedPage:
-        """What happened, oldest first: after a number, or the newest entries before one. `page.last` goes on.
+        """What happened last, oldest first: the newest entries, those before a number, or those after one.
 
+        `page.last` goes on; `after=0` begins with the oldest.
         The setting `feed` of each queue says what is kept.
         """
         asked = feed.query(

@@ -73,9 +73,9 @@ class OperationMethods(Face):
         """Make no more steps until it is resumed."""
         return self._run(operations.pause(self._core, id, actor))
 
-    def resume_operation(self, id: str, *, actor: str | None = None) -> Operation:
-        """Go on where it was paused."""
-        return self._run(operations.resume(self._core, id, actor))
+    def resume_operation(self, id: str, *, anyway: bool = False, actor: str | None = None) -> Operation:
+        """Go on where it was paused. `anyway` goes on without waiting for its canaries any longer."""
+        return self._run(operations.resume(self._core, id, anyway, actor))
 
     def cancel_operation(self, id: str, *, actor: str | None = None) -> Operation:
         """End it. What it has changed stays changed; `undo_operation` takes that back."""
@@ -99,7 +99,7 @@ class OperationMethods(Face):
     ) -> Operation:
         """Make the steps of an operation here and now, until it has ended, waits for canaries, or is paused.
 
-        Ends after `wait` at the latest. `progress` is called with the operation after each step of `at_once` items at
-        most. Not needed where a lifecycle runs; both may do it at once.
+        With `wait` it waits for the canaries too, and ends after that long at the latest. `progress` is called with the
+        operation after each step of `at_once` items at most. Not needed where a lifecycle runs; both may do it at once.
         """
         return self._run(operations.drive(self._core, id, wait, progress, at_once))

@@ -15,6 +15,7 @@ from redrive.model.ids import Token
 from redrive.model.item import Lease, Receipt, Settled
 from redrive.model.judge import Verdict
 from redrive.model.limits import DEFAULT_PRIORITY
+from redrive.store import Put
 
 
 class WorkMethods(Face):
@@ -57,7 +58,11 @@ class WorkMethods(Face):
             max_losses=max_losses,
             retry_attempts=retry_attempts,
         )
-        return self.put_many(queue, (item,), within=within)[0]
+        put = Put(items.queue_name(queue), (item,))
+        receipts: tuple[Receipt, ...] = (
+            self._core.put_within(within, put) if within is not None else self._core.call(put)
+        )
+        return receipts[0]
 
     def put_many(self, queue: str, values: Iterable[Any], *, within: Any = None) -> tuple[Receipt, ...]:
         """Put all of them, at most 10,000, or none. Each is a value, or a `new_item(value, …)` with its own options."""

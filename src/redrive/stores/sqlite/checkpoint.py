@@ -57,7 +57,7 @@ class Checkpointer:
         self._bell.set()
 
     def _loop(self) -> None:
-        while True:
+        while not self._closed:
             self._bell.wait()
             self._bell.clear()
             if self._closed:
@@ -77,6 +77,7 @@ class Checkpointer:
         turn.take()
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._bell.clear()  # rung by commits of a moment ago, whose pages are copied now
         finally:
             turn.end()
 

@@ -46,6 +46,9 @@ LOG_LOST = (
 COURTESY_SECONDS = 0.0001
 """How long a writer steps back after its turn while other processes write, so that they get theirs."""
 
+FOLDER_SETTLES_NS = 100_000_000
+"""Two changes of a folder that are this far apart have different times; some systems keep them in steps of 10 ms."""
+
 _kept_for_ever: list[object] = []
 """Connections that must not be closed: inherited by a child in the middle of a transaction, or with a lost log."""
 
@@ -63,6 +66,7 @@ class Engine:
     def __init__(self, path: Path, *, relaxed: bool) -> None:
         self.path = path
         self.name = str(path)
+        self._folder = str(path.parent)
         self.relaxed = relaxed
         self.alone = False
         """Whether nobody else has committed since the transaction before."""
@@ -84,6 +88,8 @@ class Engine:
         self._last_version = -1
         self._log: tuple[int, int] | None = None
         self._log_lost = False
+        self._folder_changed_at: int | None = None
+        """What its time was when the log was last seen there; None while another change could have the same time."""
         self._turn = Turn(self.name)
         self._turn.take()
         try:
@@ -107,6 +113,8 @@ class Engine:
             raise StoreUnavailable(self.name, "its file system does not support the WAL mode; use a local disk")
         connection.pragma("synchronous", "NORMAL" if self.relaxed else "FULL")
         connection.pragma("cache_size", -cache_kib)
+        # Without it, a statement is planned anew whenever it is given other values, which takes longer than to run it.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.pragma("temp_store", "MEMORY")
         connection.pragma("journal_size_limit", LOG_LIMIT_BYTES)
         connection.wal_autocheckpoint(0)
@@ -151,7 +159,14 @@ class Engine:
 
         Another copy of SQLite in this process, such as Python's own sqlite3 module, does not see our locks. When it
         closes the file, it takes itself for the last one, and removes the log that we write to.
+
+        As long as nothing in the folder changed, the log is still there. To ask for the times of the log itself would
+        be dear: since Linux 6.13 a file whose times were read gets new ones with its next write, and a sync that has
+        to wait for them takes half as long again.
         """
+        folder_changed_at = os.stat(self._folder).st_mtime_ns
+        if folder_changed_at == self._folder_changed_at:
+            return
         try:
             found = os.stat(f"{self.name}-wal")
         except FileNotFoundError:
@@ -162,6 +177,8 @@ class Engine:
         elif log != self._log:
             self._log_lost = True
             raise OutcomeUnknown(self.name, LOG_LOST)
+        if time.time_ns() - folder_changed_at > FOLDER_SETTLES_NS:
+            self._folder_changed_at = folder_changed_at
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[apsw.Connection]:

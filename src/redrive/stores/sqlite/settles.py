@@ -17,9 +17,9 @@ from redrive.stores.sqlite.batch import Batch, integers
 from redrive.stores.sqlite.places import Place, find, find_all_leased, find_leased, lay, resolve, take
 from redrive.stores.sqlite.puts import put_together
 
-_HELD = """
-    SELECT n, token, queue, deliveries, attempts, failures, losses, redrives, entries, deaths
-    FROM redrive_lease WHERE n IN carray(?)"""
+_OF_LEASE = "SELECT n, token, queue, deliveries, attempts, failures, losses, redrives, entries, deaths"
+_HELD_ONE = f"{_OF_LEASE} FROM redrive_lease WHERE n = ?"
+_HELD = f"{_OF_LEASE} FROM redrive_lease WHERE n IN carray(?)"
 
 FEW = 4
 """Up to here a look at each item is no dearer than one look at all."""
@@ -71,7 +71,9 @@ def finish(
 def _complete_all(batch: Batch, tokens: Sequence[str], indexes: Sequence[int], results: list[Any]) -> None:
     """Completions without result and puts: one look, then everything that goes, goes at once."""
     parsed = [(int(token[16:32], 16), int(token[32:], 16)) for token in tokens]
-    held = {row[0]: row for row in batch.execute(_HELD, (integers([n for n, _ in parsed]),)).fetchall()}
+    numbers = [n for n, _ in parsed]
+    look = batch.execute(_HELD_ONE, numbers) if len(numbers) == 1 else batch.execute(_HELD, (integers(numbers),))
+    held = {row[0]: row for row in look.fetchall()}
     gone: list[int] = []
     finished: dict[int, int] = {}
     for index, token, (n, key) in zip(indexes, tokens, parsed, strict=True):
@@ -94,10 +96,13 @@ def _complete_all(batch: Batch, tokens: Sequence[str], indexes: Sequence[int], r
         finished[queue] = finished.get(queue, 0) + 1
         counters = Counters(deliveries, attempts, failures, losses, redrives)
         results[index] = Settled(item_of(token), owner.queue.name, None, counters)  # type: ignore[arg-type]
-    if gone:
-        numbers = integers(gone)
-        batch.execute("DELETE FROM redrive_lease WHERE n IN carray(?)", (numbers,))
-        batch.execute("DELETE FROM redrive_item WHERE n IN carray(?)", (numbers,))
+    if len(gone) == 1:
+        batch.execute("DELETE FROM redrive_lease WHERE n = ?", gone)
+        batch.execute("DELETE FROM redrive_item WHERE n = ?", gone)
+    elif gone:
+        all_gone = integers(gone)
+        batch.execute("DELETE FROM redrive_lease WHERE n IN carray(?)", (all_gone,))
+        batch.execute("DELETE FROM redrive_item WHERE n IN carray(?)", (all_gone,))
     for queue, count in finished.items():
         batch.tally(queue, "active", -count)
         batch.tally(queue, "completed_total", count)

@@ -134,9 +134,9 @@ class SQLiteStore:
         """Inside a transaction: all calls, kind by kind. Gives the queues as they are if it commits, too."""
         self._catch_up(connection)
         batch = self._batch(connection, self.clock.now() if now is None else now)
-        first = calls[0].__class__
-        if first in _UNIFORM and all(call.__class__ is first for call in calls):
-            results = _HANDLERS[_KIND[first]](batch, calls)
+        kinds = {call.__class__ for call in calls}
+        if len(kinds) == 1 and (only := kinds.pop()) in _UNIFORM:
+            results = _HANDLERS[_KIND[only]](batch, calls)
         else:
             results = _by_kind(batch, calls)
         _write_counts(batch)

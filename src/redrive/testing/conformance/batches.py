@@ -48,6 +48,10 @@ class BatchConformance(DirectSuite):
         assert [lease.id for lease in leased.leases] == [held[0].id, free[0].id]
         assert commit.now == direct.clock.now()
 
+    def test_batch_of_nothing_is_a_commit_of_nothing(self, direct: Direct) -> None:
+        commit = direct.commit()
+        assert (commit.results, dict(commit.arrivals), commit.now) == ([], {}, direct.clock.now())
+
     def test_settle_frees_its_item_for_a_lease_in_the_same_batch(self, direct: Direct) -> None:
         direct.queue()
         direct.put(b"a")

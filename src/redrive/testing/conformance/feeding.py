@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redrive import Broker
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, QueueNotFound
 from redrive.model.duration import SECOND
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.store import FEED_TIMEOUT
@@ -183,7 +183,7 @@ class FeedReadingConformance(Suite):
         assert len(whole) == 25
         assert [entry.number for entry in whole] == sorted({entry.number for entry in whole})
         entries: list[FeedEntry] = []
-        after = None
+        after = 0
         for _ in range(26):
             page = broker.feed(after=after, limit=10)
             entries += page.entries
@@ -193,6 +193,24 @@ class FeedReadingConformance(Suite):
         assert tuple(entries) == whole
         assert broker.feed(after=after).entries == ()
         assert broker.feed(after=after).last == after
+
+    def test_without_a_number_the_newest_entries_are_given(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        die(broker, 10)
+        whole = broker.feed().entries
+        newest = broker.feed(limit=3)
+        assert (newest.entries, newest.more) == (whole[-3:], True)
+        assert broker.feed(before=newest.entries[0].number, limit=3).entries == whole[-6:-3]
+        (id,) = die(broker, 1)
+        assert [entry.id for entry in broker.feed(after=newest.last).entries] == [id]
+
+    def test_feed_of_a_queue_that_nothing_tells_of(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        assert broker.feed(queue="jobs").entries == ()
+        with pytest.raises(QueueNotFound):
+            broker.feed(queue="jbos")
+        with pytest.raises(QueueNotFound):
+            list(broker.follow(queue="jbos", wait=0))
 
     def test_newest_entries_before_a_number(self, broker: Broker) -> None:
         broker.create_queue("jobs")

@@ -8,7 +8,7 @@ from redrive import Broker
 from redrive.errors import InvalidInput, OperationEnded, OperationNotFound
 from redrive.model.operation import Operation
 from redrive.testing.clock import FakeClock
-from redrive.testing.conformance.deliveries import dead_queue, take_all
+from redrive.testing.conformance.deliveries import Background, dead_queue, take_all
 from redrive.testing.conformance.many import die, finish, found, perform
 from redrive.testing.conformance.suite import Suite
 
@@ -195,6 +195,23 @@ class CanaryConformance(Suite):
         self.look_again(broker, clock)
         assert finish(broker, clock, watching).changed == 6
 
+    def test_watching_operation_can_be_told_to_go_on_anyway(self, broker: Broker, clock: FakeClock) -> None:
+        dead_queue(broker)
+        die(broker, 6)
+        watching = perform(broker, clock, "redrive", queue="morgue", canary=1)
+        assert broker.resume_operation(watching.id).status == "watching"
+        assert broker.resume_operation(watching.id, anyway=True, actor="ann").status == "running"
+        assert broker.audit()[0].actor == "ann"
+        assert finish(broker, clock, watching).changed == 6
+
+    def test_paused_operation_can_be_told_to_go_on_without_its_canaries(self, broker: Broker, clock: FakeClock) -> None:
+        dead_queue(broker)
+        die(broker, 6)
+        watching = perform(broker, clock, "redrive", queue="morgue", canary=1)
+        broker.pause_operation(watching.id)
+        assert broker.resume_operation(watching.id, anyway=True).status == "running"
+        assert finish(broker, clock, watching).changed == 6
+
     def look_again(self, broker: Broker, clock: FakeClock) -> None:
         """Give the lifecycle a few chances to look at the canaries."""
         for _ in range(3):
@@ -224,6 +241,27 @@ class DriveConformance(Suite):
         assert broker.drive(canary.id).status == "watching"
         with pytest.raises(OperationNotFound):
             broker.drive("0" * 32)
+
+    def test_drive_with_a_wait_waits_for_the_canaries(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        die(broker, 3)
+        operation = broker.start("redrive", queue="jobs", canary=1)
+        driving = Background(lambda: broker.drive(operation.id, wait="1h"))
+        clock.until_waiting()
+        (lease,) = take_all(broker)
+        broker.complete(lease)
+        clock.advance("1s")
+        ended = driving.result()
+        assert (ended.status, ended.changed) == ("finished", 3)
+
+    def test_drive_gives_up_on_canaries_when_its_time_is_over(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        die(broker, 3)
+        operation = broker.start("redrive", queue="jobs", canary=1)
+        driving = Background(lambda: broker.drive(operation.id, wait="1s"))
+        clock.until_waiting()
+        clock.advance("1s")
+        assert driving.result().status == "watching"
 
     def test_drive_ends_when_its_time_is_over(self, broker: Broker) -> None:
         broker.create_queue("jobs")
