@@ -1,7 +1,11 @@
 import os
+from collections.abc import Iterator
+from uuid import uuid4
 
+import psycopg
 import pytest
 from hypothesis import settings
+from tests.servers.postgres import Server
 
 # `ci` finds the same things on every run; `thorough` looks for new ones.
 settings.register_profile("ci", derandomize=True, max_examples=30, deadline=None, database=None)
@@ -12,3 +16,20 @@ settings.load_profile(os.environ.get("REDRIVE_HYPOTHESIS_PROFILE", "ci"))
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """One server for all tests of a process; each test has a schema of its own."""
+    server = Server()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture
+def postgres_url(postgres: Server) -> Iterator[str]:
+    """A schema of its own for each test, which is gone afterwards."""
+    schema = f"test_{uuid4().hex}"
+    yield f"{postgres.url}?schema={schema}"
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')

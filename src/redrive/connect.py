@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
@@ -19,6 +19,7 @@ from redrive.model.retry import DelayFunction
 from redrive.store import Store
 
 DEFAULT_URL = "sqlite:///redrive.db"
+_URLS = "memory://, sqlite:///FILE and postgresql://USER@HOST/DATABASE"
 
 
 def connect(
@@ -36,7 +37,8 @@ def connect(
     """Open a broker on the store that the URL names.
 
     `memory://` lives and ends with this broker; `sqlite:///jobs.db` is a file in the working directory and
-    `sqlite:////var/lib/jobs.db` one anywhere. Queues of different namespaces never see each other.
+    `sqlite:////var/lib/jobs.db` one anywhere; `postgresql://user@host/database` keeps its tables in the schema
+    `redrive`, or in the one that `?schema=` names. Queues of different namespaces never see each other.
 
     actor: whose name stands in audit rows unless a call names another; user@host by default.
     backoffs: delay functions that queues may name in `retry`: failures so far → seconds.
@@ -80,7 +82,7 @@ def _core(
         raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r:.40}")
     redaction = Redaction(redact)
     named = _checked_backoffs(backoffs or {})
-    store = _open(url, check_name("namespace", namespace), durability == "relaxed", create, clock or SystemClock())
+    store = _open(url, check_name("namespace", namespace), durability == "relaxed", create, clock)
     return Core(store, actor=actor, backoffs=named, lifecycle=lifecycle, redaction=redaction)
 
 
@@ -94,9 +96,9 @@ def _checked_backoffs(backoffs: Mapping[str, DelayFunction]) -> Mapping[str, Del
     return backoffs
 
 
-def _open(url: str, namespace: str, relaxed: bool, create: bool, clock: Clock) -> Store:
+def _open(url: str, namespace: str, relaxed: bool, create: bool, clock: Clock | None) -> Store:
     if not isinstance(url, str):
-        raise InvalidInput(f"a URL is a text, not {url!a:.60}; there are memory:// and sqlite:///FILE")
+        raise InvalidInput(f"a URL is a text, not {url!a:.60}; there are {_URLS}")
     parts = urlsplit(url)
     match parts.scheme:
         case "memory":
@@ -106,7 +108,7 @@ def _open(url: str, namespace: str, relaxed: bool, create: bool, clock: Clock) -
                 raise InvalidInput(f"{url!r:.200} names something, and a store in memory has no name; write memory://")
             if not create:
                 raise InvalidInput("a store in memory always begins empty; leave create=False out, or name a file")
-            return MemoryStore(clock, namespace)
+            return MemoryStore(clock or SystemClock(), namespace)
         case "sqlite":
             from redrive.stores.sqlite import SQLiteStore
 
@@ -122,5 +124,29 @@ def _open(url: str, namespace: str, relaxed: bool, create: bool, clock: Clock) -
                 problem = "the file does not exist; correct the path, or leave create=False out to begin an empty store"
                 raise StoreUnavailable(str(Path(path).absolute()), problem)
             return SQLiteStore(Path(path), namespace=namespace, relaxed=relaxed, clock=clock)
+        case "postgresql" | "postgres":
+            return _open_postgres(url, namespace, relaxed, create, clock)
         case _:
-            raise InvalidInput(f"{url!r:.200} is not a URL of a store; there are memory:// and sqlite:///FILE")
+            raise InvalidInput(f"{url!r:.200} is not a URL of a store; there are {_URLS}")
+
+
+def _open_postgres(url: str, namespace: str, relaxed: bool, create: bool, clock: Clock | None) -> Store:
+    """What is behind `?` is for the driver, but for `schema`, which is ours."""
+    try:
+        from redrive.stores.postgres import PostgresStore
+    except ImportError as error:
+        raise InvalidInput(f"PostgreSQL needs psycopg: pip install 'redrive[postgres]' ({error})") from error
+    parts = urlsplit(url)
+    options = parse_qsl(parts.query)
+    schemas = [value for name, value in options if name == "schema"]
+    if len(schemas) > 1:
+        raise InvalidInput(f"{parts.path!r:.200} is given more than one schema; leave one")
+    rest = urlencode([(name, value) for name, value in options if name != "schema"])
+    return PostgresStore(
+        urlunsplit(parts._replace(query=rest)),
+        namespace=namespace,
+        schema_name=check_name("schema", schemas[0]) if schemas else "redrive",
+        relaxed=relaxed,
+        create=create,
+        clock=clock,
+    )

@@ -1,19 +1,25 @@
-"""What a file holds, read past the store: is every item in exactly one place, and does everything else fit to it?"""
+"""What a database holds, read past the store: is each item in exactly one place, and does everything else fit to it?"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apsw
+import psycopg
 
+Where = Path | str
+"""A file of SQLite, or a schema of PostgreSQL as `connect` takes it: URL?schema=NAME."""
 PLACES = ("ready", "waiting", "lease", "ended")
 COUNTS = ("pending", "failed", "active", "completed", "dead", "archived", "dead_letters")
 
 
 class Broken(AssertionError):
-    """The file holds something that must never be."""
+    """The database holds something that must never be."""
 
 
 class Standing(NamedTuple):
@@ -47,19 +53,29 @@ class State(NamedTuple):
     operations: tuple[tuple[object, ...], ...]
 
 
-def places(path: Path) -> list[Standing]:
-    """Every item of a file. Raises Broken unless each is in exactly one place and all rows belong together."""
-    connection = apsw.Connection(str(path))
-    try:
-        _check_integrity(connection)
+def places(where: Where) -> list[Standing]:
+    """Every item. Raises Broken unless each is in exactly one place and all rows belong together."""
+    with _opened(where) as connection:
         standings = _standings(connection)
         _check_counts(connection)
         _check_records(connection)
         _check_letters(connection)
         _check_operations(connection)
         return standings
-    finally:
-        connection.close()
+
+
+@contextlib.contextmanager
+def _opened(where: Where) -> Iterator[Any]:
+    """Something that executes statements: both databases have the same tables."""
+    if isinstance(where, Path):
+        with contextlib.closing(apsw.Connection(str(where))) as file:
+            _check_integrity(file)
+            yield file
+        return
+    url, _, schema = where.partition("?schema=")
+    with psycopg.connect(url, options=f"-c search_path={schema}") as server:
+        server.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        yield server
 
 
 def state(path: Path) -> State:
@@ -100,7 +116,7 @@ _ITEMS = f"""
 _COUNTED = f"""
     SELECT queue, {", ".join(f"sum({name})" for name in COUNTS)} FROM (
         SELECT queue, {", ".join(COUNTS)} FROM redrive_count
-        UNION ALL SELECT queue, {", ".join(COUNTS)} FROM redrive_tally) GROUP BY queue"""
+        UNION ALL SELECT queue, {", ".join(COUNTS)} FROM redrive_tally) AS counts GROUP BY queue"""
 _TOTALS = """
     SELECT queue, sum(put_total), sum(completed_total), sum(failed_total), sum(dead_total) FROM (
         SELECT queue, put_total, completed_total, failed_total, dead_total FROM redrive_count
@@ -112,7 +128,8 @@ _OPERATIONS = """
     FROM redrive_operation ORDER BY number"""
 _LETTERS = f"""
     SELECT coalesce(l.n, p.n), p.status, l.shelf, l.queue = p.queue FROM redrive_letter AS l
-        FULL JOIN (SELECT * FROM ({_STANDINGS}) WHERE letter IS NOT NULL) AS p ON p.letter = l.d AND p.n = l.n"""
+        FULL JOIN (SELECT * FROM ({_STANDINGS}) AS every WHERE letter IS NOT NULL) AS p
+        ON p.letter = l.d AND p.n = l.n"""
 _RECOUNTED = """
     SELECT queue, fingerprint, count(*) FROM redrive_letter WHERE shelf > 0 GROUP BY queue, fingerprint"""
 
@@ -123,7 +140,7 @@ def _check_integrity(connection: apsw.Connection) -> None:
         raise Broken(f"integrity_check: {found}")
 
 
-def _standings(connection: apsw.Connection) -> list[Standing]:
+def _standings(connection: Any) -> list[Standing]:
     standings = []
     seen: set[int] = set()
     for n, tail, queue, name, payload, origin, place_queue, status, dead_reason, *counts in connection.execute(_ITEMS):
@@ -142,18 +159,18 @@ def _standings(connection: apsw.Connection) -> list[Standing]:
         standings.append(Standing(id, name, status, payload, *counters, dead_reason, entries, deaths, origin))
     for table in PLACES:
         strays = connection.execute(
-            f"SELECT n FROM redrive_{table} WHERE n NOT IN (SELECT n FROM redrive_item)"
+            f"SELECT n FROM redrive_{table} AS t WHERE NOT EXISTS (SELECT 1 FROM redrive_item AS i WHERE i.n = t.n)"
         ).fetchall()
         if strays:
             raise Broken(f"redrive_{table} holds {len(strays)} items that do not exist")
     return standings
 
 
-def _check_counts(connection: apsw.Connection) -> None:
+def _check_counts(connection: Any) -> None:
     """The counts that `stats` shows are what a recount gives."""
     counted = {queue: tuple(counts) for queue, *counts in connection.execute(_COUNTED)}
     recount: Counter[tuple[int, str]] = Counter()
-    for queue, status in connection.execute(f"SELECT queue, status FROM ({_STANDINGS})"):
+    for queue, status in connection.execute(f"SELECT queue, status FROM ({_STANDINGS}) AS p"):
         recount[queue, status] += 1
     for (queue,) in connection.execute("SELECT queue FROM redrive_letter WHERE shelf > 0"):
         recount[queue, "dead_letters"] += 1
@@ -163,15 +180,17 @@ def _check_counts(connection: apsw.Connection) -> None:
             raise Broken(f"queue {queue} counts {counted.get(queue)} and holds {found} of {COUNTS}")
 
 
-def _check_records(connection: apsw.Connection) -> None:
+def _check_records(connection: Any) -> None:
     """Histories, deaths, letters and old ids are those of items that exist, and as many as the items say."""
     for table in ("letter", "history", "death", "lineage"):
-        strays = connection.execute(
-            f"SELECT count(*) FROM redrive_{table} WHERE n NOT IN (SELECT n FROM redrive_item)"
-        ).get
+        strays = _first(
+            connection,
+            f"SELECT count(*) FROM redrive_{table} AS t WHERE NOT EXISTS "
+            "(SELECT 1 FROM redrive_item AS i WHERE i.n = t.n)",
+        )
         if strays:
             raise Broken(f"redrive_{table} has {strays} rows of items that do not exist")
-    if connection.execute("SELECT 1 FROM redrive_lineage WHERE old IN (SELECT n FROM redrive_item)").get:
+    if _first(connection, "SELECT 1 FROM redrive_lineage WHERE old IN (SELECT n FROM redrive_item)"):
         raise Broken("an item lives under its new id and its old one")
     for n, entries, deaths, written, died in connection.execute(
         f"""SELECT n, entries, deaths, (SELECT count(*) FROM redrive_history AS h WHERE h.n = p.n),
@@ -181,17 +200,17 @@ def _check_records(connection: apsw.Connection) -> None:
             raise Broken(f"item {n} says {entries} entries, {deaths} deaths; there are {written} and {died}")
 
 
-def _check_letters(connection: apsw.Connection) -> None:
+def _check_letters(connection: Any) -> None:
     """Whoever is dead or archived has a letter, on the right shelf; and groups count what there is."""
     for n, status, shelf, same_queue in connection.execute(_LETTERS):
         if status is None or shelf is None or not same_queue:
             raise Broken(f"item {n} and its letter do not belong together")
         if (shelf < 0) != (status == "archived"):
             raise Broken(f"item {n} is {status} and its letter lies on shelf {shelf}")
-    ended = f"SELECT n FROM ({_STANDINGS}) WHERE status IN ('dead', 'archived') AND letter IS NULL"
-    if (n := connection.execute(ended).get) is not None:
+    ended = f"SELECT n FROM ({_STANDINGS}) AS p WHERE status IN ('dead', 'archived') AND letter IS NULL"
+    if (n := _first(connection, ended)) is not None:
         raise Broken(f"item {n} is dead or archived and has no letter")
-    if connection.execute("SELECT 1 FROM redrive_wordless WHERE d IN (SELECT d FROM redrive_letter)").get:
+    if _first(connection, "SELECT 1 FROM redrive_wordless WHERE d IN (SELECT d FROM redrive_letter)"):
         raise Broken("the words of a letter that is there are to be removed")
     recount = set(connection.execute(_RECOUNTED))
     for table, columns in (("group", "queue, fingerprint, count"), ("group_hour", "queue, fingerprint, sum(count)")):
@@ -200,14 +219,23 @@ def _check_letters(connection: apsw.Connection) -> None:
             raise Broken(f"redrive_{table} counts {counted} and there are {recount}")
 
 
-def _check_operations(connection: apsw.Connection) -> None:
+def _check_operations(connection: Any) -> None:
     """An operation says that it changed as many items as it did."""
-    for number, changed, verb, told in connection.execute(
-        """SELECT number, data ->> 'changed', data ->> 'verb',
-            (SELECT count(*) FROM redrive_feed WHERE detail ->> 'operation' = o.id) FROM redrive_operation AS o"""
-    ):
-        items = connection.execute("SELECT count(*) FROM redrive_operation_item WHERE operation = ?", (number,)).get
-        if told != changed or (verb not in ("undo", "purge") and items != changed):
+    told = Counter(
+        json.loads(detail).get("operation")
+        for (detail,) in connection.execute("SELECT detail FROM redrive_feed WHERE detail IS NOT NULL")
+    )
+    items = dict(connection.execute("SELECT operation, count(*) FROM redrive_operation_item GROUP BY operation"))
+    for number, id, data in connection.execute("SELECT number, id, data FROM redrive_operation").fetchall():
+        said = json.loads(data)
+        found, changed = items.get(number, 0), said["changed"]
+        if told[id] != changed or (said["verb"] not in ("undo", "purge") and found != changed):
             raise Broken(
-                f"operation {number} says that it changed {changed}; the feed tells {told}, and it has {items}"
+                f"operation {number} says that it changed {changed}; the feed tells {told[id]}, and it has {found}"
             )
+
+
+def _first(connection: Any, statement: str) -> Any:
+    """The first value of the first row; None where there is no row."""
+    row = connection.execute(statement).fetchone()
+    return None if row is None else row[0]

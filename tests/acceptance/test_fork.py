@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.acceptance.children import Say, fork, join, run
-from tests.acceptance.places import places
+from tests.acceptance.places import Where, places
 
 from redrive import Broker, connect
+from redrive.stores.postgres import PostgresStore
 from redrive.stores.sqlite import checkpoint, engine
 from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
 from redrive.testing.conformance.deliveries import Background
@@ -23,18 +26,33 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "redrive.db"
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, path: Path) -> Where:
+    if request.param == "sqlite":
+        return path
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
 @pytest.fixture
-def broker(path: Path) -> Iterator[Broker]:
+def broker(where: Where) -> Iterator[Broker]:
+    with connect(where if isinstance(where, str) else f"sqlite:///{where}") as broker:
+        broker.create_queue("jobs")
+        yield broker
+
+
+@pytest.fixture
+def file_broker(path: Path) -> Iterator[Broker]:
     with connect(f"sqlite:///{path}") as broker:
         broker.create_queue("jobs")
         yield broker
 
 
-def pending(path: Path) -> set[bytes]:
-    return {standing.payload for standing in places(path)}
+def pending(where: Where) -> set[bytes]:
+    return {standing.payload for standing in places(where)}
 
 
-def test_parent_and_child_both_go_on(broker: Broker, path: Path) -> None:
+def test_parent_and_child_both_go_on(broker: Broker, where: Where) -> None:
     broker.put_many("jobs", range(4))
 
     def work(say: Say) -> None:
@@ -48,7 +66,7 @@ def test_parent_and_child_both_go_on(broker: Broker, path: Path) -> None:
     assert lease.token.encode() != said
     assert lease.token[-16:].encode() != said[-16:]
     broker.complete(lease)
-    assert pending(path) == {b"1", b"3", b"10"}
+    assert pending(where) == {b"1", b"3", b"10"}
 
 
 def test_what_the_child_puts_survives_the_end_of_the_parents_broker(path: Path) -> None:
@@ -72,14 +90,66 @@ def test_what_the_child_puts_survives_the_end_of_the_parents_broker(path: Path) 
     assert pending(path) == {b"1", b"2"}
 
 
-def test_child_that_never_uses_the_broker_leaves_the_file_alone(broker: Broker, path: Path) -> None:
-    broker.put("jobs", 1)
-    closes = [lambda: None, broker.close, broker._core.store.close]
+def test_child_that_never_uses_the_broker_leaves_the_file_alone(file_broker: Broker, path: Path) -> None:
+    file_broker.put("jobs", 1)
+    closes = [lambda: None, file_broker.close, file_broker._core.store.close]
     for close in closes:
         assert run(lambda say: close()).code == 0  # noqa: B023
         assert (path.parent / "redrive.db-wal").exists()
-        broker.put("jobs", 1)
-        assert broker.stats("jobs").pending == len(places(path))
+        file_broker.put("jobs", 1)
+        assert file_broker.stats("jobs").pending == len(places(path))
+
+
+def test_child_leaves_the_parents_connections_alone(postgres_url: str) -> None:
+    """Whatever a child does with them, nothing of it reaches the server: a goodbye would end them for the parent."""
+    with connect(postgres_url, lifecycle=False) as broker:
+        broker.create_queue("jobs")
+        store = broker._core.store
+        assert isinstance(store, PostgresStore)
+        store.changed()
+        assert broker.stats("jobs").pending == 0
+        connections = tuple(store._engine._connections)
+        assert len({connection.info.backend_pid for connection in connections}) >= 3, "writer, reader, listener"
+
+        def use(_: Say) -> None:
+            broker.complete(broker.lease("jobs")[0])
+            store.changed()
+            broker.close()
+
+        for end in (lambda _: None, lambda _: broker.close(), lambda _: store.close(), use):
+            broker.put("jobs", 1)
+            run(end)
+            for connection in connections:
+                # What the child sent would stand before this, and be done first.
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert broker.stats("jobs").pending == 3
+
+
+_CHILD_THAT_EXITS = """
+import os, sys
+from redrive import connect
+broker = connect(sys.argv[1])
+broker.create_queue("jobs")
+broker.put("jobs", 1)
+broker._core.store.changed()
+connections = tuple(broker._core.store._engine._connections)
+if os.fork() == 0:
+    sys.exit()
+assert os.wait()[1] == 0
+for connection in connections:
+    assert not connection.closed
+broker.put("jobs", 2)
+store = broker._core.store
+assert store._engine._writer in connections and store._notices._listener in connections
+store._notices._listener.execute("SELECT 1")
+broker.close()
+"""
+
+
+def test_child_that_exits_as_programs_do_says_no_goodbye_for_its_parent(postgres_url: str) -> None:
+    """At the end of an interpreter everything is collected, connections too."""
+    subprocess.run([sys.executable, "-c", _CHILD_THAT_EXITS, postgres_url], check=True, timeout=PATIENCE_SECONDS)
+    assert pending(postgres_url) == {b"1", b"2"}
 
 
 def test_parents_turn_ends_with_the_parent_though_a_child_lives(path: Path) -> None:
@@ -113,7 +183,7 @@ def test_parents_turn_ends_with_the_parent_though_a_child_lives(path: Path) -> N
 
 
 def test_fork_in_the_middle_of_calls_of_other_threads(
-    broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, where: Where, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Threads put all the while; each child finds a store it can use, and its items are there afterwards."""
     monkeypatch.setattr(checkpoint, "CHECKPOINT_PAGES", 20)
@@ -136,7 +206,7 @@ def test_fork_in_the_middle_of_calls_of_other_threads(
         stop.set()
         for thread in threads:
             thread.join(PATIENCE_SECONDS)
-    left = [standing.payload for standing in places(path)]
+    left = [standing.payload for standing in places(where)]
     assert left.count(b'"parent"') == sum(put)
     assert sorted(left) == sorted([b'"parent"'] * sum(put) + [f'"child {n}"'.encode() for n in range(15) for _ in "ab"])
 

@@ -1,4 +1,4 @@
-"""Eight processes on one file, some of them killed: nothing lost, nothing done twice, and everybody gets a turn."""
+"""Eight processes on one file or one server, some of them killed: nothing lost or done twice, everybody gets a turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.acceptance.children import fork, join
 from tests.acceptance.histories import Tally, check_history, read_journal
-from tests.acceptance.places import places
+from tests.acceptance.places import Where, places
 from tests.acceptance.working import MAX_ATTEMPTS, QUEUE, Worker, create_queues, share_fairly
 
 from redrive import connect
@@ -21,6 +21,8 @@ from redrive.testing.clock import FakeClock
 
 PROCESSES = 8
 THOROUGH = bool(os.environ.get("REDRIVE_THOROUGH"))
+FEWER = 1 if THOROUGH else 2
+"""A call to a server takes longer than one to a file: by what to divide the number of items."""
 ITEMS = int(os.environ.get("REDRIVE_ITEMS", 100_000 if THOROUGH else 4_000))
 BEATS_PER_KILL = 25
 """Rounds of all workers together between two kills."""
@@ -31,17 +33,26 @@ Report = Callable[[str, object], None]
 @pytest.mark.timeout(3600 if THOROUGH else 120)
 def test_nothing_is_lost_or_doubled_while_processes_are_killed(tmp_path: Path, record_property: Report) -> None:
     path = tmp_path / "redrive.db"
-    create_queues(path)
-    kills = _work(path, ITEMS // PROCESSES)
-    _finish(path)
-    entries = [entry for number in range(PROCESSES) for entry in read_journal(tmp_path / f"{number}.journal")]
-    tally = check_history(entries, places(path), MAX_ATTEMPTS)
+    _check_run(path, f"sqlite:///{path}", tmp_path, ITEMS, record_property)
+
+
+@pytest.mark.timeout(7200 if THOROUGH else 180)
+def test_nothing_is_lost_or_doubled_on_postgres(tmp_path: Path, postgres_url: str, record_property: Report) -> None:
+    _check_run(postgres_url, postgres_url, tmp_path, ITEMS // FEWER, record_property)
+
+
+def _check_run(where: Where, url: str, folder: Path, items: int, record_property: Report) -> None:
+    create_queues(url)
+    kills = _work(url, folder, items // PROCESSES)
+    _finish(url)
+    entries = [entry for number in range(PROCESSES) for entry in read_journal(folder / f"{number}.journal")]
+    tally = check_history(entries, places(where), MAX_ATTEMPTS)
     record_property("tally", f"{kills} kills, {tally}")
     print(f"{kills} kills, {tally}")
-    _check_enough(tally, kills)
+    _check_enough(tally, kills, items)
 
 
-def _work(path: Path, share: int) -> int:
+def _work(url: str, folder: Path, share: int) -> int:
     """Let workers work until all are done; kill one now and then and start it again. Gives the number of kills."""
     draw = random.Random(0)
     waiting = selectors.DefaultSelector()
@@ -50,7 +61,7 @@ def _work(path: Path, share: int) -> int:
 
     def start(number: int) -> None:
         life = lives[number]
-        pids[number], reader = fork(lambda say: Worker(path, number, life, share).run(say))
+        pids[number], reader = fork(lambda say: Worker(url, folder, number, life, share).run(say))
         waiting.register(reader, selectors.EVENT_READ, number)
 
     for number in range(PROCESSES):
@@ -77,10 +88,10 @@ def _work(path: Path, share: int) -> int:
     return kills
 
 
-def _finish(path: Path) -> None:
+def _finish(url: str) -> None:
     """An hour later every lease has run out. Work off what is left, until only dead letters are."""
     clock = FakeClock(datetime.now(UTC) + timedelta(hours=1))
-    with connect(f"sqlite:///{path}", clock=clock, lifecycle=False) as broker:
+    with connect(url, clock=clock, lifecycle=False) as broker:
         while broker.stats(QUEUE).active:
             broker.step()
         while leases := broker.lease(QUEUE, 1000):
@@ -90,23 +101,23 @@ def _finish(path: Path) -> None:
         assert broker.stats(QUEUE).pending == broker.stats(QUEUE).failed == 0
 
 
-def _check_enough(tally: Tally, kills: int) -> None:
+def _check_enough(tally: Tally, kills: int, items: int) -> None:
     """A run that did too little proves nothing."""
-    assert tally.put + tally.unknown >= ITEMS * 0.99
-    assert tally.completed >= ITEMS * 0.7
-    assert tally.failed >= ITEMS * 0.1
-    assert kills >= ITEMS / 400
+    assert tally.put + tally.unknown >= items * 0.99
+    assert tally.completed >= items * 0.7
+    assert tally.failed >= items * 0.1
+    assert kills >= items / 400
 
 
 @pytest.mark.timeout(120)
 def test_every_process_gets_its_turn(tmp_path: Path, record_property: Report) -> None:
     """Measured: on a quiet machine the slowest does at least half of the fastest, and nobody waits for 100 ms."""
-    path = tmp_path / "redrive.db"
-    create_queues(path)
+    url = f"sqlite:///{tmp_path}/redrive.db"
+    create_queues(url)
 
     def work() -> tuple[int, int]:
         def run(say: Callable[[bytes], None]) -> None:
-            with connect(f"sqlite:///{path}", lifecycle=False) as broker:
+            with connect(url, lifecycle=False) as broker:
                 share_fairly(broker, say, FAIR_SECONDS)
 
         return fork(run)

@@ -17,7 +17,8 @@ from tests.acceptance.test_races import LATE, extend_while_the_sweep_looks, next
 from tests.acceptance.working import MAX_ATTEMPTS, Worker, create_queues
 
 from redrive import Broker, connect
-from redrive.stores.sqlite import leases, settles
+from redrive.stores.relational import settles
+from redrive.stores.sqlite import session
 from redrive.stores.sqlite.engine import Engine
 from redrive.testing.clock import FakeClock
 
@@ -74,7 +75,7 @@ def test_missing_token_check_is_found(
     two_brokers: tuple[Broker, Broker, FakeClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def held(batch: Any, token: str) -> Any:
-        place = settles.find(batch.connection, int(token[16:32], 16))
+        place = settles.find(batch, int(token[16:32], 16))
         if place is None or place.token is None:
             raise settles._lost(batch, token)
         return place
@@ -112,12 +113,13 @@ def test_sweep_that_ignores_an_extension_is_found(
 
 def test_attempts_counted_at_success_only_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for statement in ("_HEAD", "_LEASE"):
-        text = getattr(leases, statement)
+        text = getattr(session, statement)
         assert "attempts + 1" in text
-        monkeypatch.setattr(leases, statement, text.replace("attempts + 1", "attempts"))
+        monkeypatch.setattr(session, statement, text.replace("attempts + 1", "attempts"))
     path = tmp_path / "redrive.db"
-    create_queues(path)
-    Worker(path, number=1, life=0, share=20).run(lambda _: None)
+    url = f"sqlite:///{path}"
+    create_queues(url)
+    Worker(url, tmp_path, number=1, life=0, share=20).run(lambda _: None)
     with pytest.raises(Broken, match="counts 0 attempts"):
         check_history(read_journal(tmp_path / "1.journal"), places(path), MAX_ATTEMPTS)
 

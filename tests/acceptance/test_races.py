@@ -59,14 +59,25 @@ def _threads_take_turns_often() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-@pytest.fixture(params=["memory", "SQLite, one broker", "SQLite, two brokers"])
+STORES = (
+    "memory",
+    "SQLite, one broker",
+    "SQLite, two brokers",
+    "PostgreSQL, one broker",
+    "PostgreSQL, two brokers",
+)
+
+
+@pytest.fixture(params=STORES)
 def brokers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Broker, Broker, FakeClock]]:
     clock = FakeClock()
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/redrive.db"
+    if request.param.startswith("PostgreSQL"):
+        url = request.getfixturevalue("postgres_url")
     with ExitStack() as stack:
         one = stack.enter_context(connect(url, clock=clock, lifecycle=False))
         two = one
-        if request.param == "SQLite, two brokers":
+        if request.param.endswith("two brokers"):
             two = stack.enter_context(connect(url, clock=clock, lifecycle=False))
         one.create_queue("jobs", lease_timeout="1s", retry={"attempts": 9}, max_losses=0, max_attempts=0)
         one.create_queue("other")

@@ -30,27 +30,27 @@ BEAT = b"."
 """Said after each round, so that the test knows how far its workers are."""
 
 
-def create_queues(path: Path) -> None:
+def create_queues(url: str) -> None:
     """The queues that workers use."""
-    with connect(f"sqlite:///{path}", lifecycle=False) as broker:
+    with connect(url, lifecycle=False) as broker:
         broker.create_queue("morgue")
         broker.create_queue(QUEUE, **SETTINGS)
 
 
 class Worker:
-    """Puts `share` items of its own, and works on those of all, until nothing is left."""
+    """Puts `share` items of its own, and works on those of all, until nothing is left. Its journal is in `folder`."""
 
-    def __init__(self, path: Path, number: int, life: int, share: int) -> None:
+    def __init__(self, url: str, folder: Path, number: int, life: int, share: int) -> None:
         self._values = range(number * share, (number + 1) * share)
         self._random = random.Random(number * 1000 + life)
-        journal = path.parent / f"{number}.journal"
+        journal = folder / f"{number}.journal"
         begun = {value for entry in read_journal(journal) if entry.call == "put" for value in entry.values}
         done = {value for entry in read_journal(journal) if entry.phase == "ok" for value in entry.values}
         # The outcome of a put is unknown where this worker was killed meanwhile. A key allows to repeat it.
         self._todo = [value for value in self._values if value not in begun or (_keyed(value) and value not in done)]
         self._late: list[Lease] = []
         self._journal = Journal(journal)
-        self._broker = connect(f"sqlite:///{path}", lifecycle=number == 0)
+        self._broker = connect(url, lifecycle=number == 0)
 
     def run(self, say: Say) -> None:
         """Rounds of puts, leases and settles."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redrive import Broker, RedriveError, Settled, connect
-from redrive.stores.sqlite import bulk, by_hand, operations
+from redrive.stores.relational import bulk, by_hand, operations
 from redrive.testing import FakeClock
 
 _ID = re.compile(r"\b[0-9a-f]{32}\b")

@@ -15,8 +15,8 @@ from redrive import Broker, connect
 from redrive.errors import DiskFull, StoreUnavailable
 from redrive.model.queue import QueueSettings
 from redrive.store import Clean, GetOverdue, NextDue
+from redrive.stores.relational.batch import Batch
 from redrive.stores.sqlite import checkpoint
-from redrive.stores.sqlite.batch import Batch
 from redrive.testing.conformance.deliveries import Background
 
 MANY_QUEUES = 500

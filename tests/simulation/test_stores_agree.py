@@ -2,7 +2,7 @@
 
 The state machine beside this compares stores with naive rules; this compares them with each other, in every detail
 that a caller can see. Ids and tokens differ between stores, so they are renamed in the order in which they appear.
-A seed that finds a difference prints the last calls; run it alone with `-k "[SEED]"`.
+A seed that finds a difference prints the last calls; run it alone with `-k "[STORE-SEED]"`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,17 @@ CALLS = 120
 FEWEST_ANSWERS = 60
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/jobs.db"
+    schema: str = request.getfixturevalue("postgres_url")
+    return schema
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_every_answer_is_the_same(seed: int, tmp_path: Path) -> None:
-    twins = Twins(seed, tmp_path / "jobs.db")
+def test_every_answer_is_the_same(seed: int, url: str) -> None:
+    twins = Twins(seed, url)
     pick = twins.random
     twins.ask("create dead", lambda _, broker: broker.create_queue("dead"))
     for name in ("a", "b"):

@@ -6,7 +6,6 @@ import random
 import re
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,15 +26,14 @@ Ask = Callable[[int, Broker], Any]
 
 
 class Twins:
-    """Brokers on two stores that are asked the same things."""
+    """Brokers on two stores that are asked the same things: one in memory, and the one that the URL names."""
 
-    def __init__(self, seed: int, path: Path) -> None:
+    def __init__(self, seed: int, url: str) -> None:
         self.random = random.Random(seed)
         self.clocks = [FakeClock(), FakeClock()]
-        urls = ("memory://", f"sqlite:///{path}")
         self.brokers = [
-            connect(url, clock=clock, lifecycle=False, actor="me", durability="relaxed")
-            for url, clock in zip(urls, self.clocks, strict=True)
+            connect(each, clock=clock, lifecycle=False, actor="me", durability="relaxed")
+            for each, clock in zip(("memory://", url), self.clocks, strict=True)
         ]
         self._names: list[dict[str, str]] = [{}, {}]
         self.ids: list[list[str]] = [[], []]

@@ -104,7 +104,7 @@ def test_call_that_meets_a_bug_fails_alone(broker: Broker, monkeypatch: pytest.M
     def broken(*_: object) -> None:
         raise AssertionError("item 7 is in no place")
 
-    monkeypatch.setattr("redrive.stores.sqlite.upkeep.promote", broken)
+    monkeypatch.setattr("redrive.stores.relational.upkeep.promote", broken)
     broker.put("jobs", 1, delay=0.001)
     threading.Event().wait(0.01)
     results = broker._core.committer.commit([Promote(), Put("jobs", ()), LeaseItems("nowhere", 1)])

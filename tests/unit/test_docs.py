@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.servers.postgres import Server
 
 from redrive.errors import RedriveError
 
@@ -32,6 +33,8 @@ PAGES = [path for path in files() if path.suffix == ".md"]
 PAGES_WITH_EXAMPLES = [ROOT / "README.md", *sorted(ROOT.glob("docs/start*.md"))]
 # Their examples run on a store with trouble in it.
 PAGES_ON_TROUBLE = [ROOT / "docs/guides" / f"{name}.md" for name in ("on-call", "finding", "redriving")]
+
+PAGES_ON_POSTGRES = [ROOT / "docs/guides/postgres.md"]
 
 
 def prose(page: Path) -> str:
@@ -94,6 +97,14 @@ def test_examples_run(page: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", PAGES_ON_TROUBLE, ids=relative)
 def test_examples_run_on_trouble(page: Path, tmp_path: Path) -> None:
     run(ROOT / "examples/trouble.py", tmp_path)
+    run_examples(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES_ON_POSTGRES, ids=relative)
+def test_examples_run_on_postgres(
+    page: Path, tmp_path: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", postgres.url)
     run_examples(page, tmp_path)
 
 

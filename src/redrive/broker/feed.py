@@ -15,7 +15,7 @@ from redrive.clock import Instant
 from redrive.errors import InvalidInput
 from redrive.model.duration import SECOND, DurationInput, parse_duration
 from redrive.model.feed import FeedEntry, FeedKind
-from redrive.model.ids import ItemId, parse_id
+from redrive.model.ids import MAX_NUMBER, ItemId, parse_id
 from redrive.model.limits import MAX_BATCH, check_label, check_name
 from redrive.store import FeedPage, ReadFeed
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 LONGEST_WAIT = SECOND
 """Whoever follows looks at least this often, though a wake-up comes with every change."""
-_LARGEST_NUMBER = 2**63 - 1
 
 
 def query(
@@ -41,7 +40,7 @@ def query(
     whole("limit", limit, 1, MAX_BATCH)
     for what, number in (("after", after), ("before", before)):
         if number is not None:
-            whole(what, number, 0, _LARGEST_NUMBER)
+            whole(what, number, 0, MAX_NUMBER)
     if id is not None:
         parse_id(id)
     return ReadFeed(
@@ -58,7 +57,7 @@ def query(
 def read(core: Core, asked: ReadFeed) -> Flow[FeedPage]:
     """One page: the newest, unless a number says otherwise. QueueNotFound where nothing tells of the queue."""
     if asked.after is None and asked.before is None:
-        asked = msgspec.structs.replace(asked, before=_LARGEST_NUMBER)
+        asked = msgspec.structs.replace(asked, before=MAX_NUMBER)
     page: FeedPage = yield from ask(asked)
     if asked.queue is not None and not page.entries and not page.more:
         yield from core.queue(asked.queue)
@@ -67,7 +66,7 @@ def read(core: Core, asked: ReadFeed) -> Flow[FeedPage]:
 
 def newest() -> ReadFeed:
     """What tells where the feed ends now: the `last` of its answer is the number to follow from."""
-    return ReadFeed(before=_LARGEST_NUMBER, limit=1)
+    return ReadFeed(before=MAX_NUMBER, limit=1)
 
 
 class Follower:

@@ -13,7 +13,7 @@ from redrive.broker.lifecycle import sweep
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, InvalidName
 from redrive.model.duration import DurationInput, parse_duration
-from redrive.model.ids import ItemId, Token, parse_id, parse_token
+from redrive.model.ids import MAX_NUMBER, ItemId, Token, parse_id, parse_token
 from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides, Result
 from redrive.model.limits import (
     DEFAULT_PRIORITY,
@@ -170,7 +170,7 @@ def audit(core: Core, limit: int, before: int | None) -> Flow[tuple[AuditEntry, 
     """Read who changed what by hand."""
     whole("limit", limit, 1, MAX_BATCH)
     if before is not None:
-        whole("before", before, 0, 2**63 - 1)
+        whole("before", before, 0, MAX_NUMBER)
     entries = yield from ask(ListAudit(limit, before))
     return tuple(map(core.redaction.audit_entry, entries))
 

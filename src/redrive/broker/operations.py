@@ -17,6 +17,7 @@ from redrive.clock import Instant
 from redrive.errors import ConfirmMismatch, InvalidInput
 from redrive.model.duration import SECOND, DurationInput, parse_duration
 from redrive.model.filter import Filter, Order
+from redrive.model.ids import MAX_NUMBER
 from redrive.model.item import Item, Status
 from redrive.model.judge import Verdict, dead
 from redrive.model.limits import MAX_BATCH, check_label, check_name
@@ -101,7 +102,7 @@ def start(
     if confirm is not None:
         if wanted is not Verb.PURGE:
             raise InvalidInput(f"confirm is for purge, which cannot be taken back; leave it out of {wanted}")
-        whole("confirm", confirm, 0, 2**63 - 1)
+        whole("confirm", confirm, 0, MAX_NUMBER)
     text = note_of("note", note)
     expected = yield from count_all(filter)
     if wanted is Verb.PURGE and confirm != expected:

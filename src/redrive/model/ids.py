@@ -24,6 +24,8 @@ NUMBERS_PER_MICROSECOND = 2048
 SALT_BITS = 47
 PARTITION_BITS = 16
 KEY_BITS = 63
+MAX_NUMBER = 2**63 - 1
+"""What fits into a signed integer of every store."""
 
 _ID_DIGITS = 32
 _TOKEN_DIGITS = 48

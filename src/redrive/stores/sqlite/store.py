@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import apsw
 
 from redrive.clock import Clock, Instant, SystemClock
-from redrive.errors import InvalidInput, NotAStore, RedriveError, SchemaTooNew, StoreUnavailable
+from redrive.errors import InvalidInput, NotAStore, SchemaTooNew, StoreUnavailable
 from redrive.model.item import Receipt
-from redrive.store import (
-    KINDS,
-    Call,
-    Change,
-    Clean,
-    Commit,
-    Complete,
-    Durability,
-    Expire,
-    Hold,
-    Import,
-    LeaseItems,
-    Promote,
-    Put,
-    Query,
-    SetOperation,
-    StartOperation,
-    StepOperation,
-    Unhold,
-)
-from redrive.stores.sqlite import groups, letters, schema
-from redrive.stores.sqlite.batch import NO_QUEUES, Batch, Numbers, Queues, draw_anew, epoch_of
-from redrive.stores.sqlite.by_hand import change, hold, unhold
+from redrive.store import Call, Commit, Durability, Put, Query
+from redrive.stores.relational.batch import NO_QUEUES, Batch, Numbers, Queues, draw_anew, epoch_of
+from redrive.stores.relational.calls import carry_out, finish
+from redrive.stores.relational.puts import put_together
+from redrive.stores.relational.queries import answer
+from redrive.stores.sqlite import schema
 from redrive.stores.sqlite.engine import Engine
-from redrive.stores.sqlite.imports import import_items
-from redrive.stores.sqlite.leases import lease_all
-from redrive.stores.sqlite.operations import set_operation, start, step
-from redrive.stores.sqlite.puts import put_all, put_together
-from redrive.stores.sqlite.queries import answer
-from redrive.stores.sqlite.queues import change_queue
-from redrive.stores.sqlite.settles import settle_all
-from redrive.stores.sqlite.upkeep import clean, expire, promote_all
+from redrive.stores.sqlite.session import Session
 
 _LARGEST = """
     SELECT max(
@@ -50,8 +26,6 @@ _LARGEST = """
         coalesce((SELECT max(d) FROM redrive_letter), 0), coalesce((SELECT max(d) FROM redrive_wordless), 0),
         coalesce((SELECT max(number) FROM redrive_feed), 0),
         coalesce((SELECT max(number) FROM redrive_operation), 0))"""
-
-Handler = Callable[[Batch, Sequence[Any]], list[Any]]
 
 
 class SQLiteStore:
@@ -87,7 +61,7 @@ class SQLiteStore:
 
     def read(self, query: Query) -> Any:
         with self._engine.reading() as connection:
-            return answer(connection, query, self.namespace, self.clock.now())
+            return answer(Session(connection), query, self.namespace, self.clock.now())
 
     def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         if not isinstance(connection, apsw.Connection):
@@ -101,11 +75,12 @@ class SQLiteStore:
             raise InvalidInput(f"within takes a connection to {self._path}, and this one is to another database")
         with self._engine.translated(), connection:
             self._lock_for_writing(connection)
-            queues = Queues.read(connection, self.namespace)
+            session = Session(connection)
+            queues = Queues.read(session, self.namespace)
             self._numbers.raise_to(_largest_number(connection))
-            batch = Batch(connection, self.clock.now(), queues, self._numbers, self.namespace, self.name)
+            batch = Batch(session, self.clock.now(), queues, self._numbers, self.namespace, self.name)
             receipts = put_together(batch, (put,))[0]
-            _write_counts(batch)
+            finish(batch)
         return receipts
 
     def changed(self) -> Collection[str] | None:
@@ -133,14 +108,9 @@ class SQLiteStore:
     ) -> tuple[Commit, Queues]:
         """Inside a transaction: all calls, kind by kind. Gives the queues as they are if it commits, too."""
         self._catch_up(connection)
-        batch = self._batch(connection, self.clock.now() if now is None else now)
-        kinds = {call.__class__ for call in calls}
-        if len(kinds) == 1 and (only := kinds.pop()) in _UNIFORM:
-            results = _HANDLERS[_KIND[only]](batch, calls)
-        else:
-            results = _by_kind(batch, calls)
-        _write_counts(batch)
-        return Commit(results, batch.arrivals, batch.now), batch.queues
+        instant = self.clock.now() if now is None else now
+        batch = Batch(self._session, instant, self._queues, self._numbers, self.namespace, self.name)
+        return Commit(carry_out(batch, calls), batch.arrivals, batch.now), batch.queues
 
     def _open(self, engine: Engine) -> None:
         self._engine = engine
@@ -161,6 +131,7 @@ class SQLiteStore:
             raise
 
     def _forget(self) -> None:
+        self._session = Session(self._engine.writer)
         self._current = False
         self._noticed = -1
         self._queues = NO_QUEUES
@@ -174,38 +145,14 @@ class SQLiteStore:
                 str(self._path), "others write to it; begin the transaction with BEGIN IMMEDIATE and a busy timeout"
             ) from error
 
-    def _batch(self, connection: apsw.Connection, now: Instant) -> Batch:
-        return Batch(connection, now, self._queues, self._numbers, self.namespace, self.name)
-
     def _catch_up(self, connection: apsw.Connection) -> None:
         """Notice what others committed since: numbers they drew, queues they changed."""
         if self._engine.alone and self._current:
             return
         self._numbers.raise_to(_largest_number(connection))
-        if epoch_of(connection) != self._queues.epoch:
-            self._queues = Queues.read(connection, self.namespace)
+        if epoch_of(self._session) != self._queues.epoch:
+            self._queues = Queues.read(self._session, self.namespace)
         self._current = True
-
-
-def _write_counts(batch: Batch) -> None:
-    """What a transaction gathered to the end."""
-    if batch.unworded:
-        letters.write_words(batch)
-    if batch.groups:
-        groups.write(batch)
-    batch.write_tallies()
-
-
-def _by_kind(batch: Batch, calls: Sequence[Call]) -> list[Any]:
-    results: list[Any] = [None] * len(calls)
-    kinds: dict[int, list[int]] = {}
-    for index, call in enumerate(calls):
-        kinds.setdefault(_KIND[call.__class__], []).append(index)
-    for kind in sorted(kinds):
-        members = kinds[kind]
-        for index, result in zip(members, _HANDLERS[kind](batch, [calls[i] for i in members]), strict=True):
-            results[index] = result
-    return results
 
 
 def _largest_number(connection: apsw.Connection) -> int:
@@ -215,30 +162,3 @@ def _largest_number(connection: apsw.Connection) -> int:
     """
     largest: int = connection.execute(_LARGEST).get
     return largest
-
-
-def _one_by_one(handlers: dict[type[Any], Callable[[Batch, Any], Any]]) -> Handler:
-    def handle(batch: Batch, call: Any) -> Any:
-        try:
-            return handlers[call.__class__](batch, call)
-        except RedriveError as refusal:
-            return refusal
-
-    return lambda batch, calls: [handle(batch, call) for call in calls]
-
-
-_KIND = {call: rank for rank, kind in enumerate(KINDS) for call in kind}
-_HANDLERS: tuple[Handler, ...] = (
-    _one_by_one(dict.fromkeys(KINDS[0], change_queue)),
-    put_all,
-    _one_by_one({Import: import_items}),
-    _one_by_one({Hold: hold, Unhold: unhold}),
-    settle_all,
-    _one_by_one({Change: change}),
-    _one_by_one({StartOperation: start, StepOperation: step, SetOperation: set_operation}),
-    _one_by_one({Promote: promote_all, Expire: expire, Clean: clean}),
-    lease_all,
-)
-"""Who carries out each kind, in the order of KINDS."""
-_UNIFORM = frozenset({Put, Complete, LeaseItems})
-"""What batches often consist of: they need no sorting by kind."""

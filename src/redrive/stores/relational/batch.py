@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import array
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import apsw
 import msgspec
 
 from redrive.clock import Instant
@@ -17,6 +15,7 @@ from redrive.model.feed import HAPPY, FeedKind
 from redrive.model.ids import NUMBERS_PER_MICROSECOND, PARTITION_BITS, SALT_BITS, ItemId, make_id
 from redrive.model.item import Status
 from redrive.model.queue import Queue, QueueSettings
+from redrive.stores.relational.session import Executor, Session, Words
 
 TALLIED = (
     "pending",
@@ -62,13 +61,13 @@ class QueueRow(msgspec.Struct, frozen=True):
     """What goes well is kept too, or some of it: there is more to do than usual."""
 
 
-def queue_rows(connection: apsw.Connection, namespace: str, name: str | None = None) -> list[QueueRow]:
+def queue_rows(executor: Executor, namespace: str, name: str | None = None) -> list[QueueRow]:
     """The queues of a namespace; only the one of that name if it is given."""
     return [
         _queue_row(
             key, Queue(found, _decode_settings(settings), version, bool(paused), created_at, bool(is_dead_queue))
         )
-        for key, found, settings, version, paused, created_at, is_dead_queue in connection.execute(
+        for key, found, settings, version, paused, created_at, is_dead_queue in executor.execute(
             _QUEUE if name is not None else _QUEUES, (namespace,) if name is None else (namespace, name)
         )
     ]
@@ -81,9 +80,9 @@ def _queue_row(key: int, queue: Queue) -> QueueRow:
     return QueueRow(key, queue, settings, joins_below, told, not told.isdisjoint(HAPPY))
 
 
-def namespace_key(connection: apsw.Connection, namespace: str) -> int | None:
+def namespace_key(executor: Executor, namespace: str) -> int | None:
     """The number that stands for a namespace in this file. None before anybody wrote to it."""
-    key: int | None = connection.execute("SELECT key FROM redrive_namespace WHERE name = ?", (namespace,)).get
+    key: int | None = executor.execute("SELECT key FROM redrive_namespace WHERE name = ?", (namespace,)).get
     return key
 
 
@@ -100,28 +99,28 @@ class Queues:
         """Grows with every change of any queue in the file."""
 
     @classmethod
-    def read(cls, connection: apsw.Connection, namespace: str) -> Queues:
+    def read(cls, executor: Executor, namespace: str) -> Queues:
         """All queues. Within a transaction that writes: the first one of a namespace gives it its key."""
-        key = namespace_key(connection, namespace)
+        key = namespace_key(executor, namespace)
         if key is None:
-            key = connection.execute("INSERT INTO redrive_namespace (name) VALUES (?) RETURNING key", (namespace,)).get
-        return cls({row.queue.name: row for row in queue_rows(connection, namespace)}, epoch_of(connection), key)
+            key = executor.execute("INSERT INTO redrive_namespace (name) VALUES (?) RETURNING key", (namespace,)).get
+        return cls({row.queue.name: row for row in queue_rows(executor, namespace)}, epoch_of(executor), key)
 
-    def reread(self, connection: apsw.Connection, namespace: str, names: Iterable[str]) -> Queues:
+    def reread(self, executor: Executor, namespace: str, names: Iterable[str]) -> Queues:
         """The same, with these queues as they are now."""
         by_name = dict(self.by_name)
         for name in names:
             by_name.pop(name, None)
-            by_name.update({row.queue.name: row for row in queue_rows(connection, namespace, name)})
-        return Queues(by_name, epoch_of(connection), self.namespace_key)
+            by_name.update({row.queue.name: row for row in queue_rows(executor, namespace, name)})
+        return Queues(by_name, epoch_of(executor), self.namespace_key)
 
 
 NO_QUEUES = Queues({}, -1, 0)
 
 
-def epoch_of(connection: apsw.Connection) -> int:
+def epoch_of(executor: Executor) -> int:
     """The epoch of the file."""
-    epoch: int = connection.execute("SELECT epoch FROM redrive_meta").get
+    epoch: int = executor.execute("SELECT epoch FROM redrive_meta").get
     return epoch
 
 
@@ -150,6 +149,8 @@ class GroupChange(msgspec.Struct):
     last_at: Instant
     hours: dict[Instant, int] = {}
     """How many more, or fewer, died in each hour."""
+    grew: bool = False
+    """A letter came to it: then nobody else changes it meanwhile. Letters may leave it in several transactions."""
 
 
 class Unworded(NamedTuple):
@@ -170,30 +171,32 @@ class Batch:
         "arrivals",
         "by_key",
         "by_name",
-        "connection",
         "groups",
         "namespace",
         "namespace_key",
         "now",
         "numbers",
         "queues",
+        "session",
         "sizes",
         "store",
+        "table",
         "tallies",
         "unworded",
     )
 
     def __init__(
         self,
-        connection: apsw.Connection,
+        session: Session,
         now: Instant,
         queues: Queues,
         numbers: Numbers,
         namespace: str,
         store: str,
     ) -> None:
-        self.connection = connection
-        self._execute: Callable[..., Any] = connection.execute
+        self.session = session
+        self.table = session.table
+        self._execute: Callable[..., Any] = session.execute
         self._unwritten: dict[str, list[tuple[Any, ...]]] = {}
         self._left: dict[str, list[tuple[Any, ...]]] = {}
         self.now = now
@@ -223,6 +226,22 @@ class Batch:
         """Execute a query about rows that nothing left to be written can concern."""
         return self._execute(statement, values)
 
+    def walk(self, statement: str, values: Any = ()) -> Any:
+        """The rows of a query, fetched as they are asked for, after everything that was left to be written."""
+        if self._unwritten:
+            self.flush()
+        return self.session.walk(statement, values)
+
+    @property
+    def words(self) -> Words:
+        """The index of words."""
+        return self.session.words
+
+    @property
+    def numbers_tell_time(self) -> bool:
+        """Whether nobody draws a number below the instant he draws it at."""
+        return self.session.numbers_tell_time
+
     def write(self, statement: str, values: tuple[Any, ...]) -> None:
         """Write a row now or together with others of its kind, in any case before anything else is executed."""
         self._unwritten.setdefault(statement, []).append(values)
@@ -238,7 +257,7 @@ class Batch:
             if len(rows) == 1:
                 self._execute(statement, rows[0])
             else:
-                self.connection.executemany(statement, rows)
+                self.session.executemany(statement, rows)
 
     def queue(self, name: str) -> QueueRow:
         """A queue by name. Raises QueueNotFound."""
@@ -276,7 +295,7 @@ class Batch:
     def reread_queues(self, names: Iterable[str]) -> None:
         """These queues were changed: see them as they are now, and let others know."""
         self.execute("UPDATE redrive_meta SET epoch = epoch + 1")
-        self.queues = self.queues.reread(self.connection, self.namespace, names)
+        self.queues = self.queues.reread(self, self.namespace, names)
         self.by_name, self.by_key = self.queues.by_name, self.queues.by_key
 
     def write_tallies(self) -> None:
@@ -296,12 +315,6 @@ def draw_salt() -> int:
 def draw_anew() -> None:
     """Begin another row of salts: a forked child must not draw those of its parent."""
     _random.seed()
-
-
-def integers(values: Iterable[int]) -> Any:
-    """A list of numbers that a statement can read as a table: `… IN carray(?)`."""
-    numbers = array.array("q", values)
-    return apsw.carray(numbers) if numbers else None  # which is read as an empty table; an empty list is an error
 
 
 def _zeros() -> list[int]:

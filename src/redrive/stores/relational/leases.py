@@ -15,27 +15,15 @@ from redrive.model.item import NO_OVERRIDES, Lease, Overrides
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.store import STEP_LIMIT, Leased, LeaseItems
-from redrive.stores.sqlite import feed
-from redrive.stores.sqlite.batch import Batch, QueueRow, integers
-from redrive.stores.sqlite.places import LAY_READY, STATE
+from redrive.stores.relational import feed
+from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.places import LAY_READY, STATE
 
-_FRESH = "(expire_deadline IS NULL OR expire_deadline > {now})"
-_HEAD = f"""
-    SELECT r.rank, r.ready_at, r.seq, r.n, i.tail, i.payload, i.content_type, i.headers, i.put_at,
-        r.deliveries + 1, r.attempts + 1, r.failures, r.losses, r.redrives, r.first_leased_at, r.expire_deadline,
-        i.overrides
-    FROM redrive_ready AS r CROSS JOIN redrive_item AS i ON i.n = r.n
-    WHERE r.queue = ?1 AND {_FRESH.format(now="?2")}
-    ORDER BY r.rank, r.ready_at, r.seq LIMIT ?3"""
-_LEASE = f"""
-    INSERT INTO redrive_lease (n, queue, token, deadline, leased_at, worker, {STATE})
-    SELECT n, queue, random() & 9223372036854775807, ?1, ?2, ?3, rank, ready_at, seq, expire_deadline, deliveries + 1,
-        attempts + 1, failures, losses, redrives, coalesce(first_leased_at, ?2), entries, deaths, letter
-    FROM redrive_ready WHERE queue = ?4 AND (rank, ready_at, seq) <= (?5, ?6, ?7) AND {_FRESH.format(now="?2")}
-    RETURNING n, token"""
-_TAKE = f"""
-    DELETE FROM redrive_ready
-    WHERE queue = ?1 AND (rank, ready_at, seq) <= (?2, ?3, ?4) AND {_FRESH.format(now="?5")}"""
+HEAD = """
+    r.rank, r.ready_at, r.seq, r.n, i.tail, i.payload, i.content_type, i.headers, i.put_at, r.deliveries + 1,
+    r.attempts + 1, r.failures, r.losses, r.redrives, r.first_leased_at, r.expire_deadline, i.overrides"""
+"""What a lease tells of an item, from redrive_ready AS r and redrive_item AS i."""
+
 _TIMES = """
     SELECT EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2),
         EXISTS (SELECT 1 FROM redrive_lease WHERE queue = ?1 AND deadline <= ?2)
@@ -43,11 +31,11 @@ _TIMES = """
         OR EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = ?1 AND expire_deadline <= ?2)"""
 _DUE = f"""
     SELECT n, status, {STATE} FROM redrive_waiting
-    WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2 ORDER BY ready_at LIMIT ?3"""
+    WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2 ORDER BY ready_at LIMIT ?3 /*+ FOR UPDATE SKIP LOCKED */"""
 _NEXT = """
     SELECT min(at) FROM (
         SELECT min(deadline) AS at FROM redrive_lease WHERE queue = ?1
-        UNION ALL SELECT min(ready_at) FROM redrive_waiting WHERE queue = ?1 AND held_by IS NULL)"""
+        UNION ALL SELECT min(ready_at) FROM redrive_waiting WHERE queue = ?1 AND held_by IS NULL) AS next"""
 
 
 def lease_all(batch: Batch, calls: Sequence[LeaseItems]) -> list[Any]:
@@ -79,7 +67,7 @@ def promote(batch: Batch, row: QueueRow, limit: int) -> int:
     if due:
         for n, _, *state in due:
             batch.write(LAY_READY, (row.key, n, *state))
-        batch.execute("DELETE FROM redrive_waiting WHERE n IN carray(?)", (integers([entry[0] for entry in due]),))
+        batch.execute("DELETE FROM redrive_waiting WHERE n IN carray(?)", (batch.table([entry[0] for entry in due]),))
         failed = sum(1 for entry in due if entry[1] == "failed")
         batch.tally(row.key, "failed", -failed)
         batch.tally(row.key, "pending", failed)
@@ -96,13 +84,10 @@ def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout:
         promote(batch, row, STEP_LIMIT)
     if overdue and not swept:
         return Leased((), overdue=True)
-    head = batch.execute(_HEAD, (row.key, now, limit)).fetchall()
+    deadline = Instant(now + (row.settings.lease_timeout if timeout is None else timeout))
+    head, keys = batch.session.take_head(batch, row, limit, deadline, worker)
     if not head:
         return Leased((), next_at=batch.execute(_NEXT, (row.key,)).get)
-    deadline = Instant(now + (row.settings.lease_timeout if timeout is None else timeout))
-    rank, ready_at, seq = head[-1][:3]
-    tokens = dict(batch.execute(_LEASE, (deadline, now, worker, row.key, rank, ready_at, seq)).fetchall())
-    batch.execute(_TAKE, (row.key, rank, ready_at, seq, now))
     batch.tally(row.key, "pending", -len(head))
     batch.tally(row.key, "active", len(head))
     if row.queue.name in batch.arrivals:
@@ -116,7 +101,7 @@ def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout:
         id = f"{tail:016x}{n:016x}"
         lease = Lease(
             ItemId(id),
-            Token(f"{id}{tokens[n]:016x}"),
+            Token(f"{id}{keys[n]:016x}"),
             queue,
             payload,
             content_type or JSON,

@@ -36,13 +36,13 @@ from redrive.store import (
     Target,
     begun,
 )
-from redrive.stores.sqlite import verdicts
-from redrive.stores.sqlite.batch import Batch, integers
-from redrive.stores.sqlite.by_hand import change_all
-from redrive.stores.sqlite.deeds import Deed
-from redrive.stores.sqlite.finding import Selected, scope_of, select
-from redrive.stores.sqlite.places import Executor
-from redrive.stores.sqlite.sweeps import sweep
+from redrive.stores.relational import verdicts
+from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.by_hand import change_all
+from redrive.stores.relational.deeds import Deed
+from redrive.stores.relational.finding import Selected, scope_of, select
+from redrive.stores.relational.session import Executor
+from redrive.stores.relational.sweeps import sweep
 
 _INSERT = "INSERT INTO redrive_operation (number, namespace, id, ended_at, next_at, data) VALUES (?, ?, ?, ?, ?, ?)"
 _UPDATE = "UPDATE redrive_operation SET ended_at = ?, next_at = ?, data = ? WHERE number = ?"
@@ -51,7 +51,9 @@ _NEWEST = "SELECT data FROM redrive_operation WHERE namespace = ? ORDER BY numbe
 _UNFINISHED = "SELECT data FROM redrive_operation WHERE namespace = ? AND ended_at IS NULL ORDER BY number DESC"
 _NEXT_STEP = "SELECT min(next_at) FROM redrive_operation WHERE namespace = ? AND ended_at IS NULL"
 _ITEMS = "SELECT n, tail, queue FROM redrive_item WHERE n IN carray(?)"
-_CHANGED = "INSERT OR IGNORE INTO redrive_operation_item (operation, n) SELECT ?, value FROM carray(?)"
+_CHANGED = """
+    INSERT INTO redrive_operation_item (operation, n) SELECT ?, value FROM carray(?) WHERE true
+    ON CONFLICT DO NOTHING"""
 _decode = msgspec.json.Decoder(Operation).decode
 
 
@@ -134,7 +136,7 @@ def get(executor: Executor, namespace_key: int | None, query: GetOperation) -> O
 def newest(executor: Executor, namespace_key: int | None, query: ListOperations) -> tuple[Operation, ...]:
     """Operations, newest first."""
     statement = _UNFINISHED if query.unfinished or query.at_work else _NEWEST
-    with contextlib.closing(executor.execute(statement, (namespace_key,))) as rows:
+    with contextlib.closing(executor.walk(statement, (namespace_key,))) as rows:
         found = (_decode(data) for (data,) in rows)
         return tuple(islice((each for each in found if each.at_work or not query.at_work), query.limit))
 
@@ -163,7 +165,7 @@ def _targets(batch: Batch, operation: Operation, call: StepOperation, numbers: S
     """The items by their ids; Stale where they are to be judged and a verdict is missing or out of date."""
     if not numbers:
         return []
-    rows = {n: (tail, queue) for n, tail, queue in batch.execute(_ITEMS, (integers(numbers),))}
+    rows = {n: (tail, queue) for n, tail, queue in batch.execute(_ITEMS, (batch.table(numbers),))}
     targets = []
     for n in numbers:
         tail, queue = rows[n]
@@ -200,7 +202,7 @@ def _change(
 def _remember(batch: Batch, operation: Operation, numbers: Sequence[int]) -> None:
     """Which items were changed. An old number finds what moved."""
     if operation.verb in REMEMBERED and numbers:
-        batch.execute(_CHANGED, (operation.mark, integers(numbers)))
+        batch.execute(_CHANGED, (operation.mark, batch.table(numbers)))
 
 
 def _write(batch: Batch, operation: Operation) -> None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from redrive.clock import Instant
 from redrive.model.group import Group, hour_of
 from redrive.model.ids import make_id
-from redrive.stores.sqlite.batch import Batch, GroupChange
-from redrive.stores.sqlite.finding import Scope
-from redrive.stores.sqlite.places import Executor, last_death
+from redrive.stores.relational.batch import Batch, GroupChange
+from redrive.stores.relational.finding import Scope
+from redrive.stores.relational.places import last_death
+from redrive.stores.relational.session import Executor
 
 _GROUP = "SELECT count, first_at, last_at FROM redrive_group WHERE queue = ? AND fingerprint = ?"
-_WRITE = "INSERT OR REPLACE INTO redrive_group (queue, fingerprint, count, first_at, last_at) VALUES (?, ?, ?, ?, ?)"
+_WRITE = """
+    INSERT INTO redrive_group (queue, fingerprint, count, first_at, last_at) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (queue, fingerprint) DO UPDATE
+    SET count = excluded.count, first_at = excluded.first_at, last_at = excluded.last_at"""
 _REMOVE = "DELETE FROM redrive_group WHERE queue = ? AND fingerprint = ?"
+_SHRINK = "UPDATE redrive_group SET count = count + ?3 WHERE queue = ?1 AND fingerprint = ?2"
+_EMPTY = f"{_REMOVE} AND count = 0"
 _HOUR = """
-    INSERT INTO redrive_group_hour (queue, fingerprint, hour, count) VALUES (?, ?, ?, ?)
-    ON CONFLICT (queue, fingerprint, hour) DO UPDATE SET count = count + excluded.count"""
+    INSERT INTO redrive_group_hour AS there (queue, fingerprint, hour, count) VALUES (?, ?, ?, ?)
+    ON CONFLICT (queue, fingerprint, hour) DO UPDATE SET count = there.count + excluded.count"""
 _EMPTY_HOUR = "DELETE FROM redrive_group_hour WHERE queue = ? AND fingerprint = ? AND hour = ? AND count = 0"
 
 _OF_QUEUE = "queue = ?1"
@@ -46,6 +52,7 @@ def change_all(
         found = batch.look(_GROUP, (queue, fingerprint)).fetchone() or (0, 0, 0)
         group = batch.groups[queue, fingerprint] = GroupChange(*found)
     if by > 0:
+        group.grew = True
         # Its first death is the first one since it was last empty.
         group.first_at = min(group.first_at, first_at) if group.count else first_at
         group.last_at = max(group.last_at, last_at) if group.count else last_at
@@ -56,8 +63,12 @@ def change_all(
 def write(batch: Batch) -> None:
     """Write what was gathered: one row for each group, and one for each hour in which its letters died."""
     left: list[tuple[int, str, Instant]] = []
-    for (queue, fingerprint), group in batch.groups.items():
-        if group.count:
+    shrunk: list[tuple[int, str]] = []
+    for (queue, fingerprint), group in sorted(batch.groups.items()):  # who waits for another, waits in this order
+        if not group.grew:
+            batch.write(_SHRINK, (queue, fingerprint, sum(group.hours.values())))
+            shrunk.append((queue, fingerprint))
+        elif group.count:
             batch.write(_WRITE, (queue, fingerprint, group.count, group.first_at, group.last_at))
         else:
             batch.write(_REMOVE, (queue, fingerprint))
@@ -66,8 +77,10 @@ def write(batch: Batch) -> None:
                 batch.write(_HOUR, (queue, fingerprint, hour, by))
             if by < 0:
                 left.append((queue, fingerprint, hour))
-    for each in left:  # rows of a kind are written together: first all changes, then these
-        batch.write(_EMPTY_HOUR, each)
+    for of_group in shrunk:  # rows of a kind are written together: first all changes, then these
+        batch.write(_EMPTY, of_group)
+    for of_hour in left:
+        batch.write(_EMPTY_HOUR, of_hour)
     batch.groups.clear()
 
 

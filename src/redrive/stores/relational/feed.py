@@ -9,11 +9,12 @@ import msgspec
 
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import MAX_EXAMINED
-from redrive.model.ids import ItemId, make_id
+from redrive.model.ids import MAX_NUMBER, ItemId, make_id
 from redrive.model.reason import DeadReason
 from redrive.store import FeedPage, ReadFeed, is_asked_for
-from redrive.stores.sqlite.batch import Batch
-from redrive.stores.sqlite.places import Executor, known_ids
+from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.places import known_ids
+from redrive.stores.relational.session import Executor
 
 _ENTRY = """
     INSERT INTO redrive_feed (number, namespace, at, kind, queue, n, tail, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
@@ -24,7 +25,6 @@ _ENTRIES = """
 _ROWS = "SELECT number, namespace, at, kind, queue, n, tail, detail FROM redrive_feed"
 _AFTER = f"{_ROWS} WHERE number > ? AND number < ? ORDER BY number LIMIT ?"
 _BEFORE = f"{_ROWS} WHERE number > ? AND number < ? ORDER BY number DESC LIMIT ?"
-_BEYOND = 2**63 - 1
 
 
 class _Detail(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -79,11 +79,11 @@ def read(executor: Executor, namespace_key: int | None, query: ReadFeed) -> Feed
     """Some of the feed."""
     backwards = query.before is not None and query.after is None
     low = 0 if query.after is None else query.after
-    high = _BEYOND if query.before is None else query.before
+    high = MAX_NUMBER if query.before is None else query.before
     ids = None if query.id is None else known_ids(executor, query.id)
     entries: list[FeedEntry] = []
     last, more = low, False
-    with contextlib.closing(executor.execute(_BEFORE if backwards else _AFTER, (low, high, MAX_EXAMINED + 1))) as rows:
+    with contextlib.closing(executor.walk(_BEFORE if backwards else _AFTER, (low, high, MAX_EXAMINED + 1))) as rows:
         for looked, (number, namespace, *row) in enumerate(rows):
             if looked == MAX_EXAMINED or len(entries) == query.limit:
                 more = True

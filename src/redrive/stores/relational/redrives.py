@@ -26,11 +26,12 @@ from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.payload import JSON
 from redrive.model.transitions import Verb
 from redrive.store import Target
-from redrive.stores.sqlite import letters, verdicts
-from redrive.stores.sqlite.batch import Batch, QueueRow
-from redrive.stores.sqlite.deeds import Deed
-from redrive.stores.sqlite.places import Executor, Place, find, last_death, lay, resolve, take
-from redrive.stores.sqlite.puts import check_size
+from redrive.stores.relational import letters, verdicts
+from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.deeds import Deed
+from redrive.stores.relational.places import Place, find, last_death, lay, resolve, take
+from redrive.stores.relational.puts import check_size
+from redrive.stores.relational.session import Executor
 
 _HISTORY = "SELECT data FROM redrive_history WHERE n = ? ORDER BY entry"
 _EXPIRE_TIMEOUT = "SELECT expire_timeout FROM redrive_item WHERE n = ?"
@@ -38,8 +39,9 @@ _KEY = "SELECT n, tail FROM redrive_idempotency WHERE queue = ? AND key = ? AND 
 _COPY_ITEM = """
     INSERT INTO redrive_item (n, tail, queue, put_at, priority, enqueue_at, content_type, headers, expire_timeout,
         idempotency_key, overrides, source_id, origin_id, origin_queue, payload)
-    SELECT ?1, ?2, ?3, put_at, priority, ?4, iif(?7 IS NULL, content_type, ?8), coalesce(?9, headers), expire_timeout,
-        idempotency_key, overrides, ?5, coalesce(origin_id, ?5), coalesce(origin_queue, ?6), coalesce(?7, payload)
+    SELECT ?1, ?2, ?3, put_at, priority, ?4, CASE WHEN ?11 = 0 THEN content_type ELSE ?8 END, coalesce(?9, headers),
+        expire_timeout, idempotency_key, overrides, ?5, coalesce(origin_id, ?5), coalesce(origin_queue, ?6),
+        coalesce(?7, payload)
     FROM redrive_item WHERE n = ?10"""
 _COPY_HISTORY = """
     INSERT INTO redrive_history (key, n, entry, data)
@@ -146,7 +148,8 @@ def _redrive_edited(batch: Batch, deed: Deed, target: Target, item: Standing, pl
     copied.token = copied.deadline = copied.leased_at = copied.worker = None
     copied.ended_at = copied.dead_reason = copied.archived_from = None
     key = (copied.n, copied.tail, row.key, batch.now, place.id, item.queue)
-    batch.execute(_COPY_ITEM, (*key, *_content(target.payload), _headers(target.headers), place.n))
+    edited = int(target.payload is not None)
+    batch.execute(_COPY_ITEM, (*key, *_content(target.payload), _headers(target.headers), place.n, edited))
     first = batch.draw(HISTORY_FIRST + HISTORY_LAST)
     batch.execute(_COPY_HISTORY, (first - 1, copied.n, place.n))
     batch.execute(_COPY_DEATHS, (copied.n, place.n))

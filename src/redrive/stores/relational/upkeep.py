@@ -7,26 +7,22 @@ from redrive.model.item import Event, HistoryEntry, Settled
 from redrive.model.judge import Ending
 from redrive.model.transitions import Verb, allowed_from
 from redrive.store import FEED_TIMEOUT, LEDGER_TIMEOUT, OPERATION_TIMEOUT, Clean, Expire, Promote, Stale
-from redrive.stores.sqlite import verdicts
-from redrive.stores.sqlite.batch import TALLIED, Batch, integers
-from redrive.stores.sqlite.leases import promote
-from redrive.stores.sqlite.places import find, resolve, take
-from redrive.stores.sqlite.retention import Retention
+from redrive.stores.relational import verdicts
+from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.leases import promote
+from redrive.stores.relational.places import find, resolve, take
+from redrive.stores.relational.retention import Retention
 
-_SUMS = ", ".join(f"sum({name})" for name in TALLIED)
-_ROLL_UP = f"""
-    INSERT INTO redrive_count (queue, {", ".join(TALLIED)})
-    SELECT queue, {_SUMS} FROM redrive_tally WHERE true GROUP BY queue
-    ON CONFLICT (queue) DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in TALLIED)}"""
 _KEYS = """
     DELETE FROM redrive_idempotency
-    WHERE (queue, key) IN (SELECT queue, key FROM redrive_idempotency WHERE until <= ? LIMIT ?)"""
+    WHERE (queue, key) IN (
+        SELECT queue, key FROM redrive_idempotency WHERE until <= ? LIMIT ? /*+ FOR UPDATE SKIP LOCKED */)"""
 _LEDGER = """
     DELETE FROM redrive_ledger
     WHERE (queue, source_id) IN (SELECT queue, source_id FROM redrive_ledger WHERE closed_at <= ? LIMIT ?)"""
 _FEED = """
     DELETE FROM redrive_feed WHERE number IN (
-        SELECT number FROM (SELECT number, at FROM redrive_feed ORDER BY number LIMIT ?2) WHERE at <= ?1)"""
+        SELECT number FROM (SELECT number, at FROM redrive_feed ORDER BY number LIMIT ?2) AS oldest WHERE at <= ?1)"""
 _ENDED_OPERATIONS = "SELECT number FROM redrive_operation WHERE ended_at <= ? LIMIT ?"
 _OPERATION_ITEMS = """
     DELETE FROM redrive_operation_item
@@ -81,8 +77,7 @@ def clean(batch: Batch, call: Clean) -> int:
     left -= _forget_operations(batch, left)
     _forget_words(batch, left)
     if batch.execute("SELECT 1 FROM redrive_tally LIMIT 1").get:
-        batch.execute(_ROLL_UP)
-        batch.execute("DELETE FROM redrive_tally")
+        batch.session.roll_up(batch)
     return call.limit - left
 
 
@@ -101,11 +96,11 @@ def _forget_words(batch: Batch, limit: int) -> None:
     """Words of items that are dead letters no longer: dear to remove, so it waited until now. Nobody misses them."""
     numbers = [d for (d,) in batch.execute("SELECT d FROM redrive_wordless LIMIT ?", (limit,)).fetchall()]
     if numbers:
-        letters = integers(numbers)
+        letters = batch.table(numbers)
         batch.execute("DELETE FROM redrive_words WHERE rowid IN carray(?)", (letters,))
         batch.execute("DELETE FROM redrive_wordless WHERE d IN carray(?)", (letters,))
 
 
 def _count(batch: Batch, statement: str, values: tuple[int, ...]) -> int:
-    batch.execute(statement, values)
-    return batch.connection.changes()
+    """How many rows a statement changes."""
+    return len(batch.execute(f"{statement} RETURNING 1", values).fetchall())

@@ -19,10 +19,10 @@ from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.reason import DeadReason
 from redrive.model.transitions import Verb
 from redrive.store import Target
-from redrive.stores.sqlite import feed, letters
-from redrive.stores.sqlite.batch import Batch, QueueRow, integers
-from redrive.stores.sqlite.deeds import Deed
-from redrive.stores.sqlite.places import STATE
+from redrive.stores.relational import feed, letters
+from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.deeds import Deed
+from redrive.stores.relational.places import STATE
 
 _DELIVERY = '"delivery":'
 
@@ -70,10 +70,12 @@ class Lot(msgspec.Struct, frozen=True):
     """Some have a history that is as long as it can get."""
 
 
-def lot(row: QueueRow, numbers: Sequence[int], letters: Sequence[int], *, timeouts: bool, entries: int) -> Lot:
+def lot(
+    batch: Batch, row: QueueRow, numbers: Sequence[int], letters: Sequence[int], *, timeouts: bool, entries: int
+) -> Lot:
     """A lot; `entries` is how long the longest history is."""
     long = entries >= HISTORY_FIRST + HISTORY_LAST
-    return Lot(row, len(numbers), integers(numbers), integers(letters), timeouts, long)
+    return Lot(row, len(numbers), batch.table(numbers), batch.table(letters), timeouts, long)
 
 
 class Alike(msgspec.Struct, frozen=True, gc=False):
@@ -115,7 +117,7 @@ def find_alike(batch: Batch, deed: Deed, targets: Sequence[Target]) -> Mapping[I
     tails = dict(_parsed(targets))
     if not tails:
         return found
-    numbers = integers(tails)
+    numbers = batch.table(tails)
     # An item that is listed under an old id too would be changed twice: it is left to be followed there.
     twice = {n for (n,) in batch.execute("SELECT n FROM redrive_lineage WHERE old IN carray(?)", (numbers,))}
     for row in batch.execute(_ENDED, (numbers,)):
@@ -137,7 +139,7 @@ def change_alike(batch: Batch, deed: Deed, items: Sequence[Alike]) -> list[Settl
         timeouts = any(item.expire_timeout is not None for item in members)
         entries = max(item.entries for item in members)
         numbers, dead = [item.n for item in members], [item.letter for item in members]
-        change(batch, deed, lot(batch.by_key[queue], numbers, dead, timeouts=timeouts, entries=entries))
+        change(batch, deed, lot(batch, batch.by_key[queue], numbers, dead, timeouts=timeouts, entries=entries))
     return [settle(batch, item) for item in items]
 
 

@@ -17,9 +17,9 @@ from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.reason import DeadReason
 from redrive.model.transitions import Verb
 from redrive.store import DROP_ACTOR
-from redrive.stores.sqlite import feed, letters
-from redrive.stores.sqlite.batch import Batch, QueueRow
-from redrive.stores.sqlite.places import Place, lay
+from redrive.stores.relational import feed, letters
+from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.places import Place, lay
 
 _log = logging.getLogger("redrive.store")
 
@@ -32,6 +32,9 @@ _MOVE_ITEM = """
     SELECT ?1, ?2, ?3, put_at, priority, ?4, content_type, headers, expire_timeout,
         idempotency_key, overrides, ?5, coalesce(origin_id, ?5), coalesce(origin_queue, ?6), payload
     FROM redrive_item WHERE n = ?7"""
+_LINEAGE = """
+    INSERT INTO redrive_lineage (old, tail, n) VALUES (?, ?, ?)
+    ON CONFLICT (old) DO UPDATE SET tail = excluded.tail, n = excluded.n"""
 _AUDIT = (
     "INSERT INTO redrive_audit (namespace, at, actor, verb, queue, ids, count, note) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
@@ -117,7 +120,7 @@ def move(batch: Batch, place: Place, target: QueueRow) -> ItemId:
     batch.execute("DELETE FROM redrive_item WHERE n = ?", (old,))
     for table in ("history", "death", "lineage"):
         batch.execute(f"UPDATE redrive_{table} SET n = ? WHERE n = ?", (number, old))
-    batch.execute("INSERT OR REPLACE INTO redrive_lineage (old, tail, n) VALUES (?, ?, ?)", (old, place.tail, number))
+    batch.execute(_LINEAGE, (old, place.tail, number))
     place.n, place.tail, place.queue = number, tail, target.key
     place.ready_at, place.seq = batch.now, number
     return source_id

@@ -10,10 +10,10 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Status
 from redrive.model.transitions import Verb
 from redrive.store import RETENTION_ACTOR, STEP_LIMIT
-from redrive.stores.sqlite import feed, redrives, verdicts
-from redrive.stores.sqlite.batch import Batch, QueueRow
-from redrive.stores.sqlite.deeds import Deed
-from redrive.stores.sqlite.places import Place, find, take
+from redrive.stores.relational import feed, redrives, verdicts
+from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.deeds import Deed
+from redrive.stores.relational.places import Place, find, take
 
 _COMPLETED = "SELECT n FROM redrive_ended WHERE queue = ? AND status = 'completed' AND ended_at <= ? LIMIT ?"
 _OLDEST_COMPLETED = """
@@ -75,7 +75,7 @@ class Retention:
         """Letters of a queue whose time is over. What a worker holds is passed over, and does not stop the others."""
         batch, before = self._batch, self._batch.now - age
         due: list[Place] = []
-        with contextlib.closing(batch.execute(_LETTERS, (row.key, shelf))) as letters:
+        with contextlib.closing(batch.walk(_LETTERS, (row.key, shelf))) as letters:
             for n, died_at in letters:
                 if len(due) >= self.left:
                     break

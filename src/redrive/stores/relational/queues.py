@@ -6,13 +6,13 @@ from typing import Any, assert_never
 
 import msgspec
 
-from redrive.errors import ConfirmMismatch, ItemActive, QueueExists, QueueInUse
+from redrive.errors import ConfirmMismatch, ItemActive, QueueExists, QueueInUse, StoreUnavailable
 from redrive.model.dead_queue import check_dead_queues, users_of
 from redrive.model.queue import Queue, QueueSettings
 from redrive.store import CreateQueue, DeleteQueue, QueueCall, SetPaused, Stale, UpdateQueue
-from redrive.stores.sqlite import verdicts
-from redrive.stores.sqlite.batch import Batch, integers
-from redrive.stores.sqlite.places import find
+from redrive.stores.relational import verdicts
+from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.places import find
 
 _CREATE = """
     INSERT INTO redrive_queue (namespace, name, settings, version, paused, is_dead_queue, created_at)
@@ -21,6 +21,7 @@ _UPDATE = """
     UPDATE redrive_queue SET settings = ?, version = (SELECT epoch FROM redrive_meta)
     WHERE namespace = ? AND name = ? RETURNING version"""
 _MARK = "UPDATE redrive_queue SET is_dead_queue = 1 WHERE namespace = ? AND name = ?"
+_FREE = "SELECT 1 FROM redrive_queue WHERE key = ? /*+ FOR UPDATE SKIP LOCKED */"
 _ACTIVE = "SELECT n FROM redrive_lease WHERE queue = ? ORDER BY deadline, seq LIMIT 1"
 _ITEMS = """
     SELECT n FROM redrive_ready WHERE queue = ?1 UNION ALL SELECT n FROM redrive_waiting WHERE queue = ?1
@@ -29,7 +30,7 @@ _OF_QUEUE = (
     "ready", "waiting", "ended", "letter", "group", "group_hour", "idempotency", "ledger", "tally", "count",
 )  # fmt: skip
 """Tables with rows that belong to a queue and go with it."""
-_LEASABLE = "SELECT count(*) FROM (SELECT 1 FROM redrive_ready WHERE queue = ? LIMIT 1000)"
+_LEASABLE = "SELECT count(*) FROM (SELECT 1 FROM redrive_ready WHERE queue = ? LIMIT 1000) AS first"
 
 
 def change_queue(batch: Batch, call: QueueCall) -> Any:
@@ -48,7 +49,7 @@ def change_queue(batch: Batch, call: QueueCall) -> Any:
             row = batch.queue(name)
             if row.queue.paused == paused:
                 return row.queue
-            batch.execute("UPDATE redrive_queue SET paused = ? WHERE key = ?", (paused, row.key))
+            batch.execute("UPDATE redrive_queue SET paused = ? WHERE key = ?", (int(paused), row.key))
             verdicts.audit(batch, actor, "pause_queue" if paused else "resume_queue", name, [], 0)
             if not paused:
                 batch.arrivals[name] += batch.execute(_LEASABLE, (row.key,)).get
@@ -97,6 +98,9 @@ def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
     users = users_of(name, {other: each.settings for other, each in batch.by_name.items()})
     if users:
         raise QueueInUse(name, users)
+    if batch.execute(_FREE, (row.key,)).get is None:
+        problem = f"a transaction of a program puts to queue '{name}'; delete it when that has ended"
+        raise StoreUnavailable(batch.store, problem)
     numbers = [n for (n,) in batch.execute(_ITEMS, (row.key,)).fetchall()]
     count = len(numbers)
     if count != (confirm or 0):
@@ -108,7 +112,7 @@ def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
         raise ItemActive(place.id, place.worker)
     batch.execute("INSERT INTO redrive_wordless SELECT d FROM redrive_letter WHERE queue = ?", (row.key,))
     for table in ("history", "death", "lineage", "item") if numbers else ():
-        batch.execute(f"DELETE FROM redrive_{table} WHERE n IN carray(?)", (integers(numbers),))
+        batch.execute(f"DELETE FROM redrive_{table} WHERE n IN carray(?)", (batch.table(numbers),))
     for table in _OF_QUEUE:
         batch.execute(f"DELETE FROM redrive_{table} WHERE queue = ?", (row.key,))
     batch.execute("DELETE FROM redrive_queue WHERE key = ?", (row.key,))

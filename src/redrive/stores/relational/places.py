@@ -6,16 +6,17 @@ An item is in exactly one place; `take` and `lay` always come in pairs, in one t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from redrive.clock import Instant
-from redrive.model.ids import ItemId, make_id, parse_id
+from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import WORK, Counters, Death, Result, Status
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.reason import DeadReason
-from redrive.stores.sqlite.batch import Batch, integers
+from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.session import Executor
 
 STATE = (
     "rank, ready_at, seq, expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, "
@@ -72,8 +73,10 @@ _READY_FRESH = f"""SELECT {STATE} FROM redrive_ready
     WHERE queue = ?1 AND rank = ?2 AND ready_at = ?3 AND seq = ?4 AND n = ?4"""
 _READY_REQUEUED = f"SELECT {STATE} FROM redrive_ready WHERE n = ? AND seq <> n"
 _WAITING = f"SELECT status, held_by, {STATE} FROM redrive_waiting WHERE n = ?"
-_LEASE = f"SELECT queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease WHERE n = ?"
-_LEASES = f"SELECT n, queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease WHERE n IN carray(?)"
+_LEASE = f"SELECT queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease WHERE n = ? /*+ FOR UPDATE */"
+_LEASES = f"""
+    SELECT n, queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease
+    WHERE n IN carray(?) /*+ ORDER BY n FOR UPDATE */"""
 _ENDED_HOW = "status, ended_at, dead_reason, archived_from, held_by, result, result_type"
 _ENDED = f"SELECT {_ENDED_HOW}, {STATE} FROM redrive_ended WHERE n = ?"
 LAY_READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?{_MARKS})"
@@ -86,22 +89,16 @@ _LINEAGE = "SELECT tail, n FROM redrive_lineage WHERE old = ?"
 _EARLIER = "SELECT old, tail FROM redrive_lineage WHERE n = ? ORDER BY old"
 _TAIL = "SELECT tail FROM redrive_item WHERE n = ?"
 _LAST_DEATH = "SELECT data FROM redrive_death WHERE n = ? ORDER BY key DESC LIMIT 1"
-_LARGEST_NUMBER = 2**63 - 1
+_LOOKS = 10
+"""How often an item is looked for: where several transactions write, it may change its place between two statements,
+and is then in none of those that were looked at."""
 _decode_death = msgspec.json.Decoder(Death).decode
-
-
-class Executor(Protocol):
-    """A connection, or a batch."""
-
-    def execute(self, statement: str, values: Any, /) -> Any:
-        """Execute one statement."""
-        ...
 
 
 def resolve(executor: Executor, id: ItemId) -> int | None:
     """The number of the item that has this id, or had it before it moved."""
     number, tail = parse_id(id)
-    if number > _LARGEST_NUMBER:  # nobody was ever given such an id
+    if number > MAX_NUMBER:  # nobody was ever given such an id
         return None
     if executor.execute(_TAIL, (number,)).get == tail:
         return number
@@ -129,13 +126,20 @@ def last_death(executor: Executor, n: int) -> Death:
 
 def find(executor: Executor, n: int) -> Place | None:
     """Where an item stands. None where there is none."""
-    execute = executor.execute
-    item = execute(_ITEM, (n,)).fetchone()
-    if item is None:
-        return None
-    tail, queue, rank, ready_at = item
+    for _ in range(_LOOKS):
+        item = executor.execute(_ITEM, (n,)).fetchone()
+        if item is None:
+            return None
+        if place := _find(executor, n, *item):
+            return place
+    raise AssertionError(f"item {n} is in no place")
+
+
+def _find(executor: Executor, n: int, tail: int, queue: int, rank: int, ready_at: Instant) -> Place | None:
+    """One look at each place."""
     if place := find_leased(executor, n, tail):
         return place
+    execute = executor.execute
     row = execute(_READY_FRESH, (queue, rank, ready_at, n)).fetchone()
     if row := row or execute(_READY_REQUEUED, (n,)).fetchone():
         place = Place(n, tail, queue, Status.PENDING, *row)
@@ -146,7 +150,8 @@ def find(executor: Executor, n: int) -> Place | None:
         place.held_by = row[1]
         return place
     row = execute(_ENDED, (n,)).fetchone()
-    assert row is not None, f"item {n} is in no place"
+    if row is None:
+        return None
     status, ended_at, dead_reason, archived_from, held_by, result, result_type = row[:7]
     place = Place(n, tail, queue, Status(status), *row[7:])
     place.ended_at, place.held_by = ended_at, held_by
@@ -162,9 +167,9 @@ def find_leased(executor: Executor, n: int, tail: int) -> Place | None:
     return None if row is None else _leased(n, tail, row)
 
 
-def find_all_leased(executor: Executor, tails: Mapping[int, int]) -> dict[int, Place]:
+def find_all_leased(batch: Batch, tails: Mapping[int, int]) -> dict[int, Place]:
     """Where those of these items stand that workers hold; the tail of each by its number."""
-    rows = executor.execute(_LEASES, (integers(tails),))
+    rows = batch.execute(_LEASES, (batch.table(tails),))
     return {n: _leased(n, tails[n], row) for n, *row in rows}
 
 

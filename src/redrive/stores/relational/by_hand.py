@@ -15,13 +15,13 @@ from redrive.model.item import WORK, Event, HistoryEntry, Settled, Status
 from redrive.model.judge import Ending
 from redrive.model.transitions import Verb
 from redrive.store import STEP_LIMIT, Change, Hold, Stale, Target, Unhold
-from redrive.stores.sqlite import letters, redrives, verdicts
-from redrive.stores.sqlite.batch import Batch, QueueRow
-from redrive.stores.sqlite.bulk import change_alike, find_alike
-from redrive.stores.sqlite.deeds import Deed
-from redrive.stores.sqlite.places import Place, find, lay, resolve, take
-from redrive.stores.sqlite.puts import check_size
-from redrive.stores.sqlite.settles import finish
+from redrive.stores.relational import letters, redrives, verdicts
+from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.bulk import change_alike, find_alike
+from redrive.stores.relational.deeds import Deed
+from redrive.stores.relational.places import Place, find, lay, resolve, take
+from redrive.stores.relational.puts import check_size
+from redrive.stores.relational.settles import finish
 
 _LAST_ENTRY = "SELECT data FROM redrive_history WHERE n = ? ORDER BY entry DESC LIMIT 1"
 _HELD = """

@@ -14,10 +14,10 @@ from redrive.model.item import NO_OVERRIDES, Item, Receipt, Status
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.store import Import
-from redrive.stores.sqlite import feed, letters, verdicts
-from redrive.stores.sqlite.batch import Batch, QueueRow
-from redrive.stores.sqlite.places import Place, find, lay, resolve
-from redrive.stores.sqlite.puts import check_size, known_source, remember_source
+from redrive.stores.relational import feed, letters, verdicts
+from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.places import Place, find, lay, resolve
+from redrive.stores.relational.puts import check_size, known_source, remember_source
 
 _ITEM = """
     INSERT INTO redrive_item (n, tail, queue, put_at, priority, enqueue_at, content_type, headers, overrides,

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-import apsw
 import msgspec
 
 from redrive.clock import Instant
@@ -19,9 +18,9 @@ from redrive.model.judge import Dead, Ending
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.store import OF_THIS_CALL, NewItem, Put, Stale, stale
-from redrive.stores.sqlite import feed, verdicts
-from redrive.stores.sqlite.batch import SALT_MASK, SALT_STEP, Batch, QueueRow, draw_salt, integers
-from redrive.stores.sqlite.places import Place, find, lay, resolve, take
+from redrive.stores.relational import feed, verdicts
+from redrive.stores.relational.batch import SALT_MASK, SALT_STEP, Batch, QueueRow, draw_salt
+from redrive.stores.relational.places import Place, find, lay, resolve, take
 
 _PLAIN_ITEMS = f"""
     INSERT INTO redrive_item (n, tail, queue, put_at, priority, content_type, expire_timeout, payload)
@@ -46,13 +45,15 @@ _SIZE = """
     SELECT (SELECT coalesce(sum(pending + failed + active), 0) FROM redrive_count WHERE queue = ?1)
          + (SELECT coalesce(sum(pending + failed + active), 0) FROM redrive_tally WHERE queue = ?1)"""
 _KEY = "SELECT n, tail, digest FROM redrive_idempotency WHERE queue = ? AND key = ? AND until > ?"
-_REMEMBER_KEY = (
-    "INSERT OR REPLACE INTO redrive_idempotency (queue, key, n, tail, digest, until) VALUES (?, ?, ?, ?, ?, ?)"
-)
+_REMEMBER_KEY = """
+    INSERT INTO redrive_idempotency (queue, key, n, tail, digest, until) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (queue, key) DO UPDATE
+    SET n = excluded.n, tail = excluded.tail, digest = excluded.digest, until = excluded.until"""
 _SOURCE = """
     SELECT n, tail FROM redrive_item WHERE queue = ?1 AND source_id = ?2
     UNION ALL SELECT n, tail FROM redrive_ledger WHERE queue = ?1 AND source_id = ?2 LIMIT 1"""
-_REMEMBER_SOURCE = "INSERT OR IGNORE INTO redrive_ledger (queue, source_id, n, tail, closed_at) VALUES (?, ?, ?, ?, ?)"
+_REMEMBER_SOURCE = """
+    INSERT INTO redrive_ledger (queue, source_id, n, tail, closed_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
 
 _Group = tuple[int, str, int, int | None]
 """What plain items that go in together share: queue, content type, priority, expire_timeout."""
@@ -193,6 +194,8 @@ def _known(batch: Batch, row: QueueRow, items: Sequence[NewItem]) -> dict[int, I
     """Positions of items that are there already."""
     known: dict[int, ItemId | None] = {}
     digests: dict[str, bytes] = {}
+    if keys := [item.idempotency_key for item in items if item.idempotency_key is not None]:
+        batch.session.lock_keys(batch, row.key, keys)
     sources: set[str] = set()
     for position, item in enumerate(items):
         if item.source_id is not None:
@@ -247,10 +250,10 @@ def _write_plain(
         batch.execute(_PLAIN_ITEM, (first, tail, row.key, now, priority, stored_type, expire_timeout, payloads[0]))
         batch.execute(_PLAIN_READY, (row.key, first, rank, now, expire_deadline))
     else:
-        values = apsw.carray(tuple(payloads))
+        values = batch.session.blobs(payloads)
         shared = (first - 1, salt, row.key, now, priority, stored_type, expire_timeout)
         batch.execute(_PLAIN_ITEMS, (*shared, values))
-        numbers = integers(range(first, first + count))
+        numbers = batch.table(range(first, first + count))
         batch.execute(_PLAIN_READIES, (row.key, rank, now, expire_deadline, numbers))
     batch.tally(row.key, "pending", count)
     batch.tally(row.key, "put_total", count)

@@ -12,21 +12,20 @@ import heapq
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, NamedTuple
 
-import apsw
 import msgspec
 
 from redrive.errors import QueueNotFound
 from redrive.model.cause import Cause
 from redrive.model.classify import ErrorClass
 from redrive.model.filter import MAX_EXAMINED, Facts, Filter, matches
-from redrive.model.ids import NUMBERS_PER_MICROSECOND, make_id
+from redrive.model.ids import MAX_NUMBER, NUMBERS_PER_MICROSECOND, make_id
 from redrive.model.item import Counters, Status
 from redrive.model.reason import DeadReason
-from redrive.model.words import parse_query
-from redrive.stores.sqlite.batch import Batch, namespace_key
-from redrive.stores.sqlite.places import Executor, find, resolve
+from redrive.model.words import Query, parse_query
+from redrive.stores.relational.batch import Batch, namespace_key
+from redrive.stores.relational.places import find, resolve
+from redrive.stores.relational.session import Executor
 
-_LARGEST = 2**63 - 1
 _FEW_QUEUES = 100
 """Over so many queues a walk by fingerprint merges; where more share it, it walks all letters instead."""
 
@@ -44,7 +43,7 @@ _BY_FINGERPRINT = ("fingerprint", "l.shelf = ? AND l.fingerprint = ? AND l.queue
 _BY_WORDS = f"""
     SELECT w.rowid, {_LETTER} FROM redrive_words AS w LEFT JOIN redrive_letter AS l ON l.d = w.rowid
         LEFT JOIN redrive_item AS i ON i.n = l.n
-    WHERE redrive_words MATCH ? AND w.rowid BETWEEN ? AND ? ORDER BY w.rowid {{direction}}"""
+    WHERE {{condition}} AND w.rowid BETWEEN ? AND ? ORDER BY w.rowid {{direction}}"""
 _BY_NUMBER = f"SELECT {_LETTER} FROM redrive_letter AS l CROSS JOIN redrive_item AS i ON i.n = l.n WHERE l.d = ?"
 _QUEUES_OF = """
     WITH RECURSIVE each(queue) AS (
@@ -62,7 +61,7 @@ _PLACED = f"""
 _PLACES = {Status.ACTIVE: "lease", Status.FAILED: "waiting", Status.COMPLETED: "ended"}
 _ONE_ITEM = f"SELECT {_ITEM} FROM redrive_item AS i WHERE i.n = ?"
 
-_HAS_WORDS = "SELECT 1 FROM redrive_words WHERE redrive_words MATCH ? AND rowid = ?"
+_HAS_WORDS = "SELECT 1 FROM redrive_words AS w WHERE {condition} AND w.rowid = ?"
 _OPERATION = "SELECT number FROM redrive_operation WHERE namespace = ? AND id = ?"
 _CHANGED = """
     SELECT coalesce(h.n, o.n) FROM redrive_operation_item AS o LEFT JOIN redrive_lineage AS h ON h.old = o.n
@@ -118,10 +117,10 @@ def scope_of(batch: Batch) -> Scope:
     return Scope(batch.namespace_key, batch.namespace, names)
 
 
-def read_scope(connection: apsw.Connection, namespace: str) -> Scope:
+def read_scope(executor: Executor, namespace: str) -> Scope:
     """What a query can search. The settings of queues, of which there may be many, are not looked into."""
-    rows: Iterable[Any] = connection.execute("SELECT key, name FROM redrive_queue WHERE namespace = ?", (namespace,))
-    return Scope(namespace_key(connection, namespace) or 0, namespace, dict(rows))
+    rows: Iterable[Any] = executor.execute("SELECT key, name FROM redrive_queue WHERE namespace = ?", (namespace,))
+    return Scope(namespace_key(executor, namespace) or 0, namespace, dict(rows))
 
 
 def select(
@@ -164,11 +163,11 @@ def walk(
 ) -> Generator[Candidate, None, None]:
     """Items that may match, in order, lazily. All that match are among them; close it if it is not used up."""
     queue = None if where.queue is None else scope.key_of(where.queue)
-    low, high = 0, _LARGEST if up_to is None else up_to
+    low, high = 0, MAX_NUMBER if up_to is None else up_to
     if after is not None:
         low, high = (low, min(high, after - 1)) if newest else (after + 1, high)
-    if where.since is not None and where.status is not None:  # nobody draws a number below the instant he draws it at
-        low = max(low, min(where.since * NUMBERS_PER_MICROSECOND, _LARGEST))
+    if where.since is not None and where.status is not None and executor.numbers_tell_time:
+        low = max(low, min(where.since * NUMBERS_PER_MICROSECOND, MAX_NUMBER))
     course = _Course(executor, scope, where, queue, low, high, newest)
     if where.ids is not None:
         listed = (resolve(executor, id) for id in where.ids)
@@ -209,8 +208,8 @@ class _Course(NamedTuple):
             walks = [self._rows(_BY_FINGERPRINT, shelf, where.fingerprint, queue) for queue in queues]
             rows = heapq.merge(*walks, key=lambda row: row[0], reverse=self.newest)
             yield from self._each(rows, *walks)
-        elif where.words is not None and (match := _match(where.words)):
-            yield from self._by_words(match, shelf)
+        elif where.words is not None and (asked := _asked(where.words)):
+            yield from self._by_words(asked, shelf)
         elif where.error_type is not None:
             _, _, name = where.error_type.rpartition(".")
             yield from self._each(self._rows(_BY_ERROR, shelf, name))
@@ -224,7 +223,7 @@ class _Course(NamedTuple):
         table = None if self.where.status is None else _PLACES.get(self.where.status)
         statement = _ITEMS if table is None else _PLACED
         statement = statement.format(table=table, direction=self._direction)
-        with contextlib.closing(self.executor.execute(statement, (self.low, self.high))) as rows:
+        with contextlib.closing(self.executor.walk(statement, (self.low, self.high))) as rows:
             for row in rows:
                 yield self._item(row, for_letters=False) or Candidate(row[0], row[0], None)
 
@@ -242,7 +241,7 @@ class _Course(NamedTuple):
     def _rows(self, by: tuple[str, str], *values: object) -> Generator[tuple[Any, ...], None, None]:
         index, condition = by
         statement = _LETTERS.format(index=index, condition=condition, direction=self._direction)
-        with contextlib.closing(self.executor.execute(statement, (*values, self.low, self.high))) as rows:
+        with contextlib.closing(self.executor.walk(statement, (*values, self.low, self.high))) as rows:
             yield from rows
 
     def _each(
@@ -255,10 +254,11 @@ class _Course(NamedTuple):
             for each in walks:
                 each.close()
 
-    def _by_words(self, match: str, shelf: int) -> Generator[Candidate, None, None]:
+    def _by_words(self, asked: Query, shelf: int) -> Generator[Candidate, None, None]:
         """Words outlive their letters until the next Clean, and are those of every namespace."""
-        statement = _BY_WORDS.format(direction=self._direction)
-        with contextlib.closing(self.executor.execute(statement, (match, self.low, self.high))) as rows:
+        words = self.executor.words
+        statement = _BY_WORDS.format(condition=words.condition, direction=self._direction)
+        with contextlib.closing(self.executor.walk(statement, (*words.asked(asked), self.low, self.high))) as rows:
             for d, *row in rows:
                 meant = row[3] == shelf and row[13] is not None
                 yield Candidate(d, row[1], self._letter(*row) if meant else None, d)
@@ -315,23 +315,24 @@ class _Course(NamedTuple):
         return Candidate(n, n, facts)
 
 
-def _match(words: str) -> str:
-    """What FTS5 is asked for: every word, and for every prefix some word that begins with it. Empty for none."""
+def _asked(words: str) -> Query | None:
+    """What is looked for; None where there is no word in it."""
     query = parse_query(words)
-    return " ".join([f'"{word}"' for word in query.words] + [f'"{prefix}"*' for prefix in query.prefixes])
+    return query if any(query) else None
 
 
 def _looked_up(executor: Executor, scope: Scope, where: Filter) -> Callable[[Candidate], bool]:
     """The conditions that are no facts of the item: words and operations."""
     led_by_others = where.ids is not None or where.operation is not None or where.fingerprint is not None
     by_words = where.for_letters and not led_by_others  # then words led to it, and need no other look
-    match = None if where.words is None or by_words else _match(where.words)
+    asked = None if where.words is None or by_words else _asked(where.words)
+    has_words = _HAS_WORDS.format(condition=executor.words.condition)
     operation = None if where.operation is None else _operation(executor, scope, where.operation)
 
     def check(candidate: Candidate) -> bool:
         if where.words is not None and candidate.letter is None:
             return False
-        if match and not executor.execute(_HAS_WORDS, (match, candidate.letter)).get:
+        if asked and not executor.execute(has_words, (*executor.words.asked(asked), candidate.letter)).get:
             return False
         return where.operation is None or bool(executor.execute(_WAS_CHANGED, (operation, candidate.n)).get)
 

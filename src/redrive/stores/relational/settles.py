@@ -12,14 +12,14 @@ from redrive.model.ids import item_of, parse_token
 from redrive.model.item import Counters, Event, HistoryEntry, Result, Settled, Status
 from redrive.model.judge import Ending
 from redrive.store import Complete, Extend, Return, Settle, SettleCall, Stale
-from redrive.stores.sqlite import feed, letters, verdicts
-from redrive.stores.sqlite.batch import Batch, integers
-from redrive.stores.sqlite.places import Place, find, find_all_leased, find_leased, lay, resolve, take
-from redrive.stores.sqlite.puts import put_together
+from redrive.stores.relational import feed, letters, verdicts
+from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.places import Place, find, find_all_leased, find_leased, lay, resolve, take
+from redrive.stores.relational.puts import put_together
 
 _OF_LEASE = "SELECT n, token, queue, deliveries, attempts, failures, losses, redrives, entries, deaths"
-_HELD_ONE = f"{_OF_LEASE} FROM redrive_lease WHERE n = ?"
-_HELD = f"{_OF_LEASE} FROM redrive_lease WHERE n IN carray(?)"
+_HELD_ONE = f"{_OF_LEASE} FROM redrive_lease WHERE n = ? /*+ FOR UPDATE */"
+_HELD = f"{_OF_LEASE} FROM redrive_lease WHERE n IN carray(?) /*+ ORDER BY n FOR UPDATE */"
 
 FEW = 4
 """Up to here a look at each item is no dearer than one look at all."""
@@ -72,7 +72,7 @@ def _complete_all(batch: Batch, tokens: Sequence[str], indexes: Sequence[int], r
     """Completions without result and puts: one look, then everything that goes, goes at once."""
     parsed = [(int(token[16:32], 16), int(token[32:], 16)) for token in tokens]
     numbers = [n for n, _ in parsed]
-    look = batch.execute(_HELD_ONE, numbers) if len(numbers) == 1 else batch.execute(_HELD, (integers(numbers),))
+    look = batch.execute(_HELD_ONE, numbers) if len(numbers) == 1 else batch.execute(_HELD, (batch.table(numbers),))
     held = {row[0]: row for row in look.fetchall()}
     gone: list[int] = []
     finished: dict[int, int] = {}
@@ -100,7 +100,7 @@ def _complete_all(batch: Batch, tokens: Sequence[str], indexes: Sequence[int], r
         batch.execute("DELETE FROM redrive_lease WHERE n = ?", gone)
         batch.execute("DELETE FROM redrive_item WHERE n = ?", gone)
     elif gone:
-        all_gone = integers(gone)
+        all_gone = batch.table(gone)
         batch.execute("DELETE FROM redrive_lease WHERE n IN carray(?)", (all_gone,))
         batch.execute("DELETE FROM redrive_item WHERE n IN carray(?)", (all_gone,))
     for queue, count in finished.items():

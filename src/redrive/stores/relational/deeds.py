@@ -6,9 +6,9 @@ from redrive.model import deed
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Event, HistoryEntry, Status
-from redrive.stores.sqlite import feed, verdicts
-from redrive.stores.sqlite.batch import Batch
-from redrive.stores.sqlite.places import Place
+from redrive.stores.relational import feed, verdicts
+from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.places import Place
 
 
 class Deed(deed.Deed, frozen=True):

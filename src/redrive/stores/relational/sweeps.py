@@ -13,9 +13,9 @@ import msgspec
 from redrive.model.filter import MAX_EXAMINED, Filter
 from redrive.model.item import Status
 from redrive.model.transitions import Verb
-from redrive.stores.sqlite.batch import Batch, integers
-from redrive.stores.sqlite.bulk import Lot, change_lot, lot
-from redrive.stores.sqlite.deeds import Deed
+from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.bulk import Lot, change_lot, lot
+from redrive.stores.relational.deeds import Deed
 
 _SHELF = {
     Verb.RETRY: Status.DEAD,
@@ -35,13 +35,13 @@ _CONDITIONS = {
 """What a statement can ask of a letter by itself, beside what an index finds."""
 _INDEXED = frozenset({"status", "queue", "fingerprint"})
 _NEXT = "SELECT d, n, queue{columns} FROM redrive_letter WHERE {index} AND d > ? AND d <= ? ORDER BY d LIMIT ?"
-_MEANT = "SELECT d, n, queue FROM ({next}) WHERE {conditions} LIMIT ?"
-_EXAMINED = "SELECT count(*), max(d) FROM ({next})"
+_MEANT = "SELECT d, n, queue FROM ({next}) AS examined WHERE {conditions} /*+ ORDER BY d */ LIMIT ?"
+_EXAMINED = "SELECT count(*), max(d) FROM ({next}) AS examined"
 _QUEUES_OF = """
     SELECT (SELECT min(queue) FROM redrive_letter WHERE shelf = ?1 AND fingerprint = ?2),
         (SELECT max(queue) FROM redrive_letter WHERE shelf = ?1 AND fingerprint = ?2)"""
 _STANDING = """
-    SELECT count(*), max(e.entries), max(i.expire_timeout IS NOT NULL), min({plain})
+    SELECT count(*), max(e.entries), count(i.expire_timeout), count(*) FILTER (WHERE {plain})
     FROM carray(?) AS c CROSS JOIN redrive_ended AS e ON e.n = c.value CROSS JOIN redrive_item AS i ON i.n = e.n"""
 _PLAIN = {
     Verb.RETRY: "e.status = 'dead' AND i.idempotency_key IS NULL",
@@ -127,8 +127,8 @@ def _lots(batch: Batch, deed: Deed, found: list[tuple[int, int, int]]) -> list[L
             return None
         if deed.verb in _REVIVES and row.settings.max_size is not None:
             return None
-        count, entries, timeouts, plain = batch.execute(statement, (integers(numbers),)).get
-        if count < len(numbers) or not plain:
+        count, entries, timeouts, plain = batch.execute(statement, (batch.table(numbers),)).get
+        if count < len(numbers) or plain < count:
             return None
-        lots.append(lot(row, numbers, dead, timeouts=bool(timeouts), entries=entries))
+        lots.append(lot(batch, row, numbers, dead, timeouts=bool(timeouts), entries=entries))
     return lots

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, assert_never
 
-import apsw
 import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
-from redrive.model.ids import ItemId, item_of, make_id, make_token, parse_token
+from redrive.model.ids import MAX_NUMBER, ItemId, item_of, make_id, make_token, parse_token
 from redrive.model.item import NO_OVERRIDES, WORK, Counters, Death, HistoryEntry, Item, Lease, Overrides
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
@@ -38,9 +37,10 @@ from redrive.store import (
     Query,
     ReadFeed,
 )
-from redrive.stores.sqlite import feed, finding, groups, operations, redrives
-from redrive.stores.sqlite.batch import TALLIED, QueueRow, namespace_key, queue_rows
-from redrive.stores.sqlite.places import Place, earlier_ids, find, resolve
+from redrive.stores.relational import feed, finding, groups, operations, redrives
+from redrive.stores.relational.batch import TALLIED, QueueRow, namespace_key, queue_rows
+from redrive.stores.relational.places import Place, earlier_ids, find, resolve
+from redrive.stores.relational.session import Executor
 
 _CONTENT = """
     SELECT payload, content_type, headers, put_at, idempotency_key, overrides, source_id, origin_id, origin_queue
@@ -48,16 +48,16 @@ _CONTENT = """
 _COUNTS = f"""
     SELECT {", ".join(f"coalesce(sum({name}), 0)" for name in TALLIED)} FROM (
         SELECT * FROM redrive_count WHERE queue = ?1
-        UNION ALL SELECT queue, {", ".join(TALLIED)} FROM redrive_tally WHERE queue = ?1)"""
+        UNION ALL SELECT queue, {", ".join(TALLIED)} FROM redrive_tally WHERE queue = ?1) AS counted"""
 _OLDEST = """
     WITH RECURSIVE rank(value) AS (SELECT 0 UNION ALL SELECT value + 1 FROM rank WHERE value < 9)
     SELECT min(at) FROM (
         SELECT (SELECT min(ready_at) FROM redrive_ready WHERE queue = ?1 AND rank = value) AS at FROM rank
-        UNION ALL SELECT min(ready_at) FROM redrive_waiting WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2)"""
+        UNION ALL SELECT min(ready_at) FROM redrive_waiting WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2
+    ) AS oldest"""
 _AUDIT = """
     SELECT number, at, actor, verb, queue, ids, count, note FROM redrive_audit
     WHERE namespace = ? AND number < ? ORDER BY number DESC LIMIT ?"""
-_LARGEST = 2**63 - 1
 
 _LOST = """
     SELECT l.deadline, l.seq, l.n, i.tail, l.token, l.worker, l.expire_deadline, i.overrides, l.deliveries, l.attempts,
@@ -91,77 +91,77 @@ _NEXT_EXPIRED = tuple(
 _NEXT_DUE = earliest("redrive_waiting", "ready_at", "held_by IS NULL")
 
 
-def answer(connection: apsw.Connection, query: Query, namespace: str, now: Instant) -> Any:
+def answer(executor: Executor, query: Query, namespace: str, now: Instant) -> Any:
     """Answer a query. Raises the errors its docstring names."""
     match query:
         case GetQueue(name):
-            return _queue(connection, namespace, name).queue
+            return _queue(executor, namespace, name).queue
         case ListQueues():
-            rows = queue_rows(connection, namespace)
+            rows = queue_rows(executor, namespace)
             return tuple(sorted((row.queue for row in rows), key=lambda queue: queue.name))
         case GetStats(name):
-            return _stats(connection, _queue(connection, namespace, name), now)
+            return _stats(executor, _queue(executor, namespace, name), now)
         case GetItem(id):
-            return _item(connection, namespace, id)
+            return _item(executor, namespace, id)
         case FindItems():
-            return _page(connection, namespace, query)
+            return _page(executor, namespace, query)
         case CountItems(where, cursor):
-            return _count(connection, namespace, where, cursor)
+            return _count(executor, namespace, where, cursor)
         case ListGroups(name, limit):
-            scope = finding.read_scope(connection, namespace)
-            return groups.largest(connection, scope, None if name is None else scope.key_of(name), limit)
+            scope = finding.read_scope(executor, namespace)
+            return groups.largest(executor, scope, None if name is None else scope.key_of(name), limit)
         case ReadFeed():
-            return feed.read(connection, namespace_key(connection, namespace), query)
+            return feed.read(executor, namespace_key(executor, namespace), query)
         case GetKeyHolders(name, keys):
-            queue = _queue(connection, namespace, name)
-            holders = {key: redrives.holder_of(connection, queue.key, key, now) for key in keys}
+            queue = _queue(executor, namespace, name)
+            holders = {key: redrives.holder_of(executor, queue.key, key, now) for key in keys}
             return {key: holder.id for key, holder in holders.items() if holder is not None}
         case GetOperation():
-            return operations.get(connection, namespace_key(connection, namespace), query)
+            return operations.get(executor, namespace_key(executor, namespace), query)
         case ListOperations():
-            return operations.newest(connection, namespace_key(connection, namespace), query)
+            return operations.newest(executor, namespace_key(executor, namespace), query)
         case GetActive(token):
-            return _active(connection, namespace, token)
+            return _active(executor, namespace, token)
         case GetOverdue(name, limit):
-            return tuple(_overdue(connection, namespace, name, limit, now))
+            return tuple(_overdue(executor, namespace, name, limit, now))
         case ListAudit(limit, before):
-            newest = _LARGEST if before is None else before
-            entries: Iterable[Any] = connection.execute(_AUDIT, (namespace, newest, limit))
+            newest = MAX_NUMBER if before is None else before
+            entries: Iterable[Any] = executor.execute(_AUDIT, (namespace, newest, limit))
             return tuple(_audit(*entry) for entry in entries)
         case NextDue():
-            return _next_due(connection, namespace)
+            return _next_due(executor, namespace)
         case _:
             assert_never(query)
 
 
-def _next_due(connection: apsw.Connection, namespace: str) -> Instant | None:
-    names = _names(connection, namespace)
+def _next_due(executor: Executor, namespace: str) -> Instant | None:
+    names = _names(executor, namespace)
     instants = [
         at
         for statement in (_NEXT_LOST, *_NEXT_EXPIRED, _NEXT_DUE)
-        for queue, at in connection.execute(statement)
+        for queue, at in executor.execute(statement)
         if queue in names
     ]
-    next_step = operations.next_step(connection, namespace_key(connection, namespace))
+    next_step = operations.next_step(executor, namespace_key(executor, namespace))
     return min(instants if next_step is None else [*instants, next_step], default=None)
 
 
-def _page(connection: apsw.Connection, namespace: str, query: FindItems) -> Page:
+def _page(executor: Executor, namespace: str, query: FindItems) -> Page:
     where, order = query.where, query.order
-    scope = finding.read_scope(connection, namespace)
+    scope = finding.read_scope(executor, namespace)
     after = parse_cursor(where, order, query.cursor)
-    found = finding.select(connection, scope, where, limit=query.limit, after=after, newest=order is Order.NEWEST)
-    items = tuple(_found(connection, scope.names, n) for n in found.numbers)
+    found = finding.select(executor, scope, where, limit=query.limit, after=after, newest=order is Order.NEWEST)
+    items = tuple(_found(executor, scope.names, n) for n in found.numbers)
     return Page(items, None if found.exhausted else _cursor(where, order, found.position))
 
 
-def _count(connection: apsw.Connection, namespace: str, where: Filter, cursor: str | None) -> Counted:
-    scope = finding.read_scope(connection, namespace)
+def _count(executor: Executor, namespace: str, where: Filter, cursor: str | None) -> Counted:
+    scope = finding.read_scope(executor, namespace)
     after = parse_cursor(where, Order.NEWEST, cursor)
     if where.counted_at_once:
         queue = None if where.queue is None else scope.key_of(where.queue)
-        return Counted(groups.count(connection, namespace, queue, where.fingerprint), None)
-    found = finding.select(connection, scope, where, limit=MAX_EXAMINED, after=after, newest=True)
+        return Counted(groups.count(executor, namespace, queue, where.fingerprint), None)
+    found = finding.select(executor, scope, where, limit=MAX_EXAMINED, after=after, newest=True)
     return Counted(len(found.numbers), None if found.exhausted else _cursor(where, Order.NEWEST, found.position))
 
 
@@ -170,54 +170,54 @@ def _cursor(where: Filter, order: Order, position: int | None) -> str:
     return make_cursor(where, order, position)
 
 
-def _found(connection: apsw.Connection, names: Mapping[int, str], n: int) -> Item:
-    place = find(connection, n)
+def _found(executor: Executor, names: Mapping[int, str], n: int) -> Item:
+    place = find(executor, n)
     assert place is not None
-    return _whole(connection, place, names[place.queue])
+    return _whole(executor, place, names[place.queue])
 
 
-def _queue(connection: apsw.Connection, namespace: str, name: str) -> QueueRow:
-    for row in queue_rows(connection, namespace, name):
+def _queue(executor: Executor, namespace: str, name: str) -> QueueRow:
+    for row in queue_rows(executor, namespace, name):
         return row
     raise QueueNotFound(name, namespace)
 
 
-def _names(connection: apsw.Connection, namespace: str) -> dict[int, str]:
+def _names(executor: Executor, namespace: str) -> dict[int, str]:
     """The names of all queues by their keys; their settings, of which there may be many, are not looked into."""
-    rows: Iterable[Any] = connection.execute("SELECT key, name FROM redrive_queue WHERE namespace = ?", (namespace,))
+    rows: Iterable[Any] = executor.execute("SELECT key, name FROM redrive_queue WHERE namespace = ?", (namespace,))
     return dict(rows)
 
 
-def _queue_name(connection: apsw.Connection, namespace: str, key: int) -> str | None:
-    found: str | None = connection.execute(
+def _queue_name(executor: Executor, namespace: str, key: int) -> str | None:
+    found: str | None = executor.execute(
         "SELECT name FROM redrive_queue WHERE key = ? AND namespace = ?", (key, namespace)
     ).get
     return found
 
 
-def _stats(connection: apsw.Connection, row: QueueRow, now: Instant) -> QueueStats:
-    counts = dict(zip(TALLIED, connection.execute(_COUNTS, (row.key,)).get, strict=True))
-    oldest = connection.execute(_OLDEST, (row.key, now)).get
+def _stats(executor: Executor, row: QueueRow, now: Instant) -> QueueStats:
+    counts = dict(zip(TALLIED, executor.execute(_COUNTS, (row.key,)).get, strict=True))
+    oldest = executor.execute(_OLDEST, (row.key, now)).get
     return QueueStats(queue=row.queue.name, oldest_ready_at=oldest, at=now, **counts)
 
 
-def _item(connection: apsw.Connection, namespace: str, id: ItemId) -> Item:
-    n = resolve(connection, id)
-    place = None if n is None else find(connection, n)
-    queue = None if place is None else _queue_name(connection, namespace, place.queue)
+def _item(executor: Executor, namespace: str, id: ItemId) -> Item:
+    n = resolve(executor, id)
+    place = None if n is None else find(executor, n)
+    queue = None if place is None else _queue_name(executor, namespace, place.queue)
     if place is None or queue is None:
         raise ItemNotFound(id)
-    return _whole(connection, place, queue)
+    return _whole(executor, place, queue)
 
 
-def _whole(connection: apsw.Connection, place: Place, queue: str) -> Item:
+def _whole(executor: Executor, place: Place, queue: str) -> Item:
     """An item with everything that is known of it."""
-    payload, content_type, headers, put_at, key, overrides, source_id, origin_id, origin_queue = connection.execute(
+    payload, content_type, headers, put_at, key, overrides, source_id, origin_id, origin_queue = executor.execute(
         _CONTENT, (place.n,)
     ).get
-    entries = connection.execute("SELECT data FROM redrive_history WHERE n = ? ORDER BY entry", (place.n,))
+    entries = executor.execute("SELECT data FROM redrive_history WHERE n = ? ORDER BY entry", (place.n,))
     history = tuple(msgspec.json.decode(data, type=HistoryEntry) for (data,) in entries)
-    deaths = connection.execute("SELECT data FROM redrive_death WHERE n = ? ORDER BY key", (place.n,))
+    deaths = executor.execute("SELECT data FROM redrive_death WHERE n = ? ORDER BY key", (place.n,))
     working = place.status in WORK
     return Item(
         id=place.id,
@@ -243,20 +243,20 @@ def _whole(connection: apsw.Connection, place: Place, queue: str) -> Item:
         source_id=source_id,
         origin_id=origin_id,
         origin_queue=origin_queue,
-        earlier_ids=earlier_ids(connection, place.n),
+        earlier_ids=earlier_ids(executor, place.n),
         history=history,
         history_omitted=place.entries - len(history),
         deaths=tuple(msgspec.json.decode(data, type=Death) for (data,) in deaths),
     )
 
 
-def _active(connection: apsw.Connection, namespace: str, token: str) -> Lease:
+def _active(executor: Executor, namespace: str, token: str) -> Lease:
     n, _, key = parse_token(token)
-    place = find(connection, n)
-    queue = None if place is None else _queue_name(connection, namespace, place.queue)
+    place = find(executor, n)
+    queue = None if place is None else _queue_name(executor, namespace, place.queue)
     if place is None or queue is None or place.token != key:
-        raise _lost(connection, namespace, token)
-    payload, content_type, headers, put_at, _, overrides, *_ = connection.execute(_CONTENT, (n,)).get
+        raise _lost(executor, namespace, token)
+    payload, content_type, headers, put_at, _, overrides, *_ = executor.execute(_CONTENT, (n,)).get
     assert place.leased_at is not None
     assert place.deadline is not None
     assert place.first_leased_at is not None
@@ -283,30 +283,30 @@ def _active(connection: apsw.Connection, namespace: str, token: str) -> Lease:
     )
 
 
-def _lost(connection: apsw.Connection, namespace: str, token: str) -> LeaseLost:
+def _lost(executor: Executor, namespace: str, token: str) -> LeaseLost:
     id = item_of(token)  # type: ignore[arg-type]
-    n = resolve(connection, id)
-    place: Place | None = None if n is None else find(connection, n)
-    known = place is not None and _queue_name(connection, namespace, place.queue) is not None
+    n = resolve(executor, id)
+    place: Place | None = None if n is None else find(executor, n)
+    known = place is not None and _queue_name(executor, namespace, place.queue) is not None
     return LeaseLost(id, place.status.value if place is not None and known else None)
 
 
-def _overdue(connection: apsw.Connection, namespace: str, name: str | None, limit: int, now: Instant) -> list[Overdue]:
+def _overdue(executor: Executor, namespace: str, name: str | None, limit: int, now: Instant) -> list[Overdue]:
     if name is None:
-        names = _names(connection, namespace)
+        names = _names(executor, namespace)
         due = {
             queue
             for statement in (_NEXT_LOST, *_NEXT_EXPIRED)
-            for queue, at in connection.execute(statement)
+            for queue, at in executor.execute(statement)
             if at <= now and queue in names
         }
     else:
-        row = _queue(connection, namespace, name)
+        row = _queue(executor, namespace, name)
         names, due = {row.key: name}, {row.key}
     found: list[tuple[int, int, Overdue]] = []
     for key in sorted(due):
         for statement in _OVERDUE:
-            entries: Iterable[Any] = connection.execute(statement, (key, now, limit))
+            entries: Iterable[Any] = executor.execute(statement, (key, now, limit))
             for since, seq, n, tail, token, worker, expire_deadline, overrides, *counts in entries:
                 overdue = Overdue(
                     make_id(n, tail),

@@ -14,9 +14,9 @@ from redrive.model.duration import HOUR
 from redrive.model.item import Death
 from redrive.model.payload import JSON
 from redrive.model.words import MAX_INDEXED_CHARS, words_of
-from redrive.stores.sqlite import groups
-from redrive.stores.sqlite.batch import Batch, Unworded, integers
-from redrive.stores.sqlite.places import Place
+from redrive.stores.relational import groups
+from redrive.stores.relational.batch import Batch, Unworded
+from redrive.stores.relational.places import Place
 
 _LETTER = """
     INSERT INTO redrive_letter (d, n, queue, shelf, died_at, reason, fingerprint, error_name, error_type, error_class,
@@ -123,11 +123,11 @@ def unshelve_all(batch: Batch, letters: Any) -> None:
 
 def write_words(batch: Batch) -> None:
     """Write the words of all letters that are new, together: many at once are much cheaper."""
-    unworded = batch.unworded
-    contents = batch.execute(_CONTENTS, (integers([each.n for each in unworded.values()]),)).fetchall()
+    unworded, stored = batch.unworded, batch.words.stored
+    contents = batch.execute(_CONTENTS, (batch.table([each.n for each in unworded.values()]),)).fetchall()
     by_number = {n: (payload, content_type or JSON) for n, payload, content_type in contents}
     for d, (n, error_type, text) in unworded.items():
-        batch.write(_WORDS, (d, " ".join(words_of(error_type, text, *by_number[n]))))
+        batch.write(_WORDS, (d, stored(words_of(error_type, text, *by_number[n]))))
     unworded.clear()
 
 

@@ -1,0 +1,368 @@
+"""PostgreSQL as the store sees it: connections, transactions, what a lost one means, and fork."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import PipelineStatus, TransactionStatus
+
+from redrive.errors import (
+    Closed,
+    DiskFull,
+    EngineUnsupported,
+    OutcomeUnknown,
+    RedriveError,
+    StoreFailed,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from redrive.stores.postgres import connection as patience
+from redrive.stores.postgres.connection import PatientConnection
+from redrive.stores.postgres.session import Session, adapt
+
+OLDEST_SERVER = 140_000
+MAX_READERS = 8
+"""Connections that answer queries."""
+READER_TIMEOUT_SECONDS = 30.0
+"""How long a query waits for one of them."""
+MAX_TRIES = 10
+"""How often a transaction is tried that others made impossible (a deadlock)."""
+_SETTINGS = {
+    "application_name": "redrive",
+    "statement_timeout": "60s",
+    "lock_timeout": "30s",
+    "idle_in_transaction_session_timeout": "60s",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "2",
+    "tcp_user_timeout": "10s",
+}
+"""What the server does by itself. A machine that vanished in a transaction holds its locks until the server notices,
+by default after two hours. That a transaction is idle is seen only between pipelines, and ours is within one."""
+_TRANSACTION_TIMEOUT = "90s"
+"""The same where the other end is alive and silent; for servers that know it."""
+_KNOWS_TRANSACTION_TIMEOUT = 170_000
+_CONNECTING: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+"""Unless the URL says otherwise. The last is in milliseconds."""
+_BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_BEGIN_READING_ALONE = "BEGIN READ ONLY"
+"""Its snapshot is taken when the lock is held, and not before."""
+
+_kept_for_ever: list[object] = []
+"""Connections of a parent process: closing them in the child would say goodbye in the parent's name."""
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_T = TypeVar("_T")
+
+
+class _LostBeforeCommit(Exception):
+    """The connection broke, and the server was not yet asked to commit."""
+
+
+class _LostWhileReading(psycopg.OperationalError):
+    """The connection broke while a query was answered."""
+
+
+class Engine:
+    """Connections to one database. `transact` is for one thread at a time; the rest for any."""
+
+    def __init__(self, url: str, schema: str, *, relaxed: bool) -> None:
+        self._url = url
+        self.schema = schema
+        self.relaxed = relaxed
+        self.name = _name_of(url, schema)
+        self._open()
+
+    def _open(self) -> None:
+        self._closed = False
+        self.is_the_parents = False
+        """In a forked child, before `reopen`: nothing here is its own."""
+        self._connections: weakref.WeakSet[PatientConnection] = weakref.WeakSet()
+        self._writer: PatientConnection | None = None
+        self._session: Session | None = None
+        self._idle: list[PatientConnection] = []
+        self._readers = threading.BoundedSemaphore(MAX_READERS)
+        self._mutex = threading.Lock()
+        self._turn = threading.Lock()
+        """Of whoever uses the writer."""
+        _open_engines.add(self)
+
+    def connect(self) -> PatientConnection:
+        """A new connection, as durable as was asked for."""
+        if self._closed:
+            raise Closed
+        with self.translated():
+            wanted = {**_CONNECTING, **conninfo_to_dict(self._url)}
+            connection = PatientConnection.connect(autocommit=True, **wanted)
+        try:
+            self._check(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connections.add(connection)
+        return connection
+
+    def transact(self, work: Callable[[Session], _T]) -> _T:
+        """Do the work in a transaction, which is durable when this returns; rolled back if it raises.
+
+        What others made impossible (a deadlock), and what was lost with its connection before the commit was sent, did
+        not happen: it is done again.
+        """
+        with self._turn:
+            for _ in range(MAX_TRIES - 1):
+                with contextlib.suppress(pg.DeadlockDetected, pg.SerializationFailure, _LostBeforeCommit):
+                    return self._transact_once(work)
+            try:
+                return self._transact_once(work)
+            except (psycopg.Error, _LostBeforeCommit) as error:
+                raise StoreUnavailable(self.name, _first_line(error)) from error
+
+    def _transact_once(self, work: Callable[[Session], _T]) -> _T:
+        handled = sys.exception()
+        connection, session = self._writing()
+        committing = False
+        try:
+            with connection.pipeline():
+                session.execute("BEGIN")
+                result = work(session)
+                committing = True
+                session.execute("COMMIT")
+            return result
+        except BaseException as error:
+            if (interruption := _interruption(error, handled)) is not None:
+                self._drop_writer()  # wherever it was: not even a rollback can be relied on
+                raise interruption from None
+            lost = not _roll_back(connection)
+            if lost and committing:
+                raise OutcomeUnknown(self.name, _problem(connection, error)) from error
+            if lost and isinstance(error, psycopg.Error):
+                self._check_patience(connection, error)
+                raise _LostBeforeCommit(_first_line(error)) from error
+            if isinstance(error, pg.DeadlockDetected | pg.SerializationFailure):
+                raise
+            if (translated := self.translate(error)) is error:
+                raise
+            raise translated from error
+
+    def read(self, work: Callable[[Session], _T], *, lock: int | None = None) -> _T:
+        """Do the work in one snapshot, which includes every acknowledged commit; again where its connection is lost.
+
+        With `lock`, nobody else holds that lock in the moment of the snapshot: no transaction is under way.
+        """
+        with self.translated():
+            for _ in range(MAX_READERS):  # a restart of the server breaks all connections that are idle
+                with contextlib.suppress(_LostWhileReading), self._reader() as connection:
+                    return self._read_once(connection, work, lock)
+            with self._reader() as connection:
+                return self._read_once(connection, work, lock)
+
+    def _read_once(self, connection: PatientConnection, work: Callable[[Session], _T], lock: int | None) -> _T:
+        handled = sys.exception()
+        session = Session(connection, self.schema, locking=False)
+        try:
+            with connection.pipeline():
+                session.execute(_BEGIN_READING if lock is None else _BEGIN_READING_ALONE)
+                if lock is not None:
+                    session.execute("SELECT pg_advisory_xact_lock(?)", (lock,))
+                result = work(session)
+                session.execute("ROLLBACK")
+            return result
+        except BaseException as error:
+            if (interruption := _interruption(error, handled)) is not None:
+                connection.close()
+                raise interruption from None
+            if not _roll_back(connection) and isinstance(error, psycopg.Error):
+                self._check_patience(connection, error)
+                raise _LostWhileReading(_first_line(error)) from error
+            raise
+
+    def close(self) -> None:
+        """Release all connections. Twice is no error."""
+        with self._mutex:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+        with self._turn:  # whoever reads closes his own when he is done
+            self._drop_writer()
+        _open_engines.discard(self)
+
+    def reopen(self) -> None:
+        """In a forked child: connections of its own."""
+        self._open()
+
+    def leave_to_the_parent(self) -> None:
+        """After a fork, in the child: nothing that happens to these connections here may reach the server."""
+        connections = tuple(self._connections)
+        for connection in connections:
+            with contextlib.suppress(psycopg.Error, OSError):
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nowhere, connection.fileno())
+                os.close(nowhere)
+        _kept_for_ever.extend(connections)
+        self.is_the_parents = True
+        self._closed, self._idle, self._writer, self._session = True, [], None, None
+        _open_engines.discard(self)
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        """PostgreSQL's errors as ours."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self.translate(error) from error
+
+    def translate(self, error: BaseException) -> BaseException:
+        """PostgreSQL's error, and one that nobody foresaw, as ours; refusals and interruptions as they are."""
+        match error:
+            case pg.DiskFull():
+                return DiskFull(self.name)
+            case pg.ReadOnlySqlTransaction() | pg.InsufficientPrivilege():
+                return StoreReadOnly(self.name)
+            case psycopg.OperationalError() | psycopg.InterfaceError():
+                return StoreUnavailable(self.name, _first_line(error))
+            case Exception() if not isinstance(error, RedriveError):
+                return StoreFailed(self.name, f"{type(error).__name__}: {_first_line(error)}")
+            case _:
+                return error
+
+    def _check(self, connection: PatientConnection) -> None:
+        if connection.info.server_version < OLDEST_SERVER:
+            found = f"{connection.info.server_version // 10_000}"
+            raise EngineUnsupported("PostgreSQL", found, f"{OLDEST_SERVER // 10_000} or newer is needed")
+        adapt(connection)
+        connection.prepare_threshold = 1
+        connection.prepared_max = 500
+        settings = {**_SETTINGS, **({"synchronous_commit": "off"} if self.relaxed else {})}
+        if connection.info.server_version >= _KNOWS_TRANSACTION_TIMEOUT:
+            settings["transaction_timeout"] = _TRANSACTION_TIMEOUT
+        with self.translated():
+            connection.execute(
+                "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS wanted(name, value)",
+                (list(settings), list(settings.values())),
+            )
+            if self.relaxed:
+                return
+            connection.execute(
+                "SELECT set_config('synchronous_commit', 'on', false) "
+                "WHERE current_setting('synchronous_commit') = 'off'"
+            )
+            row = connection.execute("SELECT current_setting('fsync')").fetchone()
+        if row is not None and row[0] != "on":
+            problem = "its fsync is off: a power cut loses acknowledged work; switch it on, or say durability='relaxed'"
+            raise StoreUnavailable(self.name, problem)
+
+    def _writing(self) -> tuple[PatientConnection, Session]:
+        if self._closed:
+            raise Closed
+        if self._writer is not None and not _is_idle(self._writer):
+            self._drop_writer()  # lost, or what was interrupted in it would be committed with what comes now
+        if self._writer is None or self._session is None:
+            self._writer = self.connect()
+            self._session = Session(self._writer, self.schema, locking=True)
+        return self._writer, self._session
+
+    def _drop_writer(self) -> None:
+        writer, self._writer, self._session = self._writer, None, None
+        if writer is not None:
+            with contextlib.suppress(psycopg.Error):
+                writer.close()
+
+    def _check_patience(self, connection: PatientConnection, error: BaseException) -> None:
+        """Where no answer came for so long, to try again would take as long again."""
+        if connection.gave_up:
+            raise StoreUnavailable(self.name, _problem(connection, error)) from error
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[PatientConnection]:
+        if not self._readers.acquire(timeout=READER_TIMEOUT_SECONDS):
+            raise StoreUnavailable(self.name, f"{MAX_READERS} queries are under way and none of them ends; try again")
+        try:
+            with self._mutex:
+                if self._closed:
+                    raise Closed
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                connection = self.connect()
+            try:
+                yield connection
+            finally:
+                with self._mutex:
+                    keep = _is_idle(connection) and not self._closed
+                    if keep:
+                        self._idle.append(connection)
+                if not keep:
+                    connection.close()
+        finally:
+            self._readers.release()
+
+
+def _is_idle(connection: PatientConnection) -> bool:
+    """Whether it is there, as far as is known, and nothing is left in it of what came before."""
+    state = connection.pgconn
+    return state.transaction_status == TransactionStatus.IDLE and state.pipeline_status == PipelineStatus.OFF
+
+
+def _interruption(error: BaseException, handled: BaseException | None) -> BaseException | None:
+    """Ctrl-C, or its like, where that is what happened, and not what the caller was handling already.
+
+    Where it comes while psycopg leaves a pipeline, psycopg raises an error of its own instead.
+    """
+    found: BaseException | None = error
+    while found is not None and found is not handled:
+        if not isinstance(found, Exception):
+            return found
+        found = found.__context__
+    return None
+
+
+def _roll_back(connection: PatientConnection) -> bool:
+    """Whether the connection is still there. The server may have said that it ends it, and libpq not know it yet."""
+    try:
+        connection.execute("ROLLBACK")
+    except psycopg.Error:
+        connection.close()
+        return False
+    return True
+
+
+def _problem(connection: PatientConnection, error: BaseException) -> str:
+    seconds = patience.ANSWER_TIMEOUT_SECONDS
+    return f"no answer within {seconds:g} seconds" if connection.gave_up else _first_line(error)
+
+
+def _name_of(url: str, schema: str) -> str:
+    """The database without its password, for errors."""
+    try:
+        info = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return "postgresql"
+    host, port = info.get("host") or "localhost", info.get("port") or 5432
+    return f"postgresql://{host}:{port}/{info.get('dbname') or info.get('user') or ''} ({schema})"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _after_fork_in_child() -> None:
+    for engine in tuple(_open_engines):
+        engine.leave_to_the_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,254 @@
+"""`PostgresStore`: calls in, one durable transaction, results out.
+
+Transactions of one namespace that only put, lease and end deliveries run side by side: rows are locked as they are
+taken. Whatever looks at more than the rows it changes (queues, keys, changes by hand, operations, deaths) has the
+namespace for itself, which is a lock that the others share.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import zlib
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from redrive.clock import Clock, Instant, SystemClock
+from redrive.errors import Closed, InvalidInput
+from redrive.model.item import Receipt
+from redrive.model.judge import Again
+from redrive.store import (
+    Call,
+    Commit,
+    Complete,
+    Durability,
+    Extend,
+    LeaseItems,
+    Promote,
+    Put,
+    Query,
+    ReadFeed,
+    Return,
+    Settle,
+)
+from redrive.stores.postgres import schema
+from redrive.stores.postgres.engine import Engine
+from redrive.stores.postgres.notices import Notices
+from redrive.stores.postgres.session import LOCK_KEYS, Session
+from redrive.stores.relational.batch import NO_QUEUES, Batch, Numbers, Queues, draw_anew
+from redrive.stores.relational.calls import carry_out, finish
+from redrive.stores.relational.puts import put_together
+from redrive.stores.relational.queries import answer
+
+_BEGUN = """
+    SELECT epoch, nextval('redrive_number'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+    FROM redrive_meta"""
+_MORE_NUMBERS = "SELECT nextval('redrive_number')"
+_KEEP_QUEUE = "SELECT key FROM redrive_queue WHERE namespace = ? AND name = ? FOR KEY SHARE"
+"""Until the end of the transaction nobody deletes it. Whoever changes it need not wait."""
+_NAMESPACE = "INSERT INTO redrive_namespace (name) VALUES (?) ON CONFLICT DO NOTHING"
+_NAMESPACE_KEY = "SELECT key FROM redrive_namespace WHERE name = ?"
+
+
+class ServerClock:
+    """The time of the server, as far as this process knows it: it follows every commit."""
+
+    def __init__(self) -> None:
+        self._system = SystemClock()
+        self._ahead = 0
+
+    def follow(self, now: Instant) -> None:
+        """The server said that it is this time."""
+        self._ahead = now - self._system.now()
+
+    def now(self) -> Instant:
+        return Instant(self._system.now() + self._ahead)
+
+    def wait(self, event: threading.Event, until: Instant | None) -> None:
+        self._system.wait(event, None if until is None else Instant(until - self._ahead))
+
+
+class BlockNumbers(Numbers):
+    """Numbers from the sequence of the database, a block at a time."""
+
+    def __init__(self, session: Session, first: int) -> None:
+        super().__init__()
+        self._session = session
+        self._begin(first)
+
+    def draw(self, count: int, now: Instant) -> int:
+        if self._next + count > self._end:
+            self._begin(self._session.execute(_MORE_NUMBERS).get)
+        first = self._next
+        self._next += count
+        return first
+
+    def _begin(self, first: int) -> None:
+        self._next, self._end = first, first + schema.BLOCK
+
+
+class PostgresStore:
+    """Queues and items of one namespace in one schema of a PostgreSQL database."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str = "default",
+        name: str = "postgres",
+        schema_name: str = "redrive",
+        relaxed: bool = False,
+        create: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        self._server_clock = ServerClock() if clock is None else None
+        self.clock: Clock = clock or self._server_clock or ServerClock()
+        self.namespace = namespace
+        self.name = name
+        self._closed = False
+        self._engine = Engine(url, schema_name, relaxed=relaxed)
+        self._queues = NO_QUEUES
+        try:
+            self._prepare(create)
+        except BaseException:
+            self._engine.close()
+            raise
+        self._notices = Notices(self._engine, self.clock, f"redrive/{schema_name}/{self._key}")
+
+    def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
+        shared = all(map(_runs_beside_others, calls))
+        commit, self._queues = self._engine.transact(lambda session: self._carry_out(session, calls, now, shared))
+        if commit.arrivals:
+            self._notices.tell(commit.arrivals)
+        if self._server_clock is not None:
+            self._server_clock.follow(commit.now)
+        return commit
+
+    def read(self, query: Query) -> Any:
+        # In the moment that nobody writes, every number that was drawn is there or will never be.
+        lock = self._lock if isinstance(query, ReadFeed) else None
+        return self._engine.read(lambda session: answer(session, query, self.namespace, self.clock.now()), lock=lock)
+
+    def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
+        if self._closed:
+            raise Closed
+        if not isinstance(connection, psycopg.Connection):
+            raise InvalidInput(f"within takes a psycopg.Connection, not {type(connection).__name__}")
+        if connection.info.transaction_status is not TransactionStatus.INTRANS:
+            raise InvalidInput("within takes a connection with a transaction open; begin one, put, then commit it")
+        with self._engine.translated():
+            session = Session(connection, self._engine.schema, locking=True, own=False)
+            if session.execute("SELECT to_regclass(?)", (f'"{self._engine.schema}".redrive_meta',)).get is None:
+                raise InvalidInput(f"within takes a connection to {self._engine.name}, this one is to another database")
+            _, first, server_now = self._begun(session)
+            instant = server_now if self._server_clock is not None else self.clock.now()
+            session.execute(_KEEP_QUEUE, (self.namespace, put.queue))
+            queues = Queues.read(session, self.namespace)
+            batch = Batch(session, instant, queues, BlockNumbers(session, first), self.namespace, self.name)
+            receipts = put_together(batch, (put,))[0]
+            finish(batch)
+            for name in batch.arrivals:
+                session.execute("SELECT pg_notify(?, ?)", (self._notices.channel, name))
+        return receipts
+
+    def changed(self) -> Collection[str] | None:
+        if self._closed:
+            raise Closed
+        return self._notices.heard()
+
+    def durability(self) -> Durability:
+        if self._engine.relaxed:
+            return Durability("relaxed", "a crash of the program", "the last calls, if the server fails")
+        return Durability("full", "a crash of the program or the server, and a power cut", "nothing acknowledged")
+
+    def reopen(self) -> None:
+        self._engine.reopen()
+        self._notices.after_fork()
+        draw_anew()
+        self._queues = NO_QUEUES
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if not self._engine.is_the_parents:
+            self._notices.close()
+            self._engine.close()
+
+    def _prepare(self, create: bool) -> None:
+        with self._engine.translated():
+            connection = self._engine.connect()
+            try:
+                schema.prepare(connection, self._engine.schema, self._engine.name, self.clock.now(), create=create)
+                session = Session(connection, self._engine.schema, locking=True)
+                session.execute(_NAMESPACE, (self.namespace,))
+                self._key: int = session.execute(_NAMESPACE_KEY, (self.namespace,)).get
+            finally:
+                connection.close()
+        self._lock = zlib.crc32(f"redrive/{self._engine.schema}".encode()) << 31 | self._key
+
+    def _carry_out(
+        self, session: Session, calls: Sequence[Call], now: Instant | None, shared: bool
+    ) -> tuple[Commit, Queues]:
+        """Inside a transaction: all calls. Gives the queues as they are if it commits, too."""
+        self._wait_for_keys(session, calls)
+        kind = "_shared" if shared else ""
+        session.execute(f"SELECT pg_advisory_xact_lock{kind}(?)", (self._lock,))
+        epoch, first, server_now = self._begun(session)
+        if epoch != self._queues.epoch:
+            self._queues = Queues.read(session, self.namespace)
+        if now is None:
+            now = server_now if self._server_clock is not None else self.clock.now()
+        batch = Batch(session, now, self._queues, BlockNumbers(session, first), self.namespace, self.name)
+        return Commit(carry_out(batch, calls), batch.arrivals, batch.now), batch.queues
+
+    def _wait_for_keys(self, session: Session, calls: Sequence[Call]) -> None:
+        """Before the namespace is locked: a program may put under a key in a transaction that lasts.
+
+        The queues may have changed since they were read: who relies on a key locks it again.
+        """
+        keys: dict[int, list[str]] = {}
+        for put in itertools.chain.from_iterable(map(_puts_of, calls)):
+            row = self._queues.by_name.get(put.queue)
+            named = [item.idempotency_key for item in put.items if item.idempotency_key is not None]
+            if row is not None and named:
+                keys.setdefault(row.key, []).extend(named)
+        for queue in sorted(keys):
+            session.execute(LOCK_KEYS, (queue, keys[queue]))
+
+    def _begun(self, session: Session) -> tuple[int, int, Instant]:
+        """What a transaction begins with: the epoch, the first number of its block, and the time."""
+        begun: tuple[int, int, Instant] = session.execute(_BEGUN).get
+        return begun
+
+
+def _runs_beside_others(call: Call) -> bool:
+    """Whether a call touches only rows that it locks, or that are new."""
+    match call:
+        case LeaseItems() | Extend() | Return() | Promote():
+            return True
+        case Settle(verdict=Again()):
+            return True
+        case Put():
+            return _is_new(call)
+        case Complete(puts=puts):
+            return all(map(_is_new, puts))
+        case _:
+            return False
+
+
+def _puts_of(call: Call) -> Sequence[Put]:
+    match call:
+        case Put():
+            return (call,)
+        case Complete(puts=puts):
+            return puts
+        case _:
+            return ()
+
+
+def _is_new(put: Put) -> bool:
+    return all((item.idempotency_key, item.source_id, item.failure) == (None, None, None) for item in put.items)

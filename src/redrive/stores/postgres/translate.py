@@ -1,0 +1,30 @@
+"""The shared statements in the words of PostgreSQL."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from functools import lru_cache
+
+_MARKED = re.compile(r"/\*\+(.*?)\*/", re.DOTALL)
+_LISTED = re.compile(r"\bIN carray\((\?\d*)\)")
+_NAMED_TABLE = re.compile(r"\bcarray\((\?\d*)\) AS (\w+)")
+_TABLE = re.compile(r"\bcarray\((\?\d*)\)")
+_BLOB = re.compile(r"\bCAST\((.*?) AS BLOB\)")
+_INDEX = re.compile(r"\bINDEXED BY \w+")
+_OWN = re.compile(r"\bredrive_\w+")
+_VALUE = re.compile(r"\?(\d*)")
+
+
+@lru_cache(maxsize=1024)
+def translate(statement: str, schema: str, locking: bool) -> str:
+    """A statement for tables in that schema. `locking` is for a transaction that writes: rows are locked as marked."""
+    text = _MARKED.sub(r"\1" if locking else "", statement)
+    text = _LISTED.sub(r"= ANY(\1::bigint[])", text)
+    text = _NAMED_TABLE.sub(r"unnest(\1::bigint[]) WITH ORDINALITY AS \2(value, rowid)", text)
+    text = _TABLE.sub(r"unnest(\1) WITH ORDINALITY AS listed(value, rowid)", text)
+    text = _BLOB.sub(r"convert_to(\1, 'UTF8')", text)
+    text = _INDEX.sub("", text).replace("CROSS JOIN", "JOIN")
+    text = _OWN.sub(lambda name: f'"{schema}".{name[0]}', text)
+    numbers = itertools.count(1)
+    return _VALUE.sub(lambda value: f"${value[1] or next(numbers)}", text)

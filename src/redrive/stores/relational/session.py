@@ -1,0 +1,91 @@
+"""How the statements of this package reach a database.
+
+Statements are written once, in SQL that SQLite understands as it stands. Two marks are for other databases:
+
+    … IN carray(?)      a list of numbers, made by `Session.table`; also `FROM carray(?) AS c`, with c.value and c.rowid
+    /*+ FOR UPDATE */   what only a database needs in which several transactions write at once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from redrive.clock import Instant
+from redrive.model.words import Query
+
+if TYPE_CHECKING:
+    from redrive.stores.relational.batch import Batch, QueueRow
+
+Row = tuple[Any, ...]
+
+
+class Words(Protocol):
+    """The index of words, as far as databases differ in it."""
+
+    condition: str
+    """What a statement asks of redrive_words AS w."""
+
+    def asked(self, query: Query) -> Row:
+        """The values for that condition."""
+        ...
+
+    def stored(self, words: Iterable[str]) -> Any:
+        """The words of one letter as its row has them."""
+        ...
+
+
+class Executor(Protocol):
+    """What can be asked: a session, or a batch."""
+
+    @property
+    def words(self) -> Words:
+        """The index of words."""
+        ...
+
+    @property
+    def numbers_tell_time(self) -> bool:
+        """Whether nobody draws a number below the instant he draws it at."""
+        ...
+
+    def execute(self, statement: str, values: Any = (), /) -> Any:
+        """Execute one statement. Gives its rows: `get`, `fetchone`, `fetchall`, or one after the other."""
+        ...
+
+    def walk(self, statement: str, values: Any = (), /) -> Any:
+        """The rows of a query that may have very many, fetched as they are asked for. To be closed."""
+        ...
+
+
+class Session(Executor, Protocol):
+    """A connection to a database, in a transaction."""
+
+    def executemany(self, statement: str, rows: Sequence[Row], /) -> Any:
+        """Execute one statement for each row."""
+        ...
+
+    def table(self, numbers: Iterable[int], /) -> Any:
+        """Numbers that a statement can read as a table."""
+        ...
+
+    def blobs(self, payloads: Sequence[bytes], /) -> Any:
+        """Payloads that a statement can read as a table. At least one."""
+        ...
+
+    def take_head(
+        self, batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, /
+    ) -> tuple[list[Row], dict[int, int]]:
+        """Lease the first items of a queue that have not expired.
+
+        Gives the columns of HEAD (see `redrive.stores.relational.leases`), and the key of each lease by the item's
+        number.
+        """
+        ...
+
+    def lock_keys(self, batch: Batch, queue: int, keys: Sequence[str], /) -> None:
+        """Before a look at idempotency keys of a queue: let nobody else put under them until the end."""
+        ...
+
+    def roll_up(self, batch: Batch, /) -> None:
+        """Add all tallies to the counts, and remove them."""
+        ...

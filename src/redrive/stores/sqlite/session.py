@@ -1,0 +1,99 @@
+"""A connection of apsw as the statements see it."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import apsw
+
+from redrive.clock import Instant
+from redrive.model.words import Query
+from redrive.stores.relational.batch import TALLIED, Batch, QueueRow
+from redrive.stores.relational.leases import HEAD
+from redrive.stores.relational.places import STATE
+from redrive.stores.relational.session import Row
+
+_FRESH = "(expire_deadline IS NULL OR expire_deadline > {now})"
+_HEAD = f"""
+    SELECT {HEAD} FROM redrive_ready AS r CROSS JOIN redrive_item AS i ON i.n = r.n
+    WHERE r.queue = ?1 AND {_FRESH.format(now="?2")}
+    ORDER BY r.rank, r.ready_at, r.seq LIMIT ?3"""
+_LEASE = f"""
+    INSERT INTO redrive_lease (n, queue, token, deadline, leased_at, worker, {STATE})
+    SELECT n, queue, random() & 9223372036854775807, ?1, ?2, ?3, rank, ready_at, seq, expire_deadline, deliveries + 1,
+        attempts + 1, failures, losses, redrives, coalesce(first_leased_at, ?2), entries, deaths, letter
+    FROM redrive_ready WHERE queue = ?4 AND (rank, ready_at, seq) <= (?5, ?6, ?7) AND {_FRESH.format(now="?2")}
+    RETURNING n, token"""
+_TAKE = f"""
+    DELETE FROM redrive_ready
+    WHERE queue = ?1 AND (rank, ready_at, seq) <= (?2, ?3, ?4) AND {_FRESH.format(now="?5")}"""
+
+_SUMS = ", ".join(f"sum({name})" for name in TALLIED)
+_ROLL_UP = f"""
+    INSERT INTO redrive_count AS there (queue, {", ".join(TALLIED)})
+    SELECT queue, {_SUMS} FROM redrive_tally WHERE true GROUP BY queue
+    ON CONFLICT (queue) DO UPDATE SET {", ".join(f"{name} = there.{name} + excluded.{name}" for name in TALLIED)}"""
+
+
+class FTS5:
+    """The index of words: a table of FTS5 that keeps no text."""
+
+    condition = "redrive_words MATCH ?"
+
+    def asked(self, query: Query) -> Row:
+        """Every word, and for every prefix some word that begins with it."""
+        return (" ".join([f'"{word}"' for word in query.words] + [f'"{prefix}"*' for prefix in query.prefixes]),)
+
+    def stored(self, words: Iterable[str]) -> str:
+        """Separated by spaces, which no word has."""
+        return " ".join(words)
+
+
+class Session:
+    """One connection. Nobody else writes while it does: what it reads stays true until it commits."""
+
+    __slots__ = ("execute", "executemany", "walk")
+
+    words = FTS5()
+    numbers_tell_time = True
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.execute = connection.execute
+        self.executemany = connection.executemany
+        self.walk = connection.execute
+
+    @staticmethod
+    def table(numbers: Iterable[int]) -> Any:
+        """Numbers that a statement can read as a table."""
+        values = array.array("q", numbers)
+        return apsw.carray(values) if values else None  # which is read as an empty table; an empty list is an error
+
+    @staticmethod
+    def blobs(payloads: Sequence[bytes]) -> Any:
+        """Payloads that a statement can read as a table."""
+        return apsw.carray(tuple(payloads))
+
+    @staticmethod
+    def take_head(
+        batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None
+    ) -> tuple[list[Row], dict[int, int]]:
+        """Lease the first items of a queue: all up to the last of them, except those that have expired."""
+        head: list[Row] = batch.execute(_HEAD, (row.key, batch.now, limit)).fetchall()
+        if not head:
+            return head, {}
+        last = head[-1][:3]
+        keys = dict(batch.execute(_LEASE, (deadline, batch.now, worker, row.key, *last)).fetchall())
+        batch.execute(_TAKE, (row.key, *last, batch.now))
+        return head, keys
+
+    @staticmethod
+    def lock_keys(batch: Batch, queue: int, keys: Sequence[str]) -> None:
+        """Whoever writes has the whole file for himself."""
+
+    @staticmethod
+    def roll_up(batch: Batch) -> None:
+        """Add all tallies to the counts, and remove them."""
+        batch.execute(_ROLL_UP)
+        batch.execute("DELETE FROM redrive_tally")

@@ -1,0 +1,202 @@
+"""What concerns the server: starting on an empty database, rights, lost connections, restarts."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from tests.servers.postgres import Server
+
+from redrive import Broker, connect
+from redrive.errors import InvalidInput, StoreUnavailable
+from redrive.stores.postgres.translate import translate
+
+
+@pytest.fixture
+def admin(postgres: Server) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def url(postgres: Server, admin: psycopg.Connection[Any], request: pytest.FixtureRequest) -> Iterator[str]:
+    schema = f"own_{abs(hash(request.node.nodeid)):x}"
+    yield f"{postgres.url}?schema={schema}"
+    admin.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[Broker]:
+    with connect(url, lifecycle=False) as broker:
+        broker.create_queue("jobs")
+        yield broker
+
+
+def terminate(admin: psycopg.Connection[Any], *, listeners: bool) -> int:
+    """Cut connections of Redrive on the server. Gives how many there were."""
+    found = admin.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'redrive' "
+        "AND (query LIKE 'LISTEN%%') = %s",
+        (listeners,),
+    ).fetchall()
+    return len(found)
+
+
+def test_many_that_start_at_once_make_the_tables_once(url: str) -> None:
+    together = threading.Barrier(8)
+    problems: list[BaseException] = []
+
+    def start() -> None:
+        together.wait()
+        try:
+            with connect(url, lifecycle=False) as broker:
+                broker.create_queue("jobs")
+                broker.put("jobs", 1)
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    with connect(url, lifecycle=False) as broker:
+        assert broker.stats("jobs").pending == 8
+
+
+def test_without_create_an_empty_database_is_an_error(url: str) -> None:
+    with pytest.raises(StoreUnavailable, match="no tables of Redrive"):
+        connect(url, create=False)
+    connect(url).close()
+    connect(url, create=False).close()
+
+
+def test_role_with_the_documented_rights_and_no_others(url: str, postgres: Server, admin: Any) -> None:
+    connect(url).close()
+    schema = url.partition("schema=")[2]
+    role = f"app_{schema}"
+    admin.execute(f'CREATE ROLE "{role}" LOGIN')
+    try:
+        admin.execute(f'GRANT USAGE ON SCHEMA "{schema}" TO "{role}"')
+        admin.execute(f'GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "{schema}" TO "{role}"')
+        admin.execute(f'GRANT USAGE ON ALL SEQUENCES IN SCHEMA "{schema}" TO "{role}"')
+        theirs = url.replace("postgres@", f"{role}@")
+        with connect(theirs, lifecycle=False) as broker:
+            broker.create_queue("jobs")
+            broker.put("jobs", 1)
+            (lease,) = broker.lease("jobs")
+            broker.fail(lease, "boom", final=True)
+            broker.redrive(broker.find().items[0].id)
+            broker.step()
+            assert broker.stats("jobs").pending == 1
+    finally:
+        admin.execute(f'DROP OWNED BY "{role}"')
+        admin.execute(f'DROP ROLE "{role}"')
+
+
+def test_lost_connection_is_made_again(broker: Broker, admin: Any) -> None:
+    for number in range(5):
+        assert terminate(admin, listeners=False)
+        broker.put("jobs", number)
+        assert broker.stats("jobs").pending == number + 1
+
+
+def test_waiting_lease_is_woken_after_its_listener_was_lost(broker: Broker, url: str, admin: Any) -> None:
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.extend(broker.lease("jobs", wait="20s")))
+    waiting.start()
+    while not admin.execute("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'").fetchall():
+        pass
+    assert terminate(admin, listeners=True)
+    with connect(url, lifecycle=False) as other:
+        other.put("jobs", 1)
+    waiting.join(10)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
+def test_restarted_server_is_found_again(how: signal.Signals) -> None:
+    server = Server()
+    try:
+        with connect(server.url, lifecycle=False) as broker:
+            broker.create_queue("jobs")
+            for number in range(20):
+                broker.put("jobs", number)
+            (lease,) = broker.lease("jobs")
+            server.stop(how)
+            with pytest.raises(StoreUnavailable):
+                broker.put("jobs", "while it is down")
+            server.start()
+            broker.complete(lease)
+            broker.put("jobs", "after")
+            assert [lease.value for lease in broker.lease("jobs", 100)] == [*range(1, 20), "after"]
+    finally:
+        server.destroy()
+
+
+def test_item_that_is_committed_late_is_leased(broker: Broker, postgres: Server) -> None:
+    with psycopg.connect(postgres.url) as late:
+        late.execute("SELECT 1")
+        receipt = broker.put("jobs", "late", within=late)
+        for number in range(10):
+            broker.put("jobs", number)
+            (lease,) = broker.lease("jobs")
+            broker.complete(lease)
+            broker.step()
+        assert broker.lease("jobs") == []
+        late.commit()
+    assert [lease.id for lease in broker.lease("jobs")] == [receipt.id]
+
+
+def test_within_takes_a_connection_to_the_same_database(broker: Broker, admin: Any) -> None:
+    with pytest.raises(InvalidInput, match="transaction open"):
+        broker.put("jobs", 1, within=admin)
+    with pytest.raises(InvalidInput, match=r"psycopg\.Connection"):
+        broker.put("jobs", 1, within=object())
+
+
+def test_server_that_does_not_sync_is_refused(admin: Any, url: str) -> None:
+    admin.execute("ALTER SYSTEM SET fsync = off")
+    admin.execute("SELECT pg_reload_conf()")
+    try:
+        while admin.execute("SHOW fsync").fetchone() != ("off",):
+            pass
+        with pytest.raises(StoreUnavailable, match="fsync is off"):
+            connect(url)
+        with connect(url, durability="relaxed") as broker:
+            assert broker.durability().level == "relaxed"
+    finally:
+        admin.execute("ALTER SYSTEM RESET fsync")
+        admin.execute("SELECT pg_reload_conf()")
+
+
+def test_nobody_answers() -> None:
+    with pytest.raises(StoreUnavailable, match="postgresql://127"):
+        connect("postgresql://nobody@127.0.0.1:1/none")
+
+
+@pytest.mark.parametrize(
+    ("statement", "translated"),
+    [
+        (
+            "SELECT a FROM redrive_item WHERE n IN carray(?)",
+            'SELECT a FROM "s".redrive_item WHERE n = ANY($1::bigint[])',
+        ),
+        ("SELECT ?2, ?1 /*+ FOR UPDATE */", "SELECT $2, $1  FOR UPDATE "),
+        ("SELECT value FROM carray(?)", "SELECT value FROM unnest($1) WITH ORDINALITY AS listed(value, rowid)"),
+        ("CAST(?1 || x AS BLOB)", "convert_to($1 || x, 'UTF8')"),
+        ("a CROSS JOIN b ON c", "a JOIN b ON c"),
+        ("FROM redrive_letter INDEXED BY redrive_letter_queue", 'FROM "s".redrive_letter '),
+    ],
+)
+def test_statement_in_other_words(statement: str, translated: str) -> None:
+    assert translate(statement, "s", True) == translated
+
+
+def test_rows_are_locked_only_by_who_writes() -> None:
+    assert translate("SELECT 1 /*+ FOR UPDATE */", "s", False) == "SELECT 1 "

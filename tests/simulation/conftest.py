@@ -1,0 +1,32 @@
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from tests.servers.postgres import Server
+
+SCHEMA = "simulation"
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def place(request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
+    """Gives the URL of an empty store, for a run that has this folder. The run before is over then."""
+    if request.param == "memory":
+        yield lambda folder: "memory://"
+    elif request.param == "sqlite":
+        yield lambda folder: f"sqlite:///{folder}/redrive.db"
+    else:
+        server: Server = request.getfixturevalue("postgres")
+        with psycopg.connect(server.url, autocommit=True) as connection:
+
+            def empty(folder: str) -> str:
+                connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
+                return f"{server.url}?schema={SCHEMA}"
+
+            yield empty
+            empty("")
+
+
+@pytest.fixture
+def slower(request: pytest.FixtureRequest) -> int:
+    """By what to divide the number of runs: a call to a server takes longer than one to a file."""
+    return 3 if request.node.callspec.params["place"] == "postgres" else 1
