@@ -300,9 +300,9 @@ class StoreReadOnly(StoreError):
 
     code = "store_read_only"
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, problem: str = "make the file and its folder writable for this user") -> None:
         self.store = store
-        super().__init__(f"store {store} is read-only; make the file and its folder writable for this user")
+        super().__init__(f"store {store} is read-only; {problem}")
 
 
 class DiskFull(StoreError):

@@ -521,7 +521,7 @@ def test_close_waits_for_a_transaction_that_is_under_way(url: str, server: Serve
     reading = Background(lambda: store.read(GetStats("jobs")))
     wait_until(lambda: waiting_queries(server) == 2)
     closing = Background(store.close)
-    time.sleep(0.1)
+    wait_until(lambda: store._engine._closed)
     held.__exit__(None, None, None)
     assert len(committing.result().results[0].leases) == 1
     assert reading.result().pending + reading.result().active == 1

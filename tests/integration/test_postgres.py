@@ -12,7 +12,7 @@ import pytest
 from tests.servers.postgres import Server
 
 from redrive import Broker, connect
-from redrive.errors import InvalidInput, StoreUnavailable
+from redrive.errors import InvalidInput, StoreReadOnly, StoreUnavailable
 from redrive.stores.postgres.translate import translate
 
 
@@ -96,6 +96,17 @@ def test_role_with_the_documented_rights_and_no_others(url: str, postgres: Serve
             assert broker.stats("jobs").pending == 1
     finally:
         admin.execute(f'DROP OWNED BY "{role}"')
+        admin.execute(f'DROP ROLE "{role}"')
+
+
+def test_role_without_rights_is_told_what_it_lacks(url: str, admin: Any) -> None:
+    connect(url).close()
+    role = f"stranger_{url.partition('schema=')[2]}"
+    admin.execute(f'CREATE ROLE "{role}" LOGIN')
+    try:
+        with pytest.raises(StoreReadOnly, match=r"permission denied.*grant this role the rights"):
+            connect(url.replace("postgres@", f"{role}@"))
+    finally:
         admin.execute(f'DROP ROLE "{role}"')
 
 

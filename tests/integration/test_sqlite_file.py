@@ -240,3 +240,12 @@ def test_nothing_is_acknowledged_once_another_copy_of_sqlite_has_removed_the_log
     with connect(url(path), lifecycle=False) as broker:
         assert broker.stats("jobs").pending >= acknowledged
         assert len(broker.lease("jobs", 100)) >= acknowledged
+
+
+def test_connections_do_not_plan_anew_for_other_values(tmp_path: Path) -> None:
+    """SQLite counts no such plans, so its setting is read back; the benchmark shows what it is worth."""
+    own = engine.Engine(tmp_path / "jobs.db", relaxed=False)
+    assert own.writer.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1) == 1
+    with own.reading() as reader:
+        assert reader.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1) == 1
+    own.close()

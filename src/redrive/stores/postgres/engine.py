@@ -231,8 +231,11 @@ class Engine:
         match error:
             case pg.DiskFull():
                 return DiskFull(self.name)
-            case pg.ReadOnlySqlTransaction() | pg.InsufficientPrivilege():
-                return StoreReadOnly(self.name)
+            case pg.ReadOnlySqlTransaction():
+                return StoreReadOnly(self.name, "this server is a standby, or was set so; connect to the primary")
+            case pg.InsufficientPrivilege():
+                problem = f"{_first_line(error)}: grant this role the rights that the guide to PostgreSQL lists"
+                return StoreReadOnly(self.name, problem)
             case psycopg.OperationalError() | psycopg.InterfaceError():
                 return StoreUnavailable(self.name, _first_line(error))
             case Exception() if not isinstance(error, RedriveError):

@@ -109,9 +109,7 @@ class Notices:
             with contextlib.suppress(psycopg.Error, RedriveError):
                 if untold:
                     connection = self._connected(connection)
-                    connection.execute(
-                        "SELECT pg_notify(%s, name) FROM unnest(%s::text[]) AS name", (self.channel, untold)
-                    )
+                    connection.execute(_NOTIFY, (self.channel, untold))
             self._end.wait(PAUSE_SECONDS)
         if connection is not None:
             connection.close()

@@ -104,8 +104,9 @@ class PostgresStore:
         create: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        self._server_clock = ServerClock() if clock is None else None
-        self.clock: Clock = clock or self._server_clock or ServerClock()
+        server_clock = ServerClock()
+        self.clock: Clock = clock or server_clock
+        self._server_clock = server_clock if clock is None else None
         self.namespace = namespace
         self.name = name
         self._closed = False
@@ -144,7 +145,7 @@ class PostgresStore:
             if session.execute("SELECT to_regclass(?)", (f'"{self._engine.schema}".redrive_meta',)).get is None:
                 raise InvalidInput(f"within takes a connection to {self._engine.name}, this one is to another database")
             _, first, server_now = self._begun(session)
-            instant = server_now if self._server_clock is not None else self.clock.now()
+            instant = self._instant(server_now)
             session.execute(_KEEP_QUEUE, (self.namespace, put.queue))
             queues = Queues.read(session, self.namespace)
             batch = Batch(session, instant, queues, BlockNumbers(session, first), self.namespace, self.name)
@@ -200,9 +201,8 @@ class PostgresStore:
         epoch, first, server_now = self._begun(session)
         if epoch != self._queues.epoch:
             self._queues = Queues.read(session, self.namespace)
-        if now is None:
-            now = server_now if self._server_clock is not None else self.clock.now()
-        batch = Batch(session, now, self._queues, BlockNumbers(session, first), self.namespace, self.name)
+        instant = self._instant(server_now) if now is None else now
+        batch = Batch(session, instant, self._queues, BlockNumbers(session, first), self.namespace, self.name)
         return Commit(carry_out(batch, calls), batch.arrivals, batch.now), batch.queues
 
     def _wait_for_keys(self, session: Session, calls: Sequence[Call]) -> None:
@@ -218,6 +218,10 @@ class PostgresStore:
                 keys.setdefault(row.key, []).extend(named)
         for queue in sorted(keys):
             session.execute(LOCK_KEYS, (queue, keys[queue]))
+
+    def _instant(self, server_now: Instant) -> Instant:
+        """The instant of a transaction: the server's, unless another clock was given."""
+        return server_now if self._server_clock is not None else self.clock.now()
 
     def _begun(self, session: Session) -> tuple[int, int, Instant]:
         """What a transaction begins with: the epoch, the first number of its block, and the time."""
