@@ -6,6 +6,8 @@ import psycopg
 import pytest
 from hypothesis import settings
 from tests.servers.postgres import Server
+from tests.servers.redis import Cluster as RedisCluster
+from tests.servers.redis import Server as RedisServer
 
 # `ci` finds the same things on every run; `thorough` looks for new ones.
 settings.register_profile("ci", derandomize=True, max_examples=30, deadline=None, database=None)
@@ -33,3 +35,35 @@ def postgres_url(postgres: Server) -> Iterator[str]:
     yield f"{postgres.url}?schema={schema}"
     with psycopg.connect(postgres.url, autocommit=True) as connection:
         connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One server for all tests of a process; each test has a prefix of its own."""
+    server = RedisServer()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> Iterator[str]:
+    """Keys of its own for each test, which are gone afterwards."""
+    prefix = f"test_{uuid4().hex}"
+    yield f"{redis_server.url}?prefix={prefix}"
+    redis_server.remove(prefix)
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    """Three servers that share the slots, for all tests of a process."""
+    cluster = RedisCluster()
+    yield cluster
+    cluster.destroy()
+
+
+@pytest.fixture
+def redis_cluster_url(redis_cluster: RedisCluster) -> Iterator[str]:
+    prefix = f"test_{uuid4().hex}"
+    yield f"{redis_cluster.url}?prefix={prefix}"
+    for server in redis_cluster.servers:
+        server.remove(prefix)

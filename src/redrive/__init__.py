@@ -3,8 +3,10 @@
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.handle import AsyncQueueHandle, QueueHandle
+from redrive.broker.health import Health
 from redrive.broker.items import new_item
 from redrive.broker.lifecycle import Upkeep
+from redrive.broker.moves import Moving
 from redrive.broker.transfer import Imported
 from redrive.connect import connect, connect_async
 from redrive.errors import RedriveError
@@ -42,10 +44,12 @@ __all__ = [
     "FeedPage",
     "Filter",
     "Group",
+    "Health",
     "HistoryEntry",
     "Imported",
     "Item",
     "Lease",
+    "Moving",
     "NewItem",
     "Operation",
     "OperationStatus",

@@ -40,3 +40,21 @@ class SystemClock:
         seconds = (until - self.now()) / 1_000_000
         if seconds > 0:
             event.wait(min(seconds, _LONGEST_WAIT_SECONDS))
+
+
+class ServerClock:
+    """The time of the server, as far as this process knows it: it follows every commit."""
+
+    def __init__(self) -> None:
+        self._system = SystemClock()
+        self._ahead = 0
+
+    def follow(self, now: Instant) -> None:
+        """The server said that it is this time."""
+        self._ahead = now - self._system.now()
+
+    def now(self) -> Instant:
+        return Instant(self._system.now() + self._ahead)
+
+    def wait(self, event: threading.Event, until: Instant | None) -> None:
+        self._system.wait(event, None if until is None else Instant(until - self._ahead))

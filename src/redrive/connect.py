@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
@@ -11,6 +12,7 @@ from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
 from redrive.broker.redaction import Redaction
+from redrive.broker.stores import Stores
 from redrive.clock import Clock, SystemClock
 from redrive.errors import InvalidInput, StoreUnavailable
 from redrive.model.limits import check_name
@@ -19,13 +21,15 @@ from redrive.model.retry import DelayFunction
 from redrive.store import Store
 
 DEFAULT_URL = "sqlite:///redrive.db"
-_URLS = "memory://, sqlite:///FILE and postgresql://USER@HOST/DATABASE"
+_URLS = "memory://, sqlite:///FILE, postgresql://USER@HOST/DATABASE and redis://HOST"
 
 
 def connect(
     url: str = DEFAULT_URL,
     *,
     namespace: str = "default",
+    name: str | None = None,
+    stores: Mapping[str, str] | None = None,
     actor: str | None = None,
     backoffs: Mapping[str, DelayFunction] | None = None,
     durability: str = "full",
@@ -38,23 +42,29 @@ def connect(
 
     `memory://` lives and ends with this broker; `sqlite:///jobs.db` is a file in the working directory and
     `sqlite:////var/lib/jobs.db` one anywhere; `postgresql://user@host/database` keeps its tables in the schema
-    `redrive`, or in the one that `?schema=` names. Queues of different namespaces never see each other.
+    `redrive`, or in the one that `?schema=` names; `redis://host` and `redis+cluster://host` keep their keys under the
+    prefix `redrive`, or the one that `?prefix=` names, and wait for `?wait_replicas=` replicas. Queues of different
+    namespaces never see each other.
 
+    name: what other stores call this one, in `name@store`. stores: other stores by name, each with its URL: dead queues
+    may be there, and items move there and back. They are opened when they are needed, in the same namespace.
     actor: whose name stands in audit rows unless a call names another; user@host by default.
     backoffs: delay functions that queues may name in `retry`: failures so far → seconds.
     durability: `full`, or `relaxed` to let a power cut lose the last calls in exchange for speed.
     create: whether a file that does not exist is created. Without, a mistaken path is an error, not an empty store.
-    lifecycle: whether leases that ran out, expiry, retention and operations are seen to by a thread of this broker.
+    lifecycle: whether a thread of this broker sees to leases that ran out, expiry, retention, operations and moves.
     redact: what is hidden from whoever looks: what seems a secret by default; (kind, value) → value; False for nothing.
     clock: another source of time, for tests.
     """
-    return Broker(_core(url, namespace, actor, backoffs, durability, create, lifecycle, redact, clock))
+    return Broker(_core(url, namespace, name, stores, actor, backoffs, durability, create, lifecycle, redact, clock))
 
 
 def connect_async(
     url: str = DEFAULT_URL,
     *,
     namespace: str = "default",
+    name: str | None = None,
+    stores: Mapping[str, str] | None = None,
     actor: str | None = None,
     backoffs: Mapping[str, DelayFunction] | None = None,
     durability: str = "full",
@@ -64,12 +74,15 @@ def connect_async(
     clock: Clock | None = None,
 ) -> AsyncBroker:
     """The same for programs on an event loop: every method is awaited. Opening it does not need a running loop."""
-    return AsyncBroker(_core(url, namespace, actor, backoffs, durability, create, lifecycle, redact, clock))
+    core = _core(url, namespace, name, stores, actor, backoffs, durability, create, lifecycle, redact, clock)
+    return AsyncBroker(core)
 
 
 def _core(
     url: str,
     namespace: str,
+    name: str | None,
+    stores: Mapping[str, str] | None,
     actor: str | None,
     backoffs: Mapping[str, DelayFunction] | None,
     durability: str,
@@ -82,8 +95,32 @@ def _core(
         raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r:.40}")
     redaction = Redaction(redact)
     named = _checked_backoffs(backoffs or {})
-    store = _open(url, check_name("namespace", namespace), durability == "relaxed", create, clock)
-    return Core(store, actor=actor, backoffs=named, lifecycle=lifecycle, redaction=redaction)
+    check_name("namespace", namespace)
+    others = _checked_stores(name, stores or {})
+
+    def open_one(where: str, called: str | None, table: Stores) -> Core:
+        store = _open(where, namespace, durability == "relaxed", create, clock, called)
+        return Core(store, actor=actor, backoffs=named, lifecycle=lifecycle, redaction=redaction, stores=table)
+
+    openers = {called: partial(open_one, where, called) for called, where in others.items()}
+    return open_one(url, name, Stores(openers))
+
+
+def _checked_stores(name: str | None, stores: Mapping[str, str]) -> Mapping[str, str]:
+    """Names and URLs of other stores. They are opened when they are needed."""
+    if name is not None:
+        check_name("store", name)
+    if not isinstance(stores, Mapping):
+        raise InvalidInput(f"stores is a table from names to URLs, not {stores!a:.60}")
+    if stores and name is None:
+        raise InvalidInput("who knows other stores is known to them by a name too: give name= beside stores=")
+    for other, url in stores.items():
+        check_name("store", other)
+        if other == name:
+            raise InvalidInput(f"'{name}' is the name of this store itself; give the other one another name")
+        if not isinstance(url, str):
+            raise InvalidInput(f"stores has no URL under '{other}', but {url!a:.60}; there are {_URLS}")
+    return stores
 
 
 def _checked_backoffs(backoffs: Mapping[str, DelayFunction]) -> Mapping[str, DelayFunction]:
@@ -96,10 +133,11 @@ def _checked_backoffs(backoffs: Mapping[str, DelayFunction]) -> Mapping[str, Del
     return backoffs
 
 
-def _open(url: str, namespace: str, relaxed: bool, create: bool, clock: Clock | None) -> Store:
+def _open(url: str, namespace: str, relaxed: bool, create: bool, clock: Clock | None, name: str | None = None) -> Store:
     if not isinstance(url, str):
         raise InvalidInput(f"a URL is a text, not {url!a:.60}; there are {_URLS}")
     parts = urlsplit(url)
+    named = {} if name is None else {"name": name}
     match parts.scheme:
         case "memory":
             from redrive.stores.memory import MemoryStore
@@ -108,7 +146,7 @@ def _open(url: str, namespace: str, relaxed: bool, create: bool, clock: Clock | 
                 raise InvalidInput(f"{url!r:.200} names something, and a store in memory has no name; write memory://")
             if not create:
                 raise InvalidInput("a store in memory always begins empty; leave create=False out, or name a file")
-            return MemoryStore(clock or SystemClock(), namespace)
+            return MemoryStore(clock or SystemClock(), namespace, **named)
         case "sqlite":
             from redrive.stores.sqlite import SQLiteStore
 
@@ -123,14 +161,18 @@ def _open(url: str, namespace: str, relaxed: bool, create: bool, clock: Clock | 
             if not create and not Path(path).exists():
                 problem = "the file does not exist; correct the path, or leave create=False out to begin an empty store"
                 raise StoreUnavailable(str(Path(path).absolute()), problem)
-            return SQLiteStore(Path(path), namespace=namespace, relaxed=relaxed, clock=clock)
+            return SQLiteStore(Path(path), namespace=namespace, relaxed=relaxed, clock=clock, **named)
         case "postgresql" | "postgres":
-            return _open_postgres(url, namespace, relaxed, create, clock)
+            return _open_postgres(url, namespace, relaxed, create, clock, named)
+        case scheme if scheme.removesuffix("+cluster") in ("redis", "rediss", "valkey", "valkeys", "unix"):
+            return _open_redis(url, namespace, relaxed, create, clock, named)
         case _:
             raise InvalidInput(f"{url!r:.200} is not a URL of a store; there are {_URLS}")
 
 
-def _open_postgres(url: str, namespace: str, relaxed: bool, create: bool, clock: Clock | None) -> Store:
+def _open_postgres(
+    url: str, namespace: str, relaxed: bool, create: bool, clock: Clock | None, named: Mapping[str, str]
+) -> Store:
     """What is behind `?` is for the driver, but for `schema`, which is ours."""
     try:
         from redrive.stores.postgres import PostgresStore
@@ -149,4 +191,32 @@ def _open_postgres(url: str, namespace: str, relaxed: bool, create: bool, clock:
         relaxed=relaxed,
         create=create,
         clock=clock,
+        **named,
+    )
+
+
+def _open_redis(
+    url: str, namespace: str, relaxed: bool, create: bool, clock: Clock | None, named: Mapping[str, str]
+) -> Store:
+    """What is behind `?` is for the driver, but for `prefix` and `wait_replicas`, which are ours."""
+    try:
+        from redrive.stores.redis import RedisStore
+    except ImportError as error:
+        raise InvalidInput(f"Redis needs redis-py: pip install 'redrive[redis]' ({error})") from error
+    parts = urlsplit(url)
+    options = parse_qsl(parts.query)
+    ours = {name: value for name, value in options if name in ("prefix", "wait_replicas")}
+    rest = urlencode([(name, value) for name, value in options if name not in ours])
+    replicas = ours.get("wait_replicas", "0")
+    if not replicas.isdecimal():
+        raise InvalidInput(f"wait_replicas is a number of replicas, not {replicas!r:.40}")
+    return RedisStore(
+        urlunsplit(parts._replace(query=rest)),
+        namespace=namespace,
+        prefix=check_name("prefix", ours.get("prefix", "redrive")),
+        relaxed=relaxed,
+        create=create,
+        clock=clock,
+        wait_replicas=int(replicas),
+        **named,
     )

@@ -214,6 +214,12 @@ class ItemActive(Refused):
         super().__init__(f"item {id} is being worked on by {held}; wait for it, or force to revoke the lease")
 
 
+_NEXT_STEP = {
+    "archived": "; restore it first",
+    "moving": "; it is on its way to another store, and can be changed there once it has arrived",
+}
+
+
 class WrongStatus(Refused):
     """The verb does not apply to an item in that status."""
 
@@ -223,7 +229,7 @@ class WrongStatus(Refused):
         self.verb, self.id, self.status, self.allowed = verb, id, status, allowed
         super().__init__(
             f"cannot {verb} item {id}: it is {status}, and {verb} is for items that are {_either(allowed)}"
-            f"{'; restore it first' if status == 'archived' and verb != 'undo' else ''}"
+            f"{_NEXT_STEP.get(status, '') if verb != 'undo' else ''}"
         )
 
 

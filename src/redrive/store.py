@@ -1,7 +1,7 @@
 """The contract between the broker and a store.
 
-A store takes a batch of calls, carries them out in ONE atomic, durable transaction, and returns one result for each.
-It never waits, never judges, and holds no state that a crash would lose.
+A store takes a batch of calls, carries them out durably and each of them whole, and returns one result for each. Where
+it has transactions the batch is ONE. It never waits, never judges, and holds no state that a crash would lose.
 
     commit([Put(…), Complete(…), LeaseItems(…)])  →  Commit(results, arrivals, now)
     read(GetItem(…))                              →  Item
@@ -11,7 +11,10 @@ Rules for every store:
 - **One place.** At every instant, and after a crash at any point, an item has exactly one status.
 - **Durable.** When `commit` returns, its effects survive a crash and a power cut, unless the store was opened with
   relaxed durability.
-- **One instant.** A transaction has one `now`: the one given, else the store's own clock. Delays are durations; the
+- **A call is atomic.** All of it happens, or nothing: `Complete` with its puts, a `Put` of many, a `Change` of one
+  target. A store without rollback may carry out a batch in parts; then a part that breaks off is the result
+  (`StoreError`, `OutcomeUnknown`) of its own calls.
+- **One instant.** A batch has one `now`: the one given, else the store's own clock. Delays are durations; the
   store makes instants of them.
 - **One bad call fails alone.** A refusal is a result: an instance of `RedriveError`, returned and not raised. It
   changed nothing and does not disturb its neighbours. `commit` raises only when the store itself cannot serve the
@@ -42,7 +45,8 @@ from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import NO_OVERRIDES, Counters, Item, Lease, Overrides, Receipt, Result
 from redrive.model.judge import Ending, Verdict
-from redrive.model.limits import DEFAULT_PRIORITY
+from redrive.model.limits import DEFAULT_PRIORITY, MIB
+from redrive.model.moves import Move
 from redrive.model.operation import Operation, OperationStatus
 from redrive.model.queue import Queue, QueueSettings
 from redrive.model.shown import lines, moment, several
@@ -54,6 +58,8 @@ OF_THIS_CALL = "(of this call)"
 """Stands for the id of an item that conflicts with another one of the same call: neither was put."""
 LEDGER_TIMEOUT = 7 * DAY
 """How long the source_id of an imported item is known at least; longer for as long as the item is in that queue."""
+MOVE_BYTES = 8 * MIB
+"""Payloads that are taken to another store at once, but for one that is larger."""
 FEED_TIMEOUT = 7 * DAY
 """How long entries of the feed are kept."""
 OPERATION_TIMEOUT = 30 * DAY
@@ -71,7 +77,8 @@ class CreateQueue(msgspec.Struct, frozen=True):
     """→ Queue. `QueueExists` if there is one with other settings; the same settings again are no error.
 
     Refused with `InvalidSetting` when dead_queue names the queue itself, a queue that does not exist, or one that has
-    a dead_queue of its own; and when the new queue has a dead_queue while others use it as theirs.
+    a dead_queue of its own; and when the new queue has a dead_queue while others use it as theirs. One in another
+    store (`name@store`) is not looked at here: the broker asks that store, by SetUsedBy, before.
     """
 
     name: str
@@ -98,11 +105,24 @@ class SetPaused(msgspec.Struct, frozen=True):
     actor: str
 
 
+class SetUsedBy(msgspec.Struct, frozen=True):
+    """→ Queue. A queue of another store, `user` as `name@store`, has this one as dead queue, or has it no longer.
+
+    Then this one is a dead queue. `InvalidSetting` where it has a dead_queue of its own; `QueueNotFound`. Twice is no
+    error. The settings and their version stay as they are.
+    """
+
+    name: str
+    user: str
+    used: bool = True
+
+
 class DeleteQueue(msgspec.Struct, frozen=True):
     """→ int, the number of items removed with the queue.
 
-    `QueueInUse` while others name it as dead_queue. `ConfirmMismatch` unless `confirm` is the number of items it
-    holds in any status (0 may be left out); `ItemActive` while any of them is active. Writes an audit row.
+    `QueueInUse` while others name it as dead_queue, in this store or another one (`used_by`). `ConfirmMismatch` unless
+    `confirm` is the number of items it holds in any status (0 may be left out); `ItemActive` while any of them is
+    active. Writes an audit row.
     """
 
     name: str
@@ -215,6 +235,8 @@ class Settle(msgspec.Struct, frozen=True):
     the tail from now + delay. Dead: a death record is written; the item moves to `to` as a fresh pending item with a
     new id, source_id = the id it had, counters 0 except deliveries and redrives, no expiry, and all its history; or
     stays, with status dead; or is removed with an audit row. Moves ignore max_size and pause of the target.
+    Where `to` is in another store (`name@store`) it keeps its id and its queue, and is moving until FinishMove: with
+    those counters, no expiry and no hold; a dead letter of its queue, which nobody can lease or change.
     A sweep (LOST) is accepted only while deadline ≤ now, so that an extension always wins over it.
     `InvalidInput` where the verdict cannot follow the ending (`judge.check_verdict`); `QueueNotFound` without `to`.
     """
@@ -277,6 +299,9 @@ class Change(msgspec.Struct, frozen=True):
     last death, or pending in a dead queue; redrives goes down by one. MOVE: `redrive.model.by_hand.move_queue`; room
     and key are checked unless it is dead. Both write a history row. PURGE removes an archived item.
     ARCHIVE remembers the status, RESTORE returns to it (`QueueFull` where the queue is full).
+    REDRIVE and MOVE to another store (`to` is `name@store`; or REDRIVE of what came from there as a dead letter, which
+    goes back): moving, as with Settle; nothing is checked of the other queue. `InvalidInput` with a payload or headers.
+    What is moving cannot be changed, but DROP with `force` removes it. UNDO is for redrives within the store.
     One audit row for the call, naming the actor, the ids that were changed, and their number.
     """
 
@@ -378,7 +403,39 @@ class Import(msgspec.Struct, frozen=True):
     actor: str
 
 
+class Receive(msgspec.Struct, frozen=True):
+    """→ Receipt. An item that is moving in another store, called `store`, arrives here: the second step of its move.
+
+    It is drawn a new id, with source_id = the id it has there; its earlier ids and its idempotency key are dropped,
+    everything else is as it is. By a death: pending at the tail, a dead letter, and the queue is a dead queue; max_size
+    does not count. By a redrive: pending at the tail, the expire deadline set by this queue. By a move: as by MOVE.
+    Under (queue, source_id) it is written down that it came, until CloseMove says that the other store has removed it:
+    while that is known, it is not received again, and the receipt of the first time is given as a duplicate, whatever
+    became of the item here. `QueueFull` but for the dead; `QueueNotFound`. ARRIVED in the feed.
+    """
+
+    queue: str
+    move: Move
+    store: str
+
+
 # Upkeep: what runs by itself
+
+
+class FinishMove(msgspec.Struct, frozen=True):
+    """→ int, how many. Items of these ids that are moving were received elsewhere, and are removed; others stay."""
+
+    ids: tuple[ItemId, ...]
+
+
+class CloseMove(msgspec.Struct, frozen=True):
+    """→ int, how many. The other store has removed what came from there under these ids: what was written down of it
+    by Receive is forgotten LEDGER_TIMEOUT from now. Twice is no error. `QueueNotFound`.
+    """
+
+    queue: str
+    store: str
+    source_ids: tuple[ItemId, ...]
 
 
 class Promote(msgspec.Struct, frozen=True):
@@ -588,18 +645,57 @@ class AuditEntry(msgspec.Struct, frozen=True):
         return f"{moment(self.at)} {self.actor}: {self.verb}, {several(self.count, 'item')}{where}{told}"
 
 
+class ListDestinations(msgspec.Struct, frozen=True):
+    """→ tuple[Destination, …] by address: the queues of other stores that items are on their way to."""
+
+
+class Destination(msgspec.Struct, frozen=True):
+    """A queue of another store that items are on their way to."""
+
+    to: str
+    """`name@store`."""
+    since: Instant
+    """Since when the first of them is on its way."""
+
+
+class ListMoves(msgspec.Struct, frozen=True):
+    """→ tuple[Move, …]: items on their way to one queue, or to any; those that left first are first.
+
+    At most `limit`, and no more once their payloads come to MOVE_BYTES.
+    """
+
+    to: str | None = None
+    limit: int = 100
+
+
+class ListOpenMoves(msgspec.Struct, frozen=True):
+    """→ tuple[OpenMove, …] by source_id, those after `after`: what was received from a store and is not closed."""
+
+    store: str
+    limit: int = 100
+    after: ItemId | None = None
+
+
+class OpenMove(msgspec.Struct, frozen=True):
+    """An item that was received, and that the other store may still have."""
+
+    queue: str
+    source_id: ItemId
+
+
 class NextDue(msgspec.Struct, frozen=True):
     """→ Instant | None: when upkeep next has something to do (an item falls due or expires, a lease runs out, an
     operation is running and its next step may run)."""
 
 
-QueueCall = CreateQueue | UpdateQueue | SetPaused | DeleteQueue
+QueueCall = CreateQueue | UpdateQueue | SetPaused | SetUsedBy | DeleteQueue
 SettleCall = Complete | Settle | Return | Extend
 OperationCall = StartOperation | StepOperation | SetOperation
 Call = (
     QueueCall
     | Put
     | Import
+    | Receive
     | Hold
     | Unhold
     | SettleCall
@@ -608,6 +704,8 @@ Call = (
     | Promote
     | Expire
     | Clean
+    | FinishMove
+    | CloseMove
     | LeaseItems
 )
 Query = (
@@ -625,18 +723,21 @@ Query = (
     | GetOverdue
     | GetActive
     | ListAudit
+    | ListDestinations
+    | ListMoves
+    | ListOpenMoves
     | NextDue
 )
 
 KINDS: tuple[tuple[type[Any], ...], ...] = (
-    (CreateQueue, UpdateQueue, SetPaused, DeleteQueue),
+    (CreateQueue, UpdateQueue, SetPaused, SetUsedBy, DeleteQueue),
     (Put,),
-    (Import,),
+    (Import, Receive),
     (Hold, Unhold),
     (Complete, Settle, Return, Extend),
     (Change,),
     (StartOperation, StepOperation, SetOperation),
-    (Promote, Expire, Clean),
+    (Promote, Expire, Clean, FinishMove, CloseMove),
     (LeaseItems,),
 )
 """The kinds of calls, in the order in which those of one batch take effect."""
@@ -694,6 +795,10 @@ class Store(Protocol):
 
     def durability(self) -> Durability:
         """What an acknowledged call survives."""
+        ...
+
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know about the place where everything is kept, a sentence each."""
         ...
 
     def reopen(self) -> None:

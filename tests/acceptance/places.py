@@ -13,9 +13,9 @@ import apsw
 import psycopg
 
 Where = Path | str
-"""A file of SQLite, or a schema of PostgreSQL as `connect` takes it: URL?schema=NAME."""
+"""A file of SQLite, or what `connect` takes: a schema of PostgreSQL, URL?schema=NAME, or Redis, URL?prefix=NAME."""
 PLACES = ("ready", "waiting", "lease", "ended")
-COUNTS = ("pending", "failed", "active", "completed", "dead", "archived", "dead_letters")
+COUNTS = ("pending", "failed", "active", "completed", "dead", "archived", "moving", "dead_letters")
 
 
 class Broken(AssertionError):
@@ -55,11 +55,16 @@ class State(NamedTuple):
 
 def places(where: Where) -> list[Standing]:
     """Every item. Raises Broken unless each is in exactly one place and all rows belong together."""
+    if isinstance(where, str) and where.startswith("redis"):
+        from tests.acceptance import redis_places
+
+        return redis_places.places(where)
     with _opened(where) as connection:
         standings = _standings(connection)
         _check_counts(connection)
         _check_records(connection)
         _check_letters(connection)
+        _check_moving(connection)
         _check_operations(connection)
         return standings
 
@@ -182,7 +187,7 @@ def _check_counts(connection: Any) -> None:
 
 def _check_records(connection: Any) -> None:
     """Histories, deaths, letters and old ids are those of items that exist, and as many as the items say."""
-    for table in ("letter", "history", "death", "lineage"):
+    for table in ("letter", "history", "death", "lineage", "moving"):
         strays = _first(
             connection,
             f"SELECT count(*) FROM redrive_{table} AS t WHERE NOT EXISTS "
@@ -198,6 +203,13 @@ def _check_records(connection: Any) -> None:
     ):
         if (min(entries, 50), deaths) != (written, died):
             raise Broken(f"item {n} says {entries} entries, {deaths} deaths; there are {written} and {died}")
+
+
+def _check_moving(connection: Any) -> None:
+    """Whoever is on its way to another store has a row that says where to, and nobody else."""
+    moving = set(connection.execute(f"SELECT n FROM ({_STANDINGS}) AS p WHERE status = 'moving'").fetchall())
+    if moving != set(connection.execute("SELECT n FROM redrive_moving").fetchall()):
+        raise Broken("items that are moving, and where they go, do not belong together")
 
 
 def _check_letters(connection: Any) -> None:

@@ -26,11 +26,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "redrive.db"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
 def where(request: pytest.FixtureRequest, path: Path) -> Where:
     if request.param == "sqlite":
         return path
-    url: str = request.getfixturevalue("postgres_url")
+    url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 
 

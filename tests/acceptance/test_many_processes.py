@@ -41,6 +41,11 @@ def test_nothing_is_lost_or_doubled_on_postgres(tmp_path: Path, postgres_url: st
     _check_run(postgres_url, postgres_url, tmp_path, ITEMS // FEWER, record_property)
 
 
+@pytest.mark.timeout(7200 if THOROUGH else 180)
+def test_nothing_is_lost_or_doubled_on_redis(tmp_path: Path, redis_url: str, record_property: Report) -> None:
+    _check_run(redis_url, redis_url, tmp_path, ITEMS // FEWER, record_property)
+
+
 def _check_run(where: Where, url: str, folder: Path, items: int, record_property: Report) -> None:
     create_queues(url)
     kills = _work(url, folder, items // PROCESSES)

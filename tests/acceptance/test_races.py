@@ -65,6 +65,8 @@ STORES = (
     "SQLite, two brokers",
     "PostgreSQL, one broker",
     "PostgreSQL, two brokers",
+    "Redis, one broker",
+    "Redis, two brokers",
 )
 
 
@@ -74,6 +76,8 @@ def brokers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Br
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/redrive.db"
     if request.param.startswith("PostgreSQL"):
         url = request.getfixturevalue("postgres_url")
+    if request.param.startswith("Redis"):
+        url = request.getfixturevalue("redis_url")
     with ExitStack() as stack:
         one = stack.enter_context(connect(url, clock=clock, lifecycle=False))
         two = one

@@ -12,7 +12,12 @@ import pytest
 from tests.servers.postgres import Server
 
 from redrive import Broker, connect
+from redrive.clock import SystemClock
 from redrive.errors import InvalidInput, StoreReadOnly, StoreUnavailable
+from redrive.stores.postgres import schema
+from redrive.stores.postgres.arrays import Bigints, Blobs, Texts
+from redrive.stores.postgres.rows import together
+from redrive.stores.postgres.session import Session, adapt
 from redrive.stores.postgres.translate import translate
 
 
@@ -202,6 +207,12 @@ def test_nobody_answers() -> None:
         ("SELECT value FROM carray(?)", "SELECT value FROM unnest($1) WITH ORDINALITY AS listed(value, rowid)"),
         ("CAST(?1 || x AS BLOB)", "convert_to($1 || x, 'UTF8')"),
         ("a CROSS JOIN b ON c", "a JOIN b ON c"),
+        (
+            "carray(?) AS c CROSS JOIN redrive_item AS i ON i.n = c.value",
+            "unnest($1::bigint[]) WITH ORDINALITY AS c(value, rowid) "
+            'JOIN LATERAL (SELECT * FROM "s".redrive_item AS i WHERE i.n = c.value OFFSET 0) AS i ON true',
+        ),
+        ("SELECT 1 /*= + 1 */ /*-*/ - 1 /*-*/", "SELECT 1  + 1  "),
         ("FROM redrive_letter INDEXED BY redrive_letter_queue", 'FROM "s".redrive_letter '),
     ],
 )
@@ -211,3 +222,60 @@ def test_statement_in_other_words(statement: str, translated: str) -> None:
 
 def test_rows_are_locked_only_by_who_writes() -> None:
     assert translate("SELECT 1 /*+ FOR UPDATE */", "s", False) == "SELECT 1 "
+
+
+@pytest.mark.parametrize(
+    ("array", "kind"),
+    [
+        (Bigints([1, -(2**63), 2**63 - 1]), "bigint"),
+        (Bigints([None, 7, None]), "bigint"),
+        (Bigints(), "bigint"),
+        (Texts(["a", "", "ä\x1f{},\"'\\ NULL", None]), "text"),
+        (Texts(), "text"),
+        (Blobs([b"", b"\0\xff", None]), "bytea"),
+    ],
+)
+def test_array_arrives_as_it_is(admin: psycopg.Connection[Any], array: list[Any], kind: str) -> None:
+    adapt(admin)
+    ((found, count),) = (
+        psycopg.RawCursor(admin)
+        .execute(f"SELECT $1, coalesce(array_length($1::{kind}[], 1), 0)", (array,), binary=True)
+        .fetchall()
+    )
+    assert found == array
+    assert count == len(array)
+
+
+def test_rows_of_a_kind_are_written_with_one_statement(broker: Broker, url: str, admin: Any) -> None:
+    """Columns that are NULL in all of them, in some of them, and lists of different lengths."""
+    schema = url.partition("schema=")[2]
+    adapt(admin)
+    session = Session(admin, schema, locking=True)
+    words = "INSERT INTO redrive_words (rowid, words) VALUES (?, ?)"
+    letters = [(1, Texts(["a", "b"])), (2, Texts(["c"]))]
+    assert together(words, letters) is not None
+    session.executemany(words, letters)
+    assert session.execute("SELECT rowid, words FROM redrive_words ORDER BY rowid").fetchall() == letters
+    columns = "namespace, at, actor, verb, queue, ids, count, note"
+    rows = [("n", 1, "a", "v", None, "[]", 0, None), ("n", 2, "a", "v", "q", "[]", 0, None)]
+    session.executemany(f"INSERT INTO redrive_audit ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    found = session.execute(f"SELECT {columns} FROM redrive_audit WHERE at < 3 ORDER BY at")
+    assert found.fetchall() == rows
+    assert together("UPDATE redrive_queue SET paused = ? WHERE key = ?", [(1, 1), (1, 2)]) is None
+
+
+def test_tables_of_the_first_version_are_brought_up_to_date(
+    url: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = url.partition("schema=")[2]
+    with monkeypatch.context() as before:
+        before.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
+        before.setattr(schema, "NEWEST", 1)
+        schema.prepare(admin, name, "postgres", SystemClock().now(), create=True)
+    assert admin.execute(f'SELECT version FROM "{name}".redrive_meta').fetchall() == [(1,)]
+    with connect(url, lifecycle=False) as broker:
+        broker.create_queue("jobs")
+        broker.put("jobs", 1)
+        broker.complete(broker.lease("jobs")[0])
+        broker.step()
+    assert admin.execute(f'SELECT version FROM "{name}".redrive_meta').fetchall() == [(schema.NEWEST,)]

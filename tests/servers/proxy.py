@@ -1,4 +1,4 @@
-"""A proxy between a client and PostgreSQL that delays, resets, swallows, and cuts at a statement."""
+"""A proxy between a client and a server that delays, resets, swallows, and cuts at a statement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLEASE_ENCRYPT = (80877103, 80877104)
 
 
 class Proxy:
-    """Forwards to a port of this machine, in a thread of its own, until it is closed."""
+    """Forwards to a port of this machine, in a thread of its own, until it is closed. Speaks PostgreSQL."""
 
     def __init__(self, port: int) -> None:
         self._server_port = port
@@ -87,7 +87,7 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result(10)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = _Link(writer)
+        link = _Link(writer, self.messages())
         link.dark = self._dark
         self._links.add(link)
         with contextlib.suppress(OSError, asyncio.CancelledError):
@@ -140,20 +140,28 @@ class Proxy:
         if not link.deaf:
             return data
         link.unheard += data
-        link.over = _COMMITTED in link.unheard
+        link.over = self.has_happened(link.unheard)
         if link.over and link.farewell:
             heard, _, _ = link.unheard.partition(_COMMITTED)
             return heard + _COMMITTED + b"E" + struct.pack("!I", len(_FAREWELL) + 4) + _FAREWELL
         return b""
 
+    def messages(self) -> Any:
+        """What finds the messages of one client."""
+        return _Messages()
+
+    def has_happened(self, answers: bytes) -> bool:
+        """Whether the server says that it did what it was asked for."""
+        return _COMMITTED in answers
+
 
 class _Link:
     """One connection of a client, and the one to the server that belongs to it."""
 
-    def __init__(self, client: asyncio.StreamWriter) -> None:
+    def __init__(self, client: asyncio.StreamWriter, messages: Any) -> None:
         self.client = client
         self.server: asyncio.StreamWriter | None = None
-        self.messages = _Messages()
+        self.messages = messages
         self.dark = False
         self.deaf = False
         """Whether the client no longer gets answers."""
@@ -210,3 +218,47 @@ class _Messages:
             case b"Q":
                 return message[5:].rstrip(b"\0")
         return b""
+
+
+class RedisProxy(Proxy):
+    """The same for a client of Redis: a statement is a command, and any answer to it says that it happened."""
+
+    def messages(self) -> Any:
+        return _Commands()
+
+    def has_happened(self, answers: bytes) -> bool:
+        return bool(answers)
+
+
+class _Commands:
+    """The commands of a client, each as its first words."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def read(self, data: bytes) -> list[tuple[bytes, str]]:
+        self._rest += data
+        found = []
+        while (command := self._next()) is not None:
+            message, words = command
+            self._rest = self._rest[len(message) :]
+            found.append((message, b" ".join(words[:3]).decode(errors="replace")))
+        return found
+
+    def _next(self) -> tuple[bytes, list[bytes]] | None:
+        """The next whole command: *COUNT, and each part as $SIZE and its bytes, all ended by CRLF."""
+        count, position = self._number(0)
+        words: list[bytes] = []
+        while position and len(words) < count:
+            size, position = self._number(position)
+            end = position + size + 2
+            if not position or len(self._rest) < end:
+                return None
+            words.append(self._rest[position : end - 2])
+            position = end
+        return (self._rest[:position], words) if position else None
+
+    def _number(self, position: int) -> tuple[int, int]:
+        """The number on the line that begins here, and where the next line begins; 0 where it is not whole yet."""
+        end = self._rest.find(b"\r\n", position)
+        return (int(self._rest[position + 1 : end]), end + 2) if end > 0 else (0, 0)

@@ -67,7 +67,7 @@ def start_operation(twins: Twins, pick: random.Random) -> None:
     options: dict[str, Any] = {
         "to": pick.choice([None, None, *QUEUES]) if verb in (Verb.MOVE, Verb.REDRIVE) else None,
         "rate": pick.choice([None, None, 0.5]),
-        "canary": pick.choice([0, 0, 1, 2]),
+        "canary": pick.choice([0, 0, 1, 2]) if verb is not Verb.BURY else 0,  # which a broker refuses
         "paused": pick.random() < 0.1,
         "note": pick.choice([None, "many"]),
     }

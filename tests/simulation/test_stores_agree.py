@@ -23,20 +23,20 @@ from tests.simulation.many_items import (
 )
 from tests.simulation.twins import QUEUES, Ask, Twins, by_queue
 
-from redrive import Again, Dead, DeadReason, Status, new_item
-from redrive.store import ListOperations, ReadFeed
+from redrive import Again, Broker, Dead, DeadReason, Status, new_item
+from redrive.store import ListDestinations, ListMoves, ListOpenMoves, ListOperations, ReadFeed, Receive
 
 SEEDS = 1_000 if os.environ.get("REDRIVE_HYPOTHESIS_PROFILE") == "thorough" else 20
 CALLS = 120
 FEWEST_ANSWERS = 60
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/jobs.db"
-    schema: str = request.getfixturevalue("postgres_url")
-    return schema
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -50,7 +50,7 @@ def test_every_answer_is_the_same(seed: int, url: str) -> None:
     steps = (
         *(put, put, put_many, lease, lease, settle, settle, settle, by_hand, by_hand, queue_changes, advance, look),
         *(change_by_hand, change_by_hand, start_operation, drive_operation, drive_operation, drive_operation),
-        *(set_operation, import_again, look_at_many, look_at_many),
+        *(set_operation, import_again, look_at_many, look_at_many, from_elsewhere, from_elsewhere),
     )
     for _ in range(CALLS):
         pick.choice(steps)(twins, pick)
@@ -68,7 +68,7 @@ def some_settings(pick: random.Random) -> dict[str, Any]:
         "keep_dead": pick.choice([None, "100s"]),
         "expire_timeout": pick.choice([None, "60s"]),
         "max_size": pick.choice([None, 8]),
-        "dead_queue": pick.choice([None, "dead"]),
+        "dead_queue": pick.choice([None, "dead", "dead", "far@there"]),
         "idempotency_timeout": "50s",
         "lease_timeout": "20s",
         "archive_after": pick.choice([None, None, "50s"]),
@@ -152,7 +152,7 @@ def by_hand(twins: Twins, pick: random.Random) -> None:
     if not twins.ids[0]:
         return
     positions = [pick.randrange(len(twins.ids[0])) for _ in range(pick.choice([1, 1, 3]))]
-    force, to = pick.random() < 0.3, pick.choice([None, None, "a", "nowhere"])
+    force, to = pick.random() < 0.3, pick.choice([None, None, "a", "nowhere", "far@there"])
 
     def ids(side: int) -> list[str]:
         return [twins.ids[side][position] for position in positions]
@@ -171,6 +171,32 @@ def by_hand(twins: Twins, pick: random.Random) -> None:
     }
     verb = pick.choice(("redrive", "redrive", *verbs))
     twins.ask(f"{verb} by hand {positions} force={force} to={to}", verbs[verb])
+
+
+def from_elsewhere(twins: Twins, pick: random.Random) -> None:
+    """Items go to the other store and come back; some of them are received twice."""
+    twice, to = pick.random() < 0.3, pick.choice([None, None, *(f"{queue}@here" for queue in QUEUES)])
+    fate = pick.choice(["redrive", "move", "complete"])
+    twins.read("destinations", lambda _: ListDestinations())
+    twins.ask("moves", lambda _, broker: broker.moves())
+    twins.ask("step", lambda _, broker: broker.step().moved)
+
+    def come_back(_: int, broker: Broker) -> Any:
+        there = broker.at("there")
+        for lease in there.lease("far", 2):
+            if fate == "complete":
+                there.complete(lease)
+            elif fate == "move":
+                there.move(lease.id, to or "a@here", force=True)
+            else:
+                there.redrive(lease.id, to=to, force=True)
+        moves = there._core.store.read(ListMoves())
+        calls = [Receive(move.passage.to.partition("@")[0], move, "there") for move in moves]
+        received = broker._core.store.commit(calls).results if twice else []
+        left_open = sorted(each.queue for each in broker._core.store.read(ListOpenMoves("there")))
+        return fate, received, left_open, there.step().moved
+
+    twins.ask("come back", come_back)
 
 
 def queue_changes(twins: Twins, pick: random.Random) -> None:

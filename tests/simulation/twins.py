@@ -32,9 +32,19 @@ class Twins:
         self.random = random.Random(seed)
         self.clocks = [FakeClock(), FakeClock()]
         self.brokers = [
-            connect(each, clock=clock, lifecycle=False, actor="me", durability="relaxed")
+            connect(
+                each,
+                name="here",
+                stores={"there": "memory://"},
+                clock=clock,
+                lifecycle=False,
+                actor="me",
+                durability="relaxed",
+            )
             for each, clock in zip(("memory://", url), self.clocks, strict=True)
         ]
+        for broker in self.brokers:
+            broker.at("there").create_queue("far")
         self._names: list[dict[str, str]] = [{}, {}]
         self.ids: list[list[str]] = [[], []]
         self.leases: list[list[Lease]] = [[], []]

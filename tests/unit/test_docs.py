@@ -30,11 +30,12 @@ def relative(path: Path) -> str:
 
 
 PAGES = [path for path in files() if path.suffix == ".md"]
-PAGES_WITH_EXAMPLES = [ROOT / "README.md", *sorted(ROOT.glob("docs/start*.md"))]
+PAGES_WITH_EXAMPLES = [ROOT / "README.md", *sorted(ROOT.glob("docs/start*.md")), ROOT / "docs/guides/other-stores.md"]
 # Their examples run on a store with trouble in it.
 PAGES_ON_TROUBLE = [ROOT / "docs/guides" / f"{name}.md" for name in ("on-call", "finding", "redriving")]
 
 PAGES_ON_POSTGRES = [ROOT / "docs/guides/postgres.md"]
+PAGES_ON_REDIS = [ROOT / "docs/guides/redis.md"]
 
 
 def prose(page: Path) -> str:
@@ -108,8 +109,14 @@ def test_examples_run_on_postgres(
     run_examples(page, tmp_path)
 
 
+@pytest.mark.parametrize("page", PAGES_ON_REDIS, ids=relative)
+def test_examples_run_on_redis(page: Path, tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    run_examples(page, tmp_path)
+
+
 def run_examples(page: Path, folder: Path) -> None:
-    program = folder / page.with_suffix(".py").name
+    program = folder / f"{page.stem}_examples.py"  # not a name that the page itself imports
     program.write_text(python_blocks(page))
     run(program, folder)
 

@@ -13,8 +13,8 @@ from redrive.model.reason import DeadReason
 from redrive.model.transitions import TRANSITIONS, Verb
 from redrive.store import Complete, LeaseItems, Promote, SetPaused, Settle, Store
 from redrive.stores.memory import MemoryStore
-from redrive.stores.memory.index import Index
-from redrive.stores.memory.state import check_transition
+from redrive.stores.rules.index import Index
+from redrive.stores.rules.state import check_transition
 from redrive.testing import FakeClock
 from redrive.testing.conformance.direct import Direct, put
 

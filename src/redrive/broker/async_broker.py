@@ -16,6 +16,7 @@ from redrive.broker.awaited.operations import AsyncOperationMethods
 from redrive.broker.awaited.queues import AsyncQueueMethods
 from redrive.broker.awaited.work import AsyncWorkMethods
 from redrive.broker.handle import AsyncQueueHandle
+from redrive.broker.health import Health, health_of, stuck
 from redrive.store import Durability
 
 
@@ -30,13 +31,26 @@ class AsyncBroker(AsyncQueueMethods, AsyncWorkMethods, AsyncLookingMethods, Asyn
         """A handle on one queue, which need not exist yet."""
         return AsyncQueueHandle(self, items.queue_name(name))
 
+    async def at(self, store: str) -> Self:
+        """The broker on another store of this program, by the name that `connect` was given for it in `stores`.
+
+        It is opened when it is first asked for, and closed with this one.
+        """
+        core = await asyncio.get_running_loop().run_in_executor(None, self._core.stores.at, store)
+        return type(self)(core)
+
     async def step(self) -> lifecycle.Upkeep:
         """One step of the lifecycle, which otherwise runs by itself: for tests, and brokers opened without it."""
         return await self._run(lifecycle.step(self._core))
 
     async def durability(self) -> Durability:
         """What an acknowledged call survives on this store."""
-        return self._core.store.durability()
+        return await asyncio.get_running_loop().run_in_executor(None, self._core.store.durability)
+
+    async def health(self) -> Health:
+        """What somebody should look at: a store that fills up, items that do not arrive in another store."""
+        moves = await self._run(stuck(self._core))
+        return await asyncio.get_running_loop().run_in_executor(None, health_of, self._core.store, moves)
 
     async def close(self) -> None:
         """Finish what was accepted, wake whoever waits, release the store. Twice is no error."""

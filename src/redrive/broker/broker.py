@@ -15,6 +15,7 @@ from redrive.broker.blocking.operations import OperationMethods
 from redrive.broker.blocking.queues import QueueMethods
 from redrive.broker.blocking.work import WorkMethods
 from redrive.broker.handle import QueueHandle
+from redrive.broker.health import Health, health_of, stuck
 from redrive.store import Durability
 
 
@@ -29,6 +30,13 @@ class Broker(QueueMethods, WorkMethods, LookingMethods, ByHandMethods, Operation
         """A handle on one queue, which need not exist yet."""
         return QueueHandle(self, items.queue_name(name))
 
+    def at(self, store: str) -> Self:
+        """The broker on another store of this program, by the name that `connect` was given for it in `stores`.
+
+        It is opened when it is first asked for, and closed with this one.
+        """
+        return type(self)(self._core.stores.at(store))
+
     def step(self) -> lifecycle.Upkeep:
         """One step of the lifecycle, which otherwise runs by itself: for tests, and brokers opened without it."""
         return self._run(lifecycle.step(self._core))
@@ -36,6 +44,10 @@ class Broker(QueueMethods, WorkMethods, LookingMethods, ByHandMethods, Operation
     def durability(self) -> Durability:
         """What an acknowledged call survives on this store."""
         return self._core.store.durability()
+
+    def health(self) -> Health:
+        """What somebody should look at: a store that fills up, items that do not arrive in another store."""
+        return health_of(self._core.store, self._run(stuck(self._core)))
 
     def close(self) -> None:
         """Finish what was accepted, wake whoever waits, release the store. Twice is no error."""

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.broker.checks import note_of
 from redrive.broker.flow import Ask, Flow, accepted, send
+from redrive.broker.moves import target_of
 from redrive.broker.queues import MAX_ROUNDS, unsettled
 from redrive.broker.settle import failure_of
 from redrive.errors import InvalidInput, RedriveError
+from redrive.model.address import check_address
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, parse_id
 from redrive.model.item import Item
 from redrive.model.judge import Ending, count
-from redrive.model.limits import MAX_BATCH, check_label, check_name
+from redrive.model.limits import MAX_BATCH, check_label
 from redrive.model.transitions import Verb
 from redrive.store import Change, GetItem, Hold, Stale, Target, Unhold
 
@@ -26,9 +28,12 @@ def change(
     core: Core, verb: Verb, ids: str | Sequence[str], actor: str | None, force: bool = False, *, to: str | None = None
 ) -> Flow[Any]:
     """Carry out a verb that needs no verdict."""
-    target_queue = None if to is None and verb is not Verb.MOVE else check_name("queue", to)
+    target_queue = None
+    if verb is Verb.MOVE:
+        target_queue = yield from target_of(core, check_address("queue", to))
     targets = tuple(Target(id) for id in checked_ids(ids))
     results = yield from send(Change(verb, targets, core.actor(actor), force, target_queue))
+    core.departed(results)
     return one_or_many(ids, results)
 
 
@@ -60,6 +65,7 @@ def judged(
             call = Change(verb, tuple(targets), core.actor(actor), force, None, text)
             outcome = yield from send(call)
             results.update({target.id: result for target, result in zip(targets, outcome, strict=True)})
+            core.departed(outcome)
         waiting = [id for id, result in results.items() if isinstance(result, Stale)]
         for id in waiting:
             core.remember(results[id].queue)

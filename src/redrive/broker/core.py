@@ -8,17 +8,22 @@ import random
 import socket
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from redrive.broker.committer import Committer
 from redrive.broker.flow import Flow, accepted, ask
 from redrive.broker.lifecycle import LifecycleThread
+from redrive.broker.moves import Trials
 from redrive.broker.notify import Notify
 from redrive.broker.redaction import Redaction
+from redrive.broker.stores import Stores
 from redrive.errors import Closed
+from redrive.model.address import check_address, split_address
 from redrive.model.failure import Failure
-from redrive.model.item import NO_OVERRIDES, Counters, Overrides, Receipt
+from redrive.model.item import NO_OVERRIDES, Counters, Overrides, Receipt, Settled, Status
 from redrive.model.judge import Dead, Ending, Verdict, check_brought, dead, judge
 from redrive.model.limits import check_label
 from redrive.model.queue import Queue
@@ -37,6 +42,7 @@ class Core:
         backoffs: Mapping[str, DelayFunction] | None = None,
         lifecycle: bool = True,
         redaction: Redaction | None = None,
+        stores: Stores | None = None,
     ) -> None:
         self.store = store
         self.clock = store.clock
@@ -50,6 +56,9 @@ class Core:
         self._lifecycle: LifecycleThread | None = None
         self._closing = threading.Lock()
         self._closed = False
+        self.trials = Trials()
+        self.stores = stores or Stores()
+        self.stores.add(self)
         _OPEN.add(self)
         self._start()
 
@@ -118,9 +127,34 @@ class Core:
         if verdict is None:
             return None
         brought = check_brought(verdict)
+        if isinstance(brought, Dead) and brought.to is not None:
+            brought = msgspec.structs.replace(brought, to=self.address("queue", brought.to))
         if isinstance(brought, Dead) and brought.to is None and not brought.drop:
             return dead(queue.settings, brought.reason, failure)
         return brought
+
+    def address(self, what: str, address: str) -> str:
+        """An address as the store is given it: its own queues by name alone. Raises where the store is not known."""
+        queue, store = split_address(check_address(what, address))
+        if store is None or store == self.store.name:
+            return queue
+        self.stores.check(store)
+        return address
+
+    def departed(self, settled: Iterable[Any]) -> None:
+        """Items were settled: those that are on their way to another store need not wait."""
+        if any(isinstance(each, Settled) and each.status is Status.MOVING for each in settled):
+            self.wake_movers()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def wake_movers(self) -> None:
+        """Items are on their way to other stores."""
+        if self._lifecycle is not None:
+            self._lifecycle.departed()
 
     def wake_lifecycle(self) -> None:
         """There is something to do for the lifecycle; without one here, another process sees to it."""
@@ -133,6 +167,7 @@ class Core:
             if self._closed:
                 return
             self._closed = True
+        self.stores.close(self)
         if self._lifecycle is not None:
             self._lifecycle.close()
         self.notify.close()
@@ -149,6 +184,7 @@ class Core:
         if self._closed:
             return
         self._closing = threading.Lock()
+        self.stores.after_fork()
         self.notify.after_fork()
         self.committer.after_fork(self._start)
 

@@ -47,7 +47,14 @@ class Await(msgspec.Struct, frozen=True):
     """When the store expects something to become leasable."""
 
 
-Effect = Send | Ask | Await
+class Elsewhere(msgspec.Struct, frozen=True):
+    """Let another store that the program knows do this. Gives what that gives."""
+
+    store: str
+    effect: Send | Ask
+
+
+Effect = Send | Ask | Await | Elsewhere
 Flow = Generator[Effect, Any, _T]
 
 
@@ -75,7 +82,7 @@ def run(core: Core, flow: Flow[_T]) -> _T:
         effect = next(flow)
         while True:
             try:
-                answer = _take(core, effect)
+                answer = take(core, effect)
             except RedriveError as error:
                 effect = flow.throw(error)
             else:
@@ -87,7 +94,8 @@ def run(core: Core, flow: Flow[_T]) -> _T:
         flow.close()
 
 
-def _take(core: Core, effect: Effect) -> Any:
+def take(core: Core, effect: Effect) -> Any:
+    """Take one step of a flow in this thread."""
     match effect:
         case Send(calls):
             return core.committer.commit(calls)
@@ -95,3 +103,5 @@ def _take(core: Core, effect: Effect) -> Any:
             return core.read(query)
         case Await():
             return core.notify.wait(effect)
+        case Elsewhere(store, inner):
+            return take(core.stores.at(store), inner)

@@ -1,4 +1,4 @@
-"""What runs by itself: items that fall due, leases that ran out, items that expired, retention, operations.
+"""What runs by itself: items that fall due, leases that ran out, items that expired, retention, operations, moves.
 
 Safe in many processes at once: every change is fenced by the store, so two sweeps do each item once.
 """
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from redrive.broker import operations
+from redrive.broker import moves, operations
 from redrive.broker.canaries import watch
 from redrive.broker.flow import Flow, Send, ask, run, send
 from redrive.clock import Instant
 from redrive.errors import Closed, NotFound, OutcomeUnknown, Overloaded, RedriveError, Refused, StoreError
-from redrive.model.duration import MILLISECOND, SECOND
+from redrive.model.address import split_address
+from redrive.model.duration import MILLISECOND, MINUTE, SECOND
 from redrive.model.item import Settled
 from redrive.model.judge import Ending, count
 from redrive.model.operation import Operation, OperationStatus
@@ -27,6 +28,7 @@ from redrive.store import (
     Clean,
     Expire,
     GetOverdue,
+    ListOpenMoves,
     ListOperations,
     NextDue,
     Overdue,
@@ -47,6 +49,8 @@ MAX_OPERATIONS = 1000
 """How many operations a step sees to."""
 LONGEST_PAUSE = SECOND
 """The lifecycle looks at least this often, whatever the store says is due."""
+CLOSING_PAUSE = MINUTE
+"""How often it looks for moves that were not closed."""
 SHORTEST_PAUSE = 10 * MILLISECOND
 """It never looks more often, even where something stays due because it cannot be settled."""
 
@@ -64,6 +68,8 @@ class Upkeep(msgspec.Struct, frozen=True):
     """Rows that retention changed or removed."""
     operated: int = 0
     """Items that operations changed."""
+    moved: int = 0
+    """Items that arrived in another store."""
 
     @property
     def full(self) -> bool:
@@ -71,13 +77,18 @@ class Upkeep(msgspec.Struct, frozen=True):
         return max(self.promoted, self.lost + self.expired, self.removed, self.operated) >= STEP_LIMIT
 
 
-def step(core: Core, *, clean: bool = True) -> Flow[Upkeep]:
-    """One bounded step of everything, or of everything but retention."""
+def step(core: Core, *, clean: bool = True, move: bool = True) -> Flow[Upkeep]:
+    """One bounded step of everything, or of everything but retention, or but moves to other stores."""
     promoted = yield from send(Promote())
     lost, expired = yield from sweep(core)
     removed = (yield from send(Clean())) if clean else 0
     operated = yield from operate(core)
-    return Upkeep(promoted, lost, expired, removed, operated)
+    moved = 0
+    if move:
+        moved = yield from moves.resume(core)
+        for store in core.stores.others(core):
+            yield from moves.close_left_open(core, store)
+    return Upkeep(promoted, lost, expired, removed, operated, moved)
 
 
 def sweep(core: Core, queue: str | None = None) -> Flow[tuple[int, int]]:
@@ -146,7 +157,10 @@ class LifecycleThread:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._wake = threading.Event()
+        self._asked = self._departed = False
         self._closed = False
+        self._movers = moves.Movers(core)
+        self._looked_at = Instant(0)
         self._thread = threading.Thread(target=self._loop, name="redrive-lifecycle", daemon=True)
 
     def start(self) -> None:
@@ -155,6 +169,12 @@ class LifecycleThread:
 
     def wake(self) -> None:
         """There is something to do before the time that was waited for."""
+        self._asked = True
+        self._wake.set()
+
+    def departed(self) -> None:
+        """Items are on their way to other stores; nothing else need be done before its time."""
+        self._departed = True
         self._wake.set()
 
     def close(self) -> None:
@@ -163,6 +183,18 @@ class LifecycleThread:
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
+        self._movers.close()
+
+    def _move(self, now: Instant) -> None:
+        """Let threads of their own see to other stores: one that does not answer keeps nothing waiting here."""
+        core = self._core
+        stores = {split_address(each.to)[1] for each in run(core, moves.due(core))}
+        if abs(now - self._looked_at) >= CLOSING_PAUSE:
+            self._looked_at = now
+            stores |= {name for name in core.stores.others(core) if run(core, ask(ListOpenMoves(name, 1)))}
+        for store in stores:
+            if store is not None:
+                self._movers.see_to(store)
 
     def _loop(self) -> None:
         clock = self._core.clock
@@ -173,7 +205,8 @@ class LifecycleThread:
             # Nobody waits for what goes away. While operations make one step after the other, it would slow them down.
             clean = abs(now - cleaned_at) >= LONGEST_PAUSE
             try:
-                upkeep = run(self._core, step(self._core, clean=clean))
+                upkeep = run(self._core, step(self._core, clean=clean, move=False))
+                self._move(now)
                 if clean and upkeep.removed < STEP_LIMIT:
                     cleaned_at = now
                 if upkeep.full:
@@ -187,5 +220,21 @@ class LifecycleThread:
                 _log.warning("lifecycle step failed and will be repeated: %s", error)
             except Exception:
                 _log.exception("lifecycle step failed and will be repeated")
-            clock.wait(self._wake, next_at)  # not until `next_at` by all means: the clock may have been set back
+            self._wait(next_at)
+
+    def _wait(self, next_at: Instant) -> None:
+        """Until it is time for a step, or somebody asks for one. What departs meanwhile is seen to at once."""
+        core = self._core
+        while not self._closed:
+            core.clock.wait(self._wake, next_at)  # not until `next_at` by all means: the clock may have been set back
             self._wake.clear()
+            departed, self._departed = self._departed, False
+            asked, self._asked = self._asked, False
+            now = core.clock.now()
+            if asked or not departed or not next_at - LONGEST_PAUSE <= now < next_at:
+                return
+            try:
+                self._move(now)
+            except RedriveError as error:
+                _log.warning("items on their way wait for the next step: %s", error)
+                return

@@ -12,15 +12,17 @@ from redrive.broker.canaries import watch
 from redrive.broker.checks import note_of, whole
 from redrive.broker.finding import chosen, count_all, one_of
 from redrive.broker.flow import Await, Flow, ask, send
+from redrive.broker.moves import target_of
 from redrive.broker.queues import MAX_ROUNDS, unsettled
 from redrive.clock import Instant
 from redrive.errors import ConfirmMismatch, InvalidInput
+from redrive.model.address import is_elsewhere
 from redrive.model.duration import SECOND, DurationInput, parse_duration
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import MAX_NUMBER
 from redrive.model.item import Item, Status
 from redrive.model.judge import Verdict, dead
-from redrive.model.limits import MAX_BATCH, check_label, check_name
+from redrive.model.limits import MAX_BATCH, check_label
 from redrive.model.operation import IN_BULK, Operation, OperationStatus
 from redrive.model.plan import Plan, Planning
 from redrive.model.queue import Queue, QueueStats
@@ -53,6 +55,8 @@ STEPS_PER_SECOND = 10
 LONGEST_WAIT = SECOND
 """Whoever drives an operation looks at least this often whether somebody paused it or set another rate."""
 _LARGEST_RATE = 1_000_000
+_MOVING = frozenset({Verb.REDRIVE, Verb.MOVE, Verb.BURY})
+"""Verbs after which items may be on their way to another store."""
 _WITH_TARGET = frozenset({Verb.REDRIVE, Verb.MOVE})
 _WITH_CANARY = frozenset({Verb.REDRIVE, Verb.RETRY})
 _OF_START = frozenset({"rate", "canary", "canary_share", "confirm", "note", "actor", "paused"})
@@ -94,9 +98,11 @@ def start(
     paused: bool,
 ) -> Flow[Operation]:
     """Count what matches, and leave the rest to the lifecycle."""
-    wanted, filter, target = _meant(core, verb, where, conditions, to)
+    wanted, filter, target = yield from _meant(core, verb, where, conditions, to)
     _check_rate(rate)
     _check_canary(wanted, canary, canary_share)
+    if canary and target is not None and is_elsewhere(target):
+        raise InvalidInput(f"how canaries end in {target} is not seen from here; leave canary out")
     if wanted is Verb.PURGE and filter.status is not Status.ARCHIVED:
         raise InvalidInput("purge is for archived items: archive them first, and leave the status out")
     if confirm is not None:
@@ -125,6 +131,8 @@ def start(
 def undo_operation(core: Core, id: str, actor: str | None) -> Flow[Operation]:
     """Start what takes an operation back, for the items that it changed."""
     done: Operation = yield from ask(GetOperation(_checked(id)))
+    if done.to is not None and is_elsewhere(done.to):
+        raise InvalidInput(f"operation {id} took items to {done.to}, and nothing is taken back from another store")
     if done.verb not in _REVERSE:
         raise InvalidInput(f"{done.verb} cannot be taken back; {', '.join(sorted(_REVERSE))} can")
     if not done.ended:
@@ -141,11 +149,11 @@ def plan(core: Core, verb: str, where: Filter | None, conditions: Mapping[str, A
     """Look at every item that matches, and say what would become of it."""
     if options := _OF_START.intersection(conditions):
         raise InvalidInput(f"{' and '.join(sorted(options))} can only be given to start; leave it out of the plan")
-    wanted, filter, target = _meant(core, verb, where, conditions, to)
+    wanted, filter, target = yield from _meant(core, verb, where, conditions, to)
     queues: tuple[Queue, ...] = yield from ask(ListQueues())
     sizes = yield from _sizes(queues)
     by_name = {queue.name: queue for queue in queues}
-    planning = Planning(wanted, target, by_name, sizes, core.store.namespace, filter.operation)
+    planning = Planning(wanted, target, by_name, sizes, core.store.namespace, filter.operation, core.store.name)
     cursor = None
     while True:
         page: Page = yield from ask(FindItems(filter, Order.OLDEST, MAX_BATCH, cursor))
@@ -239,6 +247,8 @@ def step(core: Core, operation: Operation, limit: int = AT_ONCE) -> Flow[Operati
         result = yield from send(StepOperation(operation.id, operation.steps, limit, verdicts))
         if not isinstance(result, Stale):
             stepped: Operation = result
+            if stepped.verb in _MOVING:
+                core.wake_movers()
             return stepped
         core.remember(result.queue)
     raise unsettled(core, result.queue.name)
@@ -258,7 +268,7 @@ def _set(core: Core, call: SetOperation) -> Flow[Operation]:
 
 def _meant(
     core: Core, verb: str, where: Filter | None, conditions: Mapping[str, Any], to: str | None
-) -> tuple[Verb, Filter, str | None]:
+) -> Flow[tuple[Verb, Filter, str | None]]:
     """The verb, the filter and the target queue, checked."""
     if verb not in tuple(IN_BULK):
         raise InvalidInput(f"an operation can be one of {', '.join(sorted(IN_BULK))}, not {verb!a:.40}")
@@ -267,7 +277,7 @@ def _meant(
         raise InvalidInput(f"{wanted} takes items to no queue that one could name; leave `to` out")
     if to is None and wanted is Verb.MOVE:
         raise InvalidInput("a move needs the queue that items go to: to='…'")
-    target = None if to is None else check_name("queue", to)
+    target = None if to is None else (yield from target_of(core, to))
     return wanted, chosen(where, conditions, core.clock.now(), _STATUS[wanted]), target
 
 

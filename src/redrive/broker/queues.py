@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from redrive.broker import dead_queues
 from redrive.broker.flow import Flow, ask, send
-from redrive.errors import InvalidInput, StoreFailed
+from redrive.errors import InvalidInput, RedriveError, StoreFailed
+from redrive.model.dead_queue import elsewhere
 from redrive.model.limits import check_name
 from redrive.model.queue import Queue, QueueStats, settings_from
 from redrive.store import CreateQueue, DeleteQueue, GetQueue, GetStats, ListQueues, SetPaused, Stale, UpdateQueue
@@ -18,18 +20,33 @@ MAX_ROUNDS = 100
 """How often a change that met newer settings is tried again before giving up."""
 
 
-def create(name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
-    """Create a queue from what a person wrote."""
-    return _send(CreateQueue(check_name("queue", name), settings_from(settings)))
+def create(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
+    """Create a queue from what a person wrote. A dead queue in another store is told first."""
+    check_name("queue", name)
+    wanted = dead_queues.addressed(core, settings_from(settings))
+    yield from dead_queues.tell(core, name, wanted)
+    try:
+        queue: Queue = yield from send(CreateQueue(name, wanted))
+    except RedriveError:
+        yield from dead_queues.take_back(core, name, elsewhere(wanted))
+        raise
+    return queue
 
 
 def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None) -> Flow[Queue]:
     """Apply the changes to the newest settings, again and again until nobody else changed them in between."""
     queue = yield from get(core, name)
     for _ in range(MAX_ROUNDS):
-        settings = settings_from(changes, base=queue.settings)
-        result = yield from send(UpdateQueue(queue.name, settings, queue.version, core.actor(actor)))
+        settings = dead_queues.addressed(core, settings_from(changes, base=queue.settings))
+        named = {*elsewhere(queue.settings), *elsewhere(settings)}
+        yield from dead_queues.tell(core, name, settings)
+        try:
+            result = yield from send(UpdateQueue(queue.name, settings, queue.version, core.actor(actor)))
+        except RedriveError:
+            yield from dead_queues.take_back(core, name, named)
+            raise
         if not isinstance(result, Stale):
+            yield from dead_queues.take_back(core, name, named)
             core.remember(result)
             updated: Queue = result
             return updated
@@ -53,8 +70,11 @@ def delete(core: Core, name: str, confirm: int | None, actor: str | None) -> Flo
     """Remove a queue and what is in it."""
     if confirm is not None and type(confirm) is not int:
         raise InvalidInput(f"confirm must be the number of items you mean, not {confirm!a:.40}")
-    removed: int = yield from send(DeleteQueue(check_name("queue", name), confirm, core.actor(actor)))
+    queue: Queue = yield from ask(GetQueue(check_name("queue", name)))
+    yield from dead_queues.forget_users(core, queue)
+    removed: int = yield from send(DeleteQueue(name, confirm, core.actor(actor)))
     core.forget(name)
+    yield from dead_queues.take_back(core, name, elsewhere(queue.settings))
     return removed
 
 
@@ -68,7 +88,7 @@ def stats(name: str) -> Flow[QueueStats]:
     return ask(GetStats(check_name("queue", name)))
 
 
-def _send(call: CreateQueue | SetPaused) -> Flow[Queue]:
+def _send(call: SetPaused) -> Flow[Queue]:
     queue: Queue = yield from send(call)
     return queue
 

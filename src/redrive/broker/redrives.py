@@ -11,10 +11,11 @@ import msgspec
 from redrive.broker.by_hand import checked_ids, one_or_many
 from redrive.broker.checks import note_of
 from redrive.broker.flow import Flow, ask, send
+from redrive.broker.moves import target_of
 from redrive.errors import InvalidInput, InvalidPayload, RedriveError
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Result
-from redrive.model.limits import MAX_STORABLE_BYTES, check_name
+from redrive.model.limits import MAX_STORABLE_BYTES
 from redrive.model.merge_patch import merge_patch
 from redrive.model.payload import check_headers, encode_payload, is_json
 from redrive.model.transitions import Verb
@@ -50,7 +51,7 @@ def redrive(
 
     An item that cannot be edited stays dead, like any that is refused.
     """
-    target_queue = None if to is None else check_name("queue", to)
+    target_queue = None if to is None else (yield from target_of(core, to))
     text = note_of("note", note)
     edited = _check(edits)
     results: list[Any] = []
@@ -62,7 +63,9 @@ def redrive(
         except RedriveError as refusal:
             results.append(refusal)
     call = Change(Verb.REDRIVE, tuple(targets), core.actor(actor), force, target_queue, text)
-    outcome = iter((yield from send(call)) if targets else ())
+    changed = (yield from send(call)) if targets else ()
+    core.departed(changed)
+    outcome = iter(changed)
     return one_or_many(ids, [next(outcome) if result is None else result for result in results])
 
 

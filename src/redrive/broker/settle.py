@@ -12,6 +12,7 @@ from redrive.broker.items import token_of
 from redrive.broker.queues import MAX_ROUNDS, unsettled
 from redrive.broker.queues import get as get_queue
 from redrive.errors import InvalidInput
+from redrive.model.address import is_elsewhere
 from redrive.model.classify import Rule
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.failure import (
@@ -22,7 +23,7 @@ from redrive.model.failure import (
 )
 from redrive.model.ids import Token
 from redrive.model.item import Counters, Lease, Receipt, Settled
-from redrive.model.judge import Ending, Verdict, count
+from redrive.model.judge import Dead, Ending, Verdict, count
 from redrive.store import GetActive, NewItem, Put, Return, Settle, Stale
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def put_failed(
         result = yield from send(Put(queue.name, (born,)))
         if not isinstance(result, Stale):
             receipt: Receipt = result[0]
+            if isinstance(judged, Dead) and judged.to is not None and is_elsewhere(judged.to):
+                core.wake_movers()
             return receipt
         queue = core.remember(result.queue)
     raise unsettled(core, queue_name)
@@ -122,6 +125,7 @@ def _settle(
         result = yield from send(Settle(lease.token, ending, judged, queue.version, failure, note))
         if not isinstance(result, Stale):
             settled: Settled = result
+            core.departed((settled,))
             return settled
         queue = core.remember(result.queue)
     raise unsettled(core, lease.queue)

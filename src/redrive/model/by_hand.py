@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from redrive.errors import InvalidInput, ItemActive, WrongStatus
+from redrive.model.address import address_of
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Death, Event, HistoryEntry, Status
 from redrive.model.transitions import BY_HAND, Verb, allowed_from
@@ -45,6 +46,8 @@ def check_change(verb: Verb, item: Standing, *, force: bool, undoes: str | None 
     """
     if item.status is Status.ACTIVE and not force:
         raise ItemActive(item.id, item.worker)
+    if item.status is Status.MOVING and verb is Verb.DROP and force:
+        return
     at_rest = tuple(status for status in allowed_from(verb) if status is not Status.ACTIVE)
     # Without its lease an active item is work like any other; only what was archived can be restored or purged.
     applies = verb not in _FOR_ARCHIVED if item.status is Status.ACTIVE else item.status in at_rest
@@ -61,6 +64,8 @@ def was_brought_back(item: Standing, operation: str | None = None) -> bool:
     last = item.last
     if last is None or (operation is not None and last.operation != operation):
         return False
+    if last.to is not None:  # from another store, which is no part of a transaction here
+        return False
     return last.from_dead_letter and last.delivery == item.deliveries
 
 
@@ -69,14 +74,24 @@ def brings_back(verb: Verb, before: Status) -> bool:
     return verb is Verb.REDRIVE or (verb is Verb.RETRY and before is Status.DEAD)
 
 
-def redrive_queue(item: Standing, died_in: str, to: str | None) -> str:
+def redrive_queue(
+    item: Standing, died_in: str, to: str | None, *, home: str | None = None, store: str | None = None
+) -> str:
     """Where a redrive takes an item: to the queue that the call names, else to the one of its last death.
 
-    One that is dead stays in the queue that it is in: it died there, or was moved or imported there since.
+    One that is dead stays in the queue that it is in: it died there, or was moved or imported there since. `home` is
+    the store that it came from as a dead letter, `store` the name of this one.
     """
     if to is not None:
         return to
-    return item.queue if item.status is Status.DEAD else died_in
+    if item.status is Status.DEAD:
+        return item.queue
+    if home is not None and home == store:
+        raise InvalidInput(
+            f"item {item.id} came from a store called '{home}', and this one was opened under the same name; open it "
+            f"with name= and that one with stores=, or redrive the item to a queue of this store with to="
+        )
+    return died_in if home is None else address_of(died_in, home)
 
 
 def move_queue(item: Standing, to: str | None) -> str:

@@ -38,8 +38,10 @@ class Deed(msgspec.Struct, frozen=True):
             undoes=operation.where.operation,
         )
 
-    def history_entry(self, now: Instant, event: Event, queue: str, delivery: int, before: Status) -> HistoryEntry:
-        """What the history says of an item that was in that queue, and what it was there."""
+    def history_entry(
+        self, now: Instant, event: Event, queue: str, delivery: int, before: Status, *, to: str | None = None
+    ) -> HistoryEntry:
+        """What the history says of an item that was in that queue, and what it was there. `to` is in another store."""
         return HistoryEntry(
             now,
             event,
@@ -50,4 +52,5 @@ class Deed(msgspec.Struct, frozen=True):
             operation=self.operation,
             from_status=before,
             from_dead_letter=brings_back(self.verb, before),
+            to=to,
         )

@@ -41,6 +41,8 @@ class FeedKind(StrEnum):
     REMOVED = "removed"
     """A person or a rule removed it for good."""
     IMPORTED = "imported"
+    ARRIVED = "arrived"
+    """It came from another store, which told why."""
 
 
 HAPPY = frozenset({FeedKind.PUT, FeedKind.LEASED, FeedKind.COMPLETED})

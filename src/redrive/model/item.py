@@ -112,6 +112,8 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the item was before a person brought it back or moved it. `queue` is where it was."""
     from_dead_letter: bool = False
     """It was a dead letter until this brought it back."""
+    to: str | None = None
+    """Where a person took it, if that was in another store: `name@store`."""
 
     def __str__(self) -> str:
         who = self.worker or self.actor
@@ -193,6 +195,11 @@ class Item(msgspec.Struct, frozen=True):
     """How many entries between those are only counted."""
     deaths: tuple[Death, ...] = ()
     """Every death, oldest first."""
+    moving_to: str | None = None
+    """Where it goes (moving): `name@store`."""
+    moving_since: Instant | None = None
+    home: str | None = None
+    """The store that it came from as a dead letter, and that a redrive takes it back to."""
 
     def __str__(self) -> str:
         # The repr is complete, with payload and tracebacks: too long for a log, and not for everybody's eyes.

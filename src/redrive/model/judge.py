@@ -12,10 +12,10 @@ from enum import StrEnum
 import msgspec
 
 from redrive.errors import InvalidInput, InvalidSetting
+from redrive.model.address import check_address
 from redrive.model.duration import MAX_DURATION, DurationInput, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.item import NO_OVERRIDES, WORK, Counters, Overrides, Status
-from redrive.model.limits import check_name
 from redrive.model.queue import OnDead, QueueSettings
 from redrive.model.reason import DeadReason
 from redrive.model.retry import DelayFunction, Schedule, delay_before, rule_for
@@ -142,7 +142,7 @@ def check_brought(verdict: object) -> Verdict:
             if reason not in tuple(DeadReason):
                 raise InvalidInput(f"{reason!r:.40} is not a reason of death; there are {', '.join(DeadReason)}")
             if to is not None:
-                check_name("queue", to)
+                check_address("queue", to)
             return Dead(DeadReason(reason), to, drop)
         case _:
             raise InvalidInput(f"a verdict is Again(…) or Dead(…), not {verdict!r:.40}")

@@ -106,6 +106,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in ENDED
 
     @property
+    def is_running(self) -> bool:
+        """Whether it has steps to make."""
+        return self.status is OperationStatus.RUNNING
+
+    @property
     def at_work(self) -> bool:
         """Whether somebody has to see to it."""
         return self.status in (OperationStatus.RUNNING, OperationStatus.WATCHING)

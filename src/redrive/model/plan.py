@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from redrive.errors import IdempotencyConflict, QueueFull, QueueNotFound, RedriveError
+from redrive.model.address import is_elsewhere
 from redrive.model.by_hand import Standing, check_change, move_queue, needs_room, redrive_queue, undo_to
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Status
@@ -64,6 +65,7 @@ class Planning:
         sizes: Mapping[str, int],
         namespace: str,
         undoes: str | None = None,
+        store: str | None = None,
     ) -> None:
         """`sizes` are the numbers of items in those queues that have a max_size, `undoes` is what UNDO takes back."""
         self._verb = verb
@@ -72,6 +74,7 @@ class Planning:
         self._sizes = dict(sizes)
         self._namespace = namespace
         self._undoes = undoes
+        self._store = store
         self._holders: dict[tuple[str, str], ItemId] = {}
         self._total = 0
         self._groups: Counter[str] = Counter()
@@ -131,11 +134,15 @@ class Planning:
         match self._verb:
             case Verb.REDRIVE:
                 died_in = item.death.queue if item.death else item.queue
-                return self._with_room(item, standing, redrive_queue(standing, died_in, self._to))
+                to = redrive_queue(standing, died_in, self._to, home=item.home, store=self._store)
+                return to if is_elsewhere(to) else self._with_room(item, standing, to)
             case Verb.RETRY:
                 return self._with_room(item, standing, item.queue)
             case Verb.MOVE:
-                to = self._known(move_queue(standing, self._to))
+                to = move_queue(standing, self._to)
+                if is_elsewhere(to):
+                    return to
+                self._known(to)
                 return to if item.status is Status.DEAD else self._with_room(item, standing, to)
             case Verb.UNDO:
                 assert last is not None

@@ -10,11 +10,12 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import InvalidSetting
+from redrive.model.address import check_address
 from redrive.model.classify import ErrorClass, Rule
 from redrive.model.duration import DAY, MINUTE, SECOND, format_duration, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.feed import DEFAULT_KINDS, FeedKind
-from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES, check_name
+from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES
 from redrive.model.retry import Retry, retry_from
 from redrive.model.shown import tally
 from redrive.model.suggest import suggest
@@ -59,7 +60,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     error_rules: tuple[Rule, ...] = ()
     """How errors are classified in this queue, before the built-in rules."""
     dead_queue: str | dict[str, str] | None = None
-    """Where dead items go: a queue, or a table from error type or class to queue, with a `default`."""
+    """Where dead items go: a queue, or a table from error type or class to queue, with a `default`. `name@store` is a
+    queue in another store."""
     on_dead: OnDead = OnDead.KEEP
     """What becomes of an item that dies where no dead queue takes it."""
     expire_timeout: int | None = None
@@ -115,6 +117,8 @@ class Queue(msgspec.Struct, frozen=True):
     created_at: Instant
     is_dead_queue: bool
     """It is, or once was, the dead queue of another."""
+    used_by: tuple[str, ...] = ()
+    """Queues of other stores that name it as their dead queue, as `name@store`."""
 
 
 class QueueStats(msgspec.Struct, frozen=True):
@@ -137,9 +141,12 @@ class QueueStats(msgspec.Struct, frozen=True):
     dead_total: int
     at: Instant
     """When this was read. The totals of two readings give rates."""
+    moving: int = 0
+    """On their way to a queue in another store. Those that died are dead letters of this one until they are there."""
 
     def __str__(self) -> str:
-        counts = {name: getattr(self, name) for name in ("pending", "failed", "active", "dead_letters", "archived")}
+        names = ["pending", "failed", "active", "dead_letters", *(["moving"] if self.moving else []), "archived"]
+        counts = {name: getattr(self, name) for name in names}
         age = format_duration(self.oldest_age // SECOND * SECOND)
         waits = "" if self.oldest_ready_at is None else f"; the oldest has waited for {age}"
         return f"{self.queue}: {tally(counts)}{waits}"
@@ -277,8 +284,8 @@ def _dead_queue(value: Any) -> str | dict[str, str] | None:
     if isinstance(value, Mapping):
         if not value:
             raise InvalidSetting("dead_queue", "is an empty table; name a queue under 'default', or leave it out")
-        return {_route(key): check_name("dead_queue", name) for key, name in value.items()}
-    return check_name("dead_queue", value)
+        return {_route(key): check_address("dead_queue", name) for key, name in value.items()}
+    return check_address("dead_queue", value)
 
 
 def _route(key: Any) -> str:

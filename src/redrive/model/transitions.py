@@ -1,7 +1,7 @@
 """The life of an item as data: which verb takes an item from which status to which.
 
-The memory store interprets this table; the other stores are tested against it. None stands for an item that does
-not exist: before it is put, and after it was removed.
+The rules of memory and Redis interpret this table; the SQL stores are tested against it. None stands for an item that
+does not exist: before it is put, and after it was removed.
 """
 
 from __future__ import annotations
@@ -42,36 +42,40 @@ class Verb(StrEnum):
     RESTORE = "restore"
     PURGE = "purge"
     """By hand or by a rule: remove an archived item for good."""
+    LEAVE = "leave"
+    """It has arrived in another store, and is removed from this one."""
 
 
 _GONE = None
 _RESTING = (Status.PENDING, Status.FAILED, Status.DEAD, Status.ARCHIVED)
 
 TRANSITIONS: dict[Verb, tuple[tuple[Status | None, ...], tuple[Status | None, ...]]] = {
-    Verb.PUT: ((_GONE,), (Status.PENDING, Status.FAILED, Status.DEAD)),
+    Verb.PUT: ((_GONE,), (Status.PENDING, Status.FAILED, Status.DEAD, Status.MOVING)),
     Verb.LEASE: ((Status.PENDING,), (Status.ACTIVE,)),
     Verb.COMPLETE: ((Status.ACTIVE,), (Status.COMPLETED, _GONE)),
-    Verb.FAIL: ((Status.ACTIVE, *WORK), (Status.FAILED, Status.DEAD, Status.PENDING, _GONE)),
-    Verb.RELEASE: ((Status.ACTIVE,), (Status.PENDING, Status.DEAD, _GONE)),
-    Verb.LOSE: ((Status.ACTIVE,), (Status.PENDING, Status.DEAD, _GONE)),
-    Verb.EXPIRE: (WORK, (Status.DEAD, Status.PENDING, _GONE)),
+    Verb.FAIL: ((Status.ACTIVE, *WORK), (Status.FAILED, Status.DEAD, Status.PENDING, Status.MOVING, _GONE)),
+    Verb.RELEASE: ((Status.ACTIVE,), (Status.PENDING, Status.DEAD, Status.MOVING, _GONE)),
+    Verb.LOSE: ((Status.ACTIVE,), (Status.PENDING, Status.DEAD, Status.MOVING, _GONE)),
+    Verb.EXPIRE: (WORK, (Status.DEAD, Status.PENDING, Status.MOVING, _GONE)),
     Verb.DUE: ((Status.FAILED,), (Status.PENDING,)),
-    Verb.BURY: ((Status.ACTIVE, *WORK), (Status.DEAD, Status.PENDING, _GONE)),
+    Verb.BURY: ((Status.ACTIVE, *WORK), (Status.DEAD, Status.PENDING, Status.MOVING, _GONE)),
     Verb.RETRY: ((Status.DEAD, Status.FAILED), (Status.PENDING,)),
-    Verb.REDRIVE: ((Status.DEAD, *WORK), (Status.PENDING,)),
+    Verb.REDRIVE: ((Status.DEAD, *WORK), (Status.PENDING, Status.MOVING)),
     Verb.DONE: (_RESTING, (Status.COMPLETED, _GONE)),
     Verb.DROP: ((*_RESTING, Status.COMPLETED), (_GONE,)),
     Verb.UNDO: ((Status.PENDING,), (Status.DEAD, Status.PENDING)),
-    Verb.MOVE: ((Status.DEAD, *WORK), (Status.DEAD, *WORK)),
+    Verb.MOVE: ((Status.DEAD, *WORK), (Status.DEAD, Status.MOVING, *WORK)),
     Verb.ARCHIVE: ((Status.DEAD, *WORK), (Status.ARCHIVED,)),
     Verb.RESTORE: ((Status.ARCHIVED,), (Status.DEAD, Status.PENDING, Status.FAILED)),
     Verb.PURGE: ((Status.ARCHIVED,), (_GONE,)),
+    Verb.LEAVE: ((Status.MOVING,), (_GONE,)),
 }
 """verb → (statuses it applies to, statuses it leads to).
 
 A dead item that moves to its dead queue is *pending* there. Redrive and archive apply to pending and failed items
 only where those are dead letters: items with a death record in a queue that is or was a dead queue.
-With `force`, the verbs by hand also apply to an active item, whose lease is revoked first.
+With `force`, the verbs by hand also apply to an active item, whose lease is revoked first; and drop to one that is
+moving, for which nothing else is left where the other store is gone.
 """
 
 BY_HAND = frozenset(

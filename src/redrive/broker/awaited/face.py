@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, TypeVar
 
 from redrive.broker.core import Core
-from redrive.broker.flow import Ask, Await, Effect, Flow, Send, accepted
+from redrive.broker.flow import Ask, Await, Effect, Elsewhere, Flow, Send, accepted, take
 from redrive.errors import RedriveError
 from redrive.store import Call
 
@@ -59,5 +59,7 @@ class AsyncFace:
                 return await asyncio.get_running_loop().run_in_executor(None, self._core.read, query)
             case Await():
                 return await self._core.notify.wait_async(step)
+            case Elsewhere():
+                return await asyncio.get_running_loop().run_in_executor(None, take, self._core, step)
             case _:
                 raise AssertionError(step)

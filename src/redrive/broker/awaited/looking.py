@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from redrive.broker import feed, finding, items, transfer
+from redrive.broker import feed, finding, items, moves, transfer
 from redrive.broker.awaited.face import AsyncFace
 from redrive.broker.feed import Follower
+from redrive.broker.moves import Moving
 from redrive.model.duration import DurationInput
 from redrive.model.feed import FeedEntry
 from redrive.model.filter import Filter
@@ -120,3 +121,7 @@ class AsyncLookingMethods(AsyncFace):
         while not exporting.finished:
             for line in await self._run(exporting.next()):
                 yield line
+
+    async def moves(self, limit: int = 100) -> tuple[Moving, ...]:
+        """Items that are on their way to another store, those that left first first; and what keeps them."""
+        return await self._run(moves.look(self._core, limit))

@@ -14,7 +14,7 @@ class AsyncQueueMethods(AsyncFace):
 
     async def create_queue(self, name: str, **settings: Any) -> Queue:
         """Create a queue. Settings: docs/reference/settings.md. The same settings again are no error."""
-        return await self._run(queues.create(name, settings))
+        return await self._run(queues.create(self._core, name, settings))
 
     async def update_queue(self, name: str, *, actor: str | None = None, **settings: Any) -> Queue:
         """Change some settings. They hold from the next failure on, without a restart."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from redrive.broker import feed, finding, items, transfer
+from redrive.broker import feed, finding, items, moves, transfer
 from redrive.broker.blocking.face import Face
 from redrive.broker.feed import Follower
+from redrive.broker.moves import Moving
 from redrive.model.duration import DurationInput
 from redrive.model.feed import FeedEntry
 from redrive.model.filter import Filter
@@ -118,3 +119,7 @@ class LookingMethods(Face):
     def _lines(self, exporting: transfer.Exporting) -> Iterator[bytes]:
         while not exporting.finished:
             yield from self._run(exporting.next())
+
+    def moves(self, limit: int = 100) -> tuple[Moving, ...]:
+        """Items that are on their way to another store, those that left first first; and what keeps them."""
+        return self._run(moves.look(self._core, limit))

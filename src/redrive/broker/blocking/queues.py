@@ -14,7 +14,7 @@ class QueueMethods(Face):
 
     def create_queue(self, name: str, **settings: Any) -> Queue:
         """Create a queue. Settings: docs/reference/settings.md. The same settings again are no error."""
-        return self._run(queues.create(name, settings))
+        return self._run(queues.create(self._core, name, settings))
 
     def update_queue(self, name: str, *, actor: str | None = None, **settings: Any) -> Queue:
         """Change some settings. They hold from the next failure on, without a restart."""

@@ -48,6 +48,17 @@ _SETTINGS = {
 }
 """What the server does by itself. A machine that vanished in a transaction holds its locks until the server notices,
 by default after two hours. That a transaction is idle is seen only between pipelines, and ours is within one."""
+_PLANS = {
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
+"""Every statement finds its rows by an index, however many there are. Where a table looked empty when it was last
+analyzed, the planner would read all of it, and all that is dead in it."""
+_WRITERS_PLANS = {"plan_cache_mode": "force_generic_plan", "enable_bitmapscan": "off"}
+"""The statements of calls are planned once: their values do not matter. A bitmap would be made of all entries, where
+the first one is asked for."""
 _TRANSACTION_TIMEOUT = "90s"
 """The same where the other end is alive and silent; for servers that know it."""
 _KNOWS_TRANSACTION_TIMEOUT = 170_000
@@ -170,6 +181,11 @@ class Engine:
             with self._reader() as connection:
                 return self._read_once(connection, work, lock)
 
+    def aside(self, work: Callable[[Session], _T]) -> _T:
+        """Do the work on a connection of its own, each statement by itself."""
+        with self.translated(), self._reader() as connection:
+            return work(Session(connection, self.schema, locking=True))
+
     def _read_once(self, connection: PatientConnection, work: Callable[[Session], _T], lock: int | None) -> _T:
         handled = sys.exception()
         session = Session(connection, self.schema, locking=False)
@@ -250,14 +266,11 @@ class Engine:
         adapt(connection)
         connection.prepare_threshold = 1
         connection.prepared_max = 500
-        settings = {**_SETTINGS, **({"synchronous_commit": "off"} if self.relaxed else {})}
+        settings = {**_SETTINGS, **_PLANS, **({"synchronous_commit": "off"} if self.relaxed else {})}
         if connection.info.server_version >= _KNOWS_TRANSACTION_TIMEOUT:
             settings["transaction_timeout"] = _TRANSACTION_TIMEOUT
         with self.translated():
-            connection.execute(
-                "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS wanted(name, value)",
-                (list(settings), list(settings.values())),
-            )
+            _configure(connection, settings)
             if self.relaxed:
                 return
             connection.execute(
@@ -276,6 +289,8 @@ class Engine:
             self._drop_writer()  # lost, or what was interrupted in it would be committed with what comes now
         if self._writer is None or self._session is None:
             self._writer = self.connect()
+            with self.translated():
+                _configure(self._writer, _WRITERS_PLANS)
             self._session = Session(self._writer, self.schema, locking=True)
         return self._writer, self._session
 
@@ -312,6 +327,13 @@ class Engine:
                     connection.close()
         finally:
             self._readers.release()
+
+
+def _configure(connection: PatientConnection, settings: dict[str, str]) -> None:
+    connection.execute(
+        "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS wanted(name, value)",
+        (list(settings), list(settings.values())),
+    )
 
 
 def _is_idle(connection: PatientConnection) -> bool:

@@ -14,8 +14,8 @@ from redrive.clock import Instant
 from redrive.errors import SchemaTooNew, StoreUnavailable
 from redrive.model.ids import NUMBERS_PER_MICROSECOND
 from redrive.stores.postgres.session import Connection
+from redrive.stores.relational.marks import KINDS
 
-NEWEST = 1
 BLOCK = 16_384
 """Numbers that a transaction takes at once: more than the largest call needs in a row."""
 
@@ -130,6 +130,34 @@ CREATE TABLE redrive_audit (
 CREATE TABLE redrive_count (queue BIGINT PRIMARY KEY, {_COUNTS});
 CREATE TABLE redrive_tally ({_KEY}, queue BIGINT NOT NULL, {_COUNTS});
 """
+_MARKS = f"""
+CREATE TABLE redrive_mark (
+    queue BIGINT NOT NULL, move BIGINT NOT NULL, {", ".join(f"{kind} BIGINT NOT NULL DEFAULT 0" for kind in KINDS)},
+    PRIMARY KEY (queue, move)
+);
+ALTER TABLE redrive_lease ADD COLUMN early BIGINT NOT NULL DEFAULT 0;
+DROP INDEX redrive_lease_deadline;
+CREATE INDEX redrive_lease_deadline ON redrive_lease (queue, deadline) WHERE early = 0;
+CREATE INDEX redrive_lease_early ON redrive_lease (queue, deadline) WHERE early = 1;
+"""
+
+_MOVES = f"""
+ALTER TABLE redrive_queue ADD COLUMN used_by TEXT;
+ALTER TABLE redrive_item ADD COLUMN home TEXT;
+ALTER TABLE redrive_ledger ADD COLUMN store {_TEXT};
+ALTER TABLE redrive_count ADD COLUMN moving BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE redrive_tally ADD COLUMN moving BIGINT NOT NULL DEFAULT 0;
+CREATE TABLE redrive_moving (
+    {_KEY}, n BIGINT NOT NULL UNIQUE, namespace BIGINT NOT NULL, target {_TEXT} NOT NULL, since BIGINT NOT NULL,
+    kind TEXT NOT NULL, status TEXT NOT NULL
+);
+CREATE INDEX redrive_moving_target ON redrive_moving (namespace, target, key);
+CREATE INDEX redrive_ledger_open ON redrive_ledger (store, source_id) WHERE closed_at IS NULL;
+"""
+
+MIGRATIONS = (_TABLES, _MARKS, _MOVES)
+"""What brings an empty schema to version 1, and then one from version i to version i + 1."""
+NEWEST = len(MIGRATIONS)
 
 
 def prepare(connection: Connection, schema: str, name: str, now: Instant, *, create: bool) -> None:
@@ -147,15 +175,22 @@ def prepare(connection: Connection, schema: str, name: str, now: Instant, *, cre
         if not found and not create:
             problem = "it has no tables of Redrive; correct the URL, or leave create=False out to begin an empty store"
             raise StoreUnavailable(name, problem)
-        if not _one(cursor, "SELECT 1 FROM pg_namespace WHERE nspname = %s", schema):
+        if not found and not _one(cursor, "SELECT 1 FROM pg_namespace WHERE nspname = %s", schema):
             cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
         cursor.execute(sql.SQL("SET LOCAL search_path TO {}").format(sql.Identifier(schema)))
-        cursor.execute(_TABLES)
-        start = sql.Literal(now * NUMBERS_PER_MICROSECOND)
-        cursor.execute(
-            sql.SQL("CREATE SEQUENCE redrive_number INCREMENT BY {} START WITH {}").format(sql.Literal(BLOCK), start)
-        )
-        cursor.execute("INSERT INTO redrive_meta VALUES (%s, 1, %s)", (NEWEST, now))
+        if not found:
+            _begin(cursor, now)
+        for statements in MIGRATIONS[max(found, 1) :]:
+            cursor.execute(statements)
+        cursor.execute("UPDATE redrive_meta SET version = %s", (NEWEST,))
+
+
+def _begin(cursor: Any, now: Instant) -> None:
+    cursor.execute(MIGRATIONS[0])
+    start = sql.Literal(now * NUMBERS_PER_MICROSECOND)
+    sequence = sql.SQL("CREATE SEQUENCE redrive_number INCREMENT BY {} START WITH {}")
+    cursor.execute(sequence.format(sql.Literal(BLOCK), start))
+    cursor.execute("INSERT INTO redrive_meta VALUES (1, 1, %s)", (now,))
 
 
 def _version(cursor: Any, schema: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -12,11 +13,14 @@ from psycopg.types.string import StrBinaryDumper
 
 from redrive.clock import Instant
 from redrive.model.words import Query
+from redrive.stores.postgres.arrays import Bigints, Blobs, Texts, register
+from redrive.stores.postgres.rows import together
 from redrive.stores.postgres.translate import translate
 from redrive.stores.relational.batch import TALLIED, Batch, QueueRow
-from redrive.stores.relational.leases import HEAD
+from redrive.stores.relational.leases import HEAD, TIMES
+from redrive.stores.relational.marks import READY, above
 from redrive.stores.relational.places import STATE
-from redrive.stores.relational.session import Row
+from redrive.stores.relational.session import Head, Look, Row
 
 Connection = psycopg.Connection[Any]
 
@@ -25,29 +29,57 @@ FETCHED_AT_ONCE = 200
 
 _RANDOM = """('x' || right(gen_random_uuid()::text, 12) || right(gen_random_uuid()::text, 4))::bit(64)::bigint
             & 9223372036854775807"""
-_TAKE_HEAD = f"""
-    WITH head AS (
-        SELECT queue, rank, ready_at, seq FROM redrive_ready
-        WHERE queue = ?1 AND (expire_deadline IS NULL OR expire_deadline > ?2)
-        ORDER BY rank, ready_at, seq LIMIT ?3 FOR UPDATE SKIP LOCKED),
-    r AS (
-        DELETE FROM redrive_ready AS taken USING head
-        WHERE (taken.queue, taken.rank, taken.ready_at, taken.seq) = (head.queue, head.rank, head.ready_at, head.seq)
-        RETURNING taken.*),
+TAKE_HEAD = f"""
+    WITH times AS MATERIALIZED ({TIMES}),
+    head AS (
+        SELECT first.ctid
+        FROM (SELECT 1 FROM times WHERE NOT (due AND ?7 = 1 OR overdue AND ?8 = 1)) AS one
+        LEFT JOIN LATERAL (SELECT * FROM redrive_mark WHERE queue = ?1 ORDER BY move DESC LIMIT 1) AS m ON true
+        JOIN LATERAL (VALUES {", ".join(f"({rank}, m.{mark})" for rank, mark in enumerate(READY))})
+            AS each(rank, mark) ON true
+        JOIN LATERAL (
+            SELECT ctid FROM redrive_ready
+            WHERE queue = ?1 AND rank = each.rank AND ready_at >= coalesce(each.mark, 0)
+                AND (expire_deadline IS NULL OR expire_deadline > ?2)
+            ORDER BY ready_at, seq LIMIT ?3 FOR UPDATE SKIP LOCKED) AS first ON true
+        LIMIT ?3),
+    taken AS (
+        DELETE FROM redrive_ready WHERE ctid = ANY (ARRAY(SELECT ctid FROM head)) RETURNING *),
+    r AS MATERIALIZED (SELECT *, {_RANDOM} AS token FROM taken),
     leased AS (
-        INSERT INTO redrive_lease (n, queue, token, deadline, leased_at, worker, {STATE})
-        SELECT n, queue, {_RANDOM}, ?4, ?2, ?5,
+        INSERT INTO redrive_lease (n, queue, token, deadline, early, leased_at, worker, {STATE})
+        SELECT n, queue, token, ?4, ?6, ?2, ?5,
             rank, ready_at, seq, expire_deadline, deliveries + 1, attempts + 1, failures, losses, redrives,
             coalesce(first_leased_at, ?2), entries, deaths, letter
-        FROM r RETURNING n, token)
-    SELECT leased.token, {HEAD} FROM r JOIN redrive_item AS i ON i.n = r.n JOIN leased ON leased.n = r.n
-    ORDER BY r.rank, r.ready_at, r.seq"""
+        FROM r)
+    SELECT times.due, times.overdue, r.token, {HEAD}
+    FROM times LEFT JOIN (r CROSS JOIN redrive_item AS i ON i.n = r.n) ON true ORDER BY r.rank, r.ready_at, r.seq"""
+"""Rank by rank, each from its mark on, and only as far as is needed: the ranks come in the order of the list."""
+_REMOVE_HELD = """
+    WITH held AS (
+        SELECT l.ctid FROM unnest(?1::bigint[], ?2::bigint[]) AS given(n, token)
+        JOIN LATERAL (
+            SELECT ctid FROM redrive_lease AS each
+            WHERE each.n = given.n AND each.token = given.token AND each.queue = ANY (?3::bigint[])
+                AND each.entries = 0 AND each.deaths = 0
+            OFFSET 0) AS l ON true),
+    gone AS (
+        DELETE FROM redrive_lease WHERE ctid = ANY (ARRAY(SELECT ctid FROM held))
+        RETURNING n, token, queue, deliveries, attempts, failures, losses, redrives),
+    items AS (DELETE FROM redrive_item WHERE n = ANY (ARRAY(SELECT n FROM gone)))
+    SELECT * FROM gone"""
+"""A lease that somebody extends meanwhile may be passed over: whoever asks looks for the rest of them again."""
+_KEYS = """
+    SELECT key, n, tail, digest FROM redrive_idempotency WHERE queue = ?1 AND key = ANY (?2::text[]) AND until > ?3"""
+MANY_QUEUES = 1_000
+"""Up to so many are named in a statement."""
 _COUNTED = ", ".join(TALLIED)
 _ROLL_UP = f"""
-    WITH gone AS (DELETE FROM redrive_tally RETURNING queue, {_COUNTED})
+    WITH gone AS (DELETE FROM redrive_tally WHERE true {above("key", "tally", "0")} RETURNING queue, {_COUNTED})
     INSERT INTO redrive_count AS there (queue, {_COUNTED})
     SELECT queue, {", ".join(f"sum({name})" for name in TALLIED)} FROM gone GROUP BY queue
-    ON CONFLICT (queue) DO UPDATE SET {", ".join(f"{name} = there.{name} + excluded.{name}" for name in TALLIED)}"""
+    ON CONFLICT (queue) DO UPDATE SET {", ".join(f"{name} = there.{name} + excluded.{name}" for name in TALLIED)}
+    RETURNING queue"""
 LOCK_KEYS = """
     SELECT pg_advisory_xact_lock(hashtextextended(key, ?1))
     FROM (SELECT DISTINCT key FROM unnest(?2::text[]) AS key ORDER BY key) AS keys"""
@@ -63,11 +95,11 @@ class Arrays:
 
     def asked(self, query: Query) -> Row:
         """Every word, and for every prefix some word that begins with it."""
-        return (list(query.words), list(query.prefixes))
+        return (Texts(query.words), Texts(query.prefixes))
 
-    def stored(self, words: Iterable[str]) -> list[str]:
+    def stored(self, words: Iterable[str]) -> Texts:
         """In one order, so that equal sets are equal rows."""
-        return sorted(words)
+        return Texts(sorted(words))
 
 
 class Rows:
@@ -123,8 +155,15 @@ class Session:
     def execute(self, statement: str, values: Any = ()) -> Rows:
         return Rows(self._cursor().execute(self._text(statement), values, binary=True))
 
+    def first_rows(self, looks: Sequence[tuple[str, Row]]) -> Iterator[Row | None]:
+        sent = [self.execute(*look) for look in looks]
+        return (rows.fetchone() for rows in sent)
+
     def executemany(self, statement: str, rows: Sequence[Row]) -> None:
-        self._cursor().executemany(self._text(statement), rows)
+        if (made := together(statement, rows)) is not None:
+            self.execute(*made)
+        else:
+            self._cursor().executemany(self._text(statement), rows)
 
     def walk(self, statement: str, values: Any = ()) -> Iterator[Row]:
         number = next(number for number in itertools.count() if number not in self._walks)
@@ -141,6 +180,12 @@ class Session:
             if not self._connection.broken:
                 self.execute(f"CLOSE {name}")
 
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Outside of any other: what is executed within is committed together."""
+        with self._connection.transaction():
+            yield
+
     def _text(self, statement: str) -> str:
         return translate(statement, self.schema, self._locking)
 
@@ -151,28 +196,47 @@ class Session:
         return cursor
 
     @staticmethod
-    def table(numbers: Iterable[int]) -> list[int]:
-        return list(numbers)
+    def table(numbers: Iterable[int]) -> Bigints:
+        return Bigints(numbers)
 
     @staticmethod
-    def blobs(payloads: Sequence[bytes]) -> list[bytes]:
-        return list(payloads)
+    def blobs(payloads: Sequence[bytes]) -> Blobs:
+        return Blobs(payloads)
 
     @staticmethod
-    def take_head(
-        batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None
-    ) -> tuple[list[Row], dict[int, int]]:
-        found = batch.execute(_TAKE_HEAD, (row.key, batch.now, limit, deadline, worker)).fetchall()
-        head = [entry[1:] for entry in found]
-        return head, {entry[3]: key for entry, (key, *_) in zip(head, found, strict=True)}
+    def take_head(batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: Look) -> Head:
+        early = int(deadline < batch.now + row.settings.lease_timeout)
+        values = (row.key, batch.now, limit, deadline, worker, early, *look)
+        found = batch.execute(TAKE_HEAD, values).fetchall()
+        due, overdue, token = found[0][:3]
+        look = Look(look.due and due, look.overdue and overdue)
+        if token is None:
+            return Head(look, [], {})
+        head = [entry[3:] for entry in found]
+        return Head(look, head, {entry[6]: entry[2] for entry in found})
+
+    @staticmethod
+    def remove_held(batch: Batch, held: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Row]:
+        plain = batch.queues.plain
+        if not plain or len(plain) > MANY_QUEUES:
+            return {}
+        numbers, keys = zip(*held, strict=True)
+        gone = batch.execute(_REMOVE_HELD, (Bigints(numbers), Bigints(keys), Bigints(plain)))
+        return {(n, token): rest for n, token, *rest in gone}
+
+    @staticmethod
+    def find_keys(batch: Batch, queue: int, keys: Sequence[str]) -> dict[str, Row] | None:
+        asked = Texts(keys)
+        batch.execute(LOCK_KEYS, (queue, asked))
+        return {key: (n, tail, digest) for key, n, tail, digest in batch.execute(_KEYS, (queue, asked, batch.now))}
 
     @staticmethod
     def lock_keys(batch: Batch, queue: int, keys: Sequence[str]) -> None:
-        batch.execute(LOCK_KEYS, (queue, list(keys)))
+        batch.execute(LOCK_KEYS, (queue, Texts(keys)))
 
     @staticmethod
     def roll_up(batch: Batch) -> None:
-        batch.execute(_ROLL_UP)
+        batch.rolled_up.extend(queue for (queue,) in batch.execute(_ROLL_UP).fetchall())
 
 
 def adapt(context: Any) -> None:
@@ -182,3 +246,4 @@ def adapt(context: Any) -> None:
     adapters.register_dumper(bool, Int8BinaryDumper)
     adapters.register_dumper(str, StrBinaryDumper)
     adapters.register_loader("numeric", _Whole)
+    register(adapters)

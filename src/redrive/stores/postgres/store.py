@@ -8,15 +8,14 @@ namespace for itself, which is a lock that the others share.
 from __future__ import annotations
 
 import itertools
-import threading
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from redrive.clock import Clock, Instant, SystemClock
+from redrive.clock import Clock, Instant, ServerClock
 from redrive.errors import Closed, InvalidInput
 from redrive.model.item import Receipt
 from redrive.model.judge import Again
@@ -26,6 +25,7 @@ from redrive.store import (
     Complete,
     Durability,
     Extend,
+    GetOverdue,
     LeaseItems,
     Promote,
     Put,
@@ -33,42 +33,32 @@ from redrive.store import (
     ReadFeed,
     Return,
     Settle,
+    StepOperation,
+    UpdateQueue,
 )
 from redrive.stores.postgres import schema
+from redrive.stores.postgres.arrays import Texts
 from redrive.stores.postgres.engine import Engine
+from redrive.stores.postgres.marks import Marks
 from redrive.stores.postgres.notices import Notices
 from redrive.stores.postgres.session import LOCK_KEYS, Session
 from redrive.stores.relational.batch import NO_QUEUES, Batch, Numbers, Queues, draw_anew
 from redrive.stores.relational.calls import carry_out, finish
+from redrive.stores.relational.marks import INSTANTS
 from redrive.stores.relational.puts import put_together
 from redrive.stores.relational.queries import answer
 
 _BEGUN = """
     SELECT epoch, nextval('redrive_number'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
-    FROM redrive_meta"""
+    FROM redrive_meta, pg_current_xact_id()"""
+"""The transaction has its id before it draws number and instant: marks rely on it."""
 _MORE_NUMBERS = "SELECT nextval('redrive_number')"
 _KEEP_QUEUE = "SELECT key FROM redrive_queue WHERE namespace = ? AND name = ? FOR KEY SHARE"
 """Until the end of the transaction nobody deletes it. Whoever changes it need not wait."""
+_BY_WORDS = "SET LOCAL enable_bitmapscan = on"
+"""There is no other way to the words of letters."""
 _NAMESPACE = "INSERT INTO redrive_namespace (name) VALUES (?) ON CONFLICT DO NOTHING"
 _NAMESPACE_KEY = "SELECT key FROM redrive_namespace WHERE name = ?"
-
-
-class ServerClock:
-    """The time of the server, as far as this process knows it: it follows every commit."""
-
-    def __init__(self) -> None:
-        self._system = SystemClock()
-        self._ahead = 0
-
-    def follow(self, now: Instant) -> None:
-        """The server said that it is this time."""
-        self._ahead = now - self._system.now()
-
-    def now(self) -> Instant:
-        return Instant(self._system.now() + self._ahead)
-
-    def wait(self, event: threading.Event, until: Instant | None) -> None:
-        self._system.wait(event, None if until is None else Instant(until - self._ahead))
 
 
 class BlockNumbers(Numbers):
@@ -117,6 +107,7 @@ class PostgresStore:
         except BaseException:
             self._engine.close()
             raise
+        self._marks = Marks(self._engine, clock)
         self._notices = Notices(self._engine, self.clock, f"redrive/{schema_name}/{self._key}")
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
@@ -129,6 +120,8 @@ class PostgresStore:
         return commit
 
     def read(self, query: Query) -> Any:
+        if isinstance(query, GetOverdue) and query.queue is None:  # the lifecycle asks, and nobody waits for it
+            self._marks.move()
         # In the moment that nobody writes, every number that was drawn is there or will never be.
         lock = self._lock if isinstance(query, ReadFeed) else None
         return self._engine.read(lambda session: answer(session, query, self.namespace, self.clock.now()), lock=lock)
@@ -151,6 +144,7 @@ class PostgresStore:
             batch = Batch(session, instant, queues, BlockNumbers(session, first), self.namespace, self.name)
             receipts = put_together(batch, (put,))[0]
             finish(batch)
+            self._marks.lower(session, self._below(batch))
             for name in batch.arrivals:
                 session.execute("SELECT pg_notify(?, ?)", (self._notices.channel, name))
         return receipts
@@ -165,9 +159,13 @@ class PostgresStore:
             return Durability("relaxed", "a crash of the program", "the last calls, if the server fails")
         return Durability("full", "a crash of the program or the server, and a power cut", "nothing acknowledged")
 
+    def warnings(self) -> tuple[str, ...]:
+        return ()
+
     def reopen(self) -> None:
         self._engine.reopen()
         self._notices.after_fork()
+        self._marks.reset()
         draw_anew()
         self._queues = NO_QUEUES
 
@@ -198,12 +196,33 @@ class PostgresStore:
         self._wait_for_keys(session, calls)
         kind = "_shared" if shared else ""
         session.execute(f"SELECT pg_advisory_xact_lock{kind}(?)", (self._lock,))
+        if any(isinstance(call, StepOperation) for call in calls):
+            session.execute(_BY_WORDS)
         epoch, first, server_now = self._begun(session)
         if epoch != self._queues.epoch:
             self._queues = Queues.read(session, self.namespace)
         instant = self._instant(server_now) if now is None else now
         batch = Batch(session, instant, self._queues, BlockNumbers(session, first), self.namespace, self.name)
-        return Commit(carry_out(batch, calls), batch.arrivals, batch.now), batch.queues
+        results = carry_out(batch, calls)
+        for call in calls:
+            if isinstance(call, UpdateQueue) and (row := batch.by_name.get(call.name)) is not None:
+                batch.below[row.key, "lease"] = (
+                    instant  # the mark of leases lies ahead by a timeout that may be another
+                )
+        if below := self._below(batch):
+            self._marks.lower(session, below)
+        self._marks.used(batch.rolled_up)
+        return Commit(results, batch.arrivals, batch.now), batch.queues
+
+    def _below(self, batch: Batch) -> Mapping[tuple[int, str], Instant]:
+        """What a transaction laid below where marks may be: anything, where the clock was set back."""
+        if batch.now >= self._marks.highest:
+            return batch.below
+        return {
+            (queue, kind): min(batch.now, batch.below.get((queue, kind), batch.now))
+            for queue in batch.tallies
+            for kind in INSTANTS
+        }
 
     def _wait_for_keys(self, session: Session, calls: Sequence[Call]) -> None:
         """Before the namespace is locked: a program may put under a key in a transaction that lasts.
@@ -217,7 +236,7 @@ class PostgresStore:
             if row is not None and named:
                 keys.setdefault(row.key, []).extend(named)
         for queue in sorted(keys):
-            session.execute(LOCK_KEYS, (queue, keys[queue]))
+            session.execute(LOCK_KEYS, (queue, Texts(keys[queue])))
 
     def _instant(self, server_now: Instant) -> Instant:
         """The instant of a transaction: the server's, unless another clock was given."""
@@ -255,4 +274,5 @@ def _puts_of(call: Call) -> Sequence[Put]:
 
 
 def _is_new(put: Put) -> bool:
-    return all((item.idempotency_key, item.source_id, item.failure) == (None, None, None) for item in put.items)
+    """Keys have locks of their own, whoever puts under them."""
+    return all(item.source_id is None and item.failure is None for item in put.items)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,6 +15,7 @@ from redrive.model.feed import HAPPY, FeedKind
 from redrive.model.ids import NUMBERS_PER_MICROSECOND, PARTITION_BITS, SALT_BITS, ItemId, make_id
 from redrive.model.item import Status
 from redrive.model.queue import Queue, QueueSettings
+from redrive.stores.relational.marks import SLACK
 from redrive.stores.relational.session import Executor, Session, Words
 
 TALLIED = (
@@ -29,6 +30,7 @@ TALLIED = (
     "completed_total",
     "failed_total",
     "dead_total",
+    "moving",
 )
 """The columns of the tally: changes of counts, written with the batch and rolled up by the lifecycle."""
 
@@ -40,7 +42,7 @@ _TALLY = f"INSERT INTO redrive_tally (queue, {', '.join(TALLIED)}) VALUES (?{', 
 _POSITION = {name: index for index, name in enumerate(TALLIED)}
 _STATUS_POSITION = {status: _POSITION[status.value] for status in Status if status.value in _POSITION}
 _QUEUES = """
-    SELECT key, name, settings, version, paused, created_at, is_dead_queue FROM redrive_queue
+    SELECT key, name, settings, version, paused, created_at, is_dead_queue, used_by FROM redrive_queue
     WHERE namespace = ?"""
 _QUEUE = f"{_QUEUES} AND name = ?"
 _decode_settings = msgspec.json.Decoder(QueueSettings).decode
@@ -65,9 +67,18 @@ def queue_rows(executor: Executor, namespace: str, name: str | None = None) -> l
     """The queues of a namespace; only the one of that name if it is given."""
     return [
         _queue_row(
-            key, Queue(found, _decode_settings(settings), version, bool(paused), created_at, bool(is_dead_queue))
+            key,
+            Queue(
+                found,
+                _decode_settings(settings),
+                version,
+                bool(paused),
+                created_at,
+                bool(is_dead_queue),
+                () if used_by is None else tuple(msgspec.json.decode(used_by)),
+            ),
         )
-        for key, found, settings, version, paused, created_at, is_dead_queue in executor.execute(
+        for key, found, settings, version, paused, created_at, is_dead_queue, used_by in executor.execute(
             _QUEUE if name is not None else _QUEUES, (namespace,) if name is None else (namespace, name)
         )
     ]
@@ -89,12 +100,14 @@ def namespace_key(executor: Executor, namespace: str) -> int | None:
 class Queues:
     """The queues of a namespace as one transaction sees them. Never changed; `reread` gives another one."""
 
-    __slots__ = ("by_key", "by_name", "epoch", "namespace_key")
+    __slots__ = ("by_key", "by_name", "epoch", "namespace_key", "plain")
 
     def __init__(self, by_name: dict[str, QueueRow], epoch: int, namespace_key: int) -> None:
         self.by_name = by_name
         self.namespace_key = namespace_key
         self.by_key = {row.key: row for row in by_name.values()}
+        self.plain = [row.key for row in by_name.values() if not (row.settings.keep_completed or row.tells_happy)]
+        """The keys of those in which a completed item is removed, and nobody is told."""
         self.epoch = epoch
         """Grows with every change of any queue in the file."""
 
@@ -169,14 +182,17 @@ class Batch:
         "_left",
         "_unwritten",
         "arrivals",
+        "below",
         "by_key",
         "by_name",
         "groups",
+        "known_keys",
         "namespace",
         "namespace_key",
         "now",
         "numbers",
         "queues",
+        "rolled_up",
         "session",
         "sizes",
         "store",
@@ -212,9 +228,15 @@ class Batch:
         self.unworded: dict[int, Unworded] = {}
         """New letters whose words are to be written, by number. Written once, by `letters.write_words`."""
         self.tallies: defaultdict[int, list[int]] = defaultdict(_zeros)
+        self.known_keys: dict[tuple[int, str], tuple[int, int, bytes] | None] = {}
+        """What idempotency keys of a queue stand for, where somebody looked: number, tail and digest of the first."""
         self.sizes: dict[int, int] = {}
         """How many items queues held when the transaction began, where somebody asked."""
         self.arrivals: defaultdict[str, int] = defaultdict(int)
+        self.below: dict[tuple[int, str], Instant] = {}
+        """What was laid below where marks may be, by queue and kind: see `redrive.stores.relational.marks`."""
+        self.rolled_up: list[int] = []
+        """Queues whose tallies were added to their counts."""
 
     def execute(self, statement: str, values: Any = ()) -> Any:
         """Execute a statement, after everything that was left to be written."""
@@ -225,6 +247,12 @@ class Batch:
     def look(self, statement: str, values: Any = ()) -> Any:
         """Execute a query about rows that nothing left to be written can concern."""
         return self._execute(statement, values)
+
+    def first_rows(self, looks: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[tuple[Any, ...] | None]:
+        """The first row of each of these queries, after everything that was left to be written."""
+        if self._unwritten:
+            self.flush()
+        return self.session.first_rows(looks)
 
     def walk(self, statement: str, values: Any = ()) -> Any:
         """The rows of a query, fetched as they are asked for, after everything that was left to be written."""
@@ -274,6 +302,11 @@ class Batch:
         """A new id: its number, its tail, and itself."""
         number, tail = self.draw(), draw_salt() << PARTITION_BITS
         return number, tail, make_id(number, tail)
+
+    def laid(self, queue: int, kind: str, at: Instant) -> None:
+        """An entry was laid in an index that is read from its mark on."""
+        if at < self.now - SLACK:
+            self.below[queue, kind] = min(at, self.below.get((queue, kind), at))
 
     def tally(self, queue: int, name: str, change: int = 1) -> None:
         """Count something in a queue."""

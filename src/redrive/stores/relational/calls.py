@@ -11,13 +11,16 @@ from redrive.store import (
     Call,
     Change,
     Clean,
+    CloseMove,
     Complete,
     Expire,
+    FinishMove,
     Hold,
     Import,
     LeaseItems,
     Promote,
     Put,
+    Receive,
     SetOperation,
     StartOperation,
     StepOperation,
@@ -28,6 +31,7 @@ from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.by_hand import change, hold, unhold
 from redrive.stores.relational.imports import import_items
 from redrive.stores.relational.leases import lease_all
+from redrive.stores.relational.moves import close_move, finish_move, receive
 from redrive.stores.relational.operations import set_operation, start, step
 from redrive.stores.relational.puts import put_all
 from redrive.stores.relational.queues import change_queue
@@ -83,12 +87,12 @@ _KIND = {call: rank for rank, kind in enumerate(KINDS) for call in kind}
 _HANDLERS: tuple[Handler, ...] = (
     _one_by_one(dict.fromkeys(KINDS[0], change_queue)),
     put_all,
-    _one_by_one({Import: import_items}),
+    _one_by_one({Import: import_items, Receive: receive}),
     _one_by_one({Hold: hold, Unhold: unhold}),
     settle_all,
     _one_by_one({Change: change}),
     _one_by_one({StartOperation: start, StepOperation: step, SetOperation: set_operation}),
-    _one_by_one({Promote: promote_all, Expire: expire, Clean: clean}),
+    _one_by_one({Promote: promote_all, Expire: expire, Clean: clean, FinishMove: finish_move, CloseMove: close_move}),
     lease_all,
 )
 """Who carries out each kind, in the order of KINDS."""

@@ -18,9 +18,11 @@ class Deed(deed.Deed, frozen=True):
         """A row of the history of an item that was in that queue, and what it was there."""
         return self.history_entry(batch.now, event, queue, delivery, before)
 
-    def record(self, batch: Batch, place: Place, event: Event, queue: str, before: Status) -> None:
-        """Write it into an item's history."""
-        verdicts.record(batch, place, self.entry(batch, event, queue, place.deliveries, before))
+    def record(
+        self, batch: Batch, place: Place, event: Event, queue: str, before: Status, *, to: str | None = None
+    ) -> None:
+        """Write it into an item's history. `to` is where it goes in another store."""
+        verdicts.record(batch, place, self.history_entry(batch.now, event, queue, place.deliveries, before, to=to))
 
     def tell(self, batch: Batch, kind: FeedKind, queue: str, place: Place, source_id: ItemId | None = None) -> None:
         """Tell it in the feed of the queue where it happened."""

@@ -58,7 +58,7 @@ _ITEMS = f"SELECT {_ITEM} FROM redrive_item AS i WHERE i.n BETWEEN ? AND ? ORDER
 _PLACED = f"""
     SELECT {_ITEM} FROM redrive_{{table}} AS p CROSS JOIN redrive_item AS i ON i.n = p.n
     WHERE p.n BETWEEN ? AND ? ORDER BY p.n {{direction}}"""
-_PLACES = {Status.ACTIVE: "lease", Status.FAILED: "waiting", Status.COMPLETED: "ended"}
+_PLACES = {Status.ACTIVE: "lease", Status.FAILED: "waiting", Status.COMPLETED: "ended", Status.MOVING: "moving"}
 _ONE_ITEM = f"SELECT {_ITEM} FROM redrive_item AS i WHERE i.n = ?"
 
 _HAS_WORDS = "SELECT 1 FROM redrive_words AS w WHERE {condition} AND w.rowid = ?"

@@ -20,9 +20,9 @@ from redrive.stores.relational.places import Place, find, lay, resolve
 from redrive.stores.relational.puts import check_size, known_source, remember_source
 
 _ITEM = """
-    INSERT INTO redrive_item (n, tail, queue, put_at, priority, enqueue_at, content_type, headers, overrides,
-        source_id, origin_id, origin_queue, payload)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+    INSERT INTO redrive_item (n, tail, queue, put_at, priority, enqueue_at, content_type, headers, expire_timeout,
+        overrides, source_id, origin_id, origin_queue, payload, home)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
 def import_items(batch: Batch, call: Import) -> tuple[Receipt, ...]:
@@ -37,7 +37,12 @@ def import_items(batch: Batch, call: Import) -> tuple[Receipt, ...]:
     for item in call.items:
         there = known[item.id]
         if there is None:
-            there = known[item.id] = _write(batch, row, item, landings[item.id], call.actor)
+            place = write(batch, row, item, landings[item.id])
+            remember_source(batch, row, item.id, place.n, place.tail)
+            feed.tell(
+                batch, FeedKind.IMPORTED, row.queue.name, place.n, place.tail, source_id=item.id, actor=call.actor
+            )
+            there = known[item.id] = place.id
             written.append(there)
             receipts.append(Receipt(there))
         else:
@@ -56,15 +61,15 @@ def _present(batch: Batch, row: QueueRow, item: Item) -> ItemId | None:
     return place.id if row.key == place.queue or row.queue.name == item.queue else None
 
 
-def _write(batch: Batch, row: QueueRow, item: Item, landing: Landing, actor: str) -> ItemId:
-    number, tail, id = batch.draw_id()
+def write(batch: Batch, row: QueueRow, item: Item, landing: Landing) -> Place:
+    """Make an item of one that lived elsewhere, under a new id."""
+    number, tail, _ = batch.draw_id()
     enqueue_at = None if landing.ready_at == item.put_at else landing.ready_at
     content_type = None if item.content_type == JSON else item.content_type
     overrides = None if item.overrides == NO_OVERRIDES else msgspec.json.encode(item.overrides).decode()
     stored = (number, tail, row.key, item.put_at, item.priority, enqueue_at, content_type, _headers(item.headers))
     origin = (item.id, item.origin_id or item.id, item.origin_queue or item.queue)
-    batch.execute(_ITEM, (*stored, overrides, *origin, item.payload))
-    remember_source(batch, row, item.id, number, tail)
+    batch.execute(_ITEM, (*stored, landing.expire_timeout, overrides, *origin, item.payload, landing.home))
     counters = item.counters
     place = Place(
         number,
@@ -74,19 +79,18 @@ def _write(batch: Batch, row: QueueRow, item: Item, landing: Landing, actor: str
         MAX_PRIORITY - item.priority,
         landing.ready_at,
         number,
-        item.expire_deadline,
+        landing.expire_deadline,
         counters.deliveries,
         counters.attempts,
         counters.failures,
         counters.losses,
         counters.redrives,
         item.first_leased_at,
-        held_by=None if landing.status is Status.DEAD else item.held_by,
+        held_by=landing.held_by,
     )
     _write_records(batch, place, item, landing)
     lay(batch, place)
-    feed.tell(batch, FeedKind.IMPORTED, row.queue.name, number, tail, source_id=item.id, actor=actor)
-    return id
+    return place
 
 
 def _write_records(batch: Batch, place: Place, item: Item, landing: Landing) -> None:

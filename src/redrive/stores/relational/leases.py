@@ -17,25 +17,33 @@ from redrive.model.payload import JSON
 from redrive.store import STEP_LIMIT, Leased, LeaseItems
 from redrive.stores.relational import feed
 from redrive.stores.relational.batch import Batch, QueueRow
-from redrive.stores.relational.places import LAY_READY, STATE
+from redrive.stores.relational.marks import above, leases
+from redrive.stores.relational.places import STATE, lay_ready
+from redrive.stores.relational.session import Look
 
 HEAD = """
     r.rank, r.ready_at, r.seq, r.n, i.tail, i.payload, i.content_type, i.headers, i.put_at, r.deliveries + 1,
     r.attempts + 1, r.failures, r.losses, r.redrives, r.first_leased_at, r.expire_deadline, i.overrides"""
 """What a lease tells of an item, from redrive_ready AS r and redrive_item AS i."""
 
-_TIMES = """
-    SELECT EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2),
-        EXISTS (SELECT 1 FROM redrive_lease WHERE queue = ?1 AND deadline <= ?2)
-        OR EXISTS (SELECT 1 FROM redrive_ready WHERE queue = ?1 AND expire_deadline <= ?2)
-        OR EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = ?1 AND expire_deadline <= ?2)"""
+TIMES = f"""
+    SELECT EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2
+            {above("ready_at", "waiting")}) AS due,
+        EXISTS ({leases("1", "deadline <= ?2")})
+        OR EXISTS (SELECT 1 FROM redrive_ready WHERE queue = ?1 AND expire_deadline <= ?2
+            {above("expire_deadline", "ready_expiry")})
+        OR EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = ?1 AND expire_deadline <= ?2
+            {above("expire_deadline", "waiting_expiry")}) AS overdue"""
+"""Whether anything in a queue is due, and not brought in; and whether anything is overdue."""
 _DUE = f"""
     SELECT n, status, {STATE} FROM redrive_waiting
-    WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2 ORDER BY ready_at LIMIT ?3 /*+ FOR UPDATE SKIP LOCKED */"""
-_NEXT = """
+    WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2 {above("ready_at", "waiting")}
+    ORDER BY ready_at LIMIT ?3 /*+ FOR UPDATE SKIP LOCKED */"""
+_NEXT = f"""
     SELECT min(at) FROM (
-        SELECT min(deadline) AS at FROM redrive_lease WHERE queue = ?1
-        UNION ALL SELECT min(ready_at) FROM redrive_waiting WHERE queue = ?1 AND held_by IS NULL) AS next"""
+        {leases("min(deadline) AS at")}
+        UNION ALL SELECT min(ready_at) FROM redrive_waiting
+        WHERE queue = ?1 AND held_by IS NULL {above("ready_at", "waiting")}) AS next"""
 
 
 def lease_all(batch: Batch, calls: Sequence[LeaseItems]) -> list[Any]:
@@ -66,7 +74,7 @@ def promote(batch: Batch, row: QueueRow, limit: int) -> int:
     due = batch.execute(_DUE, (row.key, batch.now, limit)).fetchall()
     if due:
         for n, _, *state in due:
-            batch.write(LAY_READY, (row.key, n, *state))
+            lay_ready(batch, row.key, n, *state)
         batch.execute("DELETE FROM redrive_waiting WHERE n IN carray(?)", (batch.table([entry[0] for entry in due]),))
         failed = sum(1 for entry in due if entry[1] == "failed")
         batch.tally(row.key, "failed", -failed)
@@ -79,13 +87,14 @@ def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout:
     now = batch.now
     if row.queue.paused:
         return Leased(())
-    due, overdue = batch.execute(_TIMES, (row.key, now)).get
-    if due:
-        promote(batch, row, STEP_LIMIT)
-    if overdue and not swept:
-        return Leased((), overdue=True)
     deadline = Instant(now + (row.settings.lease_timeout if timeout is None else timeout))
-    head, keys = batch.session.take_head(batch, row, limit, deadline, worker)
+    found, head, keys = batch.session.take_head(batch, row, limit, deadline, worker, Look(True, not swept))
+    if found.due:
+        promote(batch, row, STEP_LIMIT)
+    if found.overdue:
+        return Leased((), overdue=True)
+    if found.due:
+        _, head, keys = batch.session.take_head(batch, row, limit, deadline, worker, Look(False, False))
     if not head:
         return Leased((), next_at=batch.execute(_NEXT, (row.key,)).get)
     batch.tally(row.key, "pending", -len(head))

@@ -10,6 +10,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import OperationNotFound, QueueNotFound, RedriveError
+from redrive.model.address import is_elsewhere
 from redrive.model.ids import ItemId, make_id
 from redrive.model.operation import (
     REMEMBERED,
@@ -61,7 +62,7 @@ def start(batch: Batch, call: StartOperation) -> Operation:
     """Write an operation down. Its steps are calls of their own."""
     check_bulk(call.verb, call.to)
     for name in (call.to, call.where.queue):
-        if name is not None:
+        if name is not None and not is_elsewhere(name):
             batch.queue(name)
     number, _, id = batch.draw_id()
     operation = begun(call, id, number, batch.now)

@@ -11,11 +11,14 @@ from typing import Any
 import msgspec
 
 from redrive.clock import Instant
+from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import WORK, Counters, Death, Result, Status
 from redrive.model.limits import MAX_PRIORITY
+from redrive.model.moves import Passage
 from redrive.model.reason import DeadReason
 from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.marks import READY
 from redrive.stores.relational.session import Executor
 
 STATE = (
@@ -59,6 +62,8 @@ class Place(msgspec.Struct):
     archived_from: Status | None = None
     """What an archived item was."""
     result: Result | None = None
+    passage: Passage | None = None
+    """Where it goes and why (moving)."""
 
     @property
     def id(self) -> ItemId:
@@ -79,11 +84,13 @@ _LEASES = f"""
     WHERE n IN carray(?) /*+ ORDER BY n FOR UPDATE */"""
 _ENDED_HOW = "status, ended_at, dead_reason, archived_from, held_by, result, result_type"
 _ENDED = f"SELECT {_ENDED_HOW}, {STATE} FROM redrive_ended WHERE n = ?"
-LAY_READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?{_MARKS})"
+_LAY_READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?{_MARKS})"
 _LAY_WAITING = f"INSERT INTO redrive_waiting (n, queue, status, held_by, {STATE}) VALUES (?, ?, ?, ?{_MARKS})"
 _LAY_ENDED = f"""
     INSERT INTO redrive_ended (n, queue, {_ENDED_HOW}, {STATE})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
+_PASSAGE = "SELECT target, since, kind, status FROM redrive_moving WHERE n = ?"
+_LAY_MOVING = "INSERT INTO redrive_moving (n, namespace, target, since, kind, status) VALUES (?, ?, ?, ?, ?, ?)"
 _ITEM = f"SELECT tail, queue, {MAX_PRIORITY} - priority, coalesce(enqueue_at, put_at) FROM redrive_item WHERE n = ?"
 _LINEAGE = "SELECT tail, n FROM redrive_lineage WHERE old = ?"
 _EARLIER = "SELECT old, tail FROM redrive_lineage WHERE n = ? ORDER BY old"
@@ -139,17 +146,17 @@ def _find(executor: Executor, n: int, tail: int, queue: int, rank: int, ready_at
     """One look at each place."""
     if place := find_leased(executor, n, tail):
         return place
-    execute = executor.execute
-    row = execute(_READY_FRESH, (queue, rank, ready_at, n)).fetchone()
-    if row := row or execute(_READY_REQUEUED, (n,)).fetchone():
+    fresh = executor.execute(_READY_FRESH, (queue, rank, ready_at, n)).fetchone()
+    looks = iter(()) if fresh else executor.first_rows(((_READY_REQUEUED, (n,)), (_WAITING, (n,)), (_ENDED, (n,))))
+    if row := fresh or next(looks):
         place = Place(n, tail, queue, Status.PENDING, *row)
         place.ready = True
         return place
-    if row := execute(_WAITING, (n,)).fetchone():
+    if row := next(looks):
         place = Place(n, tail, queue, Status(row[0]), *row[2:])
         place.held_by = row[1]
         return place
-    row = execute(_ENDED, (n,)).fetchone()
+    row = next(looks)
     if row is None:
         return None
     status, ended_at, dead_reason, archived_from, held_by, result, result_type = row[:7]
@@ -158,6 +165,12 @@ def _find(executor: Executor, n: int, tail: int, queue: int, rank: int, ready_at
     place.result = None if result is None else Result(result, result_type)
     place.dead_reason = None if dead_reason is None else DeadReason(dead_reason)
     place.archived_from = None if archived_from is None else Status(archived_from)
+    if place.status is Status.MOVING:
+        moving = executor.execute(_PASSAGE, (n,)).fetchone()
+        if moving is None:  # it left between the two looks
+            return None
+        to, since, kind, arrives_as = moving
+        place.passage = Passage(to, since, FeedKind(kind), Status(arrives_as))
     return place
 
 
@@ -193,6 +206,9 @@ def take(batch: Batch, place: Place) -> None:
         batch.execute("DELETE FROM redrive_waiting WHERE n = ?", (place.n,))
     else:
         batch.execute("DELETE FROM redrive_ended WHERE n = ?", (place.n,))
+        if place.passage is not None:
+            batch.execute("DELETE FROM redrive_moving WHERE n = ?", (place.n,))
+            place.passage = None
         place.ended_at = place.dead_reason = place.archived_from = place.result = None
 
 
@@ -204,8 +220,12 @@ def lay(batch: Batch, place: Place) -> None:
         batch.arrivals[batch.by_key[place.queue].queue.name] += due
         if due and place.status is Status.PENDING:
             place.ready = True
-            batch.write(LAY_READY, (place.queue, place.n, *_state(place)))
+            lay_ready(batch, place.queue, place.n, *_state(place))
         else:
+            if place.held_by is None:
+                batch.laid(place.queue, "waiting", place.ready_at)
+            if place.expire_deadline is not None:
+                batch.laid(place.queue, "waiting_expiry", place.expire_deadline)
             batch.write(_LAY_WAITING, (place.n, place.queue, place.status.value, place.held_by, *_state(place)))
         return
     assert place.ended_at is not None
@@ -223,6 +243,18 @@ def lay(batch: Batch, place: Place) -> None:
         *result,
     )
     batch.write(_LAY_ENDED, (*ended, *_state(place)))
+    if place.passage is not None:
+        to, since, kind, arrives_as = msgspec.structs.astuple(place.passage)
+        batch.write(_LAY_MOVING, (place.n, batch.namespace_key, to, since, kind.value, arrives_as.value))
+
+
+def lay_ready(batch: Batch, queue: int, n: int, *state: Any) -> None:
+    """Lay an item in the ready index, with its STATE."""
+    rank, ready_at, _, expire_deadline, *_ = state
+    batch.laid(queue, READY[rank], ready_at)
+    if expire_deadline is not None:
+        batch.laid(queue, "ready_expiry", expire_deadline)
+    batch.write(_LAY_READY, (queue, n, *state))
 
 
 def _state(place: Place) -> tuple[int | None, ...]:

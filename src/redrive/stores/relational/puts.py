@@ -16,10 +16,12 @@ from redrive.model.ids import PARTITION_BITS, ItemId, make_id
 from redrive.model.item import NO_OVERRIDES, Event, HistoryEntry, Receipt, Status
 from redrive.model.judge import Dead, Ending
 from redrive.model.limits import MAX_PRIORITY
+from redrive.model.moves import ledger_key
 from redrive.model.payload import JSON
 from redrive.store import OF_THIS_CALL, NewItem, Put, Stale, stale
 from redrive.stores.relational import feed, verdicts
 from redrive.stores.relational.batch import SALT_MASK, SALT_STEP, Batch, QueueRow, draw_salt
+from redrive.stores.relational.marks import above
 from redrive.stores.relational.places import Place, find, lay, resolve, take
 
 _PLAIN_ITEMS = f"""
@@ -41,17 +43,18 @@ _ITEM = """
     INSERT INTO redrive_item (n, tail, queue, put_at, priority, enqueue_at, content_type, headers, expire_timeout,
         idempotency_key, overrides, source_id, payload)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_SIZE = """
+_SIZE = f"""
     SELECT (SELECT coalesce(sum(pending + failed + active), 0) FROM redrive_count WHERE queue = ?1)
-         + (SELECT coalesce(sum(pending + failed + active), 0) FROM redrive_tally WHERE queue = ?1)"""
+         + (SELECT coalesce(sum(pending + failed + active), 0) FROM redrive_tally
+            WHERE queue = ?1 {above("key", "tally", "0")})"""
 _KEY = "SELECT n, tail, digest FROM redrive_idempotency WHERE queue = ? AND key = ? AND until > ?"
 _REMEMBER_KEY = """
     INSERT INTO redrive_idempotency (queue, key, n, tail, digest, until) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (queue, key) DO UPDATE
     SET n = excluded.n, tail = excluded.tail, digest = excluded.digest, until = excluded.until"""
 _SOURCE = """
-    SELECT n, tail FROM redrive_item WHERE queue = ?1 AND source_id = ?2
-    UNION ALL SELECT n, tail FROM redrive_ledger WHERE queue = ?1 AND source_id = ?2 LIMIT 1"""
+    SELECT n, tail FROM redrive_ledger WHERE queue = ?1 AND source_id IN (?2, ?3)
+    UNION ALL SELECT n, tail FROM redrive_item WHERE queue = ?1 AND source_id = ?2 LIMIT 1"""
 _REMEMBER_SOURCE = """
     INSERT INTO redrive_ledger (queue, source_id, n, tail, closed_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
 
@@ -77,6 +80,8 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
     results: list[Any] = []
     groups: _Groups = {}
     by_name = batch.by_name
+    if len(calls) > 1 or len(calls[0].items) > 1:
+        _find_keys(batch, calls)
     for call in calls:
         row = by_name.get(call.queue)
         item = call.items[0] if len(call.items) == 1 else None
@@ -132,7 +137,7 @@ def check_size(batch: Batch, row: QueueRow, adding: int, leaving: int = 0) -> No
 
 def known_source(batch: Batch, row: QueueRow, source_id: ItemId) -> ItemId | None:
     """The item of a queue that came there under this id, if it is there or came not long ago."""
-    there = batch.execute(_SOURCE, (row.key, source_id)).fetchone()
+    there = batch.execute(_SOURCE, (row.key, source_id, ledger_key(source_id))).fetchone()
     return None if there is None else make_id(*there)
 
 
@@ -194,7 +199,8 @@ def _known(batch: Batch, row: QueueRow, items: Sequence[NewItem]) -> dict[int, I
     """Positions of items that are there already."""
     known: dict[int, ItemId | None] = {}
     digests: dict[str, bytes] = {}
-    if keys := [item.idempotency_key for item in items if item.idempotency_key is not None]:
+    keys = [item.idempotency_key for item in items if item.idempotency_key is not None]
+    if keys and not all((row.key, key) in batch.known_keys for key in keys):
         batch.session.lock_keys(batch, row.key, keys)
     sources: set[str] = set()
     for position, item in enumerate(items):
@@ -208,7 +214,7 @@ def _known(batch: Batch, row: QueueRow, items: Sequence[NewItem]) -> dict[int, I
         if item.idempotency_key is None or position in known:
             continue
         digest = _digest(item)
-        found = batch.execute(_KEY, (row.key, item.idempotency_key, batch.now)).fetchone()
+        found = _known_key(batch, row.key, item.idempotency_key)
         if found is not None:
             known[position] = make_id(found[0], found[1])
             if found[2] != digest:
@@ -219,6 +225,28 @@ def _known(batch: Batch, row: QueueRow, items: Sequence[NewItem]) -> dict[int, I
                 raise IdempotencyConflict(row.queue.name, item.idempotency_key, OF_THIS_CALL)
         digests[item.idempotency_key] = digest
     return known
+
+
+def _find_keys(batch: Batch, calls: Sequence[Put]) -> None:
+    """Look at the idempotency keys of all calls at once, where that is cheaper."""
+    asked: dict[int, list[str]] = {}
+    for call in calls:
+        if not call.items or call.items[0].plain or (row := batch.by_name.get(call.queue)) is None:
+            continue
+        if keys := [item.idempotency_key for item in call.items if item.idempotency_key is not None]:
+            asked.setdefault(row.key, []).extend(keys)
+    for queue, keys in sorted(asked.items()):
+        found = batch.session.find_keys(batch, queue, keys)
+        if found is not None:
+            batch.known_keys.update({(queue, key): found.get(key) for key in keys})
+
+
+def _known_key(batch: Batch, queue: int, key: str) -> tuple[int, int, bytes] | None:
+    """What a key stands for: number, tail and digest of the first item."""
+    if (queue, key) in batch.known_keys:
+        return batch.known_keys[queue, key]
+    found: tuple[int, int, bytes] | None = batch.execute(_KEY, (queue, key, batch.now)).fetchone()
+    return found
 
 
 def _digest(item: NewItem) -> bytes:
@@ -274,10 +302,12 @@ def _write_odd(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
     content_type = None if item.content_type == JSON else item.content_type
     headers = None if item.headers is None else msgspec.json.encode(item.headers).decode()
     keys = (number, tail, row.key, now, item.priority, enqueue_at, content_type, headers, item.expire_timeout)
-    batch.execute(_ITEM, (*keys, item.idempotency_key, _overrides(item), item.source_id, item.payload))
+    batch.write(_ITEM, (*keys, item.idempotency_key, _overrides(item), item.source_id, item.payload))
     if item.idempotency_key is not None:
-        until = now + row.settings.idempotency_timeout
-        batch.execute(_REMEMBER_KEY, (row.key, item.idempotency_key, number, tail, _digest(item), until))
+        until, digest = now + row.settings.idempotency_timeout, _digest(item)
+        batch.write(_REMEMBER_KEY, (row.key, item.idempotency_key, number, tail, digest, until))
+        if (row.key, item.idempotency_key) in batch.known_keys:
+            batch.known_keys[row.key, item.idempotency_key] = (number, tail, digest)
     if item.source_id is not None:
         remember_source(batch, row, item.source_id, number, tail)
     place = Place(

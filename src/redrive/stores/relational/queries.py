@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, assert_never
 
 import msgspec
@@ -11,11 +11,13 @@ from redrive.clock import Instant
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
 from redrive.model.ids import MAX_NUMBER, ItemId, item_of, make_id, make_token, parse_token
-from redrive.model.item import NO_OVERRIDES, WORK, Counters, Death, HistoryEntry, Item, Lease, Overrides
+from redrive.model.item import NO_OVERRIDES, WORK, Counters, Death, HistoryEntry, Item, Lease, Overrides, Status
 from redrive.model.limits import MAX_PRIORITY
+from redrive.model.moves import Move
 from redrive.model.payload import JSON
 from redrive.model.queue import QueueStats
 from redrive.store import (
+    MOVE_BYTES,
     AuditEntry,
     Counted,
     CountItems,
@@ -28,7 +30,10 @@ from redrive.store import (
     GetQueue,
     GetStats,
     ListAudit,
+    ListDestinations,
     ListGroups,
+    ListMoves,
+    ListOpenMoves,
     ListOperations,
     ListQueues,
     NextDue,
@@ -37,58 +42,72 @@ from redrive.store import (
     Query,
     ReadFeed,
 )
-from redrive.stores.relational import feed, finding, groups, operations, redrives
+from redrive.stores.relational import feed, finding, groups, moves, operations, redrives
 from redrive.stores.relational.batch import TALLIED, QueueRow, namespace_key, queue_rows
+from redrive.stores.relational.marks import READY, above, each_queue, leases
 from redrive.stores.relational.places import Place, earlier_ids, find, resolve
 from redrive.stores.relational.session import Executor
 
 _CONTENT = """
-    SELECT payload, content_type, headers, put_at, idempotency_key, overrides, source_id, origin_id, origin_queue
+    SELECT payload, content_type, headers, put_at, idempotency_key, overrides, source_id, origin_id, origin_queue, home
     FROM redrive_item WHERE n = ?"""
 _COUNTS = f"""
     SELECT {", ".join(f"coalesce(sum({name}), 0)" for name in TALLIED)} FROM (
         SELECT * FROM redrive_count WHERE queue = ?1
-        UNION ALL SELECT queue, {", ".join(TALLIED)} FROM redrive_tally WHERE queue = ?1) AS counted"""
-_OLDEST = """
-    WITH RECURSIVE rank(value) AS (SELECT 0 UNION ALL SELECT value + 1 FROM rank WHERE value < 9)
+        UNION ALL SELECT queue, {", ".join(TALLIED)} FROM redrive_tally
+        WHERE queue = ?1 {above("key", "tally", "0")}) AS counted"""
+_OLDEST_OF_RANKS = " UNION ALL ".join(
+    f"SELECT min(ready_at) AS at FROM redrive_ready WHERE queue = ?1 AND rank = {rank} {above('ready_at', mark)}"
+    for rank, mark in enumerate(READY)
+)
+_OLDEST = f"""
     SELECT min(at) FROM (
-        SELECT (SELECT min(ready_at) FROM redrive_ready WHERE queue = ?1 AND rank = value) AS at FROM rank
-        UNION ALL SELECT min(ready_at) FROM redrive_waiting WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2
-    ) AS oldest"""
+        {_OLDEST_OF_RANKS}
+        UNION ALL SELECT min(ready_at) FROM redrive_waiting
+        WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2 {above("ready_at", "waiting")}) AS oldest"""
 _AUDIT = """
     SELECT number, at, actor, verb, queue, ids, count, note FROM redrive_audit
     WHERE namespace = ? AND number < ? ORDER BY number DESC LIMIT ?"""
 
-_LOST = """
+_LOST = f"""
     SELECT l.deadline, l.seq, l.n, i.tail, l.token, l.worker, l.expire_deadline, i.overrides, l.deliveries, l.attempts,
         l.failures, l.losses, l.redrives
-    FROM redrive_lease AS l CROSS JOIN redrive_item AS i ON i.n = l.n
-    WHERE l.queue = ?1 AND l.deadline <= ?2 ORDER BY l.deadline LIMIT ?3"""
+    FROM ({leases("*", "deadline <= ?2", "ORDER BY deadline LIMIT ?3")}) AS l
+    CROSS JOIN redrive_item AS i ON i.n = l.n ORDER BY l.deadline LIMIT ?3"""
 _EXPIRED = """
     SELECT p.expire_deadline, p.seq, p.n, i.tail, NULL, NULL, p.expire_deadline, i.overrides, p.deliveries, p.attempts,
         p.failures, p.losses, p.redrives
     FROM redrive_{table} AS p CROSS JOIN redrive_item AS i ON i.n = p.n
-    WHERE p.queue = ?1 AND p.expire_deadline <= ?2 ORDER BY p.expire_deadline LIMIT ?3"""
-_OVERDUE = (_LOST, _EXPIRED.format(table="ready"), _EXPIRED.format(table="waiting"))
-
-
-def earliest(table: str, column: str, condition: str) -> str:
-    """Each queue with the earliest instant in an index that begins with the queue: one step for each queue."""
-    return f"""
-    WITH RECURSIVE each(queue) AS (
-        SELECT (SELECT min(queue) FROM {table} WHERE {condition})
-        UNION ALL
-        SELECT (SELECT min(queue) FROM {table} WHERE {condition} AND queue > each.queue)
-        FROM each WHERE each.queue IS NOT NULL)
-    SELECT each.queue, (SELECT min({column}) FROM {table} WHERE {condition} AND queue = each.queue)
-    FROM each WHERE each.queue IS NOT NULL"""
-
-
-_NEXT_LOST = earliest("redrive_lease", "deadline", "true")
-_NEXT_EXPIRED = tuple(
-    earliest(table, "expire_deadline", "expire_deadline IS NOT NULL") for table in ("redrive_ready", "redrive_waiting")
+    WHERE p.queue = ?1 AND p.expire_deadline <= ?2 {above} ORDER BY p.expire_deadline LIMIT ?3"""
+_OVERDUE = (
+    _LOST,
+    *(
+        _EXPIRED.format(table=table, above=above("p.expire_deadline", f"{table}_expiry"))
+        for table in ("ready", "waiting")
+    ),
 )
-_NEXT_DUE = earliest("redrive_waiting", "ready_at", "held_by IS NULL")
+
+
+def _earliest(table: str, column: str, condition: str, mark: str) -> str:
+    """Each queue with the earliest instant in an index that begins with the queue: one step for each queue."""
+    first = f"SELECT min({column}) AS at FROM {table} WHERE {condition} AND queue = each.queue"
+    return _for_each_queue(table, condition, f"{first} {above(column, mark, 'each.queue')}")
+
+
+def _for_each_queue(table: str, condition: str, instants: str) -> str:
+    return f"""
+    {each_queue(table, condition)}
+    SELECT queue, at FROM (
+        SELECT each.queue, (SELECT min(at) FROM ({instants}) AS instants) AS at FROM each) AS found
+    WHERE at IS NOT NULL"""
+
+
+_NEXT_LOST = _for_each_queue("redrive_lease", "true", leases("min(deadline) AS at", queue="each.queue"))
+_NEXT_EXPIRED = tuple(
+    _earliest(f"redrive_{table}", "expire_deadline", "expire_deadline IS NOT NULL", f"{table}_expiry")
+    for table in ("ready", "waiting")
+)
+_NEXT_DUE = _earliest("redrive_waiting", "ready_at", "held_by IS NULL", "waiting")
 
 
 def answer(executor: Executor, query: Query, namespace: str, now: Instant) -> Any:
@@ -128,6 +147,12 @@ def answer(executor: Executor, query: Query, namespace: str, now: Instant) -> An
             newest = MAX_NUMBER if before is None else before
             entries: Iterable[Any] = executor.execute(_AUDIT, (namespace, newest, limit))
             return tuple(_audit(*entry) for entry in entries)
+        case ListDestinations():
+            return moves.destinations(executor, namespace_key(executor, namespace))
+        case ListMoves():
+            return tuple(_moves(executor, namespace, query))
+        case ListOpenMoves():
+            return moves.open_moves(executor, _names(executor, namespace), query)
         case NextDue():
             return _next_due(executor, namespace)
         case _:
@@ -212,13 +237,13 @@ def _item(executor: Executor, namespace: str, id: ItemId) -> Item:
 
 def _whole(executor: Executor, place: Place, queue: str) -> Item:
     """An item with everything that is known of it."""
-    payload, content_type, headers, put_at, key, overrides, source_id, origin_id, origin_queue = executor.execute(
-        _CONTENT, (place.n,)
-    ).get
+    content = executor.execute(_CONTENT, (place.n,))
     entries = executor.execute("SELECT data FROM redrive_history WHERE n = ? ORDER BY entry", (place.n,))
-    history = tuple(msgspec.json.decode(data, type=HistoryEntry) for (data,) in entries)
     deaths = executor.execute("SELECT data FROM redrive_death WHERE n = ? ORDER BY key", (place.n,))
-    working = place.status in WORK
+    payload, content_type, headers, put_at, key, overrides, source_id, origin_id, origin_queue, home = content.get
+    history = tuple(msgspec.json.decode(data, type=HistoryEntry) for (data,) in entries)
+    working, moving = place.status in WORK, place.passage
+    in_dead_queue = place.letter is not None and place.status not in (Status.DEAD, Status.ARCHIVED)
     return Item(
         id=place.id,
         queue=queue,
@@ -236,7 +261,7 @@ def _whole(executor: Executor, place: Place, queue: str) -> Item:
         lease_deadline=place.deadline,
         first_leased_at=place.first_leased_at,
         dead_reason=place.dead_reason,
-        ended_at=place.ended_at,
+        ended_at=place.ended_at if moving is None else None,
         result=place.result,
         idempotency_key=key,
         overrides=_overrides(overrides),
@@ -247,7 +272,24 @@ def _whole(executor: Executor, place: Place, queue: str) -> Item:
         history=history,
         history_omitted=place.entries - len(history),
         deaths=tuple(msgspec.json.decode(data, type=Death) for (data,) in deaths),
+        moving_to=None if moving is None else moving.to,
+        moving_since=None if moving is None else moving.since,
+        home=home if in_dead_queue else None,
     )
+
+
+def _moves(executor: Executor, namespace: str, query: ListMoves) -> Iterator[Move]:
+    names, size = _names(executor, namespace), 0
+    rows = moves.moving(executor, namespace_key(executor, namespace), query)
+    for count, (n, expire_timeout, payload_size) in enumerate(rows):
+        size += payload_size
+        if count and size > MOVE_BYTES:
+            return
+        place = find(executor, n)
+        if place is None or place.passage is None:  # it arrived meanwhile
+            continue
+        item = _whole(executor, place, names[place.queue])
+        yield Move(item, place.passage, place.letter is not None, place.ready_at, expire_timeout)
 
 
 def _active(executor: Executor, namespace: str, token: str) -> Lease:

@@ -7,9 +7,9 @@ from typing import Any, assert_never
 import msgspec
 
 from redrive.errors import ConfirmMismatch, ItemActive, QueueExists, QueueInUse, StoreUnavailable
-from redrive.model.dead_queue import check_dead_queues, users_of
+from redrive.model.dead_queue import check_dead_queues, check_used, here, used_by_after, users_of
 from redrive.model.queue import Queue, QueueSettings
-from redrive.store import CreateQueue, DeleteQueue, QueueCall, SetPaused, Stale, UpdateQueue
+from redrive.store import CreateQueue, DeleteQueue, QueueCall, SetPaused, SetUsedBy, Stale, UpdateQueue
 from redrive.stores.relational import verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.places import find
@@ -21,6 +21,7 @@ _UPDATE = """
     UPDATE redrive_queue SET settings = ?, version = (SELECT epoch FROM redrive_meta)
     WHERE namespace = ? AND name = ? RETURNING version"""
 _MARK = "UPDATE redrive_queue SET is_dead_queue = 1 WHERE namespace = ? AND name = ?"
+_USED_BY = "UPDATE redrive_queue SET used_by = ? WHERE key = ?"
 _FREE = "SELECT 1 FROM redrive_queue WHERE key = ? /*+ FOR UPDATE SKIP LOCKED */"
 _ACTIVE = "SELECT n FROM redrive_lease WHERE queue = ? ORDER BY deadline, seq LIMIT 1"
 _ITEMS = """
@@ -42,7 +43,7 @@ def change_queue(batch: Batch, call: QueueCall) -> Any:
             row = batch.queue(name)
             if version != row.queue.version:
                 return Stale(row.queue)
-            _check(batch, name, settings)
+            _check(batch, name, settings, row.queue.used_by)
             verdicts.audit(batch, actor, "update_queue", name, [], 0)
             return _write(batch, name, row.queue, settings)
         case SetPaused(name, paused, actor):
@@ -55,6 +56,8 @@ def change_queue(batch: Batch, call: QueueCall) -> Any:
                 batch.arrivals[name] += batch.execute(_LEASABLE, (row.key,)).get
             batch.reread_queues((name,))
             return msgspec.structs.replace(row.queue, paused=paused)
+        case SetUsedBy(name, user, used):
+            return _set_used_by(batch, name, user, used)
         case DeleteQueue(name, confirm, actor):
             return _delete(batch, name, confirm, actor)
         case _:
@@ -73,10 +76,24 @@ def _create(batch: Batch, name: str, settings: QueueSettings) -> Queue:
     return Queue(name, settings, version, False, batch.now, False)
 
 
-def _check(batch: Batch, name: str, settings: QueueSettings) -> None:
+def _check(batch: Batch, name: str, settings: QueueSettings, used_by: tuple[str, ...] = ()) -> None:
     if settings.dead_queue is None:
         return
-    check_dead_queues(name, settings, {other: row.settings for other, row in batch.by_name.items()})
+    check_dead_queues(name, settings, {other: row.settings for other, row in batch.by_name.items()}, used_by)
+
+
+def _set_used_by(batch: Batch, name: str, user: str, used: bool) -> Queue:
+    """A queue of another store sends its dead here, or does so no longer."""
+    row = batch.queue(name)
+    if used:
+        check_used(name, row.settings)
+        if not row.queue.is_dead_queue:
+            batch.mark_dead_queue(row)
+    used_by = used_by_after(row.queue.used_by, user, used=used)
+    if used_by != row.queue.used_by:
+        batch.execute(_USED_BY, (msgspec.json.encode(used_by).decode(), row.key))
+        batch.reread_queues((name,))
+    return batch.queue(name).queue
 
 
 def _write(batch: Batch, name: str, queue: Queue, settings: QueueSettings) -> Queue:
@@ -87,7 +104,7 @@ def _write(batch: Batch, name: str, queue: Queue, settings: QueueSettings) -> Qu
 
 def _changed(batch: Batch, name: str, settings: QueueSettings) -> None:
     """A queue has these settings now: the queues that its dead go to are dead queues, and stay so."""
-    targets = tuple(settings.dead_queues())
+    targets = here(settings)
     for target in targets:
         batch.execute(_MARK, (batch.namespace, target))
     batch.reread_queues((name, *targets))
@@ -96,7 +113,7 @@ def _changed(batch: Batch, name: str, settings: QueueSettings) -> None:
 def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
     row = batch.queue(name)
     users = users_of(name, {other: each.settings for other, each in batch.by_name.items()})
-    if users:
+    if users := (*users, *row.queue.used_by):
         raise QueueInUse(name, users)
     if batch.execute(_FREE, (row.key,)).get is None:
         problem = f"a transaction of a program puts to queue '{name}'; delete it when that has ended"
@@ -111,7 +128,7 @@ def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
         assert place is not None
         raise ItemActive(place.id, place.worker)
     batch.execute("INSERT INTO redrive_wordless SELECT d FROM redrive_letter WHERE queue = ?", (row.key,))
-    for table in ("history", "death", "lineage", "item") if numbers else ():
+    for table in ("history", "death", "lineage", "item", "moving") if numbers else ():
         batch.execute(f"DELETE FROM redrive_{table} WHERE n IN carray(?)", (batch.table(numbers),))
     for table in _OF_QUEUE:
         batch.execute(f"DELETE FROM redrive_{table} WHERE queue = ?", (row.key,))

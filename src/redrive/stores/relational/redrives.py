@@ -8,6 +8,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import IdempotencyConflict, PayloadTooLarge
+from redrive.model.address import is_elsewhere
 from redrive.model.by_hand import (
     Standing,
     move_queue,
@@ -23,12 +24,14 @@ from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId, make_id
 from redrive.model.item import LIVING, Event, HistoryEntry, Result, Settled, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
+from redrive.model.moves import check_unedited
 from redrive.model.payload import JSON
 from redrive.model.transitions import Verb
 from redrive.store import Target
 from redrive.stores.relational import letters, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.deeds import Deed
+from redrive.stores.relational.moves import leave
 from redrive.stores.relational.places import Place, find, last_death, lay, resolve, take
 from redrive.stores.relational.puts import check_size
 from redrive.stores.relational.session import Executor
@@ -51,10 +54,23 @@ _COPY_DEATHS = "INSERT INTO redrive_death (n, data) SELECT ?, data FROM redrive_
 
 def redrive(batch: Batch, deed: Deed, target: Target, item: Standing, place: Place) -> Settled:
     """Back to the queue of its last death, or to the one that the deed names."""
-    row = batch.queue(redrive_queue(item, last_death(batch, place.n).queue, deed.to))
-    if target.payload is not None or target.headers is not None:
+    edited = target.payload is not None or target.headers is not None
+    to = _redrive_queue(batch, deed, item, place)
+    if is_elsewhere(to):
+        check_unedited(place.id, to, edited=edited)
+        return leave(batch, deed, item, place, FeedKind.REDRIVEN, to)
+    row = batch.queue(to)
+    if edited:
         return _redrive_edited(batch, deed, target, item, place, row)
     return revive(batch, deed, item, place, row)
+
+
+def _redrive_queue(batch: Batch, deed: Deed, item: Standing, place: Place) -> str:
+    """Where a redrive takes it. What it died in, and came from, is looked up only where that decides."""
+    if deed.to is not None or item.status is Status.DEAD:
+        return redrive_queue(item, item.queue, deed.to)
+    home = batch.execute("SELECT home FROM redrive_item WHERE n = ?", (place.n,)).get
+    return redrive_queue(item, last_death(batch, place.n).queue, None, home=home, store=batch.store)
 
 
 def revive(batch: Batch, deed: Deed, item: Standing, place: Place, row: QueueRow) -> Settled:
@@ -94,7 +110,10 @@ def undo(batch: Batch, deed: Deed, item: Standing, place: Place) -> Settled:
 
 def move(batch: Batch, deed: Deed, item: Standing, place: Place) -> Settled:
     """To another queue, as it is. What is due goes to the tail; what is not falls due when it would have."""
-    row = batch.queue(move_queue(item, deed.to))
+    to = move_queue(item, deed.to)
+    if is_elsewhere(to):
+        return leave(batch, deed, item, place, FeedKind.MOVED, to)
+    row = batch.queue(to)
     if item.status is not Status.DEAD:
         _check_target(batch, item, place, row)
     before, came_from = status_at_rest(item.status), place.queue

@@ -72,7 +72,8 @@ class Retention:
                     self._remove(place)
 
     def _due(self, row: QueueRow, shelf: int, age: int) -> list[Place]:
-        """Letters of a queue whose time is over. What a worker holds is passed over, and does not stop the others."""
+        """Letters of a queue whose time is over. What a worker holds, and what is on its way to another store, is
+        passed over, and does not stop the others."""
         batch, before = self._batch, self._batch.now - age
         due: list[Place] = []
         with contextlib.closing(batch.walk(_LETTERS, (row.key, shelf))) as letters:
@@ -86,7 +87,7 @@ class Retention:
                     continue
                 place = find(batch, n)
                 assert place is not None
-                if place.status is not Status.ACTIVE:
+                if place.status not in (Status.ACTIVE, Status.MOVING):
                     due.append(place)
         return due
 

@@ -1,15 +1,17 @@
 """How the statements of this package reach a database.
 
-Statements are written once, in SQL that SQLite understands as it stands. Two marks are for other databases:
+Statements are written once, in SQL that SQLite understands as it stands. Some marks are for other databases:
 
     … IN carray(?)      a list of numbers, made by `Session.table`; also `FROM carray(?) AS c`, with c.value and c.rowid
-    /*+ FOR UPDATE */   what only a database needs in which several transactions write at once
+    /*+ FOR UPDATE */   what only a database needs in which several transactions write at once, and only who writes
+    /*= AND n > 0 */    what every database but SQLite needs
+    /*-*/ … /*-*/       what only SQLite needs
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from redrive.clock import Instant
 from redrive.model.words import Query
@@ -18,6 +20,24 @@ if TYPE_CHECKING:
     from redrive.stores.relational.batch import Batch, QueueRow
 
 Row = tuple[Any, ...]
+
+
+class Look(NamedTuple):
+    """What may stand against a lease: items that are due and not brought in, or something overdue."""
+
+    due: bool
+    overdue: bool
+
+
+class Head(NamedTuple):
+    """The first items of a queue, leased; nothing where a look was asked for and found something."""
+
+    look: Look
+    """What was found of what was asked for."""
+    rows: list[Row]
+    """The columns of HEAD, see `redrive.stores.relational.leases`."""
+    keys: dict[int, int]
+    """The key of each lease by the item's number."""
 
 
 class Words(Protocol):
@@ -52,6 +72,10 @@ class Executor(Protocol):
         """Execute one statement. Gives its rows: `get`, `fetchone`, `fetchall`, or one after the other."""
         ...
 
+    def first_rows(self, looks: Sequence[tuple[str, Row]], /) -> Iterator[Row | None]:
+        """The first row of each of these queries, in order. Where a round trip is dear, all are executed at once."""
+        ...
+
     def walk(self, statement: str, values: Any = (), /) -> Any:
         """The rows of a query that may have very many, fetched as they are asked for. To be closed."""
         ...
@@ -73,12 +97,23 @@ class Session(Executor, Protocol):
         ...
 
     def take_head(
-        self, batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, /
-    ) -> tuple[list[Row], dict[int, int]]:
-        """Lease the first items of a queue that have not expired.
+        self, batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: Look, /
+    ) -> Head:
+        """Lease the first items of a queue that have not expired, unless the look at its times stands against it."""
+        ...
 
-        Gives the columns of HEAD (see `redrive.stores.relational.leases`), and the key of each lease by the item's
-        number.
+    def remove_held(self, batch: Batch, held: Sequence[tuple[int, int]], /) -> dict[tuple[int, int], Row]:
+        """Remove items that are active under these tokens (number and key), of queues in `batch.queues.plain`, and
+        without history: their leases and themselves. A store that cannot do it at once does nothing.
+
+        Gives the queue and the five counters of each that was removed.
+        """
+        ...
+
+    def find_keys(self, batch: Batch, queue: int, keys: Sequence[str], /) -> dict[str, Row] | None:
+        """Lock idempotency keys of a queue, and give (n, tail, digest) of those whose time is not over.
+
+        None where it is no dearer to look at one after the other.
         """
         ...
 

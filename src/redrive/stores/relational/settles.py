@@ -20,6 +20,8 @@ from redrive.stores.relational.puts import put_together
 _OF_LEASE = "SELECT n, token, queue, deliveries, attempts, failures, losses, redrives, entries, deaths"
 _HELD_ONE = f"{_OF_LEASE} FROM redrive_lease WHERE n = ? /*+ FOR UPDATE */"
 _HELD = f"{_OF_LEASE} FROM redrive_lease WHERE n IN carray(?) /*+ ORDER BY n FOR UPDATE */"
+_EXTEND = "UPDATE redrive_lease SET deadline = ? /*= , early = 0 */ WHERE n = ?"
+_EXTEND_EARLY = "UPDATE redrive_lease SET deadline = ? /*= , early = 1 */ WHERE n = ?"
 
 FEW = 4
 """Up to here a look at each item is no dearer than one look at all."""
@@ -71,11 +73,40 @@ def finish(
 def _complete_all(batch: Batch, tokens: Sequence[str], indexes: Sequence[int], results: list[Any]) -> None:
     """Completions without result and puts: one look, then everything that goes, goes at once."""
     parsed = [(int(token[16:32], 16), int(token[32:], 16)) for token in tokens]
+    finished: dict[int, int] = {}
+    if removed := batch.session.remove_held(batch, parsed):
+        rest = [place for place, key in enumerate(parsed) if key not in removed]
+        for index, token, held_as in zip(indexes, tokens, parsed, strict=True):
+            if held_as in removed:
+                queue, *counts = removed[held_as]
+                finished[queue] = finished.get(queue, 0) + 1
+                results[index] = Settled(
+                    item_of(token),  # type: ignore[arg-type]
+                    batch.by_key[queue].queue.name,
+                    None,
+                    Counters(*counts),
+                )
+        parsed = [parsed[place] for place in rest]
+        tokens, indexes = [tokens[place] for place in rest], [indexes[place] for place in rest]
+    if parsed:
+        _complete_held(batch, parsed, tokens, indexes, results, finished)
+    for queue, count in finished.items():
+        batch.tally(queue, "active", -count)
+        batch.tally(queue, "completed_total", count)
+
+
+def _complete_held(
+    batch: Batch,
+    parsed: Sequence[tuple[int, int]],
+    tokens: Sequence[str],
+    indexes: Sequence[int],
+    results: list[Any],
+    finished: dict[int, int],
+) -> None:
     numbers = [n for n, _ in parsed]
     look = batch.execute(_HELD_ONE, numbers) if len(numbers) == 1 else batch.execute(_HELD, (batch.table(numbers),))
     held = {row[0]: row for row in look.fetchall()}
     gone: list[int] = []
-    finished: dict[int, int] = {}
     for index, token, (n, key) in zip(indexes, tokens, parsed, strict=True):
         row = held.get(n)
         if row is None or row[1] != key or row[2] not in batch.by_key:
@@ -103,9 +134,6 @@ def _complete_all(batch: Batch, tokens: Sequence[str], indexes: Sequence[int], r
         all_gone = batch.table(gone)
         batch.execute("DELETE FROM redrive_lease WHERE n IN carray(?)", (all_gone,))
         batch.execute("DELETE FROM redrive_item WHERE n IN carray(?)", (all_gone,))
-    for queue, count in finished.items():
-        batch.tally(queue, "active", -count)
-        batch.tally(queue, "completed_total", count)
 
 
 def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, Place]) -> Any:
@@ -128,7 +156,8 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, Place]) -> An
             return verdicts.carry_out(batch, place, verdict, entry)
         case Extend(_, timeout):
             deadline = Instant(batch.now + (row.settings.lease_timeout if timeout is None else timeout))
-            batch.execute("UPDATE redrive_lease SET deadline = ? WHERE n = ?", (deadline, place.n))
+            early = deadline < batch.now + row.settings.lease_timeout
+            batch.execute(_EXTEND_EARLY if early else _EXTEND, (deadline, place.n))
             return deadline
         case Complete(_, result, puts):
             if result is not None and len(result.payload) > row.settings.max_payload_size:

@@ -10,6 +10,7 @@ from redrive.store import FEED_TIMEOUT, LEDGER_TIMEOUT, OPERATION_TIMEOUT, Clean
 from redrive.stores.relational import verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.leases import promote
+from redrive.stores.relational.marks import above, each_queue
 from redrive.stores.relational.places import find, resolve, take
 from redrive.stores.relational.retention import Retention
 
@@ -27,14 +28,12 @@ _ENDED_OPERATIONS = "SELECT number FROM redrive_operation WHERE ended_at <= ? LI
 _OPERATION_ITEMS = """
     DELETE FROM redrive_operation_item
     WHERE operation = ?1 AND n IN (SELECT n FROM redrive_operation_item WHERE operation = ?1 LIMIT ?2)"""
-_DUE_QUEUES = """
-    WITH RECURSIVE due(queue) AS (
-        SELECT (SELECT min(queue) FROM redrive_waiting WHERE held_by IS NULL)
-        UNION ALL
-        SELECT (SELECT min(queue) FROM redrive_waiting WHERE held_by IS NULL AND queue > due.queue)
-        FROM due WHERE due.queue IS NOT NULL)
-    SELECT queue FROM due WHERE queue IS NOT NULL
-        AND EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = due.queue AND held_by IS NULL AND ready_at <= ?)"""
+_DUE_QUEUES = f"""
+    {each_queue("redrive_waiting", "held_by IS NULL")}
+    SELECT queue FROM each WHERE queue IS NOT NULL AND EXISTS (
+        SELECT 1 FROM redrive_waiting WHERE queue = each.queue AND held_by IS NULL AND ready_at <= ?1
+            {above("ready_at", "waiting", "each.queue")})"""
+_TALLIES = f"SELECT 1 FROM redrive_tally WHERE true {above('key', 'tally', '0')} LIMIT 1"
 
 
 def promote_all(batch: Batch, call: Promote) -> int:
@@ -76,7 +75,7 @@ def clean(batch: Batch, call: Clean) -> int:
     left -= _count(batch, _FEED, (batch.now - FEED_TIMEOUT, left))
     left -= _forget_operations(batch, left)
     _forget_words(batch, left)
-    if batch.execute("SELECT 1 FROM redrive_tally LIMIT 1").get:
+    if batch.execute(_TALLIES).get:
         batch.session.roll_up(batch)
     return call.limit - left
 

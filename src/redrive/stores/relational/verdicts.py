@@ -8,12 +8,14 @@ from typing import assert_never
 import msgspec
 
 from redrive.clock import Instant
+from redrive.model.address import is_elsewhere
 from redrive.model.cause import cause_of
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Death, Event, HistoryEntry, Settled, Status
 from redrive.model.judge import Again, Dead, Ending, Verdict, check_verdict
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
+from redrive.model.moves import Passage
 from redrive.model.reason import DeadReason
 from redrive.model.transitions import Verb
 from redrive.store import DROP_ACTOR
@@ -28,9 +30,10 @@ _FORGET_ENTRY = "DELETE FROM redrive_history WHERE n = ? AND entry = ?"
 _DEATH = "INSERT INTO redrive_death (n, data) VALUES (?, ?)"
 _MOVE_ITEM = """
     INSERT INTO redrive_item (n, tail, queue, put_at, priority, enqueue_at, content_type, headers, expire_timeout,
-        idempotency_key, overrides, source_id, origin_id, origin_queue, payload)
+        idempotency_key, overrides, source_id, origin_id, origin_queue, payload, home)
     SELECT ?1, ?2, ?3, put_at, priority, ?4, content_type, headers, expire_timeout,
-        idempotency_key, overrides, ?5, coalesce(origin_id, ?5), coalesce(origin_queue, ?6), payload
+        idempotency_key, overrides, ?5, coalesce(origin_id, ?5), coalesce(origin_queue, ?6), payload,
+        CASE WHEN ?8 = 1 THEN home END
     FROM redrive_item WHERE n = ?7"""
 _LINEAGE = """
     INSERT INTO redrive_lineage (old, tail, n) VALUES (?, ?, ?)
@@ -51,7 +54,7 @@ _TOLD = {
 def check(batch: Batch, row: QueueRow, ending: Ending, verdict: Verdict) -> None:
     """Raise unless the verdict can be carried out on an item of that queue whose delivery ended so."""
     check_verdict(row.queue.name, ending, verdict)
-    if isinstance(verdict, Dead) and verdict.to is not None:
+    if isinstance(verdict, Dead) and verdict.to is not None and not is_elsewhere(verdict.to):
         batch.queue(verdict.to)
 
 
@@ -111,12 +114,15 @@ def record_death(batch: Batch, place: Place, death: Death) -> None:
     batch.write(_DEATH, (place.n, msgspec.json.encode(death)))
 
 
-def move(batch: Batch, place: Place, target: QueueRow) -> ItemId:
-    """Give an item that was taken from its place a new id in another queue, at the tail. Gives the id it had."""
+def move(batch: Batch, place: Place, target: QueueRow, *, died: bool = False) -> ItemId:
+    """Give an item that was taken from its place a new id in another queue, at the tail. Gives the id it had.
+
+    Where it `died` just now, it is at home here, wherever it came from.
+    """
     source_id, old = place.id, place.n
     source_queue = batch.by_key[place.queue].queue.name
     number, tail, _ = batch.draw_id()
-    batch.execute(_MOVE_ITEM, (number, tail, target.key, batch.now, source_id, source_queue, old))
+    batch.execute(_MOVE_ITEM, (number, tail, target.key, batch.now, source_id, source_queue, old, int(not died)))
     batch.execute("DELETE FROM redrive_item WHERE n = ?", (old,))
     for table in ("history", "death", "lineage"):
         batch.execute(f"UPDATE redrive_{table} SET n = ? WHERE n = ?", (number, old))
@@ -162,13 +168,18 @@ def _die(batch: Batch, place: Place, row: QueueRow, verdict: Dead, entry: Histor
     record_death(batch, place, death)
     letters.unmark(batch, place)
     source_id = None
+    elsewhere = to is not None and is_elsewhere(to)
     if to is None:
         place.status, place.ended_at, place.dead_reason, place.held_by = Status.DEAD, batch.now, reason, None
+    elif elsewhere:
+        place.status, place.expire_deadline, place.held_by = Status.MOVING, None, None
+        place.attempts = place.failures = place.losses = 0
+        place.ended_at, place.passage = batch.now, Passage(to, batch.now, FeedKind.DEAD, Status.PENDING)
     else:
         target = batch.queue(to)
         if not target.queue.is_dead_queue:
             batch.mark_dead_queue(target)
-        source_id = move(batch, place, target)
+        source_id = move(batch, place, target, died=True)
         place.status, place.expire_deadline, place.held_by = Status.PENDING, None, None
         place.attempts = place.failures = place.losses = 0
     letters.mark(batch, place, death, _text(entry) or cause.title)
@@ -176,6 +187,8 @@ def _die(batch: Batch, place: Place, row: QueueRow, verdict: Dead, entry: Histor
     tell(batch, FeedKind.DEAD, place, entry, source_id=source_id, title=cause.title, reason=reason)
     if to is None:
         return Settled(place.id, queue, Status.DEAD, counters, dead_reason=reason)
+    if elsewhere:
+        return Settled(place.id, queue, Status.MOVING, place.counters, dead_reason=reason)
     return Settled(place.id, to, Status.PENDING, place.counters, place.ready_at, reason, source_id)
 
 

@@ -6,7 +6,7 @@ item can be in is a narrow table of its own. An item has exactly one row in exac
     ready     may be leased now; the key is the order of the queue
     waiting   scheduled, failed until its next attempt, or held
     lease     a worker holds it
-    ended     completed, dead or archived, and kept
+    ended     completed, dead, archived, or on its way to another store; and kept
 
 Times are microseconds. `n` is the number of the item's id and its key everywhere; `tail` is the rest of the id.
 `rank` is 9 − priority, so that a plain ascending scan is the order of a queue.
@@ -148,10 +148,30 @@ def _create(connection: apsw.Connection, now: Instant) -> None:
     connection.execute("INSERT INTO redrive_meta VALUES (0, 1, ?)", (now,))
 
 
+_MOVES = """
+ALTER TABLE redrive_queue ADD COLUMN used_by TEXT;
+ALTER TABLE redrive_item ADD COLUMN home TEXT;
+ALTER TABLE redrive_ledger ADD COLUMN store TEXT;
+ALTER TABLE redrive_count ADD COLUMN moving INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE redrive_tally ADD COLUMN moving INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE redrive_moving (
+    key INTEGER PRIMARY KEY, n INTEGER NOT NULL UNIQUE, namespace INTEGER NOT NULL, target TEXT NOT NULL,
+    since INTEGER NOT NULL, kind TEXT NOT NULL, status TEXT NOT NULL
+);
+CREATE INDEX redrive_moving_target ON redrive_moving (namespace, target, key);
+CREATE INDEX redrive_ledger_open ON redrive_ledger (store, source_id) WHERE closed_at IS NULL;
+"""
+
+
+def _add_moves(connection: apsw.Connection, now: Instant) -> None:
+    """Moves between stores: what is on its way, what came from elsewhere, and who sends his dead here."""
+    connection.execute(_MOVES)
+
+
 FIRST = 2
 """The first schema that a release has. Files with schema 1 were written while Redrive was made, and are refused."""
 
-MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (_create,)
+MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (_create, _add_moves)
 """What brings an empty file to FIRST, and then a file from schema i to schema i + 1. Each runs in the same transaction
 as the change of the version."""
 

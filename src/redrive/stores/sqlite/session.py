@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apsw
@@ -11,9 +11,9 @@ import apsw
 from redrive.clock import Instant
 from redrive.model.words import Query
 from redrive.stores.relational.batch import TALLIED, Batch, QueueRow
-from redrive.stores.relational.leases import HEAD
+from redrive.stores.relational.leases import HEAD, TIMES
 from redrive.stores.relational.places import STATE
-from redrive.stores.relational.session import Row
+from redrive.stores.relational.session import Head, Look, Row
 
 _FRESH = "(expire_deadline IS NULL OR expire_deadline > {now})"
 _HEAD = f"""
@@ -64,6 +64,10 @@ class Session:
         self.executemany = connection.executemany
         self.walk = connection.execute
 
+    def first_rows(self, looks: Sequence[tuple[str, Row]]) -> Iterator[Row | None]:
+        """Each when it is asked for."""
+        return (self.execute(*look).fetchone() for look in looks)
+
     @staticmethod
     def table(numbers: Iterable[int]) -> Any:
         """Numbers that a statement can read as a table."""
@@ -76,17 +80,30 @@ class Session:
         return apsw.carray(tuple(payloads))
 
     @staticmethod
-    def take_head(
-        batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None
-    ) -> tuple[list[Row], dict[int, int]]:
+    def take_head(batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: Look) -> Head:
         """Lease the first items of a queue: all up to the last of them, except those that have expired."""
+        if look.due or look.overdue:
+            due, overdue = batch.execute(TIMES, (row.key, batch.now)).get
+            look = Look(look.due and bool(due), look.overdue and bool(overdue))
+            if look.due or look.overdue:
+                return Head(look, [], {})
         head: list[Row] = batch.execute(_HEAD, (row.key, batch.now, limit)).fetchall()
         if not head:
-            return head, {}
+            return Head(look, head, {})
         last = head[-1][:3]
         keys = dict(batch.execute(_LEASE, (deadline, batch.now, worker, row.key, *last)).fetchall())
         batch.execute(_TAKE, (row.key, *last, batch.now))
-        return head, keys
+        return Head(look, head, keys)
+
+    @staticmethod
+    def remove_held(batch: Batch, held: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Row]:
+        """A look first is no dearer."""
+        return {}
+
+    @staticmethod
+    def find_keys(batch: Batch, queue: int, keys: Sequence[str]) -> dict[str, Row] | None:
+        """Looks cost no round trip, and whoever writes has the whole file for himself."""
+        return None
 
     @staticmethod
     def lock_keys(batch: Batch, queue: int, keys: Sequence[str]) -> None:

@@ -93,6 +93,9 @@ class SQLiteStore:
             return Durability("relaxed", "a crash of the program", "the last calls, if power or the system fails")
         return Durability("full", "a crash of the program and a power cut", "nothing that was acknowledged")
 
+    def warnings(self) -> tuple[str, ...]:
+        return ()
+
     def reopen(self) -> None:
         self._engine.reopen()
         draw_anew()

@@ -13,6 +13,7 @@ from redrive.testing.conformance.closing import CloseConformance
 from redrive.testing.conformance.completes import CompleteConformance
 from redrive.testing.conformance.counts import StatsConformance
 from redrive.testing.conformance.dead_queues import DeadQueueRulesConformance
+from redrive.testing.conformance.dead_queues_between import DeadQueueElsewhereRulesConformance
 from redrive.testing.conformance.deaths import (
     BuryConformance,
     DeadInPlaceConformance,
@@ -26,6 +27,7 @@ from redrive.testing.conformance.failures import FailConformance
 from redrive.testing.conformance.feeding import FeedConformance, FeedReadingConformance
 from redrive.testing.conformance.finding import FilterConformance
 from redrive.testing.conformance.grouping import GroupConformance, GroupCountConformance
+from redrive.testing.conformance.health import HealthConformance, StuckConformance
 from redrive.testing.conformance.histories import HistoryConformance
 from redrive.testing.conformance.holds import HoldConformance
 from redrive.testing.conformance.idempotency import IdempotencyConformance
@@ -34,6 +36,13 @@ from redrive.testing.conformance.leases import EligibilityConformance, LeaseConf
 from redrive.testing.conformance.lineage import LineageConformance, SourceConformance
 from redrive.testing.conformance.losses import LossConformance
 from redrive.testing.conformance.moves import MoveConformance, RouteConformance
+from redrive.testing.conformance.moves_between import (
+    DeadQueueElsewhereConformance,
+    InterruptedMoveConformance,
+    MoveElsewhereConformance,
+    OnItsWayConformance,
+    RedriveElsewhereConformance,
+)
 from redrive.testing.conformance.moves_by_hand import MoveByHandConformance, PurgeConformance
 from redrive.testing.conformance.names import NameConformance, NamespaceConformance
 from redrive.testing.conformance.operating import BulkConformance
@@ -138,6 +147,14 @@ class StoreConformance(
     TransferConformance,
     RetentionOfTheDeadConformance,
     RedactConformance,
+    DeadQueueElsewhereConformance,
+    DeadQueueElsewhereRulesConformance,
+    OnItsWayConformance,
+    InterruptedMoveConformance,
+    RedriveElsewhereConformance,
+    MoveElsewhereConformance,
+    HealthConformance,
+    StuckConformance,
     CloseConformance,
 ):
     """Everything a store has to do."""

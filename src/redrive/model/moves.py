@@ -1,0 +1,96 @@
+"""Moves between stores: how an item goes, and how it stands where it arrives.
+
+Two stores share no transaction, so a move is four: the item is *moving* in its store; the other store receives it and
+writes down from where; the first one removes it; the other one closes what it wrote down. Each may be repeated.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import InvalidInput
+from redrive.model.by_hand import Standing, stays_dead_letter
+from redrive.model.feed import FeedKind
+from redrive.model.ids import ItemId
+from redrive.model.imports import Landing
+from redrive.model.item import Item, Status
+from redrive.model.limits import HISTORY_FIRST
+from redrive.model.queue import Queue
+from redrive.model.transitions import Verb
+
+
+class Passage(msgspec.Struct, frozen=True):
+    """What an item that is moving has beside everything else."""
+
+    to: str
+    """The queue that it goes to: `name@store`."""
+    since: Instant
+    kind: FeedKind
+    """Why: DEAD, REDRIVEN or MOVED."""
+    status: Status
+    """As what it arrives."""
+
+
+class Move(msgspec.Struct, frozen=True):
+    """An item on its way, with all that the other store needs."""
+
+    item: Item
+    passage: Passage
+    is_dead_letter: bool
+    ready_at: Instant
+    """From when it could be leased, if it had stayed."""
+    expire_timeout: int | None = None
+    """The one it was put with."""
+
+
+def check_unedited(id: ItemId, to: str, *, edited: bool) -> None:
+    """Raise where an item that goes to another store is to be edited on the way."""
+    if edited:
+        raise InvalidInput(
+            f"item {id} goes to {to}, and nothing is edited on the way to another store; redrive it with to= a queue "
+            f"of this store, or edit it there after its next death"
+        )
+
+
+def ledger_key(source_id: ItemId) -> ItemId:
+    """Under what a queue knows that it received an item. No item was ever imported under it."""
+    return ItemId(f"@{source_id}")
+
+
+def is_ledger_key(key: str) -> bool:
+    """Whether a queue received an item under it, and did not import it."""
+    return key.startswith("@")
+
+
+def arrival(move: Move, queue: Queue, came_from: str, here: str, now: Instant) -> Landing:
+    """How an item stands that comes from one store to a queue of another one."""
+    item, kind, status = move.item, move.passage.kind, move.passage.status
+    standing = Standing(item.id, status, move.is_dead_letter)
+    match kind:
+        case FeedKind.DEAD:
+            is_dead_letter, expire_deadline = True, None
+        case FeedKind.REDRIVEN:
+            timeout = queue.settings.expire_timeout if move.expire_timeout is None else move.expire_timeout
+            is_dead_letter, expire_deadline = False, None if timeout is None else Instant(now + timeout)
+        case FeedKind.MOVED:
+            is_dead_letter = stays_dead_letter(Verb.MOVE, standing, to_dead_queue=queue.is_dead_queue)
+            expire_deadline = item.expire_deadline
+        case _:
+            raise InvalidInput(f"nothing that is {kind} moves to another store")
+    home = None
+    if is_dead_letter:
+        home = came_from if kind is FeedKind.DEAD else item.home or came_from
+    return Landing(
+        status=status,
+        is_dead_letter=is_dead_letter,
+        ready_at=max(now, move.ready_at) if kind is FeedKind.MOVED else now,
+        first=item.history[:HISTORY_FIRST],
+        last=item.history[HISTORY_FIRST:],
+        omitted=item.history_omitted,
+        expire_deadline=expire_deadline,
+        expire_timeout=move.expire_timeout,
+        held_by=item.held_by,
+        home=None if home == here else home,
+        needs_room=kind is not FeedKind.DEAD and status is not Status.DEAD,
+    )

@@ -1,0 +1,312 @@
+"""What is done often, as one script: puts, ends of deliveries, and leases. Here are its arguments and its answers."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from redrive.clock import Instant
+from redrive.errors import (
+    IdempotencyConflict,
+    InvalidName,
+    LeaseLost,
+    PayloadTooLarge,
+    QueueFull,
+    QueueNotFound,
+    RedriveError,
+    StoreUnavailable,
+)
+from redrive.model.ids import SALT_BITS, ItemId, Token, item_of, make_id, make_tail, parse_token
+from redrive.model.item import Counters, Event, HistoryEntry, Lease, Receipt, Settled, Status
+from redrive.model.judge import AGAIN, Again
+from redrive.store import (
+    OF_THIS_CALL,
+    Call,
+    Complete,
+    Extend,
+    Leased,
+    LeaseItems,
+    NewItem,
+    Promote,
+    Put,
+    Return,
+    Settle,
+    Stale,
+)
+from redrive.stores.redis.codec import content_of, decode_stand, encode, entry_told, read_content
+from redrive.stores.redis.connection import Part
+from redrive.stores.redis.keys import digits, long, short
+from redrive.stores.redis.queue_state import read_queue
+from redrive.stores.redis.refusals import meaning
+
+_FIRST_ARGUMENT = 3
+_, _FULL = meaning(ResponseError("OOM"))
+
+
+def is_hot(call: Call) -> bool:
+    """Whether the script can carry out a call."""
+    match call:
+        case LeaseItems() | Extend() | Return() | Promote():
+            return True
+        case Settle(verdict=Again(status=status), ending=ending):
+            return status in AGAIN[ending]
+        case Put():
+            return _is_hot(call)
+        case Complete(puts=puts):
+            return all(map(_is_hot, puts))
+        case _:
+            return False
+
+
+def _is_hot(put: Put) -> bool:
+    return all(
+        item.plain or (item.source_id is None and item.verdict is None and item.failure is None) for item in put.items
+    )
+
+
+class Plan:
+    """The arguments of the script for some calls, and the results that its answer gives them."""
+
+    def __init__(self, calls: Sequence[Call], namespace: str, store: str) -> None:
+        self._calls = calls
+        self._namespace = namespace
+        self._store = store
+        self._args: list[Part] = []
+        self._tails: dict[int, list[int]] = {}
+        """Of the items of each put, by the place of the call."""
+        self._places: dict[str, list[int]] = {"p": [], "e": [], "m": [], "l": []}
+        self._plan: dict[str, list[Any]] = {"p": [], "e": [], "m": [], "l": []}
+        self._refused: dict[int, RedriveError] = {}
+        for place, call in enumerate(calls):
+            try:
+                kind, planned = self._planned(place, call)
+            except InvalidName as refusal:
+                self._refused[place] = refusal
+                continue
+            self._places[kind].append(place)
+            self._plan[kind].append(planned)
+        self._lease_together()
+
+    def _lease_together(self) -> None:
+        """Leases that differ in nothing but how many are asked for are one for the script, and share what it gives."""
+        together: dict[tuple[Any, ...], list[int]] = {}
+        for place, call in zip(self._places["l"], self._plan["l"], strict=True):
+            timeout = -1 if call.timeout is None else call.timeout
+            together.setdefault((call.queue, call.worker or False, timeout, call.swept), []).append(place)
+        self._places["l"] = [places[0] for places in together.values()]
+        self._plan["l"] = [
+            (
+                queue,
+                sum(self._lease_call(place).limit for place in places),
+                worker,
+                timeout,
+                swept,
+                secrets.token_hex(16),
+            )
+            for (queue, worker, timeout, swept), places in together.items()
+        ]
+        self._sharing = {places[0]: places for places in together.values()}
+
+    def arguments(self, root: str, now: Instant | None) -> list[Part]:
+        """What the script is given."""
+        return [root, encode({"t": now or 0, "w": self._puts_among_others(), **self._plan}), *self._args]
+
+    def _puts_among_others(self) -> bool:
+        others = (self._plan[kind] for kind in "eml")
+        return any(others) if self._plan["p"] else any(call[0] == "complete" and call[-1] for call in self._plan["e"])
+
+    def _planned(self, place: int, call: Call) -> tuple[str, Any]:
+        match call:
+            case Put():
+                tails = self._tails[place] = list[int]()
+                return "p", self._put(call, tails)
+            case LeaseItems():
+                return "l", call
+            case Promote():
+                return "m", call.limit
+            case Complete():
+                puts = [self._put(put, []) for put in call.puts]
+                result = 0 if call.result is None else self._argument(encode(call.result))
+                size = 0 if call.result is None else len(call.result.payload)
+                return "e", ("complete", *_named(call.token), result, size, puts)
+            case Settle(verdict=Again() as verdict):
+                told = HistoryEntry(Instant(0), Event(call.ending.value), "", 0, failure=call.failure, note=call.note)
+                title = call.note if call.failure is None else call.failure.title
+                return "e", (
+                    *("again", *_named(call.token), call.ending, call.version, verdict.status, verdict.delay),
+                    *(self._argument(entry_told(told)), False if title is None else title),
+                )
+            case Return():
+                told = HistoryEntry(Instant(0), Event.RETURNED, "", 0, note=call.note)
+                row = 0 if call.note is None else self._argument(entry_told(told))
+                return "e", ("return", *_named(call.token), row, False if call.note is None else call.note)
+            case Extend():
+                return "e", ("extend", *_named(call.token), -1 if call.timeout is None else call.timeout)
+        raise AssertionError(call)
+
+    def _put(self, put: Put, tails: list[int]) -> tuple[str, list[Any]]:
+        items = []
+        for new in put.items:
+            tail = make_tail(secrets.randbits(SALT_BITS))
+            tails.append(tail)
+            argument = self._argument(content_of(new, put.queue, tail))
+            items.append((argument, new.priority, len(new.payload), _options(new)))
+        return put.queue, items
+
+    def _argument(self, value: bytes) -> int:
+        self._args.append(value)
+        return len(self._args) + _FIRST_ARGUMENT - 1
+
+    # The answer
+
+    def results(self, answer: Sequence[Any]) -> list[Any]:
+        """One for each call, in order."""
+        now, *by_kind, _ = answer
+        results: list[Any] = [self._refused.get(place) for place in range(len(self._calls))]
+        for kind, answers in zip("peml", by_kind, strict=True):
+            for place, answered in zip(self._places[kind], answers, strict=True):
+                if kind == "l":
+                    self._share(place, Instant(now), answered, results)
+                else:
+                    results[place] = self._result(place, answered)
+        return results
+
+    def _result(self, place: int, answer: Any) -> Any:
+        match call := self._calls[place]:
+            case Put():
+                if not answer[0]:
+                    return self._refusal(answer[1])
+                return tuple(map(_receipt, answer[1], self._tails[place]))
+            case Promote():
+                return answer
+            case Complete() | Settle() | Return() | Extend():
+                return self._ended(call, answer)
+        raise AssertionError(call)
+
+    def _ended(self, call: Complete | Settle | Return | Extend, answer: Any) -> Any:
+        id = item_of(call.token)
+        match answer:
+            case [0, status]:
+                return LeaseLost(id, Status(status.decode()) if status else None)
+            case [2, queue]:
+                return Stale(read_queue(queue))
+            case [3, *refused]:
+                return self._refusal(refused)
+            case [1, deadline] if isinstance(call, Extend):
+                return Instant(deadline)
+        _, queue, status, *counters, ready_at = answer
+        return Settled(
+            id=id,
+            queue=queue.decode(),
+            status=Status(status.decode()) if status else None,
+            counters=Counters(*counters),
+            ready_at=None if ready_at < 0 else Instant(ready_at),
+        )
+
+    def _share(self, first: int, now: Instant, answer: Any, results: list[Any]) -> None:
+        """Give each of the calls that were leased together what it asked for, as far as it goes."""
+        places = self._sharing[first]
+        if answer is None:
+            for place in places:
+                results[place] = QueueNotFound(self._lease_call(place).queue, self._namespace)
+            return
+        overdue, next_at, raw = answer
+        leases = [_lease(body, content, stand, now) for body, content, stand in raw]
+        later = None if next_at < 0 else Instant(next_at)
+        at = 0
+        for place in places:
+            mine = leases[at : at + self._lease_call(place).limit]
+            at += len(mine)
+            results[place] = Leased(mine, overdue=bool(overdue), next_at=None if mine else later)
+
+    def _lease_call(self, place: int) -> LeaseItems:
+        call = self._calls[place]
+        assert isinstance(call, LeaseItems)
+        return call
+
+    def _refusal(self, refused: Sequence[Any]) -> RedriveError:
+        match refused:
+            case [b"queue", queue]:
+                return QueueNotFound(queue.decode(), self._namespace)
+            case [b"bytes", size, limit]:
+                return PayloadTooLarge("payload", size, limit, "max_payload_size")
+            case [b"result", size, limit]:
+                return PayloadTooLarge("result", size, limit, "max_payload_size")
+            case [b"key", queue, key, id]:
+                return IdempotencyConflict(queue.decode(), key.decode(), id.decode() or OF_THIS_CALL)
+            case [b"full", queue, size, max_size, adding]:
+                return QueueFull(queue.decode(), size, max_size, adding)
+            case [b"memory"]:
+                return StoreUnavailable(self._store, _FULL)
+        raise AssertionError(refused)
+
+
+def arrivals_of(answer: Sequence[Any]) -> dict[str, int]:
+    """Whom to wake."""
+    told: Iterator[Any] = iter(answer[-1])
+    return {queue.decode(): count for queue, count in zip(told, told, strict=True)}
+
+
+def _options(new: NewItem) -> dict[str, Any] | None:
+    """What an item has beside payload, content type and priority."""
+    if new.plain and new.expire_timeout is None:
+        return None
+    options: dict[str, Any] = {}
+    if new.enqueue_at is not None:
+        options["a"] = new.enqueue_at
+    elif new.delay:
+        options["d"] = new.delay
+    if new.expire_timeout is not None:
+        options["x"] = new.expire_timeout
+    if new.held_by is not None:
+        options["h"] = new.held_by
+    if new.idempotency_key is not None:
+        options["k"] = new.idempotency_key
+        options["g"] = hashlib.sha256(new.content_type.encode() + b"\0" + new.payload).hexdigest()
+    return options or None
+
+
+def _named(token: Token) -> tuple[str, str, ItemId]:
+    """The number and the key in a token, and the id."""
+    number, _, _ = parse_token(token)
+    return digits(short(number)), token[32:], item_of(token)
+
+
+def _receipt(answer: bytes, tail: int) -> Receipt:
+    """The body of an item that was put, or the id of the one that was there."""
+    if len(answer) == 32:
+        return Receipt(ItemId(answer.decode()), duplicate=True)
+    return Receipt(make_id(long(int(answer)), tail))
+
+
+def _lease(body: bytes, raw_content: bytes, raw_stand: bytes, now: Instant) -> Lease:
+    put_at, tail, content = read_content(raw_content)
+    stand = decode_stand(raw_stand)
+    id = ItemId(stand.i[-1]) if stand.i else make_id(long(int(body)), tail)
+    assert stand.t is not None
+    assert stand.F is not None
+    return Lease(
+        id=id,
+        token=Token(id + stand.t),
+        queue=stand.q,
+        payload=content.payload,
+        content_type=content.content_type,
+        headers=content.headers or {},
+        priority=content.priority,
+        put_at=put_at,
+        deliveries=stand.d,
+        attempts=stand.a,
+        failures=stand.f,
+        losses=stand.l,
+        redrives=stand.v,
+        leased_at=now,
+        deadline=Instant(stand.D),
+        first_leased_at=Instant(stand.F),
+        expire_deadline=None if stand.e is None else Instant(stand.e),
+        overrides=content.overrides,
+        worker=stand.w,
+    )

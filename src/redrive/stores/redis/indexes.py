@@ -1,0 +1,233 @@
+"""The indexes of the rules, kept in sorted sets: read a window at a time, with what this transaction changed on top."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from heapq import merge
+
+from redrive.clock import Instant
+from redrive.model.filter import Order
+from redrive.model.ids import ItemId
+from redrive.stores.redis.keys import RANKS, body_of, digits, long, short
+from redrive.stores.redis.session import Found, Session
+from redrive.stores.rules.index import Index, Key
+from redrive.stores.rules.record import Record
+from redrive.stores.rules.shelf import Shelf
+
+_WINDOW = 100
+_PAGE = 250
+"""Items that one step of a walk reads."""
+
+
+class SortedIndex(Index[ItemId]):
+    """Items by key. Nothing else changes the sorted set while this transaction has the turn."""
+
+    def __init__(self, session: Session, *keys: str) -> None:
+        self._session = session
+        self._names = keys
+        self._changed: dict[ItemId, Key | None] = {}
+        """Where this transaction put an item; None where it took it out."""
+        self._window: list[tuple[Key, ItemId]] = []
+        self._offsets = [0] * len(keys)
+        self._exhausted = False
+
+    @abstractmethod
+    def _member(self, item: Record) -> str:
+        """What stands for an item, as it is now."""
+
+    @abstractmethod
+    def _place(self, item: Record, key: Key) -> tuple[str, int]:
+        """The sorted set and the score of a key."""
+
+    @abstractmethod
+    def _key(self, place: int, member: str, score: int) -> Key:
+        """The key of a member in the sorted set of that place."""
+
+    def __len__(self) -> int:
+        assert not self._changed, "counted only before anything was changed"
+        there: int = sum(self._session.look(*(("ZCARD", key) for key in self._names)))
+        return there
+
+    def add(self, name: ItemId, key: Key) -> None:
+        item = self._item(name)
+        where, score = self._place(item, key)
+        self._session.write("ZADD", where, score, self._member(item))
+        self._changed[name] = key
+
+    def discard(self, name: ItemId) -> None:
+        item = self._item(name)
+        if self._changed.get(name, ()) is not None:
+            for key in self._keys_of(item):
+                self._session.write("ZREM", key, self._member(item))
+            self._changed[name] = None
+
+    def first(self) -> ItemId | None:
+        return next((id for _, id in self._ordered()), None)
+
+    def first_key(self) -> Key | None:
+        return next((key for key, _ in self._ordered()), None)
+
+    def first_at(self) -> Instant | None:
+        key = self.first_key()
+        return None if key is None else Instant(key[0])
+
+    def until(self, instant: int, limit: int) -> list[ItemId]:
+        found: list[ItemId] = []
+        for key, id in self._ordered():
+            if len(found) == limit or key[0] > instant:
+                break
+            found.append(id)
+        return found
+
+    def _keys_of(self, item: Record) -> tuple[str, ...]:
+        return self._names
+
+    def _ordered(self) -> Iterator[tuple[Key, ItemId]]:
+        """What is in it now, in order."""
+        mine = sorted((key, id) for id, key in self._changed.items() if key is not None)
+        return merge(mine, self._stored())
+
+    def _stored(self) -> Iterator[tuple[Key, ItemId]]:
+        at = 0
+        while True:
+            while at < len(self._window):
+                if self._window[at][1] not in self._changed:
+                    yield self._window[at]
+                at += 1
+            if self._exhausted:
+                return
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """The next window. Of several sorted sets the first comes whole before the second."""
+        found = self._session.ranges(
+            *(
+                (key, "up", "-inf", "+inf", offset, _WINDOW)
+                for key, offset in zip(self._names, self._offsets, strict=True)
+            )
+        )
+        self.take(found)
+
+    def take(self, found: list[Found]) -> None:
+        """Go on with what was read of each sorted set."""
+        for place, members in enumerate(found):
+            self._offsets[place] += len(members)
+            for member, score in members:
+                item = self._session.at(member)
+                if item is not None:
+                    self._window.append((self._key(place, member, score), item.id))
+            if len(members) == _WINDOW:
+                return
+        self._exhausted = True
+
+    def _item(self, name: ItemId) -> Record:
+        item = self._session.record(name)
+        assert item is not None
+        return item
+
+
+class ByInstant(SortedIndex):
+    """One sorted set: bodies by an instant."""
+
+    def _member(self, item: Record) -> str:
+        return digits(body_of(item.ids[0]))
+
+    def _place(self, item: Record, key: Key) -> tuple[str, int]:
+        return self._names[0], key[0]
+
+    def _key(self, place: int, member: str, score: int) -> Key:
+        return score, int(member)
+
+
+class InLine(ByInstant):
+    """One sorted set: seq and body by an instant, so that those of one instant are in the order in which they came."""
+
+    def _member(self, item: Record) -> str:
+        return digits(short(item.seq)) + digits(body_of(item.ids[0]))
+
+    def _key(self, place: int, member: str, score: int) -> Key:
+        return score, long(int(member[:16]))
+
+
+class Ready(InLine):
+    """A sorted set for each priority, the largest first: seq and body by ready_at."""
+
+    def _place(self, item: Record, key: Key) -> tuple[str, int]:
+        return self._names[self._place_of(item)], key[1]
+
+    def _key(self, place: int, member: str, score: int) -> Key:
+        return place - len(RANKS) + 1, score, long(int(member[:16]))
+
+    def _keys_of(self, item: Record) -> tuple[str, ...]:
+        return (self._names[self._place_of(item)],)
+
+    def _place_of(self, item: Record) -> int:
+        return len(RANKS) - 1 - item.priority
+
+
+class NamesByInstant(Index[str]):
+    """Names that are no items, by an instant."""
+
+    def __init__(self, session: Session, key: str) -> None:
+        self._session = session
+        self._key = key
+        self._mine: dict[str, Key | None] = {}
+
+    def add(self, name: str, key: Key) -> None:
+        self._session.write("ZADD", self._key, key[0], name)
+        self._mine[name] = key
+
+    def discard(self, name: str) -> None:
+        self._session.write("ZREM", self._key, name)
+        self._mine[name] = None
+
+    def until(self, instant: int, limit: int) -> list[str]:
+        (found,) = self._session.look(("ZRANGEBYSCORE", self._key, "-inf", instant, "LIMIT", 0, limit))
+        return [name for name in map(bytes.decode, found) if name not in self._mine]
+
+
+class QueueShelves(Shelf):
+    """A sorted set for each queue: bodies by number."""
+
+    def __init__(self, session: Session, kind: str) -> None:
+        self._session = session
+        self._kind = kind
+
+    def add(self, number: int, item: Record) -> None:
+        self._session.write("ZADD", self._key(item.queue), short(number), digits(body_of(item.ids[0])))
+
+    def discard(self, number: int, item: Record) -> None:
+        self._session.write("ZREM", self._key(item.queue), digits(body_of(item.ids[0])))
+
+    def walk(
+        self, queues: tuple[str, ...], order: Order, after: int | None, *, words: bool
+    ) -> Iterator[tuple[int, Record]]:
+        """The items of some queues from a number on, as they are stored."""
+        return walk(self._session, [self._key(queue) for queue in queues], order, after, words=words)
+
+    def _key(self, queue: str) -> str:
+        return self._session.keys.of(self._kind, queue)
+
+
+def walk(
+    session: Session, keys: list[str], order: Order, after: int | None, *, words: bool
+) -> Iterator[tuple[int, Record]]:
+    """The items in some sorted sets by number, merged."""
+    down = order is Order.NEWEST
+    pages = [_pages(session, key, down, after, words) for key in keys]
+    return merge(*pages, key=lambda each: -each[0] if down else each[0])
+
+
+def _pages(session: Session, key: str, down: bool, after: int | None, words: bool) -> Iterator[tuple[int, Record]]:
+    beyond = None if after is None else short(after)
+    while True:
+        low, high = ("-inf", "+inf") if beyond is None else ("-inf", f"({beyond}") if down else (f"({beyond}", "+inf")
+        (found,) = session.ranges((key, "down" if down else "up", low, high, 0, _PAGE), words=words)
+        for member, score in found:
+            item = session.at(member)
+            if item is not None:
+                yield long(score), item
+        if len(found) < _PAGE:
+            return
+        beyond = found[-1][1]

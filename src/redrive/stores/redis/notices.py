@@ -1,0 +1,153 @@
+"""Telling other processes what arrived, and hearing it from them: PUBLISH and SUBSCRIBE."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Collection, Iterable
+
+from redrive.errors import Closed, RedriveError
+from redrive.stores.redis.connection import Connection
+from redrive.stores.redis.link import Link, Lost, Unsent
+
+PAUSE_SECONDS = 0.01
+"""How far apart two notices are at least: what arrives between them is told together."""
+LOOK_SECONDS = 1.0
+"""A notice may be lost with a connection: so often whoever waits looks by himself."""
+PING_SECONDS = 5.0
+"""How often the listener asks whether it is still connected."""
+SILENCE_SECONDS = 15.0
+"""A listener that heard nothing for so long, not even an answer to that, is not connected."""
+AGAIN_SECONDS = 0.25
+"""How long a listener that could not connect waits before it tries again."""
+_BETWEEN = " "
+"""What names of queues do not have."""
+
+
+class Notices:
+    """Notices of one namespace, sent after the commit and outside it. In a cluster they reach every server."""
+
+    def __init__(self, connection: Connection, channel: str) -> None:
+        self._connection = connection
+        self.channel = channel
+        self._reset()
+
+    def _reset(self) -> None:
+        self._closed = False
+        self._sender = secrets.token_hex(8)
+        """Whose notices these are: one's own are not heard."""
+        self._listener: Link | None = None
+        self._listening = threading.Lock()
+        self._looked_at = self._asked_at = self._heard_at = 0.0
+        self._listen_from = 0.0
+        self._untold: set[str] = set()
+        self._mutex = threading.Lock()
+        self._bell = threading.Event()
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    reopen = _reset
+
+    def tell(self, queues: Iterable[str]) -> None:
+        """Something arrived in these queues."""
+        with self._mutex:
+            if self._closed:
+                return
+            self._untold.update(queues)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send, name="redrive-notices", daemon=True)
+                self._thread.start()
+        self._bell.set()
+
+    def heard(self) -> Collection[str] | None:
+        """Queues in which something arrived since the last call; None: anywhere."""
+        with self._listening:
+            if self._closed:
+                raise Closed
+            now = time.monotonic()
+            found: set[str] = set()
+            try:
+                if self._listener is not None:
+                    found = self._listen(self._listener)
+                elif now >= self._listen_from:
+                    self._subscribe()
+                    return None
+            except (RedriveError, Unsent, Lost):
+                self._drop_listener()
+                self._listen_from = now + AGAIN_SECONDS
+                return None
+            if now - self._looked_at >= LOOK_SECONDS:
+                self._looked_at = now
+                return None
+        return found
+
+    def close(self) -> None:
+        """Tell what is untold, and stop."""
+        with self._mutex:
+            self._closed = True
+            thread = self._thread
+        self._end.set()
+        self._bell.set()
+        if thread is not None:
+            thread.join()
+        with self._listening:
+            self._drop_listener()
+
+    def _subscribe(self) -> None:
+        self._listener = self._connection.dial()
+        (answer,) = self._listener.ask(("SUBSCRIBE", self.channel))
+        if isinstance(answer, Exception):
+            raise Unsent(str(answer))
+        self._asked_at = self._heard_at = time.monotonic()
+
+    def _listen(self, listener: Link) -> set[str]:
+        """The names in what was published, and whether the listener still listens."""
+        now = time.monotonic()
+        if now - self._asked_at > PING_SECONDS:
+            self._asked_at = now
+            listener.say("PING")
+        found: set[str] = set()
+        for told in listener.heard():
+            self._heard_at = now
+            if isinstance(told, list) and told[0] == b"message":
+                sender, *names = told[2].decode().split(_BETWEEN)
+                if sender != self._sender:
+                    found.update(names)
+        if now - self._heard_at > SILENCE_SECONDS:
+            raise Lost("the listener hears nothing", gave_up=False)
+        return found
+
+    def _drop_listener(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+
+    def _send(self) -> None:
+        link: Link | None = None
+        while not (self._end.is_set() and not self._untold):
+            self._bell.wait()
+            self._bell.clear()
+            with self._mutex:
+                untold, self._untold = sorted(self._untold), set()
+            if untold:
+                link = self._publish(link, _BETWEEN.join((self._sender, *untold)))
+            self._end.wait(PAUSE_SECONDS)
+        if link is not None:
+            link.close()
+
+    def _publish(self, link: Link | None, notice: str) -> Link | None:
+        """Gives the connection, while it is one. A notice that is lost costs a second: whoever waits looks himself."""
+        if link is not None and not link.is_alive():
+            link.close()
+            link = None
+        try:
+            link = link or self._connection.dial()
+            link.ask(("PUBLISH", self.channel, notice))
+        except (RedriveError, Unsent, Lost):
+            if link is not None:
+                with contextlib.suppress(OSError):
+                    link.close()
+            return None
+        return link

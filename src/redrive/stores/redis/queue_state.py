@@ -1,0 +1,152 @@
+"""A queue in Redis as the rules see it: settings and counts read at once, indexes when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.model.item import Status
+from redrive.model.queue import Queue
+from redrive.stores.redis.codec import encode
+from redrive.stores.redis.indexes import ByInstant, InLine, NamesByInstant, Ready
+from redrive.stores.redis.keys import RANKS, Keys, score_of
+from redrive.stores.redis.session import Session
+from redrive.stores.redis.tables import Hash, read_known, read_source, write_known, write_source
+from redrive.stores.rules.queue_state import QueueState
+
+_TOTALS = ("dead_letters", "put_total", "completed_total", "failed_total", "dead_total")
+_INDEXES = ("waiting", "expiring", "leases", "completed", "dead", "archived")
+_OTHERS = ("all", "letters", "aside", "groups", "keys", "keyage", "sources", "sourceage", "counts")
+
+read_queue = msgspec.msgpack.Decoder(Queue).decode
+
+
+def counts_of(raw: Iterable[bytes]) -> dict[str, int]:
+    """The counts of a queue, from the fields and values of its hash."""
+    fields = iter(raw)
+    return {name.decode(): int(value) for name, value in zip(fields, fields, strict=True)}
+
+
+def info_of(queue: Queue) -> bytes:
+    """What scripts need of a queue."""
+    settings = queue.settings
+    return encode(
+        {
+            "v": queue.version,
+            "p": queue.paused,
+            "t": settings.lease_timeout,
+            "m": settings.max_size,
+            "b": settings.max_payload_size,
+            "e": settings.expire_timeout,
+            "i": settings.idempotency_timeout,
+            "k": settings.keep_completed,
+            "f": {str(kind): True for kind in settings.feed},
+        }
+    )
+
+
+class RedisQueue(QueueState):
+    """One queue."""
+
+    def __init__(self, session: Session, value: Queue, counts: Mapping[str, int], *, is_new: bool = False) -> None:
+        super().__init__(value)
+        self._session = session
+        self._value = None if is_new else value
+        self._counts = counts
+        for status in Status:
+            self.counts[status] = counts.get(status, 0)
+        for name in _TOTALS:
+            setattr(self, name, counts.get(name, 0))
+        of = session.keys.of
+        self.ready = Ready(session, *ready_keys(session.keys, value.name))
+        for name in _INDEXES:
+            setattr(self, name, (InLine if name == "leases" else ByInstant)(session, of(name, value.name)))
+        self.keys = Hash(session, of("keys", value.name), write_known, read_known, "keys")
+        self.keys_until = NamesByInstant(session, of("keyage", value.name))
+        self.sources = Hash(session, of("sources", value.name), write_source, read_source, "sources")
+        self.sources_until = NamesByInstant(session, of("sourceage", value.name))  # type: ignore[assignment]
+
+    def oldest_ready_at(self, at: Instant) -> Instant | None:
+        """The head of a priority, or the first that has fallen due."""
+        heads = [("ZRANGE", key, 0, 0, "WITHSCORES") for key in ready_keys(self._session.keys, self.name)]
+        due = ("ZRANGEBYSCORE", self._session.keys.of("waiting", self.name), "-inf", at, "WITHSCORES", "LIMIT", 0, 1)
+        return min((Instant(score_of(head[1])) for head in self._session.look(*heads, due) if head), default=None)
+
+    def write(self) -> bool:
+        """Write what has changed. Returns whether the queue itself did."""
+        now = {str(status): self.counts[status] for status in Status}
+        now |= {name: getattr(self, name) for name in _TOTALS}
+        changed = [(name, value) for name, value in now.items() if value != self._counts.get(name, 0)]
+        if changed:
+            pairs = [part for pair in changed for part in pair]
+            self._session.write("HSET", self._session.keys.of("counts", self.name), *pairs)
+            self._counts = now
+        if self.value == self._value:
+            return False
+        self._value = self.value
+        self._session.write("HSET", self._session.keys.of("queues"), self.name, encode(self.value))
+        self._session.write("HSET", self._session.keys.of("info"), self.name, info_of(self.value))
+        return True
+
+
+class Queues(MutableMapping[str, QueueState]):
+    """The queues of a namespace: their values are known, their counts are read when one is asked for."""
+
+    def __init__(self, session: Session, values: Mapping[str, Queue]) -> None:
+        self._session = session
+        self.values_now = dict(values)
+        self._open: dict[str, RedisQueue] = {}
+        self._deleted = False
+
+    def load(self, names: Iterable[str]) -> None:
+        """Read the counts of several queues at once."""
+        some = [name for name in dict.fromkeys(names) if name in self.values_now and name not in self._open]
+        commands = [("HGETALL", self._session.keys.of("counts", name)) for name in some]
+        for name, raw in zip(some, self._session.look(*commands), strict=True):
+            self._open[name] = RedisQueue(self._session, self.values_now[name], counts_of(raw))
+
+    def create(self, value: Queue) -> None:
+        """A new queue."""
+        self._open[value.name] = RedisQueue(self._session, value, {}, is_new=True)
+        self.values_now[value.name] = value
+
+    def write(self) -> bool:
+        """Write what has changed. Returns whether any queue did."""
+        return any([queue.write() for queue in self._open.values()]) or self._deleted
+
+    def present(self) -> dict[str, Queue]:
+        """Every queue as it is now."""
+        return self.values_now | {name: queue.value for name, queue in self._open.items()}
+
+    def __getitem__(self, name: str) -> QueueState:
+        if name not in self.values_now:
+            raise KeyError(name)
+        self.load((name,))
+        return self._open[name]
+
+    def __setitem__(self, name: str, queue: QueueState) -> None:
+        self.create(queue.value)
+
+    def __delitem__(self, name: str) -> None:
+        """With all that it remembered. Its items are gone already."""
+        del self.values_now[name]
+        del self._open[name]
+        self._deleted = True
+        keys = self._session.keys
+        self._session.write("HDEL", keys.of("queues"), name)
+        self._session.write("HDEL", keys.of("info"), name)
+        self._session.write("UNLINK", *(keys.of(kind, name) for kind in (*_INDEXES, *_OTHERS)), *ready_keys(keys, name))
+
+    def __iter__(self) -> Iterator[str]:
+        self.load(self.values_now)
+        return iter(tuple(self.values_now))
+
+    def __len__(self) -> int:
+        return len(self.values_now)
+
+
+def ready_keys(keys: Keys, queue: str) -> list[str]:
+    """The sorted sets of what is ready in a queue, the largest priority first."""
+    return [keys.of("ready", queue, rank) for rank in reversed(RANKS)]

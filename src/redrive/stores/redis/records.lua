@@ -1,0 +1,56 @@
+-- Reads items whole: those of some numbers, or those in some ranges of sorted sets.
+-- KEYS[1] meta, which says on which server the namespace is
+-- ARGV[1] the beginning of every key    ARGV[2] 1: with words
+-- ARGV[3] how many numbers of ids follow, then these
+-- then ranges: key, 'up' or 'down', lowest score, highest score, how many to pass over, how many
+--   c:B content    s:B how it stands    h:B history    d:B deaths    w:B words    y:B result    o:N body of a later id
+-- Answers {for each number its body or false, for each range its members and scores, bodies, records}. A member is a
+-- body, or a seq and a body, 16 digits each.
+
+local root, words = ARGV[1], ARGV[2] == '1'
+local found, ranges, bodies, records, seen = {}, {}, {}, {}, {}
+
+local function read(body)
+  if seen[body] ~= nil then
+    return seen[body]
+  end
+  local content = redis.call('GET', root .. 'c:' .. body)
+  seen[body] = content and true or false
+  if content then
+    bodies[#bodies + 1] = body
+    records[#records + 1] = {
+      content,
+      redis.call('GET', root .. 's:' .. body),
+      redis.call('LRANGE', root .. 'h:' .. body, 0, -1),
+      redis.call('LRANGE', root .. 'd:' .. body, 0, -1),
+      redis.call('GET', root .. 'y:' .. body),
+      words and redis.call('GET', root .. 'w:' .. body),
+    }
+  end
+  return seen[body]
+end
+
+local count = tonumber(ARGV[3])
+for at = 4, 3 + count do
+  local number = ARGV[at]
+  local body = number
+  if not read(body) then
+    body = redis.call('GET', root .. 'o:' .. number)
+  end
+  found[#found + 1] = body and read(body) and body
+end
+for at = 4 + count, #ARGV, 6 do
+  local key, way, low, high = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local first, most = ARGV[at + 4], ARGV[at + 5]
+  local range
+  if way == 'up' then
+    range = redis.call('ZRANGEBYSCORE', key, low, high, 'WITHSCORES', 'LIMIT', first, most)
+  else
+    range = redis.call('ZREVRANGEBYSCORE', key, high, low, 'WITHSCORES', 'LIMIT', first, most)
+  end
+  for place = 1, #range, 2 do
+    read(string.sub(range[place], -16))
+  end
+  ranges[#ranges + 1] = range
+end
+return {found, ranges, bodies, records}

@@ -1,0 +1,247 @@
+"""A namespace in Redis as the rules of `redrive.stores.rules` see it: the same state, read as it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+
+from redrive.model.address import address_of
+from redrive.model.filter import Filter, Order
+from redrive.model.ids import ItemId
+from redrive.model.item import WORK, Status
+from redrive.model.queue import Queue, QueueSettings
+from redrive.store import AuditEntry
+from redrive.stores.redis.codec import encode
+from redrive.stores.redis.indexes import QueueShelves, walk
+from redrive.stores.redis.keys import body_of, digits, long, short
+from redrive.stores.redis.queue_state import Queues
+from redrive.stores.redis.session import Session
+from redrive.stores.redis.tables import Hash, RedisFeed, RedisGroups, RedisOperations
+from redrive.stores.rules.queue_state import QueueState
+from redrive.stores.rules.record import Record
+from redrive.stores.rules.state import State
+
+_PAGE = 250
+_PART = 1000
+"""Items that one script removes."""
+
+
+class Items(MutableMapping[ItemId, Record]):
+    """Items by every id that they have had."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __getitem__(self, id: ItemId) -> Record:
+        item = self._session.record(id)
+        if item is None:
+            raise KeyError(id)
+        return item
+
+    def __setitem__(self, id: ItemId, item: Record) -> None:
+        self._session.name(id, item)
+
+    def __delitem__(self, id: ItemId) -> None:
+        self._session.forget(id)
+
+    def __iter__(self) -> Iterator[ItemId]:
+        raise NotImplementedError("a namespace is not walked by id")
+
+    def __len__(self) -> int:
+        raise NotImplementedError("a namespace is not counted by id")
+
+
+class RedisState(State):
+    """The queues and items of one namespace, as one transaction or one query reads and changes them."""
+
+    queues: Queues  # type: ignore[assignment]
+    by_number: QueueShelves
+    letters: QueueShelves
+    archived: QueueShelves
+    operations: RedisOperations
+
+    def __init__(
+        self, session: Session, namespace: str, store: str, queues: Mapping[str, Queue], last: int = 0, version: int = 0
+    ) -> None:
+        super().__init__(namespace, store)
+        self._session = session
+        self.queues = Queues(session, queues)
+        self.items = Items(session)  # type: ignore[assignment]
+        self.by_number = QueueShelves(session, "all")
+        self.letters = QueueShelves(session, "letters")
+        self.archived = QueueShelves(session, "aside")
+        self.groups = RedisGroups(session)
+        self.feed = RedisFeed(session)
+        self.operations = RedisOperations(session)
+        self._under_way: Hash[str, int] = Hash(
+            session, session.keys.of("destinations"), lambda count: str(count).encode(), int
+        )
+        """How many items are on their way to each queue in another store."""
+        self._held_now: list[Record] = []
+        """Items that this transaction filed as held: some of them may be so no longer."""
+        self.write_part: Callable[[], None] = lambda: None
+        """Writes what was changed so far, in the midst of a call."""
+        self._last = last
+        self.last_version = version
+        self._version = version
+
+    # Looking
+
+    def settings(self) -> dict[str, QueueSettings]:
+        return {name: queue.settings for name, queue in self.queues.present().items()}
+
+    def items_of(self, queue: str) -> Iterator[Record]:
+        """Written part by part, because a queue may be larger than what one script should remove."""
+        for count, (_, item) in enumerate(self.by_number.walk((queue,), Order.OLDEST, None, words=False), 1):
+            yield item
+            if count % _PART == 0:
+                self.write_part()
+
+    def read_ahead(self, queue: str, kind: str, names: Sequence[str]) -> None:
+        """Read at once what a queue knows under these names, and the items that it leads to."""
+        if names and queue in self.queues.values_now:
+            table = getattr(self.queues[queue], kind)
+            table.load(names)
+            self._session.load(known.id for name in names if (known := table.get(name)) is not None)
+
+    def held_ids(self, held_by: str, limit: int) -> list[ItemId]:
+        (found,) = self._session.ranges((self._held(held_by), "up", "-inf", "+inf", 0, limit))
+        there = (item for member, _ in found if (item := self._session.at(member)) is not None)
+        items = {item.id: item for item in (*there, *self._held_now)}
+        return [id for id, item in items.items() if item.held_by == held_by and item.status in WORK][:limit]
+
+    def walk(self, where: Filter, order: Order, after: int | None) -> Iterator[tuple[int, Record]]:
+        words = where.words is not None
+        if where.ids is not None:
+            found = self._named(where, order, after)
+        elif where.status is Status.DEAD and where.fingerprint is not None:
+            keys = [self._session.keys.of("group", queue, where.fingerprint) for queue in self._queues_of(where)]
+            found = walk(self._session, keys, order, after, words=words)
+        else:
+            found = self._shelf(where).walk(self._queues_of(where), order, after, words=words)
+        return found if where.operation is None else self._changed_by(where.operation, found)
+
+    def _queues_of(self, where: Filter) -> tuple[str, ...]:
+        return tuple(self.queues.values_now) if where.queue is None else (where.queue,)
+
+    def _shelf(self, where: Filter) -> QueueShelves:
+        if not where.for_letters:
+            return self.by_number
+        return self.letters if where.status is Status.DEAD else self.archived
+
+    def _named(self, where: Filter, order: Order, after: int | None) -> Iterator[tuple[int, Record]]:
+        """Items by the ids that they have or had."""
+        assert where.ids is not None
+        ids = [ItemId(id.lower()) for id in where.ids]
+        self._session.load(ids, words=where.words is not None)
+        items = {id(item): item for each in ids if (item := self.find(each)) is not None}
+        if where.for_letters:
+            named = [(item.death_number, item) for item in items.values()]
+        else:
+            named = [(item.number, item) for item in items.values()]
+        down = order is Order.NEWEST
+        named.sort(key=lambda each: each[0], reverse=down)
+        return iter([each for each in named if after is None or (each[0] < after if down else each[0] > after)])
+
+    def _changed_by(self, operation: str, found: Iterator[tuple[int, Record]]) -> Iterator[tuple[int, Record]]:
+        page: list[tuple[int, Record]] = []
+        for each in found:
+            page.append(each)
+            if len(page) == _PAGE:
+                yield from self._changed_among(operation, page)
+                page = []
+        yield from self._changed_among(operation, page)
+
+    def _changed_among(self, operation: str, page: list[tuple[int, Record]]) -> list[tuple[int, Record]]:
+        changed = self.operations.changed_among(operation, [item for _, item in page])
+        return [each for each, was_changed in zip(page, changed, strict=True) if was_changed]
+
+    def destinations(self) -> list[str]:
+        (raw,) = self._session.look(("HKEYS", self._session.keys.of("destinations")))
+        return sorted(map(bytes.decode, raw))
+
+    def moving_ids(self, to: str, limit: int) -> list[ItemId]:
+        (found,) = self._session.ranges((self._session.keys.of("moving", to), "up", "-inf", "+inf", 0, limit))
+        items = (self._session.at(member) for member, _ in found)
+        return [item.id for item in items if item is not None]
+
+    def open_move_ids(self, queue: str, store: str, after: str, limit: int) -> list[ItemId]:
+        beyond = f"({after}" if after else "-"
+        (raw,) = self._session.look(("ZRANGEBYLEX", self._open(queue, store), beyond, "+", "LIMIT", 0, limit))
+        return [ItemId(id.decode()) for id in raw]
+
+    # Changing
+
+    def open_move(self, queue: str, store: str, source_id: ItemId) -> None:
+        self._session.write("ZADD", self._open(queue, store), 0, source_id)
+        self._session.write("SADD", self._session.keys.of("openfrom", queue), store)
+
+    def close_move(self, queue: str, store: str, source_id: ItemId) -> None:
+        self._session.write("ZREM", self._open(queue, store), source_id)
+
+    def forget_open_moves(self, queue: str) -> None:
+        key = self._session.keys.of("openfrom", queue)
+        (stores,) = self._session.look(("SMEMBERS", key))
+        self._session.write("UNLINK", key, *(self._open(queue, store.decode()) for store in stores))
+
+    def draw_number(self) -> int:
+        self._last = max(self._last + 1, self.now)
+        return long(self._last)
+
+    def write_audit(
+        self, actor: str, verb: str, queue: str | None, ids: tuple[ItemId, ...], count: int, note: str | None = None
+    ) -> None:
+        entry = AuditEntry(0, self.now, actor, verb, queue, ids, count, note)
+        self._session.write("RPUSH", self._session.keys.of("audit"), encode(entry))
+
+    def arrived(self) -> dict[str, int]:
+        """Items that became leasable, by queue; 0 where there is only a new time to wait for."""
+        return {
+            name: self.arrivals[name]
+            for name in self.arrivals.keys() | self.retimed
+            if name in self.queues.values_now and not self.queues[name].value.paused
+        }
+
+    def flush(self) -> int:
+        """Write down all that has changed. Returns the last number drawn."""
+        self._session.write_records()
+        meta = self._session.keys.meta
+        if self.queues.write():
+            # A number that is drawn comes only once, also where a replica took over that had not got the last ones.
+            self._session.write("HSET", meta, "epoch", short(self.draw_number()))
+        if self.last_version != self._version:
+            self._session.write("HSET", meta, "version", self.last_version)
+        return self._last
+
+    def _file_held(self, item: Record) -> None:
+        assert item.held_by is not None
+        self._held_now.append(item)
+        self._session.write("ZADD", self._held(item.held_by), short(item.number), digits(body_of(item.ids[0])))
+
+    def _unfile_held(self, item: Record) -> None:
+        assert item.held_by is not None
+        self._session.write("ZREM", self._held(item.held_by), digits(body_of(item.ids[0])))
+
+    def _file_moving(self, item: Record) -> None:
+        assert item.passage is not None
+        to, body = item.passage.to, digits(body_of(item.ids[0]))
+        # By a number of its own: several may leave at one instant.
+        self._session.write("ZADD", self._session.keys.of("moving", to), short(self.draw_number()), body)
+        self._under_way[to] = self._under_way.get(to, 0) + 1
+
+    def _unfile_moving(self, item: Record) -> None:
+        assert item.passage is not None
+        to, body = item.passage.to, digits(body_of(item.ids[0]))
+        self._session.write("ZREM", self._session.keys.of("moving", to), body)
+        self._under_way[to] -= 1
+        if not self._under_way[to]:
+            del self._under_way[to]
+
+    def _open(self, queue: str, store: str) -> str:
+        return self._session.keys.of("open", address_of(queue, store))
+
+    def _retime(self, queue: QueueState, item: Record) -> None:
+        """Whether it is the first to fall due would have to be read. Too many wake-ups are harmless."""
+        self.retimed.add(queue.name)
+
+    def _held(self, held_by: str) -> str:
+        return self._session.keys.of("held", held_by)

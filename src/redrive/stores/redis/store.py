@@ -1,0 +1,340 @@
+"""`RedisStore`: calls in, one durable script, results out.
+
+What is done often (puts, leases, ends of deliveries) is one script. Everything else follows the rules of
+`redrive.stores.rules` in this process, on what it reads while it has the turn of the namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from redrive.clock import Clock, Instant, ServerClock
+from redrive.errors import (
+    Closed,
+    InvalidInput,
+    OutcomeUnknown,
+    RedriveError,
+    SchemaTooNew,
+    StoreError,
+    StoreFailed,
+    StoreUnavailable,
+)
+from redrive.model.ids import ItemId, item_of
+from redrive.model.item import Receipt
+from redrive.model.moves import ledger_key
+from redrive.model.queue import Queue
+from redrive.store import (
+    Call,
+    Change,
+    Clean,
+    CloseMove,
+    Commit,
+    Complete,
+    CreateQueue,
+    DeleteQueue,
+    Durability,
+    Expire,
+    Extend,
+    FinishMove,
+    Hold,
+    Import,
+    Put,
+    Query,
+    Receive,
+    Return,
+    Settle,
+    Unhold,
+)
+from redrive.stores.redis.connection import Connection
+from redrive.stores.redis.hot import Plan, arrivals_of, is_hot
+from redrive.stores.redis.keys import Keys
+from redrive.stores.redis.notices import Notices
+from redrive.stores.redis.queries import answer
+from redrive.stores.redis.queue_state import read_queue
+from redrive.stores.redis.script import Script
+from redrive.stores.redis.session import Session
+from redrive.stores.redis.state import RedisState
+from redrive.stores.redis.turn import Taken, Turns, Waiting
+from redrive.stores.redis.upkeep import is_anything_old, queues_to_clean
+from redrive.stores.rules.calls import carry_out, in_order
+
+FORMAT = 1
+"""Of everything that a namespace has in Redis."""
+_OPEN = Script.read("open")
+_COMMIT = Script.read("commit")
+_MOST_LOST_TURNS = 5
+"""How often a batch is tried that was too slow for its turn."""
+
+
+class RedisStore:
+    """Queues and items of one namespace on a Redis or Valkey server, or in a cluster."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str = "default",
+        name: str = "redis",
+        prefix: str = "redrive",
+        relaxed: bool = False,
+        create: bool = True,
+        clock: Clock | None = None,
+        wait_replicas: int = 0,
+    ) -> None:
+        server_clock = ServerClock()
+        self.clock: Clock = clock or server_clock
+        self._server_clock = server_clock if clock is None else None
+        self.namespace = namespace
+        self.name = name
+        self._closed = False
+        self._keys = Keys(prefix, namespace)
+        self._connection = Connection(url, relaxed=relaxed, wait_replicas=wait_replicas)
+        self._turns = Turns(self._connection, self._keys)
+        self._epoch = -1
+        self._queues: Mapping[str, Queue] = {}
+        self._notices = Notices(self._connection, self._keys.of("notices"))
+        try:
+            self._open(create)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _open(self, create: bool) -> None:
+        now, found = self._connection.run_write(_OPEN, [self._keys.meta], [FORMAT, int(create)])
+        self._follow(Instant(now))
+        if not found:
+            problem = "it has nothing of Redrive there; correct the URL, or leave create=False out to begin anew"
+            raise StoreUnavailable(self._connection.name, problem)
+        if found > FORMAT:
+            raise SchemaTooNew(self._connection.name, found, FORMAT)
+
+    def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
+        self._check_open()
+        if now is None and self._server_clock is None:
+            now = self.clock.now()
+        commit = self._commit_at_once(calls, now) if all(map(is_hot, calls)) else self._commit_in_parts(calls, now)
+        if commit.arrivals:
+            self._notices.tell(commit.arrivals)
+        return commit
+
+    def read(self, query: Query) -> Any:
+        self._check_open()
+        session = self._session()
+        now, (raw,) = session.look_at(("HGETALL", self._keys.of("queues")))
+        self._follow(now)
+        state = RedisState(session, self.namespace, self.name, _queues(raw))
+        return answer(state, session, query, self.clock.now())
+
+    def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
+        raise InvalidInput(
+            f"store {self.name} is a Redis server and takes part in no transaction of yours; put without `within`, or "
+            f"use a store in the database that your transaction is in"
+        )
+
+    def changed(self) -> Collection[str] | None:
+        self._check_open()
+        return self._notices.heard()
+
+    def durability(self) -> Durability:
+        return self._connection.durability()
+
+    def warnings(self) -> tuple[str, ...]:
+        warning = self._connection.memory().warning
+        return () if warning is None else (warning,)
+
+    def reopen(self) -> None:
+        self._connection.reopen()
+        self._notices.reopen()
+        self._epoch = -1
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if not self._connection.is_the_parents:
+            self._notices.close()
+            self._connection.close()
+
+    def _commit_in_parts(self, calls: Sequence[Call], now: Instant | None) -> Commit:
+        """By the script what it can do, and the rest in turn, so that one does not hold up the other.
+
+        A part that breaks off is no reason to say of those before it that they did not happen.
+        """
+        results: list[Any] = [None] * len(calls)
+        arrivals: Counter[str] = Counter()
+        if all(isinstance(call, Clean) for call in calls) and not self._has_to_clean(now):
+            return Commit([0] * len(calls), {}, self.clock.now() if now is None else now)
+        first = True
+        for kind, places in groupby(in_order(calls), key=lambda place: _part_of(place, calls[place])):
+            part = list(places)
+            carry_out_part = self._commit_at_once if kind == "hot" else self._commit_in_turn
+            try:
+                commit = carry_out_part([calls[place] for place in part], now)
+            except (StoreError, OutcomeUnknown) as problem:
+                if first:
+                    raise
+                commit = Commit([problem] * len(part), {}, Instant(0) if now is None else now)
+            else:
+                now = commit.now
+            first = False
+            arrivals.update(commit.arrivals)
+            for place, result in zip(part, commit.results, strict=True):
+                results[place] = result
+        assert now is not None
+        return Commit(results, arrivals, now)
+
+    def _commit_at_once(self, calls: Sequence[Call], now: Instant | None) -> Commit:
+        """By the script. Again while somebody has the turn: it has done nothing then."""
+        plan, waiting = Plan(calls, self.namespace, self._connection.name), Waiting(self._turns)
+        args = plan.arguments(self._keys.root, now)
+        while True:
+            done, *answer_ = self._connection.run_write(_COMMIT, [self._keys.meta, self._keys.turn], args)
+            if done:
+                break
+            waiting.wait(answer_[0])
+        if now is None:
+            self._follow(Instant(answer_[0]))
+        return Commit(plan.results(answer_), arrivals_of(answer_), Instant(answer_[0]))
+
+    def _commit_in_turn(self, calls: Sequence[Call], now: Instant | None) -> Commit:
+        """By the rules. Again where the turn was lost before anything was written."""
+        for _ in range(_MOST_LOST_TURNS):
+            with self._turn() as taken:
+                self._follow(taken.now)
+                commit = self._try(taken, calls, self.clock.now() if now is None else now)
+                if commit is not None:
+                    return commit
+        raise StoreFailed(self.name, "the calls take longer than a process may have the namespace for itself")
+
+    def _try(self, taken: Taken, calls: Sequence[Call], now: Instant) -> Commit | None:
+        session = self._session()
+        self._know_queues(session, taken.epoch)
+        queues = self._queues
+        if all(isinstance(call, Clean) for call in calls):
+            queues = queues_to_clean(session, queues, now)
+        state = RedisState(session, self.namespace, self.name, queues, taken.last, taken.version)
+        state.begin(now)
+        state.write_part = lambda: self._write_part(taken, session, state)
+        state.queues.load(_queues_named(calls))
+        session.load(_ids_named(calls))
+        for named in _names_named(calls):
+            state.read_ahead(*named)
+        closed = (ledger_key(id) for call in calls if isinstance(call, CloseMove) for id in call.source_ids)
+        session.ahead["sources"].extend(closed)
+        results: list[Any] = [None] * len(calls)
+        for place in in_order(calls):
+            try:
+                results[place] = carry_out(state, calls[place])
+            except StoreError:
+                raise
+            except RedriveError as refusal:
+                results[place] = refusal
+        last = state.flush()
+        if not self._turns.apply(taken.token, last, session, when_full=not any(map(_takes_memory, calls))):
+            return None
+        return Commit(results, state.arrived(), now)
+
+    def _write_part(self, taken: Taken, session: Session, state: RedisState) -> None:
+        """Write what there is so far, and keep the turn: for what is too much for one script."""
+        last = state.flush()
+        if not self._turns.apply(taken.token, last, session, keep=True, when_full=True):
+            raise StoreUnavailable(self.name, "the namespace was taken over by another process; try again")
+        session.writes.clear()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[Taken]:
+        """The turn. Where it ends with an error, nothing was written, unless that is what is not known."""
+        taken = self._turns.take()
+        try:
+            yield taken
+        except BaseException as error:
+            self._turns.give_up(taken.token)
+            if isinstance(error, RedriveError) or not isinstance(error, Exception):
+                raise
+            raise StoreFailed(self.name, repr(error)) from error
+
+    def _has_to_clean(self, now: Instant | None) -> bool:
+        session = self._session()
+        (raw,) = session.look(("HGETALL", self._keys.of("queues")))
+        instant = self.clock.now() if now is None else now
+        return bool(queues_to_clean(session, _queues(raw), instant)) or is_anything_old(session, instant)
+
+    def _know_queues(self, session: Session, epoch: int) -> None:
+        if epoch != self._epoch:
+            (raw,) = session.look(("HGETALL", self._keys.of("queues")))
+            self._queues, self._epoch = _queues(raw), epoch
+
+    def _follow(self, now: Instant) -> None:
+        if self._server_clock is not None:
+            self._server_clock.follow(now)
+
+    def _session(self) -> Session:
+        return Session(self._connection, self._keys)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed
+
+
+def _queues(raw: list[bytes]) -> dict[str, Queue]:
+    fields = iter(raw)
+    return {name.decode(): read_queue(value) for name, value in zip(fields, fields, strict=True)}
+
+
+def _part_of(place: int, call: Call) -> str:
+    """Calls of one part are carried out together. A queue is deleted alone: it may be written in several parts."""
+    if is_hot(call):
+        return "hot"
+    if isinstance(call, DeleteQueue):
+        return f"deletion {place}"
+    return "takes memory" if _takes_memory(call) else "rest"
+
+
+def _takes_memory(call: Call) -> bool:
+    """Whether a full memory refuses it. Changes of what is there go on, so that somebody can make room."""
+    return isinstance(call, CreateQueue | Put | Import | Receive) or (isinstance(call, Complete) and bool(call.puts))
+
+
+def _queues_named(calls: Sequence[Call]) -> list[str]:
+    return [call.queue for call in calls if isinstance(call, Put | Import | Receive)]
+
+
+def _names_named(calls: Sequence[Call]) -> Iterator[tuple[str, str, list[str]]]:
+    """Idempotency keys and source ids of queues that calls are about, to be read at once."""
+    for call in calls:
+        match call:
+            case Put() | Complete():
+                for put in (call,) if isinstance(call, Put) else call.puts:
+                    keys = [item.idempotency_key for item in put.items if item.idempotency_key is not None]
+                    yield put.queue, "keys", keys
+                    yield put.queue, "sources", _ledger([i.source_id for i in put.items if i.source_id is not None])
+            case Import():
+                yield call.queue, "sources", _ledger([item.id for item in call.items])
+            case Receive():
+                yield call.queue, "sources", _ledger([call.move.item.id])
+
+
+def _ledger(source_ids: Sequence[ItemId]) -> list[str]:
+    return [*source_ids, *map(ledger_key, source_ids)]
+
+
+def _ids_named(calls: Sequence[Call]) -> list[ItemId]:
+    """The items that calls are about, as far as they say so, to be read at once."""
+    ids: list[ItemId] = []
+    for call in calls:
+        match call:
+            case Complete() | Settle() | Return() | Extend():
+                ids.append(item_of(call.token))
+            case Expire():
+                ids.append(call.id)
+            case Change():
+                ids.extend(target.id for target in call.targets)
+            case Hold() | Unhold() | FinishMove():
+                ids.extend(call.ids or ())
+            case Import():
+                ids.extend(item.id for item in call.items)
+    return ids

@@ -1,0 +1,68 @@
+"""Leases: bringing in what has fallen due, and handing out what is ready."""
+
+from __future__ import annotations
+
+import secrets
+
+from redrive.clock import Instant
+from redrive.model.feed import FeedKind
+from redrive.model.ids import KEY_BITS, make_token, parse_id
+from redrive.model.item import Counters, Lease, Status
+from redrive.model.transitions import Verb
+from redrive.store import STEP_LIMIT, Leased, LeaseItems
+from redrive.stores.rules.queue_state import QueueState
+from redrive.stores.rules.record import Grant, Record
+from redrive.stores.rules.state import State
+
+
+def lease_items(state: State, call: LeaseItems) -> Leased:
+    """A paused queue gives nothing and expects nothing."""
+    queue = state.queue(call.queue)
+    if queue.value.paused:
+        return Leased(())
+    bring_in(state, queue, STEP_LIMIT)
+    if not call.swept and queue.overdue(state.now):
+        return Leased((), overdue=True)
+    timeout = queue.value.settings.lease_timeout if call.timeout is None else call.timeout
+    leases: list[Lease] = []
+    while len(leases) < call.limit and (id := queue.ready.first()) is not None:
+        item = state.items[id]
+        if item.expired(state.now):
+            # Nobody will get it any more: it only waits for its end. It must not be passed over at every lease.
+            queue.ready.discard(id)
+            continue
+        leases.append(_lease(state, item, call.worker, timeout))
+    return Leased(leases, next_at=None if leases else queue.next_at)
+
+
+def bring_in(state: State, queue: QueueState, limit: int) -> int:
+    """Make items of a queue ready that have fallen due. Returns how many."""
+    due = queue.waiting.until(state.now, limit)
+    for id in due:
+        make_ready(state, state.items[id])
+    return len(due)
+
+
+def make_ready(state: State, item: Record) -> None:
+    """An item that has fallen due takes its place among the ready ones. One that failed is pending again."""
+    if item.status is Status.FAILED:
+        with state.change(item, Verb.DUE, Status.PENDING):
+            pass
+    else:
+        with state.refile(item):
+            pass
+
+
+def _lease(state: State, item: Record, worker: str | None, timeout: int) -> Lease:
+    number, tail = parse_id(item.id)
+    before = item.counters
+    with state.change(item, Verb.LEASE, Status.ACTIVE):
+        item.counters = Counters(
+            before.deliveries + 1, before.attempts + 1, before.failures, before.losses, before.redrives
+        )
+        token = make_token(number, tail, secrets.randbits(KEY_BITS))
+        item.grant = Grant(token, worker, leased_at=state.now, deadline=Instant(state.now + timeout))
+        if item.first_leased_at is None:
+            item.first_leased_at = state.now
+    state.tell(FeedKind.LEASED, item.queue, item)
+    return item.to_lease()

@@ -1,0 +1,130 @@
+"""Moves between stores: an item leaves, is received elsewhere, and is removed; what was written down is closed."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+from redrive.clock import Instant
+from redrive.model.by_hand import status_at_rest
+from redrive.model.feed import FeedKind
+from redrive.model.item import Counters, Event, Receipt, Settled, Status
+from redrive.model.limits import MAX_INSTANT
+from redrive.model.moves import Move, Passage, arrival, ledger_key
+from redrive.model.transitions import Verb
+from redrive.store import (
+    LEDGER_TIMEOUT,
+    MOVE_BYTES,
+    CloseMove,
+    Destination,
+    FinishMove,
+    ListMoves,
+    ListOpenMoves,
+    OpenMove,
+    Receive,
+)
+from redrive.stores.rules.deeds import Deed
+from redrive.stores.rules.imports import write
+from redrive.stores.rules.queue_state import Source
+from redrive.stores.rules.record import Record
+from redrive.stores.rules.state import State
+
+
+def leave(state: State, deed: Deed, item: Record, kind: FeedKind, to: str) -> Settled:
+    """A person takes an item to another store: it is on its way, and still here."""
+    redriven = kind is FeedKind.REDRIVEN
+    status, before, is_dead_letter = status_at_rest(item.status), item.counters, item.is_dead_letter
+    entry = deed.entry(state, Event.REDRIVEN if redriven else Event.MOVED, item, to=to)
+    with state.change(item, deed.verb, Status.MOVING, forced=deed.force):
+        item.history.add(entry)
+        item.passage = Passage(to, state.now, kind, Status.PENDING if redriven else status)
+        item.came_by_death = is_dead_letter and not redriven
+        if redriven:
+            item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
+            item.held_by = item.expire_deadline = None
+    deed.tell(state, kind, item.queue, item)
+    return item.to_settled()
+
+
+def receive(state: State, call: Receive) -> Receipt:
+    """What came before stays known, whatever became of it here."""
+    queue, item = state.queue(call.queue), call.move.item
+    key = ledger_key(item.id)
+    known = queue.sources.get(key)
+    if known is not None and known.until > state.now:
+        return Receipt(known.id, duplicate=True)
+    landing = arrival(call.move, queue.value, call.store, state.store, state.now)
+    if landing.needs_room:
+        queue.check_room()
+    if call.move.passage.kind is FeedKind.DEAD:
+        queue.mark_dead_queue()
+    record = write(state, queue, item, landing)
+    queue.sources[key] = Source(record.id, Instant(MAX_INSTANT))
+    state.open_move(queue.name, call.store, item.id)
+    state.tell(FeedKind.ARRIVED, queue.name, record, source_id=item.id)
+    return Receipt(record.id)
+
+
+def finish_move(state: State, call: FinishMove) -> int:
+    """It is in the other store now."""
+    count = 0
+    for id in call.ids:
+        item = state.find(id)
+        if item is not None and item.status is Status.MOVING:
+            state.remove(item, Verb.LEAVE)
+            count += 1
+    return count
+
+
+def close_move(state: State, call: CloseMove) -> int:
+    """Nobody will bring these items again; but who was held up on the way may come late."""
+    queue = state.queue(call.queue)
+    until = Instant(state.now + LEDGER_TIMEOUT)
+    count = 0
+    for source_id in call.source_ids:
+        state.close_move(call.queue, call.store, source_id)
+        key = ledger_key(source_id)
+        known = queue.sources.get(key)
+        if known is not None and known.until == MAX_INSTANT:
+            queue.sources[key] = Source(known.id, until)
+            queue.sources_until.add(key, (until,))
+            count += 1
+    return count
+
+
+def destinations(state: State) -> tuple[Destination, ...]:
+    """Where items are on their way to."""
+    found = ((to, state.moving_ids(to, 1)) for to in state.destinations())
+    return tuple(Destination(to, _since(state.items[ids[0]])) for to, ids in found)
+
+
+def list_moves(state: State, query: ListMoves) -> tuple[Move, ...]:
+    """Those that left first are first."""
+    towards = state.destinations() if query.to is None else [query.to]
+    leaving = [[state.items[id] for id in state.moving_ids(to, query.limit)] for to in towards]
+    return tuple(_bounded(heapq.merge(*leaving, key=_since), query.limit))
+
+
+def list_open_moves(state: State, query: ListOpenMoves) -> tuple[OpenMove, ...]:
+    """In the order of the ids that they had."""
+    found = [
+        (id, name)
+        for name in sorted(state.queues)
+        for id in state.open_move_ids(name, query.store, query.after or "", query.limit)
+    ]
+    return tuple(OpenMove(name, id) for id, name in sorted(found)[: query.limit])
+
+
+def _bounded(items: Iterable[Record], limit: int) -> Iterator[Move]:
+    size = 0
+    for count, item in enumerate(items):
+        size += len(item.payload)
+        if count == limit or (count and size > MOVE_BYTES):
+            return
+        assert item.passage is not None
+        yield Move(item.to_item(), item.passage, item.is_dead_letter, item.ready_at, item.expire_timeout)
+
+
+def _since(item: Record) -> Instant:
+    assert item.passage is not None
+    return item.passage.since

@@ -1,0 +1,131 @@
+"""Operations: changes of many items, a bounded step at a time."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from redrive.errors import OperationNotFound, RedriveError
+from redrive.model.address import is_elsewhere
+from redrive.model.filter import Order
+from redrive.model.ids import ItemId
+from redrive.model.item import Settled
+from redrive.model.operation import (
+    REMEMBERED,
+    Audited,
+    LeftOut,
+    Operation,
+    OperationStatus,
+    check_bulk,
+    finished,
+    overtaken,
+    started,
+    stepped,
+    was_set,
+    with_status,
+)
+from redrive.model.transitions import Verb
+from redrive.store import ListOperations, SetOperation, Stale, StartOperation, StepOperation, Target, begun
+from redrive.stores.rules.by_hand import change_one
+from redrive.stores.rules.deeds import Deed
+from redrive.stores.rules.finding import Selected, select
+from redrive.stores.rules.record import Record
+from redrive.stores.rules.state import State
+
+
+def start_operation(state: State, call: StartOperation) -> Operation:
+    """Write it down. Its steps are calls of their own."""
+    check_bulk(call.verb, call.to)
+    for queue in (call.to, call.where.queue):
+        if queue is not None and not is_elsewhere(queue):
+            state.queue(queue)
+    number = state.draw_number()
+    operation = begun(call, state.draw_id(number), number, state.now)
+    state.operations.save(operation)
+    _audit(state, operation, operation.actor, started(operation))
+    return operation
+
+
+def step_operation(state: State, call: StepOperation) -> Operation | Stale:
+    """Look first, so that a verdict that is missing or out of date refuses the step as a whole; then change."""
+    operation = get_operation(state, call.id)
+    if operation.status is not OperationStatus.RUNNING or call.steps != operation.steps:
+        return operation
+    selected = _select(state, operation, call.limit)
+    targets = {}
+    for _, item in selected.found:
+        target = _target(state, operation, call, item)
+        if isinstance(target, Stale):
+            return target
+        targets[item.id] = target
+    after = _step(state, operation, selected, targets)
+    state.operations.save(after)
+    if after.status is OperationStatus.FINISHED:
+        _audit(state, after, after.actor, finished(after))
+    return after
+
+
+def set_operation(state: State, call: SetOperation) -> Operation:
+    """Pause, resume, cancel, stop, or set another rate."""
+    operation = get_operation(state, call.id)
+    if call.steps is not None and overtaken(operation, call.steps, call.status):
+        return operation
+    after = with_status(operation, state.now, call.status, call.problem, call.rate)
+    state.operations.save(after)
+    _audit(state, after, call.actor, was_set(after, call.status))
+    return after
+
+
+def get_operation(state: State, id: str) -> Operation:
+    """The operation of that id."""
+    operation = state.operations.get(id)
+    if operation is None:
+        raise OperationNotFound(id)
+    return operation
+
+
+def list_operations(state: State, query: ListOperations) -> tuple[Operation, ...]:
+    """Newest first."""
+    among = state.operations.at_work() if query.at_work else state.operations.newest()
+    return tuple(islice((each for each in among if not (query.unfinished and each.ended)), query.limit))
+
+
+def _select(state: State, operation: Operation, limit: int) -> Selected:
+    """What it has still to meet. Nothing where its queue was deleted, with every item that was meant."""
+    if operation.where.queue is not None and operation.where.queue not in state.queues:
+        return Selected([], operation.position, exhausted=True)
+    return select(state, operation.where, Order.OLDEST, limit, operation.position, up_to=operation.mark)
+
+
+def _target(state: State, operation: Operation, call: StepOperation, item: Record) -> Target | Stale:
+    """BURY brings the verdict of the item's queue."""
+    if operation.verb is not Verb.BURY:
+        return Target(item.id)
+    queue = state.queues[item.queue].value
+    verdict, version = call.verdicts.get(queue.name, (None, 0))
+    if verdict is None or version != queue.version:
+        return Stale(queue)
+    return Target(item.id, verdict, version)
+
+
+def _step(state: State, operation: Operation, selected: Selected, targets: dict[ItemId, Target]) -> Operation:
+    deed = Deed.of(operation)
+    changed: list[ItemId] = []
+    left_out: list[LeftOut] = []
+    for position, item in selected.found:
+        id = item.id
+        try:
+            result = change_one(state, deed, targets[id], item)
+        except RedriveError as refusal:
+            left_out.append(LeftOut(id, refusal.code))
+            continue
+        assert isinstance(result, Settled)
+        changed.append(result.id)
+        if operation.verb in REMEMBERED:
+            state.operations.remember(operation.id, id)
+        if len(changed) == operation.canaries_left:
+            return stepped(operation, state.now, changed, left_out, position, exhausted=False)
+    return stepped(operation, state.now, changed, left_out, selected.position, selected.exhausted)
+
+
+def _audit(state: State, operation: Operation, actor: str, audited: Audited) -> None:
+    state.write_audit(actor, audited.verb, operation.where.queue, (), audited.count, audited.note)

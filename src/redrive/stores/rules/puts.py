@@ -1,0 +1,195 @@
+"""Puts: planned and checked in full before the first item is written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from typing import NamedTuple
+
+from redrive.clock import Instant
+from redrive.errors import IdempotencyConflict, InvalidInput, PayloadTooLarge, QueueFull
+from redrive.model.feed import FeedKind
+from redrive.model.ids import ItemId
+from redrive.model.item import Event, HistoryEntry, Receipt, Status
+from redrive.model.judge import Dead, Ending, count
+from redrive.model.moves import ledger_key
+from redrive.store import LEDGER_TIMEOUT, OF_THIS_CALL, NewItem, Put, Stale, stale
+from redrive.stores.rules.queue_state import Known, QueueState, Source
+from redrive.stores.rules.record import Record
+from redrive.stores.rules.state import State
+from redrive.stores.rules.verdicts import carry_out, check_verdict
+
+
+def put(state: State, call: Put) -> tuple[Receipt, ...] | Stale:
+    """All of them, or none."""
+    queue = state.queue(call.queue).value
+    if stale(call, queue):
+        return Stale(queue)
+    plan = PutPlan(state)
+    plan.add(call)
+    return plan.carry_out()
+
+
+def known_source(state: State, queue: QueueState, source_id: ItemId) -> ItemId | None:
+    """The item that came to a queue with this source_id: for as long as it is there, and a time after."""
+    received = queue.sources.get(ledger_key(source_id))
+    if received is not None and received.until > state.now:
+        return received.id
+    source = queue.sources.get(source_id)
+    if source is None:
+        return None
+    item = state.items.get(source.id)
+    there = item is not None and item.id == source.id and item.queue == queue.name
+    return source.id if there or source.until > state.now else None
+
+
+def remember_source(state: State, queue: QueueState, source_id: ItemId, id: ItemId) -> None:
+    """An item came with this source_id."""
+    until = Instant(state.now + LEDGER_TIMEOUT)
+    queue.sources[source_id] = Source(id, until)
+    queue.sources_until.add(source_id, (until,))
+
+
+class _Step(NamedTuple):
+    """One item of a plan. A duplicate names the item that is there already."""
+
+    queue: QueueState
+    new: NewItem
+    id: ItemId
+    number: int
+    duplicate: bool
+    ignored: bool
+    """A duplicate by its source_id: not even a failure is added."""
+
+
+class PutPlan:
+    """What one or more puts will do. `add` checks and changes nothing but numbers drawn; `carry_out` cannot fail."""
+
+    def __init__(self, state: State, *, leaving: str | None = None) -> None:
+        self._state = state
+        self._steps: list[_Step] = []
+        self._growth: defaultdict[str, int] = defaultdict(int)
+        if leaving is not None:
+            self._growth[leaving] = -1
+        self._keys: dict[tuple[str, str], Known] = {}
+        self._sources: dict[tuple[str, ItemId], ItemId] = {}
+
+    def add(self, put: Put) -> None:
+        """Check a put, together with those added before."""
+        queue = self._state.queue(put.queue)
+        adding = sum(self._add(queue, new) for new in put.items)
+        max_size = queue.value.settings.max_size
+        if adding and max_size is not None:
+            size = queue.size + self._growth[queue.name]
+            if size + adding > max_size:
+                raise QueueFull(queue.name, size, max_size, adding)
+        self._growth[queue.name] += adding
+
+    def _add(self, queue: QueueState, new: NewItem) -> bool:
+        """Whether it will count for max_size."""
+        limit = queue.value.settings.max_payload_size
+        if len(new.payload) > limit:
+            raise PayloadTooLarge("payload", len(new.payload), limit, "max_payload_size")
+        if new.failure is not None and new.verdict is None:
+            raise InvalidInput("an item that is put with a failure needs a verdict on it")
+        if new.verdict is not None:
+            check_verdict(self._state, queue.name, Ending.FAILED, new.verdict)
+        if (there := self._known_source(queue, new)) is not None:
+            self._steps.append(_Step(queue, new, there, 0, duplicate=True, ignored=True))
+            return False
+        if (there := self._known_key(queue, new)) is not None:
+            self._steps.append(_Step(queue, new, there, 0, duplicate=True, ignored=False))
+            return False
+        number = self._state.draw_number()
+        id = self._state.draw_id(number)
+        self._remember(queue, new, id)
+        self._steps.append(_Step(queue, new, id, number, duplicate=False, ignored=False))
+        return not isinstance(new.verdict, Dead)
+
+    def _known_source(self, queue: QueueState, new: NewItem) -> ItemId | None:
+        if new.source_id is None:
+            return None
+        return known_source(self._state, queue, new.source_id) or self._sources.get((queue.name, new.source_id))
+
+    def _known_key(self, queue: QueueState, new: NewItem) -> ItemId | None:
+        if new.idempotency_key is None:
+            return None
+        known = queue.keys.get(new.idempotency_key)
+        written = known is not None and known.until > self._state.now
+        if not written:
+            known = self._keys.get((queue.name, new.idempotency_key))
+        if known is None:
+            return None
+        if known.digest != _digest(new):
+            raise IdempotencyConflict(queue.name, new.idempotency_key, known.id if written else OF_THIS_CALL)
+        return known.id
+
+    def _remember(self, queue: QueueState, new: NewItem, id: ItemId) -> None:
+        if new.source_id is not None:
+            self._sources[queue.name, new.source_id] = id
+        if new.idempotency_key is not None:
+            until = Instant(self._state.now + queue.value.settings.idempotency_timeout)
+            self._keys[queue.name, new.idempotency_key] = Known(id, _digest(new), until)
+
+    def carry_out(self) -> tuple[Receipt, ...]:
+        """Write everything."""
+        for (name, key), known in self._keys.items():
+            queue = self._state.queues[name]
+            queue.keys[key] = known
+            queue.keys_until.add(key, (known.until,))
+        for (name, source_id), id in self._sources.items():
+            remember_source(self._state, self._state.queues[name], source_id, id)
+        for step in self._steps:
+            if not step.duplicate:
+                _write(self._state, step)
+            elif step.new.failure is not None and not step.ignored:
+                _add_failure(self._state, step)
+        return tuple(Receipt(step.id, step.duplicate) for step in self._steps)
+
+
+def _write(state: State, step: _Step) -> None:
+    new, settings = step.new, step.queue.value.settings
+    timeout = settings.expire_timeout if new.expire_timeout is None else new.expire_timeout
+    ready_at = state.now + new.delay if new.enqueue_at is None else max(state.now, new.enqueue_at)
+    item = Record(
+        ids=[step.id],
+        queue=step.queue.name,
+        status=Status.PENDING,
+        payload=new.payload,
+        content_type=new.content_type,
+        headers=dict(new.headers or {}),
+        priority=new.priority,
+        put_at=state.now,
+        seq=step.number,
+        ready_at=Instant(ready_at),
+        expire_timeout=new.expire_timeout,
+        expire_deadline=None if timeout is None else Instant(state.now + timeout),
+        held_by=new.held_by,
+        idempotency_key=new.idempotency_key,
+        overrides=new.overrides,
+        source_id=new.source_id,
+    )
+    state.add(item)
+    step.queue.put_total += 1
+    state.tell(FeedKind.PUT, item.queue, item)
+    if new.verdict is not None:
+        # It has failed outside already: the same as if it failed here at once.
+        carry_out(state, item, Ending.FAILED, new.verdict, failure=new.failure)
+
+
+def _add_failure(state: State, step: _Step) -> None:
+    """One more failure of work that is known. Where the item stands does not change, nor what an active lease froze."""
+    item = state.items.get(step.id)
+    if item is None:
+        return
+    entry = HistoryEntry(state.now, Event.FAILED, step.queue.name, item.counters.deliveries, failure=step.new.failure)
+    item.history.add(entry)
+    if item.status is not Status.ACTIVE:
+        item.counters = count(item.counters, Ending.FAILED)
+    step.queue.failed_total += 1
+    assert step.new.failure is not None
+    state.tell(FeedKind.FAILED, step.queue.name, item, title=step.new.failure.title)
+
+
+def _digest(new: NewItem) -> bytes:
+    return hashlib.sha256(new.content_type.encode() + b"\0" + new.payload).digest()

@@ -1,0 +1,89 @@
+"""Queues: create, update, pause, delete."""
+
+from __future__ import annotations
+
+import msgspec
+
+from redrive.errors import ConfirmMismatch, ItemActive, QueueExists, QueueInUse
+from redrive.model.dead_queue import check_dead_queues, check_used, here, used_by_after, users_of
+from redrive.model.queue import Queue, QueueSettings
+from redrive.model.transitions import Verb
+from redrive.store import CreateQueue, DeleteQueue, SetPaused, SetUsedBy, Stale, UpdateQueue
+from redrive.stores.rules.queue_state import QueueState
+from redrive.stores.rules.state import State
+
+
+def create_queue(state: State, call: CreateQueue) -> Queue:
+    """The same settings again give the queue that is there."""
+    there = state.queues.get(call.name)
+    if there is not None:
+        if there.value.settings != call.settings:
+            raise QueueExists(call.name)
+        return there.value
+    check_dead_queues(call.name, call.settings, state.settings())
+    queue = QueueState(
+        Queue(call.name, call.settings, state.next_version(), paused=False, created_at=state.now, is_dead_queue=False)
+    )
+    state.queues[call.name] = queue
+    _mark_dead_queues(state, call.settings)
+    return queue.value
+
+
+def update_queue(state: State, call: UpdateQueue) -> Queue | Stale:
+    """Every update makes a new version, also one that changes nothing."""
+    queue = state.queue(call.name)
+    if call.version != queue.value.version:
+        return Stale(queue.value)
+    check_dead_queues(call.name, call.settings, state.settings(), queue.value.used_by)
+    queue.value = msgspec.structs.replace(queue.value, settings=call.settings, version=state.next_version())
+    _mark_dead_queues(state, call.settings)
+    state.write_audit(call.actor, "update_queue", call.name, (), 0)
+    return queue.value
+
+
+def set_paused(state: State, call: SetPaused) -> Queue:
+    """The version stays: no verdict depends on it. What is ready in a queue that goes on has arrived."""
+    queue = state.queue(call.name)
+    if call.paused != queue.value.paused:
+        queue.value = msgspec.structs.replace(queue.value, paused=call.paused)
+        if not call.paused:
+            state.arrivals[call.name] += len(queue.ready)
+            if queue.next_at is not None:
+                state.retimed.add(call.name)  # whoever waited on the paused queue was told of no next time
+        state.write_audit(call.actor, "pause_queue" if call.paused else "resume_queue", call.name, (), 0)
+    return queue.value
+
+
+def set_used_by(state: State, call: SetUsedBy) -> Queue:
+    """A queue of another store sends its dead here, or does so no longer."""
+    queue = state.queue(call.name)
+    if call.used:
+        check_used(call.name, queue.value.settings)
+        queue.mark_dead_queue()
+    used_by = used_by_after(queue.value.used_by, call.user, used=call.used)
+    if used_by != queue.value.used_by:
+        queue.value = msgspec.structs.replace(queue.value, used_by=used_by)
+    return queue.value
+
+
+def delete_queue(state: State, call: DeleteQueue) -> int:
+    """What the queue remembered (idempotency keys, source ids) goes with it."""
+    queue = state.queue(call.name)
+    if users := (*users_of(call.name, state.settings()), *queue.value.used_by):
+        raise QueueInUse(call.name, users)
+    count = queue.counts.total()
+    if (call.confirm or 0) != count:
+        raise ConfirmMismatch(f"deleting queue '{call.name}'", call.confirm, count)
+    if active := queue.leases.first():
+        raise ItemActive(active, state.items[active].worker)
+    for item in state.items_of(call.name):
+        state.remove(item, Verb.DROP, forced=True)
+    state.forget_open_moves(call.name)
+    del state.queues[call.name]
+    state.write_audit(call.actor, "delete_queue", call.name, (), count)
+    return count
+
+
+def _mark_dead_queues(state: State, settings: QueueSettings) -> None:
+    for name in here(settings):
+        state.queues[name].mark_dead_queue()

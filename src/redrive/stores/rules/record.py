@@ -1,0 +1,286 @@
+"""An item as the rules see it, and the values that it is shown as."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.model.by_hand import Standing
+from redrive.model.filter import Facts
+from redrive.model.ids import ItemId, Token, parse_id
+from redrive.model.item import (
+    LIVING,
+    NO_OVERRIDES,
+    WORK,
+    Counters,
+    Death,
+    HistoryEntry,
+    Item,
+    Lease,
+    Overrides,
+    Result,
+    Settled,
+    Status,
+)
+from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
+from redrive.model.moves import Passage
+from redrive.model.reason import DeadReason
+from redrive.store import Overdue
+
+
+@dataclass(slots=True)
+class Grant:
+    """The lease on an active item."""
+
+    token: Token
+    worker: str | None
+    leased_at: Instant
+    deadline: Instant
+
+
+class History:
+    """The first and the last entries in full; those between are only counted."""
+
+    __slots__ = ("_first", "_last", "omitted")
+
+    def __init__(self, entries: Iterable[HistoryEntry] = (), omitted: int = 0) -> None:
+        self._first: list[HistoryEntry] = []
+        self._last: deque[HistoryEntry] = deque(maxlen=HISTORY_LAST)
+        self.omitted = omitted
+        for entry in entries:
+            self.add(entry)
+
+    def add(self, entry: HistoryEntry) -> None:
+        """Write down what happened."""
+        if len(self._first) < HISTORY_FIRST:
+            self._first.append(entry)
+            return
+        self.omitted += len(self._last) == HISTORY_LAST
+        self._last.append(entry)
+
+    def entries(self) -> tuple[HistoryEntry, ...]:
+        """What is kept, oldest first."""
+        return (*self._first, *self._last)
+
+    def last(self) -> HistoryEntry | None:
+        """The newest."""
+        entries = self.entries()
+        return entries[-1] if entries else None
+
+    def copy(self) -> History:
+        """The same, for another item."""
+        return History(self.entries(), self.omitted)
+
+
+class Letter(NamedTuple):
+    """Where a dead letter is found: in which queue, under which cause, as which death, and when."""
+
+    queue: str
+    fingerprint: str
+    number: int
+    died_at: Instant
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """An item as it is now. Only `State` changes its status, its queue and its id, so that the indexes stay true."""
+
+    ids: list[ItemId]
+    """Every id it has had; the last one is its own."""
+    queue: str
+    status: Status
+    payload: bytes
+    content_type: str
+    headers: Mapping[str, str]
+    priority: int
+    put_at: Instant
+    seq: int
+    """Its place among items of the same priority and ready_at."""
+    ready_at: Instant
+    """From when it may be leased. Kept while it is leased or archived, so that it can return to its old place."""
+    expire_timeout: int | None
+    """The one it was put with; None takes that of whatever queue it is in."""
+    expire_deadline: Instant | None
+    held_by: str | None = None
+    idempotency_key: str | None = None
+    overrides: Overrides = NO_OVERRIDES
+    source_id: ItemId | None = None
+    origin_id: ItemId | None = None
+    origin_queue: str | None = None
+    counters: Counters = field(default_factory=Counters)
+    grant: Grant | None = None
+    first_leased_at: Instant | None = None
+    completed_at: Instant | None = None
+    result: Result | None = None
+    archived_from: Status | None = None
+    history: History = field(default_factory=History)
+    deaths: list[Death] = field(default_factory=list)
+    came_by_death: bool = False
+    """It lies in a dead queue because it died, and was not redriven from there."""
+    death_number: int = 0
+    """Drawn at its last death: its place among the dead and the archived."""
+    words: frozenset[str] = frozenset()
+    """What it is found by while it is a dead letter or archived."""
+    home: str | None = None
+    """The store that it came from as a dead letter, and that a redrive takes it back to."""
+    passage: Passage | None = None
+    """Where it goes and why (moving)."""
+
+    @property
+    def id(self) -> ItemId:
+        """Its id now."""
+        return self.ids[-1]
+
+    @property
+    def worker(self) -> str | None:
+        """Who works on it."""
+        return None if self.grant is None else self.grant.worker
+
+    @property
+    def is_dead_letter(self) -> bool:
+        """Dead, or in a dead queue, or on its way to one, because it died. Completed and archived ones do not count."""
+        if self.status is Status.DEAD:
+            return True
+        return self.came_by_death and (self.status in LIVING or self.status is Status.MOVING)
+
+    @property
+    def number(self) -> int:
+        """The number in its id: its place among all items."""
+        return parse_id(self.id)[0]
+
+    @property
+    def letter(self) -> Letter | None:
+        """Where it is found, if it is a dead letter."""
+        if not self.is_dead_letter:
+            return None
+        death = self.deaths[-1]
+        return Letter(self.queue, death.cause.fingerprint, self.death_number, death.at)
+
+    @property
+    def standing(self) -> Standing:
+        """As the rules of a change by hand see it."""
+        return Standing(
+            self.id,
+            self.status,
+            self.is_dead_letter,
+            self.worker,
+            self.history.last(),
+            self.queue,
+            self.counters.deliveries,
+        )
+
+    @property
+    def facts(self) -> Facts:
+        """As a filter sees it. What died, and was brought back since, is as alive as any other."""
+        death = self.deaths[-1] if self.is_dead_letter or self.status is Status.ARCHIVED else None
+        counters = self.counters
+        if death is not None:
+            counters = msgspec.structs.replace(death.counters, redrives=counters.redrives)
+        return Facts(
+            id=self.id,
+            status=self.status,
+            is_dead_letter=self.is_dead_letter,
+            queue=self.queue,
+            origin_queue=self.origin_queue or self.queue,
+            at=self.put_at if death is None else death.at,
+            counters=counters,
+            held_by=self.held_by,
+            reason=None if death is None else death.reason,
+            cause=None if death is None else death.cause,
+            headers=self.headers,
+        )
+
+    def expired(self, now: Instant) -> bool:
+        """Whether its expire deadline has passed."""
+        return self.expire_deadline is not None and self.expire_deadline <= now
+
+    def to_item(self) -> Item:
+        """As `get` shows it. What does not belong to its status is left out."""
+        death = self.deaths[-1] if self.status in (Status.DEAD, Status.ARCHIVED) else None
+        return Item(
+            id=self.id,
+            queue=self.queue,
+            status=self.status,
+            payload=self.payload,
+            content_type=self.content_type,
+            headers=dict(self.headers),
+            priority=self.priority,
+            put_at=self.put_at,
+            counters=self.counters,
+            ready_at=self.ready_at if self.status in WORK else None,
+            expire_deadline=self.expire_deadline,
+            held_by=self.held_by,
+            worker=self.worker,
+            lease_deadline=None if self.grant is None else self.grant.deadline,
+            first_leased_at=self.first_leased_at,
+            dead_reason=None if death is None else death.reason,
+            ended_at=self.completed_at if death is None else death.at,
+            result=self.result,
+            idempotency_key=self.idempotency_key,
+            overrides=self.overrides,
+            source_id=self.source_id,
+            origin_id=self.origin_id,
+            origin_queue=self.origin_queue,
+            earlier_ids=tuple(self.ids[:-1]),
+            history=self.history.entries(),
+            history_omitted=self.history.omitted,
+            deaths=tuple(self.deaths),
+            moving_to=None if self.passage is None else self.passage.to,
+            moving_since=None if self.passage is None else self.passage.since,
+            home=self.home if self.is_dead_letter and self.status is not Status.DEAD else None,
+        )
+
+    def to_lease(self) -> Lease:
+        """As the worker that holds it sees it."""
+        assert self.grant is not None
+        assert self.first_leased_at is not None
+        return Lease(
+            id=self.id,
+            token=self.grant.token,
+            queue=self.queue,
+            payload=self.payload,
+            content_type=self.content_type,
+            headers=dict(self.headers),
+            priority=self.priority,
+            put_at=self.put_at,
+            deliveries=self.counters.deliveries,
+            attempts=self.counters.attempts,
+            failures=self.counters.failures,
+            losses=self.counters.losses,
+            redrives=self.counters.redrives,
+            leased_at=self.grant.leased_at,
+            deadline=self.grant.deadline,
+            first_leased_at=self.first_leased_at,
+            expire_deadline=self.expire_deadline,
+            overrides=self.overrides,
+            worker=self.grant.worker,
+        )
+
+    def to_overdue(self, now: Instant) -> Overdue:
+        """As the sweep sees it."""
+        return Overdue(
+            id=self.id,
+            queue=self.queue,
+            counters=self.counters,
+            overrides=self.overrides,
+            token=None if self.grant is None else self.grant.token,
+            expired=self.expired(now),
+            worker=self.worker,
+        )
+
+    def to_settled(self, *, removed: bool = False, moved: bool = False, reason: DeadReason | None = None) -> Settled:
+        """How it stands after a change."""
+        return Settled(
+            id=self.id,
+            queue=self.queue,
+            status=None if removed else self.status,
+            counters=self.counters,
+            ready_at=self.ready_at if self.status in WORK and not removed else None,
+            dead_reason=reason,
+            source_id=self.source_id if moved else None,
+        )

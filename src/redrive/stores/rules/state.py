@@ -1,0 +1,376 @@
+"""All that is known of a namespace, and the one way in which an item changes.
+
+Every change is: take the item out of the indexes, change it, file it again. So an item is in exactly the indexes
+that its status calls for, and no verb has to think of them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from heapq import nsmallest
+from itertools import islice
+
+from redrive.clock import Instant
+from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
+from redrive.model.address import address_of, split_address
+from redrive.model.feed import FeedEntry, FeedKind
+from redrive.model.filter import Filter, Order
+from redrive.model.ids import (
+    NUMBERS_PER_MICROSECOND,
+    SALT_BITS,
+    ItemId,
+    Token,
+    item_of,
+    make_id,
+    make_tail,
+    parse_id,
+    parse_token,
+)
+from redrive.model.item import WORK, Status
+from redrive.model.queue import QueueSettings
+from redrive.model.reason import DeadReason
+from redrive.model.transitions import BY_HAND, TRANSITIONS, Verb
+from redrive.store import AuditEntry
+from redrive.stores.rules.feed import Feed
+from redrive.stores.rules.groups import Groups
+from redrive.stores.rules.operation_table import OperationTable
+from redrive.stores.rules.queue_state import QueueState, Source
+from redrive.stores.rules.record import Letter, Record
+from redrive.stores.rules.shelf import Shelf
+
+
+def check_transition(verb: Verb, before: Status | None, after: Status | None, *, forced: bool = False) -> None:
+    """Assert that the table of the model has this change. `forced`: a person revokes the lease of an active item."""
+    sources, targets = TRANSITIONS[verb]
+    revoked = forced and verb in BY_HAND and before is Status.ACTIVE
+    given_up = forced and verb is Verb.DROP and before is Status.MOVING
+    assert before in sources or revoked or given_up, f"{verb} does not apply to {before}"
+    assert after in targets, f"{verb} does not lead from {before} to {after}"
+
+
+class State:
+    """The queues and items of one namespace, and the instant of the transaction that is changing them."""
+
+    def __init__(self, namespace: str, store: str) -> None:
+        self.namespace = namespace
+        self.store = store
+        self.now = Instant(0)
+        self.arrivals: Counter[str] = Counter()
+        """Items that became leasable in this transaction, by queue."""
+        self.retimed: set[str] = set()
+        """Queues in which this transaction set a new time at which the next item falls due."""
+        self.queues: dict[str, QueueState] = {}
+        self.last_version = 0
+        """Of the settings of all queues: a verdict judged by those of another queue, or of one that was deleted, is
+        stale."""
+        self.items: dict[ItemId, Record] = {}
+        """By every id that an item has had: an old id finds the item where it is now."""
+        self.held: dict[str, dict[ItemId, None]] = {}
+        self.moving: dict[str, dict[ItemId, None]] = {}
+        """Items on their way, by where they go to; those that left first are first."""
+        self.open_moves: dict[str, dict[ItemId, None]] = {}
+        """The ids that items had in other stores which may still have them, by `QUEUE@STORE`: where they are here, and
+        from where they came."""
+        self.by_number = Shelf()
+        """Every item, by the number in its id."""
+        self.letters = Shelf()
+        """Dead letters, by the number of their death."""
+        self.archived = Shelf()
+        """Archived items, by the number of their death."""
+        self.groups = Groups()
+        self.feed = Feed()
+        self.operations = OperationTable()
+        self.audit: list[AuditEntry] = []
+        self._last_number = 0
+
+    # Looking
+
+    def queue(self, name: str) -> QueueState:
+        """The queue of that name."""
+        queue = self.queues.get(name)
+        if queue is None:
+            raise QueueNotFound(name, self.namespace)
+        return queue
+
+    def settings(self) -> dict[str, QueueSettings]:
+        """The settings of every queue."""
+        return {name: queue.value.settings for name, queue in self.queues.items()}
+
+    def find(self, id: ItemId) -> Record | None:
+        """The item that has or had this id."""
+        return self.items.get(ItemId(id.lower()))
+
+    def item(self, id: ItemId) -> Record:
+        """The same, where there has to be one."""
+        parse_id(id)
+        item = self.find(id)
+        if item is None:
+            raise ItemNotFound(id)
+        return item
+
+    def leased(self, token: Token) -> Record:
+        """The item that is active under this token: the fence."""
+        parse_token(token)
+        id = item_of(token)
+        item = self.find(id)
+        if item is None or item.grant is None or item.grant.token != token.lower():
+            raise LeaseLost(id, None if item is None else item.status)
+        return item
+
+    def items_of(self, queue: str) -> Iterator[Record]:
+        """Every item of a queue, in whatever status. They may be removed meanwhile."""
+        return iter([item for id, item in self.items.items() if item.queue == queue and item.id == id])
+
+    def held_ids(self, held_by: str, limit: int) -> list[ItemId]:
+        """Some of the items that are held by that name."""
+        return list(islice(self.held.get(held_by, ()), limit))
+
+    def destinations(self) -> list[str]:
+        """Where items are on their way to."""
+        return sorted(self.moving)
+
+    def moving_ids(self, to: str, limit: int) -> list[ItemId]:
+        """The items that left first for a queue in another store."""
+        return list(islice(self.moving.get(to, ()), limit))
+
+    def open_move_ids(self, queue: str, store: str, after: str, limit: int) -> list[ItemId]:
+        """Ids of another store, which it may still have, of items that came to a queue; in order, after one."""
+        known = self.open_moves.get(address_of(queue, store), {})
+        return nsmallest(limit, (id for id in known if id > after))
+
+    def walk(self, where: Filter, order: Order, after: int | None) -> Iterator[tuple[int, Record]]:
+        """The items that a filter may mean, with their positions: among them all that it does mean.
+
+        Those that it names, by id or by the operation that changed them, are looked up here.
+        """
+        shelf = self.by_number
+        if where.for_letters:
+            shelf = self.letters if where.status is Status.DEAD else self.archived
+        named = None if where.ids is None else {item.id for id in where.ids if (item := self.find(id)) is not None}
+        for number, item in shelf.newest(after) if order is Order.NEWEST else shelf.oldest(after):
+            if named is not None and item.id not in named:
+                continue
+            if where.operation is None or self.operations.changed(where.operation, item):
+                yield number, item
+
+    # Changing
+
+    def draw_number(self) -> int:
+        """The next number of the sequence that ids and places in line are drawn from."""
+        self._last_number = max(self._last_number + 1, self.now * NUMBERS_PER_MICROSECOND)
+        return self._last_number
+
+    def next_version(self) -> int:
+        """A version that no settings had."""
+        self.last_version += 1
+        return self.last_version
+
+    def draw_id(self, number: int) -> ItemId:
+        """An id that nobody can guess from another one."""
+        return make_id(number, make_tail(secrets.randbits(SALT_BITS)))
+
+    def begin(self, now: Instant) -> None:
+        """A transaction begins, at this instant."""
+        self.now = now
+        self.arrivals.clear()
+        self.retimed.clear()
+
+    def add(self, item: Record) -> None:
+        """A new item, in the status that it has."""
+        self.items[item.id] = item
+        self.by_number.add(item.number, item)
+        self._file(item)
+        self._regroup(item, None, item.letter)
+
+    @contextmanager
+    def change(self, item: Record, verb: Verb, status: Status, *, forced: bool = False) -> Iterator[None]:
+        """Within this, the item has the new status and may be changed. Nothing is touched if the table forbids it."""
+        check_transition(verb, item.status, status, forced=forced)
+        with self.refile(item):
+            item.status = status
+            if status is not Status.ACTIVE:
+                item.grant = None
+            if status not in WORK and status not in (Status.ARCHIVED, Status.MOVING):
+                item.held_by = None
+            if status is not Status.MOVING:
+                item.passage = None
+            yield
+
+    @contextmanager
+    def refile(self, item: Record) -> Iterator[None]:
+        """Within this, the item may be changed in ways that matter to the indexes; its status stays."""
+        letter = item.letter
+        self._unfile(item)
+        try:
+            yield
+        finally:
+            self._file(item)
+            self._regroup(item, letter, item.letter)
+
+    def open_move(self, queue: str, store: str, source_id: ItemId) -> None:
+        """An item came to a queue from another store, which still has it."""
+        self.open_moves.setdefault(address_of(queue, store), {})[source_id] = None
+
+    def close_move(self, queue: str, store: str, source_id: ItemId) -> None:
+        """The other store has it no longer."""
+        address = address_of(queue, store)
+        ids = self.open_moves.get(address, {})
+        ids.pop(source_id, None)
+        if not ids:
+            self.open_moves.pop(address, None)
+
+    def forget_open_moves(self, queue: str) -> None:
+        """The queue goes, with what it remembers."""
+        for address in [address for address in self.open_moves if split_address(address)[0] == queue]:
+            del self.open_moves[address]
+
+    def to_tail(self, item: Record, delay: int = 0) -> None:
+        """Within a change: behind all others that are ready at that instant."""
+        item.ready_at = Instant(self.now + delay)
+        item.seq = self.draw_number()
+
+    def move(self, item: Record, to: str) -> None:
+        """Within a change: to the tail of another queue, under a new id. When it is ready does not change."""
+        if item.origin_id is None:
+            item.origin_id, item.origin_queue = item.id, item.queue
+        item.source_id = item.id
+        self.by_number.discard(item.number, item)
+        item.seq = self.draw_number()
+        item.ids.append(self.draw_id(item.seq))
+        item.queue = to
+        self.items[item.id] = item
+        self.by_number.add(item.number, item)
+
+    def remove(self, item: Record, verb: Verb, *, forced: bool = False) -> None:
+        """For good, with every id it has had."""
+        check_transition(verb, item.status, None, forced=forced)
+        letter = item.letter
+        self._unfile(item)
+        self.by_number.discard(item.number, item)
+        for id in item.ids:
+            del self.items[id]
+        self._regroup(item, letter, None)
+
+    def tell(
+        self,
+        kind: FeedKind,
+        queue: str,
+        item: Record,
+        *,
+        source_id: ItemId | None = None,
+        title: str | None = None,
+        reason: DeadReason | None = None,
+        actor: str | None = None,
+        operation: str | None = None,
+    ) -> None:
+        """Write into the feed what happened to an item in a queue, if that queue keeps it."""
+        if kind in self.queues[queue].value.settings.feed:
+            number = self.draw_number()
+            self.feed.add(FeedEntry(number, self.now, kind, queue, item.id, source_id, title, reason, actor, operation))
+
+    def write_audit(
+        self, actor: str, verb: str, queue: str | None, ids: tuple[ItemId, ...], count: int, note: str | None = None
+    ) -> None:
+        """Write down who changed what."""
+        self.audit.append(AuditEntry(len(self.audit) + 1, self.now, actor, verb, queue, ids, count, note))
+
+    # The indexes
+
+    def _regroup(self, item: Record, before: Letter | None, after: Letter | None) -> None:
+        """An item that stays the same letter does not leave its group, not even for a moment."""
+        if before == after:
+            return
+        if before is not None:
+            self.groups.leave(before)
+        if after is not None:
+            self.groups.join(after, item)
+
+    def _file(self, item: Record) -> None:
+        queue = self.queues[item.queue]
+        queue.counts[item.status] += 1
+        queue.dead_letters += item.is_dead_letter
+        if item.is_dead_letter:
+            self.letters.add(item.death_number, item)
+        if item.source_id is not None:
+            queue.sources.setdefault(item.source_id, Source(item.id))
+        match item.status:
+            case Status.PENDING | Status.FAILED:
+                self._file_work(queue, item)
+            case Status.ACTIVE:
+                assert item.grant is not None
+                queue.leases.add(item.id, (item.grant.deadline, item.seq))
+            case Status.COMPLETED:
+                assert item.completed_at is not None
+                queue.completed.add(item.id, (item.completed_at, item.seq))
+            case Status.DEAD:
+                queue.dead.add(item.id, (item.deaths[-1].at, item.number))
+            case Status.MOVING:
+                self._file_moving(item)
+            case Status.ARCHIVED:
+                self.archived.add(item.death_number, item)
+                queue.archived.add(item.id, (item.deaths[-1].at, item.number))
+
+    def _file_work(self, queue: QueueState, item: Record) -> None:
+        due = item.ready_at <= self.now
+        if item.held_by is not None:
+            self._file_held(item)
+        elif due and item.status is Status.PENDING:
+            queue.ready.add(item.id, (-item.priority, item.ready_at, item.seq))
+        else:
+            queue.waiting.add(item.id, (item.ready_at, item.seq))
+            self._retime(queue, item)
+        if due and item.held_by is None:
+            self.arrivals[queue.name] += 1
+        if item.expire_deadline is not None:
+            queue.expiring.add(item.id, (item.expire_deadline, item.seq))
+        if item.is_dead_letter:
+            queue.dead.add(item.id, (item.deaths[-1].at, item.number))
+
+    def _unfile(self, item: Record) -> None:
+        queue = self.queues[item.queue]
+        queue.counts[item.status] -= 1
+        queue.dead_letters -= item.is_dead_letter
+        for index in queue.indexes_of(item.status):
+            index.discard(item.id)
+        if item.is_dead_letter:
+            self.letters.discard(item.death_number, item)
+        if item.status is Status.ARCHIVED:
+            self.archived.discard(item.death_number, item)
+        if item.held_by is not None and item.status in WORK:
+            self._unfile_held(item)
+        if item.passage is not None:
+            self._unfile_moving(item)
+        if item.source_id is not None:
+            source = queue.sources.get(item.source_id)
+            if source is not None and source.id == item.id and source.until <= self.now:
+                del queue.sources[item.source_id]
+
+    def _file_held(self, item: Record) -> None:
+        assert item.held_by is not None
+        self.held.setdefault(item.held_by, {})[item.id] = None
+
+    def _unfile_held(self, item: Record) -> None:
+        assert item.held_by is not None
+        held = self.held[item.held_by]
+        del held[item.id]
+        if not held:
+            del self.held[item.held_by]
+
+    def _file_moving(self, item: Record) -> None:
+        assert item.passage is not None
+        self.moving.setdefault(item.passage.to, {})[item.id] = None
+
+    def _unfile_moving(self, item: Record) -> None:
+        assert item.passage is not None
+        moving = self.moving[item.passage.to]
+        del moving[item.id]
+        if not moving:
+            del self.moving[item.passage.to]
+
+    def _retime(self, queue: QueueState, item: Record) -> None:
+        """An item waits: the queue may have a new time at which its next item falls due."""
+        if queue.waiting.first() == item.id:
+            self.retimed.add(queue.name)

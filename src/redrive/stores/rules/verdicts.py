@@ -1,0 +1,152 @@
+"""Carrying out a verdict: an item is tried again, or it is dead. The store never judges."""
+
+from __future__ import annotations
+
+import logging
+
+from redrive.model import judge
+from redrive.model.address import is_elsewhere
+from redrive.model.by_hand import text_of_death
+from redrive.model.cause import cause_of
+from redrive.model.failure import Failure
+from redrive.model.feed import FeedKind
+from redrive.model.item import Counters, Death, Event, HistoryEntry, Settled, Status
+from redrive.model.judge import Dead, Ending, Verdict, count
+from redrive.model.moves import Passage
+from redrive.model.transitions import Verb
+from redrive.model.words import words_of
+from redrive.store import DROP_ACTOR
+from redrive.stores.rules.record import Record
+from redrive.stores.rules.state import State
+
+_log = logging.getLogger("redrive.store")
+
+VERBS = {
+    Ending.FAILED: Verb.FAIL,
+    Ending.LOST: Verb.LOSE,
+    Ending.RELEASED: Verb.RELEASE,
+    Ending.EXPIRED: Verb.EXPIRE,
+    Ending.BURIED: Verb.BURY,
+}
+"""The verb that each ending is."""
+
+
+def check_verdict(state: State, queue: str, ending: Ending, verdict: Verdict) -> None:
+    """Raise unless the verdict can be carried out on an item of that queue whose delivery ended so."""
+    judge.check_verdict(queue, ending, verdict)
+    if isinstance(verdict, Dead) and verdict.to is not None and not is_elsewhere(verdict.to):
+        state.queue(verdict.to)
+
+
+def carry_out(
+    state: State,
+    item: Record,
+    ending: Ending,
+    verdict: Verdict,
+    *,
+    failure: Failure | None = None,
+    note: str | None = None,
+    actor: str | None = None,
+    operation: str | None = None,
+    forced: bool = False,
+) -> Settled:
+    """Count the ending, write it down, and do as a verdict says that was checked before."""
+    entry = HistoryEntry(
+        at=state.now,
+        event=Event(ending.value),
+        queue=item.queue,
+        delivery=item.counters.deliveries,
+        failure=failure,
+        worker=item.worker,
+        actor=actor,
+        note=note,
+        operation=operation,
+    )
+    queue = state.queues[item.queue]
+    if isinstance(verdict, Dead):
+        settled = _die(state, item, ending, verdict, entry, forced)
+        queue.dead_total += 1
+    else:
+        with state.change(item, VERBS[ending], verdict.status, forced=forced):
+            item.counters = count(item.counters, ending)
+            item.history.add(entry)
+            state.to_tail(item, verdict.delay)
+        settled = item.to_settled()
+        title = note if failure is None else failure.title
+        state.tell(FeedKind(ending.value), item.queue, item, title=title, actor=actor, operation=operation)
+    queue.failed_total += ending is Ending.FAILED
+    return settled
+
+
+def _die(state: State, item: Record, ending: Ending, verdict: Dead, entry: HistoryEntry, forced: bool) -> Settled:
+    counters = count(item.counters, ending)
+    verb = VERBS[ending]
+    death = Death(
+        at=state.now,
+        reason=verdict.reason,
+        queue=item.queue,
+        namespace=state.namespace,
+        store=state.store,
+        id=item.id,
+        counters=counters,
+        cause=cause_of(verdict.reason, entry.failure, entry.note),
+        first_leased_at=item.first_leased_at,
+    )
+    left = item.queue
+    elsewhere = verdict.to is not None and is_elsewhere(verdict.to)
+    if elsewhere:
+        assert verdict.to is not None
+        with state.change(item, verb, Status.MOVING, forced=forced):
+            item.history.add(entry)
+            item.deaths.append(death)
+            item.came_by_death, item.held_by = True, None
+            item.passage = Passage(verdict.to, state.now, FeedKind.DEAD, Status.PENDING)
+            mark_dead(state, item)
+            item.counters = Counters(deliveries=counters.deliveries, redrives=counters.redrives)
+            item.expire_deadline = None
+    elif verdict.to is not None:
+        state.queues[verdict.to].mark_dead_queue()
+        with state.change(item, verb, Status.PENDING, forced=forced):
+            item.history.add(entry)
+            item.deaths.append(death)
+            state.move(item, verdict.to)
+            item.ready_at, item.held_by = state.now, None
+            item.came_by_death, item.home = True, None
+            mark_dead(state, item)
+            item.counters = Counters(deliveries=counters.deliveries, redrives=counters.redrives)
+            item.expire_deadline = None
+    elif verdict.drop:
+        state.remove(item, verb, forced=forced)
+        item.counters = counters
+        state.write_audit(DROP_ACTOR, str(Verb.DROP), item.queue, (item.id,), 1, str(verdict.reason))
+        told = "item %s of queue '%s' died (%s) and was dropped, as on_dead says"
+        _log.warning(told, item.id, item.queue, verdict.reason)
+    else:
+        with state.change(item, verb, Status.DEAD, forced=forced):
+            item.came_by_death = False
+            item.counters = counters
+            item.history.add(entry)
+            item.deaths.append(death)
+            mark_dead(state, item)
+    moved = verdict.to is not None and not elsewhere
+    state.tell(
+        FeedKind.DEAD,
+        left,
+        item,
+        source_id=item.source_id if moved else None,
+        title=death.cause.title,
+        reason=verdict.reason,
+        actor=entry.actor,
+        operation=entry.operation,
+    )
+    return item.to_settled(removed=verdict.to is None and verdict.drop, moved=moved, reason=verdict.reason)
+
+
+def mark_dead(state: State, item: Record) -> None:
+    """Within a change: it is the last of the dead, and found by its words where the queue it lies in wants that."""
+    death = item.deaths[-1]
+    item.death_number = state.draw_number()
+    item.words = frozenset()
+    if state.queues[item.queue].value.settings.search:
+        text = text_of_death(death, item.history.entries())
+        item.words = frozenset(words_of(death.cause.error_type, text, item.payload, item.content_type))

@@ -1,0 +1,53 @@
+"""Redis again, on a cluster of three servers: each test has a slot of its own, so all servers get some of them.
+
+All of the suite with REDRIVE_THOROUGH; else the parts that between them run every script and every kind of query.
+"""
+
+import os
+
+import pytest
+
+from redrive.testing.conformance import StoreConformance
+from redrive.testing.conformance.batches import BatchConformance
+from redrive.testing.conformance.by_hand import ByHandConformance
+from redrive.testing.conformance.completes import CompleteConformance
+from redrive.testing.conformance.deaths import DeadInPlaceConformance
+from redrive.testing.conformance.failures import FailConformance
+from redrive.testing.conformance.finding import FilterConformance
+from redrive.testing.conformance.idempotency import IdempotencyConformance
+from redrive.testing.conformance.leases import LeaseConformance
+from redrive.testing.conformance.moves import MoveConformance
+from redrive.testing.conformance.operating import BulkConformance
+from redrive.testing.conformance.puts import PutConformance
+from redrive.testing.conformance.sharing import DurableConformance, SharingConformance
+from redrive.testing.conformance.upkeep import UpkeepConformance
+from redrive.testing.conformance.waits import WaitConformance
+
+
+class Essentials(
+    BatchConformance,
+    ByHandConformance,
+    BulkConformance,
+    CompleteConformance,
+    DeadInPlaceConformance,
+    DurableConformance,
+    FailConformance,
+    FilterConformance,
+    IdempotencyConformance,
+    LeaseConformance,
+    MoveConformance,
+    PutConformance,
+    SharingConformance,
+    UpkeepConformance,
+    WaitConformance,
+):
+    """What a store does, without what it refuses."""
+
+
+Parts = StoreConformance if os.environ.get("REDRIVE_THOROUGH") else Essentials
+
+
+class TestRedisCluster(Parts):
+    @pytest.fixture
+    def url(self, redis_cluster_url: str) -> str:
+        return redis_cluster_url

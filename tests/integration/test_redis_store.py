@@ -1,0 +1,337 @@
+"""What the store on Redis does where the conformance suite cannot look: batches of several kinds, round trips, turns
+that were left behind, what changes between two looks, and a full memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+from tests.servers.redis import Server
+
+from redrive import Again, Dead, DeadReason, Status
+from redrive.clock import Instant
+from redrive.errors import InvalidInput, StoreUnavailable, WrongStatus
+from redrive.model.failure import failure_from_exception
+from redrive.model.filter import Filter
+from redrive.model.ids import ItemId
+from redrive.model.item import Lease, Result, Settled
+from redrive.model.judge import Ending
+from redrive.model.queue import QueueSettings
+from redrive.model.transitions import Verb
+from redrive.store import (
+    Call,
+    Change,
+    Clean,
+    Complete,
+    CreateQueue,
+    DeleteQueue,
+    Extend,
+    FindItems,
+    FinishMove,
+    GetItem,
+    GetKeyHolders,
+    GetStats,
+    Import,
+    LeaseItems,
+    ListDestinations,
+    ListMoves,
+    ListOpenMoves,
+    NewItem,
+    Put,
+    ReadFeed,
+    Receive,
+    SetPaused,
+    Settle,
+    Stale,
+    StartOperation,
+    StepOperation,
+    Target,
+)
+from redrive.stores.memory import MemoryStore
+from redrive.stores.redis import connection
+from redrive.stores.redis.keys import score_of
+from redrive.stores.redis.state import RedisState
+from redrive.stores.redis.store import RedisStore
+from redrive.testing import FakeClock
+
+SECOND = 1_000_000
+Opened = Callable[..., RedisStore]
+
+
+@pytest.fixture
+def opened(redis_server: Server) -> Iterator[Opened]:
+    """Opens stores of one namespace, and closes them."""
+    prefix = f"test_{uuid4().hex}"
+    with contextlib.ExitStack() as stack:
+
+        def open_store(**options: object) -> RedisStore:
+            store = RedisStore(redis_server.url, prefix=prefix, **options)  # type: ignore[arg-type]
+            stack.callback(store.close)
+            return store
+
+        yield open_store
+    redis_server.remove(prefix)
+
+
+@pytest.fixture
+def store(opened: Opened) -> RedisStore:
+    return opened()
+
+
+def item(payload: bytes = b"1", **options: object) -> NewItem:
+    return NewItem(payload, "text/plain", **options)  # type: ignore[arg-type]
+
+
+def leases(store: RedisStore | MemoryStore, queue: str, count: int, **settings: object) -> tuple[int, list[Lease]]:
+    """The version of a new queue, and leases on items in it."""
+    version: int = store.commit([CreateQueue(queue, QueueSettings(**settings))]).results[0].version  # type: ignore[arg-type]
+    store.commit([Put(queue, tuple(item(idempotency_key=f"key {number}") for number in range(count)))])
+    return version, list(store.commit([LeaseItems(queue, count)]).results[0].leases)
+
+
+def bury(lease: Lease, version: int, to: str | None = None, note: str | None = None) -> Settle:
+    return Settle(lease.token, Ending.BURIED, Dead(DeadReason.POLICY, to=to), version, note=note)
+
+
+# Batches of several kinds
+
+
+def test_retention_passes_over_what_its_batch_removed(opened: Opened) -> None:
+    clock = FakeClock()
+    store = opened(clock=clock)
+    version, (first, second) = leases(store, "jobs", 2, keep_dead=10 * SECOND)
+    store.commit([bury(first, version), bury(second, version)])
+    clock.advance(20)
+    ((dropped,), removed) = store.commit([Change(Verb.DROP, (Target(first.id),), "me"), Clean()]).results
+    assert isinstance(dropped, Settled)
+    assert removed == 1
+    assert store.read(GetStats("jobs")).dead_letters == 0
+
+
+def test_words_are_found_of_an_item_that_its_batch_looked_at_before(store: RedisStore) -> None:
+    version, (lease,) = leases(store, "jobs", 1)
+    store.commit([bury(lease, version, note="timeout")])
+    started = StartOperation(verb=Verb.REDRIVE, where=Filter(words="timeout"), actor="me")
+    operation = store.commit([started]).results[0]
+    refused = Change(Verb.RESTORE, (Target(lease.id),), "me")
+    ((problem,), after) = store.commit([refused, StepOperation(operation.id, 0)]).results
+    assert isinstance(problem, WrongStatus)
+    assert after.changed == 1
+    assert store.read(GetItem(lease.id)).status is Status.PENDING
+
+
+def test_queue_that_is_made_anew_knows_nothing_of_the_one_that_its_batch_deleted(store: RedisStore) -> None:
+    store.commit([CreateQueue("jobs", QueueSettings())])
+    ((before,),) = store.commit([Put("jobs", (item(idempotency_key="k"),))]).results
+    again = item(idempotency_key="k", source_id=before.id)
+    batch: list[Call] = [DeleteQueue("jobs", 1, "me"), CreateQueue("jobs", QueueSettings()), Put("jobs", (again,))]
+    removed, _, (receipt,) = store.commit(batch).results
+    assert (removed, receipt.duplicate) == (1, False)
+    assert store.read(GetStats("jobs")).pending == 1
+
+
+def test_failure_without_a_verdict_is_refused(store: RedisStore) -> None:
+    store.commit([CreateQueue("jobs", QueueSettings())])
+    (refused,) = store.commit([Put("jobs", (item(failure=failure_from_exception(ValueError("x"))),))]).results
+    assert isinstance(refused, InvalidInput)
+    assert store.read(GetStats("jobs")).pending == 0
+
+
+def test_feed_tells_an_empty_note_as_it_is(store: RedisStore) -> None:
+    version, (lease,) = leases(store, "jobs", 1)
+    store.commit([Settle(lease.token, Ending.RELEASED, Again(0, Status.PENDING), version, note="")])
+    (entry,) = store.read(ReadFeed()).entries
+    assert entry.title == ""
+
+
+def test_stale_verdict_needs_no_second_look_that_could_fail(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    version, (lease,) = leases(store, "jobs", 1)
+
+    def lost(*_: object) -> None:
+        raise StoreUnavailable("redis", "the connection is lost")
+
+    late = Settle(lease.token, Ending.FAILED, Again(0, Status.FAILED), version - 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(store._connection, "run", lost)
+        receipts, stale = store.commit([Put("jobs", (item(),)), late]).results
+    assert len(receipts) == 1
+    assert isinstance(stale, Stale)
+    assert stale.queue.version == version
+
+
+# Many items
+
+
+def test_many_items_share_their_round_trips(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each item would take longer than a turn lasts where the server is far away."""
+    count, trips = 120, 0
+    send = store._connection._repeatedly
+
+    def counted(*args: object, **options: object) -> object:
+        nonlocal trips
+        trips += 1
+        return send(*args, **options)  # type: ignore[arg-type]
+
+    store.commit([CreateQueue("dead", QueueSettings()), CreateQueue("other", QueueSettings())])
+    version, taken = leases(store, "jobs", count)
+    monkeypatch.setattr(store._connection, "_repeatedly", counted)
+    died = store.commit([bury(lease, version, to="dead") for lease in taken]).results
+    (redriven,) = store.commit([Change(Verb.REDRIVE, tuple(Target(each.id) for each in died), "me")]).results
+    assert all(isinstance(each, Settled) for each in redriven)
+    found = store.read(FindItems(Filter(queue="jobs", status=Status.PENDING), limit=count)).items
+    for duplicate in (False, True):
+        (receipts,) = store.commit([Import("other", found, "me")]).results
+        assert [receipt.duplicate for receipt in receipts] == [duplicate] * count
+    keys = tuple(f"key {number}" for number in range(count))
+    assert len(store.read(GetKeyHolders("jobs", keys))) == count
+    store.commit([Change(Verb.DROP, tuple(Target(receipt.id) for receipt in receipts), "me")])
+    assert trips < count / 2
+
+
+@pytest.mark.parametrize(("written", "score"), [(b"1.7e+15", 1_700_000_000_000_000), (b"9007199254740991", 2**53 - 1)])
+def test_score_is_read_however_the_server_writes_it(written: bytes, score: int) -> None:
+    assert score_of(written) == score
+
+
+# Turns and servers that are replaced
+
+
+def test_who_does_not_know_that_he_has_the_turn_gives_it_back(
+    opened: Opened, redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = opened(), opened()
+    store.commit([CreateQueue("jobs", QueueSettings())])
+    monkeypatch.setattr(connection, "REPLICA_SECONDS", 0.001)
+    other._connection.wait_replicas = 1  # there is none
+    with pytest.raises(StoreUnavailable):
+        other.commit([SetPaused("jobs", True, "me")])
+    with contextlib.closing(redis_server.client()) as client:
+        assert client.get(store._keys.turn) is None
+
+
+def test_turn_by_the_clock_of_another_server_holds_nobody_up(store: RedisStore, redis_server: Server) -> None:
+    store.commit([CreateQueue("jobs", QueueSettings())])
+    with contextlib.closing(redis_server.client()) as client:
+        for call in (Put("jobs", (item(),)), SetPaused("jobs", True, "me")):
+            client.set(store._keys.turn, f"0123456789abcdef - {9_000_000_000_000_000:016d}")
+            store.commit([call])
+            assert client.get(store._keys.turn) is None
+
+
+def test_queues_are_read_again_where_a_replica_had_not_got_the_last_change(
+    opened: Opened, redis_server: Server
+) -> None:
+    store, other = opened(), opened()
+    store.commit([CreateQueue("jobs", QueueSettings())])
+    with contextlib.closing(redis_server.client()) as client:
+        kept = {key: client.dump(key) for key in map(store._keys.of, ("meta", "queues", "info"))}
+        for paused in (True, False):
+            store.commit([SetPaused("jobs", paused, "me")])
+        for key, value in kept.items():
+            assert value is not None
+            client.restore(key, 0, value, replace=True)
+    other.commit([CreateQueue("new", QueueSettings())])  # as many changes as `store` has seen
+    (queue,) = store.commit([SetPaused("new", True, "me")]).results
+    assert queue.paused
+
+
+# Moves between stores
+
+
+def moving(name: str) -> MemoryStore:
+    """A store of that name, with an item on its way to the queue `a` of another one."""
+    source = MemoryStore(FakeClock(), name=name)
+    version, (lease,) = leases(source, "jobs", 1)
+    source.commit([bury(lease, version, to="a@redis")])
+    return source
+
+
+def test_open_moves_of_names_that_look_alike_when_joined_are_kept_apart(store: RedisStore) -> None:
+    store.commit([CreateQueue("a", QueueSettings()), CreateQueue("a:b", QueueSettings())])
+    (move,) = moving("b:c").read(ListMoves())
+    store.commit([Receive("a", move, "b:c")])
+    assert [each.queue for each in store.read(ListOpenMoves("b:c"))] == ["a"]
+    assert store.read(ListOpenMoves("c")) == ()
+
+
+def test_items_that_leave_at_one_instant_are_listed_in_the_order_in_which_they_left(store: RedisStore) -> None:
+    version, taken = leases(store, "jobs", 3)
+    left = [taken[2], taken[0], taken[1]]
+    store.commit([bury(lease, version, to="far@there") for lease in left])
+    assert [move.item.id for move in store.read(ListMoves())] == [lease.id for lease in left]
+
+
+def test_last_item_for_a_destination_may_arrive_between_two_looks(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version, (lease,) = leases(store, "jobs", 1)
+    store.commit([bury(lease, version, to="far@there")])
+    assert [each.to for each in store.read(ListDestinations())] == ["far@there"]
+    look = RedisState.destinations
+
+    def arrives_meanwhile(state: RedisState) -> list[str]:
+        found = look(state)
+        store.commit([FinishMove((lease.id,))])
+        return found
+
+    monkeypatch.setattr(RedisState, "destinations", arrives_meanwhile)
+    assert store.read(ListDestinations()) == ()
+
+
+# A full memory
+
+
+@pytest.fixture
+def small() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.destroy()
+
+
+def test_full_server_takes_nothing_new_and_can_be_worked_off_and_cleared(small: Server) -> None:
+    store = RedisStore(small.url)
+    store.commit([CreateQueue("dead", QueueSettings())])
+    version, taken = leases(store, "jobs", 8, keep_completed=60 * SECOND)
+    store.commit([bury(taken[7], version)])
+    fill(small)
+    new: tuple[Call, ...] = (
+        Put("jobs", (item(),)),
+        Put("jobs", (item(source_id=ItemId("0" * 32)),)),
+        CreateQueue("more", QueueSettings()),
+    )
+    for call in new:
+        with pytest.raises(StoreUnavailable, match="its memory is full"):
+            store.commit([call])
+    store.close()
+
+    store = RedisStore(small.url)
+    followed = Complete(taken[1].token, puts=(Put("jobs", (item(),)),))
+    refused, completed, followed_refused = store.commit(
+        [Put("jobs", (item(),)), Complete(taken[0].token, Result(b"done", "text/plain")), followed]
+    ).results
+    assert isinstance(refused, StoreUnavailable)
+    assert isinstance(followed_refused, StoreUnavailable)
+    assert completed.status is Status.COMPLETED
+    (deadline,) = store.commit([Extend(taken[1].token, 90 * SECOND)]).results
+    assert deadline > Instant(taken[1].deadline)
+    for call in (
+        Complete(taken[2].token),
+        bury(taken[3], version),
+        bury(taken[4], version, to="dead"),
+        Settle(taken[5].token, Ending.FAILED, Again(0, Status.FAILED), version),
+    ):
+        assert isinstance(store.commit([call]).results[0], Settled)
+    ((dropped,),) = store.commit([Change(Verb.DROP, (Target(taken[7].id),), "me")]).results
+    assert isinstance(dropped, Settled)
+    assert store.commit([DeleteQueue("dead", 1, "me")]).results == [1]
+    stats = store.read(GetStats("jobs"))
+    assert (stats.completed, stats.dead, stats.failed, stats.active, stats.pending) == (2, 1, 1, 2, 0)
+    store.close()
+
+
+def fill(server: Server) -> None:
+    """From now on the server refuses what takes memory."""
+    with contextlib.closing(server.client()) as client:
+        client.config_set("maxmemory", "1mb")

@@ -1,0 +1,239 @@
+"""Moves between stores as one program sees them: which stores it knows, threads, back-off, and what it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive import Broker, Dead, DeadReason, Moving, connect, connect_async
+from redrive.broker.moves import LONGEST_PAUSE, Trials
+from redrive.clock import Instant
+from redrive.errors import Closed, InvalidInput, InvalidName, QueueFull, StoreUnavailable
+from redrive.model.duration import SECOND
+from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
+from redrive.testing.conformance.deliveries import kill, take, take_all, values
+
+FULL = QueueFull("morgue", 1, 1)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def broker(clock: FakeClock) -> Iterator[Broker]:
+    with connect("memory://", name="here", stores={"there": "memory://"}, clock=clock, lifecycle=False) as broker:
+        broker.at("there").create_queue("morgue")
+        broker.create_queue("jobs", dead_queue="morgue@there")
+        yield broker
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for what other threads do."""
+    looking = threading.Event()
+    for _ in range(int(PATIENCE_SECONDS * 100)):
+        if condition():
+            return
+        looking.wait(0.01)
+    raise AssertionError("it did not happen")
+
+
+@pytest.mark.parametrize(
+    ("name", "stores", "text"),
+    [
+        (None, {"there": "memory://"}, "give name= beside stores="),
+        ("here", {"here": "memory://"}, "the name of this store itself"),
+        ("here", {"there": 7}, "no URL under 'there'"),
+        ("here", ["there"], "a table from names to URLs"),
+    ],
+)
+def test_stores_that_cannot_be_are_refused(name: Any, stores: Any, text: str) -> None:
+    with pytest.raises(InvalidInput, match=text):
+        connect("memory://", name=name, stores=stores)
+
+
+@pytest.mark.parametrize("name", ["", "a@b", 7])
+def test_bad_name_of_a_store_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidName):
+        connect("memory://", name=name)
+    with pytest.raises(InvalidName):
+        connect("memory://", name="here", stores={name: "memory://"})
+
+
+def test_all_stores_of_a_program_know_each_other(broker: Broker) -> None:
+    there = broker.at("there")
+    assert there.at("here").get_queue("jobs").name == "jobs"
+    assert there.at("there").get_queue("morgue").used_by == ("jobs@here",)
+    with pytest.raises(InvalidInput, match="knows no store 'nowhere', only here, there"):
+        there.at("nowhere")
+
+
+def test_stores_are_closed_with_the_broker_that_opened_them(clock: FakeClock) -> None:
+    broker = connect("memory://", name="here", stores={"there": "memory://"}, clock=clock, lifecycle=False)
+    there = broker.at("there")
+    broker.close()
+    with pytest.raises(Closed):
+        there.list_queues()
+    with pytest.raises(Closed):
+        broker.at("there").list_queues()
+
+
+def test_store_that_was_closed_by_itself_is_opened_again(clock: FakeClock, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/there.db"
+    with connect("memory://", name="here", stores={"there": url}, clock=clock, lifecycle=False) as broker:
+        broker.at("there").create_queue("morgue")
+        broker.at("there").close()
+        assert broker.at("there").get_queue("morgue").name == "morgue"
+
+
+def test_stores_are_opened_when_they_are_needed(tmp_path: Path) -> None:
+    with connect("memory://", name="here", stores={"there": f"sqlite:///{tmp_path}/there.db"}) as broker:
+        broker.create_queue("jobs")
+        broker.step()
+        assert list(tmp_path.iterdir()) == []
+        broker.at("there")
+        assert (tmp_path / "there.db").exists()
+
+
+def test_item_arrives_by_itself() -> None:
+    with connect("memory://", name="here", stores={"there": "memory://"}) as broker:
+        there = broker.at("there")
+        there.create_queue("morgue")
+        broker.create_queue("jobs", dead_queue="morgue@there")
+        kill(broker, "x")
+        until(lambda: there.count() == 1 and broker.count() == 0)
+        there.redrive(there.find().items[0].id)
+        assert values([take(broker, wait=PATIENCE_SECONDS)]) == ["x"]
+        until(lambda: there.count(status="any") == 0)
+
+
+def test_items_arrive_at_once_and_not_with_the_next_step_of_the_lifecycle(clock: FakeClock) -> None:
+    """The clock stands still, so that no step comes by itself after the first."""
+    with connect("memory://", name="here", stores={"there": "memory://"}, clock=clock) as broker:
+        there = broker.at("there")
+        there.create_queue("morgue")
+        broker.create_queue("jobs", dead_queue="morgue@there")
+        clock.until_waiting(2)
+        for n in range(20):
+            kill(broker, n)
+        until(lambda: there.count() == 20 and broker.count() == 0)
+
+
+def test_store_that_cannot_be_opened_stops_no_other(tmp_path: Path, clock: FakeClock) -> None:
+    stores = {"broken": f"sqlite:///{tmp_path}/missing/x.db", "there": "memory://"}
+    with connect("memory://", name="here", stores=stores, clock=clock, lifecycle=False) as broker:
+        broker.create_queue("jobs")
+        broker.at("there").create_queue("inbox")
+        with pytest.raises(StoreUnavailable):
+            broker.at("broken")
+        with pytest.raises(StoreUnavailable):
+            broker.create_queue("doomed", dead_queue="morgue@broken")
+        first, second = (broker.put("jobs", n).id for n in range(2))
+        assert broker.move(first, "inbox@broken").status == "moving", "it is taken there when the store is back"
+        broker.move(second, "inbox@there")
+        assert broker.step().moved == 1
+        (moving,) = broker.moves()
+        assert (moving.id, moving.to) == (first, "inbox@broken")
+        assert "does not exist" in (moving.problem or "")
+        assert str(moving).endswith(str(moving.problem))
+
+
+def test_move_is_left_to_a_program_that_knows_the_store(tmp_path: Path, clock: FakeClock) -> None:
+    urls = {name: f"sqlite:///{tmp_path}/{name}.db" for name in ("here", "there")}
+    options: dict[str, Any] = {"clock": clock, "lifecycle": False}
+    with connect(urls["here"], name="here", stores={"there": urls["there"]}, **options) as knowing:
+        knowing.at("there").create_queue("morgue")
+        knowing.create_queue("jobs", dead_queue="morgue@there")
+        with connect(urls["here"], name="here", **options) as ignorant:
+            assert kill(ignorant, "x").status == "moving"
+            assert ignorant.step().moved == 0
+            assert ignorant.moves()[0].problem == "this program knows no store 'there'"
+        assert knowing.step().moved == 1
+        assert knowing.at("there").count() == 1
+
+
+def test_item_that_came_from_a_store_of_the_same_name_is_not_sent_to_itself(tmp_path: Path, clock: FakeClock) -> None:
+    urls = {name: f"sqlite:///{tmp_path}/{name}.db" for name in ("main", "archive")}
+    options: dict[str, Any] = {"clock": clock, "lifecycle": False}
+    with connect(urls["main"], name="main", stores={"archive": urls["archive"]}, **options) as broker:
+        broker.at("archive").create_queue("morgue")
+        broker.create_queue("jobs", dead_queue="morgue@archive")
+        kill(broker, "x")
+        broker.step()
+    with connect(urls["archive"], name="main", **options) as misnamed:
+        misnamed.create_queue("jobs")
+        with pytest.raises(InvalidInput, match="came from a store called 'main'"):
+            misnamed.redrive(misnamed.find().items[0].id)
+        assert misnamed.plan("redrive").left_out == {"invalid": 1}
+        assert misnamed.redrive(misnamed.find().items[0].id, to="jobs").queue == "jobs"
+
+
+def test_what_is_on_its_way_for_long_is_stuck(broker: Broker, clock: FakeClock) -> None:
+    kill(broker)
+    clock.advance("5m")
+    assert [moving.stuck for moving in broker.moves()] == [False]
+    clock.advance("1s")
+    assert [moving.stuck for moving in broker.moves()] == [True]
+
+
+@pytest.mark.parametrize("limit", [0, 1001, "7"])
+def test_bad_limit_is_refused(broker: Broker, limit: Any) -> None:
+    with pytest.raises(InvalidInput):
+        broker.moves(limit)
+
+
+def test_back_off_doubles_up_to_a_minute() -> None:
+    trials, now, pauses = Trials(), Instant(0), []
+    for _ in range(9):
+        trials.failed("morgue@there", FULL, now)
+        pause = next(n for n in range(1, 100) if trials.is_due("morgue@there", Instant(now + n * SECOND)))
+        pauses.append(pause)
+        now = Instant(now + pause * SECOND)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert trials.is_due("other@there", now)
+    trials.went_well("morgue@there")
+    assert (trials.is_due("morgue@there", now), trials.problem("morgue@there")) == (True, None)
+
+
+def test_clock_that_was_set_back_keeps_nothing_waiting() -> None:
+    trials = Trials()
+    trials.failed("morgue@there", FULL, Instant(1000 * LONGEST_PAUSE))
+    assert trials.is_due("morgue@there", Instant(0))
+
+
+def test_asynchronous_face_does_the_same(clock: FakeClock) -> None:
+    async def scenario() -> None:
+        stores = {"there": "memory://"}
+        async with connect_async("memory://", name="here", stores=stores, clock=clock, lifecycle=False) as broker:
+            there = await broker.at("there")
+            await there.create_queue("morgue")
+            await broker.create_queue("jobs", dead_queue="morgue@there")
+            await broker.put("jobs", "x")
+            (lease,) = await broker.lease("jobs")
+            assert (await broker.fail(lease, "boom")).status == "moving"
+            (moving,) = await broker.moves()
+            assert isinstance(moving, Moving)
+            assert (await broker.step()).moved == 1
+            (letter,) = (await there.find()).items
+            await there.redrive(letter.id)
+            assert (await there.step()).moved == 1
+            (lease,) = await broker.lease("jobs")
+            assert lease.value == "x"
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
+
+
+def test_verdict_of_a_program_may_name_another_store(broker: Broker) -> None:
+    broker.put_many("jobs", range(2))
+    first, second = take_all(broker)
+    with pytest.raises(InvalidInput, match="knows no store 'nowhere'"):
+        broker.fail(first, "boom", verdict=Dead(DeadReason.POLICY, to="x@nowhere"))
+    assert broker.fail(first, "boom", verdict=Dead(DeadReason.POLICY, to="morgue@there")).status == "moving"
+    broker.create_queue("near")
+    assert broker.fail(second, "boom", verdict=Dead(DeadReason.POLICY, to="near@here")).queue == "near"
