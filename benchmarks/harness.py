@@ -69,6 +69,8 @@ class Suite:
     name: str
     cases: Sequence[Case]
     bars: Sequence[Bar]
+    durable: str = "Everything is durable: WAL, synchronous=FULL, read back on the connections in use."
+    """What an acknowledgement means in it."""
 
     def case(self, key: str) -> Case:
         return next(case for case in self.cases if case.key == key)

@@ -57,6 +57,29 @@ PANELS = {
 }
 
 
+def _postgres_rows(scenario: str, batch: str) -> list[Row]:
+    return [
+        *(Row(f"raw, k={k}", "engine", f"raw.{scenario}.k{k}") for k in (1, 100)),
+        Row("Redrive, 256 async callers", "redrive", f"async.{scenario}.callers256"),
+        Row(f"Redrive, {batch}", "redrive", f"hand.{scenario}"),
+    ]
+
+
+PANELS |= {
+    "PostgreSQL: put, 200 B: items/s, logarithmic": [
+        *_postgres_rows("put", "put_many of 1,000"),
+        Row("Redrive, keyed, 256 async callers", "redrive", "async.keyed.callers256"),
+        Row("pgqueuer, one by one", "peer", "pgqueuer.one"),
+        Row("pgqueuer, 1,000 at a time", "peer", "pgqueuer.bulk"),
+    ],
+    "PostgreSQL: lease and complete, 200 B: items/s, logarithmic": _postgres_rows("lease_complete", "100 at a time"),
+    "PostgreSQL: how deliveries end, 256 async callers: items/s, logarithmic": [
+        Row(words, "redrive", f"settle.{end}")
+        for end, words in (("complete", "complete"), ("retry", "failed, tried again"), ("dead", "failed, dead"))
+    ],
+}
+
+
 def svg(results: Results) -> str:
     """Panels one below the other; rows that were not measured are left out."""
     panels = {title: _measured(rows, results) for title, rows in PANELS.items()}

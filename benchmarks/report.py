@@ -15,6 +15,9 @@ UNITS = {
     "p50_ms": "ms, median",
     "p99_ms": "ms, p99",
     "longest_ms": "ms, longest",
+    "completed_share": "of what was offered",
+    "p50_times": "× the median before",
+    "p99_times": "× the p99 before",
 }
 
 
@@ -24,8 +27,8 @@ def markdown(machine: Facts, rounds: int, suite: Suite, results: Results) -> str
         f"# Benchmark: {suite.name}",
         "",
         f"Made by `./dev bench {suite.name}`; do not edit. Medians of {rounds} interleaved rounds, smallest and",
-        "largest beside them; ratios are taken within a round. Everything is durable: WAL, synchronous=FULL, read back",
-        "on the connections in use. Rates count items that are durably finished.",
+        "largest beside them; ratios are taken within a round. Rates count items that are durably finished.",
+        suite.durable,
         "",
         *_machine(machine | _disk_during_the_run(results)),
         "",

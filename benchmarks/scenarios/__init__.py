@@ -1,5 +1,6 @@
 """One file per scenario; each has CASES, what is measured, and BARS, what is promised about it."""
 
+from dataclasses import replace
 from itertools import chain
 from types import ModuleType
 
@@ -14,7 +15,16 @@ from benchmarks.scenarios import (
     lease_cost,
     looking,
     peers,
+    postgres_calls,
+    postgres_lease_cost,
+    postgres_peers,
+    postgres_raw,
+    postgres_rot,
     raw,
+    redis_concurrent,
+    redis_lease_cost,
+    redis_peers,
+    redis_raw,
     redriving,
 )
 
@@ -28,6 +38,14 @@ SUITES = {
     suite.name: suite
     for suite in (
         _suite("sqlite", peers, bare, raw, blocking, concurrent, lease_cost, failure_cost, happy_path),
+        replace(
+            _suite("redis", redis_peers, redis_raw, redis_concurrent, redis_lease_cost),
+            durable="The server keeps a log and syncs it as each case says, read back from it before and after.",
+        ),
+        replace(
+            _suite("postgres", postgres_peers, postgres_raw, postgres_calls, postgres_lease_cost, postgres_rot),
+            durable="A server on disk for each case; fsync, synchronous_commit and full_page_writes are on.",
+        ),
         _suite("looking", looking, redriving, death_cost),
     )
 }
