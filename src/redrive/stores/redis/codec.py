@@ -131,9 +131,11 @@ NOT_READ = frozenset(("(not read)",))
 NOTHING_LOADED = Loaded(b"", (), 0, frozenset(), None)
 
 
-def content_of(new: NewItem, queue: str, tail: int) -> bytes:
+def content_of(new: NewItem, queue: str, tail: str) -> bytes:
     """What is written of a new item, without the instant of its put."""
-    return f"{tail:016x}".encode() + encode(
+    if new.plain and new.expire_timeout is None:  # the same, without the rest, which has its defaults
+        return tail.encode() + encode((queue, new.payload, new.content_type, new.priority))
+    return tail.encode() + encode(
         Content(
             queue,
             new.payload,

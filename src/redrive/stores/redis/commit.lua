@@ -54,7 +54,7 @@ local last = tonumber(redis.call('HGET', KEYS[1], 'next') or 0)
 local drawn = false
 local infos, counts, arrivals, retimed, leased_from, looked_at = {}, {}, {}, {}, {}, {}
 -- What is added to sorted sets, taken from them, and removed, is gathered: `settle` comes before anything that reads it.
-local sets, taken, keys_gone, gone = {}, {}, {}, {}
+local contents, sets, taken, keys_gone, gone = {}, {}, {}, {}, {}
 
 local function draw()
   last = math.max(last + 1, now)
@@ -128,10 +128,11 @@ local function settle()
     in_chunks(list, function(...) redis.call('ZREM', root .. kind, ...) end)
   end
   in_chunks(keys_gone, function(...) redis.call('DEL', ...) end)
+  in_chunks(contents, function(...) redis.call('MSET', ...) end)
   for kind, list in pairs(sets) do
     in_chunks(list, function(...) redis.call('ZADD', root .. kind, ...) end)
   end
-  sets, taken, keys_gone = {}, {}, {}
+  contents, sets, taken, keys_gone = {}, {}, {}, {}
 end
 
 local function tell(kind, queue, id, title)
@@ -168,7 +169,8 @@ local function place(body, stand)
   end
 end
 
--- Puts. A put is {queue, items}; an item is {argument, priority, bytes, options}.
+-- Puts. A put is {queue, items}, where an item is {argument, priority, bytes, options}; or, where nothing has options and
+-- all have one priority, {queue, first argument, count, priority, bytes of the largest}.
 
 local function size_of(queue)
   local of, size = counts[queue] or {}, 0
@@ -192,7 +194,13 @@ local function check_put(put, growth, keys)
     return {'queue', queue}
   end
   local adding = 0
-  for _, item in ipairs(put[2]) do
+  if put[3] then
+    if put[5] > info.b then
+      return {'large', info.b}
+    end
+    adding = put[3]
+  end
+  for _, item in ipairs(put[3] and {} or put[2]) do
     if item[3] > info.b then
       return {'bytes', item[3], info.b}
     end
@@ -233,7 +241,8 @@ local function write_item(queue, info, item)
   local body = digits(number)
   local content, options = ARGV[item[1]], item[4]
   local ready_at, expire, deadline = now, info.e, nil
-  redis.call('SET', root .. 'c:' .. body, now_digits .. content)
+  contents[#contents + 1] = root .. 'c:' .. body
+  contents[#contents + 1] = now_digits .. content
   if options then
     if options.a then
       ready_at = math.max(now, options.a)
@@ -268,11 +277,40 @@ local function write_item(queue, info, item)
   return body
 end
 
--- Gives for each item its body, or the id of the one that is there.
+-- Items of which nothing is said but their priority. Gives the number of the first; the others follow it.
+local function write_plain(queue, argument, count, priority)
+  local ready, all = gathered(sets, 'ready:' .. queue .. ':' .. priority), gathered(sets, 'all:' .. queue)
+  local first = math.max(last + 1, now)
+  for place_ = 0, count - 1 do
+    local body = digits(first + place_)
+    contents[#contents + 1] = root .. 'c:' .. body
+    contents[#contents + 1] = now_digits .. ARGV[argument + place_]
+    ready[#ready + 1] = now
+    ready[#ready + 1] = body .. body
+    all[#all + 1] = first + place_
+    all[#all + 1] = body
+  end
+  last, drawn = first + count - 1, true
+  add(queue, 'pending', count)
+  add(queue, 'put_total', count)
+  arrivals[queue] = (arrivals[queue] or 0) + count
+  return first
+end
+
+-- Gives for each item its body, or the id of the one that is there; or the number of the first, where others follow it.
 local function write_put(put)
-  local queue, written = put[1], {}
+  local queue, written, items = put[1], {}, put[2]
   local info = info_of(queue)
-  for place_, item in ipairs(put[2]) do
+  if put[3] then
+    if not info.e and not info.f.put then
+      return write_plain(queue, put[2], put[3], put[4])
+    end
+    items = {}
+    for place_ = 1, put[3] do
+      items[place_] = {put[2] + place_ - 1, put[4], 0}
+    end
+  end
+  for place_, item in ipairs(items) do
     local known = item[4] and item[4].known
     if not known then
       written[place_] = write_item(queue, info, item)

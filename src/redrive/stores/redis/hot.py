@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -76,7 +77,7 @@ class Plan:
         self._namespace = namespace
         self._store = store
         self._args: list[Part] = []
-        self._tails: dict[int, list[int]] = {}
+        self._tails: dict[int, list[str]] = {}
         """Of the items of each put, by the place of the call."""
         self._places: dict[str, list[int]] = {"p": [], "e": [], "m": [], "l": []}
         self._plan: dict[str, list[Any]] = {"p": [], "e": [], "m": [], "l": []}
@@ -122,7 +123,7 @@ class Plan:
     def _planned(self, place: int, call: Call) -> tuple[str, Any]:
         match call:
             case Put():
-                tails = self._tails[place] = list[int]()
+                tails = self._tails[place] = list[str]()
                 return "p", self._put(call, tails)
             case LeaseItems():
                 return "l", call
@@ -148,14 +149,17 @@ class Plan:
                 return "e", ("extend", *_named(call.token), -1 if call.timeout is None else call.timeout)
         raise AssertionError(call)
 
-    def _put(self, put: Put, tails: list[int]) -> tuple[str, list[Any]]:
-        items = []
-        for new in put.items:
-            tail = make_tail(secrets.randbits(SALT_BITS))
-            tails.append(tail)
-            argument = self._argument(content_of(new, put.queue, tail))
-            items.append((argument, new.priority, len(new.payload), _options(new)))
-        return put.queue, items
+    def _put(self, put: Put, tails: list[str]) -> tuple[Any, ...]:
+        first = len(self._args) + _FIRST_ARGUMENT
+        tails.extend(_tails(len(put.items)))
+        self._args.extend(map(content_of, put.items, repeat(put.queue), tails))
+        options = [_options(new) for new in put.items]
+        sizes = [len(new.payload) for new in put.items]
+        if len(priorities := {new.priority for new in put.items}) == 1 and not any(options):
+            return put.queue, first, len(sizes), priorities.pop(), max(sizes)
+        return put.queue, [
+            (first + place, new.priority, sizes[place], options[place]) for place, new in enumerate(put.items)
+        ]
 
     def _argument(self, value: bytes) -> int:
         self._args.append(value)
@@ -178,9 +182,12 @@ class Plan:
     def _result(self, place: int, answer: Any) -> Any:
         match call := self._calls[place]:
             case Put():
+                tails = self._tails[place]
                 if not answer[0]:
-                    return self._refusal(answer[1])
-                return tuple(map(_receipt, answer[1], self._tails[place]))
+                    return self._refusal(answer[1], call)
+                if isinstance(answer[1], int):
+                    return tuple(Receipt(_id(answer[1] + n, tail)) for n, tail in enumerate(tails))
+                return tuple(map(_receipt, answer[1], tails))
             case Promote():
                 return answer
             case Complete() | Settle() | Return() | Extend():
@@ -195,7 +202,7 @@ class Plan:
             case [2, queue]:
                 return Stale(read_queue(queue))
             case [3, *refused]:
-                return self._refusal(refused)
+                return self._refusal(refused, *(call.puts if isinstance(call, Complete) else ()))
             case [1, deadline] if isinstance(call, Extend):
                 return Instant(deadline)
         _, queue, status, *counters, ready_at = answer
@@ -228,8 +235,13 @@ class Plan:
         assert isinstance(call, LeaseItems)
         return call
 
-    def _refusal(self, refused: Sequence[Any]) -> RedriveError:
+    def _refusal(self, refused: Sequence[Any], *puts: Put) -> RedriveError:
         match refused:
+            case [b"large", limit]:
+                sizes = (len(item.payload) for put in puts for item in put.items)
+                return PayloadTooLarge(
+                    "payload", next(size for size in sizes if size > limit), limit, "max_payload_size"
+                )
             case [b"queue", queue]:
                 return QueueNotFound(queue.decode(), self._namespace)
             case [b"bytes", size, limit]:
@@ -276,11 +288,21 @@ def _named(token: Token) -> tuple[str, str, ItemId]:
     return digits(short(number)), token[32:], item_of(token)
 
 
-def _receipt(answer: bytes, tail: int) -> Receipt:
+def _tails(count: int) -> Iterator[str]:
+    """Tails of new ids, as they stand there: a salt that nobody can guess, and the partition."""
+    salts = secrets.token_bytes(8 * count)
+    return (f"{make_tail(int.from_bytes(salts[at : at + 8]) >> 64 - SALT_BITS):016x}" for at in range(0, 8 * count, 8))
+
+
+def _id(number: int, tail: str) -> ItemId:
+    return ItemId(f"{tail}{long(number):016x}")
+
+
+def _receipt(answer: bytes, tail: str) -> Receipt:
     """The body of an item that was put, or the id of the one that was there."""
     if len(answer) == 32:
         return Receipt(ItemId(answer.decode()), duplicate=True)
-    return Receipt(make_id(long(int(answer)), tail))
+    return Receipt(_id(int(answer), tail))
 
 
 def _lease(body: bytes, raw_content: bytes, raw_stand: bytes, now: Instant) -> Lease:
