@@ -17,6 +17,7 @@ from tests.acceptance.children import Say, run
 from tests.servers.proxy import RedisProxy
 from tests.servers.redis import Cluster, Server
 
+from redrive import connect
 from redrive.errors import Closed, EngineUnsupported, InvalidInput, OutcomeUnknown, StoreFailed, StoreUnavailable
 from redrive.stores.redis import connection as connections
 from redrive.stores.redis import durability, link
@@ -367,6 +368,17 @@ def test_full_memory_refuses_and_nothing_was_written(
         admin.config_set("maxmemory", "0")
     assert connection.run_write(fill, [key], ["more"]) == 1
     assert connection.memory().warning is None
+
+
+def test_health_warns_of_a_memory_that_fills_up(started: Callable[..., Server]) -> None:
+    server = started(maxmemory="0")
+    with contextlib.closing(server.client()) as admin, connect(server.url, lifecycle=False) as broker:
+        used = admin.info("memory")["used_memory"]
+        admin.config_set("maxmemory", 10 * used)
+        assert broker.health().is_well
+        admin.config_set("maxmemory", int(1.1 * used))
+        (warning,) = broker.health().warnings
+        assert "of its maxmemory" in warning
 
 
 @pytest.mark.usefixtures("impatient")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from abc import abstractmethod
 from collections.abc import Iterable
 from itertools import chain, repeat
 from typing import Any, ClassVar
@@ -48,8 +49,9 @@ class _ArrayDumper(Dumper):
         encoded = iter(self._encoded(value for value in values if value is not None))
         return b"".join(_ABSENT if value is None else _length(len(each := next(encoded))) + each for value in values)
 
+    @abstractmethod
     def _encoded(self, values: Iterable[Any]) -> list[bytes]:
-        raise NotImplementedError
+        """Each element as the server reads it."""
 
 
 class _BigintsDumper(_ArrayDumper):
