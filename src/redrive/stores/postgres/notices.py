@@ -13,9 +13,8 @@ from redrive.errors import Closed, RedriveError
 from redrive.model.duration import SECOND
 from redrive.stores.postgres.engine import Engine
 from redrive.stores.postgres.session import Connection
+from redrive.stores.telling import Teller
 
-PAUSE_SECONDS = 0.01
-"""How far apart two notices are at least: what arrives between them is told together."""
 LOOK_EVERY = SECOND
 """A notice may be lost with a connection: so often whoever waits looks by himself."""
 
@@ -40,25 +39,15 @@ class Notices:
         self._listener: Connection | None = None
         self._listening = threading.Lock()
         self._looked_at: Instant | None = None
-        self._untold: set[str] = set()
-        self._mutex = threading.Lock()
-        self._bell = threading.Event()
-        self._end = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._sender: Connection | None = None
         self._sender_pid = 0
+        self._teller = Teller(self._send, self._drop_sender)
 
     after_fork = _reset
 
     def tell(self, queues: Iterable[str]) -> None:
         """Something arrived in these queues."""
-        with self._mutex:
-            if self._closed:
-                return
-            self._untold.update(queues)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._send, name="redrive-notices", daemon=True)
-                self._thread.start()
-        self._bell.set()
+        self._teller.tell(queues)
 
     def heard(self) -> Collection[str] | None:
         """Queues in which something arrived since the last call; None: anywhere."""
@@ -82,13 +71,8 @@ class Notices:
 
     def close(self) -> None:
         """Tell what is untold, and stop."""
-        with self._mutex:
-            self._closed = True
-            thread = self._thread
-        self._end.set()
-        self._bell.set()
-        if thread is not None:
-            thread.join()
+        self._closed = True
+        self._teller.close()
         with self._listening:
             self._drop_listener()
 
@@ -98,24 +82,14 @@ class Notices:
             with contextlib.suppress(psycopg.Error):
                 listener.close()
 
-    def _send(self) -> None:
-        connection: Connection | None = None
-        while not (self._end.is_set() and not self._untold):
-            self._bell.wait()
-            self._bell.clear()
-            with self._mutex:
-                untold, self._untold = list(self._untold), set()
-            # A notice that is lost costs a second: whoever waits looks by himself.
-            with contextlib.suppress(psycopg.Error, RedriveError):
-                if untold:
-                    connection = self._connected(connection)
-                    connection.execute(_NOTIFY, (self.channel, untold))
-            self._end.wait(PAUSE_SECONDS)
-        if connection is not None:
-            connection.close()
+    def _send(self, queues: list[str]) -> None:
+        """A notice that is lost costs a second: whoever waits looks by himself."""
+        with contextlib.suppress(psycopg.Error, RedriveError):
+            if self._sender is None or self._sender.closed:
+                self._sender = self._engine.connect()
+                self._sender_pid = self._sender.info.backend_pid
+            self._sender.execute(_NOTIFY, (self.channel, queues))
 
-    def _connected(self, connection: Connection | None) -> Connection:
-        if connection is None or connection.closed:
-            connection = self._engine.connect()
-            self._sender_pid = connection.info.backend_pid
-        return connection
+    def _drop_sender(self) -> None:
+        if self._sender is not None:
+            self._sender.close()

@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterable
 from redrive.errors import Closed, RedriveError
 from redrive.stores.redis.connection import Connection
 from redrive.stores.redis.link import Link, Lost, Unsent
+from redrive.stores.telling import Teller
 
-PAUSE_SECONDS = 0.01
-"""How far apart two notices are at least: what arrives between them is told together."""
 LOOK_SECONDS = 1.0
 """A notice may be lost with a connection: so often whoever waits looks by himself."""
 PING_SECONDS = 5.0
@@ -42,24 +41,14 @@ class Notices:
         self._listening = threading.Lock()
         self._looked_at = self._asked_at = self._heard_at = 0.0
         self._listen_from = 0.0
-        self._untold: set[str] = set()
-        self._mutex = threading.Lock()
-        self._bell = threading.Event()
-        self._end = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._publisher: Link | None = None
+        self._teller = Teller(self._publish, self._drop_publisher)
 
     reopen = _reset
 
     def tell(self, queues: Iterable[str]) -> None:
         """Something arrived in these queues."""
-        with self._mutex:
-            if self._closed:
-                return
-            self._untold.update(queues)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._send, name="redrive-notices", daemon=True)
-                self._thread.start()
-        self._bell.set()
+        self._teller.tell(queues)
 
     def heard(self) -> Collection[str] | None:
         """Queues in which something arrived since the last call; None: anywhere."""
@@ -85,13 +74,8 @@ class Notices:
 
     def close(self) -> None:
         """Tell what is untold, and stop."""
-        with self._mutex:
-            self._closed = True
-            thread = self._thread
-        self._end.set()
-        self._bell.set()
-        if thread is not None:
-            thread.join()
+        self._closed = True
+        self._teller.close()
         with self._listening:
             self._drop_listener()
 
@@ -124,30 +108,18 @@ class Notices:
         if listener is not None:
             listener.close()
 
-    def _send(self) -> None:
-        link: Link | None = None
-        while not (self._end.is_set() and not self._untold):
-            self._bell.wait()
-            self._bell.clear()
-            with self._mutex:
-                untold, self._untold = sorted(self._untold), set()
-            if untold:
-                link = self._publish(link, _BETWEEN.join((self._sender, *untold)))
-            self._end.wait(PAUSE_SECONDS)
-        if link is not None:
-            link.close()
-
-    def _publish(self, link: Link | None, notice: str) -> Link | None:
-        """Gives the connection, while it is one. A notice that is lost costs a second: whoever waits looks himself."""
-        if link is not None and not link.is_alive():
-            link.close()
-            link = None
+    def _publish(self, queues: list[str]) -> None:
+        """A notice that is lost costs a second: whoever waits looks by himself."""
+        if self._publisher is not None and not self._publisher.is_alive():
+            self._drop_publisher()
         try:
-            link = link or self._connection.dial()
-            link.ask(("PUBLISH", self.channel, notice))
+            self._publisher = self._publisher or self._connection.dial()
+            self._publisher.ask(("PUBLISH", self.channel, _BETWEEN.join((self._sender, *queues))))
         except (RedriveError, Unsent, Lost):
-            if link is not None:
-                with contextlib.suppress(OSError):
-                    link.close()
-            return None
-        return link
+            self._drop_publisher()
+
+    def _drop_publisher(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            with contextlib.suppress(OSError):
+                publisher.close()
