@@ -9,7 +9,7 @@ import pytest
 from redrive.errors import InvalidSetting, QueueInUse
 from redrive.store import SetUsedBy
 from redrive.testing.conformance.deliveries import kill
-from redrive.testing.conformance.moves_between import Pair, PairSuite
+from redrive.testing.conformance.pairs import Pair, PairSuite
 
 
 class DeadQueueElsewhereRulesConformance(PairSuite):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from redrive import Broker
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.deliveries import kill
-from redrive.testing.conformance.moves_between import Pair, PairSuite
+from redrive.testing.conformance.pairs import Pair, PairSuite
 from redrive.testing.conformance.suite import Suite
 
 

@@ -39,9 +39,7 @@ from redrive.testing.conformance.moves import MoveConformance, RouteConformance
 from redrive.testing.conformance.moves_between import (
     DeadQueueElsewhereConformance,
     InterruptedMoveConformance,
-    MoveElsewhereConformance,
     OnItsWayConformance,
-    RedriveElsewhereConformance,
 )
 from redrive.testing.conformance.moves_by_hand import MoveByHandConformance, PurgeConformance
 from redrive.testing.conformance.names import NameConformance, NamespaceConformance
@@ -54,6 +52,7 @@ from redrive.testing.conformance.puts import PutConformance, PutOptionsRefused, 
 from redrive.testing.conformance.queues import QueueConformance
 from redrive.testing.conformance.redacting import RedactConformance
 from redrive.testing.conformance.redrives import RedriveFromDeadQueueConformance
+from redrive.testing.conformance.redrives_between import MoveElsewhereConformance, RedriveElsewhereConformance
 from redrive.testing.conformance.refusals import RefusalConformance
 from redrive.testing.conformance.releases import ReleaseConformance, UncountedReleaseConformance
 from redrive.testing.conformance.retentions import RetentionConformance
