@@ -12,7 +12,7 @@ from tests.servers.redis import Server
 
 from redrive import Again, Dead, DeadReason, Status
 from redrive.clock import Instant
-from redrive.errors import InvalidInput, StoreUnavailable, WrongStatus
+from redrive.errors import InvalidInput, PayloadTooLarge, QueueFull, QueueNotFound, StoreUnavailable, WrongStatus
 from redrive.model.failure import failure_from_exception
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
@@ -78,6 +78,35 @@ def opened(redis_server: Server) -> Iterator[Opened]:
 @pytest.fixture
 def store(opened: Opened) -> RedisStore:
     return opened()
+
+
+def test_puts_that_run_together_are_refused_one_by_one(store: RedisStore) -> None:
+    """One that is too large, and those for which there is no room, are refused alone; the rest keep their order."""
+    limits = QueueSettings(max_payload_size=10, max_size=3)
+    store.commit([CreateQueue("jobs", limits), CreateQueue("others", QueueSettings())])
+
+    def put(queue: str, payload: bytes, **options: object) -> Put:
+        return Put(queue, (NewItem(payload, "x", plain=not options, **options),))  # type: ignore[arg-type]
+
+    results = store.commit(
+        [
+            put("jobs", b"1"),
+            put("others", b"a"),
+            put("nowhere", b"-"),
+            put("jobs", b"22222222222"),
+            put("jobs", b"3"),
+            put("others", b"b", headers={"k": "v"}),
+            put("others", b"c"),
+            put("jobs", b"4"),
+            put("jobs", b"5"),
+        ]
+    ).results
+
+    refusals = {place: type(result) for place, result in enumerate(results) if not isinstance(result, tuple)}
+    assert refusals == {2: QueueNotFound, 3: PayloadTooLarge, 8: QueueFull}
+    leased = store.commit([LeaseItems("jobs", 10), LeaseItems("others", 10)]).results
+    assert [[lease.payload for lease in result.leases] for result in leased] == [[b"1", b"3", b"4"], [b"a", b"b", b"c"]]
+    assert [lease.id for lease in leased[0].leases] == [results[place][0].id for place in (0, 4, 7)]
 
 
 def item(payload: bytes = b"1", **options: object) -> NewItem:

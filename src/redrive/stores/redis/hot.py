@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -72,7 +72,7 @@ def _is_hot(put: Put) -> bool:
 class Plan:
     """The arguments of the script for some calls, and the results that its answer gives them."""
 
-    def __init__(self, calls: Sequence[Call], namespace: str, store: str) -> None:
+    def __init__(self, calls: Sequence[Call], namespace: str, store: str, *, together: bool = True) -> None:
         self._calls = calls
         self._namespace = namespace
         self._store = store
@@ -82,7 +82,15 @@ class Plan:
         self._places: dict[str, list[int]] = {"p": [], "e": [], "m": [], "l": []}
         self._plan: dict[str, list[Any]] = {"p": [], "e": [], "m": [], "l": []}
         self._refused: dict[int, RedriveError] = {}
+        self._runs: dict[int, list[int]] = {}
+        """Puts that follow one another in a queue, and of which nothing is said but their priority, by the place of the
+        first. A run is one put for the script, and its calls share the numbers."""
+        self.apart: list[int] = []
+        """Puts of runs that were refused, and wrote nothing. Each is to be tried for itself."""
+        last: dict[str, tuple[int, list[int]]] = {}
         for place, call in enumerate(calls):
+            if together and isinstance(call, Put) and self._joins(place, call, last):
+                continue
             try:
                 kind, planned = self._planned(place, call)
             except InvalidName as refusal:
@@ -90,7 +98,32 @@ class Plan:
                 continue
             self._places[kind].append(place)
             self._plan[kind].append(planned)
+        self._put_together()
         self._lease_together()
+
+    def _joins(self, place: int, put: Put, last: dict[str, tuple[int, list[int]]]) -> bool:
+        """Whether a put is part of a run: the last one of its queue, or a new one."""
+        priority = _only_priority(put)
+        if priority is None:
+            last.pop(put.queue, None)
+            return False
+        if put.queue in last and last[put.queue][0] == priority:
+            last[put.queue][1].append(place)
+            return True
+        self._runs[place] = [place]
+        last[put.queue] = priority, self._runs[place]
+        self._places["p"].append(place)
+        self._plan["p"].append(None)
+        return True
+
+    def _put_together(self) -> None:
+        """Plan the runs, whose members are known now."""
+        for at, place in enumerate(self._places["p"]):
+            if (run := self._runs.get(place)) is not None:
+                calls = [self._put_call(member) for member in run]
+                tails = self._tails[place] = list[str]()
+                items = calls[0].items if len(calls) == 1 else tuple(chain.from_iterable(put.items for put in calls))
+                self._plan["p"][at] = self._put(Put(calls[0].queue, items), tails)
 
     def _lease_together(self) -> None:
         """Leases that differ in nothing but how many are asked for are one for the script, and share what it gives."""
@@ -175,9 +208,26 @@ class Plan:
             for place, answered in zip(self._places[kind], answers, strict=True):
                 if kind == "l":
                     self._share(place, Instant(now), answered, results)
+                elif kind == "p" and place in self._runs:
+                    self._share_numbers(place, answered, results)
                 else:
                     results[place] = self._result(place, answered)
         return results
+
+    def _share_numbers(self, first: int, answer: Any, results: list[Any]) -> None:
+        """Give each put of a run its receipts. Where the run is refused, one of them may be the reason: `apart`."""
+        places, at = self._runs[first], 0
+        if not answer[0] and len(places) > 1:
+            self.apart.extend(places)
+            return
+        receipts = self._result(first, answer)
+        for place in places:
+            if isinstance(receipts, RedriveError):
+                results[place] = receipts
+                continue
+            count = len(self._put_call(place).items)
+            results[place] = receipts[at : at + count]
+            at += count
 
     def _result(self, place: int, answer: Any) -> Any:
         match call := self._calls[place]:
@@ -230,6 +280,11 @@ class Plan:
             at += len(mine)
             results[place] = Leased(mine, overdue=bool(overdue), next_at=None if mine else later)
 
+    def _put_call(self, place: int) -> Put:
+        call = self._calls[place]
+        assert isinstance(call, Put)
+        return call
+
     def _lease_call(self, place: int) -> LeaseItems:
         call = self._calls[place]
         assert isinstance(call, LeaseItems)
@@ -261,6 +316,17 @@ def arrivals_of(answer: Sequence[Any]) -> dict[str, int]:
     """Whom to wake."""
     told: Iterator[Any] = iter(answer[-1])
     return {queue.decode(): count for queue, count in zip(told, told, strict=True)}
+
+
+def _only_priority(put: Put) -> int | None:
+    """The priority of all items of a put, if that is all there is to say of them."""
+    if not put.items:
+        return None
+    priority = put.items[0].priority
+    for new in put.items:
+        if not new.plain or new.expire_timeout is not None or new.priority != priority:
+            return None
+    return priority
 
 
 def _options(new: NewItem) -> dict[str, Any] | None:

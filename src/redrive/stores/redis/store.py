@@ -187,9 +187,10 @@ class RedisStore:
         assert now is not None
         return Commit(results, arrivals, now)
 
-    def _commit_at_once(self, calls: Sequence[Call], now: Instant | None) -> Commit:
+    def _commit_at_once(self, calls: Sequence[Call], now: Instant | None, *, together: bool = True) -> Commit:
         """By the script. Again while somebody has the turn: it has done nothing then."""
-        plan, waiting = Plan(calls, self.namespace, self._connection.name), Waiting(self._turns)
+        plan = Plan(calls, self.namespace, self._connection.name, together=together)
+        waiting = Waiting(self._turns)
         args = plan.arguments(self._keys.root, now)
         while True:
             done, *answer_ = self._connection.run_write(_COMMIT, [self._keys.meta, self._keys.turn], args)
@@ -198,7 +199,15 @@ class RedisStore:
             waiting.wait(answer_[0])
         if now is None:
             self._follow(Instant(answer_[0]))
-        return Commit(plan.results(answer_), arrivals_of(answer_), Instant(answer_[0]))
+        commit = Commit(plan.results(answer_), arrivals_of(answer_), Instant(answer_[0]))
+        return self._put_apart(calls, plan.apart, commit) if plan.apart else commit
+
+    def _put_apart(self, calls: Sequence[Call], places: Sequence[int], commit: Commit) -> Commit:
+        """Puts that were refused together, each for itself."""
+        apart = self._commit_at_once([calls[place] for place in places], commit.now, together=False)
+        for place, result in zip(places, apart.results, strict=True):
+            commit.results[place] = result
+        return Commit(commit.results, Counter(commit.arrivals) + Counter(apart.arrivals), commit.now)
 
     def _commit_in_turn(self, calls: Sequence[Call], now: Instant | None) -> Commit:
         """By the rules. Again where the turn was lost before anything was written."""
