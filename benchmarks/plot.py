@@ -1,6 +1,7 @@
 """A dot per rate with its min–max line, on a logarithmic axis, as an SVG that suits light and dark pages."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
@@ -77,6 +78,58 @@ PANELS |= {
         Row(words, "redrive", f"settle.{end}")
         for end, words in (("complete", "complete"), ("retry", "failed, tried again"), ("dead", "failed, dead"))
     ],
+}
+
+
+def _drain_rows(store: str, peers: Mapping[str, str], suffix: str = "") -> list[Row]:
+    ours = {
+        "threads": "Redrive, 8 threads",
+        "threads.x2": "Redrive, 2 × 8 threads",
+        "awaited": "Redrive, 100 coroutines",
+        "awaited.x2": "Redrive, 2 × 100 coroutines",
+        "processes2": "Redrive, 2 processes",
+    }
+    return [
+        *(Row(label, "redrive", f"{store}.redrive.{way}{suffix}") for way, label in ours.items()),
+        *(Row(label, "peer", f"{store}.{way}{suffix}") for way, label in peers.items()),
+    ]
+
+
+_SQLITE_PEERS = {
+    "huey.threads1": "huey, 1 thread",
+    "huey.threads8": "huey, 8 threads",
+    "huey.processes2": "huey, 2 processes",
+    "persist_queue.threads1": "persist-queue, 1 thread",
+    "persist_queue.threads8": "persist-queue, 8 threads",
+    "litequeue.processes1": "litequeue, 1 process",
+    "litequeue.processes2": "litequeue, 2 processes",
+}
+_POSTGRES_PEERS = {
+    f"{peer}.x{n}": f"{peer}, {n} process{'es' if n > 1 else ''}"
+    for peer in ("pgqueuer", "procrastinate", "saq")
+    for n in (1, 2)
+}
+_REDIS_PEERS = {
+    "dramatiq.p2t8": "dramatiq, 2 × 8 threads",
+    "taskiq.stream10": "taskiq, stream, 2 × 10 tasks",
+    "taskiq.stream100": "taskiq, stream, 2 × 100 tasks",
+    "taskiq.list": "taskiq, list (may lose), 2 × 10 tasks",
+    "saq.x2": "saq, 2 processes",
+    "rq.x2": "rq, 2 × SimpleWorker",
+    "arq.x1": "arq, 1 process",
+    "arq.x2": "arq, 2 processes",
+    "celery.solo2": "celery, 2 × solo",
+    "celery.prefork2": "celery, prefork 2",
+}
+PANELS |= {
+    "SQLite: drain of tasks that do nothing: items/s, logarithmic": _drain_rows("sqlite", _SQLITE_PEERS),
+    "PostgreSQL: drain of tasks that do nothing: items/s, logarithmic": _drain_rows("postgres", _POSTGRES_PEERS),
+    **{
+        f"Redis, appendfsync {sync}: drain of tasks that do nothing: items/s, logarithmic": _drain_rows(
+            "redis", _REDIS_PEERS, f".{sync}"
+        )
+        for sync in ("always", "everysec")
+    },
 }
 
 

@@ -1,12 +1,19 @@
 """Looks into SQLite from outside: every apsw connection of the process, its statements, their VM steps."""
 
+import os
+import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 FULL = 2
+SETTLED_SECONDS = 0.3
+"""After that long a worker has opened what it works with."""
+PATIENCE = 5_000
 
 
 @dataclass(slots=True)
@@ -73,3 +80,36 @@ def require_full_sync(opened: "weakref.WeakSet[Any]") -> int:
     if values != {FULL}:
         raise RuntimeError(f"measured with synchronous={values}, not FULL")
     return FULL
+
+
+def note_sync(folder: Path, prefix: str) -> None:
+    """From now on, writes down `synchronous` as read back on the connections of this process, once it has some."""
+    import apsw
+
+    opened: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def read_back() -> None:
+        time.sleep(SETTLED_SECONDS)
+        values = {value for connection in list(opened) if (value := _patiently(connection)) is not None}
+        (folder / f"{prefix}{os.getpid()}").write_text(",".join(sorted(map(str, values))))
+
+    def hook(connection: Any) -> None:
+        if not opened:
+            threading.Thread(target=read_back, daemon=True).start()
+        opened.add(connection)
+
+    apsw.connection_hooks.append(hook)
+
+
+def _patiently(connection: Any) -> Any:
+    """The pragma of a connection that another thread uses all the time; None if it was closed."""
+    import apsw
+
+    for _ in range(PATIENCE):
+        try:
+            return connection.pragma("synchronous")
+        except apsw.ThreadingViolationError:
+            time.sleep(0.0007)
+        except apsw.ConnectionClosedError:
+            return None
+    return "never to be had"

@@ -17,13 +17,18 @@ _opened: list[sqlite3.Connection] = []
 _connect = sqlite3.connect
 
 
+def record_connections() -> None:
+    """From now on, remember every connection of this process. To be called before the peer opens one."""
+    setattr(sqlite3, "connect", _recording_connect)  # noqa: B010 (mypy refuses the plain assignment)
+
+
 def _recording_connect(*args: Any, **kwargs: Any) -> sqlite3.Connection:
     connection: sqlite3.Connection = _connect(*args, **kwargs)
     _opened.append(connection)
     return connection
 
 
-def _read_back(pragma: str) -> set[Any]:
+def read_back(pragma: str) -> set[Any]:
     """The value of a pragma on every connection of this process that is still open."""
     values = set()
     for connection in _opened:
@@ -50,11 +55,11 @@ def set_full_sync() -> None:
 def main(name: str, open_steps: Callable[[Path, str, int], Sequence[Step]]) -> None:
     """Arguments: scenario (put or cycle), threads, an empty directory. Prints one line of JSON."""
     scenario, threads, directory = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    setattr(sqlite3, "connect", _recording_connect)  # noqa: B010 (mypy refuses the plain assignment)
+    record_connections()
     steps = open_steps(directory, scenario, threads)
     items, seconds = run_one(steps[0]) if threads == 1 else run_threads(steps)
     # Read back after the run, on the very connections that did the work, whichever thread opened them.
-    synchronous, journal = _read_back("synchronous"), _read_back("journal_mode")
+    synchronous, journal = read_back("synchronous"), read_back("journal_mode")
     assert synchronous == {FULL}, f"{name} ran with synchronous={synchronous}"
     assert len(journal) == 1, f"{name} ran with journal_mode={journal}"
     result = {

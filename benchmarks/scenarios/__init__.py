@@ -26,6 +26,12 @@ from benchmarks.scenarios import (
     redis_peers,
     redis_raw,
     redriving,
+    worker_memory,
+    worker_postgres,
+    worker_redis,
+    worker_sqlite,
+    worker_trouble,
+    worker_wake,
 )
 
 
@@ -47,5 +53,10 @@ SUITES = {
             durable="A server on disk for each case; fsync, synchronous_commit and full_page_writes are on.",
         ),
         _suite("looking", looking, redriving, death_cost),
+        replace(
+            _suite("workers", worker_sqlite, worker_postgres, worker_redis, worker_wake, worker_memory, worker_trouble),
+            durable="Equal durability for all: SQLite synchronous=FULL, read back by each worker; PostgreSQL fsync,\n"
+            "synchronous_commit and full_page_writes on; Redis syncs its log as each case says.",
+        ),
     )
 }

@@ -23,15 +23,24 @@ from redrive.model.queue import Queue, QueueSettings, QueueStats
 from redrive.model.reason import DeadReason
 from redrive.model.redact import redact_secrets
 from redrive.model.transitions import Verb
+from redrive.model.worker_info import WorkerInfo
 from redrive.store import AuditEntry, Durability, FeedPage, NewItem, Page
+from redrive.task.app import App
+from redrive.task.context import Context, TaskItem
+from redrive.task.handle import Handle
+from redrive.task.outcomes import Release, Retry
+from redrive.task.queue import TaskQueue
+from redrive.task.task import Task
 
 __all__ = [
     "Again",
+    "App",
     "AsyncBroker",
     "AsyncQueueHandle",
     "AuditEntry",
     "Broker",
     "Cause",
+    "Context",
     "Counters",
     "Dead",
     "DeadReason",
@@ -44,6 +53,7 @@ __all__ = [
     "FeedPage",
     "Filter",
     "Group",
+    "Handle",
     "Health",
     "HistoryEntry",
     "Imported",
@@ -61,12 +71,18 @@ __all__ = [
     "QueueStats",
     "Receipt",
     "RedriveError",
+    "Release",
     "Result",
+    "Retry",
     "Settled",
     "Status",
+    "Task",
+    "TaskItem",
+    "TaskQueue",
     "Upkeep",
     "Verb",
     "Verdict",
+    "WorkerInfo",
     "connect",
     "connect_async",
     "new_item",

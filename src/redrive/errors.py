@@ -6,7 +6,8 @@
     │   ├── InvalidSetting       a queue setting or an item override
     │   ├── InvalidDuration      a delay, a timeout or an instant
     │   ├── InvalidPayload       a value that cannot be stored and read back exactly
-    │   └── PayloadTooLarge      payload or headers over their limit
+    │   ├── PayloadTooLarge      payload or headers over their limit
+    │   └── ArgumentsInvalid     arguments that the function of a task does not take
     ├── NotFound
     │   ├── QueueNotFound
     │   ├── ItemNotFound
@@ -21,6 +22,10 @@
     │   ├── QueueFull            max_size reached
     │   ├── LeaseLost            the token is no longer the newest, or never was
     │   └── OperationEnded       it has ended
+    ├── NoResult                 a task has no result to give, or not yet
+    │   ├── TaskFailed           its item is dead
+    │   ├── ResultNotKept        it is done, and the result was not kept
+    │   └── ResultTimeout        it is not done yet
     ├── StoreError               the store cannot serve the call
     │   ├── StoreUnavailable     it cannot be opened or reached
     │   ├── StoreReadOnly
@@ -39,7 +44,7 @@ call can succeed later without anybody changing anything.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class RedriveError(Exception):
@@ -110,6 +115,16 @@ class PayloadTooLarge(InvalidInput):
             f"{what}: {size:,} bytes and the limit is {limit:,}; store large data elsewhere and put a reference "
             f"to it{raising}"
         )
+
+
+class ArgumentsInvalid(InvalidInput):
+    """Arguments that the function of a task does not take, or a parameter that no arguments can be given for."""
+
+    code = "arguments_invalid"
+
+    def __init__(self, task: str, problem: str) -> None:
+        self.task, self.problem = task, problem
+        super().__init__(f"task {_show(task)}: {problem}")
 
 
 # What was named is not there.
@@ -279,6 +294,49 @@ class OperationEnded(Refused):
     def __init__(self, id: str, status: str) -> None:
         self.id, self.status = id, status
         super().__init__(f"operation {id} is {status} and cannot be changed any more; start another one")
+
+
+# A task has no result to give, or not yet.
+
+
+class NoResult(RedriveError):
+    """Whoever asked for the result of a task cannot have it."""
+
+    code = "no_result"
+
+
+class TaskFailed(NoResult):
+    """The item of the task is dead. `failure` is what went wrong last, None where nobody reported anything."""
+
+    code = "task_failed"
+
+    def __init__(self, task: str, id: str, reason: str, title: str, failure: Any = None) -> None:
+        self.task, self.id, self.reason, self.title, self.failure = task, id, reason, title, failure
+        super().__init__(f"task {_show(task)} is dead ({reason}): {title}; redrive item {id} once the cause is gone")
+
+
+class ResultNotKept(NoResult):
+    """The task is done, or its item was removed, and there is no result: it was not kept, or its time is over."""
+
+    code = "result_not_kept"
+
+    def __init__(self, task: str, id: str) -> None:
+        self.task, self.id = task, id
+        super().__init__(
+            f"task {_show(task)} has no result for item {id}: it was completed or removed, and nothing was kept, or no "
+            f"longer; declare the task with keep_result='10m', or put it with options(keep_result=…)"
+        )
+
+
+class ResultTimeout(NoResult):
+    """The task is not done yet. It goes on, and its result can be asked for again."""
+
+    code = "result_timeout"
+    retryable = True
+
+    def __init__(self, task: str, id: str, timeout: int) -> None:
+        self.task, self.id, self.timeout = task, id, timeout
+        super().__init__(f"task {_show(task)} was not done with item {id} within {timeout / 1_000_000:g} s; ask again")
 
 
 # The store cannot serve the call.

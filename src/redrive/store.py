@@ -19,8 +19,8 @@ Rules for every store:
 - **One bad call fails alone.** A refusal is a result: an instance of `RedriveError`, returned and not raised. It
   changed nothing and does not disturb its neighbours. `commit` raises only when the store itself cannot serve the
   batch (`StoreError`, or `Closed` after `close`: nothing was changed; `OutcomeUnknown`: all or nothing was).
-- **Order.** Calls of one batch are concurrent. They take effect by kind in this order: queues, puts, imports, held
-  items, settles, changes by hand, operations, upkeep, leases; within a kind in the order of the batch.
+- **Order.** Calls of one batch are concurrent. They take effect by kind in this order: queues, puts, registrations,
+  imports, held items, settles, changes by hand, operations, upkeep, leases; within a kind in the order of the batch.
 - **Fence.** A call that names a token is accepted while the item is active under that token, whatever the clock
   says. Otherwise it gets `LeaseLost` with the item's present status and changes nothing. So of two calls with one
   token exactly one is accepted.
@@ -32,7 +32,7 @@ Every store passes the suite in `redrive.testing.conformance`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -175,6 +175,57 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     items: tuple[NewItem, ...]
 
 
+# Registrations: small named values of the namespace
+
+
+class Register(msgspec.Struct, frozen=True):
+    """→ Registration | Overtaken. A small value under a kind and a name: who works, when something was last done.
+
+    It is written under the next version, 1 where there is none. With `version` it is written only if that is the one
+    there is (0: there must be none); otherwise the result is Overtaken, and nothing was changed. So of many who want to
+    do something once, one does it. `timeout`: from now until it is over; from then on it is as if it were not there.
+    `puts` are part of it, all or nothing: if any put is refused, so is the call, with that error. They bring no
+    failures. The broker has checked that the value is small.
+    """
+
+    kind: str
+    name: str
+    value: bytes
+    timeout: int | None = None
+    version: int | None = None
+    puts: tuple[Put, ...] = ()
+
+
+class Unregister(msgspec.Struct, frozen=True):
+    """→ bool, whether there was one."""
+
+    kind: str
+    name: str
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """What is registered under a kind and a name."""
+
+    kind: str
+    name: str
+    value: bytes
+    version: int
+    at: Instant
+    """When it was written."""
+    until: Instant | None = None
+    """When it is over. None: never."""
+
+    def is_alive(self, now: Instant) -> bool:
+        """Whether its time is not over."""
+        return self.until is None or self.until > now
+
+
+class Overtaken(msgspec.Struct, frozen=True):
+    """Somebody else was first: the version that was named is not the one there is. Nothing was changed."""
+
+    present: Registration | None
+
+
 # Leases
 
 
@@ -221,11 +272,14 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
 
     Completion, result and `puts` are one transaction: if any put is refused, so is the completion, with that error.
     `PayloadTooLarge` if the result exceeds the queue's max_payload_size.
+    With `keep`, GetResult gives the result for that long from now, whatever becomes of the item and its queue. Where
+    there is no result, there is none to keep.
     """
 
     token: Token
     result: Result | None = None
     puts: tuple[Put, ...] = ()
+    keep: int | None = None
 
 
 class Settle(msgspec.Struct, frozen=True):
@@ -237,7 +291,9 @@ class Settle(msgspec.Struct, frozen=True):
     stays, with status dead; or is removed with an audit row. Moves ignore max_size and pause of the target.
     Where `to` is in another store (`name@store`) it keeps its id and its queue, and is moving until FinishMove: with
     those counters, no expiry and no hold; a dead letter of its queue, which nobody can lease or change.
-    A sweep (LOST) is accepted only while deadline ≤ now, so that an extension always wins over it.
+    A sweep (LOST) is accepted only while deadline ≤ now, so that an extension always wins over it; with `at_once`
+    whatever the deadline says, from somebody who knows that the worker is gone. A failure that comes with a loss is in
+    the history, and what the item dies of.
     `InvalidInput` where the verdict cannot follow the ending (`judge.check_verdict`); `QueueNotFound` without `to`.
     """
 
@@ -247,6 +303,7 @@ class Settle(msgspec.Struct, frozen=True):
     version: int
     failure: Failure | None = None
     note: str | None = None
+    at_once: bool = False
 
 
 class Return(msgspec.Struct, frozen=True):
@@ -459,8 +516,8 @@ class Clean(msgspec.Struct, frozen=True):
     """→ int, how many rows were changed or went. By each queue's settings: archives dead letters past archive_after,
     removes completed items past keep_completed, dead letters past keep_dead and archived items past keep_archived (all
     counted from the death, each with an audit row, all but the completed in the feed). Also removes idempotency keys
-    past their time, entries of the feed past FEED_TIMEOUT, operations that ended OPERATION_TIMEOUT ago, and words of
-    items that are dead letters no longer; and rolls up counts.
+    past their time, registrations and results that are over, entries of the feed past FEED_TIMEOUT, operations that
+    ended OPERATION_TIMEOUT ago, and words of items that are dead letters no longer; and rolls up counts.
     """
 
     limit: int = STEP_LIMIT
@@ -620,6 +677,31 @@ class GetActive(msgspec.Struct, frozen=True):
     token: Token
 
 
+class GetHeld(msgspec.Struct, frozen=True):
+    """→ tuple[Lease, …]: what workers of that name hold now, as GetActive gives it; those leased first are first, then
+    by their places in line. Looks at every lease there is."""
+
+    worker: str
+    limit: int = STEP_LIMIT
+
+
+class GetResult(msgspec.Struct, frozen=True):
+    """→ Result | None: what Complete was told to keep, until its time is over.
+
+    The id is any that the item had in this store: the one it was put under finds the result of what died and was
+    brought back since.
+    """
+
+    id: ItemId
+
+
+class ListRegistrations(msgspec.Struct, frozen=True):
+    """→ tuple[Registration, …] by name: those of a kind, or the one of a name, whose time is not over."""
+
+    kind: str
+    name: str | None = None
+
+
 class ListAudit(msgspec.Struct, frozen=True):
     """→ tuple[AuditEntry, …], newest first, those before `before` (a `number`)."""
 
@@ -689,11 +771,13 @@ class NextDue(msgspec.Struct, frozen=True):
 
 
 QueueCall = CreateQueue | UpdateQueue | SetPaused | SetUsedBy | DeleteQueue
+RegistrationCall = Register | Unregister
 SettleCall = Complete | Settle | Return | Extend
 OperationCall = StartOperation | StepOperation | SetOperation
 Call = (
     QueueCall
     | Put
+    | RegistrationCall
     | Import
     | Receive
     | Hold
@@ -722,6 +806,9 @@ Query = (
     | ListOperations
     | GetOverdue
     | GetActive
+    | GetHeld
+    | GetResult
+    | ListRegistrations
     | ListAudit
     | ListDestinations
     | ListMoves
@@ -732,6 +819,7 @@ Query = (
 KINDS: tuple[tuple[type[Any], ...], ...] = (
     (CreateQueue, UpdateQueue, SetPaused, SetUsedBy, DeleteQueue),
     (Put,),
+    (Register, Unregister),
     (Import, Receive),
     (Hold, Unhold),
     (Complete, Settle, Return, Extend),
@@ -766,7 +854,7 @@ class Durability(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """A place where queues and items of one namespace live.
 
-    `commit` is called by one thread at a time (the committer sees to that); `read`, `changed` and `close` from any.
+    `commit` is called by one thread at a time (the committer sees to that); the rest from any.
     `clock` is the store's time as this process knows it: where a server keeps the time, it follows `Commit.now`.
     """
 
@@ -791,6 +879,14 @@ class Store(Protocol):
 
     def changed(self) -> Collection[str] | None:
         """Queues in which another process may have changed something since the last call; None: in any. Cheap."""
+        ...
+
+    def listen(self, bell: Callable[[], None]) -> None:
+        """From now on call `bell`, from any thread, as soon as `changed` may have something to tell.
+
+        It rings once, and again only after `changed` was called. For whoever asks now and then anyway: a store that
+        cannot know does nothing, and one that can begins with the first `changed`. A forked child goes on ringing it.
+        """
         ...
 
     def durability(self) -> Durability:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from redrive import Broker, Settled, connect, new_item
-from redrive.store import StepOperation
+from redrive.model.duration import MINUTE
+from redrive.store import NewItem, Put, Register, StepOperation
 from redrive.testing.clock import FakeClock
 
 Prepare = Callable[[Broker], Any]
@@ -135,11 +136,25 @@ def _take_step(limit: int) -> Step:
     return step
 
 
+def _tick(version: int) -> Step:
+    """A schedule fires: what it remembers, and the item it puts."""
+    put = Put("jobs", (NewItem(b"tick", "text/plain", idempotency_key=f"tick {version}"),))
+    call = Register("schedule", "nightly", b"%d" % version, MINUTE, version, (put,))
+    return lambda broker, _: broker._core.call(call)
+
+
 OPERATIONS = (
     Operation("put", furnish, [lambda broker, _: broker.put("jobs", 1, headers={"h": "x"}, idempotency_key="k")]),
     Operation("put_many", furnish, [lambda broker, _: broker.put_many("jobs", [b"x" * 3000] * 20)]),
     Operation("lease", _pending, [lambda broker, _: broker.lease("jobs", 2, worker="w")]),
     Operation("complete", _leased, [lambda broker, lease: broker.complete(lease, result="r")]),
+    Operation(
+        "complete, result kept",
+        lambda broker: _leased(broker, "moving"),
+        [lambda broker, lease: broker.complete(lease, result="r", keep_result="1h")],
+    ),
+    Operation("lost", _leased, [lambda broker, lease: broker.lost(lease, "killed by signal 9")]),
+    Operation("register with puts", furnish, [_tick(0), _tick(1)]),
     Operation("fail, retried", _leased, [lambda broker, lease: broker.fail(lease, ValueError("boom"))]),
     Operation("fail, dead in place", _leased, [lambda broker, lease: broker.fail(lease, "boom", final=True)]),
     Operation(

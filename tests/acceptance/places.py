@@ -51,6 +51,8 @@ class State(NamedTuple):
     groups: tuple[tuple[object, ...], ...]
     feed: tuple[tuple[object, ...], ...]
     operations: tuple[tuple[object, ...], ...]
+    registrations: tuple[tuple[object, ...], ...]
+    results: tuple[tuple[object, ...], ...]
 
 
 def places(where: Where) -> list[Standing]:
@@ -99,6 +101,10 @@ def state(path: Path) -> State:
             ),
             tuple(connection.execute("SELECT kind, queue FROM redrive_feed ORDER BY number")),
             tuple(connection.execute(_OPERATIONS)),
+            tuple(
+                connection.execute("SELECT kind, name, version, value FROM redrive_registration ORDER BY kind, name")
+            ),
+            tuple(connection.execute("SELECT result, result_type FROM redrive_result ORDER BY n")),
         )
     finally:
         connection.close()

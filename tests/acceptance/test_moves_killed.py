@@ -247,6 +247,13 @@ def test_random_kills_between_a_file_and_postgres(tmp_path: Path, postgres_url: 
     _check_run(f"sqlite:///{here}", postgres_url, (here, postgres_url), tmp_path, record_property)
 
 
+@pytest.mark.timeout(6 * 3600 if THOROUGH else 240)
+def test_random_kills_between_redis_and_postgres(
+    tmp_path: Path, redis_url: str, postgres_url: str, record_property: Report
+) -> None:
+    _check_run(redis_url, postgres_url, (redis_url, postgres_url), tmp_path, record_property)
+
+
 def _check_run(here: str, there: str, locations: tuple[Where, Where], folder: Path, record_property: Report) -> None:
     with connect(here, name="here", stores={"there": there}, lifecycle=False) as broker:
         broker.at("there").create_queue("morgue", lease_timeout="2s")

@@ -14,11 +14,14 @@ from redrive.testing.conformance.completes import CompleteConformance
 from redrive.testing.conformance.deaths import DeadInPlaceConformance
 from redrive.testing.conformance.failures import FailConformance
 from redrive.testing.conformance.finding import FilterConformance
+from redrive.testing.conformance.held import HeldConformance
 from redrive.testing.conformance.idempotency import IdempotencyConformance
 from redrive.testing.conformance.leases import LeaseConformance
 from redrive.testing.conformance.moves import MoveConformance
 from redrive.testing.conformance.operating import BulkConformance
 from redrive.testing.conformance.puts import PutConformance
+from redrive.testing.conformance.registrations import RegistrationConformance
+from redrive.testing.conformance.results import ResultConformance
 from redrive.testing.conformance.sharing import DurableConformance, SharingConformance
 from redrive.testing.conformance.upkeep import UpkeepConformance
 from redrive.testing.conformance.waits import WaitConformance
@@ -33,10 +36,13 @@ class Essentials(
     DurableConformance,
     FailConformance,
     FilterConformance,
+    HeldConformance,
     IdempotencyConformance,
     LeaseConformance,
     MoveConformance,
     PutConformance,
+    RegistrationConformance,
+    ResultConformance,
     SharingConformance,
     UpkeepConformance,
     WaitConformance,

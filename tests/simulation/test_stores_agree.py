@@ -21,6 +21,7 @@ from tests.simulation.many_items import (
     set_operation,
     start_operation,
 )
+from tests.simulation.registrations import change_registrations, look_at_all_results, look_at_work
 from tests.simulation.twins import QUEUES, Ask, Twins, by_queue
 
 from redrive import Again, Broker, Dead, DeadReason, Status, new_item
@@ -51,6 +52,7 @@ def test_every_answer_is_the_same(seed: int, url: str) -> None:
         *(put, put, put_many, lease, lease, settle, settle, settle, by_hand, by_hand, queue_changes, advance, look),
         *(change_by_hand, change_by_hand, start_operation, drive_operation, drive_operation, drive_operation),
         *(set_operation, import_again, look_at_many, look_at_many, from_elsewhere, from_elsewhere),
+        *(change_registrations, look_at_work),
     )
     for _ in range(CALLS):
         pick.choice(steps)(twins, pick)
@@ -134,11 +136,14 @@ def settle(twins: Twins, pick: random.Random) -> None:
 
     verbs: dict[str, Ask] = {
         "complete": lambda side, broker: broker.complete(held(side), result=note),
+        "complete kept": lambda side, broker: broker.complete(held(side), result=note, keep_result=30),
+        "complete kept with puts": lambda side, broker: broker.complete(held(side), puts=puts, keep_result=30),
         "complete with puts": lambda side, broker: broker.complete(held(side), puts=puts),
         "fail": lambda side, broker: broker.fail(held(side), "err", final=flag),
         "fail with verdict": lambda side, broker: broker.fail(held(side), "err", verdict=verdict),
         "release": lambda side, broker: broker.release(held(side), delay=delay, counted=flag, error=note),
         "bury": lambda side, broker: broker.bury(held(side), note=note),
+        "lost": lambda side, broker: broker.lost(held(side), note or "killed"),
         "extend": lambda side, broker: broker.extend(held(side), 10),
     }
     verb = pick.choice(tuple(verbs))
@@ -236,3 +241,4 @@ def look_at_everything(twins: Twins) -> None:
     twins.ask("audit", lambda _, broker: by_queue(broker.audit(1_000)))
     twins.ask("feed", lambda _, broker: by_queue(broker._core.store.read(ReadFeed(limit=10_000)).entries))
     twins.read("operations", lambda _: ListOperations())
+    look_at_all_results(twins)

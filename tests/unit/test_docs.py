@@ -30,7 +30,15 @@ def relative(path: Path) -> str:
 
 
 PAGES = [path for path in files() if path.suffix == ".md"]
-PAGES_WITH_EXAMPLES = [ROOT / "README.md", *sorted(ROOT.glob("docs/start*.md")), ROOT / "docs/guides/other-stores.md"]
+PAGES_WITH_EXAMPLES = [
+    ROOT / "README.md",
+    *sorted(ROOT.glob("docs/start*.md")),
+    ROOT / "docs/guides/other-stores.md",
+    ROOT / "docs/guides/tasks.md",
+]
+# Their examples are tests.
+PAGES_OF_TESTS = [ROOT / "docs/guides/testing.md"]
+PAGES_WITH_EXAMPLES += [ROOT / "docs/reference/events.md", ROOT / "docs/reference/metrics.md"]
 # Their examples run on a store with trouble in it.
 PAGES_ON_TROUBLE = [ROOT / "docs/guides" / f"{name}.md" for name in ("on-call", "finding", "redriving")]
 
@@ -113,6 +121,23 @@ def test_examples_run_on_postgres(
 def test_examples_run_on_redis(page: Path, tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", redis_url)
     run_examples(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES_OF_TESTS, ids=relative)
+def test_examples_pass(page: Path, tmp_path: Path) -> None:
+    """All but the suite of stores, which an example binds to SQLite: it runs in tests/conformance."""
+    tests = tmp_path / f"test_{page.stem}_examples.py"
+    tests.write_text(python_blocks(page))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-k", "not TestMyStore", "-p", "no:valkey", tests.name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert result.returncode == 0, result.stdout
+    assert f"{tests.read_text().count('def test_')} passed" in result.stdout
 
 
 def run_examples(page: Path, folder: Path) -> None:

@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 
 from redrive.model.classify import ErrorClass, Rule
 from redrive.model.failure import (
-    MAX_TEXT_BYTES,
+    MAX_LOCALS_BYTES,
     MAX_TRACEBACK_BYTES,
     Failure,
-    clean_text,
+    cleaned,
     failure_from_exception,
     failure_from_fields,
+    failure_from_loss,
 )
+from redrive.model.text import MAX_TEXT_BYTES, clean_text
 
 
 def caught(action: Callable[[], object]) -> BaseException:
@@ -42,7 +44,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def storable(failure: Failure) -> bool:
-    texts = [failure.type, failure.text, failure.traceback or "", failure.fingerprint, *failure.bases]
+    texts = [text for text in msgspec.structs.astuple(failure) if isinstance(text, str)] + list(failure.bases)
     return all(text.encode() is not None and "\0" not in text and "\x1b" not in text for text in texts)
 
 
@@ -325,3 +327,174 @@ def test_type_names_are_all_that_settings_may_use() -> None:
     failure = failure_from_fields("requests.exceptions.Timeout", "", bases=["OSError"])
     assert failure.type_names[:3] == ("requests.exceptions.Timeout", "requests.Timeout", "Timeout")
     assert "OSError" in failure.type_names
+
+
+def test_details_of_the_attempt_come_with_the_failure() -> None:
+    failure = failure_from_exception(
+        fail(ValueError("bad")),
+        worker="w1",
+        host="db-1",
+        duration=1_200_000,
+        trace_id="0af7651916cd43dd8448eb211c80319c",
+    )
+    assert (failure.host, failure.duration, failure.trace_id) == ("db-1", 1_200_000, "0af7651916cd43dd8448eb211c80319c")
+    assert failure.locals is None
+    assert str(failure) == (
+        "ValueError: bad\n"
+        "  validation after 1.2 s by w1 on db-1, trace 0af7651916cd43dd8448eb211c80319c, "
+        f"fingerprint {failure.fingerprint}"
+    )
+
+
+def test_details_that_cannot_be_stored_are_cleaned_and_bounded() -> None:
+    given: Any = {"host": "a\0b" * 200, "duration": 2**80, "trace_id": "\ud800" * 200}
+    for failure in (
+        failure_from_exception(ValueError("x"), **given),
+        cleaned(
+            Failure("E", "x", signal="S" * 99, exit_code=-(2**80), peak_memory=2**80, locals="\0" * 99_999, **given)
+        ),
+    ):
+        assert storable(failure)
+        assert len((failure.host or "").encode()) <= 256
+        assert len((failure.trace_id or "").encode()) <= 64
+        assert 0 < (failure.duration or 0) < 2**53
+        assert len((failure.locals or "").encode()) <= MAX_LOCALS_BYTES
+        assert abs(failure.exit_code or 0) < 2**53
+        assert (failure.peak_memory or 0) < 2**53
+        msgspec.msgpack.encode(failure)
+
+
+def test_cleaning_keeps_every_field_of_a_good_failure() -> None:
+    failure = Failure(
+        "E", "x", "tb", ErrorClass.POISON, "f" * 16, "w", True, ("B",), "host", 5, "a" * 32, "x = 1", "SIGBUS", 3, 4096
+    )
+    assert all(value != field.default for value, field in zip(
+        msgspec.structs.astuple(failure), msgspec.structs.fields(failure), strict=True
+    ))  # fmt: skip
+    assert cleaned(failure) == failure
+
+
+@pytest.mark.parametrize("nonsense", ["5", 5.5, True, object()])
+def test_detail_of_the_wrong_type_is_left_out(nonsense: Any) -> None:
+    failure = cleaned(Failure("E", "x", duration=nonsense, exit_code=nonsense, peak_memory=nonsense))
+    assert (failure.duration, failure.exit_code, failure.peak_memory) == (None, None, None)
+
+
+def test_failure_of_a_later_release_can_be_read() -> None:
+    assert msgspec.json.decode(b'{"type": "E", "text": "x", "moon": "full"}', type=Failure) == Failure("E", "x")
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        (
+            {"signal": 11, "duration": 1_200_000, "peak_memory": 512 * 1024 * 1024},
+            "the worker process was killed by SIGSEGV after 1.2 s; peak memory 512 MiB",
+        ),
+        ({"exit_code": 3, "duration": 40_000}, "the worker process ended with exit code 3 after 40 ms"),
+        (
+            {"signal": "SIGKILL", "duration": 125_000_000},
+            "the worker process was killed by SIGKILL after 2m5s (out of memory?)",
+        ),
+        (
+            {"signal": "SIGKILL", "because": "its time limit of 30s is over"},
+            "the worker process was killed by SIGKILL because its time limit of 30s is over",
+        ),
+        ({}, "the worker process vanished"),
+    ],
+)  # fmt: skip
+def test_loss_says_in_plain_words_what_is_known(known: Any, text: str) -> None:
+    failure = failure_from_loss(**known, worker="w", host="h", trace_id="t", task="send")
+    assert (failure.type, failure.text, failure.error_class) == ("WorkerLost", text, ErrorClass.POISON)
+    assert (failure.worker, failure.host, failure.trace_id, failure.final) == ("w", "h", "t", False)
+    assert storable(failure)
+
+
+def test_losses_are_one_group_by_task_and_end() -> None:
+    def group(**known: Any) -> str:
+        return failure_from_loss(**known).fingerprint
+
+    one = group(task="send", signal="SIGSEGV", duration=1, peak_memory=1)
+    assert group(task="send", signal=11, duration=2, peak_memory=2, worker="w2", host="other") == one
+    others = {
+        group(task="bill", signal="SIGSEGV"), group(task="send", signal="SIGKILL"), group(task="send", exit_code=1),
+        group(task="send"), group(task="send", signal="SIGSEGV", because="it was late"),
+    }  # fmt: skip
+    assert len(others | {one}) == 6
+    assert group(signal="SIGKILL", because="over 30s") == group(signal="SIGKILL", because="over 31s")
+
+
+def test_signals_without_a_name_are_told_by_number() -> None:
+    assert failure_from_loss(signal=250).signal == "signal 250"
+
+
+class Hostile:
+    def __repr__(self) -> str:
+        raise KeyboardInterrupt
+
+
+class Account:
+    def __init__(self, password: str) -> None:
+        self.password = password
+
+    def __repr__(self) -> str:
+        return f"Account(password={self.password!r}, name='ann')"
+
+
+def locals_of(action: Callable[[], object]) -> str:
+    return failure_from_exception(caught(action), with_locals=True).locals or ""
+
+
+def test_locals_only_on_request() -> None:
+    def handler() -> None:
+        amount = 17
+        raise ValueError(amount)
+
+    assert failure_from_exception(caught(handler)).locals is None
+    lines = locals_of(handler).splitlines()
+    assert lines[-2].endswith("in test_locals_only_on_request.<locals>.handler")
+    assert lines[-1] == "    amount = 17"
+
+
+SECRET = "hunter2hunter2"
+
+
+def test_locals_without_secrets() -> None:
+    def handler() -> None:
+        password = SECRET
+        account = Account(SECRET)
+        settings = {"api_key": SECRET, "n": 1, "filler": "x" * 180, "secret": SECRET}
+        url = f"postgresql://ann:{SECRET}@db/{'x' * 300}"
+        long = "y" * 150 + f" password={SECRET} " + "y" * 100
+        nested = [{"token": f"Bearer {SECRET}"}]
+        raise ValueError(password, account, settings, url, long, nested)
+
+    text = locals_of(handler)
+    assert SECRET[:5] not in text
+    assert "name='ann'" in text
+    assert "url = 'postgresql://ann:[redacted]@db/" in text
+    assert "password = [redacted]" in text
+
+
+def test_locals_never_fail_and_are_bounded() -> None:
+    def deep(n: int) -> None:
+        hostile, big, blob, number = Hostile(), "é" * 50_000_000, b"\0" * 50_000_000, 10**5000
+        many = list(range(100_000))
+        circle: list[object] = []
+        circle.append(circle)
+        if n:
+            deep(n - 1)
+        raise ValueError(hostile, big, blob, number, many, circle)
+
+    error = caught(lambda: deep(20))
+    failure = failure_from_exception(error, with_locals=True)
+    text = failure.locals or ""
+    assert "hostile = <Hostile that cannot be printed>" in text
+    assert "number = <int that cannot be printed>" in text or "number = 1000" in text
+    assert len(text.encode()) <= MAX_LOCALS_BYTES
+    assert text.count("in test_locals") <= 8
+    assert storable(failure)
+
+
+def test_error_that_was_never_raised_has_no_locals() -> None:
+    assert failure_from_exception(ValueError("x"), with_locals=True).locals is None

@@ -272,7 +272,8 @@ def test_refused_step_stops_the_operation_and_not_the_lifecycle(
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(broker._core.store, "commit", commit)
         assert broker.step().operated == 2
-    assert f"operation {bad.id} stopped: queue 'jobs' does not exist" in caplog.text
+    assert f"operation_stopped operation={bad.id}" in caplog.text
+    assert "queue 'jobs' does not exist" in caplog.text
     assert broker.drive(good.id).status is OperationStatus.FINISHED
 
 

@@ -118,6 +118,7 @@ def test_limits_are_those_in_the_code() -> None:
         "history": limits.HISTORY_FIRST + limits.HISTORY_LAST,
         "text of": failure.MAX_TEXT_BYTES,
         "traceback of": failure.MAX_TRACEBACK_BYTES,
+        "variables of": failure.MAX_LOCALS_BYTES,
         "calls that wait": MAX_WAITING_CALLS,
     }
     written = dict(table("Limits"))

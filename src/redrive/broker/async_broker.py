@@ -18,6 +18,7 @@ from redrive.broker.awaited.work import AsyncWorkMethods
 from redrive.broker.handle import AsyncQueueHandle
 from redrive.broker.health import Health, health_of, stuck
 from redrive.store import Durability
+from redrive.telemetry.metrics import Metrics
 
 
 class AsyncBroker(AsyncQueueMethods, AsyncWorkMethods, AsyncLookingMethods, AsyncByHandMethods, AsyncOperationMethods):
@@ -26,6 +27,11 @@ class AsyncBroker(AsyncQueueMethods, AsyncWorkMethods, AsyncLookingMethods, Asyn
     A call returns once its effect is on disk. It raises a `RedriveError` when it was refused, and then it changed
     nothing. Durations are texts such as `30s`, numbers of seconds, or timedeltas.
     """
+
+    @property
+    def metrics(self) -> Metrics:
+        """What this broker counts of its own work, from the first look at it on: docs/reference/metrics.md."""
+        return self._core.metrics()
 
     def queue(self, name: str) -> AsyncQueueHandle:
         """A handle on one queue, which need not exist yet."""

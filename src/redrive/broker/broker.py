@@ -17,6 +17,7 @@ from redrive.broker.blocking.work import WorkMethods
 from redrive.broker.handle import QueueHandle
 from redrive.broker.health import Health, health_of, stuck
 from redrive.store import Durability
+from redrive.telemetry.metrics import Metrics
 
 
 class Broker(QueueMethods, WorkMethods, LookingMethods, ByHandMethods, OperationMethods):
@@ -25,6 +26,11 @@ class Broker(QueueMethods, WorkMethods, LookingMethods, ByHandMethods, Operation
     A call returns once its effect is on disk. It raises a `RedriveError` when it was refused, and then it changed
     nothing. Durations are texts such as `30s`, numbers of seconds, or timedeltas.
     """
+
+    @property
+    def metrics(self) -> Metrics:
+        """What this broker counts of its own work, from the first look at it on: docs/reference/metrics.md."""
+        return self._core.metrics()
 
     def queue(self, name: str) -> QueueHandle:
         """A handle on one queue, which need not exist yet."""

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from redrive.clock import Instant
 from redrive.errors import InvalidDuration, InvalidInput
 from redrive.model.duration import DurationInput, parse_duration
-from redrive.model.failure import MAX_TEXT_BYTES, clean_text
 from redrive.model.limits import check_instant
+from redrive.model.text import MAX_TEXT_BYTES, clean_text
 
 
 def whole(what: str, value: object, smallest: int, largest: int) -> None:

@@ -17,10 +17,13 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreError, StoreFailed
 from redrive.store import Call, Leased, Return, Store
+
+if TYPE_CHECKING:
+    from redrive.broker.measuring import Meter
 
 MAX_WAITING_CALLS = 100_000
 """Calls beyond this are refused with `Overloaded`."""
@@ -48,6 +51,7 @@ class Committer:
     def __init__(self, store: Store, announce: Callable[[Mapping[str, int]], None]) -> None:
         self._store = store
         self._announce = announce
+        self.meter: Meter | None = None
         self._revival: Callable[[], None] | None = None
         self._closed = False
         self._reset()
@@ -99,6 +103,11 @@ class Committer:
     def store_name(self) -> str:
         """The name of the store, for errors."""
         return self._store.name
+
+    @property
+    def waiting_calls(self) -> int:
+        """Calls that wait for their transaction now."""
+        return self._waiting_calls + (0 if self._writer is None else self._writer.waiting_calls)
 
     def submit(self, call: Call) -> asyncio.Future[Any]:
         """Hand in a call from a coroutine. The future has its result once it is durable.
@@ -206,8 +215,9 @@ class Committer:
 
     def _commit(self, calls: Sequence[Call]) -> list[Any]:
         """One transaction; where the engine failed in a way nobody foresaw, each call once, alone."""
+        meter = self.meter
         try:
-            commit = self._store.commit(calls)
+            commit = self._store.commit(calls) if meter is None else meter.commit(self._store, calls)
         except StoreFailed:
             if len(calls) == 1:
                 raise
@@ -216,8 +226,9 @@ class Committer:
         return commit.results
 
     def _commit_alone(self, call: Call) -> Any:
+        meter = self.meter
         try:
-            commit = self._store.commit((call,))
+            commit = self._store.commit((call,)) if meter is None else meter.commit(self._store, (call,))
         except (StoreError, OutcomeUnknown) as error:
             return error
         self._announce(commit.arrivals)
@@ -251,6 +262,10 @@ class _Writer:
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="redrive-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def waiting_calls(self) -> int:
+        return self._waiting
 
     def submit(self, call: Call) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()

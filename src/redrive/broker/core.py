@@ -16,6 +16,7 @@ import msgspec
 from redrive.broker.committer import Committer
 from redrive.broker.flow import Flow, accepted, ask
 from redrive.broker.lifecycle import LifecycleThread
+from redrive.broker.measuring import Meter, measured
 from redrive.broker.moves import Trials
 from redrive.broker.notify import Notify
 from redrive.broker.redaction import Redaction
@@ -29,6 +30,7 @@ from redrive.model.limits import check_label
 from redrive.model.queue import Queue
 from redrive.model.retry import DelayFunction
 from redrive.store import Call, GetQueue, Put, Query, Store
+from redrive.telemetry.metrics import Metrics
 
 
 class Core:
@@ -56,6 +58,8 @@ class Core:
         self._lifecycle: LifecycleThread | None = None
         self._closing = threading.Lock()
         self._closed = False
+        self.meter: Meter | None = None
+        """Counts, once somebody has asked for metrics."""
         self.trials = Trials()
         self.stores = stores or Stores()
         self.stores.add(self)
@@ -146,6 +150,13 @@ class Core:
         if any(isinstance(each, Settled) and each.status is Status.MOVING for each in settled):
             self.wake_movers()
 
+    def metrics(self) -> Metrics:
+        """What is counted here: from the first time that somebody asks."""
+        with self._closing:
+            if self.meter is None:
+                self.meter = self.committer.meter = measured(self)
+            return self.meter.metrics
+
     @property
     def is_closed(self) -> bool:
         """Whether it was closed."""
@@ -184,6 +195,8 @@ class Core:
         if self._closed:
             return
         self._closing = threading.Lock()
+        if self.meter is not None:
+            self.meter.reset()
         self.stores.after_fork()
         self.notify.after_fork()
         self.committer.after_fork(self._start)

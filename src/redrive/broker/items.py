@@ -25,7 +25,7 @@ from redrive.model.limits import (
     check_priority,
 )
 from redrive.model.payload import check_headers, encode_payload
-from redrive.store import AuditEntry, Complete, Extend, GetItem, LeaseItems, ListAudit, NewItem, Put
+from redrive.store import AuditEntry, Complete, Extend, GetItem, GetResult, LeaseItems, ListAudit, NewItem, Put
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -150,13 +150,17 @@ def extend_call(lease: Lease | Token, timeout: DurationInput | None) -> Extend:
     return Extend(token_of(lease), None if timeout is None else positive("timeout", timeout))
 
 
-def complete_call(lease: Lease | Token, result: Any, puts: Iterable[tuple[str, Any]]) -> Complete:
-    """The call that completes an item, with a result and follow-up items."""
+def complete_call(
+    lease: Lease | Token, result: Any, puts: Iterable[tuple[str, Any]], keep_result: DurationInput | None = None
+) -> Complete:
+    """The call that completes an item, with a result and follow-up items. A result that is kept may be None."""
     token = lease.token if lease.__class__ is Lease else token_of(lease)
-    if result is None and not puts:
+    if result is None and not puts and keep_result is None:
         return Complete(token)
-    encoded = None if result is None else Result(*encode_payload(result, None, MAX_STORABLE_BYTES))
-    return Complete(token, encoded, tuple(put_call(queue, (value,)) for queue, value in _pairs(puts)))
+    keep = None if keep_result is None else positive("keep_result", keep_result)
+    given = result is not None or keep is not None
+    encoded = Result(*encode_payload(result, None, MAX_STORABLE_BYTES)) if given else None
+    return Complete(token, encoded, tuple(put_call(queue, (value,)) for queue, value in _pairs(puts)), keep)
 
 
 def get(core: Core, id: str, redacted: bool) -> Flow[Item]:
@@ -164,6 +168,13 @@ def get(core: Core, id: str, redacted: bool) -> Flow[Item]:
     parse_id(id)
     item: Item = yield from ask(GetItem(ItemId(id)))
     return core.redaction.item(item) if redacted else item
+
+
+def result(id: str) -> Flow[Result | None]:
+    """Read what a completion left to be read."""
+    parse_id(id)
+    kept: Result | None = yield from ask(GetResult(ItemId(id)))
+    return kept
 
 
 def audit(core: Core, limit: int, before: int | None) -> Flow[tuple[AuditEntry, ...]]:

@@ -5,7 +5,6 @@ Safe in many processes at once: every change is fenced by the store, so two swee
 
 from __future__ import annotations
 
-import logging
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -37,11 +36,12 @@ from redrive.store import (
     Settle,
     Stale,
 )
+from redrive.telemetry import events
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
 
-_log = logging.getLogger("redrive.lifecycle")
+_log = events.logger("redrive.lifecycle")
 
 ACTOR = "lifecycle"
 """Who stops an operation that cannot go on, in the audit."""
@@ -107,6 +107,8 @@ def sweep(core: Core, queue: str | None = None) -> Flow[tuple[int, int]]:
         elif isinstance(result, Settled):
             lost += found.token is not None
             expired += found.token is None
+            if core.meter is not None:
+                core.meter.settled(found.queue, Ending.EXPIRED if found.token is None else Ending.LOST, result)
     return lost, expired
 
 
@@ -136,7 +138,7 @@ def _operate(core: Core, operation: Operation) -> Flow[int]:
 
 def _stop(operation: Operation, error: RedriveError) -> Flow[None]:
     """What is refused now is refused in a moment too: the operation ends, and says why."""
-    _log.warning("operation %s stopped: %s", operation.id, error)
+    _log.warning("operation_stopped", operation=operation.id, verb=operation.verb, error=str(error))
     with suppress(NotFound, Refused):  # it ended by itself meanwhile
         yield from send(SetOperation(operation.id, ACTOR, OperationStatus.STOPPED, str(error), steps=operation.steps))
 
@@ -217,9 +219,9 @@ class LifecycleThread:
             except Closed:
                 return
             except RedriveError as error:
-                _log.warning("lifecycle step failed and will be repeated: %s", error)
+                _log.warning("lifecycle_failed", error=str(error))
             except Exception:
-                _log.exception("lifecycle step failed and will be repeated")
+                _log.exception("lifecycle_broke")
             self._wait(next_at)
 
     def _wait(self, next_at: Instant) -> None:
@@ -236,5 +238,5 @@ class LifecycleThread:
             try:
                 self._move(now)
             except RedriveError as error:
-                _log.warning("items on their way wait for the next step: %s", error)
+                _log.warning("lifecycle_failed", error=str(error))
                 return

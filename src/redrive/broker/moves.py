@@ -6,7 +6,6 @@ another one stopped. See `redrive.model.moves`.
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING
 
@@ -35,11 +34,12 @@ from redrive.store import (
     OpenMove,
     Receive,
 )
+from redrive.telemetry import events
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
 
-_log = logging.getLogger("redrive.moves")
+_log = events.logger("redrive.moves")
 
 AT_ONCE = 100
 """Items that are taken to another store in one transaction there."""
@@ -110,7 +110,7 @@ class Trials:
         pause = min(LONGEST_PAUSE, FIRST_PAUSE << min(tries - 1, 20))
         self._trials[to] = _Trial(tries, Instant(now + pause), str(error))
         if not isinstance(error, Closed):
-            _log.warning("items wait for %s, tried again in %s: %s", to, format_duration(pause), error)
+            _log.warning("move_failed", to=to, again_in=format_duration(pause), error=str(error))
 
 
 def resume(core: Core, store: str | None = None) -> Flow[int]:
@@ -164,7 +164,7 @@ def _close(core: Core, at: str, moves: list[OpenMove], came_from: str) -> Flow[N
     try:
         yield Elsewhere(at, Send(calls))
     except RedriveError as error:
-        _log.info("what came to %s from %s is not closed yet: %s", at, came_from, error)
+        _log.info("move_not_closed", to=at, source=came_from, error=str(error))
 
 
 def close_left_open(core: Core, store: str) -> Flow[int]:
@@ -182,7 +182,7 @@ def close_left_open(core: Core, store: str) -> Flow[int]:
         except ItemNotFound:
             gone.append(move)
         except RedriveError as error:
-            _log.info("what came from %s cannot be closed yet: %s", store, error)
+            _log.info("move_not_closed", to=core.store.name, source=store, error=str(error))
             break
         else:
             if item.status is not Status.MOVING:
@@ -225,7 +225,7 @@ def target_of(core: Core, to: str) -> Flow[str]:
     except QueueNotFound:
         raise QueueNotFound(address, core.store.namespace) from None
     except StoreError as error:
-        _log.warning("items for %s will wait: %s", address, error)
+        _log.warning("move_failed", to=address, error=str(error))
     return address
 
 
@@ -274,9 +274,9 @@ class Movers:
             except Closed:
                 pass
             except RedriveError as error:
-                _log.warning("items for %s wait: %s", store, error)
+                _log.warning("movers_failed", to=store, error=str(error))
             except Exception:
-                _log.exception("items for %s wait", store)
+                _log.exception("movers_broke", to=store)
             again = arrived > 0 or self._is_asked_again(store)
 
     def _is_asked_again(self, store: str) -> bool:

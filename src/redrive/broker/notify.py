@@ -11,7 +11,7 @@ import heapq
 import itertools
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from redrive.broker.flow import Await
 from redrive.clock import Instant
@@ -29,20 +29,39 @@ _STALE_ENDS = 1000
 
 
 class _Waiter:
-    """One caller that waits. A thread waits on a lock, a coroutine on a future."""
+    """One caller that waits. A thread waits on a lock, a coroutine on a future; a worker has a bell of its own."""
 
-    __slots__ = ("future", "lock", "loop", "number", "queue", "until", "woken")
+    __slots__ = ("future", "lock", "loop", "number", "queue", "ring", "until", "woken")
 
-    def __init__(self, number: int, step: Await, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(
+        self,
+        number: int,
+        step: Await,
+        loop: asyncio.AbstractEventLoop | None,
+        ring: Callable[[], None] | None = None,
+    ) -> None:
         self.number = number
         self.queue = step.queue
         self.until = step.until
         self.woken = False
+        self.ring = ring
         self.loop = loop
         self.future: asyncio.Future[None] | None = None if loop is None else loop.create_future()
         self.lock = threading.Lock()
         if loop is None:
             self.lock.acquire()
+
+
+class Watch:
+    """Somebody who waits for several queues at once."""
+
+    def __init__(self, notify: Notify, waiters: Sequence[_Waiter]) -> None:
+        self._notify = notify
+        self._waiters = waiters
+
+    def end(self) -> set[str]:
+        """Wait no longer. Gives the queues that it was woken for: it passes that on once it has leased."""
+        return self._notify.leave_all(self._waiters)
 
 
 class Notify:
@@ -64,6 +83,8 @@ class Notify:
         self._bell = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self.wakeups = 0
+        """How often somebody was woken."""
 
     after_fork = _reset
 
@@ -101,6 +122,27 @@ class Notify:
             raise
         return waiter.woken
 
+    def watch(
+        self, queues: Mapping[str, tuple[int, Instant | None]], until: Instant, ring: Callable[[], None]
+    ) -> Watch:
+        """Ring once something may be leasable in one of these queues, each given with its ticket and when it expects
+        something by itself; at once where something has arrived since the ticket. And when it is `until`."""
+        waiters: list[_Waiter] = []
+        for queue, (ticket, next_at) in queues.items():
+            waiter = self._enter(Await(queue, ticket, until, next_at), None, ring)
+            if waiter is None:
+                ring()
+                break
+            waiters.append(waiter)
+        return Watch(self, waiters)
+
+    def leave_all(self, waiters: Iterable[_Waiter]) -> set[str]:
+        """They no longer wait. Gives the queues of those that were woken."""
+        with self._mutex:
+            for waiter in waiters:
+                self._remove(waiter)
+            return {waiter.queue for waiter in waiters if waiter.woken}
+
     async def wait_async(self, step: Await) -> bool:
         """Wait in this coroutine. A wake-up that meets a cancelled one goes to the next waiter."""
         waiter = self._enter(step, asyncio.get_running_loop())
@@ -125,16 +167,19 @@ class Notify:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def _enter(self, step: Await, loop: asyncio.AbstractEventLoop | None) -> _Waiter | None:
+    def _enter(
+        self, step: Await, loop: asyncio.AbstractEventLoop | None, ring: Callable[[], None] | None = None
+    ) -> _Waiter | None:
         with self._mutex:
             if self._closed or self.ticket(step.queue) != step.ticket:
                 return None
-            waiter = _Waiter(next(self._numbers), step, loop)
+            waiter = _Waiter(next(self._numbers), step, loop, ring)
             self._waiters.setdefault(step.queue, OrderedDict())[waiter.number] = waiter
             heapq.heappush(self._ends, (step.until, waiter.number, waiter))
             if step.next_at is not None:
                 self._dues[step.queue] = min(step.next_at, self._dues.get(step.queue, step.next_at))
             if self._thread is None:
+                self._store.listen(self._ring)
                 self._thread = threading.Thread(target=self._watch, name="redrive-notify", daemon=True)
                 self._thread.start()
             self._bell.set()
@@ -151,6 +196,7 @@ class Notify:
             popped.append(waiter)
         if not waiting:
             del self._waiters[queue]
+        self.wakeups += len(popped)
         return popped
 
     def _leave(self, waiter: _Waiter) -> None:
@@ -179,6 +225,10 @@ class Notify:
             self._wake(woken)
             self._clock.wait(self._bell, until)
             self._bell.clear()
+
+    def _ring(self) -> None:
+        """Another process may have changed something."""
+        self._bell.set()
 
     def _look(self) -> Collection[str] | None:
         try:
@@ -227,7 +277,9 @@ class Notify:
         """Threads one by one; coroutines with one message to each loop."""
         by_loop: dict[asyncio.AbstractEventLoop, list[_Waiter]] = {}
         for waiter in waiters:
-            if waiter.loop is None:
+            if waiter.ring is not None:
+                waiter.ring()
+            elif waiter.loop is None:
                 waiter.lock.release()
             else:
                 by_loop.setdefault(waiter.loop, []).append(waiter)

@@ -14,6 +14,7 @@ from redrive.broker.finding import chosen, count_all, one_of
 from redrive.broker.flow import Await, Flow, ask, send
 from redrive.broker.moves import target_of
 from redrive.broker.queues import MAX_ROUNDS, unsettled
+from redrive.broker.workers import workers
 from redrive.clock import Instant
 from redrive.errors import ConfirmMismatch, InvalidInput
 from redrive.model.address import is_elsewhere
@@ -28,6 +29,7 @@ from redrive.model.plan import Plan, Planning
 from redrive.model.queue import Queue, QueueStats
 from redrive.model.reason import DeadReason
 from redrive.model.transitions import Verb
+from redrive.model.worker_info import handlers_by_queue
 from redrive.store import (
     STEP_LIMIT,
     FindItems,
@@ -59,6 +61,8 @@ _MOVING = frozenset({Verb.REDRIVE, Verb.MOVE, Verb.BURY})
 """Verbs after which items may be on their way to another store."""
 _WITH_TARGET = frozenset({Verb.REDRIVE, Verb.MOVE})
 _WITH_CANARY = frozenset({Verb.REDRIVE, Verb.RETRY})
+_TO_WORK = frozenset({Verb.REDRIVE, Verb.RETRY, Verb.MOVE})
+"""Verbs after which workers get the items."""
 _OF_START = frozenset({"rate", "canary", "canary_share", "confirm", "note", "actor", "paused"})
 # What conditions without a status mean.
 _STATUS = {
@@ -153,7 +157,10 @@ def plan(core: Core, verb: str, where: Filter | None, conditions: Mapping[str, A
     queues: tuple[Queue, ...] = yield from ask(ListQueues())
     sizes = yield from _sizes(queues)
     by_name = {queue.name: queue for queue in queues}
-    planning = Planning(wanted, target, by_name, sizes, core.store.namespace, filter.operation, core.store.name)
+    handlers = handlers_by_queue((yield from workers())) if wanted in _TO_WORK else {}
+    planning = Planning(
+        wanted, target, by_name, sizes, core.store.namespace, filter.operation, core.store.name, handlers
+    )
     cursor = None
     while True:
         page: Page = yield from ask(FindItems(filter, Order.OLDEST, MAX_BATCH, cursor))
@@ -247,6 +254,8 @@ def step(core: Core, operation: Operation, limit: int = AT_ONCE) -> Flow[Operati
         result = yield from send(StepOperation(operation.id, operation.steps, limit, verdicts))
         if not isinstance(result, Stale):
             stepped: Operation = result
+            if core.meter is not None:
+                core.meter.operated(operation, stepped)
             if stepped.verb in _MOVING:
                 core.wake_movers()
             return stepped

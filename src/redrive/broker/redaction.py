@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
@@ -18,8 +17,9 @@ from redrive.model.payload import decode_payload, encode_payload, is_json
 from redrive.model.plan import Plan
 from redrive.model.redact import Kind, Redact, hidden, may_hold_secrets, redact_secrets
 from redrive.store import AuditEntry
+from redrive.telemetry import events
 
-_log = logging.getLogger("redrive.redaction")
+_log = events.logger("redrive.redaction")
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _replace = msgspec.structs.replace
@@ -95,7 +95,7 @@ class Redaction:
         try:
             return encode_payload(shown, None if isinstance(shown, bytes) else content_type, _NO_LIMIT)
         except InvalidInput as error:
-            _log.warning("a redacted payload is no JSON, and all of it is hidden: %s", error)
+            _log.warning("redaction_failed", kind="payload", error_type=type(error).__name__)
             return encode_payload(hidden("payload", value), content_type, _NO_LIMIT)
 
     def _bytes(self, payload: bytes) -> bytes:
@@ -121,7 +121,12 @@ class Redaction:
         return _changed(entry, failure=failure, note=self.text(entry.note))
 
     def _failure(self, failure: Failure) -> Failure:
-        return _changed(failure, text=self.text(failure.text), traceback=self.text(failure.traceback))
+        return _changed(
+            failure,
+            text=self.text(failure.text),
+            traceback=self.text(failure.traceback),
+            locals=self.text(failure.locals),
+        )
 
     def _death(self, death: Death) -> Death:
         return _changed(death, cause=_changed(death.cause, title=self.text(death.cause.title)))
@@ -131,8 +136,9 @@ class Redaction:
         assert self._redact is not False
         try:
             return self._redact(kind, value)
-        except Exception:
-            _log.exception("redaction of a %s failed, and all of it is hidden", kind)
+        except Exception as error:
+            # Not the text of the error, which may be what it was to hide.
+            _log.warning("redaction_failed", kind=kind, error_type=type(error).__name__)
             return hidden(kind, value)
 
 

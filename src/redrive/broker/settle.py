@@ -1,7 +1,9 @@
-"""How a delivery ends other than by completion: fail, release, bury. Read, judge, settle."""
+"""How a delivery ends other than by completion: fail, release, bury, lost. Read, judge, settle."""
 
 from __future__ import annotations
 
+import socket
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +15,7 @@ from redrive.broker.queues import MAX_ROUNDS, unsettled
 from redrive.broker.queues import get as get_queue
 from redrive.errors import InvalidInput
 from redrive.model.address import is_elsewhere
-from redrive.model.classify import Rule
+from redrive.model.classify import ErrorClass, Rule
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.failure import (
     Failure,
@@ -24,7 +26,9 @@ from redrive.model.failure import (
 from redrive.model.ids import Token
 from redrive.model.item import Counters, Lease, Receipt, Settled
 from redrive.model.judge import Dead, Ending, Verdict, count
+from redrive.model.text import MAX_TYPE_BYTES, clean_text
 from redrive.store import GetActive, NewItem, Put, Return, Settle, Stale
+from redrive.telemetry import tracing
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -64,6 +68,13 @@ def bury(core: Core, lease: Lease | Token, note: str | None, error: BaseExceptio
     return (yield from _settle(core, held, Ending.BURIED, failure=failure, note=text))
 
 
+def lost(core: Core, lease: Lease | Token, error: Failure | str) -> Flow[Settled]:
+    """Somebody knows that the worker is gone, and need not wait for the lease to run out."""
+    held = yield from _held(lease)
+    failure = loss_of(error, held.worker)
+    return (yield from _settle(core, held, Ending.LOST, failure=failure, at_once=True))
+
+
 def put_failed(
     core: Core, queue_name: str, item: NewItem, error: BaseException | Failure | str, verdict: Verdict | None
 ) -> Flow[Receipt]:
@@ -90,10 +101,25 @@ def failure_of(error: BaseException | Failure | str | None, rules: tuple[Rule, .
     if isinstance(error, Failure):
         return cleaned(error)
     if isinstance(error, BaseException):
-        return failure_from_exception(error, worker=worker, rules=rules)
+        return failure_from_exception(error, worker=worker, rules=rules, host=_host(), trace_id=tracing.trace_id())
     if not isinstance(error, str):
         raise InvalidInput(f"an error is an exception, a text or a Failure, not {error!a:.60}")
-    return failure_from_fields("Error", error, worker=worker, rules=rules)
+    failure = failure_from_fields("Error", error, worker=worker, rules=rules)
+    return msgspec.structs.replace(failure, host=_host(), trace_id=tracing.trace_id())
+
+
+@cache
+def _host() -> str:
+    return clean_text(socket.gethostname(), MAX_TYPE_BYTES)
+
+
+def loss_of(error: Failure | str, worker: str | None) -> Failure:
+    """What is known of the end of a worker. An item that makes workers vanish is poison."""
+    if isinstance(error, Failure):
+        return cleaned(error)
+    if not isinstance(error, str):
+        raise InvalidInput(f"what is known of a loss is a text or a Failure, not {error!a:.60}")
+    return failure_from_fields("WorkerLost", error, error_class=ErrorClass.POISON, worker=worker)
 
 
 def _held(lease: Lease | Token) -> Flow[Lease]:
@@ -113,19 +139,24 @@ def _settle(
     verdict: Verdict | None = None,
     delay: int = 0,
     note: str | None = None,
+    at_once: bool = False,
 ) -> Flow[Settled]:
     """Judge by the newest settings; where they changed meanwhile, judge again."""
     counters = count(lease.counters, ending)
+    if note is None and isinstance(verdict, Dead):
+        note = note_of("note", verdict.note)
     expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
     queue = yield from core.queue(lease.queue)
     for _ in range(MAX_ROUNDS):
         judged = core.routed(queue, verdict, failure) or core.judge(
             queue, ending, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay
         )
-        result = yield from send(Settle(lease.token, ending, judged, queue.version, failure, note))
+        result = yield from send(Settle(lease.token, ending, judged, queue.version, failure, note, at_once))
         if not isinstance(result, Stale):
             settled: Settled = result
             core.departed((settled,))
+            if core.meter is not None:
+                core.meter.settled(lease.queue, ending, settled, failure)
             return settled
         queue = core.remember(result.queue)
     raise unsettled(core, lease.queue)

@@ -12,7 +12,7 @@ from redrive.broker.checks import whole
 from redrive.broker.finding import check_cursor, chosen
 from redrive.broker.flow import Flow, Send, accepted, ask
 from redrive.errors import InvalidInput, RedriveError
-from redrive.model.failure import MAX_TEXT_BYTES, clean_text, cleaned
+from redrive.model.failure import cleaned
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import parse_id
 from redrive.model.item import Counters, Death, HistoryEntry, Item
@@ -26,6 +26,7 @@ from redrive.model.limits import (
     check_priority,
 )
 from redrive.model.payload import check_headers, is_json
+from redrive.model.text import MAX_TEXT_BYTES, clean_text
 from redrive.store import FindItems, Import, Page
 
 if TYPE_CHECKING:

@@ -1,56 +1,55 @@
-"""Failures: what went wrong in one attempt, made from an exception or from reported fields.
+"""Failures: what went wrong in one attempt, made from an exception, from reported fields, or of a worker that is lost.
 
 Recording a failure never fails: whatever the exception does, there is a Failure, clean and bounded. Terminal escapes
 are removed, and NUL and lone surrogates replaced, because no store can be trusted with them. Redaction is done on
 reading; when it happened is the instant of the transaction that stores it.
-
-The traceback is like Python's own. Its source lines come from linecache, as there: the first failure in a file reads
-the file, later ones do not.
 """
 
 from __future__ import annotations
 
-import linecache
-import re
-from collections.abc import Iterator, Sequence
+import signal as signals
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
 
 from redrive.model.classify import ErrorClass, Rule, class_of_type, classify, names_of, type_matches
-from redrive.model.fingerprint import Frame, fingerprint, frames_of, place
-from redrive.model.limits import KIB
-
-MAX_TYPE_BYTES = 256
-MAX_TEXT_BYTES = 8 * KIB
-MAX_TRACEBACK_BYTES = 32 * KIB
-MAX_TITLE_CHARS = 160
-MAX_BASES = 16
-MAX_GROUP_MEMBERS = 8
-MAX_GROUP_VISITS = 10_000
-MAX_FRAMES_FIRST = 16
-MAX_FRAMES_LAST = 32
-MAX_CHAINED = 8
-MAX_NOTES = 8
-MAX_LINE_CHARS = 200
-
-_CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
-_CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
-
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-_ESCAPE = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours and cursor movements
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # titles, links, device strings
-    r"|\x1b[ -/]*[0-~]?|[\x9b\x9c]"  # anything else that begins with an escape
+from redrive.model.duration import MAX_DURATION
+from redrive.model.exception import (
+    MAX_BASES,
+    attribute,
+    format_traceback,
+    members,
+    names_of_error,
+    plain_name,
+    text_of,
 )
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+from redrive.model.fingerprint import fingerprint, frames_of, normalise_text, place
+from redrive.model.limits import KIB
+from redrive.model.shown import lasting, lines, size
+from redrive.model.text import MAX_TEXT_BYTES, MAX_TYPE_BYTES, clean_text
+from redrive.model.variables import describe_variables
+
+MAX_TRACEBACK_BYTES = 32 * KIB
+MAX_LOCALS_BYTES = 16 * KIB
+MAX_TRACE_ID_BYTES = 64
+MAX_SIGNAL_BYTES = 32
+# What JSON readers elsewhere keep exactly; no process has more memory.
+MAX_MEMORY_BYTES = 2**53 - 1
+MAX_EXIT_CODE = 2**32 - 1
+MAX_TITLE_CHARS = 160
+
+WORKER_LOST = "WorkerLost"
+"""The type of the failure of an item whose worker process is gone."""
 
 
-class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """What went wrong in one attempt. `bases` are the classes its type derives from, nearest first.
 
     `final` says that another try is useless, whatever the queue's settings.
     """
+
+    # Fields of a later release are passed over: a program that is not yet deployed anew still reads the item.
 
     type: str
     text: str
@@ -60,6 +59,27 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     worker: str | None = None
     final: bool = False
     bases: tuple[str, ...] = ()
+    host: str | None = None
+    """The machine that the worker ran on."""
+    duration: int | None = None
+    """How long the handler ran, in microseconds."""
+    trace_id: str | None = None
+    """Of the trace that the attempt was part of; 32 hexadecimal digits."""
+    locals: str | None = None
+    """The variables of the innermost frames. Only where that was asked for; what seems a secret is not among them."""
+    signal: str | None = None
+    """What killed the worker process, as in `SIGSEGV`."""
+    exit_code: int | None = None
+    """What the worker process ended with, where no signal killed it."""
+    peak_memory: int | None = None
+    """The most memory that the worker process had, in bytes."""
+
+    def __str__(self) -> str:
+        ran = "" if self.duration is None else f" after {lasting(self.duration)}"
+        who = "" if self.worker is None else f" by {self.worker}"
+        where = "" if self.host is None else f" on {self.host}"
+        trace = "" if self.trace_id is None else f", trace {self.trace_id}"
+        return lines(self.title, f"{self.error_class}{ran}{who}{where}{trace}, fingerprint {self.fingerprint}")
 
     @property
     def type_names(self) -> tuple[str, ...]:
@@ -85,22 +105,36 @@ def failure_from_exception(
     worker: str | None = None,
     rules: Sequence[Rule] = (),
     final_types: Sequence[type[BaseException] | str] = (),
+    host: str | None = None,
+    duration: int | None = None,
+    trace_id: str | None = None,
+    with_locals: bool = False,
 ) -> Failure:
     """The failure that an exception is. Never raises; the exception is only looked at, never raised or kept.
 
-    `final_types` are exception classes or names as in `type_matches`; subclasses are final too.
+    `final_types` are exception classes or names as in `type_matches`; subclasses are final too. `with_locals` asks the
+    variables of the innermost frames for how they are printed.
     """
     try:
-        return _describe(error, worker, rules, final_types)
+        failure = _describe(error, worker, rules, final_types)
     except BaseException as problem:
         # A value that fights being described (an own __class__, a metaclass that raises) still becomes a failure. This
         # takes KeyboardInterrupt too: an exception's methods can raise that, and the failure must not be lost for it.
-        return Failure(
-            type=_plain_name(error),
-            text=f"the error could not be described: {_plain_name(problem)}",
-            fingerprint=fingerprint(_plain_name(error), (), ""),
-            worker=None if worker is None else clean_text(worker, MAX_TYPE_BYTES),
+        failure = Failure(
+            type=plain_name(error),
+            text=f"the error could not be described: {plain_name(problem)}",
+            fingerprint=fingerprint(plain_name(error), (), ""),
+            worker=_clean(worker, MAX_TYPE_BYTES),
         )
+    if host is None and duration is None and trace_id is None and not with_locals:
+        return failure
+    return msgspec.structs.replace(
+        failure,
+        host=_clean(host, MAX_TYPE_BYTES),
+        duration=_bounded(duration, 0, MAX_DURATION),
+        trace_id=_clean(trace_id, MAX_TRACE_ID_BYTES),
+        locals=_clean(describe_variables(error) or None, MAX_LOCALS_BYTES) if with_locals else None,
+    )
 
 
 def failure_from_fields(
@@ -121,13 +155,76 @@ def failure_from_fields(
     return Failure(
         type=type,
         text=text,
-        traceback=None if traceback is None else clean_text(traceback, MAX_TRACEBACK_BYTES),
+        traceback=_clean(traceback, MAX_TRACEBACK_BYTES),
         error_class=error_class or classify(type, names, status_code, text, rules),
         fingerprint=fingerprint(type, (), text),
-        worker=None if worker is None else clean_text(worker, MAX_TYPE_BYTES),
+        worker=_clean(worker, MAX_TYPE_BYTES),
         final=final,
         bases=names,
     )
+
+
+def failure_from_loss(
+    signal: str | int | None = None,
+    exit_code: int | None = None,
+    peak_memory: int | None = None,
+    duration: int | None = None,
+    *,
+    task: str | None = None,
+    because: str | None = None,
+    worker: str | None = None,
+    host: str | None = None,
+    trace_id: str | None = None,
+) -> Failure:
+    """The failure of an item whose worker process is gone, of what is known about its end.
+
+    `because` says why somebody ended the process, as in "its time limit of 30s is over". Losses of one task by one
+    signal or exit code, for one reason, have one fingerprint.
+    """
+    name = signal_name(signal)
+    why = None if because is None else clean_text(because, MAX_TYPE_BYTES)
+    end = name or ("" if exit_code is None else f"exit {exit_code}")
+    made = Failure(
+        type=WORKER_LOST,
+        text=_text_of_loss(name, exit_code, peak_memory, duration, why),
+        error_class=ErrorClass.POISON,
+        fingerprint=fingerprint(WORKER_LOST, (f"task {task or ''}", end, normalise_text(why or "")), ""),
+        worker=worker,
+        host=host,
+        duration=duration,
+        trace_id=trace_id,
+        signal=name,
+        exit_code=exit_code,
+        peak_memory=peak_memory,
+    )
+    return cleaned(made)
+
+
+def _text_of_loss(
+    signal: str | None, exit_code: int | None, peak_memory: int | None, duration: int | None, because: str | None
+) -> str:
+    if signal is not None:
+        end = f"was killed by {signal}"
+    elif exit_code is not None:
+        end = f"ended with exit code {exit_code}"
+    else:
+        end = "vanished"
+    after = "" if duration is None else f" after {lasting(duration)}"
+    why = "" if because is None else f" because {because}"
+    if because is None and signal == "SIGKILL":
+        why = " (out of memory?)"  # who else kills like that is a person, who knows
+    memory = "" if peak_memory is None else f"; peak memory {size(peak_memory)}"
+    return f"the worker process {end}{after}{why}{memory}"
+
+
+def signal_name(signal: str | int | None) -> str | None:
+    """The name that a signal has here, as in `SIGSEGV`, of its number."""
+    if signal is None or isinstance(signal, str):
+        return signal
+    try:
+        return signals.Signals(signal).name
+    except ValueError:
+        return f"signal {signal}"
 
 
 def cleaned(failure: Failure) -> Failure:
@@ -141,34 +238,28 @@ def cleaned(failure: Failure) -> Failure:
         worker=failure.worker,
         final=failure.final,
     )
-    given = clean_text(failure.fingerprint, MAX_TYPE_BYTES)
-    return msgspec.structs.replace(made, fingerprint=given) if given else made
+    return msgspec.structs.replace(
+        made,
+        fingerprint=clean_text(failure.fingerprint, MAX_TYPE_BYTES) or made.fingerprint,
+        host=_clean(failure.host, MAX_TYPE_BYTES),
+        duration=_bounded(failure.duration, 0, MAX_DURATION),
+        trace_id=_clean(failure.trace_id, MAX_TRACE_ID_BYTES),
+        locals=_clean(failure.locals, MAX_LOCALS_BYTES),
+        signal=_clean(failure.signal, MAX_SIGNAL_BYTES),
+        exit_code=_bounded(failure.exit_code, -MAX_EXIT_CODE, MAX_EXIT_CODE),
+        peak_memory=_bounded(failure.peak_memory, 0, MAX_MEMORY_BYTES),
+    )
 
 
-def clean_text(text: str, limit: int) -> str:
-    """The text as every store, terminal and log can hold it, in at most `limit` bytes: long ones lose their middle."""
-    size = len(text)
-    if size > limit:
-        # Cut before looking closely, so that 50 MB cost no more than 8 KiB.
-        text = text[:limit] + text[-limit:]
-    # Two scans at the speed of memory decide for nearly every text that there is nothing to do.
-    if "\x1b" in text or "\0" in text or not text.isascii():
-        text = _UNSTORABLE.sub(_REPLACEMENT, _ESCAPE.sub("", text))
-    elif size <= limit:
-        return text
-    data = text.encode()
-    if size <= limit and len(data) <= limit:
-        return text
-    return _without_middle(data, limit, size)
+def _clean(text: str | None, limit: int) -> str | None:
+    return None if text is None else clean_text(text, limit)
 
 
-def _without_middle(data: bytes, limit: int, size: int) -> str:
-    mark = f"\n… cut: {size:,} characters …\n"
-    room = limit - len(mark.encode())
-    if room < limit // 2:
-        return data[:limit].decode("utf-8", "ignore")
-    tail = room // 3
-    return data[: room - tail].decode("utf-8", "ignore") + mark + data[-tail:].decode("utf-8", "ignore")
+def _bounded(number: int | None, smallest: int, largest: int) -> int | None:
+    """The number, or the bound that it exceeds. None where a program gave something else."""
+    if isinstance(number, bool) or not isinstance(number, int):
+        return None
+    return min(max(number, smallest), largest)
 
 
 def _describe(
@@ -177,50 +268,19 @@ def _describe(
     rules: Sequence[Rule],
     final_types: Sequence[type[BaseException] | str],
 ) -> Failure:
-    type_name, bases = _names(error)
-    text = _text_of(error)
+    type_name, bases = names_of_error(error)
+    text = text_of(error)
     frames = frames_of(error)
     return Failure(
         type=type_name,
         text=text,
-        traceback=clean_text(_format_traceback(error, frames, type_name, text), MAX_TRACEBACK_BYTES)
-        if frames
-        else None,
+        traceback=clean_text(format_traceback(error, frames, type_name, text), MAX_TRACEBACK_BYTES) if frames else None,
         error_class=_class_of(error, type_name, bases, text, rules),
         fingerprint=fingerprint(type_name, [place(code.co_filename, code.co_qualname) for code, _ in frames], text),
-        worker=None if worker is None else clean_text(worker, MAX_TYPE_BYTES),
+        worker=_clean(worker, MAX_TYPE_BYTES),
         final=bool(final_types) and any(_is_a(error, type_name, bases, final) for final in final_types),
         bases=bases,
     )
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except BaseException as problem:
-        return f"<its text could not be read: {_plain_name(problem)}>"
-    # A subclass of str can do anything when it is sliced; joining makes it a plain one.
-    return clean_text(text if type(text) is str else "".join((text,)), MAX_TEXT_BYTES)
-
-
-def _names(error: BaseException) -> tuple[str, tuple[str, ...]]:
-    return _class_names(type(error))  # type: ignore[arg-type]  # mypy does not see that a class is hashable
-
-
-@lru_cache(maxsize=1024)
-def _class_names(kind: type[BaseException]) -> tuple[str, tuple[str, ...]]:
-    names = [_name(base) for base in kind.__mro__ if base not in (BaseException, object)]
-    return (names[0] if names else _name(kind)), tuple(names[1 : MAX_BASES + 1])
-
-
-def _name(kind: type) -> str:
-    module, name = kind.__module__, kind.__qualname__.replace("<locals>.", "")
-    return clean_text(name if module == "builtins" else f"{module}.{name}", MAX_TYPE_BYTES)
-
-
-def _plain_name(error: BaseException) -> str:
-    """The class's own name by way of `type` itself, which nothing in the class can change."""
-    return clean_text(type.__dict__["__name__"].__get__(type(error)), MAX_TYPE_BYTES)
 
 
 def _class_of(
@@ -228,7 +288,7 @@ def _class_of(
 ) -> ErrorClass:
     if isinstance(error, BaseExceptionGroup):
         # Retrying a group helps only if it helps every member: the gravest class of its members is its class.
-        classes = {_class_of(e, *_names(e), _text_of(e), rules) for e in _members(error)}
+        classes = {_class_of(e, *names_of_error(e), text_of(e), rules) for e in members(error)}
         return next((grave for grave in reversed(ErrorClass) if grave in classes), ErrorClass.PERMANENT)
     if not rules and (known := class_of_type((type_name, *bases))):
         return known
@@ -240,92 +300,13 @@ def _status_of(error: BaseException) -> int | None:
     """The HTTP status an error carries, where the well-known clients keep it."""
     if isinstance(error, SystemExit):
         return None
-    for owner in (error, _attribute(error, "response")):
+    for owner in (error, attribute(error, "response")):
         for name in ("status_code", "status", "code"):
-            status = _attribute(owner, name)
+            status = attribute(owner, name)
             if type(status) is int and 100 <= status <= 599:
                 return status
     return None
 
 
-def _attribute(owner: object, name: str) -> object:
-    try:
-        return getattr(owner, name, None)
-    except BaseException:
-        return None
-
-
 def _is_a(error: BaseException, type_name: str, bases: tuple[str, ...], final: type[BaseException] | str) -> bool:
     return type_matches(final, type_name, bases) if isinstance(final, str) else issubclass(type(error), final)
-
-
-def _format_traceback(error: BaseException, frames: list[Frame], type_name: str, text: str) -> str:
-    """The text of an exception after those it came from, oldest first, and before the members of a group."""
-    parts: list[str] = []
-    for link, joint in reversed(list(_chain(error))):
-        parts.append(_one(link, frames, type_name, text) if link is error else _other(link))
-        parts.append(joint)
-    if isinstance(error, BaseExceptionGroup):
-        parts += [f"\nMember {number}:\n{_other(member)}" for number, member in enumerate(_members(error), 1)]
-    return "".join(parts).rstrip("\n")
-
-
-def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
-    """Each exception with the sentence that leads to the one it caused; an exception that causes itself ends it."""
-    seen: set[int] = set()
-    link: BaseException | None = error
-    joint = ""
-    while link is not None and id(link) not in seen and len(seen) < MAX_CHAINED:
-        seen.add(id(link))
-        yield link, joint
-        cause = link.__cause__
-        joint = _CONTEXT if cause is None else _CAUSE
-        link = cause if cause is not None or link.__suppress_context__ else link.__context__
-
-
-def _other(error: BaseException) -> str:
-    return _one(error, frames_of(error), _names(error)[0], _text_of(error))
-
-
-def _one(error: BaseException, frames: list[Frame], type_name: str, text: str) -> str:
-    head = "Traceback (most recent call last):\n" if frames else ""
-    body = [_frame_text(code.co_filename, code.co_qualname, line) for code, line in _shown(frames)]
-    if len(body) < len(frames):
-        body.insert(MAX_FRAMES_FIRST, f"  … {len(frames) - len(body):,} frames left out …\n")
-    last = f"{type_name}: {text}\n" if text else f"{type_name}\n"
-    return head + "".join(body) + last + _notes(error)
-
-
-def _shown(frames: list[Frame]) -> list[Frame]:
-    if len(frames) <= MAX_FRAMES_FIRST + MAX_FRAMES_LAST:
-        return frames
-    return frames[:MAX_FRAMES_FIRST] + frames[-MAX_FRAMES_LAST:]
-
-
-@lru_cache(maxsize=4096)
-def _frame_text(filename: str, function: str, line: int) -> str:
-    where = f'  File "{filename}", line {line}, in {function}\n'
-    source = linecache.getline(filename, line).strip()
-    return f"{where}    {source[:MAX_LINE_CHARS]}\n" if source else where
-
-
-def _notes(error: BaseException) -> str:
-    notes = _attribute(error, "__notes__")
-    if type(notes) is not list:
-        return ""
-    return "".join(f"{note[:MAX_LINE_CHARS]}\n" for note in notes[:MAX_NOTES] if type(note) is str)
-
-
-def _members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """The first exceptions in a group and in the groups in it, however deep."""
-    found: list[BaseException] = []
-    waiting = list(reversed(group.exceptions))
-    visits = 0
-    while waiting and len(found) < MAX_GROUP_MEMBERS and visits < MAX_GROUP_VISITS:
-        visits += 1
-        member = waiting.pop()
-        if isinstance(member, BaseExceptionGroup):
-            waiting.extend(reversed(member.exceptions))
-        else:
-            found.append(member)
-    return found

@@ -19,7 +19,8 @@ MAX_NORMALISED_CHARS = 1_024
 # The stack itself is bounded far below this; a made-up chain of frames is bounded here.
 MAX_FRAMES_WALKED = 10_000
 
-_OWN_FOLDER = str(Path(__file__).parent.parent)
+OWN_FOLDER = str(Path(__file__).parent.parent)
+"""Where Redrive itself lies."""
 
 
 # Code and line. A named tuple would cost more than the rest of the walk.
@@ -34,7 +35,7 @@ def frames_of(error: BaseException) -> list[Frame]:
         frames.append((link.tb_frame.f_code, link.tb_lineno))
         link = link.tb_next
     for index, (code, _) in enumerate(frames):
-        if not code.co_filename.startswith(_OWN_FOLDER):
+        if not code.co_filename.startswith(OWN_FOLDER):
             return frames[index:] if index else frames
     return frames
 

@@ -14,7 +14,7 @@ from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
 from redrive.model.payload import decode_payload
 from redrive.model.reason import DeadReason
-from redrive.model.shown import moment, several
+from redrive.model.shown import lasting, moment, several
 
 
 class Status(StrEnum):
@@ -119,7 +119,9 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         who = self.worker or self.actor
         told = self.failure.title if self.failure else self.note
         by, said = f" by {who}" if who else "", f": {told}" if told else ""
-        return f"{moment(self.at)} {self.event} in {self.queue}, delivery {self.delivery}{by}{said}"
+        ran = self.failure.duration if self.failure else None
+        after = "" if ran is None else f" after {lasting(ran)}"
+        return f"{moment(self.at)} {self.event} in {self.queue}, delivery {self.delivery}{by}{after}{said}"
 
 
 class Death(msgspec.Struct, frozen=True, omit_defaults=True):

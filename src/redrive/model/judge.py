@@ -51,9 +51,11 @@ class Again(msgspec.Struct, frozen=True, tag=True):
 class Dead(msgspec.Struct, frozen=True, tag=True):
     """It is dead: it goes `to` another queue, stays, or is dropped where that was asked for."""
 
-    reason: DeadReason
+    reason: DeadReason = DeadReason.BURIED
     to: str | None = None
     drop: bool = False
+    note: str | None = None
+    """What the history says of it, where a program brings the verdict."""
 
 
 Verdict = Again | Dead
@@ -120,6 +122,12 @@ def judge(
     return Again(pause, Status.FAILED)
 
 
+def may_be_tried_again(settings: QueueSettings, counters: Counters, overrides: Overrides = NO_OVERRIDES) -> bool:
+    """Whether an item has attempts left, whatever its queue says of retries."""
+    limit = _attempts_limit(settings, overrides)
+    return not limit or counters.attempts < limit
+
+
 def dead(settings: QueueSettings, reason: DeadReason, failure: Failure | None = None) -> Dead:
     """The verdict that sends an item where the queue's dead go."""
     to = settings.dead_queue_for(failure)
@@ -158,7 +166,7 @@ def _cause_of_death(
 ) -> DeadReason | None:
     """The first reason that applies, in the order of `DeadReason`."""
     retries = _limit(overrides.retry_attempts, settings.retry.attempts)
-    attempts_limit = _limit(overrides.max_attempts, settings.attempts_limit(retries))
+    attempts_limit = _attempts_limit(settings, overrides)
     losses_limit = _limit(overrides.max_losses, settings.max_losses)
     if ending is Ending.BURIED:
         return DeadReason.BURIED
@@ -184,6 +192,11 @@ def _is_final(settings: QueueSettings, failure: Failure | None) -> bool:
     if rule.schedule is Schedule.NEVER and rule is not settings.retry.delay:
         return True  # decided for this type or class of error, not for the queue as a whole
     return any(name in settings.final_errors for name in failure.type_names)
+
+
+def _attempts_limit(settings: QueueSettings, overrides: Overrides) -> int:
+    retries = _limit(overrides.retry_attempts, settings.retry.attempts)
+    return _limit(overrides.max_attempts, settings.attempts_limit(retries))
 
 
 def _limit(override: int | None, default: int) -> int:

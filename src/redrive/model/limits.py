@@ -18,6 +18,8 @@ MAX_PAYLOAD_BYTES = 1 * MIB
 MAX_STORABLE_BYTES = 256 * MIB
 # Headers are read with every listing, so they stay small beside a payload.
 MAX_HEADERS_BYTES = 64 * KIB
+# A worker with a thousand tasks can name them all, and whoever lists all workers reads little.
+MAX_REGISTRATION_BYTES = 64 * KIB
 # Holds a URL, two uuids or a digest with a prefix, and still fits a unique index on every store.
 MAX_LABEL_CHARS = 256
 # One transaction: long enough to spread the cost of a sync, short enough not to keep others waiting.

@@ -18,6 +18,7 @@ from redrive.model.queue import Queue
 from redrive.model.reason import DeadReason
 from redrive.model.shown import lines, several, tally
 from redrive.model.transitions import Verb
+from redrive.model.worker_info import TASK_HEADER
 
 MAX_TITLES = 20
 """How many titles a plan names."""
@@ -39,12 +40,16 @@ class Plan(msgspec.Struct, frozen=True):
     """How many would not be changed, by the code of the error."""
     samples: Mapping[str, tuple[ItemId, ...]]
     """Some of those, by the same code."""
+    unhandled: Mapping[str, int] = {}
+    """Tasks that no worker knows which is alive and works on the queue that their items would go to, and how many items
+    of each would be changed. Where no such worker is alive, nothing is known."""
 
     def __str__(self) -> str:
         return lines(
             f"{self.verb}: {self.changed:,} of {several(self.total, 'item')} would be changed",
             f"then in: {tally(self.queues)}" if self.queues else None,
             f"left out: {tally(self.left_out)}" if self.left_out else None,
+            f"no worker knows: {tally(self.unhandled)}" if self.unhandled else None,
             *(f"{count:,} × {title}" for title, count in self.groups.items()),
         )
 
@@ -66,8 +71,10 @@ class Planning:
         namespace: str,
         undoes: str | None = None,
         store: str | None = None,
+        handlers: Mapping[str, frozenset[str] | None] | None = None,
     ) -> None:
-        """`sizes` are the numbers of items in those queues that have a max_size, `undoes` is what UNDO takes back."""
+        """`sizes` are the numbers of items in those queues that have a max_size, `undoes` is what UNDO takes back,
+        `handlers` the tasks that the workers of each queue know; None where they may know any."""
         self._verb = verb
         self._to = to
         self._all_queues = queues
@@ -81,6 +88,8 @@ class Planning:
         self._queues: Counter[str] = Counter()
         self._left_out: Counter[str] = Counter()
         self._samples: dict[str, tuple[ItemId, ...]] = {}
+        self._handlers = handlers or {}
+        self._unhandled: Counter[str] = Counter()
 
     def keys_to_know(self, items: Sequence[Item]) -> dict[str, list[str]]:
         """The idempotency keys of these items, by each queue that some of them may go to: who holds them there?"""
@@ -113,6 +122,9 @@ class Planning:
         self._groups[item.death.cause.group_title if item.death else NO_DEATH] += 1
         if queue is not None:
             self._queues[queue] += 1
+            known, task = self._handlers.get(queue), item.headers.get(TASK_HEADER)
+            if known is not None and task is not None and task not in known:
+                self._unhandled[task] += 1
 
     def result(self) -> Plan:
         """All of it."""
@@ -123,6 +135,7 @@ class Planning:
             dict(self._queues.most_common()),
             dict(self._left_out.most_common()),
             dict(self._samples),
+            dict(self._unhandled.most_common(MAX_TITLES)),
         )
 
     def _queue_after(self, item: Item, is_dead_letter: bool) -> str | None:

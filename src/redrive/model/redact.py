@@ -160,6 +160,11 @@ def _lowered(text: str) -> str:
     return text.replace("\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}", "I").lower()
 
 
+def names_a_secret(name: str) -> bool:
+    """Whether what stands under a name of a variable is hidden, whatever it is."""
+    return len(name) > _MAX_KEY_CHARS or _secrecy(name) > 0
+
+
 def may_hold_secrets(text: str) -> bool:
     """A quick look. False where neither a key nor a form in it could be that of a secret."""
     lowered = text.lower()

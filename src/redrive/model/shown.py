@@ -6,11 +6,34 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from redrive.clock import Instant
+from redrive.model.duration import MILLISECOND, MINUTE, SECOND, format_duration
 
 
 def moment(at: Instant) -> str:
     """An instant to the second, as in `2026-07-01 03:12:55 UTC`."""
     return f"{datetime.fromtimestamp(at // 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def lasting(duration: int) -> str:
+    """A duration in few digits, as in `1.2 s`, `340 ms` and `2m5s`."""
+    if duration >= MINUTE:
+        return format_duration(duration // SECOND * SECOND)
+    unit, name = (SECOND, "s") if duration >= SECOND else (MILLISECOND, "ms")
+    return f"{_few_digits(duration / unit)} {name}"
+
+
+def size(count: int) -> str:
+    """A number of bytes in few digits, as in `512 MiB`."""
+    amount, unit = float(count), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{_few_digits(amount)} {unit}"
+
+
+def _few_digits(amount: float) -> str:
+    return f"{amount:.0f}" if amount >= 100 else f"{amount:.1f}".removesuffix(".0")
 
 
 def tally(counts: Mapping[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""For tests: a clock that stands still, a broker in memory, and the suite that every store passes.
+"""For tests: a clock that stands still, a broker in memory, tasks without a worker, and the suite of all stores.
 
 `redrive.testing.conformance` needs pytest and hypothesis; the rest needs neither.
 """
@@ -6,5 +6,6 @@
 from redrive.testing.clock import FakeClock
 from redrive.testing.drain import Drained, drain
 from redrive.testing.memory import memory_broker
+from redrive.testing.tasks import put_due, run_all
 
-__all__ = ["Drained", "FakeClock", "drain", "memory_broker"]
+__all__ = ["Drained", "FakeClock", "drain", "memory_broker", "put_due", "run_all"]

@@ -20,6 +20,8 @@ class Drained(NamedTuple):
     """Failed deliveries whose item is tried again."""
     dead: int = 0
     """Failed deliveries whose item died, in place or into a dead queue."""
+    released: int = 0
+    """Deliveries that a task gave back."""
 
 
 def drain(broker: Broker, queue: str, handler: Callable[[Lease], object], *, most: int = MAX_DELIVERIES) -> Drained:

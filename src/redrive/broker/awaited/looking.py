@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from redrive.broker import feed, finding, items, moves, transfer
+from redrive.broker import feed, finding, items, moves, transfer, workers
 from redrive.broker.awaited.face import AsyncFace
 from redrive.broker.feed import Follower
 from redrive.broker.moves import Moving
@@ -16,6 +16,7 @@ from redrive.model.feed import FeedEntry
 from redrive.model.filter import Filter
 from redrive.model.group import Group
 from redrive.model.item import Item
+from redrive.model.worker_info import WorkerInfo
 from redrive.store import AuditEntry, FeedPage, Page
 
 
@@ -125,3 +126,7 @@ class AsyncLookingMethods(AsyncFace):
     async def moves(self, limit: int = 100) -> tuple[Moving, ...]:
         """Items that are on their way to another store, those that left first first; and what keeps them."""
         return await self._run(moves.look(self._core, limit))
+
+    async def workers(self) -> tuple[WorkerInfo, ...]:
+        """The workers that are alive, by name: where they run, which queues and tasks they work on."""
+        return await self._run(workers.workers())

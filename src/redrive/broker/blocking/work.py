@@ -12,7 +12,7 @@ from redrive.clock import Instant
 from redrive.model.duration import DurationInput
 from redrive.model.failure import Failure
 from redrive.model.ids import Token
-from redrive.model.item import Lease, Receipt, Settled
+from redrive.model.item import Lease, Receipt, Result, Settled
 from redrive.model.judge import Verdict
 from redrive.model.limits import DEFAULT_PRIORITY
 from redrive.store import Put
@@ -107,13 +107,28 @@ class WorkMethods(Face):
         answer: Instant = self._core.call(items.extend_call(lease, timeout))
         return answer
 
-    def complete(self, lease: Lease | Token, *, result: Any = None, puts: Iterable[tuple[str, Any]] = ()) -> Settled:
+    def complete(
+        self,
+        lease: Lease | Token,
+        *,
+        result: Any = None,
+        puts: Iterable[tuple[str, Any]] = (),
+        keep_result: DurationInput | None = None,
+    ) -> Settled:
         """The work is done. `puts` are (queue, value or new_item) put in the same transaction, with the result.
 
-        `get(id).result.value` is the result, for as long as the queue's keep_completed says.
+        `get(id).result.value` is the result, for as long as the queue's keep_completed says; `result(id)` gives it for
+        `keep_result`, whether the item is kept or not.
         """
-        answer: Settled = self._core.call(items.complete_call(lease, result, puts))
+        answer: Settled = self._core.call(items.complete_call(lease, result, puts, keep_result))
         return answer
+
+    def result(self, id: str) -> Result | None:
+        """What the work on an item gave, as it is: `result(id).value`. None where it is not done, or nothing was kept.
+
+        The id is any that the item had, as the one in the receipt of its put.
+        """
+        return self._run(items.result(id))
 
     def fail(
         self,
@@ -141,3 +156,10 @@ class WorkMethods(Face):
     def bury(self, lease: Lease | Token, *, note: str | None = None, error: BaseException | None = None) -> Settled:
         """Make the item dead, whatever its counters say."""
         return self._run(settle.bury(self._core, lease, note, error))
+
+    def lost(self, lease: Lease | Token, error: Failure | str) -> Settled:
+        """The worker that held it is gone, and somebody knows it before the lease runs out: one loss, counted at once.
+
+        `error` is what is known of its end; where the item dies of it, that is the cause.
+        """
+        return self._run(settle.lost(self._core, lease, error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from redrive.clock import Clock, Instant, SystemClock
@@ -51,6 +51,9 @@ class MemoryStore:
     def changed(self) -> Collection[str] | None:
         self._open_state()
         return ()
+
+    def listen(self, bell: Callable[[], None]) -> None:
+        """Nobody else changes anything here."""
 
     def durability(self) -> Durability:
         return Durability(

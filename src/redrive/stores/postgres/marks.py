@@ -17,7 +17,6 @@ them waits, and looks again. Nobody looks at a row but the newest, so the marks 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -31,6 +30,7 @@ from redrive.model.queue import QueueSettings
 from redrive.stores.postgres.engine import Engine
 from redrive.stores.postgres.session import Session
 from redrive.stores.relational.marks import KINDS, SLACK
+from redrive.telemetry import events
 
 MOVE_EVERY_SECONDS = 0.5
 """Marks of a queue are not moved more often by one process."""
@@ -39,7 +39,7 @@ LOOK_BELOW_EVERY_SECONDS = 60.0
 TALLIES = 0
 """The key that stands, in place of a queue, for the tallies of all queues. Their mark is a key, and no instant."""
 
-_log = logging.getLogger("redrive.store")
+_log = events.logger("redrive.store")
 
 _HIGHEST = 2**63 - 1
 _COLUMNS = ", ".join(KINDS)
@@ -143,7 +143,7 @@ class Marks:
             if time.monotonic() - self._looked_at >= LOOK_BELOW_EVERY_SECONDS:
                 self.look_below()
         except RedriveError as error:
-            _log.info("marks were not moved: %s", error)
+            _log.info("marks_not_moved", error=str(error))
 
     def look_below(self) -> None:
         """Lower every mark with something below it, which only a clock that was set back can have laid there."""
@@ -186,6 +186,6 @@ class Marks:
                 assert first is not None
                 found = {kind: at for kind, at in zip(_SHELVES, first, strict=True) if at is not None}
             if found:
-                _log.warning("something lies below the marks of queue %s: was a clock set back?", queue)
+                _log.warning("marks_lowered", queue_number=queue)
                 with session.transaction():
                     self.lower(session, {(queue, kind): at for kind, at in found.items()})

@@ -155,7 +155,20 @@ CREATE INDEX redrive_moving_target ON redrive_moving (namespace, target, key);
 CREATE INDEX redrive_ledger_open ON redrive_ledger (store, source_id) WHERE closed_at IS NULL;
 """
 
-MIGRATIONS = (_TABLES, _MARKS, _MOVES)
+_REGISTRATIONS = f"""
+CREATE TABLE redrive_registration (
+    namespace BIGINT NOT NULL, kind {_TEXT} NOT NULL, name {_TEXT} NOT NULL, version BIGINT NOT NULL,
+    value BYTEA NOT NULL, at BIGINT NOT NULL, until BIGINT, PRIMARY KEY (namespace, kind, name)
+);
+CREATE INDEX redrive_registration_until ON redrive_registration (until) WHERE until IS NOT NULL;
+CREATE TABLE redrive_result (
+    n BIGINT NOT NULL, tail BIGINT NOT NULL, namespace BIGINT NOT NULL, result BYTEA NOT NULL,
+    result_type TEXT NOT NULL, until BIGINT NOT NULL, PRIMARY KEY (n, tail)
+);
+CREATE INDEX redrive_result_until ON redrive_result (until);
+"""
+
+MIGRATIONS = (_TABLES, _MARKS, _MOVES, _REGISTRATIONS)
 """What brings an empty schema to version 1, and then one from version i to version i + 1."""
 NEWEST = len(MIGRATIONS)
 

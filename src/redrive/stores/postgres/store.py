@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -31,9 +31,11 @@ from redrive.store import (
     Put,
     Query,
     ReadFeed,
+    Register,
     Return,
     Settle,
     StepOperation,
+    Unregister,
     UpdateQueue,
 )
 from redrive.stores.postgres import schema
@@ -154,6 +156,9 @@ class PostgresStore:
             raise Closed
         return self._notices.heard()
 
+    def listen(self, bell: Callable[[], None]) -> None:
+        self._notices.listen(bell)
+
     def durability(self) -> Durability:
         if self._engine.relaxed:
             return Durability("relaxed", "a crash of the program", "the last calls, if the server fails")
@@ -259,6 +264,8 @@ def _runs_beside_others(call: Call) -> bool:
             return _is_new(call)
         case Complete(puts=puts):
             return all(map(_is_new, puts))
+        case Register(version=None, puts=()) | Unregister():  # one row, and who is second finds what the first left
+            return True
         case _:
             return False
 
@@ -267,7 +274,7 @@ def _puts_of(call: Call) -> Sequence[Put]:
     match call:
         case Put():
             return (call,)
-        case Complete(puts=puts):
+        case Complete(puts=puts) | Register(puts=puts):
             return puts
         case _:
             return ()

@@ -13,6 +13,7 @@
 --   all:Q letters:Q    bodies by number
 --   groups:Q group:Q:F figures and members of the dead letters of one cause
 --   held:NAME          bodies of held items
+--   result:ID resultage    results that outlive their items: 16 digits until, then the result; and ids by until
 --   keys:Q keyage:Q    idempotency keys: 32 digits id, 64 digits digest, 16 digits until; and by until
 --   sources:Q          source ids: 32 digits id, 16 digits until
 --   feed               entries by number
@@ -395,7 +396,19 @@ local function end_lease(body, stand)
   stand.t, stand.w, stand.L, stand.D = nil, nil, nil, nil
 end
 
--- {'complete', number, key, id, argument of the result or 0, bytes of it, puts}
+-- A result that is kept for a time of its own, under every id that the item had.
+local function keep_result(body, stand, id, result, until_)
+  local ids = {id}
+  if stand.i and #stand.i > 0 then
+    ids = {string.sub(redis.call('GET', root .. 'c:' .. body), 17, 32) .. hexadecimal(body), unpack(stand.i)}
+  end
+  for _, each in ipairs(ids) do
+    redis.call('SET', root .. 'result:' .. each, digits(until_) .. result)
+    add_to('resultage', until_, each)
+  end
+end
+
+-- {'complete', number, key, id, argument of the result or 0, bytes of it, for how long it is kept or 0, puts}
 local function complete(call)
   local body, stand = leased(call[2], call[3])
   if not body then
@@ -407,7 +420,7 @@ local function complete(call)
     return {3, 'result', call[6], info.b}
   end
   growth[queue] = -1
-  for _, put in ipairs(call[7]) do
+  for _, put in ipairs(call[8]) do
     local refused = check_put(put, growth, keys)
     if refused then
       return {3, unpack(refused)}
@@ -415,6 +428,9 @@ local function complete(call)
   end
   take_from('leases:' .. queue, digits(stand.n) .. body)
   end_lease(body, stand)
+  if call[7] > 0 then
+    keep_result(body, stand, call[4], ARGV[call[5]], now + call[7])
+  end
   if stand.m then
     leave_group(body, stand)
   end
@@ -432,7 +448,7 @@ local function complete(call)
     add(queue, 'completed', 1)
   end
   add(queue, 'completed_total', 1)
-  for _, put in ipairs(call[7]) do
+  for _, put in ipairs(call[8]) do
     write_put(put)
   end
   if info.f.completed then
@@ -454,14 +470,14 @@ local function write_history(body, stand, worker, told)
   end
 end
 
--- {'again', number, key, id, ending, version, status, delay, argument of the row of the history, title or false}
+-- {'again', number, key, id, ending, version, status, delay, argument of the row of the history, title or false, at once}
 local function again(call)
   local body, stand = leased(call[2], call[3])
   if not body then
     return {0, stand}
   end
   local queue, ending, status = stand.q, call[5], call[7]
-  if ending == 'lost' and stand.D > now then
+  if ending == 'lost' and not call[11] and stand.D > now then
     return {0, 'active'}
   end
   if info_of(queue).v ~= call[6] then

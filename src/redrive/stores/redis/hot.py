@@ -166,13 +166,14 @@ class Plan:
                 puts = [self._put(put, []) for put in call.puts]
                 result = 0 if call.result is None else self._argument(encode(call.result))
                 size = 0 if call.result is None else len(call.result.payload)
-                return "e", ("complete", *_named(call.token), result, size, puts)
+                keep = 0 if call.result is None or call.keep is None else call.keep
+                return "e", ("complete", *_named(call.token), result, size, keep, puts)
             case Settle(verdict=Again() as verdict):
                 told = HistoryEntry(Instant(0), Event(call.ending.value), "", 0, failure=call.failure, note=call.note)
                 title = call.note if call.failure is None else call.failure.title
                 return "e", (
                     *("again", *_named(call.token), call.ending, call.version, verdict.status, verdict.delay),
-                    *(self._argument(entry_told(told)), False if title is None else title),
+                    *(self._argument(entry_told(told)), False if title is None else title, call.at_once),
                 )
             case Return():
                 told = HistoryEntry(Instant(0), Event.RETURNED, "", 0, note=call.note)
@@ -202,12 +203,12 @@ class Plan:
 
     def results(self, answer: Sequence[Any]) -> list[Any]:
         """One for each call, in order."""
-        now, *by_kind, _ = answer
+        _, *by_kind, _ = answer
         results: list[Any] = [self._refused.get(place) for place in range(len(self._calls))]
         for kind, answers in zip("peml", by_kind, strict=True):
             for place, answered in zip(self._places[kind], answers, strict=True):
                 if kind == "l":
-                    self._share(place, Instant(now), answered, results)
+                    self._share(place, answered, results)
                 elif kind == "p" and place in self._runs:
                     self._share_numbers(place, answered, results)
                 else:
@@ -264,7 +265,7 @@ class Plan:
             ready_at=None if ready_at < 0 else Instant(ready_at),
         )
 
-    def _share(self, first: int, now: Instant, answer: Any, results: list[Any]) -> None:
+    def _share(self, first: int, answer: Any, results: list[Any]) -> None:
         """Give each of the calls that were leased together what it asked for, as far as it goes."""
         places = self._sharing[first]
         if answer is None:
@@ -272,7 +273,7 @@ class Plan:
                 results[place] = QueueNotFound(self._lease_call(place).queue, self._namespace)
             return
         overdue, next_at, raw = answer
-        leases = [_lease(body, content, stand, now) for body, content, stand in raw]
+        leases = [lease_of(body, content, stand) for body, content, stand in raw]
         later = None if next_at < 0 else Instant(next_at)
         at = 0
         for place in places:
@@ -371,7 +372,8 @@ def _receipt(answer: bytes, tail: str) -> Receipt:
     return Receipt(_id(int(answer), tail))
 
 
-def _lease(body: bytes, raw_content: bytes, raw_stand: bytes, now: Instant) -> Lease:
+def lease_of(body: bytes, raw_content: bytes, raw_stand: bytes) -> Lease:
+    """The lease on an active item, as it is stored."""
     put_at, tail, content = read_content(raw_content)
     stand = decode_stand(raw_stand)
     id = ItemId(stand.i[-1]) if stand.i else make_id(long(int(body)), tail)
@@ -391,7 +393,7 @@ def _lease(body: bytes, raw_content: bytes, raw_stand: bytes, now: Instant) -> L
         failures=stand.f,
         losses=stand.l,
         redrives=stand.v,
-        leased_at=now,
+        leased_at=Instant(stand.L),
         deadline=Instant(stand.D),
         first_leased_at=Instant(stand.F),
         expire_deadline=None if stand.e is None else Instant(stand.e),

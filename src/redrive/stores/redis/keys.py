@@ -30,6 +30,8 @@ those of the ids without their last 11 bits: they have to fit into the 53 bits o
 | `operations`, `operationorder` | hash, sorted set | operations; ids by number |
 | `atwork` | set | ids of operations that somebody has to see to |
 | `changed:ID` | set | items that an operation changed, by the id they had then |
+| `registered:KIND`, `registeredage` | hash, sorted set | name → registration; kind, blank and name by until |
+| `result:ID`, `resultage` | string, sorted set | results that outlive items: 16 digits until, result; ids by until |
 | `feed` | sorted set | entries by number; members are number and instant, 16 digits each, and the rest |
 | `audit` | list | entries, the first is number 1 |
 """

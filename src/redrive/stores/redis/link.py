@@ -194,6 +194,12 @@ class Link:
             raise Lost(_text(error), gave_up=False) from error
         return found
 
+    def fileno(self) -> int:
+        """The number of its socket."""
+        # The driver has no other way to it.
+        number: int = self._wire._sock.fileno()
+        return number
+
     def close(self) -> None:
         """Twice is no error."""
         self._closed = True

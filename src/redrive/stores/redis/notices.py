@@ -6,9 +6,10 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from redrive.errors import Closed, RedriveError
+from redrive.stores.listening import CAN_LISTEN, Ear
 from redrive.stores.redis.connection import Connection
 from redrive.stores.redis.link import Link, Lost, Unsent
 from redrive.stores.telling import Teller
@@ -31,6 +32,7 @@ class Notices:
     def __init__(self, connection: Connection, channel: str) -> None:
         self._connection = connection
         self.channel = channel
+        self._bell: Callable[[], None] | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -38,6 +40,7 @@ class Notices:
         self._sender = secrets.token_hex(8)
         """Whose notices these are: one's own are not heard."""
         self._listener: Link | None = None
+        self._ear: Ear | None = None
         self._listening = threading.Lock()
         self._looked_at = self._asked_at = self._heard_at = 0.0
         self._listen_from = 0.0
@@ -50,6 +53,10 @@ class Notices:
         """Something arrived in these queues."""
         self._teller.tell(queues)
 
+    def listen(self, bell: Callable[[], None]) -> None:
+        """Ring as soon as there may be something to hear, from the next `heard` on."""
+        self._bell = bell
+
     def heard(self) -> Collection[str] | None:
         """Queues in which something arrived since the last call; None: anywhere."""
         with self._listening:
@@ -59,14 +66,18 @@ class Notices:
             found: set[str] = set()
             try:
                 if self._listener is not None:
+                    self._prick_up()
                     found = self._listen(self._listener)
                 elif now >= self._listen_from:
                     self._subscribe()
+                    self._prick_up()
                     return None
             except (RedriveError, Unsent, Lost):
                 self._drop_listener()
                 self._listen_from = now + AGAIN_SECONDS
                 return None
+            if self._ear is not None:
+                self._ear.go_on()
             if now - self._looked_at >= LOOK_SECONDS:
                 self._looked_at = now
                 return None
@@ -77,7 +88,15 @@ class Notices:
         self._closed = True
         self._teller.close()
         with self._listening:
+            ear = self._ear
             self._drop_listener()
+        if ear is not None:
+            ear.join()
+
+    def _prick_up(self) -> None:
+        """Ring when something comes in on the listener, if somebody asked for it."""
+        if self._ear is None and self._bell is not None and self._listener is not None and CAN_LISTEN:
+            self._ear = Ear(self._listener.fileno(), self._bell)
 
     def _subscribe(self) -> None:
         self._listener = self._connection.dial()
@@ -104,6 +123,9 @@ class Notices:
         return found
 
     def _drop_listener(self) -> None:
+        ear, self._ear = self._ear, None
+        if ear is not None:
+            ear.close()
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()

@@ -10,6 +10,7 @@ from redrive.clock import Instant
 from redrive.store import (
     AuditEntry,
     Destination,
+    GetHeld,
     GetKeyHolders,
     GetOverdue,
     ListAudit,
@@ -17,6 +18,7 @@ from redrive.store import (
     NextDue,
     Query,
 )
+from redrive.stores.redis.hot import lease_of
 from redrive.stores.redis.keys import score_of
 from redrive.stores.redis.session import Session
 from redrive.stores.redis.state import RedisState
@@ -41,6 +43,8 @@ def answer(state: RedisState, session: Session, query: Query, now: Instant) -> A
             state.read_ahead(query.queue, "keys", query.keys)
         case ListDestinations():
             return _destinations(state)
+        case GetHeld():
+            return tuple(lease_of(*raw) for raw in session.held(query.worker, query.limit))
     return follow_rules(state, query, now)
 
 

@@ -31,6 +31,7 @@ from redrive.stores.rules.record import Record
 
 LOOK = Script.read("look")
 RECORDS = Script.read("records")
+HELD = Script.read("held")
 _MOST_PARTS = 1000
 """Of one command: more do not go onto the stack of Lua."""
 _LOAD = 250
@@ -103,6 +104,13 @@ class Session:
     def at(self, member: str) -> Record | None:
         """The item of a member that was found. None where it was removed in this transaction."""
         return self._records.get(int(member[-16:]))
+
+    def held(self, worker: str, limit: int) -> list[tuple[bytes, bytes, bytes]]:
+        """The items that a worker holds, those leased first first: body, content and stand of each."""
+        found: list[tuple[bytes, bytes, bytes]] = self._connection.run(
+            HELD, [self.keys.meta], [self.keys.root, worker, limit]
+        )
+        return found
 
     def _read(
         self, numbers: Sequence[str], ranges: Sequence[Range], *, words: bool = False

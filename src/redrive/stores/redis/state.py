@@ -18,6 +18,8 @@ from redrive.stores.redis.indexes import QueueShelves, walk
 from redrive.stores.redis.keys import body_of, digits, long, short
 from redrive.stores.redis.operation_table import RedisOperations
 from redrive.stores.redis.queue_state import Queues
+from redrive.stores.redis.registration_table import RedisRegistrations
+from redrive.stores.redis.result_table import RedisResults
 from redrive.stores.redis.session import Session
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record
@@ -75,6 +77,8 @@ class RedisState(State):
         self.groups = RedisGroups(session)
         self.feed = RedisFeed(session)
         self.operations = RedisOperations(session)
+        self.registrations = RedisRegistrations(session)
+        self.results = RedisResults(session)
         self._under_way: Hash[str, int] = Hash(
             session, session.keys.of("destinations"), lambda count: str(count).encode(), int
         )

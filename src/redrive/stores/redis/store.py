@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -45,6 +45,7 @@ from redrive.store import (
     Put,
     Query,
     Receive,
+    Register,
     Return,
     Settle,
     Unhold,
@@ -138,6 +139,9 @@ class RedisStore:
     def changed(self) -> Collection[str] | None:
         self._check_open()
         return self._notices.heard()
+
+    def listen(self, bell: Callable[[], None]) -> None:
+        self._notices.listen(bell)
 
     def durability(self) -> Durability:
         return self._connection.durability()
@@ -305,7 +309,9 @@ def _part_of(place: int, call: Call) -> str:
 
 def _takes_memory(call: Call) -> bool:
     """Whether a full memory refuses it. Changes of what is there go on, so that somebody can make room."""
-    return isinstance(call, CreateQueue | Put | Import | Receive) or (isinstance(call, Complete) and bool(call.puts))
+    return isinstance(call, CreateQueue | Put | Import | Receive) or (
+        isinstance(call, Complete | Register) and bool(call.puts)
+    )
 
 
 def _queues_named(calls: Sequence[Call]) -> list[str]:
@@ -316,7 +322,7 @@ def _names_named(calls: Sequence[Call]) -> Iterator[tuple[str, str, list[str]]]:
     """Idempotency keys and source ids of queues that calls are about, to be read at once."""
     for call in calls:
         match call:
-            case Put() | Complete():
+            case Put() | Complete() | Register():
                 for put in (call,) if isinstance(call, Put) else call.puts:
                     keys = [item.idempotency_key for item in put.items if item.idempotency_key is not None]
                     yield put.queue, "keys", keys

@@ -21,10 +21,12 @@ from redrive.store import (
     Promote,
     Put,
     Receive,
+    Register,
     SetOperation,
     StartOperation,
     StepOperation,
     Unhold,
+    Unregister,
 )
 from redrive.stores.relational import groups, letters
 from redrive.stores.relational.batch import Batch
@@ -35,6 +37,7 @@ from redrive.stores.relational.moves import close_move, finish_move, receive
 from redrive.stores.relational.operations import set_operation, start, step
 from redrive.stores.relational.puts import put_all
 from redrive.stores.relational.queues import change_queue
+from redrive.stores.relational.registrations import register, unregister
 from redrive.stores.relational.settles import settle_all
 from redrive.stores.relational.upkeep import clean, expire, promote_all
 
@@ -87,6 +90,7 @@ _KIND = {call: rank for rank, kind in enumerate(KINDS) for call in kind}
 _HANDLERS: tuple[Handler, ...] = (
     _one_by_one(dict.fromkeys(KINDS[0], change_queue)),
     put_all,
+    _one_by_one({Register: register, Unregister: unregister}),
     _one_by_one({Import: import_items, Receive: receive}),
     _one_by_one({Hold: hold, Unhold: unhold}),
     settle_all,

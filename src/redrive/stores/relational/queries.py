@@ -23,11 +23,13 @@ from redrive.store import (
     CountItems,
     FindItems,
     GetActive,
+    GetHeld,
     GetItem,
     GetKeyHolders,
     GetOperation,
     GetOverdue,
     GetQueue,
+    GetResult,
     GetStats,
     ListAudit,
     ListDestinations,
@@ -36,13 +38,14 @@ from redrive.store import (
     ListOpenMoves,
     ListOperations,
     ListQueues,
+    ListRegistrations,
     NextDue,
     Overdue,
     Page,
     Query,
     ReadFeed,
 )
-from redrive.stores.relational import feed, finding, groups, moves, operations, redrives
+from redrive.stores.relational import feed, finding, groups, held, moves, operations, redrives, registrations, results
 from redrive.stores.relational.batch import TALLIED, QueueRow, namespace_key, queue_rows
 from redrive.stores.relational.marks import READY, above, each_queue, leases
 from redrive.stores.relational.places import Place, earlier_ids, find, resolve
@@ -141,6 +144,12 @@ def answer(executor: Executor, query: Query, namespace: str, now: Instant) -> An
             return operations.newest(executor, namespace_key(executor, namespace), query)
         case GetActive(token):
             return _active(executor, namespace, token)
+        case GetHeld():
+            return held.leases_of(executor, _names(executor, namespace), query)
+        case GetResult(id):
+            return results.get(executor, namespace_key(executor, namespace), id, now)
+        case ListRegistrations():
+            return registrations.list_registrations(executor, namespace_key(executor, namespace), query, now)
         case GetOverdue(name, limit):
             return tuple(_overdue(executor, namespace, name, limit, now))
         case ListAudit(limit, before):

@@ -12,7 +12,7 @@ from redrive.model.ids import item_of, parse_token
 from redrive.model.item import Counters, Event, HistoryEntry, Result, Settled, Status
 from redrive.model.judge import Ending
 from redrive.store import Complete, Extend, Return, Settle, SettleCall, Stale
-from redrive.stores.relational import feed, letters, verdicts
+from redrive.stores.relational import feed, letters, results, verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.places import Place, find, find_all_leased, find_leased, lay, resolve, take
 from redrive.stores.relational.puts import put_together
@@ -140,9 +140,9 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, Place]) -> An
     place = held.get(call.token) or _held(batch, call.token)
     row = batch.by_key[place.queue]
     match call:
-        case Settle(_, ending, verdict, version, failure, note):
+        case Settle(_, ending, verdict, version, failure, note, at_once):
             assert place.deadline is not None
-            if ending is Ending.LOST and place.deadline > batch.now:
+            if ending is Ending.LOST and not at_once and place.deadline > batch.now:
                 raise LeaseLost(place.id, Status.ACTIVE)
             if version != row.queue.version:
                 return Stale(row.queue)
@@ -159,10 +159,12 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, Place]) -> An
             early = deadline < batch.now + row.settings.lease_timeout
             batch.execute(_EXTEND_EARLY if early else _EXTEND, (deadline, place.n))
             return deadline
-        case Complete(_, result, puts):
+        case Complete(_, result, puts, kept_for):
             if result is not None and len(result.payload) > row.settings.max_payload_size:
                 raise PayloadTooLarge("result", len(result.payload), row.settings.max_payload_size, "max_payload_size")
             put_together(batch, puts, leaving=place.queue)
+            if result is not None and kept_for is not None:
+                results.keep(batch, place, result, kept_for)
             take(batch, place)
             return finish(batch, place, result)
         case Return(_, note):

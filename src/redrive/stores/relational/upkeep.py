@@ -21,6 +21,14 @@ _KEYS = """
 _LEDGER = """
     DELETE FROM redrive_ledger
     WHERE (queue, source_id) IN (SELECT queue, source_id FROM redrive_ledger WHERE closed_at <= ? LIMIT ?)"""
+_REGISTRATIONS = """
+    DELETE FROM redrive_registration
+    WHERE (namespace, kind, name) IN (
+        SELECT namespace, kind, name FROM redrive_registration WHERE until <= ? LIMIT ?
+        /*+ FOR UPDATE SKIP LOCKED */)"""
+_RESULTS = """
+    DELETE FROM redrive_result
+    WHERE (n, tail) IN (SELECT n, tail FROM redrive_result WHERE until <= ? LIMIT ? /*+ FOR UPDATE SKIP LOCKED */)"""
 _FEED = """
     DELETE FROM redrive_feed WHERE number IN (
         SELECT number FROM (SELECT number, at FROM redrive_feed ORDER BY number LIMIT ?2) AS oldest WHERE at <= ?1)"""
@@ -72,6 +80,8 @@ def clean(batch: Batch, call: Clean) -> int:
     left = retention.left
     left -= _count(batch, _KEYS, (batch.now, left))
     left -= _count(batch, _LEDGER, (batch.now - LEDGER_TIMEOUT, left))
+    left -= _count(batch, _REGISTRATIONS, (batch.now, left))
+    left -= _count(batch, _RESULTS, (batch.now, left))
     left -= _count(batch, _FEED, (batch.now - FEED_TIMEOUT, left))
     left -= _forget_operations(batch, left)
     _forget_words(batch, left)

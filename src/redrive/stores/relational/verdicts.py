@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import assert_never
 
 import msgspec
@@ -22,8 +21,9 @@ from redrive.store import DROP_ACTOR
 from redrive.stores.relational import feed, letters
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.places import Place, lay
+from redrive.telemetry import events
 
-_log = logging.getLogger("redrive.store")
+_log = events.logger("redrive.store")
 
 _HISTORY = "INSERT INTO redrive_history (key, n, entry, data) VALUES (?, ?, ?, ?)"
 _FORGET_ENTRY = "DELETE FROM redrive_history WHERE n = ? AND entry = ?"
@@ -159,7 +159,7 @@ def _die(batch: Batch, place: Place, row: QueueRow, verdict: Dead, entry: Histor
     if verdict.drop and to is None:
         remove(batch, place)
         audit(batch, DROP_ACTOR, Verb.DROP.value, queue, [place.id], 1, reason.value)
-        _log.warning("item %s of queue '%s' died (%s) and was dropped, as on_dead says", place.id, queue, reason.value)
+        _log.warning("item_dropped", item=place.id, queue=queue, reason=reason)
         tell(batch, FeedKind.DEAD, place, entry, title=cause.title, reason=reason)
         return Settled(place.id, queue, None, counters, dead_reason=reason)
     death = Death(

@@ -22,8 +22,17 @@ from redrive.stores.rules.operations import (
     step_operation,
 )
 from redrive.stores.rules.puts import put
-from redrive.stores.rules.queries import get_overdue, key_holders, list_audit, list_groups, next_due, read_feed
+from redrive.stores.rules.queries import (
+    get_held,
+    get_overdue,
+    key_holders,
+    list_audit,
+    list_groups,
+    next_due,
+    read_feed,
+)
 from redrive.stores.rules.queues import create_queue, delete_queue, set_paused, set_used_by, update_queue
+from redrive.stores.rules.registrations import list_registrations, register, unregister
 from redrive.stores.rules.settles import complete, extend, give_back, settle
 from redrive.stores.rules.state import State
 from redrive.stores.rules.upkeep import clean, expire, promote
@@ -69,6 +78,10 @@ def carry_out(state: State, call: Call) -> Any:
             return hold(state, call)
         case contract.Unhold():
             return unhold(state, call)
+        case contract.Register():
+            return register(state, call)
+        case contract.Unregister():
+            return unregister(state, call)
         case contract.Promote():
             return promote(state, call)
         case contract.Expire():
@@ -132,6 +145,12 @@ def answer(state: State, query: Query, now: Instant) -> Any:
             return get_overdue(state, query, now)
         case contract.GetActive():
             return state.leased(query.token).to_lease()
+        case contract.GetHeld():
+            return get_held(state, query)
+        case contract.GetResult():
+            return state.results.get(query.id, now)
+        case contract.ListRegistrations():
+            return list_registrations(state, query, now)
         case contract.ListAudit():
             return list_audit(state, query)
         case contract.NextDue():

@@ -7,7 +7,19 @@ from itertools import islice
 from redrive.clock import Instant
 from redrive.model.group import Group
 from redrive.model.ids import ItemId
-from redrive.store import AuditEntry, FeedPage, GetKeyHolders, GetOverdue, ListAudit, ListGroups, Overdue, ReadFeed
+from redrive.model.item import Lease
+from redrive.model.limits import MAX_INSTANT
+from redrive.store import (
+    AuditEntry,
+    FeedPage,
+    GetHeld,
+    GetKeyHolders,
+    GetOverdue,
+    ListAudit,
+    ListGroups,
+    Overdue,
+    ReadFeed,
+)
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.redrives import holder_of
 from redrive.stores.rules.state import State
@@ -30,6 +42,14 @@ def _overdue_since(item: Record) -> tuple[int, int]:
     since = item.expire_deadline if item.grant is None else item.grant.deadline
     assert since is not None
     return since, item.seq
+
+
+def get_held(state: State, query: GetHeld) -> tuple[Lease, ...]:
+    """Every lease of every queue is looked at."""
+    ids = (id for queue in state.queues.values() for id in queue.leases.until(MAX_INSTANT, len(queue.leases)))
+    held = [item.to_lease() for id in ids if (item := state.items[id]).worker == query.worker]
+    held.sort(key=lambda lease: (lease.leased_at, state.items[lease.id].seq))
+    return tuple(held[: query.limit])
 
 
 def list_audit(state: State, query: ListAudit) -> tuple[AuditEntry, ...]:

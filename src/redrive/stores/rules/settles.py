@@ -26,6 +26,8 @@ def complete(state: State, call: Complete) -> Settled:
     plan = PutPlan(state, leaving=item.queue)
     for put in call.puts:
         plan.add(put)
+    if call.keep is not None and call.result is not None:
+        state.results.keep(item.ids, call.result, Instant(state.now + call.keep))
     settled = finish(state, item, Verb.COMPLETE, call.result)
     plan.carry_out()
     state.tell(FeedKind.COMPLETED, item.queue, item)
@@ -50,7 +52,7 @@ def settle(state: State, call: Settle) -> Settled | Stale:
     """The delivery ended otherwise, and the verdict comes with the call."""
     item = state.leased(call.token)
     assert item.grant is not None
-    if call.ending is Ending.LOST and item.grant.deadline > state.now:
+    if call.ending is Ending.LOST and not call.at_once and item.grant.deadline > state.now:
         raise LeaseLost(item.id, item.status)
     queue = state.queues[item.queue].value
     if call.version != queue.version:

@@ -39,6 +39,8 @@ from redrive.stores.rules.groups import Groups
 from redrive.stores.rules.operation_table import OperationTable
 from redrive.stores.rules.queue_state import QueueState, Source
 from redrive.stores.rules.record import Letter, Record
+from redrive.stores.rules.registration_table import RegistrationTable
+from redrive.stores.rules.result_table import ResultTable
 from redrive.stores.rules.shelf import Shelf
 
 
@@ -83,6 +85,8 @@ class State:
         self.groups = Groups()
         self.feed = Feed()
         self.operations = OperationTable()
+        self.registrations = RegistrationTable()
+        self.results = ResultTable()
         self.audit: list[AuditEntry] = []
         self._last_number = 0
 

@@ -46,6 +46,8 @@ def clean(state: State, call: Clean) -> int:
     for queue in state.queues.values():
         for step in (_archive, _clean_completed, _clean_dead, _clean_archived, _clean_keys, _clean_sources):
             left -= step(state, queue, left)
+    left -= state.registrations.forget(state.now, left)
+    left -= state.results.forget(state.now, left)
     left -= state.feed.forget(state.now - FEED_TIMEOUT, left)
     left -= state.operations.forget(state.now - OPERATION_TIMEOUT, left)
     return call.limit - left

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from redrive.model import judge
 from redrive.model.address import is_elsewhere
 from redrive.model.by_hand import text_of_death
@@ -18,8 +16,9 @@ from redrive.model.words import words_of
 from redrive.store import DROP_ACTOR
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
+from redrive.telemetry import events
 
-_log = logging.getLogger("redrive.store")
+_log = events.logger("redrive.store")
 
 VERBS = {
     Ending.FAILED: Verb.FAIL,
@@ -119,8 +118,7 @@ def _die(state: State, item: Record, ending: Ending, verdict: Dead, entry: Histo
         state.remove(item, verb, forced=forced)
         item.counters = counters
         state.write_audit(DROP_ACTOR, str(Verb.DROP), item.queue, (item.id,), 1, str(verdict.reason))
-        told = "item %s of queue '%s' died (%s) and was dropped, as on_dead says"
-        _log.warning(told, item.id, item.queue, verdict.reason)
+        _log.warning("item_dropped", item=item.id, queue=item.queue, reason=verdict.reason)
     else:
         with state.change(item, verb, Status.DEAD, forced=forced):
             item.came_by_death = False

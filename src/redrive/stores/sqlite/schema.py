@@ -168,10 +168,31 @@ def _add_moves(connection: apsw.Connection, now: Instant) -> None:
     connection.execute(_MOVES)
 
 
+_REGISTRATIONS = """
+CREATE TABLE redrive_registration (
+    namespace INTEGER NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL, value BLOB NOT NULL,
+    at INTEGER NOT NULL, until INTEGER,
+    PRIMARY KEY (namespace, kind, name)
+);
+CREATE INDEX redrive_registration_until ON redrive_registration (until) WHERE until IS NOT NULL;
+CREATE TABLE redrive_result (
+    n INTEGER NOT NULL, tail INTEGER NOT NULL, namespace INTEGER NOT NULL, result BLOB NOT NULL,
+    result_type TEXT NOT NULL, until INTEGER NOT NULL,
+    PRIMARY KEY (n, tail)
+);
+CREATE INDEX redrive_result_until ON redrive_result (until);
+"""
+
+
+def _add_registrations(connection: apsw.Connection, now: Instant) -> None:
+    """Workers that announce themselves, and results that outlive their items."""
+    connection.execute(_REGISTRATIONS)
+
+
 FIRST = 2
 """The first schema that a release has. Files with schema 1 were written while Redrive was made, and are refused."""
 
-MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (_create, _add_moves)
+MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (_create, _add_moves, _add_registrations)
 """What brings an empty file to FIRST, and then a file from schema i to schema i + 1. Each runs in the same transaction
 as the change of the version."""
 

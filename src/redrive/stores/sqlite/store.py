@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,9 @@ class SQLiteStore:
         version = self._engine.data_version()
         changed, self._noticed = version != self._noticed, version
         return None if changed else ()
+
+    def listen(self, bell: Callable[[], None]) -> None:
+        """A file tells nobody when it changes."""
 
     def durability(self) -> Durability:
         if self._relaxed:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from redrive import Broker
+from redrive import Broker, Failure
 from redrive.model.item import Item, Lease, Settled
 from redrive.model.queue import QueueStats
 from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
@@ -46,7 +46,9 @@ def lose(broker: Broker, clock: FakeClock, queue: str = "jobs") -> Item:
     return broker.get(lease.id)
 
 
-def kill(broker: Broker, value: Any = "bad", queue: str = "jobs", error: BaseException | str = "boom") -> Settled:
+def kill(
+    broker: Broker, value: Any = "bad", queue: str = "jobs", error: BaseException | Failure | str = "boom"
+) -> Settled:
     """Put an item and make it a dead letter by an error that is final."""
     broker.put(queue, value, priority=9)
     return broker.fail(take(broker, queue), error, final=True)

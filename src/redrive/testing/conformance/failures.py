@@ -4,14 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from redrive import Again, Broker, Dead, DeadReason, Failure, Status
+from redrive.model.classify import ErrorClass
 from redrive.model.duration import SECOND
 from redrive.model.item import Counters
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.deliveries import Boom, kill, take, take_all
 from redrive.testing.conformance.suite import OpenBroker, Suite
+
+COMPLETE = Failure(
+    "go/net.OpError",
+    "dial tcp: refused",
+    traceback="goroutine 1",
+    error_class=ErrorClass.NETWORK,
+    fingerprint="0123456789abcdef",
+    worker="w1",
+    final=True,
+    bases=("error",),
+    host="db-1",
+    duration=1_200_000,
+    trace_id="0af7651916cd43dd8448eb211c80319c",
+    locals="é = 1\n    amount = 17",
+    signal="SIGSEGV",
+    exit_code=-9,
+    peak_memory=2**53 - 1,
+)
+"""A failure in which nothing is left out."""
 
 
 class FailConformance(Suite):
@@ -152,6 +173,30 @@ class FailConformance(Suite):
         )
         settled = broker.fail(take(broker), failure)
         assert broker.get(settled.id).last_failure == failure
+
+    def test_every_field_of_a_failure_comes_back(self, broker: Broker) -> None:
+        """However it was written down, and wherever the item goes since."""
+        assert all(getattr(COMPLETE, field.name) != field.default for field in msgspec.structs.fields(COMPLETE))
+        broker.create_queue("morgue")
+        broker.create_queue("jobs", dead_queue="morgue")
+        broker.put("jobs", 1)
+        broker.fail(take(broker), COMPLETE, verdict=Again())
+        broker.lost(take(broker), COMPLETE)
+        reported = broker.redrive(broker.fail(take(broker), COMPLETE).id)
+        by_hand = broker.put("jobs", 2)
+        broker.fail_by_hand(by_hand.id, COMPLETE)
+        captured = broker.put_failed("jobs", 3, COMPLETE)
+        for id, count in ((reported.id, 3), (by_hand.id, 1), (captured.id, 1)):
+            found = [entry.failure for entry in broker.get(id, redacted=False).history if entry.failure]
+            assert found == [COMPLETE] * count
+
+    def test_every_field_of_a_failure_is_exported_and_imported(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        broker.create_queue("copies")
+        kill(broker, error=COMPLETE)
+        broker.import_items(list(broker.export(redacted=False)), queue="copies")
+        (copy,) = broker.find(queue="copies", redacted=False).items
+        assert copy.last_failure == COMPLETE
 
     @pytest.mark.parametrize(
         "text", ["a\0b", "\ud800", "x" * 50_000_000, "\x1b[31mred", "", "🦆"], ids=lambda t: ascii(t)[:12]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from redrive import Broker
+from redrive import Broker, Failure
 from redrive.errors import InvalidInput
 from redrive.testing.conformance.deliveries import kill, take
 from redrive.testing.conformance.suite import OpenBroker, Suite
@@ -32,6 +32,15 @@ class RedactConformance(Suite):
         item = broker.get(dead.id)
         assert item.value.keys() == ORDER.keys()
         assert (item.value["user"], item.value["nested"][0]["n"], item.headers["tenant"]) == ("ann", 1, "a")
+
+    def test_secrets_in_every_text_of_a_failure_are_hidden(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        said = f"password={SECRET}"
+        dead = kill(broker, error=Failure("E", said, traceback=said, locals=said))
+        assert SECRET not in seen(broker, dead.id)
+        failure = broker.get(dead.id, redacted=False).last_failure
+        assert failure is not None
+        assert (failure.text, failure.traceback, failure.locals) == (said, said, said)
 
     def test_workers_get_what_was_put(self, broker: Broker) -> None:
         broker.create_queue("jobs")

@@ -28,6 +28,7 @@ from redrive.testing.conformance.feeding import FeedConformance, FeedReadingConf
 from redrive.testing.conformance.finding import FilterConformance
 from redrive.testing.conformance.grouping import GroupConformance, GroupCountConformance
 from redrive.testing.conformance.health import HealthConformance, StuckConformance
+from redrive.testing.conformance.held import HeldConformance, LostAtOnceConformance, LostConformance
 from redrive.testing.conformance.histories import HistoryConformance
 from redrive.testing.conformance.holds import HoldConformance
 from redrive.testing.conformance.idempotency import IdempotencyConformance
@@ -54,7 +55,13 @@ from redrive.testing.conformance.redacting import RedactConformance
 from redrive.testing.conformance.redrives import RedriveFromDeadQueueConformance
 from redrive.testing.conformance.redrives_between import MoveElsewhereConformance, RedriveElsewhereConformance
 from redrive.testing.conformance.refusals import RefusalConformance
+from redrive.testing.conformance.registrations import (
+    OvertakenConformance,
+    RegistrationConformance,
+    RegistrationPutsConformance,
+)
 from redrive.testing.conformance.releases import ReleaseConformance, UncountedReleaseConformance
+from redrive.testing.conformance.results import KeepResultConformance, ResultConformance
 from redrive.testing.conformance.retentions import RetentionConformance
 from redrive.testing.conformance.retries import ArchiveConformance, FailByHandConformance, RetryConformance
 from redrive.testing.conformance.searching import SearchConformance
@@ -67,6 +74,8 @@ from redrive.testing.conformance.twins import TwinConformance
 from redrive.testing.conformance.undoing import UndoConformance, UndoOperationConformance
 from redrive.testing.conformance.upkeep import UpkeepConformance
 from redrive.testing.conformance.waits import WaitConformance
+from redrive.testing.conformance.workers import AsyncWorkersConformance, WorkersConformance
+from redrive.testing.conformance.working import WorkingConformance
 
 
 class StoreConformance(
@@ -84,6 +93,7 @@ class StoreConformance(
     OrderConformance,
     EligibilityConformance,
     WaitConformance,
+    WorkingConformance,
     HoldConformance,
     LateConformance,
     ExtendConformance,
@@ -95,6 +105,15 @@ class StoreConformance(
     ReleaseConformance,
     UncountedReleaseConformance,
     LossConformance,
+    HeldConformance,
+    LostAtOnceConformance,
+    LostConformance,
+    ResultConformance,
+    KeepResultConformance,
+    RegistrationConformance,
+    OvertakenConformance,
+    RegistrationPutsConformance,
+    WorkersConformance,
     ExpiryConformance,
     BuryConformance,
     ReasonConformance,
@@ -116,6 +135,7 @@ class StoreConformance(
     RefusalConformance,
     AsyncConformance,
     AsyncLookingConformance,
+    AsyncWorkersConformance,
     BatchConformance,
     VerdictConformance,
     ArrivalConformance,

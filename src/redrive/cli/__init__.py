@@ -1,0 +1,1 @@
+"""The command `redrive`, and `python -m redrive`."""

@@ -1,0 +1,137 @@
+"""What an exception says of itself: its names, its text, its traceback. It may be anything, and do anything when asked.
+
+The traceback is like Python's own. Its source lines come from linecache, as there: the first failure in a file reads
+the file, later ones do not.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+from functools import lru_cache
+
+from redrive.model.fingerprint import Frame, frames_of
+from redrive.model.text import MAX_TEXT_BYTES, MAX_TYPE_BYTES, clean_text
+
+MAX_BASES = 16
+MAX_GROUP_MEMBERS = 8
+MAX_GROUP_VISITS = 10_000
+MAX_FRAMES_FIRST = 16
+MAX_FRAMES_LAST = 32
+MAX_CHAINED = 8
+MAX_NOTES = 8
+MAX_LINE_CHARS = 200
+
+_CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+_CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+def text_of(error: BaseException) -> str:
+    """Its text, clean and bounded, or why that could not be read."""
+    try:
+        text = str(error)
+    except BaseException as problem:
+        return f"<its text could not be read: {plain_name(problem)}>"
+    # A subclass of str can do anything when it is sliced; joining makes it a plain one.
+    return clean_text(text if type(text) is str else "".join((text,)), MAX_TEXT_BYTES)
+
+
+def names_of_error(error: BaseException) -> tuple[str, tuple[str, ...]]:
+    """The full name of its type, and those of the classes that it derives from, nearest first."""
+    return _class_names(type(error))  # type: ignore[arg-type]  # mypy does not see that a class is hashable
+
+
+@lru_cache(maxsize=1024)
+def _class_names(kind: type[BaseException]) -> tuple[str, tuple[str, ...]]:
+    names = [_name(base) for base in kind.__mro__ if base not in (BaseException, object)]
+    return (names[0] if names else _name(kind)), tuple(names[1 : MAX_BASES + 1])
+
+
+def _name(kind: type) -> str:
+    module, name = kind.__module__, kind.__qualname__.replace("<locals>.", "")
+    return clean_text(name if module == "builtins" else f"{module}.{name}", MAX_TYPE_BYTES)
+
+
+def plain_name(error: BaseException) -> str:
+    """The class's own name by way of `type` itself, which nothing in the class can change."""
+    return clean_text(type.__dict__["__name__"].__get__(type(error)), MAX_TYPE_BYTES)
+
+
+def attribute(owner: object, name: str) -> object:
+    """An attribute, or None, whatever happens when it is read."""
+    try:
+        return getattr(owner, name, None)
+    except BaseException:
+        return None
+
+
+def format_traceback(error: BaseException, frames: list[Frame], type_name: str, text: str) -> str:
+    """The text of an exception after those it came from, oldest first, and before the members of a group."""
+    parts: list[str] = []
+    for link, joint in reversed(list(_chain(error))):
+        parts.append(_one(link, frames, type_name, text) if link is error else _other(link))
+        parts.append(joint)
+    if isinstance(error, BaseExceptionGroup):
+        parts += [f"\nMember {number}:\n{_other(member)}" for number, member in enumerate(members(error), 1)]
+    return "".join(parts).rstrip("\n")
+
+
+def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
+    """Each exception with the sentence that leads to the one it caused; an exception that causes itself ends it."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    joint = ""
+    while link is not None and id(link) not in seen and len(seen) < MAX_CHAINED:
+        seen.add(id(link))
+        yield link, joint
+        cause = link.__cause__
+        joint = _CONTEXT if cause is None else _CAUSE
+        link = cause if cause is not None or link.__suppress_context__ else link.__context__
+
+
+def _other(error: BaseException) -> str:
+    return _one(error, frames_of(error), names_of_error(error)[0], text_of(error))
+
+
+def _one(error: BaseException, frames: list[Frame], type_name: str, text: str) -> str:
+    head = "Traceback (most recent call last):\n" if frames else ""
+    body = [_frame_text(code.co_filename, code.co_qualname, line) for code, line in _shown(frames)]
+    if len(body) < len(frames):
+        body.insert(MAX_FRAMES_FIRST, f"  … {len(frames) - len(body):,} frames left out …\n")
+    last = f"{type_name}: {text}\n" if text else f"{type_name}\n"
+    return head + "".join(body) + last + _notes(error)
+
+
+def _shown(frames: list[Frame]) -> list[Frame]:
+    if len(frames) <= MAX_FRAMES_FIRST + MAX_FRAMES_LAST:
+        return frames
+    return frames[:MAX_FRAMES_FIRST] + frames[-MAX_FRAMES_LAST:]
+
+
+@lru_cache(maxsize=4096)
+def _frame_text(filename: str, function: str, line: int) -> str:
+    where = f'  File "{filename}", line {line}, in {function}\n'
+    source = linecache.getline(filename, line).strip()
+    return f"{where}    {source[:MAX_LINE_CHARS]}\n" if source else where
+
+
+def _notes(error: BaseException) -> str:
+    notes = attribute(error, "__notes__")
+    if type(notes) is not list:
+        return ""
+    return "".join(f"{note[:MAX_LINE_CHARS]}\n" for note in notes[:MAX_NOTES] if type(note) is str)
+
+
+def members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """The first exceptions in a group and in the groups in it, however deep."""
+    found: list[BaseException] = []
+    waiting = list(reversed(group.exceptions))
+    visits = 0
+    while waiting and len(found) < MAX_GROUP_MEMBERS and visits < MAX_GROUP_VISITS:
+        visits += 1
+        member = waiting.pop()
+        if isinstance(member, BaseExceptionGroup):
+            waiting.extend(reversed(member.exceptions))
+        else:
+            found.append(member)
+    return found

@@ -1,0 +1,64 @@
+"""Registrations: small values of the namespace by kind and name, some of them for a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from redrive.clock import Instant
+from redrive.store import ListRegistrations, Overtaken, Register, Registration, Unregister
+from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.puts import put_together
+from redrive.stores.relational.session import Executor
+
+_ALIVE = "(until IS NULL OR until > ?)"
+_WRITE = """
+    INSERT INTO redrive_registration AS there (namespace, kind, name, version, value, at, until)
+    VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6)
+    ON CONFLICT (namespace, kind, name) DO UPDATE
+    SET version = CASE WHEN there.until IS NULL OR there.until > ?5 THEN there.version + 1 ELSE 1 END,
+        value = excluded.value, at = excluded.at, until = excluded.until
+    RETURNING version"""
+"""Several transactions may write one that names no version: each of them finds the version of the one before."""
+_REMOVE = f"DELETE FROM redrive_registration WHERE namespace = ? AND kind = ? AND name = ? AND {_ALIVE} RETURNING 1"
+_OF_KIND = f"""
+    SELECT kind, name, value, version, at, until FROM redrive_registration
+    WHERE namespace = ? AND kind = ? AND {_ALIVE} ORDER BY name"""
+_NAMED = f"""
+    SELECT kind, name, value, version, at, until FROM redrive_registration
+    WHERE namespace = ? AND kind = ? AND {_ALIVE} AND name = ?"""
+
+
+def register(batch: Batch, call: Register) -> Registration | Overtaken:
+    """The puts are checked before anything is written."""
+    if call.version is not None:
+        present = next(iter(_read(batch, batch.namespace_key, call.kind, call.name, batch.now)), None)
+        if call.version != (0 if present is None else present.version):
+            return Overtaken(present)
+    put_together(batch, call.puts)
+    until = None if call.timeout is None else Instant(batch.now + call.timeout)
+    written = (batch.namespace_key, call.kind, call.name, call.value, batch.now, until)
+    version = batch.execute(_WRITE, written).get
+    return Registration(call.kind, call.name, call.value, version, batch.now, until)
+
+
+def unregister(batch: Batch, call: Unregister) -> bool:
+    """One that is over is as good as none."""
+    return batch.execute(_REMOVE, (batch.namespace_key, call.kind, call.name, batch.now)).get is not None
+
+
+def list_registrations(
+    executor: Executor, namespace_key: int | None, query: ListRegistrations, now: Instant
+) -> tuple[Registration, ...]:
+    """All of a kind, or the one of a name."""
+    return tuple(_read(executor, namespace_key, query.kind, query.name, now))
+
+
+def _read(
+    executor: Executor, namespace_key: int | None, kind: str, name: str | None, now: Instant
+) -> Iterable[Registration]:
+    values = (namespace_key, kind, now)
+    rows: Iterable[Any] = (
+        executor.execute(_OF_KIND, values) if name is None else executor.execute(_NAMED, (*values, name))
+    )
+    return [Registration(*row) for row in rows]

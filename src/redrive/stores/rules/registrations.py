@@ -1,0 +1,50 @@
+"""Registrations: small values of the namespace by kind and name, some of them for a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from redrive.clock import Instant
+from redrive.store import ListRegistrations, Overtaken, Register, Registration, Unregister
+from redrive.stores.rules.puts import PutPlan
+from redrive.stores.rules.state import State
+
+
+def register(state: State, call: Register) -> Registration | Overtaken:
+    """The puts are checked before anything is changed."""
+    present = _alive(state, call.kind, call.name, state.now)
+    version = 0 if present is None else present.version
+    if call.version is not None and call.version != version:
+        return Overtaken(present)
+    plan = PutPlan(state)
+    for put in call.puts:
+        plan.add(put)
+    until = None if call.timeout is None else Instant(state.now + call.timeout)
+    registration = Registration(call.kind, call.name, call.value, version + 1, state.now, until)
+    state.registrations.save(registration)
+    plan.carry_out()
+    return registration
+
+
+def unregister(state: State, call: Unregister) -> bool:
+    """One that is over is as good as none."""
+    present = _alive(state, call.kind, call.name, state.now)
+    if present is not None:
+        state.registrations.remove(call.kind, call.name)
+    return present is not None
+
+
+def list_registrations(state: State, query: ListRegistrations, now: Instant) -> tuple[Registration, ...]:
+    """All of a kind, or the one of a name."""
+    found: Iterable[Registration]
+    if query.name is None:
+        found = state.registrations.of(query.kind)
+    else:
+        named = state.registrations.get(query.kind, query.name)
+        found = () if named is None else (named,)
+    return tuple(sorted((each for each in found if each.is_alive(now)), key=lambda each: each.name))
+
+
+def _alive(state: State, kind: str, name: str, now: Instant) -> Registration | None:
+    found = state.registrations.get(kind, name)
+    return found if found is not None and found.is_alive(now) else None

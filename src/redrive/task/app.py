@@ -1,0 +1,204 @@
+"""`App`: the queues and tasks of a program, and the broker that they are put to. Making one opens nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType, TracebackType
+from typing import Any, Literal, Self, TypeAlias, TypeVar
+
+from redrive.broker.async_broker import AsyncBroker
+from redrive.broker.broker import Broker
+from redrive.clock import Clock
+from redrive.connect import DEFAULT_URL, connect
+from redrive.errors import InvalidInput
+from redrive.model.redact import Redact
+from redrive.model.retry import DelayFunction
+from redrive.task.context import Context
+from redrive.task.declaring import declare
+from redrive.task.queue import TaskQueue
+from redrive.task.task import Task
+
+URL_VARIABLE = "REDRIVE_URL"
+"""Where an app runs that is given no URL."""
+
+Middleware: TypeAlias = Callable[[Context], AbstractContextManager[None]]
+_Function = TypeVar("_Function", bound=Callable[[Context], Iterator[None]])
+
+
+class App:
+    """The queues and tasks of a program. The store is opened, and the queues created, when that is first needed.
+
+    url: where it runs, as for `connect`; unset, what the variable REDRIVE_URL says, else `sqlite:///redrive.db`.
+    The other options are those of `connect`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str = "default",
+        name: str | None = None,
+        stores: Mapping[str, str] | None = None,
+        actor: str | None = None,
+        backoffs: Mapping[str, DelayFunction] | None = None,
+        durability: str = "full",
+        lifecycle: bool = True,
+        redact: Redact | Literal[False] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._url = url
+        self._options: dict[str, Any] = {
+            "namespace": namespace,
+            "name": name,
+            "stores": stores,
+            "actor": actor,
+            "backoffs": backoffs,
+            "durability": durability,
+            "lifecycle": lifecycle,
+            "redact": redact,
+            "clock": clock,
+        }
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
+        """All tasks, by name."""
+        self._queues: dict[str, TaskQueue] = {}
+        self.middleware: list[Middleware] = []
+        """What is entered around each call of a handler, the first one outermost."""
+        self._opening = threading.RLock()
+        self._broker: Broker | None = None
+        self._declared: set[str] = set()
+        """Queues that the open broker was told of."""
+
+    @property
+    def queues(self) -> Mapping[str, TaskQueue]:
+        """All queues that were declared, by name."""
+        return MappingProxyType(self._queues)
+
+    def queue(self, name: str, **settings: Any) -> TaskQueue:
+        """Declare a queue. The settings are those of `create_queue`, and are checked now.
+
+        In the store it is created if it is missing; if it is there, the settings named here are set and the others
+        stay. Without settings, the same name again gives the same queue.
+        """
+        known = self._queues.get(name)
+        if known is not None:
+            if settings:
+                raise InvalidInput(f"queue '{name}' is declared already; give all of its settings in one place")
+            return known
+        queue = TaskQueue(self, name, settings)
+        self._queues[name] = queue
+        return queue
+
+    def around(self, function: _Function) -> _Function:
+        """Call this around each handler: a generator function (context) with one `yield`, where the handler runs.
+
+        What the handler raises is raised at the `yield`; what the function raises is the failure.
+        """
+        is_generator: bool = inspect.isgeneratorfunction(function)
+        if not is_generator:
+            raise InvalidInput(f"around takes a function of the context with one yield in it, not {function!a:.60}")
+        self.middleware.append(contextlib.contextmanager(function))
+        return function
+
+    def add(self, task: Task[..., Any]) -> None:
+        """A task was declared. Names are what items are found by, so each is given once."""
+        known = self._tasks.get(task.name)
+        if known is not None:
+            raise InvalidInput(
+                f"there are two tasks of the name '{task.name}', in {known.function.__module__} and "
+                f"{task.function.__module__}; give one of them another: @queue.task(name=…)"
+            )
+        self._tasks[task.name] = task
+
+    def check(self) -> None:
+        """Raise `ArgumentsInvalid` where a task has a parameter that no item can bring, before any item is touched."""
+        for task in self._tasks.values():
+            task.arguments.check()
+
+    def open(self) -> Broker:
+        """The broker, opened if need be, with every declared queue in it."""
+        broker = self._broker
+        if broker is not None and len(self._declared) == len(self._queues):
+            return broker
+        with self._opening:
+            if self._broker is None:
+                broker = connect(self._url or os.environ.get(URL_VARIABLE) or DEFAULT_URL, **self._options)
+                try:
+                    self._declare_new(broker, set())
+                except BaseException:
+                    broker.close()
+                    raise
+                self._broker = broker
+            else:
+                self._declare_new(self._broker, self._declared)
+            return self._broker
+
+    async def open_async(self) -> AsyncBroker:
+        """The same broker for an event loop, which does not wait meanwhile."""
+        broker = self._broker
+        if broker is None or len(self._declared) != len(self._queues):
+            broker = await asyncio.get_running_loop().run_in_executor(None, self.open)
+        return AsyncBroker(broker._core)
+
+    @property
+    def broker(self) -> Broker:
+        """The broker, opened if need be."""
+        return self.open()
+
+    @property
+    def async_broker(self) -> AsyncBroker:
+        """The broker for an event loop, on the same store. `await open_async()` opens it without blocking the loop."""
+        return AsyncBroker(self.open()._core)
+
+    def declare(self, broker: Broker) -> None:
+        """Create the declared queues in this broker, and set what their declarations name."""
+        broker._run(declare(broker._core, {name: queue.settings for name, queue in self._queues.items()}))
+
+    @contextlib.contextmanager
+    def using(self, where: str | Broker, **options: Any) -> Iterator[Broker]:
+        """Run on another store for a while: a URL, with options as for `connect`, or a broker. For tests."""
+        if isinstance(where, Broker):
+            if options:
+                raise InvalidInput(f"a broker is open already: {', '.join(options)} cannot be given with it")
+            broker = where
+        else:
+            broker = connect(where, **{**self._options, **options})
+        with contextlib.ExitStack() as stack:
+            if broker is not where:
+                stack.enter_context(broker)
+            self.declare(broker)
+            with self._opening:
+                before = self._broker, self._declared
+                self._broker, self._declared = broker, set(self._queues)
+            try:
+                yield broker
+            finally:
+                with self._opening:
+                    self._broker, self._declared = before
+
+    def close(self) -> None:
+        """Close the broker, if it is open. The next use opens it again."""
+        with self._opening:
+            broker, self._broker, self._declared = self._broker, None, set()
+        if broker is not None:
+            broker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _declare_new(self, broker: Broker, known: set[str]) -> None:
+        """Tell the broker of queues that it was not told of."""
+        new = {name: queue.settings for name, queue in self._queues.items() if name not in known}
+        broker._run(declare(broker._core, new))
+        self._declared = known | new.keys()

@@ -1,0 +1,205 @@
+"""Arguments: a call becomes a JSON object of named arguments, and that becomes a call again, checked by the types.
+
+The types are those of the function's own signature. They are looked at when they are first needed, so that a function
+may name types that are defined below it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Union
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from redrive.errors import ArgumentsInvalid as ArgumentsInvalid
+from redrive.errors import InvalidPayload
+from redrive.model.item import Result
+from redrive.model.limits import MAX_STORABLE_BYTES
+from redrive.model.payload import encode_payload, is_json
+from redrive.task.annotations import Hints, check_type, is_context, without_outcomes
+from redrive.task.context import Context
+
+_SPREAD = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_AT = re.compile(r" - at `\$\.?(.*)`$")
+_MISSING = re.compile(r"^Object missing required field `(.*)`$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$")
+
+
+class Undecodable(Exception):
+    """The payload of an item is not JSON, so that nobody can tell what the arguments are."""
+
+
+class _Plan(NamedTuple):
+    """How calls of one function are written and read."""
+
+    signature: inspect.Signature
+    """Without the context."""
+    context: str | None
+    """The parameter that is given the context."""
+    decode: Callable[[bytes], Any]
+    names: tuple[str, ...]
+    """The parameters but the context."""
+    positional: tuple[str, ...]
+    """Those of them that can be given by their position."""
+    by_name: bool
+    """Whether every argument can be passed by its name."""
+
+
+class Arguments:
+    """The arguments of one task."""
+
+    def __init__(self, task: str, function: Callable[..., Any]) -> None:
+        self._task = task
+        self._hints = Hints(function)
+        self._signature = inspect.signature(function)
+        self._made: _Plan | None = None
+        self._returns: Any = UNSET
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Arguments without which the function cannot be called, as far as can be told without looking at the types."""
+        parameters = self._signature.parameters.values()
+        given = [each for each in parameters if each.default is each.empty and each.kind not in _SPREAD]
+        return tuple(each.name for each in given if not self._hints.seems_context(each.annotation))
+
+    def check(self) -> None:
+        """Raise `ArgumentsInvalid` where the function has a parameter whose type cannot be told, or read from JSON."""
+        self._made or self._make()
+
+    def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
+        """The payload of a call. Raises `ArgumentsInvalid` where the function could not be called so."""
+        plan = self._made or self._make()
+        given = self._given(plan, args, kwargs)
+        try:
+            payload, _ = encode_payload(
+                {name: self._builtins(name, value) for name, value in given.items()}, None, MAX_STORABLE_BYTES
+            )
+        except InvalidPayload as error:
+            raise ArgumentsInvalid(self._task, f"{error.path.removeprefix('$.')} {error.problem}") from None
+        self._read(plan, payload)
+        return payload
+
+    def bind(self, payload: bytes, content_type: str, context: Context | None) -> tuple[Sequence[Any], dict[str, Any]]:
+        """What to call the function with. Raises `Undecodable`, or `ArgumentsInvalid` where the JSON does not fit."""
+        plan = self._made or self._make()
+        if not is_json(content_type):
+            raise Undecodable(f"the payload is {content_type!r:.80}, and arguments of a task are JSON")
+        values = self._read(plan, payload)
+        if not plan.by_name:
+            return self._positions(plan, values, context)
+        kwargs = {name: value for name in plan.names if (value := getattr(values, name)) is not UNSET}
+        if plan.context is not None:
+            kwargs[plan.context] = context
+        return (), kwargs
+
+    def returned(self, result: Result) -> Any:
+        """What the function returned, as the type that it says it returns where that can be had, else as in JSON."""
+        if self._returns is UNSET:
+            self._returns = without_outcomes(self._hints.of_return(self._signature.return_annotation))
+        if self._returns is not None and is_json(result.content_type):
+            try:
+                return msgspec.json.decode(result.payload, type=self._returns)
+            except (msgspec.MsgspecError, TypeError, ValueError):
+                pass  # the function returned something else than it says
+        return result.value
+
+    def _make(self) -> _Plan:
+        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+        kept: list[inspect.Parameter] = []
+        context: str | None = None
+        for parameter in self._signature.parameters.values():
+            found = self._hints.of(self._task, parameter)
+            if is_context(found):
+                if context is not None:
+                    raise ArgumentsInvalid(
+                        self._task, f"has two parameters for the context, {context} and {parameter.name}"
+                    )
+                context = parameter.name
+                continue
+            check_type(self._task, parameter.name, found)
+            kept.append(parameter)
+            fields.append(_field(parameter, found))
+        table = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        self._made = _Plan(
+            self._signature.replace(parameters=kept),
+            context,
+            msgspec.json.Decoder(table).decode,
+            tuple(parameter.name for parameter in kept),
+            tuple(parameter.name for parameter in kept if parameter.kind is parameter.POSITIONAL_OR_KEYWORD),
+            all(parameter.kind in _BY_NAME for parameter in self._signature.parameters.values()),
+        )
+        return self._made
+
+    def _given(self, plan: _Plan, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by name, in the order of the signature: one call is one payload, however it is written."""
+        if plan.by_name and len(args) <= len(plan.positional):
+            named = dict(zip(plan.positional, args, strict=False))
+            if not kwargs:
+                return named
+            if named.keys().isdisjoint(kwargs):
+                named.update(kwargs)
+                given = {name: named[name] for name in plan.names if name in named}
+                if len(given) == len(named):
+                    return given
+        try:
+            # Several times slower; it knows every way in which a call can be wrong.
+            return plan.signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise ArgumentsInvalid(self._task, str(error)) from None
+
+    def _read(self, plan: _Plan, payload: bytes) -> Any:
+        try:
+            return plan.decode(payload)
+        except msgspec.ValidationError as error:
+            raise ArgumentsInvalid(self._task, _told(str(error))) from None
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise Undecodable(f"the payload cannot be read as JSON: {error}") from None
+
+    def _positions(self, plan: _Plan, values: Any, context: Context | None) -> tuple[Sequence[Any], dict[str, Any]]:
+        """For functions with arguments that have no name, or as many as one likes."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for parameter in self._signature.parameters.values():
+            value: Any = context if parameter.name == plan.context else getattr(values, parameter.name)
+            match parameter.kind:
+                case parameter.VAR_POSITIONAL:
+                    args += () if value is UNSET else value
+                case parameter.VAR_KEYWORD:
+                    kwargs.update({} if value is UNSET else value)
+                case parameter.KEYWORD_ONLY:
+                    if value is not UNSET:
+                        kwargs[parameter.name] = value
+                case _:
+                    args.append(parameter.default if value is UNSET else value)
+        return args, kwargs
+
+    def _builtins(self, name: str, value: Any) -> Any:
+        try:
+            return msgspec.to_builtins(value, str_keys=True)
+        except (TypeError, ValueError, RecursionError, OverflowError) as error:
+            raise ArgumentsInvalid(self._task, f"{name} cannot be written as JSON: {error}") from None
+
+
+def _field(parameter: inspect.Parameter, kind: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
+    """A field of the payload. One that is left out is left to the function's own default."""
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        kind = list[kind]
+    elif parameter.kind is parameter.VAR_KEYWORD:
+        kind = dict[str, kind]
+    elif parameter.default is parameter.empty:
+        return parameter.name, kind
+    return parameter.name, Union[kind, UnsetType], UNSET  # noqa: UP007  # `|` does not take every kind of hint
+
+
+def _told(text: str) -> str:
+    """What msgspec says of a JSON object, said of arguments."""
+    if missing := _MISSING.match(text):
+        return f"missing a required argument: '{missing[1]}'"
+    if unknown := _UNKNOWN.match(text):
+        return f"got an unexpected keyword argument '{unknown[1]}'"
+    at = _AT.search(text)
+    return f"{at[1]}: {text[: at.start()]}" if at and at[1] else text

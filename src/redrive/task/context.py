@@ -1,0 +1,121 @@
+"""What a handler may know of the delivery that it is called for, and what it may add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redrive.clock import Instant
+from redrive.errors import InvalidInput
+from redrive.model.duration import MAX_DURATION
+from redrive.model.ids import ItemId
+from redrive.model.item import Lease
+from redrive.store import NewItem
+from redrive.telemetry import tracing
+
+if TYPE_CHECKING:
+    from redrive.task.task import Task
+
+KEEP_HEADER = "keep_result"
+"""How long the result of this item is kept, in microseconds, where that was asked for with its put."""
+TICK_HEADER = "tick"
+"""The instant, in microseconds since 1970, that a periodic task was put for."""
+
+_NUMBER_DIGITS_MAX = 20
+
+
+class TaskItem(NamedTuple):
+    """A call of a task that is not put yet: `task.item(…)` makes one."""
+
+    queue: str
+    item: NewItem
+
+
+class Context:
+    """One delivery, as its handler sees it. A parameter annotated with this class is given it."""
+
+    __slots__ = ("_stopping", "lease", "puts", "task")
+
+    def __init__(self, lease: Lease, task: Task[..., Any], stopping: Callable[[], bool] | None = None) -> None:
+        self.lease = lease
+        self.task = task
+        self.puts: list[tuple[str, NewItem]] = []
+        """What is put when this delivery completes, and only then."""
+        self._stopping = stopping
+
+    def put(self, item: TaskItem) -> None:
+        """Put this together with the completion of this delivery, in one transaction. If it fails, nothing is put."""
+        if not isinstance(item, TaskItem):
+            raise InvalidInput(f"context.put takes what task.item(…) gives, not {item!a:.60}")
+        self.puts.append(item)
+
+    @property
+    def id(self) -> ItemId:
+        """The id of the item."""
+        return self.lease.id
+
+    @property
+    def queue(self) -> str:
+        """The queue that it was leased from."""
+        return self.lease.queue
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What came with the put, and `task`."""
+        return self.lease.headers
+
+    @property
+    def attempts(self) -> int:
+        """Which attempt this is, from 1."""
+        return self.lease.attempts
+
+    @property
+    def deliveries(self) -> int:
+        """Leases so far, this one included; unlike attempts it never goes down."""
+        return self.lease.deliveries
+
+    @property
+    def failures(self) -> int:
+        """Failures before this attempt."""
+        return self.lease.failures
+
+    @property
+    def losses(self) -> int:
+        """Workers that were lost with the item before this attempt."""
+        return self.lease.losses
+
+    @property
+    def deadline(self) -> Instant:
+        """When the lease would have run out; the worker extends it for as long as the handler runs."""
+        return self.lease.deadline
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker was asked to stop: a long handler may end early, for example with `Release()`."""
+        return self._stopping is not None and self._stopping()
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace that this belongs to: the one that is going on, else the one that came with the item."""
+        return tracing.trace_id(self.lease.headers)
+
+    @property
+    def tick(self) -> Instant | None:
+        """The instant that a periodic task was put for; None for one that was put by a program."""
+        tick = _number(self.lease.headers.get(TICK_HEADER))
+        return None if tick is None else Instant(tick)
+
+    @property
+    def keep_result(self) -> int | None:
+        """How long the result is kept, in microseconds: as asked with the put, else as the task says. None: not."""
+        if KEEP_HEADER not in self.lease.headers:
+            return self.task.keep_result
+        asked = _number(self.lease.headers[KEEP_HEADER])
+        return self.task.keep_result if asked is None else min(asked, MAX_DURATION)
+
+
+def _number(text: str | None) -> int | None:
+    """Headers come from anywhere: one that is not a number is as if it were not there."""
+    if text is None or len(text) > _NUMBER_DIGITS_MAX or not (text.isascii() and text.isdigit()):
+        return None
+    return int(text)

@@ -1,0 +1,175 @@
+"""`Task`: a function that workers run, and what is known of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast
+
+from redrive.broker.checks import positive
+from redrive.clock import Instant, SystemClock
+from redrive.errors import InvalidInput
+from redrive.model.duration import MINUTE
+from redrive.model.ids import make_id, make_token
+from redrive.model.item import Lease
+from redrive.model.limits import check_name
+from redrive.task.arguments import Arguments
+from redrive.task.context import Context, TaskItem
+from redrive.task.hooks import Hooks
+from redrive.task.options import PUT_DEFAULTS, PutOptions, TaskOptions, check_options
+from redrive.task.periodic import periodic_from
+from redrive.task.puts import TASK_HEADER as TASK_HEADER
+from redrive.task.puts import P, Puts, R_co
+
+if TYPE_CHECKING:
+    from redrive.task.app import App
+    from redrive.task.queue import TaskQueue
+
+
+class Task(Puts[P, R_co], Generic[P, R_co]):
+    """A function that workers run. Calling it is calling the function; `put` lets a worker do that.
+
+    P are the parameters of the function but the context, and R_co is what it returns.
+    """
+
+    def __init__(self, queue: TaskQueue, function: Callable[..., Any], options: TaskOptions) -> None:
+        check_options("a task", options, TaskOptions)
+        self.function = _checked(function)
+        self.name = check_name("task", options.get("name") or getattr(function, "__name__", None))
+        self.queue = queue
+        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
+        self.time_limit = _duration("time_limit", options)
+        self.keep_result = _duration("keep_result", options)
+        self.final_errors = _final_errors(options.get("final_errors", ()))
+        self.keep_locals = options.get("keep_locals", False)
+        self.hooks = Hooks(queue.hooks)
+        self.arguments = Arguments(self.name, function)
+        self.periodic = periodic_from(
+            options.get("every"), options.get("cron"), options.get("timezone", "UTC"), options.get("missed", "once")
+        )
+        if self.periodic is not None and self.arguments.required:
+            needed = ", ".join(self.arguments.required)
+            raise InvalidInput(f"task '{self.name}' is periodic and nobody gives it {needed}; give it a default")
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+        super().__init__(self, cast(PutOptions, {name: options[name] for name in PUT_DEFAULTS if name in options}))  # type: ignore[literal-required]
+
+    @property
+    def app(self) -> App:
+        """The app that it belongs to."""
+        return self.queue.app
+
+    def on_failure(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Call this after each failure of this task: hook(context, failure, settled)."""
+        return self.hooks.on_failure(hook)
+
+    def on_dead(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Call this after an item of this task died: hook(context, failure, settled)."""
+        return self.hooks.on_dead(hook)
+
+    def decode(self, lease: Lease, context: Context) -> tuple[Sequence[Any], dict[str, Any]]:
+        """What to call the function with. Raises `Undecodable` or `ArgumentsInvalid`."""
+        return self.arguments.bind(lease.payload, lease.content_type, context)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function itself, here and now."""
+        return self.function(*args, **kwargs)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run it in this thread as a worker would: arguments written and read back, the context given, the middleware
+        around it. Returns what the function returns, raises what it raises. Nothing is put. For tests.
+        """
+        if self.is_async:
+            if loop_runs():
+                raise InvalidInput(f"an event loop runs in this thread: await {self.name}.call_async(…) instead")
+            return asyncio.run(self.call_async(*args, **kwargs))
+        context, given, named = self._called(*args, **kwargs)
+        value: Any = None
+        with self._around(context):
+            value = self.function(*given, **named)
+        return cast(R_co, value)
+
+    async def call_async(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """The same on an event loop, for coroutine functions and others."""
+        context, given, named = self._called(*args, **kwargs)
+        value: Any = None
+        with self._around(context):
+            value = self.function(*given, **named)
+            if self.is_async:
+                value = await value
+        return cast(R_co, value)
+
+    def _called(self, *args: P.args, **kwargs: P.kwargs) -> tuple[Context, Sequence[Any], dict[str, Any]]:
+        lease = _first_lease(self.item(*args, **kwargs))
+        context = Context(lease, self)
+        given, named = self.decode(lease, context)
+        return context, given, named
+
+    @contextlib.contextmanager
+    def _around(self, context: Context) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for middleware in self.app.middleware:
+                stack.enter_context(middleware(context))
+            yield
+
+    def __repr__(self) -> str:
+        return f"Task(name={self.name!r}, queue={self.queue.name!r})"
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    if not callable(function) or isinstance(function, type):
+        raise InvalidInput(f"a task is a function, not {function!a:.60}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidInput(f"a task returns once, and {function.__qualname__} yields")
+    return function
+
+
+def _duration(name: Literal["time_limit", "keep_result"], options: TaskOptions) -> int | None:
+    given = options.get(name)
+    return None if given is None else positive(name, given)
+
+
+def _final_errors(given: Any) -> tuple[type[BaseException] | str, ...]:
+    errors = given if isinstance(given, tuple | list | set | frozenset) else (given,)
+    for each in errors:
+        if not isinstance(each, str) and not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise InvalidInput(f"final_errors are exception classes and names of them, not {each!a:.60}")
+    return tuple(errors)
+
+
+def _first_lease(made: TaskItem) -> Lease:
+    """The lease that a worker would have on an item at its first delivery, of an item that is in no store."""
+    now = SystemClock().now()
+    id = make_id(0, 0)
+    return Lease(
+        id=id,
+        token=make_token(0, 0, 0),
+        queue=made.queue,
+        payload=made.item.payload,
+        content_type=made.item.content_type,
+        headers=made.item.headers or {},
+        priority=made.item.priority,
+        put_at=now,
+        deliveries=1,
+        attempts=1,
+        failures=0,
+        losses=0,
+        redrives=0,
+        leased_at=now,
+        deadline=Instant(now + MINUTE),
+        first_leased_at=now,
+        expire_deadline=None,
+        overrides=made.item.overrides,
+        worker=None,
+    )
+
+
+def loop_runs() -> bool:
+    """Whether an event loop runs in this thread, so that no other can."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

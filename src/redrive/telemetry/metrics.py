@@ -1,0 +1,229 @@
+"""Metrics: what a program counts of its own work. METRICS has the names; docs/reference/metrics.md explains them.
+
+A `Metrics` belongs to one broker, or to one worker and its broker. Counting costs an addition; nothing is read from the
+store until somebody asks. `collector` and `serve` show it to Prometheus and need `redrive[metrics]`.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from redrive.errors import InvalidInput
+from redrive.telemetry import events
+
+if TYPE_CHECKING:
+    from redrive.telemetry.prometheus import MetricsCollector, MetricsServer
+
+_log = events.logger("redrive.metrics")
+
+Labels: TypeAlias = tuple[str, ...]
+"""Values of the labels, in the order that the metric names them."""
+
+
+class Metric(msgspec.Struct, frozen=True, eq=False):
+    """One thing that is counted or measured."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    help: str
+    bounds: tuple[float, ...] = ()
+    """Of a histogram: the upper ends of its buckets, but for the last, which has none."""
+
+
+def _counter(name: str, labels: tuple[str, ...], help: str) -> Metric:
+    return Metric(f"redrive_{name}_total", "counter", labels, help)
+
+
+def _gauge(name: str, labels: tuple[str, ...], help: str) -> Metric:
+    return Metric(f"redrive_{name}", "gauge", labels, help)
+
+
+_COMMIT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_HANDLER_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+_CALLS = tuple(float(1 << power) for power in range(13))
+
+PUT = _counter("items_put", ("queue",), "Items put; duplicates by key or source are not.")
+LEASED = _counter("items_leased", ("queue",), "Deliveries: leases given.")
+COMPLETED = _counter("items_completed", ("queue",), "Items completed, by workers or taken as done by hand.")
+FAILED = _counter("items_failed", ("queue", "error_class"), "Failures reported.")
+RETRIED = _counter("items_retried", ("queue",), "Failures after which the item is tried again.")
+RELEASED = _counter(
+    "items_released", ("queue", "counted"), "Items given back: after they ran, or because they never ran."
+)
+LOST = _counter("leases_lost", ("queue",), "Deliveries whose worker was lost or whose lease ran out.")
+REFUSED = _counter("outcomes_refused", (), "Outcomes that came too late: the worker no longer had the item.")
+DEAD = _counter("items_dead_lettered", ("queue", "reason"), "Items that died, by the queue they died in.")
+POISONED = _counter("items_poisoned", ("queue",), "Items that died because they took their workers with them.")
+REDRIVEN = _counter("items_redriven", ("queue",), "Dead letters brought back to work, by the queue they went to.")
+DISCARDED = _counter("items_discarded", ("queue", "by"), "Items removed without being done: by a rule or by hand.")
+
+COMMIT_CALLS = Metric("redrive_commit_calls", "histogram", (), "Calls that were committed in one transaction.", _CALLS)
+COMMIT_SECONDS = Metric("redrive_commit_seconds", "histogram", (), "Time of one transaction.", _COMMIT_SECONDS)
+COMMITS_FAILED = _counter("commits_failed", (), "Transactions that the store could not carry out.")
+WAITING_CALLS = _gauge("commit_waiting_calls", (), "Calls that wait for their transaction now.")
+WAKEUPS = _counter("wakeups", (), "Times that somebody who waited for work was woken.")
+
+HANDLER_SECONDS = Metric(
+    "redrive_handler_seconds", "histogram", ("queue", "task", "outcome"), "Time of one handler call.", _HANDLER_SECONDS
+)
+RUNNING = _gauge("worker_running", (), "Handlers that run now.")
+BUFFERED = _gauge("worker_buffered", (), "Items that this worker has leased and not begun.")
+SLOTS = _gauge("worker_slots", (), "Handlers that may run at once.")
+
+QUEUE_ITEMS = _gauge("queue_items", ("queue", "status"), "Items in each status, in the whole store.")
+QUEUE_DEAD_LETTERS = _gauge("queue_dead_letters", ("queue",), "Dead letters in the queue, in the whole store.")
+QUEUE_OLDEST = _gauge("queue_oldest_ready_seconds", ("queue",), "How long the oldest ready item has waited.")
+
+METRICS: tuple[Metric, ...] = (
+    PUT,
+    LEASED,
+    COMPLETED,
+    FAILED,
+    RETRIED,
+    RELEASED,
+    LOST,
+    REFUSED,
+    DEAD,
+    POISONED,
+    REDRIVEN,
+    DISCARDED,
+    COMMIT_CALLS,
+    COMMIT_SECONDS,
+    COMMITS_FAILED,
+    WAITING_CALLS,
+    WAKEUPS,
+    HANDLER_SECONDS,
+    RUNNING,
+    BUFFERED,
+    SLOTS,
+    QUEUE_ITEMS,
+    QUEUE_DEAD_LETTERS,
+    QUEUE_OLDEST,
+)
+"""All of them."""
+
+
+class Sample(NamedTuple):
+    """A value read when somebody asked."""
+
+    metric: Metric
+    labels: Labels
+    value: float
+
+
+class Distribution:
+    """What was observed by one histogram under one set of labels."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        """In each bucket; the last one has no upper end."""
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """One more."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def copy(self) -> Distribution:
+        """As it is now."""
+        same = Distribution(self.bounds)
+        same.counts, same.sum = self.counts.copy(), self.sum
+        return same
+
+
+Source = Callable[[], Iterable[Sample]]
+"""Asked for values when somebody looks. What it raises is logged, and its values are left out."""
+
+
+class Metrics:
+    """Counters of one broker and its worker. `add` and `observe` are for any thread."""
+
+    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
+        self.labels = dict(labels or {})
+        """What every value is shown with: namespace and store."""
+        self.sources: list[Source] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew at 0, as a forked child does."""
+        self.lock = threading.Lock()
+        self._counts: dict[Metric, defaultdict[Labels, float]] = {m: defaultdict(int) for m in METRICS}
+        self._distributions: dict[Metric, dict[Labels, Distribution]] = {m: {} for m in METRICS}
+
+    def add(self, metric: Metric, labels: Labels = (), count: float = 1) -> None:
+        """Count."""
+        with self.lock:
+            self._counts[metric][labels] += count
+
+    def observe(self, metric: Metric, labels: Labels, value: float) -> None:
+        """Put a value into a histogram."""
+        with self.lock:
+            self.distribution(metric, labels).observe(value)
+
+    def watch(self, source: Source) -> None:
+        """Ask this too when somebody looks."""
+        self.sources.append(source)
+
+    def counts(self, metric: Metric) -> defaultdict[Labels, float]:
+        """The counts of one metric, to be added to by who holds the lock."""
+        return self._counts[metric]
+
+    def distribution(self, metric: Metric, labels: Labels = ()) -> Distribution:
+        """A histogram, to be added to by who holds the lock."""
+        found = self._distributions[metric].get(labels)
+        return found or self._distributions[metric].setdefault(labels, Distribution(metric.bounds))
+
+    def read(self) -> Iterator[Sample | tuple[Metric, Labels, Distribution]]:
+        """Everything as it is now; the sources last."""
+        with self.lock:
+            counted = [Sample(m, labels, n) for m, counts in self._counts.items() for labels, n in counts.items()]
+            observed = [
+                (m, labels, d.copy()) for m, found in self._distributions.items() for labels, d in found.items()
+            ]
+        yield from counted
+        yield from observed
+        for source in tuple(self.sources):
+            try:
+                yield from tuple(source())
+            except Exception:  # the rest is worth showing when the store does not answer
+                _log.exception("metrics_unread")
+
+
+LOOPBACK = "127.0.0.1"
+
+
+def collector(*metrics: Metrics) -> MetricsCollector:
+    """What a registry of prometheus_client collects these from: `REGISTRY.register(collector(broker.metrics))`."""
+    try:
+        from redrive.telemetry.prometheus import MetricsCollector
+    except ImportError as error:
+        raise _missing(error) from error
+    return MetricsCollector(metrics)
+
+
+def serve_metrics(metrics: Metrics, port: int, host: str = LOOPBACK) -> MetricsServer:
+    """Show these, and what Prometheus knows of the process, over HTTP until `close`. Port 0 takes a free one.
+
+    Only programs on this machine can ask, unless `host` says otherwise: there is no password.
+    """
+    try:
+        from redrive.telemetry.prometheus import MetricsServer
+    except ImportError as error:
+        raise _missing(error) from error
+    server = MetricsServer((metrics,), port, host)
+    _log.info("metrics_served", host=server.host, port=server.port)
+    return server
+
+
+def _missing(error: ImportError) -> InvalidInput:
+    return InvalidInput(f"metrics need prometheus-client: pip install 'redrive[metrics]' ({error})")

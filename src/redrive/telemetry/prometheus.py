@@ -1,0 +1,79 @@
+"""Metrics as Prometheus reads them. Loaded by `redrive.telemetry.metrics` when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from redrive.telemetry.metrics import METRICS, Distribution, Labels, Metric, Metrics
+
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+
+class MetricsCollector(Collector):
+    """Reads metrics when it is asked to collect."""
+
+    def __init__(self, metrics: Sequence[Metrics]) -> None:
+        self._metrics = tuple(metrics)
+        # One set of names for all values of a metric, whichever broker they are of.
+        self._shared = tuple(dict.fromkeys(name for each in self._metrics for name in each.labels))
+
+    def describe(self) -> Iterator[Family]:
+        """What there is, without a look at any store."""
+        return (self._family(metric) for metric in METRICS)
+
+    def collect(self) -> Iterator[Family]:
+        """Everything as it is now."""
+        families: dict[Metric, Family] = {}
+        for metrics in self._metrics:
+            shared = [metrics.labels.get(name, "") for name in self._shared]
+            for metric, labels, value in metrics.read():
+                family = families.get(metric)
+                if family is None:
+                    family = families[metric] = self._family(metric)
+                _add(family, (*shared, *labels), value)
+        yield from families.values()
+
+    def _family(self, metric: Metric) -> Family:
+        names = (*self._shared, *metric.labels)
+        match metric.kind:
+            case "counter":
+                return CounterMetricFamily(metric.name, metric.help, labels=names)
+            case "gauge":
+                return GaugeMetricFamily(metric.name, metric.help, labels=names)
+            case "histogram":
+                return HistogramMetricFamily(metric.name, metric.help, labels=names)
+
+
+def _add(family: Family, labels: Labels, value: float | Distribution) -> None:
+    if isinstance(family, HistogramMetricFamily):
+        assert isinstance(value, Distribution)
+        ends = [*map(str, value.bounds), "+Inf"]
+        family.add_metric(labels, list(zip(ends, accumulate(value.counts), strict=True)), value.sum)
+    else:
+        assert not isinstance(value, Distribution)
+        family.add_metric(labels, value)
+
+
+class MetricsServer:
+    """An HTTP server that shows metrics, in a thread of its own."""
+
+    def __init__(self, metrics: Sequence[Metrics], port: int, host: str) -> None:
+        registry = CollectorRegistry()
+        registry.register(MetricsCollector(metrics))
+        ProcessCollector(registry=registry)
+        self._server, self._thread = start_http_server(port, host, registry)
+        self.host = host
+        self.port = int(self._server.server_port)
+        """The port that it listens on: a free one where 0 was asked for."""
+
+    def close(self) -> None:
+        """Stop listening. Twice is no error."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

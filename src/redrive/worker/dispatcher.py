@@ -1,0 +1,302 @@
+"""The dispatcher: one thread that hands in what ended and takes what comes next, in one transaction, again and again.
+
+It is the only one that talks to the store about deliveries. Handlers append how they ended to a list and go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from redrive.broker.broker import Broker
+from redrive.broker.exchange import End, Exchanged, Failed, Returned, exchange_of
+from redrive.clock import Instant
+from redrive.errors import Closed, LeaseLost, NotFound, OutcomeUnknown, Overloaded, RedriveError, StoreError
+from redrive.model.duration import MILLISECOND, SECOND
+from redrive.model.failure import failure_from_exception
+from redrive.model.item import Lease, Settled
+from redrive.task.app import App
+from redrive.task.task import TASK_HEADER
+from redrive.telemetry import events
+from redrive.worker.job import Handling
+from redrive.worker.prefetch import Pace
+from redrive.worker.runner import Job, Runner
+
+LOOK_EVERY = SECOND
+"""An idle worker looks into its queues at least this often."""
+SETTINGS_SECONDS = 5.0
+"""How old the settings may be that say how errors are classified."""
+EMPTY_SECONDS = 0.05
+"""A worker that is busy with other queues asks one that had nothing again after this long."""
+AGAIN_AFTER = 100 * MILLISECOND
+"""How long it waits after the store could not serve it; doubled each time, up to LOOK_EVERY × 5."""
+_log = events.logger("redrive.worker")
+
+Told = Callable[[Job, End, Settled | RedriveError], None]
+"""Told what the store made of an end."""
+
+
+class Dispatcher:
+    """Feeds a runner from some queues of a broker."""
+
+    def __init__(
+        self, app: App, broker: Broker, queues: Sequence[str], runner: Runner, worker: str, told: Told
+    ) -> None:
+        self._tasks = app.tasks
+        self._broker = broker
+        self._queues = tuple(queues)
+        self._runner = runner
+        self._told = told
+        self.exchange = exchange_of(broker, worker)
+        self._jobs: dict[str, Job] = {}
+        self._ends: deque[tuple[Job, End]] = deque()
+        self._alone: deque[Job] = deque()
+        """Suspects, which wait until nothing else runs."""
+        self._running_alone: Job | None = None
+        self._empty: dict[str, float] = {}
+        """Queues that had nothing more, and when they said so."""
+        self._found_nothing = False
+        """Whether all queues were asked the last time, with nothing handed in, and none had anything."""
+        self._is_unsure = False
+        """Whether the store may have leased something to this worker without its knowing."""
+        self._pace = Pace()
+        self._handling: dict[str, tuple[Handling, int, float]] = {}
+        self._waits = False
+        self._next = 0
+        self._pause = AGAIN_AFTER
+        self._stopping = False
+        runner.start(self.ended)
+
+    def in_hand(self) -> Collection[Job]:
+        """Jobs that were leased and are not settled, begun or not. From any thread."""
+        return tuple(self._jobs.copy().values())
+
+    def ended(self, job: Job, end: End) -> None:
+        """From the runner, in any thread."""
+        job.has_ended = True
+        self._ends.append((job, end))
+        if self._waits:
+            self.exchange.ring()
+
+    def stop(self) -> None:
+        """Lease nothing more. From any thread, or a signal handler."""
+        self._stopping = True
+        self.exchange.ring()
+
+    def ring(self) -> None:
+        """Look again."""
+        self.exchange.ring()
+
+    def run(self, *, until_idle: bool = False) -> None:
+        """Work until `stop`; or until nothing is leasable and nothing in hand."""
+        while not self._stopping:
+            if self.step():
+                continue
+            if not until_idle or self._jobs or self._ends:
+                self._wait()
+            elif self._found_nothing:
+                return
+            else:  # what was found before may have been put since
+                self._empty.clear()
+
+    def finish(self, until: Instant) -> bool:
+        """After `stop`: give back what has not begun, and settle the rest as it ends. True if nothing is in hand."""
+        for job in (*self._runner.take_back(), *self._alone):
+            self._ends.append((job, Returned()))
+        self._alone.clear()
+        while self._jobs and self.exchange.now < until:
+            if not self._hand_in({}):
+                self._wait_for_ends(until)
+        self._hand_in({})
+        return not self._jobs
+
+    def abandon(self, note: str) -> None:
+        """After `finish`: give back what still runs, uncounted."""
+        for job in self.in_hand():
+            self._ends.append((job, Returned(note)))
+        self._hand_in({})
+        self.exchange.settled_elsewhere()
+
+    def step(self) -> bool:
+        """One exchange, if there is anything to exchange. True if something moved."""
+        if self._is_unsure:
+            self._look_for_unknown()
+        self._submit_alone()
+        wants = self._wants()
+        if not self._ends and not wants:
+            return False
+        return self._hand_in(wants)
+
+    def _wants(self) -> Mapping[str, int]:
+        """How much to take from each queue: the room there is, shared among those that may have something."""
+        if self._alone or self._running_alone:
+            return {}
+        latest = time.monotonic() - EMPTY_SECONDS
+        open_queues = [
+            queue for queue in self._queues if self._empty.get(queue, latest) <= latest or self.exchange.has_news(queue)
+        ]
+        if not open_queues:
+            return {}
+        shortest = min((timeout for _, timeout, _ in self._handling.values()), default=SECOND)
+        room = self._runner.slots + self._pace.ahead(shortest) - (len(self._jobs) - len(self._ends))
+        if room <= 0:
+            return {}
+        self._next += 1
+        first = self._next % len(open_queues)
+        turn = open_queues[first:] + open_queues[:first]
+        share, rest = divmod(room, len(turn))
+        wants = {queue: share + (place < rest) for place, queue in enumerate(turn)}
+        return {queue: min(limit, 1000) for queue, limit in wants.items() if limit}
+
+    def _hand_in(self, wants: Mapping[str, int]) -> bool:
+        ends: list[tuple[Job, End]] = []
+        while self._ends:
+            ends.append(self._ends.popleft())
+        if not ends and not wants:
+            return False
+        try:
+            exchanged = self.exchange.step([(job.lease, end) for job, end in ends], wants)
+        except Closed:
+            raise
+        except OutcomeUnknown as unknown:
+            self._outcome_unknown(ends, unknown)
+            return True
+        except (StoreError, Overloaded) as problem:
+            self._ends.extendleft(reversed(ends))
+            self._trouble(problem)
+            return True
+        self._pause = AGAIN_AFTER
+        self._settle(ends, exchanged)
+        self._take(exchanged, wants)
+        self._found_nothing = not ends and not exchanged.leases and len(wants) == len(self._queues)
+        return bool(ends or exchanged.leases)
+
+    def _settle(self, ends: Sequence[tuple[Job, End]], exchanged: Exchanged) -> None:
+        self._pace.ended(len(ends))
+        again: list[tuple[Job, End]] = []
+        trouble: RedriveError | None = None
+        for (job, end), settled in zip(ends, exchanged.settled, strict=True):
+            if isinstance(settled, StoreError | OutcomeUnknown | Overloaded):
+                job.outcome_unknown |= isinstance(settled, OutcomeUnknown)
+                again.append((job, end))
+                trouble = settled
+                continue
+            if _is_refused(settled) and not isinstance(end, Returned):
+                # It cannot end as it wanted to: its result is too large, or a queue that it puts to is full.
+                again.append((job, _instead_of(end, settled)))
+                continue
+            self._jobs.pop(job.lease.token, None)
+            if job is self._running_alone:
+                self._running_alone = None
+            self._told(job, end, settled)
+        self._ends.extendleft(reversed(again))
+        if trouble is not None:
+            self._trouble(trouble)
+
+    def _take(self, exchanged: Exchanged, wants: Mapping[str, int]) -> None:
+        now = time.monotonic()
+        for queue in wants:
+            self._empty.pop(queue, None)
+        self._empty.update(dict.fromkeys((*exchanged.later, *exchanged.refused), now))
+        for queue, refusal in exchanged.refused.items():
+            _log.warning("queue_refused", queue=queue, error=str(refusal))
+        self._begin(exchanged.leases)
+
+    def _begin(self, leases: Sequence[Lease]) -> None:
+        jobs = [self._job(lease) for lease in leases]
+        for job in jobs:
+            self._jobs[job.lease.token] = job
+        if self._runner.isolated:
+            self._runner.submit(jobs)
+            return
+        self._alone.extend(job for job in jobs if job.is_suspect)
+        if ordinary := [job for job in jobs if not job.is_suspect]:
+            self._runner.submit(ordinary)
+
+    def _submit_alone(self) -> None:
+        """A suspect runs when nothing else does, and until it has ended nothing else begins."""
+        if self._alone and not self._running_alone and len(self._jobs) - len(self._ends) <= len(self._alone):
+            self._running_alone = self._alone.popleft()
+            self._runner.submit([self._running_alone])
+
+    def _job(self, lease: Lease) -> Job:
+        name = lease.headers.get(TASK_HEADER)
+        task = None if name is None else self._tasks.get(name)
+        return Job(lease, task, self._handling_of(lease.queue)[0])
+
+    def _handling_of(self, queue: str) -> tuple[Handling, int]:
+        """How items of a queue are run, and its lease_timeout; by settings that are not much older than now."""
+        now = time.monotonic()
+        handling, timeout, read_at = self._handling.get(queue, (None, 0, 0.0))
+        if handling is None or now - read_at > SETTINGS_SECONDS:
+            try:
+                settings = self._broker.get_queue(queue).settings
+            except RedriveError:
+                handling, timeout = handling or Handling(), timeout or SECOND
+            else:
+                handling = Handling(settings.error_rules, bool(settings.keep_completed))
+                timeout = settings.lease_timeout
+            self._handling[queue] = handling, timeout, now
+        return handling, timeout
+
+    def _wait(self) -> None:
+        """Until something ended, or something may be leasable where there is room for it."""
+        self._waits = True
+        try:
+            if self._ends or self._stopping:
+                return
+            has_room = (
+                not self._alone
+                and not self._running_alone
+                and len(self._jobs) < self._runner.slots + self._pace.ahead(SECOND)
+            )
+            queues = [queue for queue in self._queues if queue in self._empty] if has_room else []
+            self.exchange.wait(queues, Instant(self.exchange.now + LOOK_EVERY))
+        finally:
+            self._waits = False
+            self._empty.clear()
+
+    def _wait_for_ends(self, until: Instant) -> None:
+        self._waits = True
+        try:
+            if not self._ends:
+                self.exchange.wait((), min(until, Instant(self.exchange.now + LOOK_EVERY)))
+        finally:
+            self._waits = False
+
+    def _outcome_unknown(self, ends: Sequence[tuple[Job, End]], unknown: OutcomeUnknown) -> None:
+        """The connection broke in the commit. A token is accepted once: what was settled is refused the second time."""
+        _log.warning("outcome_unknown", ends=len(ends), error=str(unknown))
+        for job, _ in ends:
+            job.outcome_unknown = True
+        self._ends.extendleft(reversed(ends))
+        self._is_unsure = True
+        self._trouble(unknown)
+
+    def _look_for_unknown(self) -> None:
+        """What was leased to this worker while the connection broke is its work all the same."""
+        try:
+            held = self.exchange.held()
+        except (StoreError, OutcomeUnknown, Overloaded) as problem:
+            self._trouble(problem)
+            return
+        self._is_unsure = False
+        self._begin([lease for lease in held if lease.token not in self._jobs])
+
+    def _trouble(self, problem: RedriveError) -> None:
+        _log.warning("store_trouble", error=str(problem))
+        self.exchange.pause(self._pause)
+        self._pause = min(self._pause * 2, 5 * LOOK_EVERY)
+
+
+def _is_refused(settled: Any) -> bool:
+    return isinstance(settled, RedriveError) and not isinstance(settled, LeaseLost | NotFound)
+
+
+def _instead_of(end: End, refusal: RedriveError) -> End:
+    """How a delivery ends that was refused to end as it wanted to."""
+    if isinstance(end, Failed):
+        return Returned(f"its failure was refused: {refusal}"[:500])
+    return Failed(failure_from_exception(refusal))

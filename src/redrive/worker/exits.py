@@ -1,0 +1,75 @@
+"""How a process ended, and what that says of an item that it ran."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from redrive.clock import Instant, SystemClock
+from redrive.model.failure import Failure, failure_from_loss, signal_name
+from redrive.model.limits import KIB
+
+if TYPE_CHECKING:
+    from resource import struct_rusage
+
+_MEMORY_UNIT = 1 if sys.platform == "darwin" else KIB
+"""What `ru_maxrss` counts in."""
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """How a process ended: by itself with an exit code, or by a signal."""
+
+    exit_code: int | None
+    signal: int | None
+    peak_memory: int
+    """Most bytes that it, or a process that it waited for, had in memory at once."""
+    at: Instant
+
+    def __str__(self) -> str:
+        return f"exit code {self.exit_code}" if self.signal is None else f"{signal_name(self.signal)}"
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether it ended by itself and without complaint."""
+        return self.exit_code == 0
+
+
+def exit_of(status: int, usage: struct_rusage) -> Exit:
+    """What `os.wait4` told, now."""
+    code = os.waitstatus_to_exitcode(status)
+    return Exit(
+        exit_code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+        peak_memory=usage.ru_maxrss * _MEMORY_UNIT,
+        at=SystemClock().now(),
+    )
+
+
+def loss(
+    exit: Exit | None,
+    *,
+    seconds: float | None = None,
+    task: str | None = None,
+    worker: str | None = None,
+    because: str | None = None,
+    trace_id: str | None = None,
+) -> Failure:
+    """The failure of an item whose process ended `seconds` after the item began; nobody may have seen how.
+
+    `because` is why somebody ended the process.
+    """
+    return failure_from_loss(
+        None if exit is None else exit.signal,
+        None if exit is None else exit.exit_code,
+        None if exit is None else exit.peak_memory,
+        None if seconds is None else int(seconds * 1_000_000),
+        task=task,
+        because=because,
+        worker=worker,
+        host=socket.gethostname(),
+        trace_id=trace_id,
+    )

@@ -1,0 +1,102 @@
+"""Keeps what the worker has: extends leases, ends jobs whose time is over, and shows that the process is alive.
+
+In a thread of its own, which waits for nothing that a handler or the dispatcher does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from redrive.broker.exchange import Exchange
+from redrive.clock import Instant
+from redrive.errors import Closed, LeaseLost, NotFound, RedriveError
+from redrive.model.duration import SECOND
+from redrive.model.failure import Failure, failure_from_exception
+from redrive.telemetry import events
+from redrive.worker.job import TimeLimitExceeded
+from redrive.worker.runner import Job, Runner
+
+BEAT_SECONDS = 0.5
+"""How often it looks."""
+KEEP_BEFORE = 0.5
+"""A lease is extended when less than this share of its time is left."""
+_log = events.logger("redrive.worker")
+
+
+class Keeper:
+    """Sees to the jobs that a worker has in hand, begun or not."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        runner: Runner,
+        in_hand: Callable[[], Collection[Job]],
+        beat: Callable[[], None],
+    ) -> None:
+        self._exchange = exchange
+        self._runner = runner
+        self._in_hand = in_hand
+        self._beat = beat
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="redrive-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop. What is in hand must have been settled."""
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def step(self) -> None:
+        """One look at everything."""
+        jobs = tuple(self._in_hand())
+        self._stop_late(jobs)
+        now = self._exchange.now
+        due = [job for job in jobs if not job.lease_lost and _is_due(job, now)]
+        if due:
+            self._extend(due)
+
+    def _run(self) -> None:
+        while not self._end.wait(BEAT_SECONDS):
+            self._beat()
+            try:
+                self.step()
+            except Closed:
+                return
+            except RedriveError as error:
+                _log.warning("leases_not_extended", error=str(error))
+            except Exception:
+                _log.exception("keeper_failed")
+
+    def _stop_late(self, jobs: Collection[Job]) -> None:
+        now = time.monotonic()
+        for job in jobs:
+            began_at, limit = job.began_at, job.time_limit
+            if began_at is not None and limit is not None and (now - began_at) * SECOND >= limit:
+                self._runner.stop_job(job, _too_long(job))
+
+    def _extend(self, jobs: Sequence[Job]) -> None:
+        answers = self._exchange.extend([job.lease for job in jobs])
+        for job, answer in zip(jobs, answers, strict=True):
+            if isinstance(answer, LeaseLost | NotFound):
+                job.lease_lost = True
+                if job.has_ended:  # the store has heard of it meanwhile
+                    continue
+                begun = job.began_at is not None
+                _log.warning("lease_lost", item=job.lease.id, queue=job.lease.queue, begun=begun, error=str(answer))
+            elif not isinstance(answer, RedriveError):
+                job.deadline = answer
+
+
+def _is_due(job: Job, now: Instant) -> bool:
+    whole = job.lease.deadline - job.lease.leased_at
+    return job.deadline - now < whole * KEEP_BEFORE
+
+
+def _too_long(job: Job) -> Failure:
+    return failure_from_exception(TimeLimitExceeded(), worker=job.lease.worker)

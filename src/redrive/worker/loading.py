@@ -1,0 +1,57 @@
+"""From `module:attribute` to the app that it names, or to an error that says what is wrong with it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from redrive.errors import InvalidInput
+from redrive.model.suggest import suggest
+from redrive.task.app import App
+
+
+def load_app(spec: str, url: str | None = None) -> App:
+    """Import the module and give the app in it; with `url`, on that store. Modules in the working directory count.
+
+    Raises InvalidInput where there is no such module or app. What the module itself raises comes through.
+    """
+    name, colon, attribute = spec.partition(":")
+    if not (name and colon and attribute):
+        raise InvalidInput(f"{spec!r} does not name an app; write module:attribute, as in jobs:app")
+    if name.endswith(".py") or "/" in name:
+        dotted = name.removesuffix(".py").strip("./").replace("/", ".")
+        raise InvalidInput(f"{name} is a file; name the module, as in {dotted}:{attribute}")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # something that the module needs
+        raise InvalidInput(_no_module(name, error.name)) from None
+    found: object = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise InvalidInput(_no_attribute(name, attribute, vars(module)))
+        found = getattr(found, part)
+    if not isinstance(found, App):
+        raise InvalidInput(f"{spec} is {type(found).__name__}, not an App{_apps(vars(module))}")
+    if url is not None:
+        found._url = url  # before anything has opened it
+    return found
+
+
+def _no_module(name: str, missing: str) -> str:
+    part = "" if missing == name else f" ({missing} is missing)"
+    return f"there is no module {name}{part}; looked in {os.getcwd()} and the rest of sys.path"
+
+
+def _no_attribute(module: str, attribute: str, names: dict[str, object]) -> str:
+    alike = suggest(attribute, [name for name in names if not name.startswith("_")], {})
+    return f"module {module} has no {attribute}{_apps(names) or alike}"
+
+
+def _apps(names: dict[str, object]) -> str:
+    apps = [name for name, value in names.items() if isinstance(value, App)]
+    return f"; its apps are {', '.join(sorted(apps))}" if apps else ""

@@ -1,0 +1,34 @@
+"""How much to lease ahead of what runs: enough to be busy during a transaction, and no more than runs soon."""
+
+from __future__ import annotations
+
+import math
+import time
+
+AHEAD_SECONDS = 0.1
+"""What lies in the buffer should have begun after about this long."""
+MOST_AHEAD = 1_000
+"""Never more than this."""
+_WINDOW_SECONDS = 0.5
+
+
+class Pace:
+    """How many jobs end in a second, lately."""
+
+    def __init__(self) -> None:
+        self._began_at = time.monotonic()
+        self._ended = 0
+        self._rate = 0.0
+
+    def ended(self, count: int) -> None:
+        """So many ended since the last time."""
+        self._ended += count
+        passed = time.monotonic() - self._began_at
+        if passed >= _WINDOW_SECONDS or (self._rate == 0.0 and self._ended >= 10):
+            self._rate = self._ended / max(passed, 0.001)
+            self._began_at, self._ended = time.monotonic(), 0
+
+    def ahead(self, lease_timeout: int) -> int:
+        """How many jobs to have beyond those that run. A lease must be far from running out when its job begins."""
+        seconds = min(AHEAD_SECONDS, lease_timeout / 1_000_000 / 10)
+        return min(MOST_AHEAD, math.floor(self._rate * seconds))

@@ -1,0 +1,94 @@
+"""A worker says that it is there, again and again, so that others see it: `broker.workers()`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from importlib import metadata
+
+import msgspec
+
+from redrive.broker import workers
+from redrive.broker.broker import Broker
+from redrive.broker.flow import run
+from redrive.clock import Instant
+from redrive.errors import Closed, RedriveError
+from redrive.model.duration import SECOND
+from redrive.model.worker_info import WorkerInfo
+from redrive.telemetry import events
+
+EVERY = 10 * SECOND
+"""How often: two announcements may fail before it is taken for gone."""
+_log = events.logger("redrive.worker")
+
+
+class Presence:
+    """Announces one worker, in a thread of its own, from `start` to `close`.
+
+    A store that does not answer is asked again the next time: nobody works less for it.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        name: str,
+        queues: Sequence[str],
+        handlers: Sequence[str] | None,
+        concurrency: int,
+        *,
+        running: Callable[[], int] = lambda: 0,
+        app_version: str | None = None,
+    ) -> None:
+        self._core = broker._core
+        self._running = running
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="redrive-presence", daemon=True)
+        self._info = WorkerInfo(
+            name=name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=tuple(queues),
+            handlers=None if handlers is None else tuple(handlers),
+            versions=_versions(app_version),
+            started_at=self._core.clock.now(),
+            concurrency=concurrency,
+        )
+
+    def start(self) -> None:
+        """Begin, at once."""
+        self._thread.start()
+
+    def announce(self) -> None:
+        """Say it once."""
+        info = msgspec.structs.replace(self._info, running=self._running())
+        try:
+            run(self._core, workers.announce(info))
+        except Closed:
+            self._end.set()
+        except RedriveError as error:
+            _log.warning("announcement_failed", worker=info.name, error=str(error))
+
+    def close(self) -> None:
+        """Say no more, and be gone for others at once."""
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with contextlib.suppress(RedriveError):  # then it is gone when its time is over
+            run(self._core, workers.leave(self._info.name))
+
+    def _run(self) -> None:
+        clock = self._core.clock
+        while not self._end.is_set():
+            until = Instant(clock.now() + EVERY)
+            self.announce()
+            while not self._end.is_set() and clock.now() < until:
+                clock.wait(self._end, until)
+
+
+def _versions(app_version: str | None) -> dict[str, str]:
+    versions = {"redrive": metadata.version("redrive"), "python": platform.python_version()}
+    return versions if app_version is None else {**versions, "app": app_version}

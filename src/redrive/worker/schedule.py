@@ -1,0 +1,155 @@
+"""The schedule: puts periodic tasks, each tick once, however many workers there are.
+
+What was put last is registered in the store, under the name of the task. Whoever puts the next tick names the version
+that he saw; the store takes the first, and the puts with it, and tells the others that they were overtaken.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from redrive.broker.broker import Broker
+from redrive.broker.flow import Flow, ask, run, send
+from redrive.clock import Instant
+from redrive.errors import Closed, RedriveError
+from redrive.model.duration import MINUTE, SECOND
+from redrive.store import ListRegistrations, NewItem, Overtaken, Put, Register, Registration
+from redrive.task.app import App
+from redrive.task.context import TICK_HEADER
+from redrive.task.task import Task
+from redrive.telemetry import events
+
+_log = events.logger("redrive.schedule")
+
+KIND = "schedule"
+"""What ticks are registered as."""
+LONGEST_PAUSE = MINUTE
+"""It looks at least this often: clocks are set, and tasks are declared."""
+AGAIN_AFTER = SECOND
+"""How long it waits after the store refused a tick, or could not serve it."""
+MAX_ROUNDS = 100
+"""How often it looks again after it was overtaken."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What is registered for a task."""
+
+    last: Instant
+    """The newest tick that was seen to: put, or left out because it was missed."""
+    ticks: str
+    """When it ticks, in words: by the program that was started last."""
+
+
+class Schedule:
+    """The periodic tasks of an app, those of some queues or all. For one thread."""
+
+    def __init__(self, app: App, broker: Broker, queues: Collection[str] | None = None) -> None:
+        self._core = broker._core
+        self._tasks = [
+            task
+            for task in app.tasks.values()
+            if task.periodic is not None and (queues is None or task.queue.name in queues)
+        ]
+        self._announced: set[str] = set()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do, now or ever."""
+        return not self._tasks
+
+    def step(self) -> Instant | None:
+        """Put what is due. Gives when something is due next; None where nothing ever is."""
+        nexts = [self._step(task) for task in self._tasks]
+        return min((each for each in nexts if each is not None), default=None)
+
+    def _step(self, task: Task[..., Any]) -> Instant | None:
+        """One task that is in trouble keeps no other from its ticks."""
+        try:
+            return run(self._core, self._fire(task))
+        except Closed:
+            raise
+        except RedriveError as error:
+            _log.warning("tick_refused", task=task.name, queue=task.queue.name, error=str(error))
+            return Instant(self._core.clock.now() + AGAIN_AFTER)
+
+    def _fire(self, task: Task[..., Any]) -> Flow[Instant | None]:
+        """Put the ticks that are due, unless somebody else did."""
+        periodic = task.periodic
+        assert periodic is not None
+        found = yield from ask(ListRegistrations(KIND, task.name))
+        present: Registration | None = found[0] if found else None
+        for _ in range(MAX_ROUNDS):
+            seen = _read(present)
+            due: list[Instant] = []
+            now = self._core.clock.now()
+            if seen is None or (seen.ticks != str(periodic.ticks) and task.name not in self._announced):
+                # The first time ever, or other times than before: it begins now, and nothing was missed.
+                wanted = Seen(now, str(periodic.ticks))
+            elif seen.ticks != str(periodic.ticks):
+                # A program that was started later says otherwise.
+                return Instant(now + LONGEST_PAUSE)
+            else:
+                newest, due = periodic.due(seen.last, now)
+                wanted = Seen(newest, seen.ticks)
+            if wanted == seen:
+                self._announced.add(task.name)
+                return periodic.ticks.next_tick(max(seen.last, now))
+            value = msgspec.json.encode(wanted)
+            puts = (Put(task.queue.name, tuple(_item(task, tick) for tick in due)),) if due else ()
+            version = 0 if present is None else present.version
+            registered = yield from send(Register(KIND, task.name, value, version=version, puts=puts))
+            present = registered.present if isinstance(registered, Overtaken) else registered
+            if isinstance(registered, Registration):
+                self._announced.add(task.name)
+                return periodic.ticks.next_tick(max(wanted.last, now))
+        return Instant(self._core.clock.now() + AGAIN_AFTER)
+
+
+class Scheduler:
+    """Puts periodic tasks by itself, in a thread. An error is logged, and the next look comes all the same."""
+
+    def __init__(self, app: App, broker: Broker, queues: Collection[str] | None = None) -> None:
+        self._schedule = Schedule(app, broker, queues)
+        self._clock = broker._core.clock
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="redrive-schedule", daemon=True)
+
+    def start(self) -> None:
+        """Begin with the first look, where there is anything to put."""
+        if not self._schedule.is_empty:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop after the look that is under way. Twice is no error."""
+        self._wake.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _loop(self) -> None:
+        while not self._wake.is_set():
+            try:
+                next_at = self._schedule.step()
+            except Closed:
+                return
+            except Exception:
+                _log.exception("schedule_failed")
+                next_at = Instant(self._clock.now() + AGAIN_AFTER)
+            latest = Instant(self._clock.now() + LONGEST_PAUSE)
+            self._clock.wait(self._wake, latest if next_at is None else min(next_at, latest))
+
+
+def _read(present: Registration | None) -> Seen | None:
+    """What is registered; as if nothing were, where that was written by nobody that is known here."""
+    try:
+        return None if present is None else msgspec.json.decode(present.value, type=Seen)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _item(task: Task[..., Any], tick: Instant) -> NewItem:
+    item = task.item().item
+    return msgspec.structs.replace(item, headers={**(item.headers or {}), TICK_HEADER: str(tick)})

@@ -1,0 +1,223 @@
+"""A worker: takes items from queues, runs their tasks, and says how they ended."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+
+from redrive.broker.broker import Broker
+from redrive.broker.exchange import Completed, End, Lost, Released, Returned
+from redrive.clock import Instant
+from redrive.errors import InvalidInput, LeaseLost, RedriveError
+from redrive.model.duration import SECOND, DurationInput, parse_duration
+from redrive.model.failure import Failure
+from redrive.model.item import Settled, Status
+from redrive.task.app import App
+from redrive.telemetry import events
+from redrive.telemetry.metrics import BUFFERED, HANDLER_SECONDS, RUNNING, SLOTS, Metrics, Sample
+from redrive.worker.dispatcher import Dispatcher
+from redrive.worker.hooks import HookCaller
+from redrive.worker.journal import Journal
+from redrive.worker.keeper import Keeper
+from redrive.worker.presence import Presence
+from redrive.worker.processes import ProcessRunner
+from redrive.worker.runner import Job, Runner
+from redrive.worker.schedule import Scheduler
+from redrive.worker.threads import ThreadRunner
+
+DEFAULT_CONCURRENCY = 8
+DEFAULT_SHUTDOWN_TIMEOUT = 30 * SECOND
+_log = events.logger("redrive.worker")
+
+
+class Worker:
+    """Runs the tasks of an app.
+
+    queues: their names; every queue that the app declares by default.
+    concurrency: how many functions run at once in threads, and how many coroutines on the event loop.
+    processes: instead, so many processes, each of which runs one item at a time. A handler that takes its process with
+    it then harms nobody else. Needs `spec`, by which a process finds the app: "module:attribute". memory_limit: bytes
+    that each of them can have; max_items_per_child: after so many items it is replaced by a fresh one.
+    metrics: whether the broker's metrics tell of this worker too.
+    shutdown_timeout: how long `stop` waits for what runs. What still runs then is given back, and not counted.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        queues: Sequence[str] | None = None,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        processes: int = 0,
+        spec: str | None = None,
+        memory_limit: int | None = None,
+        max_items_per_child: int | None = None,
+        shutdown_timeout: DurationInput | None = None,
+        broker: Broker | None = None,
+        name: str | None = None,
+        journal: Journal | None = None,
+        metrics: bool = False,
+    ) -> None:
+        if not isinstance(concurrency, int) or concurrency < 1:
+            raise InvalidInput(f"concurrency is a whole number of 1 or more, not {concurrency!r:.40}")
+        if not isinstance(processes, int) or processes < 0:
+            raise InvalidInput(f"processes is a whole number of 0 or more, not {processes!r:.40}")
+        if processes and spec is None:
+            raise InvalidInput("a process finds the app by its name: give spec='module:attribute' beside processes=")
+        self.app = app
+        self.broker = broker or app.broker
+        self.name = name or worker_name()
+        self.queues = tuple(queues) if queues is not None else tuple(app.queues)
+        if not self.queues:
+            raise InvalidInput("there is no queue to work on; declare one with app.queue(…), or name some")
+        self._timeout = (
+            DEFAULT_SHUTDOWN_TIMEOUT if shutdown_timeout is None else parse_duration(shutdown_timeout, "timeout")
+        )
+        self._journal = journal
+        self._is_stopping = threading.Event()
+        self._at_once = False
+        self._runner: Runner = (
+            ProcessRunner(
+                spec or "",
+                processes,
+                self._is_stopping.is_set,
+                journal,
+                url=app._url,
+                memory_limit=memory_limit,
+                max_items_per_child=max_items_per_child,
+            )
+            if processes
+            else ThreadRunner(app, concurrency, self._is_stopping.is_set, journal)
+        )
+        self._hooks = HookCaller()
+        self._metrics: Metrics | None = self.broker.metrics if metrics else None
+        self._thread: threading.Thread | None = None
+
+    def run(self, *, until_idle: bool = False) -> None:
+        """Work in this thread until `stop`, or until there is nothing to do."""
+        app, broker = self.app, self.broker
+        app.check()
+        app.declare(broker)
+        dispatcher = self._dispatcher = Dispatcher(app, broker, self.queues, self._runner, self.name, self._told)
+        if self._metrics is not None:
+            self._metrics.watch(lambda: self._watched(dispatcher))
+        beat = (lambda: None) if self._journal is None else self._journal.beat
+        keeper = Keeper(dispatcher.exchange, self._runner, dispatcher.in_hand, beat)
+        presence = Presence(
+            broker,
+            self.name,
+            self.queues,
+            tuple(app.tasks),
+            self._runner.slots,
+            running=lambda: len(self._runner.begun()),
+        )
+        schedule = Scheduler(app, broker, self.queues)
+        _log.info("worker_started", worker=self.name, queues=self.queues, slots=self._runner.slots)
+        try:
+            for part in (keeper, presence, schedule, self._hooks):
+                part.start()
+            if not self._is_stopping.is_set():
+                dispatcher.run(until_idle=until_idle)
+            self._finish(dispatcher)
+        finally:
+            for part in (schedule, presence, keeper, self._hooks):
+                part.close()
+            _log.info("worker_stopped", worker=self.name)
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Lease nothing more, finish what runs, and end. From any thread; a second time, or `at_once`: do not wait."""
+        self._at_once = at_once or self._is_stopping.is_set()
+        self._is_stopping.set()
+        if (dispatcher := getattr(self, "_dispatcher", None)) is not None:
+            dispatcher.stop()
+
+    def _finish(self, dispatcher: Dispatcher) -> None:
+        dispatcher.stop()
+        exchange = dispatcher.exchange
+        until = Instant(exchange.now + self._timeout)
+        # In short waits, so that a second `stop` counts.
+        while not self._at_once and exchange.now < until:
+            if dispatcher.finish(min(until, Instant(exchange.now + SECOND))):
+                break
+        finished = dispatcher.finish(exchange.now)
+        self._runner.close(jobs_too=not finished)
+        if not finished:
+            dispatcher.abandon("its worker was stopped while it ran")
+
+    def _told(self, job: Job, end: End, settled: Settled | RedriveError) -> None:
+        """What the store made of an end: into the metrics, the log and the hooks. Work that is done needs no words."""
+        if self._metrics is not None and job.began_at is not None:
+            labels = (job.lease.queue, "" if job.task is None else job.task.name, type(end).__name__.lower())
+            self._metrics.observe(HANDLER_SECONDS, labels, job.duration)
+        if isinstance(settled, RedriveError):
+            self._refused(job, settled)
+        elif not isinstance(end, Completed | Returned):
+            failure = getattr(end, "failure", None)
+            self._did_not_complete(job, end, failure, settled)
+            self._hooks.call(job, failure, settled)
+
+    def _refused(self, job: Job, refusal: RedriveError) -> None:
+        if not job.outcome_unknown:
+            _log.warning(
+                "outcome_refused",
+                item=job.lease.id,
+                queue=job.lease.queue,
+                task=job.task and job.task.name,
+                error=str(refusal),
+                late=isinstance(refusal, LeaseLost),
+            )
+
+    def _did_not_complete(self, job: Job, end: End, failure: Failure | None, settled: Settled) -> None:
+        is_lost, is_released = isinstance(end, Lost), isinstance(end, Released)
+        event = (
+            "item_dead"
+            if settled.dead_reason is not None
+            else "item_lost"
+            if is_lost
+            else "item_released"
+            if is_released
+            else "item_failed"
+        )
+        _log.warning(
+            event,
+            item=job.lease.id,
+            queue=job.lease.queue,
+            task=job.task and job.task.name,
+            error=None if failure is None else failure.title,
+            attempts=settled.counters.attempts,
+            reason=settled.dead_reason,
+            again_at=settled.ready_at if settled.status in (Status.FAILED, Status.PENDING) else None,
+        )
+
+    def _watched(self, dispatcher: Dispatcher) -> list[Sample]:
+        """What there is to see now, for whoever reads the metrics."""
+        running, in_hand = len(self._runner.begun()), len(dispatcher.in_hand())
+        samples = [(RUNNING, running), (BUFFERED, max(0, in_hand - running)), (SLOTS, self._runner.slots)]
+        return [Sample(metric, (), value) for metric, value in samples]
+
+    def __enter__(self) -> Worker:
+        self._thread = threading.Thread(target=self.run, name="redrive-worker", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._is_stopping.is_set():  # a second time would mean: at once
+            self.stop()
+        assert self._thread is not None
+        self._thread.join()
+
+
+def worker_name() -> str:
+    """A name that no other worker has: host, process, and something drawn."""
+    return f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def journal_slots(concurrency: int, processes: int) -> int:
+    """How many slots the journal of such a worker needs: threads and the event loop have some each."""
+    return processes or 2 * concurrency

@@ -1,0 +1,152 @@
+"""The process that children are forked from. It imports the app once, and has one thread, so that a fork is safe.
+
+    python -m redrive.worker.zygote module:app DESCRIPTOR
+
+It forks when it is told to, says how each child ended, and ends when the other end of its socket is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+
+from redrive.errors import RedriveError
+from redrive.task.app import App
+from redrive.worker import child
+from redrive.worker.exits import exit_of
+from redrive.worker.frames import Channel, Died, Fork, Forked, Kill, Ready, Setup, ToZygote, Unfit
+from redrive.worker.loading import load_app
+
+
+class Zygote:
+    """Forks children of an app and reports their deaths."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._channel: Channel[ToZygote] = Channel(connection, ToZygote)
+        self._connection = connection
+        self._children: set[int] = set()
+        self._wakes, self._wake = socket.socketpair()
+        self._setup: Setup
+
+    def run(self) -> None:
+        """Until the worker is gone."""
+        setup = self._channel.wait()
+        if not isinstance(setup, Setup):
+            return
+        self._setup = setup
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, _pass_over)
+        self._wake.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        app = self._imported(setup)
+        if app is None:
+            return
+        try:
+            self._serve(app)
+        finally:
+            signal.set_wakeup_fd(-1)  # from here on nobody reads what it would be told
+            for pid in self._children:
+                _kill_group(pid)
+
+    def _imported(self, setup: Setup) -> App | None:
+        try:
+            sys.path[:] = setup.path
+            app = load_app(setup.app, setup.url)
+        except RedriveError as error:
+            self._channel.send(Unfit(str(error)), wait=True)
+            return None
+        except BaseException:
+            self._channel.send(Unfit(f"{setup.app} cannot be imported:\n{traceback.format_exc()}"), wait=True)
+            return None
+        if threading.active_count() > 1:
+            names = ", ".join(thread.name for thread in threading.enumerate()[1:4])
+            print(f"redrive: {setup.app} starts threads when it is imported ({names}): children do not have them, and "
+                  f"may hang where those held a lock", file=sys.stderr)  # fmt: skip
+        with contextlib.suppress(Exception):  # the item that needs what is wrong will say so
+            app.check()  # what it makes for each task, no child has to make again
+        # What is there now is there to stay: the collector need not touch, and so copy, it in each child.
+        gc.collect()
+        gc.freeze()
+        self._channel.send(Ready(), wait=True)
+        return app
+
+    def _serve(self, app: App) -> None:
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        poll.register(self._wakes, select.POLLIN)
+        while True:
+            ready = [descriptor for descriptor, _ in poll.poll()]
+            if self._wakes.fileno() in ready:
+                self._wakes.recv(4096)
+                self._reap()
+            if self._connection.fileno() in ready:
+                frames, descriptors = self._channel.receive_with()
+                if self._channel.has_ended:
+                    return
+                for frame in frames:
+                    match frame:
+                        case Fork(number):
+                            self._fork(app, number, socket.socket(fileno=descriptors.pop(0)))
+                        case Kill(pid):
+                            if pid in self._children:
+                                _kill_group(pid)
+
+    def _fork(self, app: App, number: int, connection: socket.socket) -> None:
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            connection.close()
+            self._channel.send(Forked(number, problem=str(error)), wait=True)
+            return
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            for other in (self._connection, self._wakes, self._wake):
+                other.close()
+            child.live(app, connection, parent, self._setup.memory_limit)
+        connection.close()
+        with contextlib.suppress(OSError):  # the child does it too: whoever is first
+            os.setpgid(pid, pid)
+        self._children.add(pid)
+        self._channel.send(Forked(number, pid), wait=True)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                if not pid:
+                    return
+                if pid not in self._children:  # something that the app started when it was imported
+                    continue
+                self._children.discard(pid)
+                exit = exit_of(status, usage)
+                if not exit.is_clean:
+                    _kill_group(pid)  # what it had started
+                self._channel.send(Died(pid, exit), wait=True)
+
+
+def _kill_group(pid: int) -> None:
+    """End a child and what it started: its group has its id."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _pass_over(number: int, frame: object) -> None:
+    """The worker decides when it is over."""
+
+
+def main() -> None:
+    """What `python -m redrive.worker.zygote` does."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the worker is gone
+        Zygote(socket.socket(fileno=int(sys.argv[2]))).run()
+
+
+if __name__ == "__main__":
+    main()

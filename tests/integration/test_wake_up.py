@@ -1,0 +1,200 @@
+"""Hearing another process at once: by the connection on which its notices come in, not by asking again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import redis
+from tests.acceptance.children import Say, run
+
+from redrive import Broker, connect
+from redrive.broker import notify
+from redrive.model.duration import HOUR
+from redrive.stores.postgres import notices as postgres_notices
+from redrive.stores.redis import notices as redis_notices
+from redrive.testing.clock import PATIENCE_SECONDS
+from redrive.testing.conformance.deliveries import Background
+
+
+@pytest.fixture(params=["postgres", "redis"])
+def url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who hears something was rung for: nobody asks by himself."""
+    monkeypatch.setattr(notify, "LOOK_EVERY", HOUR)
+    monkeypatch.setattr(postgres_notices, "LOOK_EVERY", HOUR)
+    monkeypatch.setattr(redis_notices, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(redis_notices, "AGAIN_SECONDS", 0.0)
+
+
+@pytest.fixture
+def opened(url: str) -> Iterator[Callable[[], Broker]]:
+    """Opens brokers that share nothing but the server."""
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(connect(url, lifecycle=False))
+
+
+@pytest.fixture
+def broker(opened: Callable[[], Broker]) -> Broker:
+    broker = opened()
+    broker.create_queue("jobs")
+    return broker
+
+
+class Bell:
+    """What a store rings."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._store = broker._core.store
+        self._rung = threading.Event()
+        self.count = 0
+        self._store.listen(self._ring)
+        until(lambda: self._store.changed() is not None)
+
+    def _ring(self) -> None:
+        self.count += 1
+        self._rung.set()
+
+    def wait(self) -> Any:
+        """What there is to tell when it has rung."""
+        assert self._rung.wait(PATIENCE_SECONDS), "it did not ring"
+        self._rung.clear()
+        return self._store.changed()
+
+
+def until(condition: Callable[[], object]) -> None:
+    pause = threading.Event()
+    for _ in range(int(PATIENCE_SECONDS * 1000)):
+        if condition():
+            return
+        pause.wait(0.001)
+    raise AssertionError("it did not happen")
+
+
+def cut_listeners(url: str) -> int:
+    """On the server. Gives how many there were."""
+    if url.startswith("postgresql"):
+        with psycopg.connect(url.partition("?")[0], autocommit=True) as admin:
+            return len(
+                admin.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+                ).fetchall()
+            )
+    with contextlib.closing(redis.Redis.from_url(urlsplit(url)._replace(query="").geturl())) as client:
+        killed: int = client.client_kill_filter(_type="pubsub")
+        return killed
+
+
+def test_it_rings_for_what_another_process_puts(broker: Broker, opened: Callable[[], Broker]) -> None:
+    bell, other = Bell(opened()), opened()
+    for number in range(3):
+        other.put("jobs", number)
+        assert bell.wait() == {"jobs"}
+        assert bell.count == number + 1
+
+
+def test_it_rings_once_until_somebody_asks(broker: Broker, opened: Callable[[], Broker]) -> None:
+    bell, witness, other = Bell(opened()), Bell(opened()), opened()
+    for number in range(3):
+        other.put("jobs", number)
+        assert witness.wait() == {"jobs"}
+    assert (bell.count, witness.count) == (1, 3)
+    assert bell.wait() == {"jobs"}
+    other.put("jobs", 3)
+    bell.wait()
+
+
+def test_it_does_not_ring_for_what_the_process_itself_puts(broker: Broker, opened: Callable[[], Broker]) -> None:
+    listener = opened()
+    bell, other = Bell(listener), opened()
+    listener.put("jobs", 1)
+    other.create_queue("mails")
+    other.put("mails", 1)
+    heard: set[str] = set()
+    while "mails" not in heard:
+        heard |= set(bell.wait())
+    assert heard == {"mails"}
+
+
+def test_it_rings_again_after_its_connection_was_lost(broker: Broker, opened: Callable[[], Broker], url: str) -> None:
+    bell, other = Bell(opened()), opened()
+    for number in range(3):
+        assert cut_listeners(url) == 1
+        while bell.wait() is not None:  # a server says goodbye before it goes
+            pass
+        until(lambda: bell._store.changed() is not None)
+        other.put("jobs", number)
+        while bell.wait() != {"jobs"}:  # it may ring once more for the old connection
+            pass
+
+
+def test_waiting_lease_is_woken_by_another_process(broker: Broker, url: str) -> None:
+    waiting = Background(lambda: broker.lease("jobs", wait="1h"))
+    until(lambda: _listens(broker))
+    program = "import sys, redrive\nwith redrive.connect(sys.argv[1]) as broker: broker.put('jobs', 7)"
+    subprocess.run([sys.executable, "-c", program, url], check=True, timeout=PATIENCE_SECONDS)
+    assert [lease.value for lease in waiting.result()] == [7]
+
+
+def test_waiting_lease_is_woken_after_the_listener_was_lost_while_it_waited(
+    broker: Broker, opened: Callable[[], Broker], url: str
+) -> None:
+    waiting = Background(lambda: broker.lease("jobs", wait="1h"))
+    until(lambda: _listens(broker))
+    ear = _notices(broker)._ear
+    cut_listeners(url)
+    until(lambda: _listens(broker) and _notices(broker)._ear is not ear)
+    opened().put("jobs", 7)
+    assert [lease.value for lease in waiting.result()] == [7]
+
+
+def test_forked_child_is_woken_too_and_the_parent_goes_on(
+    broker: Broker, opened: Callable[[], Broker], url: str
+) -> None:
+    first = Background(lambda: broker.lease("jobs", wait="1h"))
+    until(lambda: _listens(broker))
+    opened().put("jobs", 1)
+    assert [lease.value for lease in first.result()] == [1]
+
+    def work(say: Say) -> None:
+        waiting = Background(lambda: broker.lease("jobs", wait="1h"))
+        until(lambda: _listens(broker))
+        say(b"waits")
+        with connect(url, lifecycle=False) as other:
+            other.put("jobs", 2)
+        say(str([lease.value for lease in waiting.result()]).encode())
+
+    assert run(work).said == b"waits[2]"
+    second = Background(lambda: broker.lease("jobs", wait="1h"))
+    until(lambda: _listens(broker))
+    opened().put("jobs", 3)
+    assert [lease.value for lease in second.result()] == [3]
+
+
+def test_closed_store_leaves_no_thread(url: str) -> None:
+    with connect(url, lifecycle=False) as broker:
+        Bell(broker)
+        assert "redrive-ear" in {thread.name for thread in threading.enumerate()}
+    assert "redrive-ear" not in {thread.name for thread in threading.enumerate()}
+
+
+def _notices(broker: Broker) -> Any:
+    return broker._core.store._notices  # type: ignore[attr-defined]
+
+
+def _listens(broker: Broker) -> bool:
+    """Somebody waits, and the thread that watches for him has nothing to do but to wait for the bell."""
+    core = broker._core
+    return _notices(broker)._ear is not None and bool(core.notify._waiters.get("jobs"))

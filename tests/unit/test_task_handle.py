@@ -1,0 +1,270 @@
+"""Handles: the result of a task, or why there is none."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive import App, Broker, Dead, Handle
+from redrive.errors import InvalidDuration, NoResult, ResultNotKept, ResultTimeout, TaskFailed
+from redrive.testing import Drained, FakeClock, memory_broker, run_all
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def broker(clock: FakeClock) -> Iterator[Broker]:
+    with memory_broker(clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def app(broker: Broker) -> Iterator[App]:
+    app = App()
+    with app.using(broker):
+        yield app
+
+
+@dataclass
+class Total:
+    sum: int
+
+
+def test_result_is_what_the_function_returned_as_it_says(app: App) -> None:
+    @app.queue("jobs").task(keep_result="10m")
+    def total(numbers: list[int]) -> Total:
+        return Total(sum(numbers))
+
+    handle = total.put([1, 2])
+    run_all(app)
+    assert handle.result(0) == Total(3)
+    assert handle.result() == Total(3)
+
+
+def test_nothing_is_a_result_too(app: App) -> None:
+    @app.queue("jobs").task(keep_result="10m")
+    def work() -> None: ...
+
+    handle = work.put()
+    run_all(app)
+    assert handle.result(0) is None  # type: ignore[func-returns-value]
+
+
+def test_result_is_there_for_as_long_as_was_asked(app: App, broker: Broker, clock: FakeClock) -> None:
+    @app.queue("jobs").task(keep_result="10m")
+    def work() -> int:
+        return 1
+
+    usual, shorter = work.put(), work.options(keep_result="1m").put()
+    run_all(app)
+    clock.advance("5m")
+    broker.step()
+    assert usual.result(0) == 1
+    with pytest.raises(ResultNotKept):
+        shorter.result(0)
+    clock.advance("5m")
+    broker.step()
+    with pytest.raises(ResultNotKept):
+        usual.result(0)
+
+
+def test_result_that_nobody_asked_for_is_not_kept(app: App) -> None:
+    @app.queue("jobs").task
+    def work() -> int:
+        return 1
+
+    handle, asked = work.put(), work.options(keep_result="1m").put()
+    run_all(app)
+    with pytest.raises(ResultNotKept, match="keep_result"):
+        handle.result()
+    assert asked.result(0) == 1
+
+
+def test_result_of_a_queue_that_keeps_completed_items(app: App) -> None:
+    @app.queue("jobs", keep_completed="1h").task
+    def work() -> dict[str, str]:
+        return {"password": "hunter2"}
+
+    handle = work.put()
+    run_all(app)
+    assert handle.result(0) == {"password": "hunter2"}
+
+
+def test_result_that_json_cannot_hold_makes_the_task_fail(app: App) -> None:
+    @app.queue("jobs").task(keep_result="1m")
+    def work() -> Any:
+        return object()
+
+    handle = work.put()
+    assert run_all(app) == Drained(dead=1)
+    with pytest.raises(TaskFailed):
+        handle.result(0)
+
+
+def test_dead_task_raises_with_its_failure(app: App) -> None:
+    @app.queue("jobs").task(keep_result="1m")
+    def work() -> None:
+        raise ValueError("no such order")
+
+    handle = work.put()
+    run_all(app)
+    with pytest.raises(TaskFailed, match="no such order") as failed:
+        handle.result()
+    error = failed.value
+    assert (error.task, error.id, error.reason) == ("work", handle.id, "retries_exhausted")
+    assert error.failure.type == "ValueError"
+    assert isinstance(error, NoResult)
+
+
+def test_secrets_of_a_failure_are_hidden(app: App) -> None:
+    @app.queue("jobs").task
+    def work() -> None:
+        raise ValueError("password=hunter2")
+
+    handle = work.put()
+    run_all(app)
+    with pytest.raises(TaskFailed) as failed:
+        handle.result()
+    assert "hunter2" not in str(failed.value)
+    assert "hunter2" not in failed.value.failure.text
+
+
+@pytest.mark.parametrize("dead_queue", [None, "morgue"])
+def test_task_that_was_brought_back_is_waited_for_again(app: App, broker: Broker, dead_queue: str | None) -> None:
+    broken = True
+
+    @app.queue("jobs", dead_queue=dead_queue, retry={"attempts": 2}).task(keep_result="1m")
+    def work() -> int:
+        if broken:
+            raise ValueError("boom")
+        return 3
+
+    handle = work.put()
+    run_all(app)
+    with pytest.raises(TaskFailed, match="boom"):
+        handle.result(0)
+    brought = broker.redrive(broker.get(handle.id).id)
+    with pytest.raises(ResultTimeout):
+        handle.result(0)
+    broker.undo(brought.id)
+    with pytest.raises(TaskFailed):
+        handle.result(0)
+    broker.redrive(broker.get(handle.id).id)
+    assert run_all(app, advance=False).retried + run_all(app).dead >= 1
+    with pytest.raises(TaskFailed):
+        handle.result(0)
+    broker.redrive(broker.get(handle.id).id)
+    broken = False
+    assert run_all(app) == Drained(completed=1)
+    assert handle.result(0) == 3
+
+
+def test_death_without_a_failure_is_told(app: App) -> None:
+    @app.queue("jobs").task
+    def work() -> Dead:
+        return Dead(note="not wanted")
+
+    handle = work.put()
+    run_all(app)
+    with pytest.raises(TaskFailed, match=r"buried.*not wanted") as failed:
+        handle.result()
+    assert failed.value.failure is None
+
+
+def test_task_that_is_retried_is_waited_for(app: App) -> None:
+    @app.queue("jobs", retry={"attempts": 2, "cooldown": "1m"}).task
+    def work() -> None:
+        raise ValueError
+
+    handle = work.put()
+    run_all(app, advance=False)
+    with pytest.raises(ResultTimeout) as late:
+        handle.result(0)
+    assert late.value.retryable
+
+
+def test_wait_ends_when_the_time_is_over(app: App, clock: FakeClock) -> None:
+    work = app.queue("jobs").task(name="work")(lambda: None)
+    handle = work.put()
+    caught: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            handle.result("30s")
+        except NoResult as error:
+            caught.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    while waiter.is_alive():
+        clock.until_waiting()
+        clock.advance("1s")
+        waiter.join(0.001)
+    assert isinstance(caught[0], ResultTimeout)
+    assert "30 s" in str(caught[0])
+
+
+def test_completion_in_this_process_ends_the_wait(app: App, clock: FakeClock) -> None:
+    @app.queue("jobs").task(keep_result="1m")
+    def work() -> int:
+        return 5
+
+    handle = work.put()
+    got: list[int] = []
+    waiter = threading.Thread(target=lambda: got.append(handle.result("1h")))
+    waiter.start()
+    clock.until_waiting()
+    run_all(app)
+    waiter.join(30)
+    assert got == [5]
+
+
+def test_completion_in_another_process_ends_the_wait(tmp_path: Path) -> None:
+    """Another broker on the same file stands for it."""
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+
+    def declared() -> tuple[App, Any]:
+        app = App(url, lifecycle=False)
+        return app, app.queue("jobs").task(name="work", keep_result="1m")(lambda: 7)
+
+    (here, work), (there, _) = declared(), declared()
+    with here, there:
+        handle = work.put()
+        got: list[int] = []
+        waiter = threading.Thread(target=lambda: got.append(handle.result("30s")))
+        waiter.start()
+        assert run_all(there) == Drained(completed=1)
+        waiter.join(30)
+        assert got == [7]
+
+
+async def test_wait_on_an_event_loop_can_be_cancelled(app: App) -> None:
+    work = app.queue("jobs").task(name="work")(lambda: None)
+    handle = await work.put_async()
+    waiting = asyncio.create_task(handle.result_async("1h"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    with pytest.raises(ResultTimeout):
+        await handle.result_async(0)
+
+
+def test_handle_tells_what_was_put(app: App, broker: Broker) -> None:
+    work = app.queue("jobs").task(name="work")(lambda: None)
+    put = work.options(idempotency_key="k")
+    first, second = put.put(), put.put()
+    assert isinstance(first, Handle)
+    assert (first.id, first.duplicate, second.id, second.duplicate) == (first.id, False, first.id, True)
+    assert broker.get(first.id).idempotency_key == "k"
+    assert repr(second) == f"Handle(task='work', id='{first.id}', duplicate=True)"
+    with pytest.raises(InvalidDuration):
+        first.result("soon")
