@@ -69,7 +69,7 @@ class Raw:
     def _end(self, body: bytes, content: bytes, stand: bytes) -> tuple[Any, ...]:
         number = int(body)
         id = f"{content[16:32].decode()}{number << ID_BITS:016x}"
-        return ("complete", body.decode(), msgspec.msgpack.decode(stand)["t"], id, 0, 0, [])
+        return ("complete", body.decode(), msgspec.msgpack.decode(stand)["t"], id, 0, 0, 0, [])
 
     def _plan(self, **calls: Any) -> bytes:
         return self.encode({"t": 0, "w": False, "p": [], "e": [], "m": [], "l": [], **calls})

@@ -13,7 +13,7 @@ from benchmarks.redis import SYNCS, server
 GROUP = "Redis: drain of tasks that do nothing"
 ITEMS = 50_000
 JUDGED = "threads.x2"
-"""Of our ways, the one that the bars are about: two workers of functions, as the fastest peer has them."""
+"""Of our ways, the one that the bars are about, on every store: two workers, functions, all else by default."""
 ALL = "{redrive:default}:all:q"
 """Every item of our queue; what is completed is there no longer."""
 SHOWN = ("taskiq.list",)

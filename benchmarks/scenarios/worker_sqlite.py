@@ -17,7 +17,7 @@ FULL = "2"
 GROUP = "SQLite: drain of tasks that do nothing"
 ITEMS = 100_000
 JUDGED = "threads.x2"
-"""Of our ways, the one that the bar is about: two workers of functions, as peers have two processes of them."""
+"""Of our ways, the one that the bars are about, on every store: two workers, functions, all else by default."""
 
 PEERS = {
     "huey": Peer(

@@ -336,7 +336,10 @@ class ResultTimeout(NoResult):
 
     def __init__(self, task: str, id: str, timeout: int) -> None:
         self.task, self.id, self.timeout = task, id, timeout
-        super().__init__(f"task {_show(task)} was not done with item {id} within {timeout / 1_000_000:g} s; ask again")
+        super().__init__(
+            f"task {_show(task)} was not done with item {id} within {timeout / 1_000_000:g} s; ask again, or see "
+            f"whether a worker runs"
+        )
 
 
 # The store cannot serve the call.

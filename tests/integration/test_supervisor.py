@@ -23,7 +23,7 @@ from redrive.errors import InvalidInput, StoreError
 from redrive.model.ids import Token
 from redrive.task.app import App
 from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.worker import hosted
+from redrive.worker import hosted, supervisor
 from redrive.worker.aftermath import settle_left
 from redrive.worker.exits import Exit
 from redrive.worker.journal import Ending, Journal
@@ -175,6 +175,10 @@ def test_second_signal_stops_at_once_and_charges_nothing(work: Work, options: tu
     work.begun("b")
     process.send_signal(signal.SIGTERM)
     until(lambda: "stopping" in _so_far(process))
+    process.send_signal(signal.SIGTERM)  # the same word once more, as some send it to a process and to its group
+    patience = time.monotonic() + supervisor.IMPATIENCE_SECONDS
+    until(lambda: time.monotonic() > patience)
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
     code, output = ended(process)
     assert code == 0, output
@@ -212,7 +216,7 @@ def _parent(pid: int) -> int:
         return int(file.read().rpartition(")")[2].split()[1])
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("code", [0, 3, hosted.UNFIT])
 def test_item_that_ends_the_worker_dies_of_it(work: Work, code: int) -> None:
     killer = work.put("leave", code=code)
     process = work.start()
@@ -225,7 +229,10 @@ def test_item_that_ends_the_worker_dies_of_it(work: Work, code: int) -> None:
     other = work.put("version")
     assert charged(work.item(other, Status.COMPLETED)) == (1, 0, 0)
     process.send_signal(signal.SIGTERM)
-    assert ended(process)[0] == 0
+    ending, output = ended(process)
+    assert ending == 0
+    assert output.count(f"item_lost item={killer}") == 1, output
+    assert output.count(f"item_dead item={killer}") == 1, output
 
 
 def test_hang_up_starts_the_worker_anew(work: Work) -> None:
@@ -355,6 +362,17 @@ def test_worker_that_cannot_begin_says_why_once_and_ends(work: Work, source: str
     assert output.count(told.format(name=work.name)) == 1, output
 
 
+def test_store_that_cannot_be_opened_is_said_in_a_line_and_tried_again(work: Work) -> None:
+    missing = work.folder / "later"
+    process = work.start("--url", f"sqlite:///{missing}/jobs.db", "--until-idle")
+    until(lambda: "store_not_opened" in _so_far(process))
+    missing.mkdir()
+    code, output = ended(process)
+    assert code == 0, output
+    assert "Traceback" not in output
+    assert "left_not_settled" not in output
+
+
 def test_version_is_told_without_importing_what_works(tmp_path: Path) -> None:
     program = (
         "import sys; sys.argv = ['redrive', '--version']\n"
@@ -405,6 +423,17 @@ def test_what_ran_is_lost_and_what_was_only_held_is_given_back(broker: Broker, j
         assert (item.status, charged(item), item.history) == (Status.PENDING, (0, 0, 0), ())
     assert broker.get(other.id).status is Status.ACTIVE
     assert exchange_of(broker, "gone").held() == ()
+
+
+def test_what_ran_is_given_back_where_its_worker_stopped_in_order(broker: Broker, journal: Journal) -> None:
+    broker.put("jobs", 1)
+    lease = broker.lease("jobs", worker="gone")[0]
+    journal.begin(0, lease.token)
+    journal.finish(settled_all=False)
+    assert (journal.is_finished, journal.is_stopped) == (False, True)
+    journal.write_ending(Ending(Exit(0, None, 0, Instant(0)), by_order=journal.is_stopped))
+    assert settle_left(broker, journal).returned == 1
+    assert charged(broker.get(lease.id)) == (0, 0, 0)
 
 
 def test_what_is_settled_already_stays_as_it_is(broker: Broker, journal: Journal) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from redrive import Broker, Failure, connect
-from redrive.broker.exchange import Completed, End, Failed, Lost
+from redrive.broker.exchange import Completed, End, Failed, Lost, Returned
 from redrive.errors import InvalidInput
 from redrive.model.classify import ErrorClass
 from redrive.model.limits import MIB
@@ -115,6 +115,10 @@ def leave_someone_behind() -> None:
         time.sleep(3)
         os._exit(0)
     os._exit(5)
+
+@jobs.task
+def copy_itself() -> str:
+    return "the copy" if os.fork() == 0 else "the first"
 
 @jobs.task
 def die_later(path: str) -> None:
@@ -421,6 +425,23 @@ def test_item_that_breaks_its_connection_is_lost(start: Start, job: Make, ends: 
     one, after = job(name), job("echo", "after")
     start().submit([one, after])
     assert isinstance(ends.of(one)[0], Lost)
+    assert value(ends.of(after)[0]) == "after"
+
+
+def test_copy_of_the_process_that_a_handler_made_answers_for_nobody(start: Start, job: Make, ends: Ends) -> None:
+    jobs = [job("copy_itself") if number % 2 == 0 else job("echo", str(number)) for number in range(20)]
+    start().submit(jobs)
+    told = [value(end) for end in ends.of(*jobs)]
+    assert told == ["the first" if number % 2 == 0 else str(number) for number in range(20)]
+
+
+def test_item_that_somebody_else_may_have_is_not_begun(start: Start, job: Make, ends: Ends, tmp_path: Path) -> None:
+    first, lost, after = job("wait", str(tmp_path / "go")), job("echo", "lost"), job("echo", "after")
+    start().submit([first, lost, after])
+    lost.lease_lost = True
+    (tmp_path / "go").touch()
+    assert ends.of(lost) == [Returned()]
+    assert lost.began_at is None
     assert value(ends.of(after)[0]) == "after"
 
 

@@ -35,6 +35,7 @@ PAGES_WITH_EXAMPLES = [
     *sorted(ROOT.glob("docs/start*.md")),
     ROOT / "docs/guides/other-stores.md",
     ROOT / "docs/guides/tasks.md",
+    ROOT / "docs/guides/workers.md",
 ]
 # Their examples are tests.
 PAGES_OF_TESTS = [ROOT / "docs/guides/testing.md"]

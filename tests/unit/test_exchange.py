@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 
 from redrive import App, Broker, connect
 from redrive.broker.exchange import Buried, Completed, Failed, Lost, Released, Returned, exchange_of
-from redrive.errors import LeaseLost, OutcomeUnknown, QueueNotFound, StoreUnavailable
+from redrive.errors import InvalidName, LeaseLost, OutcomeUnknown, QueueNotFound, StoreUnavailable
+from redrive.model.duration import SECOND
 from redrive.model.failure import failure_from_fields
 from redrive.model.item import Settled
-from redrive.store import Call, LeaseItems
+from redrive.store import Call, GetOverdue, LeaseItems
 from redrive.testing import FakeClock
+from redrive.testing.clock import PATIENCE_SECONDS
 from redrive.worker.worker import Worker
 
 FAILURE = failure_from_fields("Boom", "no")
@@ -91,6 +94,76 @@ def test_queue_that_is_gone_is_told(broker: Broker) -> None:
     exchanged = exchange_of(broker, "w").step([], {"nowhere": 1, "jobs": 1})
     assert isinstance(exchanged.refused["nowhere"], QueueNotFound)
     assert len(exchanged.leases) == 1
+
+
+def test_what_was_leased_is_told_though_the_second_judgement_cannot_be_had(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.put_many("jobs", range(4))
+    counter = exchange_of(broker, "w")
+    done, failed = counter.step([], {"jobs": 2}).leases
+    seen = broker.get_queue("jobs")
+    broker.update_queue("jobs", retry={"attempts": 1})
+    broker._core.remember(seen)
+    store = broker._core.store
+    commits = [store.commit]
+
+    def once(*given: Any) -> Any:
+        if not commits:
+            raise StoreUnavailable("memory", "away")
+        return commits.pop()(*given)
+
+    monkeypatch.setattr(store, "commit", once)
+    exchanged = counter.step([(done, Completed()), (failed, Failed(FAILURE))], {"jobs": 2})
+    assert isinstance(exchanged.settled[0], Settled)
+    assert isinstance(exchanged.settled[1], StoreUnavailable)
+    assert [lease.value for lease in exchanged.leases] == [2, 3]
+
+
+def test_queue_that_cannot_be_swept_costs_no_other_its_leases(
+    broker: Broker, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_queue("other")
+    broker.put("other", 1)
+    broker.put("jobs", 1)
+    broker.lease("jobs")
+    clock.advance("2m")
+    store = broker._core.store
+    read = store.read
+
+    def away(query: Any) -> Any:
+        if isinstance(query, GetOverdue):
+            raise StoreUnavailable("memory", "away")
+        return read(query)
+
+    monkeypatch.setattr(store, "read", away)
+    exchanged = exchange_of(broker, "w").step([], {"jobs": 1, "other": 1})
+    assert len(exchanged.leases) == 1
+    assert isinstance(exchanged.refused["jobs"], StoreUnavailable)
+
+
+def test_end_that_no_call_can_be_made_of_is_refused_alone(broker: Broker) -> None:
+    broker.put_many("jobs", range(3))
+    counter = exchange_of(broker, "w")
+    first, second, third = counter.step([], {"jobs": 3}).leases
+    ends = [(first, Completed()), (second, Buried(to="not a name!")), (third, Completed())]
+    settled, refused, also_settled = counter.step(ends, {}).settled
+    assert isinstance(refused, InvalidName)
+    assert isinstance(settled, Settled)
+    assert isinstance(also_settled, Settled)
+
+
+def test_ring_ends_one_pause(broker: Broker, clock: FakeClock) -> None:
+    counter = exchange_of(broker, "w")
+    counter.ring()
+    counter.pause(SECOND)
+    thread = threading.Thread(target=counter.pause, args=(SECOND,), daemon=True)
+    thread.start()
+    clock.until_waiting()
+    assert thread.is_alive()
+    clock.advance("1s")
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["it was committed", "it was not"])

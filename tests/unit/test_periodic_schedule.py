@@ -117,6 +117,21 @@ def test_ticks_missed_while_no_worker_ran(broker: Broker, clock: FakeClock, miss
     assert pending(broker) == put + 1
 
 
+def test_two_programs_may_have_a_task_of_one_name(broker: Broker, clock: FakeClock) -> None:
+    other = App()
+
+    @other.queue("others").task(name="work", every="1h")
+    def work() -> None: ...
+
+    other.declare(broker)
+    schedules = [Schedule(hourly(broker), broker), Schedule(other, broker)]
+    for _ in range(3):
+        for schedule in schedules:
+            schedule.step()
+        clock.advance("1h")
+    assert (pending(broker), broker.stats("others").pending) == (2, 2)
+
+
 def test_changed_schedule_begins_anew_and_is_that_of_whoever_started_last(broker: Broker, clock: FakeClock) -> None:
     older = Schedule(hourly(broker), broker)
     older.step()
@@ -183,13 +198,13 @@ def test_only_queues_that_are_worked_on_are_seen_to(broker: Broker) -> None:
 
 
 def test_value_that_nobody_knows_is_written_anew(broker: Broker, clock: FakeClock) -> None:
-    broker._core.call(Register(KIND, "work", b"nonsense"))
+    broker._core.call(Register(KIND, "jobs/work", b"nonsense"))
     schedule = Schedule(hourly(broker), broker)
     schedule.step()
     clock.advance("1h")
     schedule.step()
     assert pending(broker) == 1
-    (registered,) = broker._core.read(ListRegistrations(KIND, "work"))
+    (registered,) = broker._core.read(ListRegistrations(KIND, "jobs/work"))
     assert registered.version == 3
 
 

@@ -142,6 +142,14 @@ def test_wrong_options_of_a_task_are_refused(app: App, options: Any) -> None:
     assert not app.tasks
 
 
+def test_option_that_is_misspelt_or_called_otherwise_elsewhere_is_told_with_its_name_here(app: App) -> None:
+    with pytest.raises(InvalidInput, match=r"a task has no option 'time_limt' \(did you mean time_limit\?\)"):
+        app.queue("jobs").task(**{"time_limt": "1m"})(lambda: None)  # type: ignore[call-overload]
+    work = app.queue("jobs").task(name="work")(lambda: None)
+    with pytest.raises(InvalidInput, match=r"put has no option 'countdown' \(did you mean delay\?\)"):
+        work.options(**{"countdown": 3})  # type: ignore[arg-type]
+
+
 def test_options_of_a_task_are_known_to_workers(app: App) -> None:
     @app.queue("jobs").task(name="other", time_limit="30s", final_errors=(ValueError, "Timeout"), keep_locals=True)
     async def work() -> None: ...

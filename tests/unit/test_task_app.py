@@ -47,6 +47,18 @@ def test_without_a_url_it_is_a_file_in_the_working_directory(tmp_path: Path, mon
     assert "redrive.db" in os.listdir(tmp_path)
 
 
+def test_app_says_where_it_runs_without_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = App("sqlite:///jobs.db")
+    assert app.where == f"sqlite:///{tmp_path}/jobs.db"
+    with app.using("memory://"):
+        assert app.where == "memory://"
+    assert app.where.endswith("jobs.db")
+    where = App("postgresql://ann:hunter2hunter2@db.example.com/jobs").where
+    assert where.endswith("@db.example.com/jobs")
+    assert "hunter2" not in where
+
+
 def test_closed_app_is_opened_again_by_the_next_use(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'jobs.db'}", lifecycle=False)
     work = app.queue("jobs").task(name="work")(lambda: None)

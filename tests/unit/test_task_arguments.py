@@ -152,6 +152,7 @@ def test_positional_argument_that_is_left_out_is_the_default() -> None:
         ((17,), {}, "to: Expected `str`, got `int`"),
         ((), {}, "missing a required argument: 'to'"),
         (("ann",), {"bcc": "x"}, "got an unexpected keyword argument 'bcc'"),
+        (("ann",), {"subjct": "x"}, "got an unexpected keyword argument 'subjct' (did you mean subject?)"),
         (("ann", "hi", 3), {}, "too many positional arguments"),
         (("ann",), {"to": "bob"}, "multiple values for argument 'to'"),
         (("ann",), {"copies": float("nan")}, "copies is nan, which JSON cannot hold; use null or a text"),

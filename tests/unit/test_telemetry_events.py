@@ -174,6 +174,42 @@ def test_configured_for_machines(log: events.Log) -> None:
     assert "ValueError: x" in foreign["exception"]
 
 
+@pytest.mark.parametrize(("value", "is_json"), [("1", True), ("0", False), ("", False)])
+def test_environment_says_whether_the_log_is_json(
+    log: events.Log, monkeypatch: pytest.MonkeyPatch, value: str, is_json: bool
+) -> None:
+    monkeypatch.setenv(events.JSON_VARIABLE, value)
+    stream = io.StringIO()
+    with bare_logging():
+        assert events.configure(stream=stream)
+        log.info("said")
+    assert stream.getvalue().startswith("{") is is_json
+
+
+def test_what_a_program_sets_up_later_takes_the_place_of_ours(log: events.Log) -> None:
+    ours, theirs = io.StringIO(), io.StringIO()
+    with bare_logging():
+        assert events.configure(stream=ours)
+        with events.giving_way():
+            logging.basicConfig(stream=theirs, level="INFO", format="their %(message)s")
+        log.info("said")
+        with events.giving_way():  # nothing of ours is left to give way
+            pass
+        log.info("again")
+    assert (ours.getvalue(), theirs.getvalue()) == ("", "their said\ntheir again\n")
+
+
+def test_ours_stays_where_a_program_sets_up_nothing(log: events.Log) -> None:
+    stream = io.StringIO()
+    with bare_logging():
+        assert events.configure(stream=stream)
+        with events.giving_way():
+            log.info("unheard")
+        log.info("said")
+    assert "redrive.test: said" in stream.getvalue()
+    assert "unheard" not in stream.getvalue()
+
+
 def test_programs_own_handlers_are_left_alone() -> None:
     mine = logging.NullHandler()
     with bare_logging() as root:

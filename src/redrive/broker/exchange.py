@@ -16,7 +16,7 @@ from redrive.broker.flow import Flow, Send, run
 from redrive.broker.lifecycle import sweep
 from redrive.broker.queues import MAX_ROUNDS, unsettled
 from redrive.clock import Instant
-from redrive.errors import RedriveError
+from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreError
 from redrive.model.failure import Failure
 from redrive.model.item import Lease, Result, Status
 from redrive.model.judge import Again, Dead, Ending, Verdict, count, may_be_tried_again
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from redrive.broker.measuring import Meter
 
 
+UNSERVED = (StoreError, OutcomeUnknown, Overloaded)
+"""What a store answers with that cannot serve a call now: it is to be handed in again."""
 MOST_HELD = 100_000
 """Leases of one worker that are looked for."""
 
@@ -92,19 +94,22 @@ class Exchanged(msgspec.Struct, frozen=True):
     later: Mapping[str, Instant | None]
     """Queues that gave less than was asked for, and when something may become leasable in them by itself."""
     refused: Mapping[str, RedriveError]
-    """Queues that gave nothing because something is wrong with them."""
+    """Queues that gave nothing because something is wrong with them, or with the store. `OutcomeUnknown`: something may
+    have been leased."""
 
 
 def exchange(
     core: Core, ends: Sequence[tuple[Lease, End]], wants: Mapping[str, int], worker: str | None
 ) -> Flow[Exchanged]:
-    """Settle all that ended, and lease up to so many of each queue, together."""
-    calls: list[Call] = []
-    for lease, end in ends:
-        calls.append((yield from _call(core, lease, end)))
+    """Settle all that ended, and lease up to so many of each queue, together.
+
+    What the store cannot serve raises as long as nothing was committed. After that it is told beside what was.
+    """
+    calls, refusals = yield from _calls(core, ends)
+    count_of_settles = len(calls)
     calls += [LeaseItems(queue, limit, worker) for queue, limit in wants.items()]
-    results = yield Send(calls)
-    settled = list(results[: len(ends)])
+    results = (yield Send(calls)) if calls else []
+    settled = _in_place(results[:count_of_settles], refusals)
     yield from _judge_again(core, ends, settled)
     core.departed(settled)
     if core.meter is not None:
@@ -112,7 +117,7 @@ def exchange(
     leases: list[Lease] = []
     later: dict[str, Instant | None] = {}
     refused: dict[str, RedriveError] = {}
-    for (queue, limit), result in zip(wants.items(), results[len(ends) :], strict=True):
+    for (queue, limit), result in zip(wants.items(), results[count_of_settles:], strict=True):
         leased: Leased | RedriveError = result
         if isinstance(leased, Leased) and leased.overdue:
             leased = yield from _lease_swept(core, LeaseItems(queue, limit, worker, swept=True))
@@ -141,8 +146,13 @@ def _count(meter: Meter, ends: Sequence[tuple[Lease, End]], settled: Sequence[An
 
 def _lease_swept(core: Core, call: LeaseItems) -> Flow[Leased | RedriveError]:
     """One step of the sweep, and then what is there: the next exchange sweeps on."""
-    yield from sweep(core, call.queue)
-    results = yield Send((call,))
+    try:
+        yield from sweep(core, call.queue)
+        results = yield Send((call,))
+    except Closed:
+        raise
+    except RedriveError as problem:
+        return problem
     leased: Leased | RedriveError = results[0]
     return leased
 
@@ -155,10 +165,12 @@ def _judge_again(core: Core, ends: Sequence[tuple[Lease, End]], settled: list[An
             return
         for place in stale:
             core.remember(settled[place].queue)
-        calls = []
-        for place in stale:
-            calls.append((yield from _call(core, *ends[place])))
-        results = yield Send(calls)
+        results: list[Any]
+        try:
+            calls, refusals = yield from _calls(core, [ends[place] for place in stale])
+            results = _in_place((yield Send(calls)) if calls else [], refusals)
+        except UNSERVED as problem:
+            results = [problem] * len(stale)
         for place, result in zip(stale, results, strict=True):
             settled[place] = result
     for place, result in enumerate(settled):
@@ -166,9 +178,32 @@ def _judge_again(core: Core, ends: Sequence[tuple[Lease, End]], settled: list[An
             settled[place] = unsettled(core, ends[place][0].queue)
 
 
+def _calls(core: Core, ends: Sequence[tuple[Lease, End]]) -> Flow[tuple[list[Call], dict[int, RedriveError]]]:
+    """What to commit, and by their places the ends that no call can be made of. Those keep no other from its end."""
+    calls: list[Call] = []
+    refusals: dict[int, RedriveError] = {}
+    for place, (lease, end) in enumerate(ends):
+        if end.__class__ is Completed:  # nearly all of them, and there is nothing to judge
+            calls.append(Complete(lease.token, end.result, end.puts, end.keep))
+            continue
+        try:
+            calls.append((yield from _call(core, lease, end)))
+        except (*UNSERVED, Closed):
+            raise
+        except RedriveError as refusal:  # its queue is gone, or it names one that cannot be
+            refusals[place] = refusal
+    return calls, refusals
+
+
+def _in_place(results: Sequence[Any], refusals: Mapping[int, RedriveError]) -> list[Any]:
+    """The results of calls, with refusals at their places among them."""
+    settled = list(results)
+    for place, refusal in refusals.items():
+        settled.insert(place, refusal)
+    return settled
+
+
 def _call(core: Core, lease: Lease, end: End) -> Flow[Call]:
-    if end.__class__ is Completed:
-        return Complete(lease.token, end.result, end.puts, end.keep)
     if isinstance(end, Returned):
         return Return(lease.token, end.note)
     queue = yield from core.queue(lease.queue)
@@ -266,6 +301,7 @@ class Exchange:
     def pause(self, duration: int) -> None:
         """Wait for that long, or until somebody rings."""
         self._core.clock.wait(self._bell, Instant(self.now + duration))
+        self._bell.clear()
 
     def ring(self) -> None:
         """End the wait: there are outcomes to hand in, or it is time to stop."""

@@ -44,7 +44,12 @@ def _print_version(context: click.Context, parameter: click.Parameter, asked: bo
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
               help="Print the version.")  # fmt: skip
 def redrive() -> None:
-    """Durable queues with first-class dead letters."""
+    """Durable queues in which failed work is kept, says why it failed, and comes back when you say so.
+
+    In a folder with jobs.py, which has an App called app: redrive work jobs:app
+
+    What died is looked at and brought back from Python: app.broker.groups() and app.broker.redrive(id).
+    """
 
 
 def main() -> None:

@@ -9,15 +9,17 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.clock import Clock
 from redrive.connect import DEFAULT_URL, connect
 from redrive.errors import InvalidInput
-from redrive.model.redact import Redact
+from redrive.model.redact import Redact, redact_text
 from redrive.model.retry import DelayFunction
 from redrive.task.context import Context
 from redrive.task.declaring import declare
@@ -72,6 +74,8 @@ class App:
         """What is entered around each call of a handler, the first one outermost."""
         self._opening = threading.RLock()
         self._broker: Broker | None = None
+        self._used: str | None = None
+        """Where it runs for a while, instead of what its URL says."""
         self._declared: set[str] = set()
         """Queues that the open broker was told of."""
 
@@ -128,7 +132,7 @@ class App:
             return broker
         with self._opening:
             if self._broker is None:
-                broker = connect(self._url or os.environ.get(URL_VARIABLE) or DEFAULT_URL, **self._options)
+                broker = connect(self._named(), **self._options)
                 try:
                     self._declare_new(broker, set())
                 except BaseException:
@@ -150,6 +154,11 @@ class App:
     def broker(self) -> Broker:
         """The broker, opened if need be."""
         return self.open()
+
+    @property
+    def where(self) -> str:
+        """The store that it runs on, for people: its URL without a password, a file with its whole path."""
+        return redact_text(self._used or _whole(self._named()))
 
     @property
     def async_broker(self) -> AsyncBroker:
@@ -174,13 +183,14 @@ class App:
                 stack.enter_context(broker)
             self.declare(broker)
             with self._opening:
-                before = self._broker, self._declared
-                self._broker, self._declared = broker, set(self._queues)
+                before = self._broker, self._declared, self._used
+                used = broker._core.store.name if broker is where else _whole(str(where))
+                self._broker, self._declared, self._used = broker, set(self._queues), used
             try:
                 yield broker
             finally:
                 with self._opening:
-                    self._broker, self._declared = before
+                    self._broker, self._declared, self._used = before
 
     def close(self) -> None:
         """Close the broker, if it is open. The next use opens it again."""
@@ -197,8 +207,18 @@ class App:
     ) -> None:
         self.close()
 
+    def _named(self) -> str:
+        """The URL of the store."""
+        return self._url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+
     def _declare_new(self, broker: Broker, known: set[str]) -> None:
         """Tell the broker of queues that it was not told of."""
         new = {name: queue.settings for name, queue in self._queues.items() if name not in known}
         broker._run(declare(broker._core, new))
         self._declared = known | new.keys()
+
+
+def _whole(url: str) -> str:
+    """A URL with the whole path of the file, where it names one: the working directory may be another than expected."""
+    path = url.removeprefix("sqlite:///")
+    return url if path == url else f"sqlite:///{Path(unquote(path)).absolute()}"

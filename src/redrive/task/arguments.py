@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Union
 
 import msgspec
@@ -19,6 +19,7 @@ from redrive.errors import InvalidPayload
 from redrive.model.item import Result
 from redrive.model.limits import MAX_STORABLE_BYTES
 from redrive.model.payload import encode_payload, is_json
+from redrive.model.suggest import suggest
 from redrive.task.annotations import Hints, check_type, is_context, without_outcomes
 from redrive.task.context import Context
 
@@ -149,7 +150,7 @@ class Arguments:
             # Several times slower; it knows every way in which a call can be wrong.
             return plan.signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise ArgumentsInvalid(self._task, str(error)) from None
+            raise ArgumentsInvalid(self._task, f"{error}{_meant(kwargs, plan.names)}") from None
 
     def _read(self, plan: _Plan, payload: bytes) -> Any:
         try:
@@ -193,6 +194,11 @@ def _field(parameter: inspect.Parameter, kind: Any) -> tuple[str, Any] | tuple[s
     elif parameter.default is parameter.empty:
         return parameter.name, kind
     return parameter.name, Union[kind, UnsetType], UNSET  # noqa: UP007  # `|` does not take every kind of hint
+
+
+def _meant(given: Iterable[str], names: Sequence[str]) -> str:
+    """What an argument was probably meant to be that the function does not have."""
+    return next((suggest(name, names, {}) for name in given if name not in names), "")
 
 
 def _told(text: str) -> str:

@@ -49,7 +49,9 @@ class Hooks:
         for hook in hooks:
             try:
                 hook(context, failure, settled)
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # SystemExit, say: the other hooks are called all the same
                 name = getattr(hook, "__qualname__", type(hook).__name__)
                 _log.exception("hook_failed", hook=name, item=context.id, queue=context.queue, task=context.task.name)
 

@@ -11,6 +11,7 @@ from redrive.broker.items import new_item
 from redrive.errors import InvalidInput
 from redrive.model.duration import DurationInput
 from redrive.model.payload import JSON
+from redrive.model.suggest import suggest
 from redrive.store import NewItem
 from redrive.task.context import KEEP_HEADER, TICK_HEADER
 
@@ -81,12 +82,30 @@ PUT_DEFAULTS = ("priority", "expire_timeout", "max_attempts", "max_losses", "ret
 """Options of a task that are those of its items."""
 
 
+_ELSEWHERE = {
+    "countdown": "delay",
+    "eta": "enqueue_at",
+    "expires": "expire_timeout",
+    "max_retries": "retry_attempts",
+    "retries": "retry_attempts",
+    "retry": "retry_attempts",
+    "soft_time_limit": "time_limit",
+    "timeout": "time_limit",
+    "job_id": "idempotency_key",
+    "task_id": "idempotency_key",
+    "result_ttl": "keep_result",
+    "crontab": "cron",
+}
+"""What other libraries call them."""
+
+
 def check_options(what: str, given: Mapping[str, Any], known: type[Any]) -> None:
     """Raise for an option that there is not."""
     names = known.__annotations__
     for name in given:
         if name not in names:
-            raise InvalidInput(f"{what} has no option '{name}'; there are {', '.join(names)}")
+            meant = suggest(name, names, _ELSEWHERE)
+            raise InvalidInput(f"{what} has no option '{name}'{meant}; there are {', '.join(names)}")
 
 
 def template(header: str, task: str, options: Mapping[str, Any]) -> NewItem:

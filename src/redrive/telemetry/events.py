@@ -12,10 +12,12 @@ structlog is imported with the first event that anybody wants to see.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from redrive.model.failure import failure_from_exception
@@ -26,6 +28,8 @@ from redrive.model.text import clean_text
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
+JSON_VARIABLE = "REDRIVE_LOG_JSON"
+"""Set to anything but 0, the log is JSON where nobody says otherwise."""
 MAX_VALUE_BYTES = KIB
 MAX_TRACEBACK_BYTES = 8 * KIB
 MAX_LOOKED_AT_BYTES = 32 * KIB
@@ -91,8 +95,10 @@ def logger(name: str) -> Log:
     return Log(name)
 
 
-def configure(*, json: bool = False, level: str | int = "INFO", stream: TextIO | None = None) -> bool:
+def configure(*, json: bool | None = None, level: str | int = "INFO", stream: TextIO | None = None) -> bool:
     """Write the log to a stream, stderr by default: lines for people, or a JSON object for each line.
+
+    json: unset, as the variable REDRIVE_LOG_JSON says.
 
     For programs that have no other opinion, such as the worker command. Where the program has set up handlers itself,
     nothing is changed, and the answer is False.
@@ -102,11 +108,34 @@ def configure(*, json: bool = False, level: str | int = "INFO", stream: TextIO |
         return False
     import structlog  # noqa: F401  # now, and not with the first event, which may come at a bad time
 
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(_json_formatter() if json else _PlainFormatter())
+    as_json = os.environ.get(JSON_VARIABLE, "0") not in ("", "0") if json is None else json
+    handler = _Handler(stream)
+    handler.setFormatter(_json_formatter() if as_json else _PlainFormatter())
     root.addHandler(handler)
     root.setLevel(level)
     return True
+
+
+@contextlib.contextmanager
+def giving_way() -> Iterator[None]:
+    """What a program sets up of `logging` meanwhile takes the place of what `configure` did; if nothing, that stays."""
+    root = logging.getLogger()
+    ours, level = [handler for handler in root.handlers if isinstance(handler, _Handler)], root.level
+    if not ours or len(ours) < len(root.handlers):
+        yield
+        return
+    root.handlers.clear()
+    root.setLevel(logging.WARNING)  # as Python has it
+    try:
+        yield
+    finally:
+        if not root.handlers:
+            root.handlers.extend(ours)
+            root.setLevel(level)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """The one that `configure` makes."""
 
 
 class _PlainFormatter(logging.Formatter):

@@ -32,7 +32,7 @@ def inject(headers: Mapping[str, str] | None = None) -> Mapping[str, str] | None
 
     What the program has set itself stays.
     """
-    if not _is_used() or (headers is not None and TRACEPARENT in headers):
+    if not is_used() or (headers is not None and TRACEPARENT in headers):
         return headers
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -43,7 +43,7 @@ def inject(headers: Mapping[str, str] | None = None) -> Mapping[str, str] | None
 
 def extract(headers: Mapping[str, str]) -> Context | None:
     """The context that came with an item. None where there is none, or nobody here uses OpenTelemetry."""
-    if not _is_used() or TRACEPARENT not in headers:
+    if not is_used() or TRACEPARENT not in headers:
         return None
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -63,12 +63,12 @@ def consumed(
 
     An exception that passes through is the span's error, by its type alone: the text may be anybody's data.
     """
-    return _span(task, queue, headers, id, delivery) if _is_used() else _NOTHING
+    return _span(task, queue, headers, id, delivery) if is_used() else _NOTHING
 
 
 def trace_id(headers: Mapping[str, str] | None = None) -> str | None:
     """The trace that is going on here, as 32 hexadecimal digits; else the one that came with an item's headers."""
-    if _is_used():
+    if is_used():
         from opentelemetry import trace
 
         context = trace.get_current_span().get_span_context()
@@ -113,5 +113,6 @@ def _span(
             raise
 
 
-def _is_used() -> bool:
+def is_used() -> bool:
+    """Whether the program uses OpenTelemetry."""
     return "opentelemetry.trace" in sys.modules

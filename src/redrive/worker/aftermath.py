@@ -15,6 +15,7 @@ from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events, tracing
 from redrive.worker.exits import loss
 from redrive.worker.journal import Ending, Journal, Running
+from redrive.worker.telling import tell_of
 
 MAX_ROUNDS = 100
 """Times that the store is asked what is held; each time it gives as much as one transaction settles."""
@@ -43,7 +44,9 @@ def settle_left(broker: Broker, journal: Journal) -> Left:
             break
         ends: list[tuple[Lease, End]] = [(lease, _end(lease, running.get(lease.token), ending)) for lease in held]
         settled = counter.step(ends, {}).settled
-        for (_, end), result in zip(ends, settled, strict=True):
+        for (lease, end), result in zip(ends, settled, strict=True):
+            if isinstance(result, Settled) and isinstance(end, Lost):
+                tell_of(lease, end, result)
             left.lost += isinstance(result, Settled) and isinstance(end, Lost)
             left.returned += isinstance(result, Settled) and isinstance(end, Returned)
             left.refused += not isinstance(result, Settled)

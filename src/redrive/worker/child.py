@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from redrive.broker.exchange import End, Failed
 from redrive.model.failure import failure_from_exception
 from redrive.task.app import App
+from redrive.worker.exits import leave_copy
 from redrive.worker.frames import Channel, Delivery, ToChild
 from redrive.worker.job import perform
 
@@ -41,9 +42,12 @@ def live(app: App, connection: socket.socket, parent: int, memory_limit: int | N
 
 
 def _work(app: App, channel: Channel[ToChild]) -> None:
+    pid = os.getpid()
     while isinstance(frame := channel.wait(), Delivery):
         # While an item runs nothing comes but the word to stop, or the end of the worker.
         end = perform(app, frame.lease, frame.handling, channel.has_more)
+        if os.getpid() != pid:
+            leave_copy()
         try:
             _answer(channel, end)
         except (BrokenPipeError, ConnectionResetError):

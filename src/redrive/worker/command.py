@@ -58,12 +58,20 @@ def _spec(context: click.Context, parameter: click.Parameter, value: str) -> str
     type=click.IntRange(0, 1_000),
     default=0,
     metavar="N",
-    help="Run each item in one of so many processes instead: what kills its process harms no other item.",
+    help="Run items in so many processes instead of threads: what kills its process harms no other item.",
 )
 @click.option("--url", metavar="URL", help="The store, instead of the one that the app names.")
-@click.option("--until-idle", is_flag=True, help="End when there is nothing to do.")
-@click.option("--reload", is_flag=True, help="For development: start again when a Python file below here changes.")
-@click.option("--view", is_flag=True, help="Show what runs, live.")
+@click.option(
+    "--until-idle",
+    is_flag=True,
+    help="End when nothing can be run now. What waits for its time or its next try stays where it is.",
+)
+@click.option(
+    "--reload",
+    is_flag=True,
+    help="For development: start again when a Python file below the working directory changes.",
+)
+@click.option("--view", is_flag=True, help="Show what runs, live, below the log.")
 @click.option(
     "--shutdown-timeout",
     callback=_seconds,
@@ -84,19 +92,27 @@ def _spec(context: click.Context, parameter: click.Parameter, value: str) -> str
     "--memory-limit",
     type=click.IntRange(16),
     metavar="MIB",
-    help="Memory that each of the processes can have; beyond it, a handler gets MemoryError.",
+    help="With --processes: memory that each of them can have; beyond it, a handler gets MemoryError.",
 )
 @click.option(
     "--max-items-per-child",
     type=click.IntRange(1),
     metavar="N",
-    help="Replace each of the processes after so many items.",
+    help="With --processes: replace each of them after so many items.",
 )
 @click.option(
-    "--metrics-port", type=click.IntRange(0, 65_535), metavar="PORT", help="Show metrics for Prometheus on this port."
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Show metrics for Prometheus at /metrics on this port; 0 takes a free one.",
 )
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-              help="Where to show them: to this machine only, unless it is an address of another network.")  # fmt: skip
+              help="The address to show them on. The default is seen from this machine only.")  # fmt: skip
+@click.option(
+    "--log-json",
+    is_flag=True,
+    help="Write the log as JSON, an object on each line; as with the variable REDRIVE_LOG_JSON=1.",
+)
 def work(
     app: str,
     queues: tuple[str, ...],
@@ -112,12 +128,22 @@ def work(
     max_items_per_child: int | None,
     metrics_port: int | None,
     metrics_host: str,
+    log_json: bool,
 ) -> None:
-    """Run the tasks of an app: MODULE is imported from the working directory, and APP in it is an App.
+    """Run the tasks of an app, until it is stopped.
 
-    SIGTERM and Ctrl-C stop it after what runs, a second one at once; neither costs an item an attempt. SIGHUP starts
-    the worker anew.
+    `redrive work jobs:app` imports the module jobs, from the working directory or from what is installed, and takes
+    the App that is called app in it.
+
+    Ctrl-C or SIGTERM: takes no more items and finishes what runs. Once more: stops at once. Neither costs an item an
+    attempt. SIGHUP starts the worker anew.
+
+    The exit code is 0 after a stop or when idle, 1 if it had to be killed, 2 if it could not begin.
     """
+    if not processes and (memory_limit or max_items_per_child):
+        raise click.UsageError("--memory-limit and --max-items-per-child are for processes; give --processes too")
+    if log_json:
+        os.environ[events.JSON_VARIABLE] = "1"  # for the worker, and its processes
     events.configure()
     orders = Orders(
         app=app,

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from redrive.broker.broker import Broker
-from redrive.broker.exchange import End, Exchanged, Failed, Returned, exchange_of
+from redrive.broker.exchange import UNSERVED, End, Exchanged, Failed, Returned, exchange_of
 from redrive.clock import Instant
-from redrive.errors import Closed, LeaseLost, NotFound, OutcomeUnknown, Overloaded, RedriveError, StoreError
+from redrive.errors import Closed, ItemNotFound, LeaseLost, OutcomeUnknown, RedriveError
 from redrive.model.duration import MILLISECOND, SECOND
 from redrive.model.failure import failure_from_exception
 from redrive.model.item import Lease, Settled
@@ -30,6 +30,8 @@ SETTINGS_SECONDS = 5.0
 """How old the settings may be that say how errors are classified."""
 EMPTY_SECONDS = 0.05
 """A worker that is busy with other queues asks one that had nothing again after this long."""
+LYING_SECONDS = 1.0
+"""Where nothing has ended for so long, what was leased ahead goes back: it will not begin soon."""
 AGAIN_AFTER = 100 * MILLISECOND
 """How long it waits after the store could not serve it; doubled each time, up to LOOK_EVERY × 5."""
 _log = events.logger("redrive.worker")
@@ -57,16 +59,20 @@ class Dispatcher:
         self._running_alone: Job | None = None
         self._empty: dict[str, float] = {}
         """Queues that had nothing more, and when they said so."""
-        self._found_nothing = False
-        """Whether all queues were asked the last time, with nothing handed in, and none had anything."""
+        self._found_empty: set[str] = set()
+        """Queues that were asked and had nothing, since something was last handed in or leased."""
         self._is_unsure = False
         """Whether the store may have leased something to this worker without its knowing."""
         self._pace = Pace()
+        self._ended_at = time.monotonic()
+        """When something last ended, or was there again after nothing was."""
         self._handling: dict[str, tuple[Handling, int, float]] = {}
         self._waits = False
         self._next = 0
         self._pause = AGAIN_AFTER
         self._stopping = False
+        for queue in self._queues:
+            self._handling_of(queue)
         runner.start(self.ended)
 
     def in_hand(self) -> Collection[Job]:
@@ -92,11 +98,11 @@ class Dispatcher:
     def run(self, *, until_idle: bool = False) -> None:
         """Work until `stop`; or until nothing is leasable and nothing in hand."""
         while not self._stopping:
-            if self.step():
+            if self.step() or self._has_not_asked_all():
                 continue
             if not until_idle or self._jobs or self._ends:
                 self._wait()
-            elif self._found_nothing:
+            elif len(self._found_empty) == len(self._queues):
                 return
             else:  # what was found before may have been put since
                 self._empty.clear()
@@ -106,23 +112,27 @@ class Dispatcher:
         for job in (*self._runner.take_back(), *self._alone):
             self._ends.append((job, Returned()))
         self._alone.clear()
-        while self._jobs and self.exchange.now < until:
+        self._return_unknown()
+        while (self._jobs or self._is_unsure) and self.exchange.now < until:
+            self._return_unknown()
             if not self._hand_in({}):
                 self._wait_for_ends(until)
         self._hand_in({})
-        return not self._jobs
+        return not self._jobs and not self._is_unsure
 
-    def abandon(self, note: str) -> None:
-        """After `finish`: give back what still runs, uncounted."""
+    def abandon(self, note: str) -> bool:
+        """After `finish`: give back what still runs, uncounted. False where the store did not take that."""
         for job in self.in_hand():
             self._ends.append((job, Returned(note)))
         self._hand_in({})
         self.exchange.settled_elsewhere()
+        return not self._jobs and not self._is_unsure
 
     def step(self) -> bool:
         """One exchange, if there is anything to exchange. True if something moved."""
         if self._is_unsure:
-            self._look_for_unknown()
+            self._begin(self._look_for_unknown())
+        self._return_what_lies()
         self._submit_alone()
         wants = self._wants()
         if not self._ends and not wants:
@@ -139,16 +149,32 @@ class Dispatcher:
         ]
         if not open_queues:
             return {}
-        shortest = min((timeout for _, timeout, _ in self._handling.values()), default=SECOND)
-        room = self._runner.slots + self._pace.ahead(shortest) - (len(self._jobs) - len(self._ends))
+        room = self._room()
         if room <= 0:
             return {}
         self._next += 1
         first = self._next % len(open_queues)
         turn = open_queues[first:] + open_queues[:first]
+        if room < len(turn):  # first those that were not asked yet
+            turn.sort(key=self._empty.__contains__)
         share, rest = divmod(room, len(turn))
         wants = {queue: share + (place < rest) for place, queue in enumerate(turn)}
         return {queue: min(limit, 1000) for queue, limit in wants.items() if limit}
+
+    @property
+    def shortest_lease(self) -> int:
+        """The shortest lease_timeout of the queues."""
+        return min((timeout for _, timeout, _ in tuple(self._handling.values())), default=SECOND)
+
+    def _room(self) -> int:
+        """How many jobs more it may have."""
+        if self._alone or self._running_alone:
+            return 0
+        return self._runner.slots + self._pace.ahead(self.shortest_lease) - (len(self._jobs) - len(self._ends))
+
+    def _has_not_asked_all(self) -> bool:
+        """Whether there is a queue to be asked: there was no room for something of each of them at once."""
+        return any(queue not in self._empty for queue in self._queues) and self._room() > 0
 
     def _hand_in(self, wants: Mapping[str, int]) -> bool:
         ends: list[tuple[Job, End]] = []
@@ -163,25 +189,32 @@ class Dispatcher:
         except OutcomeUnknown as unknown:
             self._outcome_unknown(ends, unknown)
             return True
-        except (StoreError, Overloaded) as problem:
+        except UNSERVED as problem:
             self._ends.extendleft(reversed(ends))
             self._trouble(problem)
             return True
-        self._pause = AGAIN_AFTER
         self._settle(ends, exchanged)
         self._take(exchanged, wants)
-        self._found_nothing = not ends and not exchanged.leases and len(wants) == len(self._queues)
-        return bool(ends or exchanged.leases)
+        trouble = [each for each in (*exchanged.settled, *exchanged.refused.values()) if isinstance(each, UNSERVED)]
+        if trouble:
+            self._trouble(trouble[0])
+            return True
+        self._pause = AGAIN_AFTER
+        if ends or exchanged.leases:
+            self._found_empty.clear()
+            return True
+        self._found_empty.update(wants)
+        return False
 
     def _settle(self, ends: Sequence[tuple[Job, End]], exchanged: Exchanged) -> None:
-        self._pace.ended(len(ends))
+        if ran := sum(job.has_ended for job, _ in ends):
+            self._ended_at = time.monotonic()
+        self._pace.ended(ran)
         again: list[tuple[Job, End]] = []
-        trouble: RedriveError | None = None
         for (job, end), settled in zip(ends, exchanged.settled, strict=True):
-            if isinstance(settled, StoreError | OutcomeUnknown | Overloaded):
+            if isinstance(settled, UNSERVED):
                 job.outcome_unknown |= isinstance(settled, OutcomeUnknown)
                 again.append((job, end))
-                trouble = settled
                 continue
             if _is_refused(settled) and not isinstance(end, Returned):
                 # It cannot end as it wanted to: its result is too large, or a queue that it puts to is full.
@@ -192,8 +225,6 @@ class Dispatcher:
                 self._running_alone = None
             self._told(job, end, settled)
         self._ends.extendleft(reversed(again))
-        if trouble is not None:
-            self._trouble(trouble)
 
     def _take(self, exchanged: Exchanged, wants: Mapping[str, int]) -> None:
         now = time.monotonic()
@@ -202,9 +233,12 @@ class Dispatcher:
         self._empty.update(dict.fromkeys((*exchanged.later, *exchanged.refused), now))
         for queue, refusal in exchanged.refused.items():
             _log.warning("queue_refused", queue=queue, error=str(refusal))
+            self._is_unsure |= isinstance(refusal, OutcomeUnknown)
         self._begin(exchanged.leases)
 
     def _begin(self, leases: Sequence[Lease]) -> None:
+        if not self._jobs:
+            self._ended_at = time.monotonic()
         jobs = [self._job(lease) for lease in leases]
         for job in jobs:
             self._jobs[job.lease.token] = job
@@ -214,6 +248,18 @@ class Dispatcher:
         self._alone.extend(job for job in jobs if job.is_suspect)
         if ordinary := [job for job in jobs if not job.is_suspect]:
             self._runner.submit(ordinary)
+
+    def _return_what_lies(self) -> None:
+        """Tasks were short and now are long, or a suspect takes its time: others may have room for what lies here."""
+        if time.monotonic() - self._ended_at < LYING_SECONDS:
+            return
+        if not self._running_alone and len(self._jobs) - len(self._ends) <= self._runner.slots:
+            return
+        lying = self._runner.take_back()
+        if self._running_alone:
+            lying += self._alone
+            self._alone.clear()
+        self._ends.extend((job, Returned()) for job in lying)
 
     def _submit_alone(self) -> None:
         """A suspect runs when nothing else does, and until it has ended nothing else begins."""
@@ -247,12 +293,7 @@ class Dispatcher:
         try:
             if self._ends or self._stopping:
                 return
-            has_room = (
-                not self._alone
-                and not self._running_alone
-                and len(self._jobs) < self._runner.slots + self._pace.ahead(SECOND)
-            )
-            queues = [queue for queue in self._queues if queue in self._empty] if has_room else []
+            queues = [queue for queue in self._queues if queue in self._empty] if self._room() > 0 else []
             self.exchange.wait(queues, Instant(self.exchange.now + LOOK_EVERY))
         finally:
             self._waits = False
@@ -275,15 +316,23 @@ class Dispatcher:
         self._is_unsure = True
         self._trouble(unknown)
 
-    def _look_for_unknown(self) -> None:
-        """What was leased to this worker while the connection broke is its work all the same."""
+    def _look_for_unknown(self) -> Sequence[Lease]:
+        """What was leased to this worker while the connection broke: it is its work all the same."""
+        if not self._is_unsure:
+            return ()
         try:
             held = self.exchange.held()
-        except (StoreError, OutcomeUnknown, Overloaded) as problem:
+        except UNSERVED as problem:
             self._trouble(problem)
-            return
+            return ()
         self._is_unsure = False
-        self._begin([lease for lease in held if lease.token not in self._jobs])
+        return [lease for lease in held if lease.token not in self._jobs]
+
+    def _return_unknown(self) -> None:
+        """It stops: what it did not know to be its own goes back."""
+        for lease in self._look_for_unknown():
+            job = self._jobs[lease.token] = self._job(lease)
+            self._ends.append((job, Returned()))
 
     def _trouble(self, problem: RedriveError) -> None:
         _log.warning("store_trouble", error=str(problem))
@@ -292,7 +341,7 @@ class Dispatcher:
 
 
 def _is_refused(settled: Any) -> bool:
-    return isinstance(settled, RedriveError) and not isinstance(settled, LeaseLost | NotFound)
+    return isinstance(settled, RedriveError) and not isinstance(settled, LeaseLost | ItemNotFound)
 
 
 def _instead_of(end: End, refusal: RedriveError) -> End:

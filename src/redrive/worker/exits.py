@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -47,6 +48,17 @@ def exit_of(status: int, usage: struct_rusage) -> Exit:
         peak_memory=usage.ru_maxrss * _MEMORY_UNIT,
         at=SystemClock().now(),
     )
+
+
+def leave_copy() -> NoReturn:
+    """End this process: a copy of the worker's, which a handler made by a fork and did not end.
+
+    It would go on with jobs that the worker has, and answer for them.
+    """
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0)
 
 
 def loss(

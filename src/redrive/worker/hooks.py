@@ -8,8 +8,10 @@ import threading
 from redrive.model.failure import Failure
 from redrive.model.item import Settled
 from redrive.task.context import Context
+from redrive.telemetry import events
 from redrive.worker.runner import Job
 
+_log = events.logger("redrive.worker")
 MOST_WAITING = 10_000
 """Calls that may wait for the hooks before them. Beyond that, ends of deliveries wait too."""
 
@@ -40,4 +42,7 @@ class HookCaller:
         while (call := self._calls.get()) is not None:
             job, failure, settled = call
             assert job.task is not None
-            job.task.hooks.call(Context(job.lease, job.task), failure, settled)
+            try:
+                job.task.hooks.call(Context(job.lease, job.task), failure, settled)
+            except BaseException:  # KeyboardInterrupt, say: without this thread, ends of deliveries would wait for ever
+                _log.exception("hook_failed", item=job.lease.id, queue=job.lease.queue, task=job.task.name)

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from redrive.errors import InvalidInput, RedriveError
+from redrive.errors import InvalidInput, RedriveError, StoreError
 from redrive.task.app import App
 from redrive.telemetry import events
 from redrive.telemetry.metrics import serve_metrics
@@ -30,6 +30,8 @@ from redrive.worker.worker import Worker
 
 UNFIT = 78
 """The exit code of a worker that could not begin, because of what it was told to do."""
+UNAVAILABLE = 69
+"""The exit code of a worker whose store could not be opened. It is started again."""
 _log = events.logger("redrive.worker")
 
 
@@ -56,6 +58,9 @@ def main() -> int:
             return _work(app, orders, listener) if orders.journal else 0
         except InvalidInput as error:
             return _unfit(str(error))
+        except StoreError as error:  # before any work: a worker that works waits for its store
+            _log.error("store_not_opened", error=str(error))
+            return UNAVAILABLE
 
 
 def _work(app: App, orders: Orders, listener: Listener) -> int:
@@ -64,7 +69,7 @@ def _work(app: App, orders: Orders, listener: Listener) -> int:
     listener.attach(worker)
     with serving_metrics(app, orders):
         worker.run(until_idle=orders.until_idle)
-    journal.finish()
+    journal.finish(worker.has_settled_all)
     return 0
 
 

@@ -10,6 +10,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -33,6 +34,8 @@ from redrive.task.task import TASK_HEADER, Task
 from redrive.telemetry import tracing
 
 HOST = socket.gethostname()
+_DONE = Completed()
+_NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 TIME_IS_OVER = "the handler ran for longer than the time limit of its task"
 
 
@@ -101,8 +104,12 @@ class Performance:
         args, kwargs = task.arguments.bind(self._lease.payload, self._lease.content_type, context)
         return task, context, args, kwargs
 
+    def _around(self, context: Context) -> AbstractContextManager[None]:
+        """The span, and the middleware of the app: nothing, where there is neither."""
+        return self._surrounded(context) if self._app.middleware or tracing.is_used() else _NOTHING
+
     @contextlib.contextmanager
-    def _around(self, context: Context) -> Iterator[None]:
+    def _surrounded(self, context: Context) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             lease = self._lease
             span = tracing.consumed(
@@ -114,6 +121,9 @@ class Performance:
             yield
 
     def _ended(self, task: Task[..., Any], context: Context, value: Any) -> End:
+        keep = context.keep_result
+        if value is None and keep is None and not context.puts:
+            return _DONE
         match value:
             case Retry(after, reason):
                 text = "the handler asked for another try" if reason is None else reason
@@ -125,19 +135,20 @@ class Performance:
             case Dead(reason, to, note=note):
                 return Buried(reason, note, None, to)
         puts = tuple(Put(queue, (item,)) for queue, item in context.puts) if context.puts else ()
-        return Completed(self._result(context, value), puts, context.keep_result)
+        return Completed(self._result(value, keep is not None), puts, keep)
 
-    def _result(self, context: Context, value: Any) -> Result | None:
+    def _result(self, value: Any, asked_for: bool) -> Result | None:
         """What the handler returned, where anybody wants it. Work that is done is not failed for what nobody asked."""
-        asked_for = context.keep_result is not None
         if not asked_for and (value is None or not self._handling.keeps_completed):
             return None
         try:
             return Result(*encode_payload(msgspec.to_builtins(value, str_keys=True), None, MAX_STORABLE_BYTES))
-        except (InvalidInput, TypeError):
-            if asked_for:
+        except (InvalidInput, TypeError) as error:
+            if not asked_for:
+                return None
+            if isinstance(error, InvalidInput):
                 raise
-            return None
+            raise TypeError(f"what it returned cannot be kept as its result: {error}") from None
 
     def failed(self, error: BaseException) -> End:
         """The end of a delivery that raised this."""

@@ -31,6 +31,7 @@ _BEATS = struct.Struct("<QQ")
 """Heartbeats so far, and when the last one was."""
 _BEATS_AT = 1056
 _FINISHED_AT = 1072
+_FINISHED, _STOPPED = 1, 2
 _EXIT_LENGTH = struct.Struct("<H")
 _EXIT_AT = 1080
 _EXIT_BYTES = 900
@@ -127,9 +128,9 @@ class Journal:
         (beats, _) = _BEATS.unpack_from(self._map, _BEATS_AT)
         _BEATS.pack_into(self._map, _BEATS_AT, beats + 1, time.time_ns() // 1000)
 
-    def finish(self) -> None:
-        """The worker has settled all that it had, and ends."""
-        self._map[_FINISHED_AT] = 1
+    def finish(self, settled_all: bool = True) -> None:
+        """The worker ends as it was told to: it has settled all that it had, or could not."""
+        self._map[_FINISHED_AT] = _FINISHED if settled_all else _STOPPED
 
     # Whoever watches reads.
 
@@ -146,8 +147,13 @@ class Journal:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the worker ended as it should."""
-        return self._map[_FINISHED_AT] == 1
+        """Whether the worker ended as it should, and nothing is left."""
+        return self._map[_FINISHED_AT] == _FINISHED
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the worker ended as it should, and could not settle what it had: that is to blame for nothing."""
+        return self._map[_FINISHED_AT] == _STOPPED
 
     @property
     def ended(self) -> int:

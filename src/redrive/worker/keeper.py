@@ -1,4 +1,4 @@
-"""Keeps what the worker has: extends leases, ends jobs whose time is over, and shows that the process is alive.
+"""Keeps what the worker has: extends leases, and ends jobs whose time is over.
 
 In a thread of its own, which waits for nothing that a handler or the dispatcher does.
 """
@@ -18,8 +18,11 @@ from redrive.telemetry import events
 from redrive.worker.job import TimeLimitExceeded
 from redrive.worker.runner import Job, Runner
 
-BEAT_SECONDS = 0.5
-"""How often it looks."""
+LOOK_SECONDS = 0.5
+"""How often it looks, at least."""
+LOOKS_IN_A_LEASE = 4
+"""It looks so often in the time of the shortest lease, or oftener."""
+SHORTEST_PAUSE_SECONDS = 0.01
 KEEP_BEFORE = 0.5
 """A lease is extended when less than this share of its time is left."""
 _log = events.logger("redrive.worker")
@@ -33,12 +36,12 @@ class Keeper:
         exchange: Exchange,
         runner: Runner,
         in_hand: Callable[[], Collection[Job]],
-        beat: Callable[[], None],
+        shortest_lease: Callable[[], int],
     ) -> None:
         self._exchange = exchange
         self._runner = runner
         self._in_hand = in_hand
-        self._beat = beat
+        self._shortest_lease = shortest_lease
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="redrive-keeper", daemon=True)
 
@@ -62,8 +65,7 @@ class Keeper:
             self._extend(due)
 
     def _run(self) -> None:
-        while not self._end.wait(BEAT_SECONDS):
-            self._beat()
+        while not self._end.wait(self._pause()):
             try:
                 self.step()
             except Closed:
@@ -72,6 +74,10 @@ class Keeper:
                 _log.warning("leases_not_extended", error=str(error))
             except Exception:
                 _log.exception("keeper_failed")
+
+    def _pause(self) -> float:
+        often = self._shortest_lease() / SECOND / LOOKS_IN_A_LEASE
+        return max(SHORTEST_PAUSE_SECONDS, min(LOOK_SECONDS, often))
 
     def _stop_late(self, jobs: Collection[Job]) -> None:
         now = time.monotonic()

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import os
+import pkgutil
 import sys
+from types import TracebackType
 
 from redrive.errors import InvalidInput
 from redrive.model.suggest import suggest
 from redrive.task.app import App
+from redrive.telemetry import events
 
 
 def load_app(spec: str, url: str | None = None) -> App:
     """Import the module and give the app in it; with `url`, on that store. Modules in the working directory count.
 
-    Raises InvalidInput where there is no such module or app. What the module itself raises comes through.
+    Raises InvalidInput where there is no such module or app. What the module itself raises comes through, with a
+    traceback that begins there. From here on, what this process prints is written line by line: it stands in the log
+    when it happened, and is there even if the process dies of what comes next.
     """
     name, colon, attribute = spec.partition(":")
     if not (name and colon and attribute):
@@ -22,14 +29,25 @@ def load_app(spec: str, url: str | None = None) -> App:
     if name.endswith(".py") or "/" in name:
         dotted = name.removesuffix(".py").strip("./").replace("/", ".")
         raise InvalidInput(f"{name} is a file; name the module, as in {dotted}:{attribute}")
+    if name == "__main__":
+        raise InvalidInput(
+            f"{spec} is another program in each process; put the app into a module of its own, as in jobs:{attribute}"
+        )
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     try:
-        module = importlib.import_module(name)
+        with events.giving_way():  # to the logging of the app
+            module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            error.__traceback__ = _beyond_import(error.__traceback__)
             raise  # something that the module needs
         raise InvalidInput(_no_module(name, error.name)) from None
+    except Exception as error:
+        error.__traceback__ = _beyond_import(error.__traceback__)
+        raise
     found: object = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -44,7 +62,8 @@ def load_app(spec: str, url: str | None = None) -> App:
 
 def _no_module(name: str, missing: str) -> str:
     part = "" if missing == name else f" ({missing} is missing)"
-    return f"there is no module {name}{part}; looked in {os.getcwd()} and the rest of sys.path"
+    alike = suggest(name, [found.name for found in pkgutil.iter_modules([os.getcwd()])], {})
+    return f"there is no module {name}{part}{alike}; looked in {os.getcwd()} and the rest of sys.path"
 
 
 def _no_attribute(module: str, attribute: str, names: dict[str, object]) -> str:
@@ -55,3 +74,13 @@ def _no_attribute(module: str, attribute: str, names: dict[str, object]) -> str:
 def _apps(names: dict[str, object]) -> str:
     apps = [name for name, value in names.items() if isinstance(value, App)]
     return f"; its apps are {', '.join(sorted(apps))}" if apps else ""
+
+
+def _beyond_import(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback from the first line of the module on: how it came to be imported helps nobody."""
+    while trace is not None and (
+        trace.tb_frame.f_globals.get("__name__") in (__name__, importlib.__name__, contextlib.__name__)
+        or trace.tb_frame.f_code.co_filename.startswith("<frozen importlib")
+    ):
+        trace = trace.tb_next
+    return trace

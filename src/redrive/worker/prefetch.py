@@ -31,4 +31,7 @@ class Pace:
     def ahead(self, lease_timeout: int) -> int:
         """How many jobs to have beyond those that run. A lease must be far from running out when its job begins."""
         seconds = min(AHEAD_SECONDS, lease_timeout / 1_000_000 / 10)
-        return min(MOST_AHEAD, math.floor(self._rate * seconds))
+        rate, passed = self._rate, time.monotonic() - self._began_at
+        if passed > _WINDOW_SECONDS:  # they have become slower since
+            rate = min(rate, (self._ended + 1) / passed)
+        return min(MOST_AHEAD, math.floor(rate * seconds))

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
-from redrive.broker.exchange import End
+from redrive.broker.exchange import End, Returned
 from redrive.errors import InvalidInput
 from redrive.model.failure import Failure
 from redrive.telemetry import events
@@ -269,8 +269,12 @@ class ProcessRunner:
 
     def _hand_out(self) -> None:
         while self._waiting and self._idle:
-            slot = self._idle.popleft()
-            self._begin(slot, self._waiting.popleft())
+            job = self._waiting.popleft()
+            if job.lease_lost:  # somebody else may have it
+                self._reports.append((job, Returned()))
+                self._ring()
+                continue
+            self._begin(self._idle.popleft(), job)
 
     def _begin(self, slot: Slot, job: Job) -> None:
         assert slot.channel is not None
@@ -452,6 +456,8 @@ class ProcessRunner:
         for slot in self._slots:
             if slot.channel is not None:
                 slot.channel.close()
+            if self._journal is not None:  # its id may soon be that of another process
+                self._journal.occupy(slot.number, 0)
         if self._zygote is not None:
             self._zygote.close()
         self._wake.close()

@@ -1,7 +1,8 @@
 """The schedule: puts periodic tasks, each tick once, however many workers there are.
 
-What was put last is registered in the store, under the name of the task. Whoever puts the next tick names the version
-that he saw; the store takes the first, and the puts with it, and tells the others that they were overtaken.
+What was put last is registered in the store, under the names of queue and task: two programs may each have a task of
+one name. Whoever puts the next tick names the version that he saw; the store takes the first, and the puts with it, and
+tells the others that they were overtaken.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class Schedule:
         """Put the ticks that are due, unless somebody else did."""
         periodic = task.periodic
         assert periodic is not None
-        found = yield from ask(ListRegistrations(KIND, task.name))
+        name = f"{task.queue.name}/{task.name}"
+        found = yield from ask(ListRegistrations(KIND, name))
         present: Registration | None = found[0] if found else None
         for _ in range(MAX_ROUNDS):
             seen = _read(present)
@@ -101,7 +103,7 @@ class Schedule:
             value = msgspec.json.encode(wanted)
             puts = (Put(task.queue.name, tuple(_item(task, tick) for tick in due)),) if due else ()
             version = 0 if present is None else present.version
-            registered = yield from send(Register(KIND, task.name, value, version=version, puts=puts))
+            registered = yield from send(Register(KIND, name, value, version=version, puts=puts))
             present = registered.present if isinstance(registered, Overtaken) else registered
             if isinstance(registered, Registration):
                 self._announced.add(task.name)

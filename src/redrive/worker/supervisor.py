@@ -25,7 +25,7 @@ import msgspec
 from redrive.telemetry import events
 from redrive.worker.exits import Exit, exit_of
 from redrive.worker.frames import Channel, Orders, Stop, ToWorker
-from redrive.worker.hosted import UNFIT
+from redrive.worker.hosted import UNAVAILABLE, UNFIT
 from redrive.worker.journal import Ending, Journal
 from redrive.worker.reload import Sources
 from redrive.worker.worker import worker_name
@@ -36,6 +36,8 @@ WATCHDOG_SECONDS = 30.0
 """A worker without a heartbeat for so long is killed."""
 GRACE_SECONDS = 5.0
 """How long beyond its own deadline a worker that stops is waited for."""
+IMPATIENCE_SECONDS = 0.5
+"""A second signal that comes sooner is the same one: some send it to the process and to its group."""
 RELOAD_SECONDS = 3.0
 """How long a worker that is to be reloaded may finish what it runs; the rest is given back."""
 SETTLING_SECONDS = 10.0
@@ -130,6 +132,7 @@ class Supervisor:
         self._left: list[str] = []
         self._signals: list[int] = []
         self._times_told = 0
+        self._told_at = 0.0
         self._restarting = False
         self._kill_at: float | None = None
         self._because = ""
@@ -207,12 +210,17 @@ class Supervisor:
             if not self._times_told:
                 self._restart("restarting", self._orders.shutdown_timeout)
             return
+        now = time.monotonic()
+        if self._times_told and now - self._told_at < IMPATIENCE_SECONDS:
+            return  # one word that came twice: to the process, and to its group
+        self._told_at = now
         self._times_told += 1
         if self._worker is None:
             return
         if self._times_told == 1:
             self._note = "stopping: finishing what runs; once more to stop at once"
-            _log.info("stopping", timeout=self._orders.shutdown_timeout)
+            running = 0 if self._journal is None else len(self._journal.running())
+            _log.info("stopping", running=running, timeout=self._orders.shutdown_timeout, hint="again to stop at once")
             self._worker.stop(at_once=False)
             self._kill_at = time.monotonic() + self._orders.shutdown_timeout + self._grace_seconds
         elif self._times_told == 2:
@@ -286,13 +294,15 @@ class Supervisor:
         self._kill(worker, journal)
         self._worker = self._journal = None
         finished = journal.is_finished
+        # A handler may end its process with any code.
+        never_began = exit.exit_code in (UNFIT, UNAVAILABLE) and not (journal.running() or journal.ended)
         # What it ran is charged for its death, and dies of it in the end. One that never got that far has to wait.
         lasted = time.monotonic() - worker.started_at >= LASTING_SECONDS
         progress = lasted or journal.ended > 0 or bool(journal.running())
-        if finished or exit.exit_code == UNFIT:  # then it never held anything
+        if finished or never_began:  # then it never held anything
             journal.remove()
         else:
-            journal.write_ending(Ending(exit, self._because, self._by_order))
+            journal.write_ending(Ending(exit, self._because, self._by_order or journal.is_stopped))
             journal.close()
             self._left.append(str(journal.path))
         if self._times_told:
@@ -302,15 +312,15 @@ class Supervisor:
             return None
         if finished:
             return 0
-        return self._again(exit, progress)
+        return self._again(exit, progress, never_began and exit.exit_code == UNFIT)
 
-    def _again(self, exit: Exit, progress: bool) -> int | None:
+    def _again(self, exit: Exit, progress: bool, is_unfit: bool) -> int | None:
         """The worker died. When to start another one; or an exit code, where that makes no sense."""
-        if exit.exit_code == UNFIT and self._sources is not None:
+        if is_unfit and self._sources is not None:
             self._note = "the app cannot be imported; waiting for a change"
             self._start_at = None
             return None
-        if exit.exit_code == UNFIT and self._generation == 1:
+        if is_unfit and self._generation == 1:
             return 2
         self._idle_deaths = 0 if progress else self._idle_deaths + 1
         pause = RESTART_PAUSES[min(self._idle_deaths, len(RESTART_PAUSES) - 1)]

@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
-from redrive.broker.exchange import End, Failed
+from redrive.broker.exchange import End, Failed, Returned
 from redrive.model.failure import Failure
 from redrive.task.app import App
+from redrive.worker.exits import leave_copy
 from redrive.worker.job import Performance, TimeLimitExceeded
 from redrive.worker.journal import Journal
 from redrive.worker.runner import Ended, Job
@@ -39,8 +41,11 @@ class ThreadRunner:
         self._idle: list[threading.Lock] = []
         self._threads: dict[int, _Thread] = {}
         self._loop: _Loop | None = None
+        self._hung: list[_Loop] = []
+        """Event loops before it, which handlers keep from going on."""
         self._ended: Ended
         self._closed = False
+        self._pid = os.getpid()
 
     def start(self, ended: Ended) -> None:
         self._ended = ended
@@ -48,8 +53,9 @@ class ThreadRunner:
     def submit(self, jobs: Sequence[Job]) -> None:
         here = [job for job in jobs if job.task is None or not job.task.is_async]
         if len(here) < len(jobs):
-            self._loop = self._loop or _Loop(self)
-            self._loop.submit([job for job in jobs if job.task is not None and job.task.is_async])
+            with self._mutex:
+                self._loop = self._loop or _Loop(self)
+                self._loop.submit([job for job in jobs if job.task is not None and job.task.is_async])
         if not here:
             return
         with self._mutex:
@@ -62,8 +68,8 @@ class ThreadRunner:
 
     def begun(self) -> Collection[Job]:
         with self._mutex:
-            running = [thread.job for thread in self._threads.values() if thread.job is not None]
-        return running + (self._loop.begun() if self._loop else [])
+            running = [job for thread in self._threads.values() if (job := thread.job) is not None]
+        return running + [job for loop in self._loops() for job in loop.begun()]
 
     def take_back(self) -> list[Job]:
         taken: list[Job] = []
@@ -73,11 +79,11 @@ class ThreadRunner:
         return taken + (self._loop.take_back() if self._loop else [])
 
     def stop_job(self, job: Job, failure: Failure) -> None:
-        """A coroutine is cancelled. A thread gets an exception where it is; one that does not end by that is left to
-        itself, and another takes its place."""
+        """A coroutine is cancelled. A thread gets an exception where it is, and so does a coroutine that keeps the loop
+        from going on. What does not end by that is left to itself, and another takes its place."""
         if job.task is not None and job.task.is_async:
-            if self._loop is not None:
-                self._loop.stop_job(job)
+            for loop in self._loops():
+                loop.stop_job(job, failure)
             return
         with self._mutex:
             thread = next((thread for thread in self._threads.values() if thread.job is job), None)
@@ -94,8 +100,22 @@ class ThreadRunner:
         if not jobs_too:
             for thread in threads:
                 thread.join()
-        left = [thread.job for thread in threads if thread.job is not None]
+        left = [job for thread in threads if (job := thread.job) is not None]
+        for loop in self._hung:
+            left += loop.close(jobs_too=True)
         return left + (self._loop.close(jobs_too) if self._loop else [])
+
+    def replace(self, loop: _Loop) -> None:
+        """An event loop hangs: what has not begun there begins on another."""
+        with self._mutex:
+            if loop is not self._loop or self._closed:
+                return
+            self._hung.append(loop)
+            self._loop = _Loop(self)
+            self._loop.submit(loop.take_back())
+
+    def _loops(self) -> list[_Loop]:
+        return self._hung + ([] if self._loop is None else [self._loop])
 
     def _add_thread(self) -> None:
         slot = next(slot for slot in range(self.slots) if slot not in self._threads)
@@ -104,10 +124,8 @@ class ThreadRunner:
 
     def _abandon(self, thread: _Thread, job: Job, failure: Failure) -> None:
         with self._mutex:
-            if thread.job is not job or self._closed:
+            if self._closed or not thread.give_up(job):
                 return
-            thread.is_abandoned = True
-            thread.job = None
             self._add_thread_instead(thread)
         self.end(job, Failed(failure))
 
@@ -143,6 +161,8 @@ class ThreadRunner:
 
     def end(self, job: Job, end: End) -> None:
         """A job ended."""
+        if os.getpid() != self._pid:
+            leave_copy()
         job.duration = time.monotonic() - (job.began_at or time.monotonic())
         if self._journal is not None:
             self._journal.end(job.slot)
@@ -161,15 +181,20 @@ class _Thread(threading.Thread):
         self.is_abandoned = False
         self._runner = runner
         self._interrupting = threading.Lock()
+        self._limited: Job | None = None
+        """The job that runs where an exception can be raised in it."""
         self._interrupted: Job | None = None
 
     def run(self) -> None:
         runner = self._runner
         while (job := runner.next_job(self)) is not None:
+            if job.lease_lost:  # somebody else may have it
+                runner.end(job, Returned())
+                continue
             self.job = job
             runner.begin(job, self.slot)
             end = self._perform(job)
-            if self.is_abandoned:
+            if job.time_limit is not None and not self._is_mine(job):
                 return
             self.job = None
             runner.end(job, end)
@@ -177,10 +202,27 @@ class _Thread(threading.Thread):
     def interrupt(self, job: Job) -> bool:
         """From another thread: raise `TimeLimitExceeded` in the handler. False where it has ended meanwhile."""
         with self._interrupting:
-            if self.job is not job or self._interrupted is job or self.ident is None:
+            if self._limited is not job or self._interrupted is job or self.ident is None:
                 return False
             self._interrupted = job
             _raise_in(self.ident, TimeLimitExceeded)
+            return True
+
+    def give_up(self, job: Job) -> bool:
+        """From another thread: the job has ended without this one, which takes no other. False where it just ended."""
+        with self._interrupting:
+            if self.job is not job:
+                return False
+            self.is_abandoned = True
+            self.job = None
+            return True
+
+    def _is_mine(self, job: Job) -> bool:
+        """Whether it is for this thread to say how the job ended. From then on nobody gives it up."""
+        with self._interrupting:
+            if self.is_abandoned:
+                return False
+            self.job = None
             return True
 
     def _perform(self, job: Job) -> End:
@@ -189,11 +231,12 @@ class _Thread(threading.Thread):
             return performance.run()
         end: End | None = None
         try:
+            self._limited = job
             end = performance.run()
             with self._interrupting:
                 if self._interrupted is job:  # it may come after the handler has ended, and must not come later
                     _raise_in(self.ident or 0, None)
-                self._interrupted = job
+                self._limited = None
         except TimeLimitExceeded as late:
             end = end or performance.failed(late)
         return end
@@ -210,10 +253,14 @@ class _Loop:
     def __init__(self, runner: ThreadRunner) -> None:
         self._runner = runner
         self._ready: deque[Job] = deque()
-        self._running: dict[int, tuple[Job, asyncio.Task[None]]] = {}
+        self._created: dict[Job, asyncio.Task[None]] = {}
+        """Jobs that have a slot, and will begin when the loop gets to them."""
+        self._running: dict[Job, asyncio.Task[None]] = {}
+        """Whoever takes a job out of here, in one step, is the one who says how it ended."""
         self._free = list(range(runner.slots, 2 * runner.slots))
         self._late: set[Job] = set()
         self._loop = asyncio.new_event_loop()
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name="redrive-loop", daemon=True)
         self._thread.start()
 
@@ -224,32 +271,39 @@ class _Loop:
 
     def begun(self) -> list[Job]:
         """From any thread."""
-        return [job for job, _ in list(self._running.values())]
+        return list(self._running)
 
     def take_back(self) -> list[Job]:
         """From any thread: popping is atomic."""
-        taken: list[Job] = []
+        taken = [job for job in list(self._created) if self._created.pop(job, None) is not None]
         with contextlib.suppress(IndexError):
             while True:
                 taken.append(self._ready.popleft())
         return taken
 
-    def stop_job(self, job: Job) -> None:
+    def stop_job(self, job: Job, failure: Failure) -> None:
         """From any thread: cancel it, if it still runs."""
+        if job not in self._running or job in self._late:
+            return
+        self._late.add(job)
         self._loop.call_soon_threadsafe(self._cancel, job)
+        threading.Timer(STOPPING_SECONDS, self._press, (job, failure)).start()
 
     def close(self, jobs_too: bool) -> list[Job]:
         """Wait for what runs, unless it is not to be waited for; then end the loop."""
         if not jobs_too:
             asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
         left = self.begun()
+        self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         return left
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            while not self._closed:
+                with contextlib.suppress(TimeLimitExceeded):  # the handler that it was for ended in that moment
+                    self._loop.run_forever()
         finally:
             with contextlib.suppress(Exception):
                 self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -261,25 +315,51 @@ class _Loop:
                 job = self._ready.popleft()
             except IndexError:
                 return
-            slot = self._free.pop()
-            self._runner.begin(job, slot)
-            self._running[slot] = job, self._loop.create_task(self._perform(job, slot))
+            if job.lease_lost:
+                self._runner.end(job, Returned())
+                continue
+            self._created[job] = self._loop.create_task(self._perform(job, self._free.pop()))
 
     async def _perform(self, job: Job, slot: int) -> None:
+        task = self._created.pop(job, None)
+        if task is None:  # it was taken back
+            self._free.append(slot)
+            return
+        self._running[job] = task
+        self._runner.begin(job, slot)
         performance = self._runner.perform(job)
         end = await performance.run_async(lambda: job in self._late)
-        self._late.discard(job)
-        del self._running[slot]
-        self._free.append(slot)
-        self._runner.end(job, end)
+        if self._running.pop(job, None) is not None:  # else it was given up
+            self._free.append(slot)
+            self._runner.end(job, end)
         self._begin()
 
     def _cancel(self, job: Job) -> None:
-        running = self._running.get(job.slot)
-        if running is not None and running[0] is job:
-            self._late.add(job)
-            running[1].cancel()
+        if (task := self._running.get(job)) is not None:
+            task.cancel()
+
+    def _press(self, job: Job, failure: Failure) -> None:
+        """In a thread of its own: it should have ended. Where not even the word to do so arrived, some handler keeps
+        the loop from going on, and is interrupted as if it were in a thread."""
+        task = self._running.get(job)
+        if task is not None and not task.cancelling():
+            _raise_in(self._thread.ident or 0, TimeLimitExceeded)
+            threading.Timer(STOPPING_SECONDS, self._give_up, (job, failure)).start()
+        else:
+            self._give_up(job, failure)
+
+    def _give_up(self, job: Job, failure: Failure) -> None:
+        self._late.discard(job)
+        task = self._running.pop(job, None)
+        if task is None or self._closed:
+            return
+        if task.cancelling():
+            self._free.append(job.slot)
+            self._loop.call_soon_threadsafe(self._begin)
+        else:
+            self._runner.replace(self)
+        self._runner.end(job, Failed(failure))
 
     async def _finish(self) -> None:
         while self._running:
-            await asyncio.wait([task for _, task in self._running.values()])
+            await asyncio.wait(list(self._running.values()))

@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from redrive.broker.broker import Broker
-from redrive.broker.exchange import Completed, End, Lost, Released, Returned
+from redrive.broker.exchange import Completed, End, Returned
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, LeaseLost, RedriveError
 from redrive.model.duration import SECOND, DurationInput, parse_duration
-from redrive.model.failure import Failure
-from redrive.model.item import Settled, Status
+from redrive.model.item import Settled
+from redrive.model.suggest import suggest
 from redrive.task.app import App
 from redrive.telemetry import events
 from redrive.telemetry.metrics import BUFFERED, HANDLER_SECONDS, RUNNING, SLOTS, Metrics, Sample
 from redrive.worker.dispatcher import Dispatcher
+from redrive.worker.heartbeat import Heartbeat
 from redrive.worker.hooks import HookCaller
 from redrive.worker.journal import Journal
 from redrive.worker.keeper import Keeper
@@ -27,6 +28,7 @@ from redrive.worker.presence import Presence
 from redrive.worker.processes import ProcessRunner
 from redrive.worker.runner import Job, Runner
 from redrive.worker.schedule import Scheduler
+from redrive.worker.telling import tell_of
 from redrive.worker.threads import ThreadRunner
 
 DEFAULT_CONCURRENCY = 8
@@ -70,6 +72,7 @@ class Worker:
             raise InvalidInput("a process finds the app by its name: give spec='module:attribute' beside processes=")
         self.app = app
         self.broker = broker or app.broker
+        self._store = app.where if broker is None else broker._core.store.name
         self.name = name or worker_name()
         self.queues = tuple(queues) if queues is not None else tuple(app.queues)
         if not self.queues:
@@ -93,20 +96,25 @@ class Worker:
             if processes
             else ThreadRunner(app, concurrency, self._is_stopping.is_set, journal)
         )
+        self.has_settled_all = False
+        """Once it has ended: whether it holds nothing any more. The store may not have taken what it gave back."""
         self._hooks = HookCaller()
         self._metrics: Metrics | None = self.broker.metrics if metrics else None
         self._thread: threading.Thread | None = None
+        self._completed = self._not_completed = 0
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work in this thread until `stop`, or until there is nothing to do."""
         app, broker = self.app, self.broker
         app.check()
         app.declare(broker)
+        self._check_work()
         dispatcher = self._dispatcher = Dispatcher(app, broker, self.queues, self._runner, self.name, self._told)
         if self._metrics is not None:
             self._metrics.watch(lambda: self._watched(dispatcher))
         beat = (lambda: None) if self._journal is None else self._journal.beat
-        keeper = Keeper(dispatcher.exchange, self._runner, dispatcher.in_hand, beat)
+        heartbeat = Heartbeat(beat)
+        keeper = Keeper(dispatcher.exchange, self._runner, dispatcher.in_hand, lambda: dispatcher.shortest_lease)
         presence = Presence(
             broker,
             self.name,
@@ -116,17 +124,27 @@ class Worker:
             running=lambda: len(self._runner.begun()),
         )
         schedule = Scheduler(app, broker, self.queues)
-        _log.info("worker_started", worker=self.name, queues=self.queues, slots=self._runner.slots)
+        _log.info(
+            "worker_started",
+            worker=self.name,
+            store=self._store,
+            queues=self.queues,
+            tasks=tuple(app.tasks),
+            slots=self._runner.slots,
+        )
         try:
-            for part in (keeper, presence, schedule, self._hooks):
+            for part in (heartbeat, keeper, presence, schedule, self._hooks):
                 part.start()
             if not self._is_stopping.is_set():
                 dispatcher.run(until_idle=until_idle)
             self._finish(dispatcher)
+        except BaseException:
+            self._runner.close(jobs_too=True)
+            raise
         finally:
-            for part in (schedule, presence, keeper, self._hooks):
+            for part in (schedule, presence, keeper, self._hooks, heartbeat):
                 part.close()
-            _log.info("worker_stopped", worker=self.name)
+            _log.info("worker_stopped", worker=self.name, completed=self._completed, not_completed=self._not_completed)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Lease nothing more, finish what runs, and end. From any thread; a second time, or `at_once`: do not wait."""
@@ -134,6 +152,24 @@ class Worker:
         self._is_stopping.set()
         if (dispatcher := getattr(self, "_dispatcher", None)) is not None:
             dispatcher.stop()
+
+    def _check_work(self) -> None:
+        """Raise where there would be nothing to run, or nothing but items that no task takes."""
+        if not self.app.tasks:
+            raise InvalidInput(
+                "the app has no task, and every item would die of that; declare some with @queue.task, and see that "
+                "their modules are imported where the app is"
+            )
+        if set(self.queues) <= self.app.queues.keys():
+            return
+        known = {queue.name for queue in self.broker.list_queues()}
+        for name in self.queues:
+            if name not in known:
+                declared = ", ".join(self.app.queues) or "none"
+                raise InvalidInput(
+                    f"there is no queue '{name}'{suggest(name, known, {})}; the app declares {declared}, and the store "
+                    f"has none of that name either"
+                )
 
     def _finish(self, dispatcher: Dispatcher) -> None:
         dispatcher.stop()
@@ -145,8 +181,7 @@ class Worker:
                 break
         finished = dispatcher.finish(exchange.now)
         self._runner.close(jobs_too=not finished)
-        if not finished:
-            dispatcher.abandon("its worker was stopped while it ran")
+        self.has_settled_all = finished or dispatcher.abandon("its worker was stopped while it ran")
 
     def _told(self, job: Job, end: End, settled: Settled | RedriveError) -> None:
         """What the store made of an end: into the metrics, the log and the hooks. Work that is done needs no words."""
@@ -155,9 +190,12 @@ class Worker:
             self._metrics.observe(HANDLER_SECONDS, labels, job.duration)
         if isinstance(settled, RedriveError):
             self._refused(job, settled)
-        elif not isinstance(end, Completed | Returned):
+        elif isinstance(end, Completed):
+            self._completed += 1
+        elif not isinstance(end, Returned):
+            self._not_completed += 1
             failure = getattr(end, "failure", None)
-            self._did_not_complete(job, end, failure, settled)
+            tell_of(job.lease, end, settled)
             self._hooks.call(job, failure, settled)
 
     def _refused(self, job: Job, refusal: RedriveError) -> None:
@@ -170,28 +208,6 @@ class Worker:
                 error=str(refusal),
                 late=isinstance(refusal, LeaseLost),
             )
-
-    def _did_not_complete(self, job: Job, end: End, failure: Failure | None, settled: Settled) -> None:
-        is_lost, is_released = isinstance(end, Lost), isinstance(end, Released)
-        event = (
-            "item_dead"
-            if settled.dead_reason is not None
-            else "item_lost"
-            if is_lost
-            else "item_released"
-            if is_released
-            else "item_failed"
-        )
-        _log.warning(
-            event,
-            item=job.lease.id,
-            queue=job.lease.queue,
-            task=job.task and job.task.name,
-            error=None if failure is None else failure.title,
-            attempts=settled.counters.attempts,
-            reason=settled.dead_reason,
-            again_at=settled.ready_at if settled.status in (Status.FAILED, Status.PENDING) else None,
-        )
 
     def _watched(self, dispatcher: Dispatcher) -> list[Sample]:
         """What there is to see now, for whoever reads the metrics."""

@@ -19,6 +19,7 @@ import traceback
 
 from redrive.errors import RedriveError
 from redrive.task.app import App
+from redrive.telemetry import events
 from redrive.worker import child
 from redrive.worker.exits import exit_of
 from redrive.worker.frames import Channel, Died, Fork, Forked, Kill, Ready, Setup, ToZygote, Unfit
@@ -45,6 +46,7 @@ class Zygote:
             signal.signal(number, _pass_over)
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        events.configure()  # what tasks log in their processes is seen as it is in threads
         app = self._imported(setup)
         if app is None:
             return

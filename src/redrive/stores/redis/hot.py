@@ -45,6 +45,7 @@ from redrive.stores.redis.queue_state import read_queue
 from redrive.stores.redis.refusals import meaning
 
 _FIRST_ARGUMENT = 3
+_FIRST_DELIVERY = Counters(deliveries=1, attempts=1)
 _, _FULL = meaning(ResponseError("OOM"))
 
 
@@ -151,9 +152,13 @@ class Plan:
 
     def _puts_among_others(self) -> bool:
         others = (self._plan[kind] for kind in "eml")
-        return any(others) if self._plan["p"] else any(call[0] == "complete" and call[-1] for call in self._plan["e"])
+        if self._plan["p"]:
+            return any(others)
+        return any(call[0] == "complete" and call[-1] for call in self._plan["e"] if call.__class__ is tuple)
 
     def _planned(self, place: int, call: Call) -> tuple[str, Any]:
+        if call.__class__ is Complete and call.result is None and not call.puts:
+            return "e", "".join(_named(call.token))
         match call:
             case Put():
                 tails = self._tails[place] = list[str]()
@@ -211,9 +216,17 @@ class Plan:
                     self._share(place, answered, results)
                 elif kind == "p" and place in self._runs:
                     self._share_numbers(place, answered, results)
+                elif answered.__class__ is bytes:
+                    results[place] = self._completed(place, answered)
                 else:
                     results[place] = self._result(place, answered)
         return results
+
+    def _completed(self, place: int, queue: bytes) -> Settled:
+        """The end of a first delivery that left nothing behind."""
+        call = self._calls[place]
+        assert isinstance(call, Complete)
+        return Settled(item_of(call.token), queue.decode(), None, _FIRST_DELIVERY)
 
     def _share_numbers(self, first: int, answer: Any, results: list[Any]) -> None:
         """Give each put of a run its receipts. Where the run is refused, one of them may be the reason: `apart`."""

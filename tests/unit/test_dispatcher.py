@@ -1,0 +1,611 @@
+"""The worker where something goes wrong around it: the store, the handlers, the stop. Nothing is lost or charged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from redrive import App, Broker, Context, Dead, Status, connect
+from redrive.broker.exchange import Lost, exchange_of
+from redrive.errors import Closed, OutcomeUnknown, StoreUnavailable
+from redrive.model.item import Item
+from redrive.store import Call, LeaseItems
+from redrive.testing.clock import PATIENCE_SECONDS
+from redrive.worker import threads
+from redrive.worker.prefetch import Pace
+from redrive.worker.threads import ThreadRunner
+from redrive.worker.worker import Worker
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with connect("memory://", lifecycle=False) as broker:
+        yield broker
+
+
+@pytest.fixture
+def app(broker: Broker) -> Iterator[App]:
+    app = App()
+    with app.using(broker):
+        yield app
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        threading.Event().wait(0.005)
+
+
+def work(app: App, broker: Broker, **options: Any) -> None:
+    """Run what there is to run. Fails where that never ends."""
+    worker = Worker(app, broker=broker, **{"concurrency": 1, **options})
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            worker.run(until_idle=True)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive(), "it never found that there is nothing to do"
+    assert not errors
+
+
+def item(broker: Broker, id: str, status: Status) -> Item:
+    """The item, once it is that."""
+    until(lambda: broker.get(id).status is status)
+    return broker.get(id)
+
+
+def charged(item: Item) -> tuple[int, int, int]:
+    return item.counters.attempts, item.counters.failures, item.counters.losses
+
+
+# Several queues.
+
+
+def test_worker_with_one_slot_sees_that_several_queues_are_empty(app: App, broker: Broker) -> None:
+    for name in ("a", "b", "c"):
+        app.queue(name).task(name=name)(lambda: None)
+    work(app, broker)
+
+
+def test_worker_with_one_slot_asks_all_queues_before_it_waits(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = [app.queue(f"q{number}") for number in range(6)]
+    ran = threading.Event()
+
+    @queues[4].task
+    def run() -> None:
+        ran.set()
+
+    waited: list[bool] = []
+    worker = Worker(app, broker=broker, concurrency=1)
+    run.put()
+    with worker:
+        until(lambda: hasattr(worker, "_dispatcher"))
+        exchange = worker._dispatcher.exchange
+        wait = exchange.wait
+        monkeypatch.setattr(exchange, "wait", lambda *given: waited.append(ran.is_set()) or wait(*given))
+        assert ran.wait(PATIENCE_SECONDS)
+    assert all(waited)
+
+
+# Ends that the store does not take.
+
+
+def test_item_that_is_buried_where_nothing_is_fails(app: App, broker: Broker) -> None:
+    jobs = app.queue("jobs", lease_timeout="1h")
+
+    @jobs.task
+    def bury(to: str) -> Dead:
+        return Dead(to=to)
+
+    ids = [bury.put("nowhere").id, bury.put("not a name!").id]
+    work(app, broker)
+    for id in ids:
+        assert charged(item(broker, id, Status.DEAD)) == (1, 1, 0)
+
+
+def test_item_that_puts_to_a_queue_that_is_gone_fails(app: App, broker: Broker) -> None:
+    jobs, other = app.queue("jobs", lease_timeout="1h"), app.queue("other")
+
+    @other.task
+    def follow() -> None: ...
+
+    @jobs.task
+    def lead(context: Context) -> None:
+        broker.delete_queue("other")
+        context.put(follow.item())
+
+    id = lead.put().id
+    work(app, broker, queues=["jobs"])
+    assert charged(item(broker, id, Status.DEAD)) == (1, 1, 0)
+
+
+def test_late_failure_whose_queue_is_gone_takes_no_other_end_along(app: App, broker: Broker) -> None:
+    jobs, other = app.queue("jobs", keep_completed="1h"), app.queue("other")
+    both = threading.Barrier(3)
+    go = threading.Event()
+
+    @other.task
+    def fail() -> None:
+        both.wait()
+        go.wait()
+        raise ValueError
+
+    @jobs.task
+    def succeed() -> None:
+        both.wait()
+        go.wait()
+
+    gone, done = fail.put().id, succeed.put().id
+    with Worker(app, broker=broker, concurrency=2):
+        both.wait(PATIENCE_SECONDS)
+        broker.drop(gone, force=True)
+        broker.delete_queue("other")
+        go.set()
+        item(broker, done, Status.COMPLETED)
+
+
+# The store in trouble.
+
+
+def test_worker_that_stops_does_not_press_a_store_that_is_away(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = app.queue("jobs", keep_completed="1h")
+    began, go, met = threading.Event(), threading.Event(), []
+
+    @jobs.task
+    def wait() -> None:
+        began.set()
+        go.wait()
+
+    id = wait.put().id
+    store = broker._core.store
+    commit = store.commit
+    until_back = time.monotonic() + 1.0
+
+    def away(calls: list[Call], *rest: Any) -> Any:
+        if time.monotonic() >= until_back:
+            return commit(calls, *rest)
+        met.append(calls)
+        raise StoreUnavailable("memory", "away")
+
+    worker = Worker(app, broker=broker, concurrency=1)
+    with worker:
+        assert began.wait(PATIENCE_SECONDS)
+        until_back = time.monotonic() + 1.0
+        monkeypatch.setattr(store, "commit", away)
+        worker.stop()
+        go.set()
+    assert 1 <= len(met) < 20
+    assert broker.get(id).status is Status.COMPLETED
+    assert worker.has_settled_all
+
+
+def test_worker_knows_that_it_could_not_give_back_what_it_had(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = app.queue("jobs")
+    began, go = threading.Event(), threading.Event()
+
+    @jobs.task
+    def wait() -> None:
+        began.set()
+        go.wait()
+
+    def away(*given: Any) -> Any:
+        raise StoreUnavailable("memory", "away")
+
+    wait.put()
+    worker = Worker(app, broker=broker, concurrency=1, shutdown_timeout="10ms")
+    with worker:
+        assert began.wait(PATIENCE_SECONDS)
+        monkeypatch.setattr(broker._core.store, "commit", away)
+    go.set()
+    assert not worker.has_settled_all
+
+
+def _leases_answered_by(commit: Callable[..., Any], answer: Callable[[], Any]) -> Callable[..., Any]:
+    """Commits, of which the first that leases anything is carried out, and its leases are not told."""
+    met: list[Any] = []
+
+    def cut_off(calls: list[Call], *rest: Any) -> Any:
+        done = commit(calls, *rest)
+        leased = [result for call, result in zip(calls, done.results, strict=True) if isinstance(call, LeaseItems)]
+        if met or not any(each.leases for each in leased):
+            return done
+        met.append(calls)
+        told = answer()
+        results = [
+            told if isinstance(call, LeaseItems) else each for call, each in zip(calls, done.results, strict=True)
+        ]
+        return msgspec.structs.replace(done, results=results)
+
+    return cut_off
+
+
+def test_leases_whose_answer_alone_was_cut_off_are_worked_on(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = app.queue("jobs", lease_timeout="1h", keep_completed="1h")
+
+    @jobs.task
+    def run() -> None: ...
+
+    id = run.put().id
+    store = broker._core.store
+    monkeypatch.setattr(store, "commit", _leases_answered_by(store.commit, lambda: OutcomeUnknown("memory", "cut off")))
+    work(app, broker)
+    assert charged(item(broker, id, Status.COMPLETED)) == (1, 0, 0)
+
+
+def test_leases_whose_answer_was_cut_off_are_given_back_by_a_worker_that_stops(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = app.queue("jobs", lease_timeout="1h")
+
+    @jobs.task
+    def run() -> None: ...
+
+    id = run.put().id
+    worker = Worker(app, broker=broker, concurrency=1)
+
+    def answer() -> Any:
+        worker.stop()
+        raise OutcomeUnknown("memory", "cut off")
+
+    store = broker._core.store
+    monkeypatch.setattr(store, "commit", _leases_answered_by(store.commit, answer))
+    worker.run()
+    assert charged(item(broker, id, Status.PENDING)) == (0, 0, 0)
+    assert worker.has_settled_all
+
+
+class _Journal:
+    """Counts heartbeats."""
+
+    worker = "w"
+
+    def __init__(self) -> None:
+        self.beats = 0
+
+    def beat(self) -> None:
+        self.beats += 1
+
+    def begin(self, *given: Any) -> None: ...
+
+    def end(self, *given: Any) -> None: ...
+
+
+def test_worker_shows_that_it_is_alive_while_the_store_hangs(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = app.queue("jobs", lease_timeout="200ms")
+    began, go, answers = threading.Event(), threading.Event(), threading.Event()
+    hanging = threading.Semaphore(0)
+
+    @jobs.task
+    def wait() -> None:
+        began.set()
+        go.wait()
+
+    wait.put()
+    journal: Any = _Journal()
+    store = broker._core.store
+    commit = store.commit
+
+    def hangs(*given: Any) -> Any:
+        hanging.release()
+        answers.wait()
+        return commit(*given)
+
+    with Worker(app, broker=broker, concurrency=1, journal=journal):
+        assert began.wait(PATIENCE_SECONDS)
+        monkeypatch.setattr(store, "commit", hangs)
+        assert hanging.acquire(timeout=PATIENCE_SECONDS)
+        before = journal.beats
+        until(lambda: journal.beats >= before + 3)
+        answers.set()
+        go.set()
+
+
+def test_runner_ends_with_a_worker_whose_broker_is_closed(app: App) -> None:
+    with connect("memory://", lifecycle=False) as broker, app.using(broker):
+        jobs = app.queue("jobs")
+        ran = threading.Event()
+
+        @jobs.task
+        def run() -> None:
+            ran.set()
+
+        worker = Worker(app, broker=broker, concurrency=2)
+        run.put()
+        raised: list[BaseException] = []
+
+        def running() -> None:
+            try:
+                worker.run()
+            except Closed as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=running, daemon=True)
+        thread.start()
+        assert ran.wait(PATIENCE_SECONDS)
+        handlers = [each for each in threading.enumerate() if each.name.startswith("redrive-handler")]
+        broker.close()
+        thread.join(PATIENCE_SECONDS)
+        assert raised
+        until(lambda: not any(each.is_alive() for each in handlers if each in worker._runner._threads.values()))  # type: ignore[attr-defined]
+
+
+# Leases.
+
+
+def test_short_lease_is_kept(app: App, broker: Broker) -> None:
+    jobs = app.queue("jobs", lease_timeout="100ms", keep_completed="1h")
+    runs: list[float] = []
+
+    @jobs.task
+    def run() -> None:
+        runs.append(time.monotonic())
+        until(lambda: time.monotonic() > runs[0] + 0.7)
+
+    id = run.put().id
+    work(app, broker, concurrency=2)
+    assert charged(item(broker, id, Status.COMPLETED)) == (1, 0, 0)
+    assert len(runs) == 1
+
+
+def test_item_whose_lease_is_lost_before_it_began_does_not_run(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pace, "ahead", lambda pace, timeout: 5)
+    jobs = app.queue("jobs", lease_timeout="200ms")
+    began, go, ran = threading.Event(), threading.Event(), threading.Event()
+
+    @jobs.task
+    def wait() -> None:
+        began.set()
+        go.wait()
+
+    @jobs.task
+    def run() -> None:
+        ran.set()
+
+    wait.put()
+    id = run.put().id
+    worker = Worker(app, broker=broker, concurrency=1)
+    with worker:
+        assert began.wait(PATIENCE_SECONDS)
+        item(broker, id, Status.ACTIVE)
+        broker.drop(id, force=True)
+        until(lambda: any(job.lease_lost for job in worker._dispatcher.in_hand()))
+        go.set()
+        until(lambda: not worker._dispatcher.in_hand())
+    assert not ran.is_set()
+
+
+def test_what_was_leased_ahead_of_tasks_that_turn_out_long_goes_back(app: App, broker: Broker) -> None:
+    jobs = app.queue("jobs", lease_timeout="1h", keep_completed="1h")
+    go, began = threading.Event(), threading.Semaphore(0)
+
+    @jobs.task
+    def short() -> None: ...
+
+    @jobs.task
+    def long() -> None:
+        began.release()
+        go.wait()
+
+    short.put_many(short.item() for _ in range(2000))
+    ids = [handle.id for handle in long.put_many(long.item() for _ in range(100))]
+    try:
+        with Worker(app, broker=broker, concurrency=1):
+            assert began.acquire(timeout=PATIENCE_SECONDS)
+            until(lambda: broker.stats("jobs").pending == 99)
+            with Worker(app, broker=broker, concurrency=1):
+                assert began.acquire(timeout=PATIENCE_SECONDS)
+                go.set()
+    finally:
+        go.set()
+    assert all(charged(broker.get(id))[1:] == (0, 0) for id in ids)
+
+
+def test_suspect_that_takes_its_time_keeps_no_other_suspect_waiting(app: App, broker: Broker) -> None:
+    jobs = app.queue("jobs", lease_timeout="1h")
+    go, began = threading.Event(), threading.Semaphore(0)
+
+    @jobs.task
+    def long() -> None:
+        began.release()
+        go.wait()
+
+    long.put_many(long.item() for _ in range(5))
+    lost = exchange_of(broker, "gone")
+    leases = lost.step([], {"jobs": 5}).leases
+    lost.step([(lease, Lost()) for lease in leases], {})
+    try:
+        with Worker(app, broker=broker, concurrency=8):
+            assert began.acquire(timeout=PATIENCE_SECONDS)
+            until(lambda: broker.stats("jobs").pending == 4)
+            with Worker(app, broker=broker, concurrency=8):
+                assert began.acquire(timeout=PATIENCE_SECONDS)
+                go.set()
+    finally:
+        go.set()
+
+
+# What handlers and hooks do.
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_hook_that_raises_anything_keeps_no_other_from_being_called(
+    app: App, broker: Broker, error: type[BaseException]
+) -> None:
+    jobs = app.queue("jobs")
+    called: list[str] = []
+
+    @jobs.task
+    def fail() -> None:
+        raise ValueError
+
+    @jobs.on_failure
+    def hook(context: Context, failure: Any, settled: Any) -> None:
+        called.append(context.id)
+        raise error
+
+    fail.put_many(fail.item() for _ in range(5))
+    work(app, broker)
+    assert len(called) == 5
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing can be forked here")
+def test_copy_of_the_process_that_a_handler_made_runs_nothing(app: App, broker: Broker, tmp_path: Path) -> None:
+    jobs = app.queue("jobs")
+    path = tmp_path / "ran"
+    copies: list[int] = []
+
+    @jobs.task
+    def copy() -> None:
+        if pid := os.fork():
+            copies.append(pid)
+
+    @jobs.task
+    def run(number: int) -> None:
+        with path.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+    for number in range(30):
+        run.put(number)
+        if number == 15:
+            copy.put()
+    work(app, broker)
+    until(lambda: os.waitpid(copies[0], os.WNOHANG)[0])
+    assert path.read_text().splitlines() == [str(os.getpid())] * 30
+
+
+# Time limits.
+
+
+def test_time_limit_that_passes_before_the_handler_is_entered_costs_no_thread(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine was suspended just then, say."""
+    jobs = app.queue("jobs", lease_timeout="1h")
+    told: list[bool] = []
+    perform, interrupt = ThreadRunner.perform, threads._Thread.interrupt
+
+    @jobs.task(time_limit="10ms")
+    def endless() -> None:
+        while True:
+            threading.Event().wait(0.005)
+
+    def late(runner: ThreadRunner, job: Any) -> Any:
+        until(lambda: told)
+        return perform(runner, job)
+
+    monkeypatch.setattr(ThreadRunner, "perform", late)
+    monkeypatch.setattr(threads._Thread, "interrupt", lambda *given: told.append(interrupt(*given)) or told[-1])
+    id = endless.put().id
+    with Worker(app, broker=broker, concurrency=1):
+        failed = item(broker, id, Status.DEAD)
+    assert failed.last_failure is not None
+    assert failed.last_failure.type.endswith("TimeLimitExceeded")
+
+
+def test_thread_that_was_given_up_says_nothing_more_of_its_job(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "STOPPING_SECONDS", 0.05)
+    jobs = app.queue("jobs", lease_timeout="1h", retry={"attempts": 2, "cooldown": "1h"})
+    go, left = threading.Event(), threading.Event()
+
+    @jobs.task(time_limit="10ms")
+    def stubborn() -> None:
+        while not go.is_set():
+            try:
+                go.wait()
+            except Exception:
+                continue
+        left.set()
+
+    id = stubborn.put().id
+    worker = Worker(app, broker=broker, concurrency=1)
+    with worker:
+        until(lambda: broker.get(id).status is Status.FAILED)
+        ends: list[Any] = []
+        monkeypatch.setattr(worker._dispatcher, "ended", lambda *given: ends.append(given))
+        go.set()
+        assert left.wait(PATIENCE_SECONDS)
+    assert not ends
+    assert charged(broker.get(id)) == (1, 1, 0)
+
+
+def _swallows(go: threading.Event) -> Any:
+    async def run() -> None:
+        while not go.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+    return run
+
+
+def _hangs(go: threading.Event) -> Any:
+    async def run() -> None:
+        while not go.is_set():
+            try:
+                go.wait()
+            except Exception:
+                continue
+
+    return run
+
+
+def _computes(go: threading.Event) -> Any:
+    async def run() -> None:
+        while not go.is_set():
+            pass
+
+    return run
+
+
+@pytest.mark.parametrize("make", [_swallows, _hangs, _computes])
+def test_coroutine_beyond_its_time_limit_fails_and_others_go_on(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch, make: Callable[[threading.Event], Any]
+) -> None:
+    monkeypatch.setattr(threads, "STOPPING_SECONDS", 0.2)
+    jobs = app.queue("jobs", lease_timeout="1h")
+    go = threading.Event()
+    endless = jobs.task(name="endless", time_limit="10ms")(make(go))
+
+    @jobs.task(keep_result="1m")
+    async def other() -> int:
+        return 1
+
+    id, after = endless.put().id, other.put()
+    try:
+        with Worker(app, broker=broker, concurrency=2):
+            assert charged(item(broker, id, Status.DEAD)) == (1, 1, 0)
+            assert after.result("30s") == 1
+            assert other.put().result("30s") == 1
+            go.set()
+    finally:
+        go.set()

@@ -1,0 +1,63 @@
+"""What a person reads who types `redrive` and makes a mistake: a sentence, and no traceback but that of the app."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from redrive.cli.main import redrive
+from redrive.errors import InvalidInput
+from redrive.worker.loading import load_app
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    return tmp_path
+
+
+def test_help_shows_what_to_type() -> None:
+    assert "redrive work jobs:app" in CliRunner().invoke(redrive, ["--help"]).output
+    assert "redrive work jobs:app" in CliRunner().invoke(redrive, ["work", "--help"]).output
+
+
+@pytest.mark.parametrize("option", ["--memory-limit", "--max-items-per-child"])
+def test_option_that_needs_processes_is_refused_without(option: str) -> None:
+    result = CliRunner().invoke(redrive, ["work", "jobs:app", option, "100"])
+    assert result.exit_code == 2
+    assert "give --processes too" in result.output
+
+
+def test_misspelt_module_is_told_with_the_one_that_was_meant(folder: Path) -> None:
+    (folder / "invoices_program.py").write_text("")
+    with pytest.raises(InvalidInput, match=r"no module invoice_program \(did you mean invoices_program\?\)"):
+        load_app("invoice_program:app")
+
+
+def test_main_is_no_module_that_another_process_can_find() -> None:
+    with pytest.raises(InvalidInput, match="put the app into a module of its own, as in jobs:app"):
+        load_app("__main__:app")
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "error"),
+    [
+        ("dividing", "1 / 0", ZeroDivisionError),
+        ("lacking", "import nothing_of_that_name", ModuleNotFoundError),
+        ("unreadable", "def", SyntaxError),
+    ],
+)
+def test_traceback_of_a_broken_app_has_nothing_of_the_import(
+    folder: Path, name: str, source: str, error: type[Exception]
+) -> None:
+    (folder / f"{name}_program.py").write_text(source)
+    with pytest.raises(error) as raised:
+        load_app(f"{name}_program:app")
+    told = "".join(traceback.format_exception(raised.value))
+    assert f"{name}_program.py" in told
+    assert "importlib" not in told
