@@ -248,12 +248,13 @@ def test_worker_that_slept_beyond_its_leases_is_refused(
 
 def _sleep_beyond(broker: Broker, url: str, folder: Path) -> None:
     broker.put_many("jobs", [new_item({"n": n}, headers={"task": "held"}) for n in range(AT_ONCE)])
-    with program(url, folder, "--concurrency", str(AT_ONCE), lease="1s") as running:
+    options = ("--concurrency", str(AT_ONCE), "--watchdog-timeout", "10m")
+    with program(url, folder, *options, lease="1s") as running:
         wait_until(lambda: len(traced(folder)) == AT_ONCE, "the beginning", running.log)
         worker = running.worker()
         os.kill(worker, signal.SIGSTOP)
         leases = []
-        end = time.monotonic() + 60
+        end = time.monotonic() + 90
         while len(leases) < AT_ONCE and time.monotonic() < end:
             with contextlib.suppress(StoreUnavailable):  # it may have been stopped in a transaction, which ends soon
                 leases += broker.lease("jobs", AT_ONCE, wait="1s", lease_timeout="10m")

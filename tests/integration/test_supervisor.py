@@ -352,7 +352,8 @@ def test_what_a_module_needs_and_is_missing_is_not_taken_for_the_module(
     [
         ("", "redrive: module {name} has no app"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("from redrive.task.app import App\napp = App('memory://')", "redrive: there is no queue to work on"),
+        ("from redrive.task.app import App\napp = App('memory://')", "redrive: the app runs on memory://"),
+        ("from redrive.task.app import App\napp = App('sqlite:///x.db')", "redrive: there is no queue to work on"),
     ],
 )
 def test_worker_that_cannot_begin_says_why_once_and_ends(work: Work, source: str, told: str) -> None:

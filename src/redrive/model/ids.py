@@ -13,6 +13,7 @@ nobody can guess.
 
 from __future__ import annotations
 
+import re
 from typing import NewType
 
 from redrive.errors import InvalidName
@@ -30,6 +31,7 @@ MAX_NUMBER = 2**63 - 1
 _ID_DIGITS = 32
 _TOKEN_DIGITS = 48
 _HEXADECIMAL = frozenset("0123456789abcdef")
+_ARE_DIGITS = re.compile("[0-9a-f]+").fullmatch
 
 
 def make_id(number: int, tail: int) -> ItemId:
@@ -70,7 +72,7 @@ def partition_of(id: str) -> int:
 
 def _parse(what: str, text: str, digits: int) -> tuple[int, int]:
     try:
-        if len(text) != digits or not set(text) <= _HEXADECIMAL:
+        if len(text) != digits or _ARE_DIGITS(text) is None:
             raise ValueError
         return int(text[16:32], 16), int(text[:16], 16)
     except (ValueError, TypeError):

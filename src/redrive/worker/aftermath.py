@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from redrive.broker.broker import Broker
-from redrive.broker.exchange import End, Lost, Returned, exchange_of
+from redrive.broker.exchange import UNSERVED, End, Lost, Returned, exchange_of
 from redrive.model.item import Lease, Settled
 from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events, tracing
@@ -45,6 +45,8 @@ def settle_left(broker: Broker, journal: Journal) -> Left:
         ends: list[tuple[Lease, End]] = [(lease, _end(lease, running.get(lease.token), ending)) for lease in held]
         settled = counter.step(ends, {}).settled
         for (lease, end), result in zip(ends, settled, strict=True):
+            if isinstance(result, UNSERVED):
+                raise result
             if isinstance(result, Settled) and isinstance(end, Lost):
                 tell_of(lease, end, result)
             left.lost += isinstance(result, Settled) and isinstance(end, Lost)

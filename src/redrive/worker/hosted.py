@@ -54,6 +54,7 @@ def main() -> int:
         return _unfit(f"{orders.app} cannot be imported; see above")
     with app:
         try:
+            _check(app)
             _settle(app, orders.left)
             return _work(app, orders, listener) if orders.journal else 0
         except InvalidInput as error:
@@ -61,6 +62,14 @@ def main() -> int:
         except StoreError as error:  # before any work: a worker that works waits for its store
             _log.error("store_not_opened", error=str(error))
             return UNAVAILABLE
+
+
+def _check(app: App) -> None:
+    """Raise where the store of the app is its own: nobody could put anything for this process to run."""
+    if app.broker.durability().level == "none":
+        raise InvalidInput(
+            "the app runs on memory://, which no other process can put to; name a file or a server with --url"
+        )
 
 
 def _work(app: App, orders: Orders, listener: Listener) -> int:

@@ -18,7 +18,7 @@ import msgspec
 from redrive.broker.exchange import Buried, Completed, End, Failed, Released
 from redrive.errors import InvalidInput
 from redrive.model.classify import ErrorClass, Rule
-from redrive.model.duration import parse_duration
+from redrive.model.duration import format_duration, parse_duration
 from redrive.model.failure import Failure, failure_from_exception, failure_from_fields
 from redrive.model.item import Lease, Result
 from redrive.model.judge import Again, Dead
@@ -36,14 +36,14 @@ from redrive.telemetry import tracing
 HOST = socket.gethostname()
 _DONE = Completed()
 _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
-TIME_IS_OVER = "the handler ran for longer than the time limit of its task"
 
 
 class TimeLimitExceeded(Exception):
-    """A handler ran for longer than its task allows."""
+    """A handler ran for longer than its task allows. It is raised in the handler itself, where it happens to be."""
 
-    def __init__(self, text: str = TIME_IS_OVER) -> None:
-        super().__init__(text)
+    def __init__(self, limit: int | None = None) -> None:
+        said = "" if limit is None else f", which is {format_duration(limit)}"
+        super().__init__(f"the handler ran for longer than the time limit of its task{said}")
 
 
 class Handling(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class Performance:
                 value = await task.function(*args, **kwargs)
             return self._ended(task, context, value)
         except asyncio.CancelledError as error:
-            return self.failed(TimeLimitExceeded(TIME_IS_OVER) if is_late() else error)
+            return self.failed(TimeLimitExceeded() if is_late() else error)
         except BaseException as error:
             return self.failed(error)
 
@@ -166,6 +166,8 @@ class Performance:
     def _described(self, error: BaseException) -> Failure:
         name = self._lease.headers.get(TASK_HEADER, "")
         task = self._app.tasks.get(name)
+        if isinstance(error, TimeLimitExceeded) and task is not None:
+            error = TimeLimitExceeded(task.time_limit).with_traceback(error.__traceback__)
         failure = failure_from_exception(
             error,
             worker=self._lease.worker,

@@ -105,4 +105,4 @@ def _is_due(job: Job, now: Instant) -> bool:
 
 
 def _too_long(job: Job) -> Failure:
-    return failure_from_exception(TimeLimitExceeded(), worker=job.lease.worker)
+    return failure_from_exception(TimeLimitExceeded(job.time_limit), worker=job.lease.worker)
