@@ -138,7 +138,7 @@ class RedisState(State):
     def _named(self, where: Filter, order: Order, after: int | None) -> Iterator[tuple[int, Record]]:
         """Items by the ids that they have or had."""
         assert where.ids is not None
-        ids = [ItemId(id.lower()) for id in where.ids]
+        ids = [ItemId(each.lower()) for each in where.ids]
         self._session.load(ids, words=where.words is not None)
         items = {id(item): item for each in ids if (item := self.find(each)) is not None}
         if where.for_letters:
