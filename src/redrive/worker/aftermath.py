@@ -15,7 +15,7 @@ from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events, tracing
 from redrive.worker.exits import loss
 from redrive.worker.journal import Ending, Journal, Running
-from redrive.worker.telling import tell_of
+from redrive.worker.reporting import report
 
 MAX_ROUNDS = 100
 """Times that the store is asked what is held; each time it gives as much as one transaction settles."""
@@ -48,7 +48,7 @@ def settle_left(broker: Broker, journal: Journal) -> Left:
             if isinstance(result, UNSERVED):
                 raise result
             if isinstance(result, Settled) and isinstance(end, Lost):
-                tell_of(lease, end, result)
+                report(lease, end, result)
             left.lost += isinstance(result, Settled) and isinstance(end, Lost)
             left.returned += isinstance(result, Settled) and isinstance(end, Returned)
             left.refused += not isinstance(result, Settled)

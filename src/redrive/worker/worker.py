@@ -26,9 +26,9 @@ from redrive.worker.journal import Journal
 from redrive.worker.keeper import Keeper
 from redrive.worker.presence import Presence
 from redrive.worker.processes import ProcessRunner
+from redrive.worker.reporting import report
 from redrive.worker.runner import Job, Runner
 from redrive.worker.schedule import Scheduler
-from redrive.worker.telling import tell_of
 from redrive.worker.threads import ThreadRunner
 
 DEFAULT_CONCURRENCY = 8
@@ -195,7 +195,7 @@ class Worker:
         elif not isinstance(end, Returned):
             self._not_completed += 1
             failure = getattr(end, "failure", None)
-            tell_of(job.lease, end, settled)
+            report(job.lease, end, settled)
             self._hooks.call(job, failure, settled)
 
     def _refused(self, job: Job, refusal: RedriveError) -> None:

@@ -74,6 +74,7 @@ from redrive.testing.conformance.twins import TwinConformance
 from redrive.testing.conformance.undoing import UndoConformance, UndoOperationConformance
 from redrive.testing.conformance.upkeep import UpkeepConformance
 from redrive.testing.conformance.waits import WaitConformance
+from redrive.testing.conformance.worker_life import WorkerLifeConformance
 from redrive.testing.conformance.workers import AsyncWorkersConformance, WorkersConformance
 from redrive.testing.conformance.working import WorkingConformance
 
@@ -94,6 +95,7 @@ class StoreConformance(
     EligibilityConformance,
     WaitConformance,
     WorkingConformance,
+    WorkerLifeConformance,
     HoldConformance,
     LateConformance,
     ExtendConformance,

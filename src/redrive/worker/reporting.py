@@ -14,7 +14,7 @@ from redrive.telemetry import events
 _log = events.logger("redrive.worker")
 
 
-def tell_of(lease: Lease, end: End, settled: Settled) -> None:
+def report(lease: Lease, end: End, settled: Settled) -> None:
     """An item failed, was given back or lost, or is dead: which one, of what, and when it is tried again."""
     failure = getattr(end, "failure", None)
     is_lost, is_released = isinstance(end, Lost), isinstance(end, Released)
