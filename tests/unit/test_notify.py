@@ -193,3 +193,24 @@ def test_change_by_another_process_wakes_all_who_wait_for_everything(
     _until(lambda: not looks or not clock.advance("20ms"))
     assert [waiter.result() for waiter in waiters] == [True] * 3
     notify.close()
+
+
+def test_watch_rings_at_once_for_what_arrived_since_the_ticket(broker: Broker, clock: FakeClock) -> None:
+    notify = broker._core.notify
+    ticket = notify.ticket("jobs")
+    rung = threading.Event()
+    notify.announce({"jobs": 1})
+    watch = notify.watch({"others": (notify.ticket("others"), None), "jobs": (ticket, None)}, Instant(HOUR), rung.set)
+    assert rung.is_set()
+    assert watch.end() == set()
+
+
+def test_watch_rings_for_one_of_its_queues_and_says_which(broker: Broker, clock: FakeClock) -> None:
+    notify = broker._core.notify
+    rung = threading.Event()
+    asked = {queue: (notify.ticket(queue), None) for queue in ("jobs", "others")}
+    watch = notify.watch(asked, Instant(clock.now() + HOUR), rung.set)
+    assert not rung.is_set()
+    notify.announce({"others": 1})
+    assert rung.is_set()
+    assert watch.end() == {"others"}

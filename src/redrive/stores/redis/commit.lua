@@ -144,11 +144,10 @@ local function tell(kind, queue, id, title)
   end
 end
 
--- How items stand that ends name, read together: each of them is looked at once, and read again after a change.
+-- How items stand that ends name, read together. Each is used once, and read again for whoever names it after that.
 local fetched = {}
 
 local function save(body, stand)
-  fetched[body] = nil
   redis.call('SET', root .. 's:' .. body, cmsgpack.pack(stand))
 end
 
