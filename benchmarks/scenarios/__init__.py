@@ -12,6 +12,7 @@ from benchmarks.scenarios import (
     death_cost,
     failure_cost,
     happy_path,
+    http,
     lease_cost,
     looking,
     peers,
@@ -53,6 +54,7 @@ SUITES = {
             durable="A server on disk for each case; fsync, synchronous_commit and full_page_writes are on.",
         ),
         _suite("looking", looking, redriving, death_cost),
+        _suite("http", http),
         replace(
             _suite("workers", worker_sqlite, worker_postgres, worker_redis, worker_wake, worker_memory, worker_trouble),
             durable="Equal durability for all: SQLite synchronous=FULL, read back by each worker; PostgreSQL fsync,\n"

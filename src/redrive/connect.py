@@ -21,13 +21,15 @@ from redrive.model.retry import DelayFunction
 from redrive.store import Store
 
 DEFAULT_URL = "sqlite:///redrive.db"
-_URLS = "memory://, sqlite:///FILE, postgresql://USER@HOST/DATABASE and redis://HOST"
+_URLS = "memory://, sqlite:///FILE, postgresql://USER@HOST/DATABASE, redis://HOST and http://HOST:7272"
+_SERVERS = ("http", "https")
 
 
 def connect(
     url: str = DEFAULT_URL,
     *,
     namespace: str = "default",
+    token: str | None = None,
     name: str | None = None,
     stores: Mapping[str, str] | None = None,
     actor: str | None = None,
@@ -43,26 +45,30 @@ def connect(
     `memory://` lives and ends with this broker; `sqlite:///jobs.db` is a file in the working directory and
     `sqlite:////var/lib/jobs.db` one anywhere; `postgresql://user@host/database` keeps its tables in the schema
     `redrive`, or in the one that `?schema=` names; `redis://host` and `redis+cluster://host` keep their keys under the
-    prefix `redrive`, or the one that `?prefix=` names, and wait for `?wait_replicas=` replicas. Queues of different
-    namespaces never see each other.
+    prefix `redrive`, or the one that `?prefix=` names, and wait for `?wait_replicas=` replicas; `http://host:7272` and
+    `https://host` are servers (`redrive serve`). Queues of different namespaces never see each other.
 
+    token: who this program is to a server that asks for it. It is for the server of the URL, not for other stores.
     name: what other stores call this one, in `name@store`. stores: other stores by name, each with its URL: dead queues
     may be there, and items move there and back. They are opened when they are needed, in the same namespace.
     actor: whose name stands in audit rows unless a call names another; user@host by default.
     backoffs: delay functions that queues may name in `retry`: failures so far → seconds.
     durability: `full`, or `relaxed` to let a power cut lose the last calls in exchange for speed.
     create: whether a file that does not exist is created. Without, a mistaken path is an error, not an empty store.
-    lifecycle: whether a thread of this broker sees to leases that ran out, expiry, retention, operations and moves.
+    lifecycle: whether a thread of this broker sees to leases that ran out, expiry, retention, operations and moves. A
+    server does that itself, for all its clients.
     redact: what is hidden from whoever looks: what seems a secret by default; (kind, value) → value; False for nothing.
     clock: another source of time, for tests.
     """
-    return Broker(_core(url, namespace, name, stores, actor, backoffs, durability, create, lifecycle, redact, clock))
+    core = _core(url, namespace, token, name, stores, actor, backoffs, durability, create, lifecycle, redact, clock)
+    return Broker(core)
 
 
 def connect_async(
     url: str = DEFAULT_URL,
     *,
     namespace: str = "default",
+    token: str | None = None,
     name: str | None = None,
     stores: Mapping[str, str] | None = None,
     actor: str | None = None,
@@ -74,13 +80,14 @@ def connect_async(
     clock: Clock | None = None,
 ) -> AsyncBroker:
     """The same for programs on an event loop: every method is awaited. Opening it does not need a running loop."""
-    core = _core(url, namespace, name, stores, actor, backoffs, durability, create, lifecycle, redact, clock)
+    core = _core(url, namespace, token, name, stores, actor, backoffs, durability, create, lifecycle, redact, clock)
     return AsyncBroker(core)
 
 
 def _core(
     url: str,
     namespace: str,
+    token: str | None,
     name: str | None,
     stores: Mapping[str, str] | None,
     actor: str | None,
@@ -98,12 +105,13 @@ def _core(
     check_name("namespace", namespace)
     others = _checked_stores(name, stores or {})
 
-    def open_one(where: str, called: str | None, table: Stores) -> Core:
-        store = _open(where, namespace, durability == "relaxed", create, clock, called)
-        return Core(store, actor=actor, backoffs=named, lifecycle=lifecycle, redaction=redaction, stores=table)
+    def open_one(where: str, called: str | None, table: Stores, token: str | None = None) -> Core:
+        store = _open(where, namespace, durability == "relaxed", create, clock, called, token)
+        runs = lifecycle and urlsplit(where).scheme not in _SERVERS
+        return Core(store, actor=actor, backoffs=named, lifecycle=runs, redaction=redaction, stores=table)
 
     openers = {called: partial(open_one, where, called) for called, where in others.items()}
-    return open_one(url, name, Stores(openers))
+    return open_one(url, name, Stores(openers), token)
 
 
 def _checked_stores(name: str | None, stores: Mapping[str, str]) -> Mapping[str, str]:
@@ -133,10 +141,23 @@ def _checked_backoffs(backoffs: Mapping[str, DelayFunction]) -> Mapping[str, Del
     return backoffs
 
 
-def _open(url: str, namespace: str, relaxed: bool, create: bool, clock: Clock | None, name: str | None = None) -> Store:
+def _open(
+    url: str,
+    namespace: str,
+    relaxed: bool,
+    create: bool,
+    clock: Clock | None,
+    name: str | None = None,
+    token: str | None = None,
+) -> Store:
     if not isinstance(url, str):
         raise InvalidInput(f"a URL is a text, not {url!a:.60}; there are {_URLS}")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidInput(f"a URL cannot be read: {error}; there are {_URLS}") from None
+    if token is not None and parts.scheme not in _SERVERS:
+        raise InvalidInput("a token is for a server, http://HOST:7272; leave it out for a store that is opened here")
     named = {} if name is None else {"name": name}
     match parts.scheme:
         case "memory":
@@ -166,6 +187,8 @@ def _open(url: str, namespace: str, relaxed: bool, create: bool, clock: Clock | 
             return _open_postgres(url, namespace, relaxed, create, clock, named)
         case scheme if scheme.removesuffix("+cluster") in ("redis", "rediss", "valkey", "valkeys", "unix"):
             return _open_redis(url, namespace, relaxed, create, clock, named)
+        case "http" | "https":
+            return _open_server(url, namespace, relaxed, token, clock, name)
         case _:
             raise InvalidInput(f"{url!r:.200} is not a URL of a store; there are {_URLS}")
 
@@ -220,3 +243,16 @@ def _open_redis(
         wait_replicas=int(replicas),
         **named,
     )
+
+
+def _open_server(
+    url: str, namespace: str, relaxed: bool, token: str | None, clock: Clock | None, name: str | None
+) -> Store:
+    """There is nothing to create: the server did that when it was started."""
+    try:
+        from redrive.client import RemoteStore
+    except ImportError as error:
+        raise InvalidInput(f"a server needs urllib3: pip install 'redrive[client]' ({error})") from error
+    if relaxed:
+        raise InvalidInput("how durable a server is was decided when it was started; leave durability='relaxed' out")
+    return RemoteStore(url, namespace=namespace, token=token, clock=clock, name=name)

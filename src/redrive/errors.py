@@ -7,7 +7,8 @@
     │   ├── InvalidDuration      a delay, a timeout or an instant
     │   ├── InvalidPayload       a value that cannot be stored and read back exactly
     │   ├── PayloadTooLarge      payload or headers over their limit
-    │   └── ArgumentsInvalid     arguments that the function of a task does not take
+    │   ├── ArgumentsInvalid     arguments that the function of a task does not take
+    │   └── InvalidFile          a redrive.toml that cannot be used
     ├── NotFound
     │   ├── QueueNotFound
     │   ├── ItemNotFound
@@ -34,6 +35,10 @@
     │   ├── SchemaTooNew         written by a newer Redrive
     │   ├── EngineUnsupported    the engine has a known flaw, or lacks a feature
     │   └── StoreFailed          the engine answered with an error that nothing foresaw
+    ├── AccessError              a server does not let this caller do this
+    │   ├── Unauthorized         no token, or one that is unknown, expired or revoked
+    │   ├── Forbidden            the token is not for this
+    │   └── RequestTooLarge      more in one request than the server takes
     ├── OutcomeUnknown           the connection broke while the call was being committed
     ├── Overloaded               more calls are waiting than the committer accepts
     └── Closed                   the broker was closed
@@ -125,6 +130,20 @@ class ArgumentsInvalid(InvalidInput):
     def __init__(self, task: str, problem: str) -> None:
         self.task, self.problem = task, problem
         super().__init__(f"task {_show(task)}: {problem}")
+
+
+class InvalidFile(InvalidInput):
+    """A redrive.toml that cannot be used. `problems` has all that is wrong with it; the other fields tell of the first.
+
+    Each problem is a line, a key and what was expected there. Nothing of the file was applied.
+    """
+
+    code = "invalid_file"
+
+    def __init__(self, file: str, problems: tuple[tuple[int, str, str], ...]) -> None:
+        self.file, self.problems = file, problems
+        self.line, self.key, self.problem = problems[0]
+        super().__init__("\n".join(f"{file}:{line}: {key}{': ' if key else ''}{what}" for line, key, what in problems))
 
 
 # What was named is not there.
@@ -424,6 +443,49 @@ class StoreFailed(StoreError):
     def __init__(self, store: str, problem: str) -> None:
         self.store, self.problem = store, problem
         super().__init__(f"store {store} failed: {problem}; nothing was changed")
+
+
+# A server does not take the call.
+
+
+class AccessError(RedriveError):
+    """A server does not let this caller do this. Nothing was changed."""
+
+    code = "access_error"
+
+
+class Unauthorized(AccessError):
+    """The request had no token, or one that is unknown, expired or revoked."""
+
+    code = "unauthorized"
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(f"{problem}; an admin makes a token with: redrive token create")
+
+
+class Forbidden(AccessError):
+    """The token is not for this: its roles, its namespaces or its queues do not cover the call."""
+
+    code = "forbidden"
+
+    def __init__(self, right: str, namespace: str, queue: str | None = None) -> None:
+        self.right, self.namespace, self.queue = right, namespace, queue
+        where = "every queue" if queue is None else f"queue {_show(queue)}"
+        super().__init__(
+            f"this token does not give the right to {right} in {where} of namespace {_show(namespace)}; ask for one "
+            f"that does"
+        )
+
+
+class RequestTooLarge(AccessError):
+    """More in one request than the server takes."""
+
+    code = "request_too_large"
+
+    def __init__(self, what: str, limit: int) -> None:
+        self.what, self.limit = what, limit
+        super().__init__(f"{what} is over the limit of {limit:,}; send less in one request")
 
 
 class OutcomeUnknown(RedriveError):

@@ -70,10 +70,15 @@ DROP_ACTOR = "on_dead"
 """Who drops the dead of a queue that asked for it, in the audit."""
 
 
+class Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What calls, queries and their parts have in common where they are written down (`redrive.wire`): each says what
+    it is and what is not as it is anyway, and has nothing that is not known."""
+
+
 # Queues
 
 
-class CreateQueue(msgspec.Struct, frozen=True):
+class CreateQueue(Said, frozen=True):
     """→ Queue. `QueueExists` if there is one with other settings; the same settings again are no error.
 
     Refused with `InvalidSetting` when dead_queue names the queue itself, a queue that does not exist, or one that has
@@ -85,7 +90,7 @@ class CreateQueue(msgspec.Struct, frozen=True):
     settings: QueueSettings
 
 
-class UpdateQueue(msgspec.Struct, frozen=True):
+class UpdateQueue(Said, frozen=True):
     """→ Queue with the new settings and the next version. `Stale` unless `version` is the newest.
 
     The rules of CreateQueue hold. Nothing that is already dead moves.
@@ -97,7 +102,7 @@ class UpdateQueue(msgspec.Struct, frozen=True):
     actor: str
 
 
-class SetPaused(msgspec.Struct, frozen=True):
+class SetPaused(Said, frozen=True):
     """→ Queue. A paused queue takes puts and gives no leases; everything else goes on. Twice is no error."""
 
     name: str
@@ -105,7 +110,7 @@ class SetPaused(msgspec.Struct, frozen=True):
     actor: str
 
 
-class SetUsedBy(msgspec.Struct, frozen=True):
+class SetUsedBy(Said, frozen=True):
     """→ Queue. A queue of another store, `user` as `name@store`, has this one as dead queue, or has it no longer.
 
     Then this one is a dead queue. `InvalidSetting` where it has a dead_queue of its own; `QueueNotFound`. Twice is no
@@ -117,7 +122,7 @@ class SetUsedBy(msgspec.Struct, frozen=True):
     used: bool = True
 
 
-class DeleteQueue(msgspec.Struct, frozen=True):
+class DeleteQueue(Said, frozen=True):
     """→ int, the number of items removed with the queue.
 
     `QueueInUse` while others name it as dead_queue, in this store or another one (`used_by`). `ConfirmMismatch` unless
@@ -133,7 +138,7 @@ class DeleteQueue(msgspec.Struct, frozen=True):
 # Puts
 
 
-class NewItem(msgspec.Struct, frozen=True, gc=False):
+class NewItem(Said, frozen=True, gc=False, tag=False):
     """An item to be put. Values were checked by the broker; a store only adds what it alone knows."""
 
     payload: bytes
@@ -161,7 +166,7 @@ class NewItem(msgspec.Struct, frozen=True, gc=False):
     """The broker's word that nothing but payload, content type, priority and expire_timeout is set."""
 
 
-class Put(msgspec.Struct, frozen=True, gc=False):
+class Put(Said, frozen=True, gc=False):
     """→ tuple[Receipt, …], one for each item, in order; or Stale. All of them are put, or none. At most MAX_PUT items.
 
     An idempotency key that is known and whose time is not over gives the receipt of the first item, with duplicate =
@@ -178,7 +183,7 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 # Registrations: small named values of the namespace
 
 
-class Register(msgspec.Struct, frozen=True):
+class Register(Said, frozen=True):
     """→ Registration | Overtaken. A small value under a kind and a name: who works, when something was last done.
 
     It is written under the next version, 1 where there is none. With `version` it is written only if that is the one
@@ -196,7 +201,7 @@ class Register(msgspec.Struct, frozen=True):
     puts: tuple[Put, ...] = ()
 
 
-class Unregister(msgspec.Struct, frozen=True):
+class Unregister(Said, frozen=True):
     """→ bool, whether there was one."""
 
     kind: str
@@ -229,7 +234,7 @@ class Overtaken(msgspec.Struct, frozen=True):
 # Leases
 
 
-class LeaseItems(msgspec.Struct, frozen=True, gc=False):
+class LeaseItems(Said, frozen=True, gc=False):
     """→ Leased. Up to `limit` eligible items in order, each active under a fresh token until now + timeout.
 
     Eligible: pending, not held, ready_at ≤ now, not expired, queue not paused. Order: priority (larger first), then
@@ -256,7 +261,7 @@ class Leased(msgspec.Struct, frozen=True, gc=False):
     next_at: Instant | None = None
 
 
-class Extend(msgspec.Struct, frozen=True):
+class Extend(Said, frozen=True):
     """→ Instant, the new deadline: now + timeout. The token stays the same."""
 
     token: Token
@@ -267,7 +272,7 @@ class Extend(msgspec.Struct, frozen=True):
 # Settles: a delivery ends
 
 
-class Complete(msgspec.Struct, frozen=True, gc=False):
+class Complete(Said, frozen=True, gc=False):
     """→ Settled. The item is completed: kept with its result for keep_completed, or removed.
 
     Completion, result and `puts` are one transaction: if any put is refused, so is the completion, with that error.
@@ -282,7 +287,7 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
     keep: int | None = None
 
 
-class Settle(msgspec.Struct, frozen=True):
+class Settle(Said, frozen=True):
     """→ Settled | Stale. The delivery ended otherwise: the verdict is carried out and a history row written.
 
     Counts one failure (FAILED) or one loss (LOST). Again(failed): failed until now + delay. Again(pending): pending at
@@ -306,7 +311,7 @@ class Settle(msgspec.Struct, frozen=True):
     at_once: bool = False
 
 
-class Return(msgspec.Struct, frozen=True):
+class Return(Said, frozen=True):
     """→ Settled. An uncounted release: attempts goes down by one, never below 0; pending in its old place.
 
     Writes a history row only if there is a note.
@@ -325,7 +330,7 @@ class Stale(msgspec.Struct, frozen=True):
 # Changes by hand, without a token
 
 
-class Target(msgspec.Struct, frozen=True):
+class Target(Said, frozen=True, tag=False):
     """An item to change by hand. FAIL and BURY bring a verdict, and the version of the settings it was judged by."""
 
     id: ItemId
@@ -339,7 +344,7 @@ class Target(msgspec.Struct, frozen=True):
     """What REDRIVE puts in place of the headers."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(Said, frozen=True):
     """→ tuple[Settled | Stale | RedriveError, …], one for each target, in order. Each stands for itself.
 
     What a verb applies to: `redrive.model.by_hand`. Otherwise `WrongStatus`; `ItemNotFound`; an active item gives
@@ -370,14 +375,14 @@ class Change(msgspec.Struct, frozen=True):
     note: str | None = None
 
 
-class Hold(msgspec.Struct, frozen=True):
+class Hold(Said, frozen=True):
     """→ int, how many. Pending and failed items of these ids leave the ready index; others are passed over."""
 
     ids: tuple[ItemId, ...]
     held_by: str
 
 
-class Unhold(msgspec.Struct, frozen=True):
+class Unhold(Said, frozen=True):
     """→ int, how many. Items held by that name, of these ids or all (at most STEP_LIMIT), are held no longer."""
 
     held_by: str
@@ -387,7 +392,7 @@ class Unhold(msgspec.Struct, frozen=True):
 # Operations: changes of many items
 
 
-class StartOperation(msgspec.Struct, frozen=True, kw_only=True):
+class StartOperation(Said, frozen=True, kw_only=True):
     """→ Operation, running, at its beginning: the store draws its id and its mark. Writes an audit row with the filter.
 
     `InvalidInput` unless the verb is one of IN_BULK. `QueueNotFound` where `to` or the filter's queue is gone.
@@ -405,7 +410,7 @@ class StartOperation(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
 
 
-class StepOperation(msgspec.Struct, frozen=True):
+class StepOperation(Said, frozen=True):
     """→ Operation as it is after the step. At most `limit` items, and at most MAX_EXAMINED looked at, oldest first.
 
     Does nothing, and gives the operation as it is, unless it is running and `steps` is how many steps it has made: so
@@ -427,7 +432,7 @@ class StepOperation(msgspec.Struct, frozen=True):
     verdicts: Mapping[str, tuple[Verdict, int]] = {}
 
 
-class SetOperation(msgspec.Struct, frozen=True):
+class SetOperation(Said, frozen=True):
     """→ Operation. Pause, resume, cancel, stop with a problem, go on after the canaries, or set another rate.
 
     `OperationEnded` where it has ended. Writes an audit row.
@@ -443,7 +448,7 @@ class SetOperation(msgspec.Struct, frozen=True):
     steps: int | None = None
 
 
-class Import(msgspec.Struct, frozen=True):
+class Import(Said, frozen=True):
     """→ tuple[Receipt, …], one for each item, in order. All of them, or none. At most MAX_BATCH items.
 
     Each becomes an item of `queue` under a new id with source_id = the id it has, its earlier ids dropped, and
@@ -460,7 +465,7 @@ class Import(msgspec.Struct, frozen=True):
     actor: str
 
 
-class Receive(msgspec.Struct, frozen=True):
+class Receive(Said, frozen=True):
     """→ Receipt. An item that is moving in another store, called `store`, arrives here: the second step of its move.
 
     It is drawn a new id, with source_id = the id it has there; its earlier ids and its idempotency key are dropped,
@@ -479,13 +484,13 @@ class Receive(msgspec.Struct, frozen=True):
 # Upkeep: what runs by itself
 
 
-class FinishMove(msgspec.Struct, frozen=True):
+class FinishMove(Said, frozen=True):
     """→ int, how many. Items of these ids that are moving were received elsewhere, and are removed; others stay."""
 
     ids: tuple[ItemId, ...]
 
 
-class CloseMove(msgspec.Struct, frozen=True):
+class CloseMove(Said, frozen=True):
     """→ int, how many. The other store has removed what came from there under these ids: what was written down of it
     by Receive is forgotten LEDGER_TIMEOUT from now. Twice is no error. `QueueNotFound`.
     """
@@ -495,13 +500,13 @@ class CloseMove(msgspec.Struct, frozen=True):
     source_ids: tuple[ItemId, ...]
 
 
-class Promote(msgspec.Struct, frozen=True):
+class Promote(Said, frozen=True):
     """→ int, how many. Scheduled and failed items of all queues that have fallen due are ready now."""
 
     limit: int = STEP_LIMIT
 
 
-class Expire(msgspec.Struct, frozen=True):
+class Expire(Said, frozen=True):
     """→ Settled | Stale. A pending or failed item whose expire_deadline ≤ now is settled as the verdict says.
 
     `WrongStatus` or `ItemNotFound` where that is no longer so.
@@ -512,7 +517,7 @@ class Expire(msgspec.Struct, frozen=True):
     version: int
 
 
-class Clean(msgspec.Struct, frozen=True):
+class Clean(Said, frozen=True):
     """→ int, how many rows were changed or went. By each queue's settings: archives dead letters past archive_after,
     removes completed items past keep_completed, dead letters past keep_dead and archived items past keep_archived (all
     counted from the death, each with an audit row, all but the completed in the feed). Also removes idempotency keys
@@ -526,29 +531,29 @@ class Clean(msgspec.Struct, frozen=True):
 # Queries: `read` answers them from a state that includes every acknowledged commit
 
 
-class GetQueue(msgspec.Struct, frozen=True):
+class GetQueue(Said, frozen=True):
     """→ Queue. Raises QueueNotFound."""
 
     name: str
 
 
-class ListQueues(msgspec.Struct, frozen=True):
+class ListQueues(Said, frozen=True):
     """→ tuple[Queue, …] by name."""
 
 
-class GetStats(msgspec.Struct, frozen=True):
+class GetStats(Said, frozen=True):
     """→ QueueStats. Raises QueueNotFound."""
 
     name: str
 
 
-class GetItem(msgspec.Struct, frozen=True):
+class GetItem(Said, frozen=True):
     """→ Item with history and deaths. An older id is followed to the item's present one. Raises ItemNotFound."""
 
     id: ItemId
 
 
-class FindItems(msgspec.Struct, frozen=True):
+class FindItems(Said, frozen=True):
     """→ Page. Items that match, in order, from `cursor` on. Looks at no more than MAX_EXAMINED.
 
     Dead letters and archived items come in the order of their deaths, others in the order in which they were put or
@@ -576,7 +581,7 @@ class Page(msgspec.Struct, frozen=True):
         return lines(f"{several(len(self.items), 'item')}{more}", *map(_in_short, self.items))
 
 
-class CountItems(msgspec.Struct, frozen=True):
+class CountItems(Said, frozen=True):
     """→ Counted. How many items match, from `cursor` on. Looks at no more than MAX_EXAMINED, unless it need not look at
     each item because only `queue`, `fingerprint` or nothing is asked of dead letters."""
 
@@ -591,7 +596,7 @@ class Counted(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-class ListGroups(msgspec.Struct, frozen=True):
+class ListGroups(Said, frozen=True):
     """→ tuple[Group, …]: the dead letters of a queue, or of all, by fingerprint; the largest first, then the newest,
     then by fingerprint. Raises QueueNotFound."""
 
@@ -599,7 +604,7 @@ class ListGroups(msgspec.Struct, frozen=True):
     limit: int = 100
 
 
-class ReadFeed(msgspec.Struct, frozen=True):
+class ReadFeed(Said, frozen=True):
     """→ FeedPage. Entries after a number, oldest first. Looks at no more than MAX_EXAMINED.
 
     `id` asks for one item, under whatever id it had; `before` and no `after` gives the newest entries before a number,
@@ -629,7 +634,7 @@ class FeedPage(msgspec.Struct, frozen=True):
         return lines(f"{count}{'; there are more' if self.more else ''}", *map(str, self.entries))
 
 
-class GetKeyHolders(msgspec.Struct, frozen=True):
+class GetKeyHolders(Said, frozen=True):
     """→ Mapping[str, ItemId]: for each idempotency key that an item of the queue holds which is pending, failed or
     active, and whose time is not over, that item. Raises QueueNotFound."""
 
@@ -637,13 +642,13 @@ class GetKeyHolders(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
 
 
-class GetOperation(msgspec.Struct, frozen=True):
+class GetOperation(Said, frozen=True):
     """→ Operation. Raises OperationNotFound."""
 
     id: str
 
 
-class ListOperations(msgspec.Struct, frozen=True):
+class ListOperations(Said, frozen=True):
     """→ tuple[Operation, …], newest first; with `unfinished` those that have not ended only, with `at_work` only those
     that are running or watching."""
 
@@ -652,7 +657,7 @@ class ListOperations(msgspec.Struct, frozen=True):
     at_work: bool = False
 
 
-class GetOverdue(msgspec.Struct, frozen=True):
+class GetOverdue(Said, frozen=True):
     """→ tuple[Overdue, …]: leases that ran out, and pending or failed items that expired; oldest first."""
 
     queue: str | None = None
@@ -671,13 +676,13 @@ class Overdue(msgspec.Struct, frozen=True):
     worker: str | None = None
 
 
-class GetActive(msgspec.Struct, frozen=True):
+class GetActive(Said, frozen=True):
     """→ Lease, as the token's holder got it. Raises LeaseLost. What the judge needs when only a token is at hand."""
 
     token: Token
 
 
-class GetHeld(msgspec.Struct, frozen=True):
+class GetHeld(Said, frozen=True):
     """→ tuple[Lease, …]: what workers of that name hold now, as GetActive gives it; those leased first are first, then
     by their places in line. Looks at every lease there is."""
 
@@ -685,7 +690,7 @@ class GetHeld(msgspec.Struct, frozen=True):
     limit: int = STEP_LIMIT
 
 
-class GetResult(msgspec.Struct, frozen=True):
+class GetResult(Said, frozen=True):
     """→ Result | None: what Complete was told to keep, until its time is over.
 
     The id is any that the item had in this store: the one it was put under finds the result of what died and was
@@ -695,14 +700,14 @@ class GetResult(msgspec.Struct, frozen=True):
     id: ItemId
 
 
-class ListRegistrations(msgspec.Struct, frozen=True):
+class ListRegistrations(Said, frozen=True):
     """→ tuple[Registration, …] by name: those of a kind, or the one of a name, whose time is not over."""
 
     kind: str
     name: str | None = None
 
 
-class ListAudit(msgspec.Struct, frozen=True):
+class ListAudit(Said, frozen=True):
     """→ tuple[AuditEntry, …], newest first, those before `before` (a `number`)."""
 
     limit: int = 100
@@ -727,7 +732,7 @@ class AuditEntry(msgspec.Struct, frozen=True):
         return f"{moment(self.at)} {self.actor}: {self.verb}, {several(self.count, 'item')}{where}{told}"
 
 
-class ListDestinations(msgspec.Struct, frozen=True):
+class ListDestinations(Said, frozen=True):
     """→ tuple[Destination, …] by address: the queues of other stores that items are on their way to."""
 
 
@@ -740,7 +745,7 @@ class Destination(msgspec.Struct, frozen=True):
     """Since when the first of them is on its way."""
 
 
-class ListMoves(msgspec.Struct, frozen=True):
+class ListMoves(Said, frozen=True):
     """→ tuple[Move, …]: items on their way to one queue, or to any; those that left first are first.
 
     At most `limit`, and no more once their payloads come to MOVE_BYTES.
@@ -750,7 +755,7 @@ class ListMoves(msgspec.Struct, frozen=True):
     limit: int = 100
 
 
-class ListOpenMoves(msgspec.Struct, frozen=True):
+class ListOpenMoves(Said, frozen=True):
     """→ tuple[OpenMove, …] by source_id, those after `after`: what was received from a store and is not closed."""
 
     store: str
@@ -765,7 +770,7 @@ class OpenMove(msgspec.Struct, frozen=True):
     source_id: ItemId
 
 
-class NextDue(msgspec.Struct, frozen=True):
+class NextDue(Said, frozen=True):
     """→ Instant | None: when upkeep next has something to do (an item falls due or expires, a lease runs out, an
     operation is running and its next step may run)."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.acceptance.histories import Entry, Tally, check_history
-from tests.acceptance.places import Broken, Standing, places
+from tests.acceptance.places import Broken, Standing, Where, places
 from tests.acceptance.working import LATE_AT_ONCE, MAX_ATTEMPTS, QUEUE, SETTINGS
 
 from redrive import Broker, Lease, connect
@@ -81,8 +81,11 @@ class Load:
         for broker in self._brokers:
             broker.close()
 
-    def finish(self, url: str) -> Tally:
-        """Stop, work off what is left, and check what there is against what was acknowledged."""
+    def finish(self, url: str, where: Where | None = None) -> Tally:
+        """Stop, work off what is left, and check what there is against what was acknowledged.
+
+        `where` is where it is, if a server has it.
+        """
         self.stop()
         assert self.problems == []
         with connect(url, lifecycle=False) as broker:
@@ -94,7 +97,7 @@ class Load:
                     self._write("lease", "ok", lease)
                     self._complete(broker, lease)
             completed_total = broker.stats(QUEUE).completed_total
-        standings = places(url)
+        standings = places(url if where is None else where)
         self._check_all(standings, completed_total)
         return check_history(self.entries, [each for each in standings if each.status != "completed"], MAX_ATTEMPTS)
 

@@ -262,3 +262,38 @@ class _Commands:
         """The number on the line that begins here, and where the next line begins; 0 where it is not whole yet."""
         end = self._rest.find(b"\r\n", position)
         return (int(self._rest[position + 1 : end]), end + 2) if end > 0 else (0, 0)
+
+
+class HttpProxy(Proxy):
+    """The same for a client of HTTP: a statement is the first line of a request, and a whole answer to it says that it
+    happened."""
+
+    def messages(self) -> Any:
+        return _HttpMessages()
+
+    def has_happened(self, answers: bytes) -> bool:
+        return bool(_HttpMessages().read(answers))
+
+
+class _HttpMessages:
+    """Requests or answers, each with its first line."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def read(self, data: bytes) -> list[tuple[bytes, str]]:
+        self._rest += data
+        found = []
+        while (message := self._next()) is not None:
+            self._rest = self._rest[len(message) :]
+            found.append((message, message.partition(b"\r\n")[0].decode(errors="replace")))
+        return found
+
+    def _next(self) -> bytes | None:
+        head, end, _ = self._rest.partition(b"\r\n\r\n")
+        length = 0
+        for line in head.lower().split(b"\r\n"):
+            if line.startswith(b"content-length:"):
+                length = int(line.partition(b":")[2])
+        size = len(head) + len(end) + length
+        return self._rest[:size] if end and len(self._rest) >= size else None

@@ -17,6 +17,11 @@ def test_failure_is_the_cause() -> None:
     assert cause.group_title == "Boom: order <n> not found"
 
 
+def test_number_in_the_name_of_a_type_is_part_of_the_name() -> None:
+    cause = cause_of(DeadReason.FINAL_ERROR, Failure("ExitCode3", "3 of 5 went wrong", fingerprint="abc"))
+    assert cause.group_title == "ExitCode3: <n> of <n> went wrong"
+
+
 def test_note_is_the_cause_where_nothing_failed() -> None:
     first, second = (cause_of(DeadReason.BURIED, None, f"order {n} is fraud\nmore") for n in (1, 2))
     assert (first.title, first.error_type) == ("order 1 is fraud", "")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from redrive import AsyncBroker, Broker, connect, new_item
-from redrive.errors import OutcomeUnknown, StoreFailed
+from redrive.errors import DiskFull, OutcomeUnknown, Overloaded, QueueNotFound, StoreFailed
 from redrive.store import Call, LeaseItems, Promote, Put
 from redrive.testing.clock import PATIENCE_SECONDS
 from redrive.testing.conformance.deliveries import Background
@@ -135,6 +135,95 @@ def test_closing_in_the_middle_of_handing_in_a_call_answers_it(broker: Broker) -
         await asyncio.to_thread(closing.join)
 
     asyncio.run(put())
+
+
+def test_calls_that_are_handed_in_together_share_a_transaction_with_those_of_others(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, sizes = broker._core.store, []
+    commit = store.commit
+
+    def counted(calls: Sequence[Call], now: Any = None) -> Any:
+        sizes.append(len(calls))
+        return commit(calls, now)
+
+    monkeypatch.setattr(store, "commit", counted)
+    committer = broker._core.committer
+
+    async def hand_in() -> None:
+        one = committer.submit_many([Put("jobs", (new_item(1),)), LeaseItems("nowhere", 1)])
+        alone = committer.submit(Put("jobs", (new_item(2),)))
+        two = committer.submit_many([Put("jobs", (new_item(3), new_item(4)))])
+        none = committer.submit_many([])
+        first, receipt, second, nothing = await asyncio.gather(one, alone, two, none)
+        assert len(first.results[0]) == 1
+        assert isinstance(first.results[1], QueueNotFound)
+        assert len(receipt) == 1
+        assert len(second.results[0]) == 2
+        assert first.arrivals == second.arrivals == {"jobs": 4}
+        assert first.now == second.now == nothing.now
+        assert nothing.results == []
+
+    asyncio.run(hand_in())
+    assert sizes == [4]
+
+
+def test_leases_of_a_group_whose_caller_is_gone_are_given_back(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = broker._core.store
+    commit, reached, gone = store.commit, threading.Event(), threading.Event()
+    broker.put("jobs", 1)
+
+    def slow(calls: Sequence[Call], now: Any = None) -> Any:
+        reached.set()
+        assert gone.wait(PATIENCE_SECONDS)
+        return commit(calls, now)
+
+    monkeypatch.setattr(store, "commit", slow)
+
+    async def leave() -> None:
+        future = broker._core.committer.submit_many([Promote(), LeaseItems("jobs", 1)])
+        await asyncio.to_thread(reached.wait, PATIENCE_SECONDS)
+        future.cancel()
+        gone.set()
+        while not _is_back(broker):
+            await asyncio.sleep(0.001)
+
+    asyncio.run(leave())
+    (lease,) = broker.lease("jobs")
+    assert lease.attempts == 1
+
+
+def _is_back(broker: Broker) -> bool:
+    """Whether the item was leased and given back."""
+    stats = broker.stats("jobs")
+    (item,) = broker.find(queue="jobs", status="any").items
+    return stats.pending == 1 and item.counters.deliveries == 1
+
+
+def test_too_many_calls_at_once_are_refused(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.broker.committer.MAX_WAITING_CALLS", 3)
+
+    async def hand_in() -> None:
+        committer = broker._core.committer
+        accepted = committer.submit_many([Promote()] * 2)
+        with pytest.raises(Overloaded):
+            committer.submit_many([Promote()] * 2)
+        assert (await accepted).results == [0, 0]
+
+    asyncio.run(hand_in())
+
+
+def test_group_is_told_of_a_store_that_fails(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(calls: Sequence[Call], now: Any = None) -> Any:
+        raise DiskFull("jobs.db")
+
+    monkeypatch.setattr(broker._core.store, "commit", broken)
+
+    async def hand_in() -> None:
+        with pytest.raises(DiskFull):
+            await broker._core.committer.submit_many([Promote()])
+
+    asyncio.run(hand_in())
 
 
 def _until_waiting(broker: Broker, count: int) -> None:

@@ -32,8 +32,10 @@ def relative(path: Path) -> str:
 PAGES = [path for path in files() if path.suffix == ".md"]
 PAGES_WITH_EXAMPLES = [
     ROOT / "README.md",
+    ROOT / "docs/guides/file.md",
     *sorted(ROOT.glob("docs/start*.md")),
     ROOT / "docs/guides/other-stores.md",
+    ROOT / "docs/guides/server.md",
     ROOT / "docs/guides/tasks.md",
     ROOT / "docs/guides/workers.md",
 ]

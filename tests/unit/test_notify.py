@@ -214,3 +214,27 @@ def test_watch_rings_for_one_of_its_queues_and_says_which(broker: Broker, clock:
     notify.announce({"others": 1})
     assert rung.is_set()
     assert watch.end() == {"others"}
+
+
+def test_follower_is_told_of_every_commit_and_of_other_processes(clock: FakeClock) -> None:
+    looks: list[Callable[[], Collection[str] | None]] = [lambda: (), lambda: ("mails",), lambda: None]
+    told: list[Any] = []
+    heard = threading.Event()
+    notify = Notify(_Watched(clock, iter(looks)))
+
+    def follow(arrivals: Any) -> None:
+        told.append(arrivals)
+        if arrivals is None:
+            heard.set()
+
+    notify.follow(follow)
+    notify.announce({"jobs": 2})
+    notify.announce({})
+    while not heard.is_set():
+        clock.until_waiting()
+        clock.advance("1s")
+    notify.close()
+    assert {"jobs": 2} in told
+    assert {} in told
+    assert {"mails": 1} in told
+    assert told.count(None) == 1

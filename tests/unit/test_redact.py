@@ -43,6 +43,7 @@ SECRET_TEXTS = [
     ("login failed: user=ann&password=hunter2&x=1", "hunter2"),
     ("api_key: 0123456789", "0123456789"),
     ("AKIAIOSFODNN7EXAMPLE is not allowed", "AKIA"),
+    ("redrive_3f9a1c02_" + "5b1e0c" * 8 + " was refused", "5b1e0c"),
     ("remote: ghp_0123456789abcdefghijABCDEFGHIJ0123", "ghp_"),
     ("slack said no to xoxb-123456789012-abcdefghijkl", "xoxb"),
     ("sk_live_0123456789abcdef", "sk_live"),

@@ -25,6 +25,7 @@ SOURCE = ROOT / "src/redrive"
 PAGE = ROOT / "docs/reference/events.md"
 SECRET = "hunter2hunter2"
 LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 OF_AN_EXCEPTION = {"error_type", "error", "traceback"}
 
 
@@ -252,7 +253,7 @@ def _emitted() -> dict[str, Told]:
     for path in SOURCE.rglob("*.py"):
         tree = ast.parse(path.read_text())
         loggers = {name: value.args[0].value for name, value in _assigned(tree) if _is_logger(value)}
-        for scope in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] if loggers else []:
+        for scope in [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)] if loggers else []:
             variables = dict(_assigned(scope))
             for call in ast.walk(scope):
                 owner = getattr(getattr(call, "func", None), "value", None)

@@ -15,12 +15,13 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from redrive.clock import Instant
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreError, StoreFailed
-from redrive.store import Call, Leased, Return, Store
+from redrive.store import Call, Commit, Leased, Return, Store
 
 if TYPE_CHECKING:
     from redrive.broker.measuring import Meter
@@ -34,11 +35,11 @@ MAX_CALLS_PER_COMMIT = 4_096
 class _Request:
     """Calls of one caller that waits for a transaction, or for its turn to make one."""
 
-    __slots__ = ("calls", "error", "leads", "lock", "results")
+    __slots__ = ("calls", "commit", "error", "leads", "lock")
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self.calls = calls
-        self.results: list[Any] | None = None
+        self.commit: Commit | None = None
         self.error: BaseException | None = None
         self.leads = False
         self.lock = threading.Lock()
@@ -66,6 +67,10 @@ class Committer:
 
     def commit(self, calls: Sequence[Call]) -> list[Any]:
         """Commit calls in one transaction and return their results. Blocks until it is durable."""
+        return self.transact(calls).results
+
+    def transact(self, calls: Sequence[Call]) -> Commit:
+        """The same, with the instant and the arrivals of the transaction, in which calls of others may be too."""
         if self._revival is not None:
             self.revive_after_fork()
         request: _Request | None = None
@@ -96,8 +101,8 @@ class Committer:
                 self._hand_over()
         if request.error is not None:
             raise request.error
-        assert request.results is not None
-        return request.results
+        assert request.commit is not None
+        return request.commit
 
     @property
     def store_name(self) -> str:
@@ -117,6 +122,12 @@ class Committer:
         writer = self._writer or self._start_writer()
         return writer.submit(call)
 
+    def submit_many(self, calls: Sequence[Call]) -> asyncio.Future[Commit]:
+        """Hand in calls from a coroutine, for one transaction. The future has their results once it is durable, with
+        the instant and the arrivals of the transaction, in which calls of others may be too."""
+        writer = self._writer or self._start_writer()
+        return writer.submit_many(calls)
+
     def _start_writer(self) -> _Writer:
         if self._revival is not None:
             self.revive_after_fork()
@@ -129,7 +140,8 @@ class Committer:
     def give_back(self, future: asyncio.Future[Any]) -> None:
         """Its caller was cancelled. If leases came in that very moment, return them: the items never ran."""
         if future.done() and not future.cancelled() and future.exception() is None and self._writer is not None:
-            self._writer.give_back([future.result()])
+            given = future.result()
+            self._writer.give_back(given.results if given.__class__ is Commit else [given])
 
     def close(self) -> None:
         """Refuse new calls, and wait until those that were accepted are committed."""
@@ -164,10 +176,11 @@ class Committer:
         try:
             with self._mutex:
                 batch = self._take()
-            results = self._commit([call for request in batch for call in request.calls])
+            commit = self._commit([call for request in batch for call in request.calls])
             start = 0
             for request in batch:
-                request.results = results[start : start + len(request.calls)]
+                results = commit.results[start : start + len(request.calls)]
+                request.commit = Commit(results, commit.arrivals, commit.now)
                 start += len(request.calls)
         except BaseException as error:
             if not batch:
@@ -213,7 +226,7 @@ class Committer:
             heir.leads = True
         heir.lock.release()
 
-    def _commit(self, calls: Sequence[Call]) -> list[Any]:
+    def _commit(self, calls: Sequence[Call]) -> Commit:
         """One transaction; where the engine failed in a way nobody foresaw, each call once, alone."""
         meter = self.meter
         try:
@@ -221,29 +234,43 @@ class Committer:
         except StoreFailed:
             if len(calls) == 1:
                 raise
-            return [self._commit_alone(call) for call in calls]
+            return self._commit_alone(calls)
         self._announce(commit.arrivals)
-        return commit.results
+        return commit
 
-    def _commit_alone(self, call: Call) -> Any:
+    def _commit_alone(self, calls: Sequence[Call]) -> Commit:
+        """Each in a transaction of its own. The instant is that of the last one."""
         meter = self.meter
-        try:
-            commit = self._store.commit((call,)) if meter is None else meter.commit(self._store, (call,))
-        except (StoreError, OutcomeUnknown) as error:
-            return error
-        self._announce(commit.arrivals)
-        return commit.results[0]
+        results: list[Any] = []
+        arrivals: Counter[str] = Counter()
+        now = self._store.clock.now()
+        for call in calls:
+            try:
+                commit = self._store.commit((call,)) if meter is None else meter.commit(self._store, (call,))
+            except (StoreError, OutcomeUnknown) as error:
+                results.append(error)
+                continue
+            self._announce(commit.arrivals)
+            results.append(commit.results[0])
+            arrivals.update(commit.arrivals)
+            now = commit.now
+        return Commit(results, arrivals, now)
+
+
+_NOTHING = Commit([], {}, Instant(0))
 
 
 class _Gathered:
-    """Calls of one event loop, and the futures of their results."""
+    """Calls of one event loop, and the futures of their results. Calls that were handed in together have one future,
+    in `groups`, with the places of the first of them and beyond the last."""
 
-    __slots__ = ("calls", "futures", "loop")
+    __slots__ = ("calls", "futures", "groups", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.calls: list[Call] = []
-        self.futures: list[asyncio.Future[Any]] = []
+        self.futures: list[asyncio.Future[Any] | None] = []
+        self.groups: list[tuple[int, int, asyncio.Future[Commit]]] = []
 
 
 class _Writer:
@@ -270,18 +297,34 @@ class _Writer:
     def submit(self, call: Call) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         with self._lock:
-            gathered = self._gathering.get(loop)
-            if gathered is None:
-                if self._closed:
-                    raise Closed
-                gathered = self._gathering[loop] = _Gathered(loop)
-                loop.call_soon(self._hand_over, gathered)
+            gathered = self._gathering.get(loop) or self._gather(loop)
             if len(gathered.calls) + self._waiting >= MAX_WAITING_CALLS:
                 raise Overloaded(len(gathered.calls) + self._waiting)
             future: asyncio.Future[Any] = loop.create_future()
             gathered.calls.append(call)
             gathered.futures.append(future)
         return future
+
+    def submit_many(self, calls: Sequence[Call]) -> asyncio.Future[Commit]:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            gathered = self._gathering.get(loop) or self._gather(loop)
+            start = len(gathered.calls)
+            if start + len(calls) + self._waiting > MAX_WAITING_CALLS:
+                raise Overloaded(start + self._waiting)
+            future: asyncio.Future[Commit] = loop.create_future()
+            gathered.calls.extend(calls)
+            gathered.futures.extend([None] * len(calls))
+            gathered.groups.append((start, start + len(calls), future))
+        return future
+
+    def _gather(self, loop: asyncio.AbstractEventLoop) -> _Gathered:
+        """Begin to gather in this tick."""
+        if self._closed:
+            raise Closed
+        gathered = self._gathering[loop] = _Gathered(loop)
+        loop.call_soon(self._hand_over, gathered)
+        return gathered
 
     def close(self) -> None:
         """Commit what was handed in, then stop."""
@@ -327,29 +370,39 @@ class _Writer:
 
     def _commit(self, batches: list[_Gathered]) -> None:
         calls = batches[0].calls if len(batches) == 1 else [call for batch in batches for call in batch.calls]
-        results: list[Any]
+        commit = _NOTHING
         error: RedriveError | None = None
         try:
-            results = self._committer.commit(calls)
+            commit = self._committer.transact(calls)
         except RedriveError as refusal:
-            results, error = [None] * len(calls), refusal
+            error = refusal
         except BaseException as unforeseen:
-            results, error = [None] * len(calls), OutcomeUnknown(self._committer.store_name, repr(unforeseen))
+            error = OutcomeUnknown(self._committer.store_name, repr(unforeseen))
+        results = commit.results if error is None else [None] * len(calls)
         start = 0
         for batch in batches:
             part = results[start : start + len(batch.calls)]
             start += len(batch.calls)
             try:
-                batch.loop.call_soon_threadsafe(self._deliver, batch.futures, part, error)
+                batch.loop.call_soon_threadsafe(self._deliver, batch, part, commit, error)
             except RuntimeError:  # the loop is closed, and with it whoever waited there
                 if abandoned := _returns(part):
                     with contextlib.suppress(Exception):  # they run out; this thread goes on for the other loops
                         self._committer.commit(abandoned)
 
-    def _deliver(self, futures: list[asyncio.Future[Any]], results: list[Any], error: RedriveError | None) -> None:
+    def _deliver(self, gathered: _Gathered, results: list[Any], commit: Commit, error: RedriveError | None) -> None:
         """In the loop: hand each caller its result."""
         abandoned: list[Any] = []
-        for future, result in zip(futures, results, strict=True):
+        for start, end, group in gathered.groups:
+            if group.done():
+                abandoned += results[start:end]
+            elif error is None:
+                group.set_result(Commit(results[start:end], commit.arrivals, commit.now))
+            else:
+                group.set_exception(error)
+        for future, result in zip(gathered.futures, results, strict=True):
+            if future is None:
+                continue
             if future.done():
                 abandoned.append(result)
             elif error is None:

@@ -209,9 +209,16 @@ def _pairs(puts: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
 def _overrides(max_attempts: int | None, max_losses: int | None, retry_attempts: int | None) -> Overrides:
     if max_attempts is max_losses is retry_attempts is None:
         return NO_OVERRIDES
-    for name, value in (("max_attempts", max_attempts), ("max_losses", max_losses), ("retry_attempts", retry_attempts)):
+    return check_overrides(Overrides(max_attempts, max_losses, retry_attempts))
+
+
+def check_overrides(overrides: Overrides) -> Overrides:
+    """The overrides themselves, if an item can have them."""
+    for name in overrides.__struct_fields__:
+        value = getattr(overrides, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31):
             raise InvalidInput(f"{name} must be a whole number of 0 or more, not {value!r:.40}")
-    if max_attempts and retry_attempts and max_attempts < retry_attempts:
-        raise InvalidInput(f"max_attempts {max_attempts} is lower than retry_attempts {retry_attempts}; raise it")
-    return Overrides(max_attempts, max_losses, retry_attempts)
+    attempts, retries = overrides.max_attempts, overrides.retry_attempts
+    if attempts and retries and attempts < retries:
+        raise InvalidInput(f"max_attempts {attempts} is lower than retry_attempts {retries}; raise it")
+    return overrides

@@ -52,6 +52,10 @@ class _Waiter:
             self.lock.acquire()
 
 
+Follower = Callable[[Mapping[str, int] | None], None]
+"""Is told of every commit what arrived, from any thread, and None where another process changed it knows not what."""
+
+
 class Watch:
     """Somebody who waits for several queues at once."""
 
@@ -83,6 +87,7 @@ class Notify:
         self._bell = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._follower: Follower | None = None
         self.wakeups = 0
         """How often somebody was woken."""
 
@@ -94,6 +99,8 @@ class Notify:
 
     def announce(self, arrivals: Mapping[str, int]) -> None:
         """A commit: wake as many waiters as items arrived, and at least one, who learns when the next falls due."""
+        if self._follower is not None:
+            self._follower(arrivals)
         with self._mutex:
             self._tickets[EVERYTHING] += 1
             woken = self._pop(EVERYTHING, None)
@@ -135,6 +142,14 @@ class Notify:
                 break
             waiters.append(waiter)
         return Watch(self, waiters)
+
+    def follow(self, follower: Follower) -> None:
+        """From now on tell somebody of all that arrives, here and by other processes; the one of before no longer. It
+        is not to wait for anything."""
+        with self._mutex:
+            self._follower = follower
+            self._start()
+            self._bell.set()
 
     def leave_all(self, waiters: Iterable[_Waiter]) -> set[str]:
         """They no longer wait. Gives the queues of those that were woken."""
@@ -178,12 +193,15 @@ class Notify:
             heapq.heappush(self._ends, (step.until, waiter.number, waiter))
             if step.next_at is not None:
                 self._dues[step.queue] = min(step.next_at, self._dues.get(step.queue, step.next_at))
-            if self._thread is None:
-                self._store.listen(self._ring)
-                self._thread = threading.Thread(target=self._watch, name="redrive-notify", daemon=True)
-                self._thread.start()
+            self._start()
             self._bell.set()
         return waiter
+
+    def _start(self) -> None:
+        if self._thread is None and not self._closed:
+            self._store.listen(self._ring)
+            self._thread = threading.Thread(target=self._watch, name="redrive-notify", daemon=True)
+            self._thread.start()
 
     def _pop(self, queue: str, count: int | None) -> list[_Waiter]:
         waiting = self._waiters.get(queue)
@@ -218,6 +236,8 @@ class Notify:
         while not self._closed:
             now = self._clock.now()  # before the look: the next one comes LOOK_EVERY after this one began
             changed = self._look()
+            if self._follower is not None and (changed is None or changed):
+                self._follower(None if changed is None else dict.fromkeys(changed, 1))
             with self._mutex:
                 woken = self._expire(now) + self._fall_due(now)
                 woken += self._others_changed(changed)
@@ -232,7 +252,7 @@ class Notify:
 
     def _look(self) -> Collection[str] | None:
         try:
-            return self._store.changed() if self._waiters else ()
+            return self._store.changed() if self._waiters or self._follower is not None else ()
         except Exception:
             return None  # whoever is woken meets the error; without this thread all would wait for ever
 
@@ -267,7 +287,7 @@ class Notify:
         return [waiter for queue in due for waiter in self._pop(queue, 1)]
 
     def _next(self, now: Instant) -> Instant | None:
-        if not self._waiters:
+        if not self._waiters and self._follower is None:
             return None
         instants = [Instant(now + LOOK_EVERY)]
         instants += [self._ends[0][0]] if self._ends else []

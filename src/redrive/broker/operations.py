@@ -75,13 +75,14 @@ _STATUS = {
     Verb.BURY: Status.PENDING,
     Verb.MOVE: Status.PENDING,
 }
-_REVERSE = {
+REVERSE = {
     Verb.REDRIVE: (Verb.UNDO, Status.PENDING),
     Verb.RETRY: (Verb.UNDO, Status.PENDING),
     Verb.ARCHIVE: (Verb.RESTORE, Status.ARCHIVED),
     Verb.RESTORE: (Verb.ARCHIVE, Status.DEAD),
     Verb.BURY: (Verb.REDRIVE, Status.DEAD),
 }
+"""Verbs that can be taken back: by which verb, and in which status their items are until then."""
 
 Progress = Callable[[Operation], object]
 
@@ -103,8 +104,8 @@ def start(
 ) -> Flow[Operation]:
     """Count what matches, and leave the rest to the lifecycle."""
     wanted, filter, target = yield from _meant(core, verb, where, conditions, to)
-    _check_rate(rate)
-    _check_canary(wanted, canary, canary_share)
+    check_rate(rate)
+    check_canary(wanted, canary, canary_share)
     if canary and target is not None and is_elsewhere(target):
         raise InvalidInput(f"how canaries end in {target} is not seen from here; leave canary out")
     if wanted is Verb.PURGE and filter.status is not Status.ARCHIVED:
@@ -137,11 +138,11 @@ def undo_operation(core: Core, id: str, actor: str | None) -> Flow[Operation]:
     done: Operation = yield from ask(GetOperation(_checked(id)))
     if done.to is not None and is_elsewhere(done.to):
         raise InvalidInput(f"operation {id} took items to {done.to}, and nothing is taken back from another store")
-    if done.verb not in _REVERSE:
-        raise InvalidInput(f"{done.verb} cannot be taken back; {', '.join(sorted(_REVERSE))} can")
+    if done.verb not in REVERSE:
+        raise InvalidInput(f"{done.verb} cannot be taken back; {', '.join(sorted(REVERSE))} can")
     if not done.ended:
         raise InvalidInput(f"operation {id} is {done.status}; cancel_operation() it first, then undo what it did")
-    verb, status = _REVERSE[done.verb]
+    verb, status = REVERSE[done.verb]
     filter = Filter(status=status, operation=done.id)
     expected = yield from count_all(filter)
     note = f"takes back operation {done.id}"
@@ -210,7 +211,7 @@ def cancel(core: Core, id: str, actor: str | None) -> Flow[Operation]:
 
 def set_rate(core: Core, id: str, rate: float, actor: str | None) -> Flow[Operation]:
     """At most so many items a second from now on."""
-    _check_rate(rate)
+    check_rate(rate)
     if rate is None:
         raise InvalidInput(f"a rate is a number of items per second; {_LARGEST_RATE:,} is as good as none")
     return (yield from _set(core, SetOperation(_checked(id), core.actor(actor), rate=float(rate))))
@@ -282,10 +283,7 @@ def _meant(
     if verb not in tuple(IN_BULK):
         raise InvalidInput(f"an operation can be one of {', '.join(sorted(IN_BULK))}, not {verb!a:.40}")
     wanted = one_of("verb", Verb, verb)
-    if to is not None and wanted not in _WITH_TARGET:
-        raise InvalidInput(f"{wanted} takes items to no queue that one could name; leave `to` out")
-    if to is None and wanted is Verb.MOVE:
-        raise InvalidInput("a move needs the queue that items go to: to='…'")
+    check_target(wanted, to)
     target = None if to is None else (yield from target_of(core, to))
     return wanted, chosen(where, conditions, core.clock.now(), _STATUS[wanted]), target
 
@@ -326,7 +324,16 @@ def _verdicts(core: Core, operation: Operation) -> Flow[Mapping[str, tuple[Verdi
     }
 
 
-def _check_rate(rate: object) -> None:
+def check_target(verb: Verb, to: str | None) -> None:
+    """Raise unless the verb takes items to another queue if and only if one may, or must, be named."""
+    if to is not None and verb not in _WITH_TARGET:
+        raise InvalidInput(f"{verb} takes items to no queue that one could name; leave `to` out")
+    if to is None and verb is Verb.MOVE:
+        raise InvalidInput("a move needs the queue that items go to: to='…'")
+
+
+def check_rate(rate: object) -> None:
+    """Raise unless it is a number of items per second, or None."""
     if rate is None:
         return
     number = isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate)
@@ -334,7 +341,8 @@ def _check_rate(rate: object) -> None:
         raise InvalidInput(f"a rate is a number of items per second, up to {_LARGEST_RATE:,}, not {rate!a:.40}")
 
 
-def _check_canary(verb: Verb, canary: object, share: object) -> None:
+def check_canary(verb: Verb, canary: object, share: object) -> None:
+    """Raise unless so many may be tried first, and such a share of them has to go well."""
     whole("canary", canary, 0, MAX_CANARIES)
     if canary and verb not in _WITH_CANARY:
         raise InvalidInput(f"a canary is for {' and '.join(sorted(_WITH_CANARY))}: what {verb} changes runs nowhere")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from redrive.broker import dead_queues
+from redrive.broker import dead_queues, managed
 from redrive.broker.flow import Flow, ask, send
 from redrive.errors import InvalidInput, RedriveError, StoreFailed
 from redrive.model.dead_queue import elsewhere
@@ -34,10 +34,15 @@ def create(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
 
 
 def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None) -> Flow[Queue]:
-    """Apply the changes to the newest settings, again and again until nobody else changed them in between."""
+    """Apply the changes to the newest settings, again and again until nobody else changed them in between.
+
+    What a file manages is refused.
+    """
     queue = yield from get(core, name)
+    management = yield from managed.management_of(name)
     for _ in range(MAX_ROUNDS):
         settings = dead_queues.addressed(core, settings_from(changes, base=queue.settings))
+        managed.check_update(name, management, queue.settings, settings)
         named = {*elsewhere(queue.settings), *elsewhere(settings)}
         yield from dead_queues.tell(core, name, settings)
         try:
@@ -67,10 +72,11 @@ def list_all() -> Flow[tuple[Queue, ...]]:
 
 
 def delete(core: Core, name: str, confirm: int | None, actor: str | None) -> Flow[int]:
-    """Remove a queue and what is in it."""
+    """Remove a queue and what is in it. One that a file has is refused."""
     if confirm is not None and type(confirm) is not int:
         raise InvalidInput(f"confirm must be the number of items you mean, not {confirm!a:.40}")
     queue: Queue = yield from ask(GetQueue(check_name("queue", name)))
+    managed.check_delete(name, (yield from managed.management_of(name)))
     yield from dead_queues.forget_users(core, queue)
     removed: int = yield from send(DeleteQueue(name, confirm, core.actor(actor)))
     core.forget(name)

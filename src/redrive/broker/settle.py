@@ -59,7 +59,7 @@ def release(core: Core, lease: Lease | Token, delay: DurationInput, counted: boo
     return (yield from _settle(core, held, Ending.RELEASED, delay=pause, note=note))
 
 
-def bury(core: Core, lease: Lease | Token, note: str | None, error: BaseException | None) -> Flow[Settled]:
+def bury(core: Core, lease: Lease | Token, note: str | None, error: BaseException | Failure | None) -> Flow[Settled]:
     """The worker makes the item dead."""
     text = note_of("note", note)
     held = yield from _held(lease)

@@ -8,25 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.broker.checks import whole
 from redrive.broker.finding import check_cursor, chosen
 from redrive.broker.flow import Flow, Send, accepted, ask
+from redrive.broker.importing import checked_item
 from redrive.errors import InvalidInput, RedriveError
-from redrive.model.failure import cleaned
 from redrive.model.filter import Filter, Order
-from redrive.model.ids import parse_id
-from redrive.model.item import Counters, Death, HistoryEntry, Item
-from redrive.model.limits import (
-    MAX_BATCH,
-    MAX_STORABLE_BYTES,
-    MIB,
-    check_instant,
-    check_label,
-    check_name,
-    check_priority,
-)
-from redrive.model.payload import check_headers, is_json
-from redrive.model.text import MAX_TEXT_BYTES, clean_text
+from redrive.model.hidden import is_hidden
+from redrive.model.item import Item
+from redrive.model.limits import MAX_BATCH, MIB, check_name
+from redrive.model.payload import is_json
 from redrive.store import FindItems, Import, Page
 
 if TYPE_CHECKING:
@@ -36,16 +26,12 @@ FORMAT = 1
 """The version of the format. A reader refuses lines of a newer one."""
 PAGE = 100
 """Items in one page of an export: what is kept in memory at a time."""
-MAX_COUNT = 2**31 - 1
-"""The largest counter that a line may bring."""
 BATCH_BYTES = 8 * MIB
 """An import commits at the latest when it has read so much."""
 
 _encode = msgspec.json.Encoder().encode
 _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _item_of = msgspec.json.Decoder(Item).decode
-_INSTANTS = ("put_at", "ready_at", "expire_deadline", "lease_deadline", "first_leased_at", "ended_at")
-_LABELS = ("held_by", "worker", "idempotency_key", "content_type")
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -81,7 +67,7 @@ class Exporting:
     def _line(self, item: Item) -> bytes:
         shown = self._core.redaction.item(item) if self._redacted else item
         changed = any(getattr(shown, name) is not getattr(item, name) for name in ("payload", "headers", "result"))
-        return line_of(shown, redacted=changed)
+        return line_of(shown, redacted=changed or is_hidden(item))
 
 
 def line_of(item: Item, *, redacted: bool = False) -> bytes:
@@ -162,6 +148,11 @@ def _is_readable(payload: bytes) -> bool:
     return True
 
 
+def read_line(number: int, line: bytes | str) -> Item | None:
+    """The item of a line, checked. None where the line is empty or only says where to go on."""
+    return _read(number, line, Imported())
+
+
 def _read(number: int, line: bytes | str, done: Imported) -> Item | None:
     """The item of a line. None where the line is empty or only says where to go on."""
     if not isinstance(line, bytes | str):
@@ -177,7 +168,7 @@ def _read(number: int, line: bytes | str, done: Imported) -> Item | None:
             return None
         if bytes(fields.pop("redacted", b"false")) == b"true":
             raise InvalidInput("its secrets were hidden by the export; export again with redacted=False")
-        return _checked(_item_of(_encode({**fields, "payload": b64encode(_payload_of(fields)).decode()})))
+        return checked_item(_item_of(_encode({**fields, "payload": b64encode(_payload_of(fields)).decode()})))
     except (msgspec.MsgspecError, ValueError, UnicodeError, RecursionError, RedriveError) as error:
         so_far = f"{done.imported:,} were imported before it and {done.ignored:,} ignored"
         raise InvalidInput(f"line {number}: {error}; {so_far}. Mend it, and import all lines again") from None
@@ -192,51 +183,3 @@ def _payload_of(fields: dict[str, msgspec.Raw]) -> bytes:
         return raw
     text = msgspec.json.decode(raw, type=str)
     return text.encode() if given[0] == "payload_text" else b64decode(text, validate=True)
-
-
-def _checked(item: Item) -> Item:
-    """The item, if every store can keep it."""
-    for id in (item.id, item.source_id, item.origin_id, *item.earlier_ids):
-        if id is not None:
-            parse_id(id)
-    check_name("queue", item.queue)
-    if item.origin_queue is not None:
-        check_name("queue", item.origin_queue)
-    check_priority(item.priority)
-    for name in _INSTANTS:
-        if getattr(item, name) is not None:
-            check_instant(name, getattr(item, name))
-    for name in _LABELS:
-        if getattr(item, name) is not None:
-            check_label(name, getattr(item, name))
-    _check_counters(item.counters)
-    whole("history_omitted", item.history_omitted, 0, MAX_COUNT)
-    if len(item.payload) > MAX_STORABLE_BYTES:
-        raise InvalidInput(f"has a payload of {len(item.payload):,} bytes and the limit is {MAX_STORABLE_BYTES:,}")
-    return msgspec.structs.replace(
-        item,
-        headers=check_headers(item.headers),
-        history=tuple(map(_checked_entry, item.history)),
-        deaths=tuple(map(_checked_death, item.deaths)),
-    )
-
-
-def _checked_entry(entry: HistoryEntry) -> HistoryEntry:
-    check_instant("history.at", entry.at)
-    whole("history.delivery", entry.delivery, 0, MAX_COUNT)
-    failure = None if entry.failure is None else cleaned(entry.failure)
-    note = None if entry.note is None else clean_text(entry.note, MAX_TEXT_BYTES)
-    return msgspec.structs.replace(entry, failure=failure, note=note)
-
-
-def _checked_death(death: Death) -> Death:
-    check_instant("deaths.at", death.at)
-    parse_id(death.id)
-    check_name("queue", death.queue)
-    _check_counters(death.counters)
-    return death
-
-
-def _check_counters(counters: Counters) -> None:
-    for name in counters.__struct_fields__:
-        whole(name, getattr(counters, name), 0, MAX_COUNT)

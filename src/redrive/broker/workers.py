@@ -15,6 +15,8 @@ from redrive.store import ListRegistrations, Overtaken, Put, Register, Registrat
 
 KIND = "worker"
 """What workers are registered as."""
+TAKEN = "taken"
+"""What objects of external queues are registered as, which a worker has claimed where they come from: QUEUE/DIGEST."""
 TIMEOUT = 30 * SECOND
 """A worker that says nothing for so long is taken for gone."""
 _decode = msgspec.json.Decoder(WorkerInfo).decode

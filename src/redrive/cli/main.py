@@ -2,60 +2,45 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
 import sys
 
-import click
+from redrive import __version__
 
-from redrive.errors import RedriveError
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from redrive.cli.root import redrive as redrive
 
 COMMANDS = {
-    "work": ("redrive.worker.command:work", "Run the tasks of an app."),
+    "queue": ("redrive.cli.queue:queue", "Queues and what is in them: create, list, push, watch, pause…"),
+    "dead": ("redrive.cli.dead:dead", "What died, why, and how it comes back."),
+    "operation": ("redrive.cli.operation:operation", "Changes of many items: how they stand, cancel, resume."),
+    "undo": ("redrive.cli.undo:undo", "Take back a redrive, an archive, or a whole operation."),
+    "work": ("redrive.cli.work:work", "Run the tasks of an app, or the workers of redrive.toml."),
+    "config": ("redrive.cli.config:config", "The file redrive.toml: is it right, and what does it say."),
+    "serve": ("redrive.cli.serve:serve", "Serve queues over HTTP."),
+    "token": ("redrive.cli.token:token", "Who may call a server, and do what."),
+    "doctor": ("redrive.cli.doctor:doctor", "See whether all is well, and what to do if not."),
+    "audit": ("redrive.cli.audit:audit", "Who changed what by hand."),
+    "bench": ("redrive.cli.bench:bench", "Measure how fast this store is, here and now."),
+    "demo": ("redrive.cli.demo:demo", "Make a store with trouble in it, to practise on."),
+    "completion": ("redrive.cli.completion:completion", "Print the script that completes commands in your shell."),
 }
-"""Each subcommand: where it is, and what it does in a few words."""
-
-
-class _Group(click.Group):
-    """Knows its commands by name only, until one of them runs."""
-
-    def list_commands(self, context: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, short) for name, (_, short) in COMMANDS.items()])
-
-
-def _print_version(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
-    if asked:
-        click.echo(f"redrive {importlib.metadata.version('redrive')}")
-        context.exit()
-
-
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
-              help="Print the version.")  # fmt: skip
-def redrive() -> None:
-    """Durable queues in which failed work is kept, says why it failed, and comes back when you say so.
-
-    In a folder with jobs.py, which has an App called app: redrive work jobs:app
-
-    What died is looked at and brought back from Python: app.broker.groups() and app.broker.redrive(id).
-    """
+"""Each subcommand: where it is, and what it does in a few words. A new one is a line here."""
 
 
 def main() -> None:
-    """Run the command line of this process. An error of Redrive is one line on stderr and exit code 1."""
-    try:
-        redrive(prog_name="redrive")
-    except RedriveError as error:
-        click.echo(f"redrive: {error}", err=True)
-        sys.exit(1)
+    """Run the command line of this process. What it exits with is in `redrive.cli.exits`."""
+    if sys.argv[1:] == ["--version"]:  # before anything that costs time is imported
+        print(f"redrive {__version__}")
+        return
+    from redrive.cli.root import redrive
+
+    redrive(prog_name="redrive")
+
+
+def __getattr__(name: str) -> object:
+    if name == "redrive":
+        from redrive.cli.root import redrive
+
+        return redrive
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,9 +35,11 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def group_title(self) -> str:
-        """The title without what varies from one death to the next."""
+        """The title without what varies from one death to the next. The type does not, whatever is in its name."""
         # Made when somebody reads it: for each death it would cost as much as all that is written.
-        return normalise_text(self.title)
+        name = self.error_type.rpartition(".")[2]
+        kept = name if self.title.startswith(f"{name}:") else ""
+        return kept + normalise_text(self.title[len(kept) :])
 
 
 def cause_of(reason: DeadReason, failure: Failure | None, note: str | None = None) -> Cause:

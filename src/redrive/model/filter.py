@@ -11,7 +11,7 @@ from redrive.clock import Instant
 from redrive.errors import InvalidInput
 from redrive.model.cause import Cause
 from redrive.model.classify import ErrorClass, names_of
-from redrive.model.ids import ItemId
+from redrive.model.ids import MAX_NUMBER, ItemId
 from redrive.model.item import Counters, Status
 from redrive.model.reason import DeadReason
 
@@ -159,7 +159,7 @@ def parse_cursor(where: Filter, order: Order, cursor: str | None) -> int | None:
     if cursor is None:
         return None
     kind, digits = cursor[:-_DIGITS], cursor[-_DIGITS:]
-    if kind != _cursor_kind(where, order) or not set(digits) <= _HEXADECIMAL:
+    if kind != _cursor_kind(where, order) or not set(digits) <= _HEXADECIMAL or int(digits, 16) > MAX_NUMBER:
         raise InvalidInput(
             f"{cursor!a:.40} is not a cursor of this search; pass on the cursor of the page before, with the same "
             f"filter and order, or none to begin anew"

@@ -14,7 +14,7 @@ from redrive.model.by_hand import Standing, stays_dead_letter
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.imports import Landing
-from redrive.model.item import Item, Status
+from redrive.model.item import WORK, Item, Status
 from redrive.model.limits import HISTORY_FIRST
 from redrive.model.queue import Queue
 from redrive.model.transitions import Verb
@@ -42,6 +42,25 @@ class Move(msgspec.Struct, frozen=True):
     """From when it could be leased, if it had stayed."""
     expire_timeout: int | None = None
     """The one it was put with."""
+
+
+_ARRIVES_AS = {
+    FeedKind.DEAD: (Status.PENDING,),
+    FeedKind.REDRIVEN: (Status.PENDING,),
+    FeedKind.MOVED: (Status.DEAD, *WORK),
+}
+
+
+def check_move(move: Move) -> None:
+    """Raise unless a store could have let the item go like this: for moves that somebody else tells of."""
+    item, passage = move.item, move.passage
+    if item.status is not Status.MOVING:
+        raise InvalidInput(f"item {item.id} is {item.status} and not moving")
+    if passage.status not in _ARRIVES_AS.get(passage.kind, ()):
+        raise InvalidInput(f"nothing that is {passage.kind} arrives in another store as {passage.status}")
+    was_dead = move.is_dead_letter or passage.kind is FeedKind.DEAD or passage.status is Status.DEAD
+    if not item.deaths and (was_dead or any(entry.from_dead_letter for entry in item.history)):
+        raise InvalidInput(f"item {item.id} was a dead letter and has no record of its death")
 
 
 def check_unedited(id: ItemId, to: str, *, edited: bool) -> None:

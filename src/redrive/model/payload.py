@@ -65,6 +65,19 @@ def decode_payload(data: bytes, content_type: str) -> Any:
         raise InvalidPayload("$", f"cannot be read as JSON: {error}") from error
 
 
+def check_json(data: bytes) -> None:
+    """Raise unless these bytes are JSON that can be stored as it is, and read everywhere."""
+    try:
+        read = _decode(data)
+        if len(data) <= 2 * MAX_DEPTH or not _is_too_deep(data, read):
+            return
+    except RecursionError:
+        pass
+    except (ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise InvalidPayload("$", f"cannot be read as JSON: {error}") from None
+    raise InvalidPayload("$", f"is nested deeper than {MAX_DEPTH} levels")
+
+
 def is_json(content_type: str) -> bool:
     """Whether payloads of this content type are JSON, parameters aside."""
     if content_type == JSON:

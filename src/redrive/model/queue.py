@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -12,17 +13,28 @@ from redrive.clock import Instant
 from redrive.errors import InvalidSetting
 from redrive.model.address import check_address
 from redrive.model.classify import ErrorClass, Rule
-from redrive.model.duration import DAY, MINUTE, SECOND, format_duration, parse_duration
+from redrive.model.duration import DAY, MAX_DURATION, MINUTE, SECOND, format_duration, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.feed import DEFAULT_KINDS, FeedKind
 from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES
-from redrive.model.retry import Retry, retry_from
+from redrive.model.retry import Retry, check_delay, retry_from
 from redrive.model.shown import tally
 from redrive.model.suggest import suggest
 
 DEFAULT_ATTEMPTS = 5
 _LARGEST_COUNT = 2**31 - 1
 _DEFAULT_ROUTE = "default"
+_DURATIONS = frozenset(
+    {
+        "lease_timeout",
+        "expire_timeout",
+        "idempotency_timeout",
+        "keep_completed",
+        "keep_dead",
+        "archive_after",
+        "keep_archived",
+    }
+)
 # What settings are called in other programs.
 _ELSEWHERE = {
     "dead_letter_queue": "dead_queue",
@@ -178,6 +190,23 @@ def settings_from(values: Mapping[str, Any], base: QueueSettings | None = None) 
             f"its retries are used up; raise max_attempts or lower retry.attempts",
         )
     return settings
+
+
+def checked_settings(settings: QueueSettings) -> QueueSettings:
+    """The settings themselves, if `settings_from` could have made them; for those that were sent as they are kept."""
+    values = {name: _as_written(name, getattr(settings, name)) for name in settings.__struct_fields__}
+    for delay in (settings.retry.delay, *settings.retry.by_class.values(), *settings.retry.by_type.values()):
+        check_delay(delay)
+    return settings_from(values)
+
+
+def _as_written(name: str, value: Any) -> Any:
+    """Numbers that are durations are microseconds here, and seconds where people write them."""
+    if name not in _DURATIONS or value is None:
+        return value
+    if not 0 <= value <= MAX_DURATION:
+        raise InvalidSetting(name, "must be from 0 microseconds to 100 years")
+    return timedelta(microseconds=value)
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -101,6 +101,8 @@ _RULES = (
     _rule("eyJ", r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"),
     _rule("AKIA", r"\bAKIA[0-9A-Z]{16}\b"),
     _rule("ASIA", r"\bASIA[0-9A-Z]{16}\b"),
+    # A token of a server; its id tells which one.
+    _rule("redrive_", r"(\bredrive_[0-9a-f]{8}_)[0-9a-f]{40,}", rf"\g<1>{REDACTED}"),
     _rule("gh", r"\bgh[pousr]_[A-Za-z0-9]{20,}"),
     _rule("github_pat_", r"\bgithub_pat_\w{20,}"),
     _rule("glpat-", r"\bglpat-[\w-]{20,}"),

@@ -88,6 +88,17 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         _check_attempts(self.attempts, "retry.attempts")
 
 
+def check_delay(rule: Delay) -> None:
+    """Raise where a rule has what `retry_from` would not have made: too long a list, or a name that is none."""
+    if len(rule.delays) > MAX_LISTED_DELAYS:
+        raise InvalidSetting("delay.delays", f"must be a list of 1 to {MAX_LISTED_DELAYS:,} durations")
+    if rule.function is not None:
+        try:
+            check_name("function", rule.function)
+        except InvalidName as error:
+            raise InvalidSetting("delay.function", error.problem) from None
+
+
 def rule_for(retry: Retry, failure: Failure | None) -> Delay:
     """The rule for a failure; among those by type, the one that names the nearest base."""
     if failure is None:

@@ -81,6 +81,13 @@ QUEUE_ITEMS = _gauge("queue_items", ("queue", "status"), "Items in each status, 
 QUEUE_DEAD_LETTERS = _gauge("queue_dead_letters", ("queue",), "Dead letters in the queue, in the whole store.")
 QUEUE_OLDEST = _gauge("queue_oldest_ready_seconds", ("queue",), "How long the oldest ready item has waited.")
 
+HTTP_REQUESTS = _counter("http_requests", ("call", "status"), "Requests that a server answered, by call and status.")
+HTTP_SECONDS = Metric(
+    "redrive_http_seconds", "histogram", ("call",), "Time of one request, without its way there.", _HANDLER_SECONDS
+)
+TOKENS_REFUSED = _counter("tokens_refused", (), "Requests with a token that is wrong, expired or revoked.")
+HTTP_WAITING = _gauge("http_waiting", (), "Leases and watches that wait at a server now.")
+
 METRICS: tuple[Metric, ...] = (
     PUT,
     LEASED,
@@ -103,6 +110,10 @@ METRICS: tuple[Metric, ...] = (
     RUNNING,
     BUFFERED,
     SLOTS,
+    HTTP_REQUESTS,
+    HTTP_SECONDS,
+    HTTP_WAITING,
+    TOKENS_REFUSED,
     QUEUE_ITEMS,
     QUEUE_DEAD_LETTERS,
     QUEUE_OLDEST,
@@ -171,8 +182,12 @@ class Metrics:
             self.distribution(metric, labels).observe(value)
 
     def watch(self, source: Source) -> None:
-        """Ask this too when somebody looks."""
+        """Ask this too when somebody looks. What several say under the same labels is added up."""
         self.sources.append(source)
+
+    def unwatch(self, source: Source) -> None:
+        """Ask it no more."""
+        self.sources.remove(source)
 
     def counts(self, metric: Metric) -> defaultdict[Labels, float]:
         """The counts of one metric, to be added to by who holds the lock."""
@@ -192,11 +207,14 @@ class Metrics:
             ]
         yield from counted
         yield from observed
+        told: dict[tuple[Metric, Labels], float] = defaultdict(int)
         for source in tuple(self.sources):
             try:
-                yield from tuple(source())
+                for metric, labels, value in tuple(source()):
+                    told[metric, labels] += value
             except Exception:  # the rest is worth showing when the store does not answer
                 _log.exception("metrics_unread")
+        yield from (Sample(metric, labels, value) for (metric, labels), value in told.items())
 
 
 LOOPBACK = "127.0.0.1"
@@ -223,6 +241,15 @@ def serve_metrics(metrics: Metrics, port: int, host: str = LOOPBACK) -> MetricsS
     server = MetricsServer((metrics,), port, host)
     _log.info("metrics_served", host=server.host, port=server.port)
     return server
+
+
+def exposition(*metrics: Metrics) -> tuple[bytes, str]:
+    """These, and what Prometheus knows of the process, as it reads them; and the content type of that."""
+    try:
+        from redrive.telemetry import prometheus
+    except ImportError as error:
+        raise _missing(error) from error
+    return prometheus.exposition(metrics)
 
 
 def _missing(error: ImportError) -> InvalidInput:

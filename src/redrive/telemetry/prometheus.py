@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -58,6 +58,14 @@ def _add(family: Family, labels: Labels, value: float | Distribution) -> None:
     else:
         assert not isinstance(value, Distribution)
         family.add_metric(labels, value)
+
+
+def exposition(metrics: Sequence[Metrics]) -> tuple[bytes, str]:
+    """All of them, and what is known of the process, as text; and the content type of that."""
+    registry = CollectorRegistry()
+    registry.register(MetricsCollector(metrics))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
 class MetricsServer:

@@ -62,8 +62,11 @@ Ended = Callable[[Job, End], None]
 class Runner(Protocol):
     """Runs jobs, so many at once."""
 
-    slots: int
-    """How many can run at once."""
+    @property
+    def slots(self) -> int:
+        """How many can run at once."""
+        ...
+
     isolated: bool
     """Whether a job that takes its process with it takes no other job along."""
 

@@ -45,6 +45,7 @@ class Worker:
     it then harms nobody else. Needs `spec`, by which a process finds the app: "module:attribute". memory_limit: bytes
     that each of them can have; max_items_per_child: after so many items it is replaced by a fresh one.
     metrics: whether the broker's metrics tell of this worker too.
+    runner: what runs the items, whatever they are, instead of the tasks of the app, `concurrency` of them at once.
     shutdown_timeout: how long `stop` waits for what runs. What still runs then is given back, and not counted.
     """
 
@@ -63,6 +64,7 @@ class Worker:
         name: str | None = None,
         journal: Journal | None = None,
         metrics: bool = False,
+        runner: Runner | None = None,
     ) -> None:
         if not isinstance(concurrency, int) or concurrency < 1:
             raise InvalidInput(f"concurrency is a whole number of 1 or more, not {concurrency!r:.40}")
@@ -82,9 +84,16 @@ class Worker:
         )
         self._journal = journal
         self._is_stopping = threading.Event()
-        self._at_once = False
-        self._runner: Runner = (
-            ProcessRunner(
+        self._at_once = self._is_patient = False
+        self.is_finishing = False
+        """It leases nothing more, now and ever, and waits for what runs."""
+        self._runs_tasks = runner is None
+        self._runner: Runner
+        self._slots = processes or concurrency
+        if runner is not None:
+            self._runner = runner
+        elif processes:
+            self._runner = ProcessRunner(
                 spec or "",
                 processes,
                 self._is_stopping.is_set,
@@ -93,9 +102,8 @@ class Worker:
                 memory_limit=memory_limit,
                 max_items_per_child=max_items_per_child,
             )
-            if processes
-            else ThreadRunner(app, concurrency, self._is_stopping.is_set, journal)
-        )
+        else:
+            self._runner = ThreadRunner(app, concurrency, self._is_stopping.is_set, journal)
         self.has_settled_all = False
         """Once it has ended: whether it holds nothing any more. The store may not have taken what it gave back."""
         self._hooks = HookCaller()
@@ -110,8 +118,9 @@ class Worker:
         app.declare(broker)
         self._check_work()
         dispatcher = self._dispatcher = Dispatcher(app, broker, self.queues, self._runner, self.name, self._told)
+        watched = lambda: self._watched(dispatcher)  # noqa: E731
         if self._metrics is not None:
-            self._metrics.watch(lambda: self._watched(dispatcher))
+            self._metrics.watch(watched)
         beat = (lambda: None) if self._journal is None else self._journal.beat
         heartbeat = Heartbeat(beat)
         keeper = Keeper(dispatcher.exchange, self._runner, dispatcher.in_hand, lambda: dispatcher.shortest_lease)
@@ -119,8 +128,8 @@ class Worker:
             broker,
             self.name,
             self.queues,
-            tuple(app.tasks),
-            self._runner.slots,
+            tuple(app.tasks) if self._runs_tasks else None,
+            self._slots,
             running=lambda: len(self._runner.begun()),
         )
         schedule = Scheduler(app, broker, self.queues)
@@ -129,8 +138,8 @@ class Worker:
             worker=self.name,
             store=self._store,
             queues=self.queues,
-            tasks=tuple(app.tasks),
-            slots=self._runner.slots,
+            tasks=tuple(app.tasks) or None,
+            slots=self._slots,
         )
         try:
             for part in (heartbeat, keeper, presence, schedule, self._hooks):
@@ -142,19 +151,32 @@ class Worker:
             self._runner.close(jobs_too=True)
             raise
         finally:
+            if self._metrics is not None:
+                self._metrics.unwatch(watched)
             for part in (schedule, presence, keeper, self._hooks, heartbeat):
                 part.close()
             _log.info("worker_stopped", worker=self.name, completed=self._completed, not_completed=self._not_completed)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Lease nothing more, finish what runs, and end. From any thread; a second time, or `at_once`: do not wait."""
-        self._at_once = at_once or self._is_stopping.is_set()
+        self._at_once = at_once or (self._is_stopping.is_set() and not self._is_patient)
+        self._is_patient = False
+        self._begin_to_stop()
+
+    def retire(self) -> None:
+        """Lease nothing more, and end when what runs has finished, however long that takes. `stop` still hastens it."""
+        self._is_patient = not self._is_stopping.is_set()
+        self._begin_to_stop()
+
+    def _begin_to_stop(self) -> None:
         self._is_stopping.set()
         if (dispatcher := getattr(self, "_dispatcher", None)) is not None:
             dispatcher.stop()
 
     def _check_work(self) -> None:
         """Raise where there would be nothing to run, or nothing but items that no task takes."""
+        if not self._runs_tasks:
+            return
         if not self.app.tasks:
             raise InvalidInput(
                 "the app has no task, and every item would die of that; declare some with @queue.task, and see that "
@@ -173,11 +195,15 @@ class Worker:
 
     def _finish(self, dispatcher: Dispatcher) -> None:
         dispatcher.stop()
+        self.is_finishing = True
         exchange = dispatcher.exchange
-        until = Instant(exchange.now + self._timeout)
+        until: Instant | None = None
         # In short waits, so that a second `stop` counts.
-        while not self._at_once and exchange.now < until:
-            if dispatcher.finish(min(until, Instant(exchange.now + SECOND))):
+        while not self._at_once and (until is None or exchange.now < until):
+            if until is None and not self._is_patient:
+                until = Instant(exchange.now + self._timeout)
+            soon = Instant(exchange.now + SECOND)
+            if dispatcher.finish(soon if until is None else min(until, soon)):
                 break
         finished = dispatcher.finish(exchange.now)
         self._runner.close(jobs_too=not finished)

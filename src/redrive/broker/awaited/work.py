@@ -155,7 +155,7 @@ class AsyncWorkMethods(AsyncFace):
         return await self._run(settle.release(self._core, lease, delay, counted, error))
 
     async def bury(
-        self, lease: Lease | Token, *, note: str | None = None, error: BaseException | None = None
+        self, lease: Lease | Token, *, note: str | None = None, error: BaseException | Failure | None = None
     ) -> Settled:
         """Make the item dead, whatever its counters say."""
         return await self._run(settle.bury(self._core, lease, note, error))

@@ -153,7 +153,9 @@ class WorkMethods(Face):
         """
         return self._run(settle.release(self._core, lease, delay, counted, error))
 
-    def bury(self, lease: Lease | Token, *, note: str | None = None, error: BaseException | None = None) -> Settled:
+    def bury(
+        self, lease: Lease | Token, *, note: str | None = None, error: BaseException | Failure | None = None
+    ) -> Settled:
         """Make the item dead, whatever its counters say."""
         return self._run(settle.bury(self._core, lease, note, error))
 

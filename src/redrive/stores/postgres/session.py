@@ -12,6 +12,7 @@ from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
 from psycopg.types.string import StrBinaryDumper
 
 from redrive.clock import Instant
+from redrive.model.ids import MAX_NUMBER
 from redrive.model.words import Query
 from redrive.stores.postgres.arrays import Bigints, Blobs, Texts, register
 from redrive.stores.postgres.rows import together
@@ -219,6 +220,9 @@ class Session:
     def remove_held(batch: Batch, held: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Row]:
         plain = batch.queues.plain
         if not plain or len(plain) > MANY_QUEUES:
+            return {}
+        held = [each for each in held if each[1] <= MAX_NUMBER]  # beyond, nobody was ever given such a token
+        if not held:
             return {}
         numbers, keys = zip(*held, strict=True)
         gone = batch.execute(_REMOVE_HELD, (Bigints(numbers), Bigints(keys), Bigints(plain)))

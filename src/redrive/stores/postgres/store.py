@@ -17,8 +17,10 @@ from psycopg.pq import TransactionStatus
 
 from redrive.clock import Clock, Instant, ServerClock
 from redrive.errors import Closed, InvalidInput
+from redrive.model.duration import MINUTE
 from redrive.model.item import Receipt
 from redrive.model.judge import Again
+from redrive.model.shown import lasting
 from redrive.store import (
     Call,
     Commit,
@@ -59,6 +61,13 @@ _KEEP_QUEUE = "SELECT key FROM redrive_queue WHERE namespace = ? AND name = ? FO
 """Until the end of the transaction nobody deletes it. Whoever changes it need not wait."""
 _BY_WORDS = "SET LOCAL enable_bitmapscan = on"
 """There is no other way to the words of letters."""
+LONG_TRANSACTION = 5 * MINUTE
+"""Nobody should keep a snapshot for longer."""
+_LONGEST_TRANSACTION = """
+    SELECT pid, (extract(epoch FROM clock_timestamp() - xact_start) * 1000000)::bigint FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_xmin IS NOT NULL AND xact_start IS NOT NULL
+        AND pid <> pg_backend_pid()
+    ORDER BY xact_start LIMIT 1"""
 _NAMESPACE = "INSERT INTO redrive_namespace (name) VALUES (?) ON CONFLICT DO NOTHING"
 _NAMESPACE_KEY = "SELECT key FROM redrive_namespace WHERE name = ?"
 
@@ -165,7 +174,13 @@ class PostgresStore:
         return Durability("full", "a crash of the program or the server, and a power cut", "nothing acknowledged")
 
     def warnings(self) -> tuple[str, ...]:
-        return ()
+        found = self._engine.read(lambda session: session.execute(_LONGEST_TRANSACTION).get)
+        if found is None or found[1] <= LONG_TRANSACTION:
+            return ()
+        return (
+            f"Process {found[0]} of the server has had one transaction open for {lasting(found[1])}: what was removed "
+            f"since cannot be cleaned up, and queues get slower; end it, as with pg_terminate_backend({found[0]})",
+        )
 
     def reopen(self) -> None:
         self._engine.reopen()

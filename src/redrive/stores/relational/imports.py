@@ -29,7 +29,8 @@ def import_items(batch: Batch, call: Import) -> tuple[Receipt, ...]:
     """All of them, or none; those that are known are left as they are."""
     row = batch.queue(call.queue)
     known = {item.id: known_source(batch, row, item.id) or _present(batch, row, item) for item in call.items}
-    new = {item.id: item for item in call.items if known[item.id] is None}
+    # Of several with one id the first is taken; the others are known by then.
+    new = {item.id: item for item in reversed(call.items) if known[item.id] is None}
     landings = {id: land(item, row.queue, batch.now) for id, item in new.items()}
     check_size(batch, row, sum(landing.needs_room for landing in landings.values()))
     receipts: list[Receipt] = []

@@ -125,7 +125,8 @@ def write_words(batch: Batch) -> None:
     """Write the words of all letters that are new, together: many at once are much cheaper."""
     unworded, stored = batch.unworded, batch.words.stored
     contents = batch.execute(_CONTENTS, (batch.table([each.n for each in unworded.values()]),)).fetchall()
-    by_number = {n: (payload, content_type or JSON) for n, payload, content_type in contents}
+    # SQLite says NULL for a part of a payload that is empty.
+    by_number = {n: (payload or b"", content_type or JSON) for n, payload, content_type in contents}
     for d, (n, error_type, text) in unworded.items():
         batch.write(_WORDS, (d, stored(words_of(error_type, text, *by_number[n]))))
     unworded.clear()

@@ -8,7 +8,7 @@ from typing import Any
 
 from redrive.model.by_hand import Standing, status_at_rest
 from redrive.model.feed import FeedKind
-from redrive.model.ids import ItemId, make_id, parse_id
+from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import Event, Receipt, Settled, Status
 from redrive.model.moves import Passage, arrival, ledger_key
 from redrive.store import (
@@ -93,7 +93,7 @@ def receive(batch: Batch, call: Receive) -> Receipt:
 
 def finish_move(batch: Batch, call: FinishMove) -> int:
     """They are in the other store now: with a handful of statements for all of them."""
-    tails = dict(map(parse_id, call.ids))
+    tails = {number: tail for number, tail in map(parse_id, call.ids) if number <= MAX_NUMBER}
     rows = batch.execute(_ARRIVED, (batch.table(tails),)).fetchall()
     gone = [row for row in rows if row[1] == tails[row[0]] and row[2] in batch.by_key]
     if not gone:

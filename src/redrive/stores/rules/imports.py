@@ -19,7 +19,8 @@ def import_items(state: State, call: Import) -> tuple[Receipt, ...]:
     """Checked in full before the first one is written. Those that are known are left as they are."""
     queue = state.queue(call.queue)
     known = {item.id: id for item in call.items if (id := _known(state, queue, item)) is not None}
-    landings = {item.id: land(item, queue.value, state.now) for item in call.items if item.id not in known}
+    # Of several with one id the first is taken; the others are known by then.
+    landings = {item.id: land(item, queue.value, state.now) for item in reversed(call.items) if item.id not in known}
     adding, max_size = sum(landing.needs_room for landing in landings.values()), queue.value.settings.max_size
     if adding and max_size is not None and queue.size + adding > max_size:
         raise QueueFull(queue.name, queue.size, max_size, adding)

@@ -197,6 +197,13 @@ class Engine:
         with self.translated(), self._reading:
             return data_version(self._open_reader())
 
+    def log_bytes(self) -> int:
+        """How large the log is."""
+        try:
+            return os.path.getsize(f"{self.name}-wal")
+        except FileNotFoundError:
+            return 0
+
     def _open_reader(self) -> apsw.Connection:
         self._check_open()
         if self._reader is None:

@@ -11,15 +11,18 @@ import apsw
 from redrive.clock import Clock, Instant, SystemClock
 from redrive.errors import InvalidInput, NotAStore, SchemaTooNew, StoreUnavailable
 from redrive.model.item import Receipt
+from redrive.model.shown import size
 from redrive.store import Call, Commit, Durability, Put, Query
 from redrive.stores.relational.batch import NO_QUEUES, Batch, Numbers, Queues, draw_anew, epoch_of
 from redrive.stores.relational.calls import carry_out, finish
 from redrive.stores.relational.puts import put_together
 from redrive.stores.relational.queries import answer
 from redrive.stores.sqlite import schema
-from redrive.stores.sqlite.engine import Engine
+from redrive.stores.sqlite.engine import LOG_LIMIT_BYTES, Engine
 from redrive.stores.sqlite.session import Session
 
+LARGE_LOG_BYTES = 4 * LOG_LIMIT_BYTES
+"""A log that is larger is held up by somebody who reads."""
 _LARGEST = """
     SELECT max(
         coalesce((SELECT max(n) FROM redrive_item), 0), coalesce((SELECT max(key) + 1 FROM redrive_history), 0),
@@ -97,7 +100,13 @@ class SQLiteStore:
         return Durability("full", "a crash of the program and a power cut", "nothing that was acknowledged")
 
     def warnings(self) -> tuple[str, ...]:
-        return ()
+        log = self._engine.log_bytes()
+        if log <= LARGE_LOG_BYTES:
+            return ()
+        return (
+            f"The log of {self._path} has grown to {size(log)}: it cannot begin anew while a program reads in one long "
+            f"transaction; end that transaction, or the program",
+        )
 
     def reopen(self) -> None:
         self._engine.reopen()

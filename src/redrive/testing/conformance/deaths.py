@@ -37,6 +37,13 @@ class BuryConformance(Suite):
         assert failure is not None
         assert failure.text == "why"
 
+    @pytest.mark.parametrize("content_type", ["text/plain", "application/json", None])
+    def test_item_with_nothing_in_it_dies_like_any_other(self, broker: Broker, content_type: str | None) -> None:
+        broker.create_queue("jobs")
+        broker.put("jobs", b"", content_type=content_type)
+        settled = broker.bury(take(broker))
+        assert broker.get(settled.id).payload == b""
+
 
 class ReasonConformance(Suite):
     """Where several reasons apply, the first of the list is given."""

@@ -8,7 +8,7 @@ import pytest
 
 from redrive.errors import ItemNotFound, LeaseLost, WrongStatus
 from redrive.model.duration import SECOND
-from redrive.model.failure import Failure
+from redrive.model.failure import failure_from_fields
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Receipt, Settled, Status
 from redrive.model.judge import Again, Dead
@@ -63,7 +63,7 @@ class LineageConformance(DirectSuite):
     def test_item_born_dead_moves_and_is_known_by_its_first_id(self, direct: Direct) -> None:
         direct.queue("morgue")
         direct.queue(max_size=1, dead_queue="morgue")
-        failure = Failure("ValueError", "boom")
+        failure = failure_from_fields("ValueError", "boom")
         options: dict[str, Any] = {"idempotency_key": "k", "failure": failure, "version": direct.version()}
         (id,) = direct.put(b"a", verdict=Dead(DeadReason.RETRIES_EXHAUSTED, "morgue"), **options)
         item = direct.get(id)

@@ -25,6 +25,7 @@ from redrive.testing.conformance.editing import EditConformance
 from redrive.testing.conformance.expiry import ExpiryConformance
 from redrive.testing.conformance.failures import FailConformance
 from redrive.testing.conformance.feeding import FeedConformance, FeedReadingConformance
+from redrive.testing.conformance.file import FileConformance
 from redrive.testing.conformance.finding import FilterConformance
 from redrive.testing.conformance.grouping import GroupConformance, GroupCountConformance
 from redrive.testing.conformance.health import HealthConformance, StuckConformance
@@ -36,6 +37,7 @@ from redrive.testing.conformance.late import ExtendConformance, LateConformance
 from redrive.testing.conformance.leases import EligibilityConformance, LeaseConformance, OrderConformance
 from redrive.testing.conformance.lineage import LineageConformance, SourceConformance
 from redrive.testing.conformance.losses import LossConformance
+from redrive.testing.conformance.managed import ManagedConformance
 from redrive.testing.conformance.moves import MoveConformance, RouteConformance
 from redrive.testing.conformance.moves_between import (
     DeadQueueElsewhereConformance,
@@ -115,6 +117,8 @@ class StoreConformance(
     RegistrationConformance,
     OvertakenConformance,
     RegistrationPutsConformance,
+    ManagedConformance,
+    FileConformance,
     WorkersConformance,
     ExpiryConformance,
     BuryConformance,

@@ -71,6 +71,17 @@ class TransferConformance(Suite):
         elsewhere.redrive(elsewhere.find().items[0].id)
         assert elsewhere.import_items(lines).ignored == 5
 
+    def test_of_lines_with_one_id_the_first_is_imported(self, broker: Broker, elsewhere: Broker) -> None:
+        broker.create_queue("jobs")
+        elsewhere.create_queue("jobs")
+        broker.put("jobs", 1)
+        waiting = list(broker.export(status="any", redacted=False))
+        broker.fail(take(broker), Boom("trouble"))
+        dead = list(broker.export(redacted=False))
+        imported = elsewhere.import_items([*waiting, *dead])
+        assert (imported.imported, imported.ignored) == (1, 1)
+        assert [item.status for item in elsewhere.find(status="any").items] == ["pending"]
+
     def test_lines_are_json_one_for_each_item(self, broker: Broker) -> None:
         broker.create_queue("jobs")
         die(broker, 2)

@@ -1,0 +1,148 @@
+"""Changes of many items: ask back, start an operation, and show how it goes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from redrive.broker.operations import REVERSE
+from redrive.cli import exits
+from redrive.cli.confirming import confirm
+from redrive.cli.connection import finish_moves
+from redrive.cli.options import as_json, to_type
+from redrive.cli.printing import coloured, print_json, printable, remark, say, short
+from redrive.cli.progress import drive
+from redrive.model.operation import Operation, OperationStatus
+from redrive.model.plan import Plan
+from redrive.model.shown import tally
+
+if TYPE_CHECKING:
+    from redrive.broker.broker import Broker
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+FOREVER = "36500d"
+"""How long whoever gives no time waits for an operation to end."""
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|min|h))?")
+_SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+
+
+def parse_rate(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Items per second, from `50/s`, `3000/m`, `100/h` or a number."""
+    if value is None:
+        return None
+    found = _RATE.fullmatch(value)
+    if found is None or float(found[1]) <= 0:
+        raise click.BadParameter(f"{value!r} is not a rate, as in 50/s, 3000/m or 100/h")
+    return float(found[1]) / _SECONDS[found[2]]
+
+
+def operation_options(function: _F) -> _F:
+    """Add what every operation can be told: how fast, why, and whether to wait for its end."""
+    for option in (
+        click.option("--no-wait", is_flag=True, help="Start it, print its id, and return."),
+        click.option("--wait", default=FOREVER, metavar="TIME", help="Return after this time at the latest."),
+        click.option("--note", metavar="TEXT", help="Why, for the history and the audit."),
+        click.option("--rate", callback=parse_rate, metavar="N/s", help="Most items per second, as in 50/s."),
+    ):
+        function = option(function)
+    return function
+
+
+def is_plain(dry_run: bool, options: Mapping[str, Any]) -> bool:
+    """Whether nothing was asked for that only an operation can do: items that were named are then changed at once."""
+    return not dry_run and not any(options.get(name) for name in ("rate", "no_wait", "canary"))
+
+
+def run(
+    broker: Broker,
+    verb: str,
+    where: Mapping[str, Any],
+    *,
+    yes: int | str | None,
+    dry_run: bool,
+    rate: float | None = None,
+    note: str | None = None,
+    wait: str = FOREVER,
+    no_wait: bool = False,
+    to: str | None = None,
+    canary: int = 0,
+    canary_share: float = 1.0,
+    named: bool = False,
+) -> None:
+    """Change all items that match. `where` names a status: the one that the verb is for.
+
+    `named`: the items were named one by one, and nobody need be asked.
+    """
+    if dry_run:
+        print_plan(broker.plan(verb, to=to, **where))
+        return
+    final = verb == "purge"
+    count = broker.count(**where)
+    if not count:
+        print_json({"matched": 0, "operation": None}) if as_json() else say("Nothing matches; nothing was done.")
+        return
+    if not named or yes is not None:
+        confirm(verb, count, yes, final=final)
+    operation = broker.start(
+        verb,
+        to=to,
+        rate=rate,
+        canary=canary,
+        canary_share=canary_share,
+        confirm=count if final else None,
+        note=note,
+        **where,
+    )
+    go_on(broker, operation, wait=wait, no_wait=no_wait)
+
+
+def go_on(broker: Broker, operation: Operation, *, wait: str = FOREVER, no_wait: bool = False) -> None:
+    """Drive an operation, if that is wanted, and say how it stands."""
+    if not no_wait:
+        operation = drive(broker, operation, wait)
+        finish_moves(broker)
+    print_operation(operation)
+    if not no_wait and operation.status is not OperationStatus.FINISHED:
+        click.get_current_context().exit(exits.STOPPED)
+
+
+def print_operation(operation: Operation, *, in_full: bool = False) -> None:
+    """How an operation stands, and what to type next. `in_full`: the rest of what there is to see follows."""
+    if as_json():
+        print_json(operation)
+        return
+    id = short(operation.id)
+    of = "" if operation.expected is None else f" of {operation.expected:,}"
+    say(f"{operation.verb} {id}: {coloured(operation.status.value)}, {operation.changed:,}{of} changed")
+    if operation.left_out:
+        say(f"  left out: {tally(operation.left_out)}")
+        for code, samples in operation.samples.items():
+            say(f"    {code}: {', '.join(map(short, samples))}")
+    if operation.problem:
+        say(f"  problem: {printable(operation.problem)}")
+    if not operation.ended:
+        if operation.canary_ids:
+            count = len(operation.canary_ids)
+            remark(f"  it waits until workers have completed {count} canar{'y' if count == 1 else 'ies'}")
+        if not in_full:
+            remark(f"  how it stands: {to_type(f'operation show {id}')}")
+        remark(f"  go on here:    {to_type(f'operation resume {id}')}")
+        remark(f"  end it:        {to_type(f'operation cancel {id}')}")
+    elif operation.changed and operation.verb in REVERSE:
+        remark(f"  take it back: {to_type(f'undo {id}')}")
+
+
+def print_plan(plan: Plan) -> None:
+    """What would happen."""
+    if as_json():
+        print_json({**_plan_form(plan), "dry_run": True})
+        return
+    say("Nothing was changed; this is what would be:")
+    say(str(plan))
+
+
+def _plan_form(plan: Plan) -> dict[str, Any]:
+    return {**{name: getattr(plan, name) for name in plan.__struct_fields__}, "changed": plan.changed}

@@ -1,0 +1,138 @@
+"""Which items are meant: the options that stand for the conditions of `find`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from redrive.cli import ids
+from redrive.errors import InvalidDuration
+from redrive.model.duration import parse_duration
+from redrive.model.filter import Filter
+from redrive.model.suggest import suggest
+
+if TYPE_CHECKING:
+    from redrive.broker.broker import Broker
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_NUMBERS = frozenset({"min_attempts", "min_redrives", "max_redrives"})
+_HEADER = "headers."
+_NAMES = tuple(Filter.__struct_fields__)
+
+OPTIONS: dict[str, tuple[str, str, str]] = {
+    "queue": ("--queue", "QUEUE", "In this queue."),
+    "fingerprint": (
+        "--group",
+        "GROUP",
+        "Of this group, as `redrive dead groups` shows it; the first digits will do.",
+    ),
+    "error_type": ("--error-type", "TYPE", "Whose error has this type, as in ConnectionError."),
+    "since": ("--since", "TIME", "That died since then: how long ago, as in 2h, or a date and time."),
+    "until": ("--until", "TIME", "That died before then."),
+    "words": ("--words", "WORDS", "With all these words in their error or payload; wor* is a prefix."),
+}
+"""Conditions that have an option of their own: its name, what it takes, and what it means."""
+
+
+def condition_options(*leave_out: str) -> Callable[[_F], _F]:
+    """Add the options that choose items. The command gets them as one argument, `conditions`."""
+
+    def add(function: _F) -> _F:
+        decorated: Any = click.option(
+            "--where",
+            "where",
+            multiple=True,
+            metavar="NAME=VALUE",
+            expose_value=False,
+            callback=_keep_where,
+            help="Any other condition, as often as you like: error_class=network, reason=expired, min_redrives=1, "
+            "headers.tenant=blue, id_prefix=7f3a… Names: " + ", ".join(_NAMES) + ".",
+        )(function)
+        for name, (option, metavar, text) in reversed(OPTIONS.items()):
+            if name in leave_out:
+                continue
+            names = (option, "-q") if name == "queue" else (option,)
+            decorated = click.option(
+                *names, f"where_{name}", metavar=metavar, help=text, expose_value=False, callback=_keep
+            )(decorated)
+        result: _F = decorated
+        return result
+
+    return add
+
+
+_META = "redrive.cli.conditions"
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        name = str(parameter.name).removeprefix("where_")
+        context.meta.setdefault(_META, {})[name] = _value(name, value)
+
+
+def _keep_where(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
+    kept = context.meta.setdefault(_META, {})
+    for each in values:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{each!r} is not NAME=VALUE, as in error_class=network")
+        if name.startswith(_HEADER):
+            kept.setdefault("headers", {})[name.removeprefix(_HEADER)] = value
+        elif name in _NAMES:
+            kept[name] = _value(name, value)
+        else:
+            meant = suggest(name, _NAMES, {"group": "fingerprint", "type": "error_type", "state": "status"})
+            raise click.BadParameter(f"{name!r} is not a condition{meant}; there are {', '.join(_NAMES)}")
+
+
+def _value(name: str, text: str) -> Any:
+    if name in _NUMBERS:
+        if not text.isdecimal():
+            raise click.BadParameter(f"{name} is a number, not {text!r}")
+        return int(text)
+    if name == "held":
+        if text not in ("true", "false"):
+            raise click.BadParameter(f"held is true or false, not {text!r}")
+        return text == "true"
+    if name == "ids":
+        return [each for each in text.replace(",", " ").split() if each]
+    if name in ("since", "until"):
+        return moment(text)
+    return text
+
+
+def moment(text: str) -> str | datetime:
+    """A time as people type it: how long ago, or a date and time, which is UTC unless it says otherwise."""
+    try:
+        parse_duration(text)
+    except InvalidDuration:
+        pass
+    else:
+        return text
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither how long ago, as in 30m, 2h or 7d, nor a time, as in 2026-07-01T03:00"
+        ) from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def conditions(broker: Broker) -> dict[str, Any]:
+    """What was given, as arguments of `find`, `count`, `start` and `plan`."""
+    kept = dict(click.get_current_context().meta.get(_META, {}))
+    if "fingerprint" in kept:
+        kept["fingerprint"] = ids.fingerprint(broker, kept["fingerprint"])
+    if "ids" in kept:
+        kept["ids"] = ids.item_ids(broker, kept["ids"])
+    if "operation" in kept:
+        kept["operation"] = ids.operation_id(broker, kept["operation"])
+    return kept
+
+
+def any_given() -> bool:
+    """Whether any condition was given."""
+    return bool(click.get_current_context().meta.get(_META))

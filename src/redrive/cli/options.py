@@ -1,0 +1,95 @@
+"""Options that every command has: which store, and how to print."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_META = "redrive.cli."
+_PREFIX = "of_every_command_"
+FORMATS = ("table", "json")
+
+
+def given(name: str) -> Any:
+    """What was given for one of these options, before the command or behind it. None where nothing was."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_META + name)
+
+
+def as_json() -> bool:
+    """Whether output is for a program."""
+    return bool(given("output") == "json")
+
+
+def to_type(command: str) -> str:
+    """A command that can be typed next: with the options of this one that say which store is meant."""
+    from redrive.model.redact import redact_text
+
+    named = [(name, given(name)) for name in ("url", "namespace", "file")]
+    words = [f"--{name} {shlex.quote(redact_text(str(value)))}" for name, value in named if value is not None]
+    return " ".join(["redrive", command, *words])
+
+
+def give(name: str, value: str) -> None:
+    """Take one of these options as given, where an argument of the command says the same."""
+    click.get_current_context().meta[_META + name] = value
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    # The one behind the command is read later, and wins.
+    if value is not None:
+        context.meta[_META + str(parameter.name).removeprefix(_PREFIX)] = value
+
+
+def _options(hidden: bool) -> list[click.Option]:
+    def option(*names: str, **settings: Any) -> click.Option:
+        # A name of its own: a command may have an argument called `file`.
+        names = (*names, _PREFIX + names[-1].strip("-"))
+        return click.Option(names, expose_value=False, hidden=hidden, callback=_remember, is_eager=True, **settings)
+
+    return [
+        option(
+            "--url", metavar="URL", help="The store or server: sqlite:///jobs.db, postgresql://…, redis://…, http://…"
+        ),
+        option("--token", metavar="TOKEN", help="For a server; better in the variable REDRIVE_TOKEN."),
+        option("--namespace", metavar="NAME", help="Where the queues are; 'default' if nothing says otherwise."),
+        option("--file", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Another redrive.toml."),
+        option("-o", "--output", type=click.Choice(FORMATS), help="How to print: table (if not given) or json."),
+    ]
+
+
+def common_options(function: _F) -> _F:
+    """Add the options to a group or command, as part of its help."""
+    for option in reversed(_options(hidden=False)):
+        _prepend(function, option)
+    return function
+
+
+def _prepend(function: Any, option: click.Option) -> None:
+    if not hasattr(function, "__click_params__"):
+        function.__click_params__ = []
+    function.__click_params__.append(option)
+
+
+class StoreCommand(click.Command):
+    """A command on a store. Takes the options of every command too, without repeating them in its help."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        taken = {name for parameter in self.params for name in parameter.opts}
+        self.params.extend(option for option in _options(hidden=True) if not taken & set(option.opts))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Where the options are that are not repeated."""
+        super().format_epilog(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write_text("--url, --token, --namespace, --file and -o json: see redrive --help.")
+
+
+def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., Any]], StoreCommand]:
+    """`click.command` for a command on a store."""
+    return click.command(name, cls=StoreCommand, **settings)

@@ -1,0 +1,196 @@
+"""`redrive queue create|list|show|update|delete|pause|resume`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.cli import looking
+from redrive.cli.completing import complete_queue
+from redrive.cli.confirming import confirm, confirm_options
+from redrive.cli.connection import opened
+from redrive.cli.forms import form, settings_form
+from redrive.cli.options import as_json, command, to_type
+from redrive.cli.printing import ago, fields, print_json, remark, say, table
+from redrive.cli.settings import given_settings, setting_options
+from redrive.model.item import Status
+from redrive.model.shown import moment, several
+
+if TYPE_CHECKING:
+    from redrive.model.queue import Queue, QueueStats
+
+queue_argument = click.argument("queue", shell_complete=complete_queue)
+_COUNTS = {"queue": "~", "pending": ">", "active": ">", "failed": ">", "dead": ">", "completed": ">", "archived": ">",
+           "oldest": ">", "state": "<"}  # fmt: skip
+
+
+@command("create")
+@queue_argument
+@setting_options
+def create(queue: str) -> None:
+    """Make a queue. The same settings again are no error.
+
+    \b
+    redrive queue create emails
+    redrive queue create orders --attempts 5 --backoff 10s --cap 10m --dead-queue orders-dead
+    """
+    settings = given_settings()
+    with opened(create=True) as broker:
+        made = broker.create_queue(queue, **settings)
+        if as_json():
+            print_json(queue_form(made))
+            return
+        changed = settings_form(made.settings, changed_only=True)
+        said = f" with {_told(changed)}" if changed else ""
+        say(f"queue {made.name} is there{said}")
+        push = to_type(f'queue push {made.name} \'{{"hello": "world"}}\'')
+        remark(f"Put something into it: {push}")
+
+
+@command("list")
+@click.argument("queue", required=False, shell_complete=complete_queue)
+@click.option(
+    "--status", type=click.Choice([*map(str, Status), "any"]), help="Items in this status only. Not given: any."
+)
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most items to print.")
+@click.option("--cursor", help="Go on where the page before ended.")
+@click.option("--oldest", is_flag=True, help="The oldest first; else the newest.")
+def list_(queue: str | None, status: str | None, limit: int, cursor: str | None, oldest: bool) -> None:
+    """All queues with how many items are in each status; or the items of one QUEUE.
+
+    DEAD counts dead letters: items that died and are still there, also those that came here from another queue.
+    """
+    with opened() as broker:
+        if queue is None:
+            queues = broker.list_queues()
+            _print_queues(queues, [broker.stats(each.name) for each in queues])
+            return
+        order = "oldest" if oldest else "newest"
+        page = broker.find(queue=queue, status=status or "any", order=order, limit=limit, cursor=cursor)
+        looking.print_page(page, f"queue {queue} is empty" if status is None else f"nothing in {queue} is {status}")
+
+
+def _print_queues(queues: tuple[Queue, ...], stats: list[QueueStats]) -> None:
+    if as_json():
+        print_json([_summary(queue, counted) for queue, counted in zip(queues, stats, strict=True)])
+        return
+    if not queues:
+        say(f"There is no queue yet. Make one: {to_type('queue create NAME')}")
+        return
+    table(_COUNTS, [_row(queue, counted) for queue, counted in zip(queues, stats, strict=True)])
+    dead = sum(each.dead_letters for each in stats)
+    if dead:
+        remark(f"\n{several(dead, 'dead letter')}: {to_type('dead groups')} says what of")
+
+
+def _row(queue: Queue, stats: QueueStats) -> tuple[Any, ...]:
+    state = " ".join([*(["paused"] if queue.paused else []), *(["dead-queue"] if queue.is_dead_queue else [])])
+    waits = "" if stats.oldest_ready_at is None else ago(stats.oldest_ready_at, stats.at).removesuffix(" ago")
+    counts = (stats.pending, stats.active, stats.failed, stats.dead_letters, stats.completed, stats.archived)
+    return (queue.name, *(f"{count:,}" for count in counts), waits, state)
+
+
+def _summary(queue: Queue, stats: QueueStats) -> dict[str, Any]:
+    return {"name": queue.name, "paused": queue.paused, "is_dead_queue": queue.is_dead_queue, "stats": form(stats)}
+
+
+def queue_form(queue: Queue, stats: QueueStats | None = None) -> dict[str, Any]:
+    """A queue as JSON."""
+    told: dict[str, Any] = form(queue)
+    return told if stats is None else {**told, "stats": form(stats)}
+
+
+@command("show")
+@queue_argument
+def show(queue: str) -> None:
+    """One queue: its settings, its counts, since when the oldest item waits, and which workers work on it."""
+    with opened() as broker:
+        found, stats = broker.get_queue(queue), broker.stats(queue)
+        workers = [worker for worker in broker.workers() if queue in worker.queues]
+    if as_json():
+        print_json({**queue_form(found, stats), "workers": form(workers)})
+        return
+    state = "paused" if found.paused else "open"
+    say(f"{found.name}: {state}{', a dead queue' if found.is_dead_queue else ''}, since {moment(found.created_at)}")
+    say(f"{stats}")
+    settings = settings_form(found.settings, changed_only=True)
+    say("settings:" if settings else "settings: all as usual (docs/reference/settings.md)")
+    fields((name, _shown(value)) for name, value in settings.items())
+    say("workers:" if workers else "workers: none that is alive")
+    for worker in workers:
+        say(f"  {worker}")
+    if stats.dead_letters:
+        remark(f"What died here: {to_type(f'dead groups -q {queue}')}")
+
+
+@command("update")
+@queue_argument
+@setting_options
+def update(queue: str) -> None:
+    """Change settings. They hold from the next failure on, in every process, without a restart.
+
+    \b
+    redrive queue update orders --attempts 10
+    redrive queue update orders --dead-queue unset
+    """
+    with opened() as broker:
+        changes = given_settings(broker.get_queue(queue).settings)
+        if not changes:
+            raise click.UsageError("There is no setting to change; redrive queue update --help lists all there are")
+        changed = broker.update_queue(queue, **changes)
+    if as_json():
+        print_json(queue_form(changed))
+        return
+    settings = settings_form(changed.settings, changed_only=True)
+    say(f"queue {changed.name} has {_told(settings) if settings else 'its usual settings'}")
+
+
+@command("delete")
+@queue_argument
+@confirm_options(final=True)
+def delete(queue: str, dry_run: bool, yes: int | None) -> None:
+    """Remove a queue and every item in it, in whatever status. This cannot be taken back."""
+    with opened() as broker:
+        broker.get_queue(queue)
+        count = broker.count(queue=queue, status="any")
+        if not dry_run:
+            if count or yes is not None:
+                confirm(f"delete queue {queue} and", count, yes, final=True)
+            broker.delete_queue(queue, confirm=count)
+    if as_json():
+        print_json({"queue": queue, "dry_run": dry_run, "items": count})
+    elif dry_run:
+        say(f"queue {queue} and {several(count, 'item')} would be removed")
+    else:
+        say(f"queue {queue} is gone, and {several(count, 'item')} with it")
+
+
+@command("pause")
+@queue_argument
+def pause(queue: str) -> None:
+    """Give no more items to workers. Puts go on, and what runs is finished."""
+    with opened() as broker:
+        paused = broker.pause_queue(queue)
+    print_json(queue_form(paused)) if as_json() else say(
+        f"queue {queue} is paused; {to_type(f'queue resume {queue}')} goes on"
+    )
+
+
+@command("resume")
+@queue_argument
+def resume(queue: str) -> None:
+    """Give items to workers again."""
+    with opened() as broker:
+        resumed = broker.resume_queue(queue)
+    print_json(queue_form(resumed)) if as_json() else say(f"queue {queue} gives items to workers again")
+
+
+def _told(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_shown(each)}" for key, each in value.items())
+    return ", ".join(map(_shown, value)) or "none" if isinstance(value, list) else str(value)

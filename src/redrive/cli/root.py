@@ -1,0 +1,114 @@
+"""The top of the command line: options of every command, and how it ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from redrive import __version__
+from redrive.cli import exits, failing
+from redrive.cli.lazy import LazyGroup
+from redrive.cli.main import COMMANDS
+from redrive.cli.options import common_options
+from redrive.errors import RedriveError
+
+WELCOME = """\
+Durable queues in which failed work is kept, says why it failed, and comes back when you say so.
+
+Three things to type first:
+
+  redrive demo            makes a store with trouble in it, to practise on
+  redrive dead groups     what died, and of what, the most frequent cause first
+  redrive queue list      every queue, with how many items are in it
+
+Run the tasks of your own program: redrive work jobs:app
+Everything else: redrive --help
+"""
+
+
+class _Root(LazyGroup):
+    """Turns every error of Redrive into a line or two and an exit code."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Say where a command is that was typed without its group."""
+        if args and args[0] not in self.table:
+            from redrive.cli import dead, queue
+
+            groups = {"queue": queue.COMMANDS, "dead": dead.COMMANDS}
+            meant = [f"redrive {name} {args[0]}" for name, table in groups.items() if args[0] in table]
+            if meant:
+                raise click.UsageError(f"There is no command '{args[0]}'; did you mean {' or '.join(meant)}?", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Show errors while it is known how to print them."""
+        try:
+            return super().invoke(ctx)
+        except RedriveError as error:
+            failing.show(error)
+            ctx.exit(exits.exit_code(error.code))
+        except click.ClickException as error:
+            failing.show_usage(error)
+            ctx.exit(error.exit_code)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """As click does it, but that Ctrl-C has an exit code of its own."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        code: Any = exits.INTERRUPTED
+        try:
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("redrive: interrupted", err=True)
+        except BrokenPipeError:
+            # Whoever read the output has enough of it. The interpreter must not try to write the rest at its end.
+            failing.forget_output()
+            code = exits.FAILED
+        sys.exit(code if isinstance(code, int) else exits.WELL)
+
+
+def _print_version(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    if asked:
+        click.echo(f"redrive {__version__}")
+        context.exit()
+
+
+@click.group(
+    cls=_Root,
+    table=COMMANDS,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@common_options
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
+              help="Print the version.")  # fmt: skip
+@click.pass_context
+def redrive(context: click.Context) -> None:
+    """Durable queues in which failed work is kept, says why it failed, and comes back when you say so.
+
+    Begin with: redrive demo. It makes a store with trouble in it, and says what to type next.
+
+    In a folder with jobs.py, which has an App called app: redrive work jobs:app
+
+    Which store is meant is said by --url, else by the variable REDRIVE_URL, else by the file redrive.toml in the
+    working directory or above it, else it is the file redrive.db in the working directory. The options of the store,
+    and -o, may also stand behind the command.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(WELCOME, nl=False)

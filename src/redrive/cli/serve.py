@@ -1,0 +1,264 @@
+"""`redrive serve`: the broker over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive import __version__
+from redrive.cli.connection import Place, chosen, project_file
+from redrive.cli.options import command
+from redrive.errors import InvalidInput
+from redrive.model.duration import SECOND, parse_duration
+from redrive.model.limits import MIB
+from redrive.store import Durability
+from redrive.telemetry import events
+
+if TYPE_CHECKING:
+    from redrive.broker.async_broker import AsyncBroker
+    from redrive.config import Config
+    from redrive.config.running import Running
+    from redrive.server.app import Server
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 7272
+STOPPED_AT_ONCE = 130
+
+_log = events.logger("redrive.server")
+
+
+def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> float:
+    try:
+        return parse_duration(value, "duration") / SECOND
+    except InvalidInput as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@command(short_help="Serve queues over HTTP.")
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    help=f"Where to listen, {DEFAULT_HOST} by default. Any other needs tokens, or --allow-anyone.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), metavar="PORT", help=f"{DEFAULT_PORT} by default; 0 takes a free one."
+)
+@click.option(
+    "--work/--no-work",
+    default=None,
+    help="Run the workers of redrive.toml here too, or do not, whatever the file says.",
+)
+@click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    metavar="NAME",
+    help="Namespaces to open at once; others are opened when they are first asked for.",
+)
+@click.option(
+    "--max-dead",
+    type=click.IntRange(0),
+    metavar="N",
+    help="With more dead letters in a namespace, health is degraded.",
+)
+@click.option(
+    "--allow-anyone",
+    is_flag=True,
+    help="Listen where others can connect though there is no token: everybody may do everything.",
+)
+@click.option(
+    "--hostname",
+    "hostnames",
+    multiple=True,
+    metavar="NAME",
+    help="Without tokens: a name that requests may be for, beside addresses and localhost.",
+)
+@click.option(
+    "--max-body", type=click.IntRange(1, 1024), default=32, show_default=True, metavar="MIB", help="Largest request."
+)
+@click.option(
+    "--max-wait",
+    callback=_seconds,
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="How long a lease or a watch may wait at most.",
+)
+@click.option(
+    "--shutdown-timeout",
+    callback=_seconds,
+    default="30s",
+    show_default=True,
+    metavar="TIME",
+    help="How long calls may take to finish after the first SIGTERM or Ctrl-C.",
+)
+@click.option(
+    "--log-json",
+    is_flag=True,
+    help="Write the log as JSON, an object on each line; as with the variable REDRIVE_LOG_JSON=1.",
+)
+def serve(**options: Any) -> None:
+    """Serve the queues of a store over HTTP, until it is stopped.
+
+    Without options it serves the file redrive.db in the working directory, on http://127.0.0.1:7272, to programs on
+    this machine. --url names another store: redrive --url postgresql://… serve.
+
+    Ctrl-C or SIGTERM: gives out no more leases, answers whoever waits, finishes what runs. Once more: stops at once.
+    """
+    if options["log_json"]:
+        os.environ[events.JSON_VARIABLE] = "1"
+    events.configure()
+    try:
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise InvalidInput(f"a server needs uvicorn: pip install 'redrive[server]' ({error})") from error
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        finished = runner.run(_serve(chosen(), options))
+    if not finished:
+        sys.stdout.flush()
+        os._exit(STOPPED_AT_ONCE)  # without waiting for threads that are inside a store
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(place: Place, options: dict[str, Any]) -> bool:
+    """Open, listen, say so, serve."""
+    from redrive.server.access.binding import may_bind
+    from redrive.server.access.gate import Gate
+    from redrive.server.serving import Runner, listen
+
+    if place.is_server:
+        raise InvalidInput(f"{place.url} is a server already; name a store with --url")
+    config = _config(place)
+    host, port = _where(config, options)
+    app = _application(place, host, options)
+    running: Running | None = None
+    try:
+        namespaces = tuple(dict.fromkeys(options["namespaces"] or (place.namespace,)))
+        opened = [await app.brokers.at(namespace) for namespace in namespaces]
+        has_tokens = isinstance(app.access, Gate) and await app.access.has_tokens()
+        may_bind(host, has_tokens=has_tokens, allow_anyone=options["allow_anyone"])
+        listener = listen(host, port)
+        running = await _started(config, opened[0], place, options)
+        durability = await opened[0].durability()
+        address = _address(host, listener)
+        click.echo(_first_screen(place, namespaces, address, durability, has_tokens))
+        _log.info(
+            "server_started",
+            address=address,
+            store=opened[0]._core.store.name,
+            namespaces=namespaces,
+            durability=durability.level,
+            tokens=has_tokens,
+        )
+        return await Runner(app, listener, options["shutdown_timeout"]).run_until_stopped()
+    finally:
+        if running is not None:
+            await asyncio.to_thread(running.stop)
+        await app.close()
+
+
+def _application(place: Place, host: str, options: dict[str, Any]) -> Server:
+    from redrive.server.application import application
+    from redrive.server.limits import Limits
+
+    named: dict[str, Any] = {"name": place.name, "stores": place.stores} if place.stores else {}
+    return application(
+        place.url,
+        limits=Limits(body=options["max_body"] * MIB, wait_seconds=options["max_wait"]),
+        hosts=(*options["hostnames"], host),
+        max_dead=options["max_dead"],
+        **named,
+    )
+
+
+def _config(place: Place) -> Config | None:
+    """The file of the project, where the store is the one that it names."""
+    from redrive.config import load, load_store
+
+    path = project_file()
+    if path is None or load_store(path, needs_store=place.said_by == str(path)).url != place.url:
+        return None
+    return load(path)
+
+
+def _where(config: Config | None, options: dict[str, Any]) -> tuple[str, int]:
+    host, port = (DEFAULT_HOST, DEFAULT_PORT) if config is None else (config.server.host, config.server.port)
+    return (
+        host if options["host"] is None else options["host"],
+        port if options["port"] is None else options["port"],
+    )
+
+
+async def _started(config: Config | None, broker: AsyncBroker, place: Place, options: dict[str, Any]) -> Running | None:
+    """The file in force: its queues are made, and its workers run if that is asked for."""
+    if config is None or broker._core.store.namespace != place.namespace:
+        if options["work"]:
+            raise InvalidInput(
+                "--work runs the workers of redrive.toml, and there is none here or above for this store"
+            )
+        return None
+    from redrive.broker.broker import Broker
+    from redrive.config.running import Running
+
+    works = config.server.work if options["work"] is None else options["work"]
+    running = Running(
+        Broker(broker._core),
+        config,
+        workers=None if works else (),
+        shutdown_timeout=options["shutdown_timeout"],
+        metrics=works,
+    )
+    await asyncio.to_thread(running.start)
+    return running
+
+
+def _address(host: str, listener: socket.socket) -> str:
+    name = f"[{host}]" if ":" in host else host or socket.gethostname()
+    return f"http://{name}:{listener.getsockname()[1]}"
+
+
+def _first_screen(
+    place: Place, namespaces: tuple[str, ...], address: str, durability: Durability, has_tokens: bool
+) -> str:
+    who = (
+        "who has a token may call: Authorization: Bearer …"
+        if has_tokens
+        else "anybody who can connect may call; to ask for tokens, make one on the store:\n"
+        f"    redrive --url {_without_password(place.url)} token create NAME --role admin"
+    )
+    which = ", ".join(namespaces)
+    redrive = f"redrive --url {address}"
+    return f"""\
+redrive {__version__} serves {_without_password(place.url)}, namespace {which}
+
+  {address}
+  An acknowledged call survives {durability.survives} ({durability.level} durability).
+  Access: {who}
+
+Next, in another terminal:
+
+  {redrive} queue create emails
+  {redrive} queue push emails '{{"to": "ann@example.com"}}'
+  {redrive} queue list
+
+Calls: {address}/openapi.json   Health: {address}/health   Stop: Ctrl-C
+"""
+
+
+def _without_password(url: str) -> str:
+    from redrive.model.redact import redact_text
+
+    return redact_text(url)

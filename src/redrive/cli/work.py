@@ -1,0 +1,195 @@
+"""`redrive work`: a worker for the tasks of an app, or the workers of the file redrive.toml."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+from click.core import ParameterSource
+
+from redrive.cli.options import StoreCommand, given
+from redrive.errors import InvalidInput
+from redrive.model.duration import SECOND, parse_duration
+from redrive.model.limits import MIB
+from redrive.telemetry import events
+from redrive.worker.command import can_supervise, supervise, work_here
+from redrive.worker.frames import Orders
+
+_FOR_APPS = ("queues", "concurrency", "processes", "reload", "view", "watchdog_timeout", "memory_limit")
+"""Options that only mean something for the tasks of an app."""
+
+
+def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> float:
+    try:
+        return parse_duration(value, "duration") / SECOND
+    except InvalidInput as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command(cls=StoreCommand, short_help="Run the tasks of an app, or the workers of redrive.toml.")
+@click.argument("what", nargs=-1, metavar="[MODULE:APP | WORKER…]")
+@click.option(
+    "--queue",
+    "-q",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="A queue to work on; more than one may be given. Default: all that the app declares.",
+)
+@click.option(
+    "--concurrency",
+    "-c",
+    type=click.IntRange(1, 10_000),
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="How many functions run at once in threads, and how many coroutines.",
+)
+@click.option(
+    "--processes",
+    "-p",
+    type=click.IntRange(0, 1_000),
+    default=0,
+    metavar="N",
+    help="Run items in so many processes instead of threads: what kills its process harms no other item.",
+)
+@click.option(
+    "--until-idle",
+    is_flag=True,
+    help="End when nothing can be run now. What waits for its time or its next try stays where it is.",
+)
+@click.option(
+    "--reload",
+    is_flag=True,
+    help="For development: start again when a Python file below the working directory changes.",
+)
+@click.option("--view", is_flag=True, help="Show what runs, live, below the log.")
+@click.option(
+    "--shutdown-timeout",
+    callback=_seconds,
+    default="30s",
+    show_default=True,
+    metavar="TIME",
+    help="How long what runs may take to finish after the first SIGTERM or Ctrl-C. The rest is given back.",
+)
+@click.option(
+    "--watchdog-timeout",
+    callback=_seconds,
+    default="30s",
+    show_default=True,
+    metavar="TIME",
+    help="A worker that gives no sign of life for so long is killed and started again.",
+)
+@click.option(
+    "--memory-limit",
+    type=click.IntRange(16),
+    metavar="MIB",
+    help="With --processes: memory that each of them can have; beyond it, a handler gets MemoryError.",
+)
+@click.option(
+    "--max-items-per-child",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --processes: replace each of them after so many items.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Show metrics for Prometheus at /metrics on this port; 0 takes a free one.",
+)
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+              help="The address to show them on. The default is seen from this machine only.")  # fmt: skip
+@click.option(
+    "--log-json",
+    is_flag=True,
+    help="Write the log as JSON, an object on each line; as with the variable REDRIVE_LOG_JSON=1.",
+)
+@click.pass_context
+def work(
+    context: click.Context,
+    what: tuple[str, ...],
+    queues: tuple[str, ...],
+    concurrency: int,
+    processes: int,
+    until_idle: bool,
+    reload: bool,
+    view: bool,
+    shutdown_timeout: float,
+    watchdog_timeout: float,
+    memory_limit: int | None,
+    max_items_per_child: int | None,
+    metrics_port: int | None,
+    metrics_host: str,
+    log_json: bool,
+) -> None:
+    """Run the tasks of an app, or the workers of redrive.toml, until it is stopped.
+
+    `redrive work jobs:app` imports the module jobs, from the working directory or from what is installed, and takes
+    the App that is called app in it. `redrive work` runs all workers of the file redrive.toml, which run commands;
+    `redrive work mailer` the one that is called mailer. The file is applied first, and again when it is edited.
+
+    Ctrl-C or SIGTERM: takes no more items and finishes what runs. Once more: stops at once. Neither costs an item an
+    attempt. SIGHUP starts the worker of an app anew, and reads the file again.
+
+    The exit code is 0 after a stop or when idle, 1 if it had to be killed, 2 if an app could not begin, and 3 if
+    something is wrong with the file.
+    """
+    if log_json:
+        os.environ[events.JSON_VARIABLE] = "1"  # for the worker, and its processes
+    if not any(":" in each for each in what):
+        _check_options(context)
+        from redrive.cli.work_file import work_by_file
+
+        events.configure()
+        sys.exit(
+            work_by_file(
+                what or None,
+                until_idle=until_idle,
+                shutdown_seconds=shutdown_timeout,
+                metrics=None if metrics_port is None else (metrics_host, metrics_port),
+            )
+        )
+    if not processes and (memory_limit or max_items_per_child):
+        raise click.UsageError("--memory-limit and --max-items-per-child are for processes; give --processes too")
+    events.configure()
+    orders = Orders(
+        app=_spec(what),
+        queues=queues,
+        concurrency=concurrency,
+        processes=processes,
+        url=given("url"),
+        until_idle=until_idle,
+        shutdown_timeout=shutdown_timeout,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
+        memory_limit=None if memory_limit is None else memory_limit * MIB,
+        max_items_per_child=max_items_per_child,
+    )
+    if can_supervise():
+        sys.exit(supervise(orders, watchdog_seconds=watchdog_timeout, reload=reload, view=view))
+    if reload or view:
+        raise click.UsageError("--reload and --view need a system that can fork, and this one cannot")
+    work_here(orders)
+
+
+def _spec(what: tuple[str, ...]) -> str:
+    """The one app. Whether there is such an app is found out by the worker, which imports it."""
+    if len(what) > 1:
+        raise click.UsageError(f"name one app, or workers of the file, not {' and '.join(what)}")
+    module, _, attribute = what[0].partition(":")
+    if not (module and attribute):
+        raise click.UsageError(f"{what[0]!r} does not name an app; write module:attribute, as in jobs:app")
+    return what[0]
+
+
+def _check_options(context: click.Context) -> None:
+    """Workers of the file have their own numbers, which stand there."""
+    for name in (*_FOR_APPS, "max_items_per_child"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = "--queue" if name == "queues" else f"--{name.replace('_', '-')}"
+            raise click.UsageError(
+                f"{option} is for the tasks of an app: name one, as in redrive work jobs:app. What workers of "
+                f"redrive.toml do stands in that file"
+            )

@@ -1,0 +1,54 @@
+"""Which calls may be carried out twice, because the second time changes nothing that the first one did not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from redrive.store import (
+    Call,
+    Clean,
+    CloseMove,
+    CreateQueue,
+    Extend,
+    FinishMove,
+    Hold,
+    Import,
+    NewItem,
+    Promote,
+    Put,
+    Receive,
+    Register,
+    SetPaused,
+    SetUsedBy,
+    StepOperation,
+    Unhold,
+)
+
+
+def are_safe_to_repeat(calls: Iterable[Call]) -> bool:
+    """Whether all of them are."""
+    return all(map(_is_safe, calls))
+
+
+def _is_safe(call: Call) -> bool:
+    match call:
+        case Put(items=items):
+            return all(map(_is_known_again, items))
+        case Register(version=version, puts=puts):
+            return version is None and not puts
+        case CreateQueue() | SetPaused() | SetUsedBy():  # twice is no error, says the contract
+            return True
+        case Import() | Receive() | FinishMove() | CloseMove():  # by the ids that items have elsewhere
+            return True
+        case Extend() | Hold() | Unhold() | Promote() | Clean():
+            return True
+        case StepOperation():  # it names how many steps were made before
+            return True
+        case _:
+            # A second lease would be of other items; a second completion would be told that the lease is lost.
+            return False
+
+
+def _is_known_again(item: NewItem) -> bool:
+    """A known key with a failure adds that failure to the item, each time."""
+    return (item.idempotency_key is not None or item.source_id is not None) and item.failure is None

@@ -1,0 +1,98 @@
+"""What a redrive.toml says, once it was read: every value checked, durations in microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from redrive.config.lines import KeyPath, Lines, shown
+from redrive.config.problems import shown_file
+from redrive.errors import InvalidFile
+from redrive.model.duration import MINUTE, SECOND
+from redrive.model.program import Program
+from redrive.model.redact import redact_text
+
+FILE_NAME = "redrive.toml"
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 7272
+
+
+class ServerOptions(msgspec.Struct, frozen=True):
+    """Where `redrive serve` listens, and whether it runs the workers of the file too."""
+
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    work: bool = False
+
+
+class StoreOptions(msgspec.Struct, frozen=True):
+    """Where the store of a file is. URLs are complete, as in `Config`."""
+
+    url: str
+    namespace: str = "default"
+    name: str | None = None
+    stores: Mapping[str, str] = {}
+
+
+class WorkerOptions(msgspec.Struct, frozen=True):
+    """A worker that runs a command for each item of a queue."""
+
+    queue: str
+    run: Program
+    concurrency: int = 1
+    release_delay: int = 30 * SECOND
+    """How long an item waits that the command gave back with exit code 75."""
+    keep_result: int | None = None
+    """How long what the command printed can be read as the result."""
+
+
+class ExternalOptions(msgspec.Struct, frozen=True):
+    """A queue whose items come from somewhere else: a command lists them, another one takes one of them."""
+
+    list: Program
+    take: Program | None = None
+    poll: int = MINUTE
+    key: str = "id"
+    """The key of a listed object that tells it from all others."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole file. URLs are complete: variables are filled in, and files are found from the folder of the file.
+
+    Only where the store of the file is not needed are variables that are not set left as they are written.
+    """
+
+    file: Path
+    """Its absolute path."""
+    url: str
+    namespace: str = "default"
+    name: str | None = None
+    stores: Mapping[str, str] = {}
+    queues: Mapping[str, Mapping[str, Any]] = {}
+    """The settings of each queue, as they are written: those that are not there are not managed by the file."""
+    workers: Mapping[str, WorkerOptions] = {}
+    external: Mapping[str, ExternalOptions] = {}
+    """Queues of the file that are external, by name."""
+    server: ServerOptions = ServerOptions()
+    lines: Lines
+    text: str = ""
+    """What it was read from."""
+    needs_store: bool = True
+    """Whether it was read for the store that it names, or is for another."""
+
+    def problem(self, path: KeyPath, problem: str) -> tuple[int, str, str]:
+        """Something that is wrong at a key, for `InvalidFile`."""
+        return (self.lines.of(path), shown(path), problem)
+
+    def invalid(self, *problems: tuple[int, str, str]) -> InvalidFile:
+        """The error with these problems."""
+        return InvalidFile(shown_file(self.file), tuple(sorted(problems)))
+
+    def __repr__(self) -> str:
+        return (
+            f"Config(file={str(self.file)!r}, url={redact_text(self.url)!r}, namespace={self.namespace!r}, "
+            f"queues={list(self.queues)}, workers={list(self.workers)})"
+        )

@@ -1,0 +1,169 @@
+"""On which line of a TOML document each key stands: what the parser of Python does not tell.
+
+The document was parsed before, so this reads only what is known to be TOML, and no value of it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from bisect import bisect_right
+
+KeyPath = tuple[str | int, ...]
+"""Keys from the top of a document on; a number is the place in an array."""
+
+_BLANK = " \t"
+_ENDS_BARE_VALUE = ",]}#\n"
+_ENDS_BARE_KEY = " \t.=]"
+
+
+class Lines:
+    """The lines of a document, by the paths of its keys."""
+
+    def __init__(self, document: str) -> None:
+        self._lines: dict[KeyPath, int] = {(): 1}
+        _Scanner(document.replace("\r\n", "\n"), self._lines).scan()
+
+    def of(self, path: KeyPath) -> int:
+        """The line of a key; where it is not there, that of the table it would be in."""
+        while path not in self._lines:
+            path = path[:-1]
+        return self._lines[path]
+
+    def __contains__(self, path: KeyPath) -> bool:
+        return path in self._lines
+
+
+class _Scanner:
+    """Goes through a document once, from its beginning to its end."""
+
+    def __init__(self, text: str, lines: dict[KeyPath, int]) -> None:
+        self._text = text + "\n"  # so that there is always a character to look at
+        self._end = len(text)
+        self._at = 0
+        self._lines = lines
+        self._newlines = [place for place, character in enumerate(text) if character == "\n"]
+        self._tables: dict[KeyPath, int] = {}
+        """Arrays of tables, and how many tables each has so far."""
+
+    def scan(self) -> None:
+        table: KeyPath = ()
+        while self._skip(newlines=True) < self._end:
+            if self._text[self._at] == "[":
+                table = self._header()
+            else:
+                self._pair(table)
+
+    def _header(self) -> KeyPath:
+        """`[table]`, or `[[array of tables]]`."""
+        is_array = self._text.startswith("[[", self._at)
+        self._at += 2 if is_array else 1
+        began = self._at
+        path: KeyPath = ()
+        keys = self._key()
+        for number, key in enumerate(keys):
+            path += (key,)
+            if is_array and number == len(keys) - 1:
+                self._note(path, began)
+                self._tables[path] = self._tables.get(path, 0) + 1
+            self._note(path, began)
+            if path in self._tables:
+                path += (self._tables[path] - 1,)
+                self._note(path, began)
+        self._at += 2 if is_array else 1
+        return path
+
+    def _pair(self, table: KeyPath) -> None:
+        """`dotted.key = value`."""
+        began = self._at
+        path = table
+        for key in self._key():
+            path += (key,)
+            self._note(path, began)
+        self._at += 1  # the equals sign
+        self._value(path)
+
+    def _key(self) -> list[str]:
+        """The parts of a key, up to what ends it."""
+        keys = [self._part()]
+        while self._text[self._skip()] == ".":
+            self._at += 1
+            keys.append(self._part())
+        return keys
+
+    def _part(self) -> str:
+        began = self._skip()
+        if self._text[began] in "\"'":
+            self._string()
+            read: str = tomllib.loads(f"key = {self._text[began : self._at]}")["key"]
+            return read
+        while self._text[self._at] not in _ENDS_BARE_KEY:
+            self._at += 1
+        return self._text[began : self._at]
+
+    def _value(self, path: KeyPath) -> None:
+        match self._text[self._skip()]:
+            case '"' | "'":
+                self._string()
+            case "[":
+                self._at += 1
+                self._members(path, "]")
+            case "{":
+                self._at += 1
+                self._members(path, "}")
+            case _:
+                while self._text[self._at] not in _ENDS_BARE_VALUE:
+                    self._at += 1
+
+    def _members(self, path: KeyPath, end: str) -> None:
+        """What is in an array or an inline table, and the bracket behind it."""
+        place = 0
+        while self._text[self._skip(newlines=True)] != end:
+            if self._text[self._at] == ",":
+                self._at += 1
+                place += 1
+            elif end == "}":
+                self._pair(path)
+            else:
+                self._note((*path, place), self._at)
+                self._value((*path, place))
+        self._at += 1
+
+    def _string(self) -> None:
+        """A string of any of the four kinds, from its first quote to behind its last."""
+        quote = self._text[self._at]
+        marks = quote * 3 if self._text.startswith(quote * 3, self._at) else quote
+        self._at += len(marks)
+        while not self._text.startswith(marks, self._at):
+            self._at += 2 if quote == '"' and self._text[self._at] == "\\" else 1
+        self._at += len(marks)
+        # Up to two quotes may stand right before the three that end it.
+        while len(marks) == 3 and self._text[self._at] == quote:
+            self._at += 1
+
+    def _skip(self, newlines: bool = False) -> int:
+        """Go on behind blanks, and with `newlines` behind comments and empty lines too. Gives the place."""
+        while self._at < self._end:
+            character = self._text[self._at]
+            if newlines and character == "#":
+                self._at = self._text.index("\n", self._at)
+            elif character in _BLANK or (newlines and character == "\n"):
+                self._at += 1
+            else:
+                break
+        return self._at
+
+    def _note(self, path: KeyPath, at: int) -> None:
+        """A key stands here. Where it stands first is where it is."""
+        self._lines.setdefault(path, bisect_right(self._newlines, at - 1) + 1)
+
+
+def shown(path: KeyPath) -> str:
+    """A path as people write it: `queue.emails.retry.delays[2]`, with quotes where TOML needs them."""
+    text = ""
+    for key in path:
+        if isinstance(key, int):
+            text += f"[{key}]"
+        else:
+            bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
+            text += ("." if text else "") + (key if bare else '"' + key.replace('"', '\\"') + '"')
+    return text

@@ -1,0 +1,182 @@
+"""A file that is in force: applied, watched, and its workers at work. What `redrive work` and `redrive serve` run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+
+from redrive.broker.broker import Broker
+from redrive.config.applying import apply
+from redrive.config.checking import chosen_workers, listed_queues, unfit_programs, unknown_queues, unknown_workers
+from redrive.config.config import Config, ExternalOptions
+from redrive.config.external import Poller
+from redrive.config.hosting import Hosted, host
+from redrive.config.watching import FileWatch
+from redrive.errors import Forbidden
+from redrive.model.duration import DurationInput
+from redrive.telemetry import events
+
+_READ_ONCE = ("url", "namespace", "name", "stores", "server")
+"""What holds from the start of the program to its end."""
+_log = events.logger("redrive.file")
+
+
+class Running:
+    """The file of a project, on a broker, from `start` to `stop`.
+
+    workers: those of the file that run here; all of them by default, and none with an empty list. External queues are
+    listed here if one of these works on them.
+    shutdown_timeout: how long `stop` waits for commands that run. What runs then is ended, and given back uncounted.
+    watch: whether an edit of the file is applied while this runs.
+    metrics: whether the broker's metrics tell of the workers too.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        config: Config,
+        *,
+        workers: Collection[str] | None = None,
+        shutdown_timeout: DurationInput = 30,
+        watch: bool = True,
+        metrics: bool = False,
+    ) -> None:
+        self._broker = broker
+        self._config = config
+        self._chosen = workers
+        self._shutdown_timeout = shutdown_timeout
+        self._metrics = metrics
+        self._hosted: dict[str, Hosted] = {}
+        self._leaving: list[Hosted] = []
+        self._pollers: dict[str, tuple[ExternalOptions, Poller]] = {}
+        self._watch = FileWatch(config, self._changed) if watch else None
+        self._changing = threading.Lock()
+        self._is_stopping = False
+        self.has_failed = threading.Event()
+        """A worker ended with an error that nobody foresaw, which is in the log."""
+
+    def start(self) -> None:
+        """Apply the file, and begin. Raises `InvalidFile` where the file cannot be used here; then nothing runs."""
+        self._apply(self._config)
+        with self._changing:
+            self._reconcile(self._config)
+        if self._watch is not None:
+            self._watch.start()
+
+    def run_until_idle(self) -> None:
+        """Apply the file, list external queues once, and work until nothing can be run now."""
+        config = self._config
+        self._apply(config)
+        workers = chosen_workers(config, self._chosen)
+        for queue, options in listed_queues(config, workers).items():
+            Poller(self._broker, queue, options).poll()
+        self._hosted = {name: self._host(config, name, until_idle=True) for name in workers}
+        for hosted in self._hosted.values():
+            hosted.thread.start()
+        if self._is_stopping:
+            self.ask_to_stop()
+        for hosted in self._hosted.values():
+            hosted.thread.join()
+
+    def look(self) -> bool:
+        """Look now whether the file was edited. Whether an edit was applied."""
+        return self._watch is not None and self._watch.look()
+
+    def stop(self) -> None:
+        """Lease nothing more, let commands that run finish, and end. Returns when all is over."""
+        self.ask_to_stop()
+        if self._watch is not None:
+            self._watch.close()
+        self.ask_to_stop()  # whom the last edit brought
+        for _, poller in self._pollers.values():
+            poller.close()
+        for hosted in self._everybody():
+            if hosted.thread.ident is not None:
+                hosted.thread.join()
+
+    def ask_to_stop(self) -> None:
+        """The same without waiting. From any thread, or a signal handler."""
+        self._is_stopping = True
+        for hosted in self._everybody():
+            hosted.stop()
+
+    def hurry(self) -> None:
+        """Do not wait for commands that run: end them. From any thread, or a signal handler."""
+        self._is_stopping = True
+        for hosted in self._everybody():
+            hosted.hurry()
+
+    def _everybody(self) -> list[Hosted]:
+        return [*self._hosted.values(), *self._leaving]
+
+    def _apply(self, config: Config) -> None:
+        """Check what only this machine and this store can tell, then apply. All that is wrong is told at once.
+
+        A server may let this program work, and not let it change queues: then these are as somebody else applied them.
+        """
+        workers = chosen_workers(config, self._chosen)
+        problems = [*unknown_workers(config, self._chosen), *unfit_programs(config, workers)]
+        forbidden: Forbidden | None = None
+        try:
+            problems += unknown_queues(config, workers, [queue.name for queue in self._broker.list_queues()])
+        except Forbidden as error:
+            forbidden = error
+        if problems:
+            raise config.invalid(*problems)
+        try:
+            apply(self._broker, config)
+        except Forbidden as error:
+            forbidden = error
+        if forbidden is not None:
+            _log.warning("file_not_applied", file=str(config.file), error=str(forbidden))
+
+    def _changed(self, config: Config) -> None:
+        """The file was edited, and is valid."""
+        self._apply(config)
+        with self._changing:
+            if self._is_stopping:
+                return
+            before, self._config = self._config, config
+            self._reconcile(config)
+        if keys := [key for key in _READ_ONCE if getattr(config, key) != getattr(before, key)]:
+            _log.warning("file_needs_restart", file=str(config.file), keys=keys)
+
+    def _reconcile(self, config: Config) -> None:
+        """Run what the file says: what is new begins, what is gone finishes what it runs and ends, and what is
+        otherwise takes the place of its predecessor, slot by slot as that one finishes."""
+        wanted = chosen_workers(config, self._chosen)
+        self._leaving = [hosted for hosted in self._leaving if hosted.thread.is_alive()]
+        for name, hosted in list(self._hosted.items()):
+            if name not in wanted or hosted.what != (wanted[name], config.external.get(wanted[name].queue)):
+                hosted.retire()
+                self._leaving.append(hosted)
+                del self._hosted[name]
+        for name in wanted:
+            if name not in self._hosted:
+                self._hosted[name] = self._host(config, name)
+                self._hosted[name].thread.start()
+        self._reconcile_pollers(listed_queues(config, wanted))
+
+    def _reconcile_pollers(self, wanted: Mapping[str, ExternalOptions]) -> None:
+        for queue, (options, poller) in list(self._pollers.items()):
+            if wanted.get(queue) != options:
+                poller.close()
+                del self._pollers[queue]
+        for queue, options in wanted.items():
+            if queue not in self._pollers:
+                self._pollers[queue] = (options, Poller(self._broker, queue, options))
+                self._pollers[queue][1].start()
+
+    def _host(self, config: Config, name: str, *, until_idle: bool = False) -> Hosted:
+        options = config.workers[name]
+        return host(
+            self._broker,
+            name,
+            options,
+            config.external.get(options.queue),
+            self.has_failed,
+            [hosted for hosted in self._leaving if hosted.name == name],
+            shutdown_timeout=self._shutdown_timeout,
+            metrics=self._metrics,
+            until_idle=until_idle,
+        )

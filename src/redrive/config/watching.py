@@ -1,0 +1,81 @@
+"""Looks whether the file was edited, about once a second. What is valid is applied; what is not is told, once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from redrive.config.config import Config
+from redrive.config.reading import parse, read_text
+from redrive.errors import Closed, InvalidFile, RedriveError
+from redrive.telemetry import events
+
+LOOK_SECONDS = 1.0
+"""How often. The file is small, so it is read each time: times of files are not to be trusted."""
+_log = events.logger("redrive.file")
+
+
+class FileWatch:
+    """Watches the file that a program runs by, from `start` to `close`.
+
+    `changed` is called with what a valid edit says, and may raise `InvalidFile` where it cannot be applied: then, as
+    with an edit that is not valid, everything stays as it was. Where the store is in trouble it is called again.
+    """
+
+    def __init__(self, config: Config, changed: Callable[[Config], None]) -> None:
+        self._file = config.file
+        self._needs_store = config.needs_store
+        self._changed = changed
+        self._seen: str | None = config.text
+        self._is_missing = False
+        self._end = threading.Event()
+        self._looking = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="redrive-file", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop."""
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def look(self) -> bool:
+        """Look once. Whether an edit was applied."""
+        with self._looking:
+            try:
+                text = read_text(self._file)
+            except InvalidFile as error:  # perhaps an editor is just writing it
+                if not self._is_missing:
+                    _log.warning("file_not_read", error=str(error))
+                self._is_missing = True
+                return False
+            self._is_missing = False
+            if text == self._seen:
+                return False
+            self._seen = text
+            return self._apply(text)
+
+    def _apply(self, text: str) -> bool:
+        try:
+            self._changed(parse(text, self._file, needs_store=self._needs_store))
+        except InvalidFile as error:
+            _log.error("file_invalid", file=str(self._file), problems=str(error).splitlines())
+            return False
+        except Closed:
+            self._end.set()
+            return False
+        except RedriveError as error:
+            _log.warning("file_not_applied", file=str(self._file), error=str(error))
+            self._seen = None  # it is as new as before
+            return False
+        return True
+
+    def _run(self) -> None:
+        while not self._end.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except Exception:
+                _log.exception("file_watch_failed")

@@ -1,0 +1,1 @@
+"""Who may do what: tokens, roles, and the guard in front of every call."""

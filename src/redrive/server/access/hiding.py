@@ -1,0 +1,152 @@
+"""What is taken out of answers to a remote client, because of who reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from redrive.broker.redaction import Redaction
+from redrive.broker.workers import KIND as WORKER
+from redrive.model.hidden import hidden_item
+from redrive.model.item import Item, Lease
+from redrive.model.moves import Move
+from redrive.model.operation import Operation
+from redrive.model.queue import Queue
+from redrive.model.worker_info import WorkerInfo
+from redrive.server.access import lookups
+from redrive.server.access.needs import LOOK, MANAGE, SEES_QUEUES, WORK
+from redrive.server.requests import Request
+from redrive.store import (
+    AuditEntry,
+    FeedPage,
+    FindItems,
+    GetHeld,
+    GetItem,
+    GetOperation,
+    GetOverdue,
+    Leased,
+    LeaseItems,
+    ListAudit,
+    ListGroups,
+    ListMoves,
+    ListOperations,
+    ListQueues,
+    ListRegistrations,
+    Page,
+    ReadFeed,
+    Registration,
+    SetOperation,
+    StartOperation,
+    StepOperation,
+)
+
+_replace = msgspec.structs.replace
+_decode_worker = msgspec.json.Decoder(WorkerInfo).decode
+
+
+def shown_item(request: Request, item: Item) -> Item:
+    """An item as the caller may see it: without what is in it, and without secrets in its errors."""
+    if request.sees_payloads(item.queue):
+        return item
+    return _redaction(request).item(hidden_item(item))
+
+
+def _overdue(request: Request, query: GetOverdue, answer: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Tokens of others are in it. The guard has seen to what is overdue before."""
+    return answer if lookups.may(request, (MANAGE,), query.queue) else ()
+
+
+def _page(request: Request, query: FindItems, page: Page) -> Page:
+    return _replace(page, items=tuple([shown_item(request, item) for item in page.items]))
+
+
+def _moves(request: Request, query: ListMoves, moves: tuple[Move, ...]) -> tuple[Move, ...]:
+    return tuple([_replace(move, item=shown_item(request, move.item)) for move in moves])
+
+
+def _queues(request: Request, query: ListQueues, queues: tuple[Queue, ...]) -> tuple[Queue, ...]:
+    return tuple([queue for queue in queues if lookups.may(request, SEES_QUEUES, queue.name)])
+
+
+def _leased(request: Request, call: LeaseItems, leased: Leased) -> Leased:
+    if not request.principal.in_all_queues:
+        lookups.remember(leased.leases)
+    return leased
+
+
+def _held(request: Request, query: GetHeld, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
+    return tuple([lease for lease in leases if lookups.may(request, (WORK,), lease.queue)])
+
+
+def _feed(request: Request, query: ReadFeed, page: FeedPage) -> FeedPage:
+    seen = [entry for entry in page.entries if lookups.may(request, (LOOK,), entry.queue)]
+    if not _sees_all(request):
+        seen = [_redaction(request).feed_entry(entry) for entry in seen]
+    return _replace(page, entries=tuple(seen))
+
+
+def _operation(request: Request, call: Any, operation: Any) -> Any:
+    if not isinstance(operation, Operation) or _sees_all(request):
+        return operation
+    return _redaction(request).operation(operation)
+
+
+def _operations(request: Request, query: ListOperations, found: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    seen = [each for each in found if lookups.may(request, (LOOK,), each.where.queue)]
+    return tuple([_operation(request, query, each) for each in seen])
+
+
+def _groups(request: Request, query: ListGroups, groups: tuple[Any, ...]) -> tuple[Any, ...]:
+    return groups if _sees_all(request) else tuple(map(_redaction(request).group, groups))
+
+
+def _audit(request: Request, query: ListAudit, entries: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:
+    return entries if _sees_all(request) else tuple(map(_redaction(request).audit_entry, entries))
+
+
+def _registrations(
+    request: Request, query: ListRegistrations, found: tuple[Registration, ...]
+) -> tuple[Registration, ...]:
+    return tuple([each for each in found if request.principal.in_all_queues or _concerns(request, each)])
+
+
+def _concerns(request: Request, registration: Registration) -> bool:
+    """Whether a worker, a periodic task or the settings of a queue are about a queue of the caller's."""
+    if registration.kind != WORKER:
+        return lookups.may(request, (LOOK, WORK, MANAGE), registration.name.partition("/")[0])
+    try:
+        queues = _decode_worker(registration.value).queues
+    except msgspec.DecodeError:
+        return False
+    return any(lookups.may(request, (LOOK, WORK), queue) for queue in queues)
+
+
+def _sees_all(request: Request) -> bool:
+    return request.sees_payloads(None)
+
+
+def _redaction(request: Request) -> Redaction:
+    return request.broker._core.redaction
+
+
+SHOWN: dict[type[Any], Callable[[Request, Any, Any], Any]] = {
+    GetItem: lambda request, query, item: shown_item(request, item),
+    FindItems: _page,
+    ListMoves: _moves,
+    ListQueues: _queues,
+    LeaseItems: _leased,
+    GetHeld: _held,
+    GetOverdue: _overdue,
+    ReadFeed: _feed,
+    GetOperation: _operation,
+    StartOperation: _operation,
+    SetOperation: _operation,
+    StepOperation: _operation,
+    ListOperations: _operations,
+    ListGroups: _groups,
+    ListAudit: _audit,
+    ListRegistrations: _registrations,
+}
+"""Answers that are not for everybody's eyes, and how each is shown."""

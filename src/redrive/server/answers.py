@@ -1,0 +1,76 @@
+"""Answers that were given lately: whoever repeats a request, because its connection broke, gets the first answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from redrive.model.limits import MIB
+
+KEEP_SECONDS = 60.0
+MAX_ANSWERS = 100_000
+MAX_BYTES = 64 * MIB
+
+_T = TypeVar("_T")
+
+
+class Answers(Generic[_T]):
+    """Work under the id of its request, while it runs and for a minute after it has ended. All in one event loop.
+
+    It forgets earlier what is too much, and knows that it did.
+    """
+
+    def __init__(
+        self,
+        size: Callable[[_T], int],
+        *,
+        seconds: float = KEEP_SECONDS,
+        limit: int = MAX_ANSWERS,
+        max_bytes: int = MAX_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._size = size
+        self._seconds, self._limit, self._max_bytes = seconds, limit, max_bytes
+        self._clock = clock
+        self._known: dict[Hashable, asyncio.Task[_T]] = {}
+        self._ended: deque[tuple[float, Hashable, int]] = deque()
+        self._bytes = 0
+        self._forgotten_at: float | None = None
+        """When the newest of those that are forgotten had ended."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, id: Hashable) -> asyncio.Task[_T] | None:
+        """What runs, or ran, under that id."""
+        return self._known.get(id)
+
+    def add(self, id: Hashable, work: asyncio.Task[_T]) -> None:
+        """Keep what runs under that id. Work that raises was not done, and is forgotten as soon as it has."""
+        self._known[id] = work
+        work.add_done_callback(lambda work: self._end(id, work))
+
+    def reach_back(self, age: float) -> bool:
+        """Whether everything is known that came since so many seconds ago."""
+        self._forget()
+        return self._forgotten_at is None or self._clock() - age > self._forgotten_at
+
+    def _end(self, id: Hashable, work: asyncio.Task[_T]) -> None:
+        if work.cancelled() or work.exception() is not None:
+            self._known.pop(id, None)
+            return
+        size = self._size(work.result())
+        self._bytes += size
+        self._ended.append((self._clock(), id, size))
+        self._forget()
+
+    def _forget(self) -> None:
+        ended = self._ended
+        oldest = self._clock() - self._seconds
+        while ended and (len(ended) > self._limit or self._bytes > self._max_bytes or ended[0][0] < oldest):
+            self._forgotten_at, id, size = ended.popleft()
+            self._bytes -= size
+            self._known.pop(id, None)

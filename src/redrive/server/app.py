@@ -1,0 +1,385 @@
+"""The ASGI application: from bytes to a route and back. Everything that every call has in common is here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from time import perf_counter
+from typing import Any, Protocol
+
+import msgspec
+
+from redrive.errors import Forbidden, InvalidInput, Overloaded, RedriveError, RequestTooLarge, StoreError, Unauthorized
+from redrive.server.access.principal import ANYONE, Principal
+from redrive.server.brokers import Brokers
+from redrive.server.immediate import begin
+from redrive.server.limits import DEFAULT_LIMITS, Limits
+from redrive.server.requests import JSON, MESSAGEPACK, ClientGone, Receive, Request, Response, Waiting
+from redrive.server.routes import Route
+from redrive.server.sites import Sites
+from redrive.telemetry import events
+from redrive.telemetry import metrics as names
+from redrive.telemetry.metrics import Metrics, Sample
+from redrive.wire.errors import RETRY_AFTER, ErrorBody, body_of, status_of
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Page = Callable[["Server", Mapping[bytes, bytes]], Awaitable[Response]]
+"""What is shown at a path that is read with GET."""
+
+PREFIX = "/v1/"
+NAMESPACE_HEADER = b"redrive-namespace"
+TOLD_AGAIN_SECONDS = 10.0
+"""However many requests are refused for one reason, the log says so no more often."""
+ANSWER = "redrive.answer"
+"""The key of a scope under which our own connection has what writes a whole answer in one go."""
+_LARGE_ANSWER = 64 * 1024
+_SAFE = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+_HEAD = b"".join(b"%b: %b\r\n" % header for header in ((b"content-type", JSON), *_SAFE)) + b"content-length: "
+_encode = msgspec.json.Encoder().encode
+_log = events.logger("redrive.server")
+
+
+class Access(Protocol):
+    """Who calls."""
+
+    async def identify(self, headers: dict[bytes, bytes]) -> Principal:
+        """Raises `Unauthorized`."""
+        ...
+
+
+class OpenAccess:
+    """Everybody may do everything."""
+
+    async def identify(self, headers: dict[bytes, bytes]) -> Principal:
+        """Anyone."""
+        return ANYONE
+
+
+class Server:
+    """Serves the routes it is given. Mount it in another application, or run it by itself.
+
+    `sites` are the names that it answers to where it asks for no token. `max_dead` is how many dead letters a
+    namespace may have before health is degraded.
+    """
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        routes: Iterable[Route],
+        access: Access | None = None,
+        limits: Limits | None = None,
+        *,
+        pages: Mapping[str, Page] | None = None,
+        sites: Sites | None = None,
+        max_dead: int | None = None,
+    ) -> None:
+        self.brokers = brokers
+        self.access = access or OpenAccess()
+        self.limits = limits or DEFAULT_LIMITS
+        self.sites = sites or Sites()
+        self.max_dead = max_dead
+        self.stopping = asyncio.Event()
+        """Set when no new work is given out: whoever waits is answered."""
+        self.waiting = Waiting(self.limits.waiting)
+        self.metrics = Metrics()
+        self.metrics.watch(self._counted)
+        self._pages = dict(pages or {})
+        self._reading = 0
+        self._told_at: dict[str, float] = {}
+        self.routes = tuple(routes)
+        self._served = {PREFIX + route.name: _Served(route, self.metrics) for route in self.routes}
+        self._pages_tally = _Tally("", self.metrics.distribution(names.HTTP_SECONDS, ("",)))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection of ASGI: a request, or the life of the server."""
+        if scope["type"] != "http":
+            await self._other(scope, receive, send)
+            return
+        began_at = perf_counter()
+        path = _path_of(scope)
+        served = self._served.get(path)
+        try:
+            if served is not None and scope["method"] == "POST":
+                response = await self._called(served, scope, receive)
+            else:
+                response = await self._looked(path, served, scope)
+        except RedriveError as error:
+            response = self._refused(error)
+        except ClientGone:
+            return
+        except Exception:
+            response = self._broken(path if served is not None or path in self._pages else None)
+        tally = self._pages_tally if served is None else served.tally
+        tally.count(response.status, perf_counter() - began_at)
+        await self._respond(scope, send, response)
+
+    def stop(self) -> None:
+        """Give out no new work, and answer whoever waits. What runs goes on."""
+        self.stopping.set()
+        self.waiting.stop()
+
+    async def close(self) -> None:
+        """Answer whoever waits, and close the brokers: each finishes what it accepted. Twice is no error."""
+        self.stop()
+        close = getattr(self.access, "close", None)
+        if close is not None:
+            await close()
+        await self.brokers.close()
+
+    async def _called(self, served: _Served, scope: Scope, receive: Receive) -> Response:
+        route, decoder = served.route, served.decoder
+        headers = dict(scope["headers"])
+        principal = await self.access.identify(headers)
+        if principal.name is None:
+            self.sites.check(headers)
+        if headers.get(b"content-type") != served.content_type:
+            _check_content_type(headers, served.content_type)
+        body = await self._body(headers, receive)
+        namespace = headers[NAMESPACE_HEADER].decode("latin-1") if NAMESPACE_HEADER in headers else "default"
+        call: Any = body
+        if decoder is not None:
+            try:
+                call = decoder.decode(body or b"{}")
+            except (ValueError, RecursionError) as error:
+                raise _not_taken(route, error) from None
+            if principal is not ANYONE:
+                principal.check(route.right, namespace, route.queues(call))
+        elif not principal.may_enter(namespace):
+            raise Forbidden(route.right, namespace)
+        broker = self.brokers.get(namespace) or await self.brokers.at(namespace)
+        request = Request(broker, principal, namespace, headers, body, self.limits, receive, self.waiting)
+        answer = await route.handle(request, call)
+        return answer if answer.__class__ is Response else Response(200, _encode(answer))
+
+    async def _looked(self, path: str, served: _Served | None, scope: Scope) -> Response:
+        """What is no call: a page, or a mistake."""
+        method = scope["method"]
+        if served is not None:
+            return plain_error(405, "method_not_allowed", "calls are made with POST", ((b"allow", b"POST"),))
+        page = self._pages.get(path)
+        if page is None:
+            return plain_error(
+                404, "no_such_path", "there is nothing at this path; GET /openapi.json says what there is"
+            )
+        if method not in ("GET", "HEAD"):
+            return plain_error(405, "method_not_allowed", "this is read with GET", ((b"allow", b"GET, HEAD"),))
+        return await page(self, dict(scope["headers"]))
+
+    async def asks_for_tokens(self) -> bool:
+        """Whether nobody is let in without a token."""
+        try:
+            await self.access.identify({})
+        except Unauthorized:
+            return True
+        return False
+
+    async def admitted(self, headers: Mapping[bytes, bytes]) -> Principal:
+        """Who asks for a page. Raises `Unauthorized`, and `WrongSite` where no token is asked for."""
+        principal = await self.access.identify(dict(headers))
+        if principal.name is None:
+            self.sites.check(headers)
+        return principal
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        """The whole body, within the limits."""
+        declared = headers.get(b"content-length")
+        if declared is not None and (not declared.isdigit() or int(declared) > self.limits.body):
+            raise RequestTooLarge("the body of the request", self.limits.body)
+        message, waiting = begin(receive())
+        if waiting is None and message["type"] == "http.request" and not message.get("more_body"):
+            body: bytes = message.get("body", b"")
+            if len(body) > self.limits.body:
+                raise RequestTooLarge("the body of the request", self.limits.body)
+            return body
+        return await self._slow_body(message, waiting, receive)
+
+    async def _slow_body(self, message: Any, waiting: Awaitable[Any] | None, receive: Receive) -> bytes:
+        """The body of a request that is not there at once."""
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                if waiting is not None:
+                    message = await waiting
+                while True:
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    part: bytes = message.get("body", b"")
+                    size += len(part)
+                    if size > self.limits.body:
+                        raise RequestTooLarge("the body of the request", self.limits.body)
+                    parts.append(part)
+                    self._reading += len(part)
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+                    if self._reading > self.limits.bodies:
+                        raise Overloaded(self._reading)
+                    message = await receive()
+        except TimeoutError:
+            raise SlowRequest(self.limits.body_seconds) from None
+        finally:
+            self._reading -= sum(map(len, parts))
+
+    def _refused(self, error: RedriveError) -> Response:
+        if isinstance(error, Overloaded) and self._is_news("overloaded"):
+            _log.warning("overloaded", error=str(error), waiting=len(self.waiting))
+        elif isinstance(error, StoreError) and self._is_news("store_refused"):
+            _log.warning("store_refused", error=str(error))
+        return refusal(error)
+
+    def _is_news(self, event: str) -> bool:
+        """Whether the log has not said so lately."""
+        now = perf_counter()
+        if now - self._told_at.get(event, float("-inf")) < TOLD_AGAIN_SECONDS:
+            return False
+        self._told_at[event] = now
+        return True
+
+    def _broken(self, path: str | None) -> Response:
+        """Something that nobody foresaw. Only the id is told; the log has the rest under it."""
+        id = secrets.token_hex(8)
+        _log.exception("request_broke", id=id, path=path)
+        return plain_error(500, "internal", "internal error", details={"id": id})
+
+    async def _respond(self, scope: Scope, send: Send, response: Response) -> None:
+        body = response.body
+        is_usual = response.content_type is JSON and not response.headers and len(body) < _LARGE_ANSWER
+        write = scope.get(ANSWER) if is_usual and scope["method"] != "HEAD" else None
+        if write is not None and write(response.status, b"%b%d\r\n\r\n" % (_HEAD, len(body)), body):
+            return
+        headers = [
+            (b"content-type", response.content_type),
+            (b"content-length", b"%d" % len(body)),
+            *_SAFE,
+            *response.headers,
+        ]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        if scope["method"] == "HEAD":
+            body = b""
+        if len(body) < _LARGE_ANSWER:
+            await send({"type": "http.response.body", "body": body})
+            return
+        with contextlib.suppress(TimeoutError):  # whoever does not read it has no use for it
+            async with asyncio.timeout(self.limits.answer_seconds):
+                await send({"type": "http.response.body", "body": body})
+
+    def _counted(self) -> Iterator[Sample]:
+        """How many requests were answered, for metrics."""
+        for tally in (*(served.tally for served in self._served.values()), self._pages_tally):
+            for status, count in tuple(tally.statuses.items()):
+                yield Sample(names.HTTP_REQUESTS, (tally.call, str(status)), count)
+        yield Sample(names.HTTP_WAITING, (), len(self.waiting))
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+class _Tally:
+    """How the requests of one call were answered. Counted in the event loop, and read from any thread."""
+
+    __slots__ = ("call", "seconds", "statuses")
+
+    def __init__(self, call: str, seconds: names.Distribution) -> None:
+        self.call = call
+        self.seconds = seconds
+        self.statuses: dict[int, int] = {}
+
+    def count(self, status: int, seconds: float) -> None:
+        """One more."""
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        self.seconds.observe(seconds)
+
+
+class _Served:
+    """A route with all that can be made ready for it."""
+
+    __slots__ = ("content_type", "decoder", "route", "tally")
+
+    def __init__(self, route: Route, metrics: Metrics) -> None:
+        self.route = route
+        self.decoder = None if route.takes is None else msgspec.json.Decoder(route.takes)
+        self.content_type = MESSAGEPACK if route.takes is None else JSON
+        self.tally = _Tally(route.name, metrics.distribution(names.HTTP_SECONDS, (route.name,)))
+
+
+class SlowRequest(InvalidInput):
+    """The request did not arrive in time."""
+
+    code = "slow_request"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the request took longer than {seconds:g} s to arrive")
+
+
+def _not_taken(route: Route, error: Exception) -> InvalidInput:
+    """What msgspec says of JSON and of values, or of text that is not UTF-8."""
+    if isinstance(error, RecursionError):
+        return InvalidInput(f"the request is nested too deep for {route.name}")
+    return InvalidInput(f"the request is not what {route.name} takes: {error}")
+
+
+class UnsupportedMediaType(InvalidInput):
+    """The body is of a type that this path does not take."""
+
+    code = "unsupported_media_type"
+
+    def __init__(self, expected: str) -> None:
+        super().__init__(f"the body must be {expected}; send the header content-type: {expected}, as curl --json does")
+
+
+def _check_content_type(headers: Mapping[bytes, bytes], expected: bytes) -> None:
+    given = headers.get(b"content-type")
+    if given is None or given == expected:
+        return
+    if given.partition(b";")[0].strip().lower() != expected:
+        raise UnsupportedMediaType(expected.decode())
+
+
+STATUS = {"wrong_site": 403, "slow_request": 408, "unsupported_media_type": 415}
+"""The HTTP status of what only the HTTP server says."""
+
+
+def refusal(error: RedriveError) -> Response:
+    """An error as an answer."""
+    after = RETRY_AFTER.get(error.code)
+    headers = () if after is None else ((b"retry-after", str(after).encode()),)
+    return Response(error_status(error), _encode(body_of(error)), headers=headers)
+
+
+def error_status(error: RedriveError) -> int:
+    """The HTTP status of an error."""
+    return STATUS.get(error.code) or status_of(error)
+
+
+def plain_error(
+    status: int,
+    code: str,
+    message: str,
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+    details: dict[str, Any] | None = None,
+) -> Response:
+    """An error of HTTP itself, in the same shape."""
+    return Response(status, _encode(ErrorBody(code, message, details or {})), headers=headers)
+
+
+def _path_of(scope: Scope) -> str:
+    """The path within this application, also where it is mounted below another."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] or "/" if root and path.startswith(root) else path

@@ -1,0 +1,60 @@
+"""A server as one call makes it: a store by its URL, every route, and who may call.
+
+from redrive.server.application import application
+
+app = application("sqlite:///jobs.db")   # an ASGI application: run it with uvicorn, or mount it in yours
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from redrive.broker.async_broker import AsyncBroker
+from redrive.connect import DEFAULT_URL, connect_async
+from redrive.server import remote
+from redrive.server.access import guard
+from redrive.server.access.gate import Gate
+from redrive.server.app import Access, Server
+from redrive.server.brokers import Brokers
+from redrive.server.limits import Limits
+from redrive.server.pages import PAGES
+from redrive.server.sites import Sites
+from redrive.server.table import all_routes
+
+
+def application(
+    url: str = DEFAULT_URL,
+    *,
+    access: Access | None = None,
+    limits: Limits | None = None,
+    hosts: Collection[str] | None = (),
+    max_dead: int | None = None,
+    stores: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Server:
+    """A server of all namespaces of a store, each opened when it is first asked for.
+
+    access: who may call; without, whoever has one of the tokens that are in the store, and anybody until there is one.
+    hosts: names that it answers to beside addresses and localhost, where no token is asked for; None: to any.
+    max_dead: with more dead letters in a namespace than this, health is degraded.
+    stores and options are those of `connect`.
+
+    Where it is mounted in another application, call `close` when that ends.
+    """
+
+    def open_one(namespace: str) -> AsyncBroker:
+        broker = connect_async(url, namespace=namespace, stores=stores, **options)
+        _ = broker.metrics  # from now on it counts
+        return broker
+
+    brokers = Brokers(open_one)
+    return Server(
+        brokers,
+        (*all_routes(brokers), *remote.routes(guard)),
+        access or Gate(brokers),
+        limits,
+        pages=PAGES,
+        sites=Sites(hosts),
+        max_dead=max_dead,
+    )

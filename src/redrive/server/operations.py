@@ -1,0 +1,198 @@
+"""Operations: changes of many items that live in the store. Start, list, look at and steer them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from redrive.errors import InvalidInput
+from redrive.model.operation import Operation
+from redrive.model.plan import Plan
+from redrive.server.access import lookups
+from redrive.server.access.principal import Right
+from redrive.server.conditions import NAMES, Conditions, conditions_of
+from redrive.server.fields import Actor, Count, Label, PageLimit, Text, check_page
+from redrive.server.requests import Request
+from redrive.server.results import Ended
+from redrive.server.routes import every_queue, queue_if_named, route
+from redrive.server.views import defined, extended, told, told_type
+
+OperationTold = told_type(Operation)
+PlanTold = extended(told_type(Plan), [("changed", int)])
+BulkTold = defined(
+    "Change",
+    [("items", list[Ended] | None, None), ("operation", OperationTold | None, None), ("plan", PlanTold | None, None)],
+    "What became of each item that was named by its id; or the operation that was started; or what it would do.",
+)
+OneTold = defined("OperationAnswer", [("operation", OperationTold)], "An operation as it stands.")
+ManyTold = defined("Operations", [("operations", list[OperationTold])], "Operations, newest first.")  # type: ignore[valid-type]
+Rate = Annotated[float, msgspec.Meta(gt=0, le=1_000_000, description="Most items per second.")]
+
+
+class Bulk(Conditions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Items to change: those of the ids, at once and one by one, or all that match, as an operation."""
+
+    all: Annotated[bool, msgspec.Meta(description="Without any condition: all that there are.")] = False
+    rate: Rate | None = None
+    confirm: Annotated[Count | None, msgspec.Meta(description="To purge: how many you mean; see dry_run.")] = None
+    dry_run: Annotated[bool, msgspec.Meta(description="Change nothing, and tell what would happen.")] = False
+    note: Text | None = None
+    actor: Actor = None
+
+    @property
+    def only_ids(self) -> bool:
+        """Whether items are named by their ids, to be changed at once."""
+        given = [name for name in NAMES if getattr(self, name) is not None]
+        return given == ["ids"] and not self.dry_run and self.rate is None
+
+
+async def change_many(request: Request, verb: str, call: Bulk, **options: Any) -> dict[str, Any]:
+    """Start an operation, or tell what it would do."""
+    conditions = conditions_of(request, call)
+    if not conditions and not call.all:
+        raise InvalidInput("no condition was given; say all=true if all that there are is meant")
+    if call.dry_run:
+        plan = await request.broker.plan(verb, to=options.get("to"), **conditions)
+        return {"plan": {**told(plan), "changed": plan.changed}}
+    operation = await request.broker.start(
+        verb,
+        rate=call.rate,
+        confirm=call.confirm,
+        note=call.note,
+        actor=request.actor(call.actor),
+        **options,
+        **conditions,
+    )
+    return {"operation": told(operation)}
+
+
+async def check_back(request: Request, queue: str | None) -> None:
+    """Raise `Forbidden` where dead letters of a queue may go back to others, which the caller is not let into."""
+    if queue is not None:
+        await lookups.check_back(request, (Right.CHANGE,), queue)
+
+
+class StartOperationCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Change all items that match now."""
+
+    verb: Literal["retry", "redrive", "undo", "move", "bury", "archive", "restore", "purge"]
+    status: Annotated[Label | None, msgspec.Meta(description="Instead of the one that the verb is for.")] = None
+    to: Annotated[Label | None, msgspec.Meta(description="The queue that items go to: redrive, move.")] = None
+    canary: Annotated[int, msgspec.Meta(ge=0, le=100, description="Try so many first.")] = 0
+    canary_share: Annotated[float, msgspec.Meta(ge=0, le=1, description="So many of them must complete.")] = 1.0
+    paused: Annotated[bool, msgspec.Meta(description="Wait for operations.resume.")] = False
+
+
+async def start(request: Request, call: StartOperationCall) -> dict[str, Any]:
+    """Start an operation."""
+    if call.verb == "purge":
+        request.check(Right.MANAGE, call.queue)
+    if call.to is not None:
+        request.check(Right.CHANGE, call.to)
+    elif call.verb in ("redrive", "undo"):
+        await check_back(request, call.queue)
+    options: dict[str, Any] = {"to": call.to}
+    if call.status is not None:
+        options["status"] = call.status
+    if not call.dry_run:
+        options |= {"canary": call.canary, "canary_share": call.canary_share, "paused": call.paused}
+    return await change_many(request, call.verb, call, **options)
+
+
+class ListOperationsCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Operations, newest first."""
+
+    unfinished: Annotated[bool, msgspec.Meta(description="Only those that have not ended.")] = False
+    limit: PageLimit = 100
+
+
+async def list_all(request: Request, call: ListOperationsCall) -> dict[str, Any]:
+    """The newest operations."""
+    check_page(request, call.limit)
+    found = await request.broker.operations(unfinished=call.unfinished, limit=call.limit)
+    return {"operations": [told(each) for each in found]}
+
+
+class OperationCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names an operation."""
+
+    id: Label
+
+
+class SteerOperationCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names an operation, and who steers it."""
+
+    id: Label
+    actor: Actor = None
+
+
+class ResumeOperationCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Names an operation that is to go on."""
+
+    id: Label
+    anyway: Annotated[bool, msgspec.Meta(description="Wait for its canaries no longer.")] = False
+    actor: Actor = None
+
+
+class RateOperationCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Names an operation, and how fast it is to be."""
+
+    id: Label
+    rate: Annotated[float, msgspec.Meta(ge=0, le=1_000_000, description="Most items per second; 0: no limit.")]
+    actor: Actor = None
+
+
+async def info(request: Request, call: OperationCall) -> dict[str, Any]:
+    """An operation as it stands."""
+    await lookups.check_operation(request, Right.LOOK, call.id)
+    return {"operation": told(await request.broker.operation(call.id))}
+
+
+async def cancel(request: Request, call: SteerOperationCall) -> dict[str, Any]:
+    """End an operation."""
+    await lookups.check_operation(request, Right.CHANGE, call.id)
+    return {"operation": told(await request.broker.cancel_operation(call.id, actor=request.actor(call.actor)))}
+
+
+async def pause(request: Request, call: SteerOperationCall) -> dict[str, Any]:
+    """Make no more steps."""
+    await lookups.check_operation(request, Right.CHANGE, call.id)
+    return {"operation": told(await request.broker.pause_operation(call.id, actor=request.actor(call.actor)))}
+
+
+async def resume(request: Request, call: ResumeOperationCall) -> dict[str, Any]:
+    """Go on."""
+    await lookups.check_operation(request, Right.CHANGE, call.id, losing=Right.MANAGE)
+    actor = request.actor(call.actor)
+    return {"operation": told(await request.broker.resume_operation(call.id, anyway=call.anyway, actor=actor))}
+
+
+async def rate(request: Request, call: RateOperationCall) -> dict[str, Any]:
+    """Set how fast it is."""
+    await lookups.check_operation(request, Right.CHANGE, call.id, losing=Right.MANAGE)
+    return {"operation": told(await request.broker.set_rate(call.id, call.rate, actor=request.actor(call.actor)))}
+
+
+async def undo(request: Request, call: SteerOperationCall) -> dict[str, Any]:
+    """Start the operation that takes another back."""
+    await lookups.check_operation(request, Right.CHANGE, call.id)
+    return {"operation": told(await request.broker.undo_operation(call.id, actor=request.actor(call.actor)))}
+
+
+_ID = {"id": "4f0c91a27b3d000000068f1c2a3b4800"}
+ROUTES = (
+    route("operations.start", "Change all items that match now", StartOperationCall, BulkTold, Right.CHANGE, start,
+          {"verb": "move", "queue": "emails", "to": "slow-emails", "dry_run": True}, queue_if_named),
+    route("operations.list", "Operations, newest first", ListOperationsCall, ManyTold, Right.LOOK, list_all, {},
+          every_queue),
+    route("operations.info", "An operation as it stands", OperationCall, OneTold, Right.LOOK, info, _ID),
+    route("operations.cancel", "End an operation", SteerOperationCall, OneTold, Right.CHANGE, cancel, _ID),
+    route("operations.pause", "Let an operation make no more steps", SteerOperationCall, OneTold, Right.CHANGE,
+          pause, _ID),
+    route("operations.resume", "Let an operation go on", ResumeOperationCall, OneTold, Right.CHANGE, resume, _ID),
+    route("operations.rate", "Set how fast an operation is", RateOperationCall, OneTold, Right.CHANGE, rate,
+          {**_ID, "rate": 5}),
+    route("operations.undo", "Start the operation that takes another back", SteerOperationCall, OneTold,
+          Right.CHANGE, undo, _ID),
+)  # fmt: skip

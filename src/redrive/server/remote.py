@@ -1,0 +1,229 @@
+"""The routes of our own client, `redrive.client`: the contract of `redrive.store` in MessagePack.
+
+Calls of many clients share transactions. A request that is repeated, because its connection broke, is answered as it
+was the first time, and runs once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
+from typing import Any, Protocol
+
+import msgspec
+
+from redrive.broker.committer import MAX_CALLS_PER_COMMIT
+from redrive.broker.core import Core
+from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError, RequestTooLarge
+from redrive.model.item import Settled
+from redrive.server.access.lookups import may
+from redrive.server.access.needs import SEES_QUEUES
+from redrive.server.access.principal import Right
+from redrive.server.answers import Answers
+from redrive.server.changes import Changes
+from redrive.server.requests import MESSAGEPACK, Request, Response
+from redrive.server.routes import Route, no_queue
+from redrive.store import (
+    Call,
+    Commit,
+    Complete,
+    LeaseItems,
+    Put,
+    Query,
+    Return,
+    SetOperation,
+    Settle,
+    StartOperation,
+)
+from redrive.wire.errors import ErrorBody
+from redrive.wire.messages import (
+    MISDIRECTED,
+    WIRE_VERSION,
+    About,
+    CommitRequest,
+    WatchAnswer,
+    decode_commit,
+    decode_query,
+    decode_watch,
+    encode_commit,
+)
+from redrive.wire.results import encode
+
+MAX_WATCHED = 1000
+"""Queues that one client may wait for by name; who waits for more waits for all."""
+
+
+class Guard(Protocol):
+    """What stands between a client and the store: `redrive.server.access.guard`."""
+
+    async def let_in(self, request: Request, calls: Sequence[Call | Query]) -> list[Any]:
+        """Each call as it may be carried out, or the error it is refused with."""
+        ...
+
+    def let_out(self, request: Request, call: Call | Query, result: Any) -> Any:
+        """The result, without what the caller may not see."""
+        ...
+
+
+def routes(guard: Guard, *, trusts_clock: bool = False) -> tuple[Route, ...]:
+    """The routes. With `trusts_clock`, clients say what time it is: for tests only."""
+    remote = _Remote(guard, trusts_clock)
+    handlers = {
+        "store.about": (remote.about, "What a client has to know of this server."),
+        "store.commit": (remote.commit, "Carry out calls of the contract of stores, once."),
+        "store.read": (remote.read, "Answer a query of the contract of stores."),
+        "store.watch": (remote.watch, "Wait until something arrives in a queue."),
+    }
+    return tuple(
+        Route(name=name, summary=summary, takes=None, gives=None, right=Right.LOOK, queues=no_queue, handle=handle)
+        for name, (handle, summary) in handlers.items()
+    )
+
+
+class _Remote:
+    """What the routes share: who is served since this start, what was answered, and who waits."""
+
+    def __init__(self, guard: Guard, trusts_clock: bool) -> None:
+        self._guard = guard
+        self._trusts_clock = trusts_clock
+        self._boot = secrets.token_hex(8)
+        self._answers: Answers[Response | OutcomeUnknown] = Answers(_size)
+        self._changes: dict[str, Changes] = {}
+
+    async def about(self, request: Request, body: bytes) -> Response:
+        store = request.broker._core.store
+        loop = asyncio.get_running_loop()
+        durability = await loop.run_in_executor(None, store.durability)
+        warnings = await loop.run_in_executor(None, store.warnings)
+        return _response(About(WIRE_VERSION, self._boot, store.name, store.clock.now(), durability, warnings))
+
+    async def commit(self, request: Request, body: bytes) -> Response:
+        asked: CommitRequest = _decoded("store.commit", decode_commit, body)
+        id = (request.principal.name, request.namespace, asked.id)
+        work = self._answers.get(id)
+        if work is None:
+            if asked.again and not (asked.boot == self._boot and self._answers.reach_back(asked.age)):
+                problem = "the connection broke, and the server that it was sent to does not remember it"
+                raise OutcomeUnknown(request.broker._core.store.name, problem)
+            if asked.boot != self._boot:
+                return self._misdirected()
+            work = asyncio.ensure_future(self._commit(request, asked))
+            self._answers.add(id, work)
+        answer = await asyncio.shield(work)  # whoever comes again finds it, even where this caller is gone
+        if isinstance(answer, OutcomeUnknown):
+            raise answer
+        return answer
+
+    def _misdirected(self) -> Response:
+        body = ErrorBody("misdirected", "this is for another server, and was not run", {"boot": self._boot})
+        return Response(MISDIRECTED, msgspec.json.encode(body))
+
+    async def _commit(self, request: Request, asked: CommitRequest) -> Response | OutcomeUnknown:
+        """The answer. What is not known is one too: it is not to be run again."""
+        if len(asked.calls) > MAX_CALLS_PER_COMMIT:
+            raise RequestTooLarge("the number of calls", MAX_CALLS_PER_COMMIT)
+        calls = await self._guard.let_in(request, asked.calls)
+        let_in = [call for call in calls if not isinstance(call, RedriveError)]
+        core = request.broker._core
+        try:
+            if asked.now is None:
+                commit = await core.committer.submit_many(let_in)
+            else:
+                commit = await self._commit_at(core, let_in, asked)
+        except OutcomeUnknown as unknown:
+            return unknown
+        _wake(core, let_in, commit)
+        results = iter(commit.results)
+        answered = [call if isinstance(call, RedriveError) else next(results) for call in calls]
+        shown = [self._guard.let_out(request, *each) for each in zip(asked.calls, answered, strict=True)]
+        given = Commit(shown, _told(request, _arrivals(let_in, commit)), commit.now)
+        return Response(200, encode_commit(self._boot, asked.calls, given), MESSAGEPACK)
+
+    async def _commit_at(self, core: Core, calls: Sequence[Call], asked: CommitRequest) -> Commit:
+        if not self._trusts_clock:
+            raise InvalidInput("a server keeps its own time; leave `now` out")
+        loop = asyncio.get_running_loop()
+        commit = await loop.run_in_executor(None, core.store.commit, calls, asked.now)
+        core.notify.announce(commit.arrivals)
+        return commit
+
+    async def read(self, request: Request, body: bytes) -> Response:
+        asked: Query = _decoded("store.read", decode_query, body)
+        (query,) = await self._guard.let_in(request, (asked,))
+        if isinstance(query, RedriveError):
+            raise query
+        answer = await asyncio.get_running_loop().run_in_executor(None, request.broker._core.read, query)
+        return _response(self._guard.let_out(request, asked, answer))
+
+    async def watch(self, request: Request, body: bytes) -> Response:
+        asked = _decoded("store.watch", decode_watch, body)
+        changes = self._changes_of(request)
+        if asked.boot != self._boot:
+            return _response(WatchAnswer(self._boot, changes.number, None, True))
+        queues = _allowed(request, asked.queues)
+        seconds = max(0.0, min(asked.seconds, request.limits.wait_seconds))
+        await request.wait_for(changes.wait(asked.since, queues, seconds))
+        number = changes.number  # before what is found: rather twice than never
+        found = changes.since(asked.since, queues)
+        return _response(WatchAnswer(self._boot, number, found, number > asked.since))
+
+    def _changes_of(self, request: Request) -> Changes:
+        changes = self._changes.get(request.namespace)
+        if changes is None:
+            changes = self._changes[request.namespace] = Changes(request.broker._core.notify)
+        return changes
+
+
+def _size(answer: Response | OutcomeUnknown) -> int:
+    return len(answer.body) if isinstance(answer, Response) else 0
+
+
+def _allowed(request: Request, queues: Collection[str] | None) -> Collection[str] | None:
+    """Those of the queues whose work the caller may do, or see."""
+    if request.may(Right.WORK, None) or request.may(Right.LOOK, None):
+        return None if queues is None or len(queues) > MAX_WATCHED else queues
+    some = islice(queues or (), MAX_WATCHED)
+    return [queue for queue in some if request.may(Right.WORK, queue) or request.may(Right.LOOK, queue)]
+
+
+def _wake(core: Core, calls: Sequence[Call], commit: Commit) -> None:
+    """Let the lifecycle see at once to what it would find in a moment."""
+    if any(isinstance(call, StartOperation | SetOperation) for call in calls):
+        core.wake_lifecycle()
+    core.departed(commit.results)
+
+
+def _arrivals(calls: Sequence[Call], commit: Commit) -> Mapping[str, int]:
+    """The arrivals of a transaction that calls of this request may have caused; all, where that is not known."""
+    queues: set[str] = set()
+    for call, result in zip(calls, commit.results, strict=True):
+        match call:
+            case Put() | LeaseItems():
+                queues.add(call.queue)
+            case Complete():
+                queues.update(put.queue for put in call.puts)
+            case Return() | Settle() if isinstance(result, Settled | RedriveError):
+                queues.update(() if isinstance(result, RedriveError) else (result.queue,))
+            case _:
+                return commit.arrivals
+    return {queue: count for queue, count in commit.arrivals.items() if queue in queues}
+
+
+def _told(request: Request, arrivals: Mapping[str, int]) -> Mapping[str, int]:
+    """Without queues that the caller is not to know of: others' calls are in the same transaction."""
+    if request.principal.in_all_queues:
+        return arrivals
+    return {queue: count for queue, count in arrivals.items() if may(request, SEES_QUEUES, queue)}
+
+
+def _decoded(name: str, decode: Any, body: bytes) -> Any:
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"the request is not what {name} takes: {error}") from error
+
+
+def _response(answer: Any) -> Response:
+    return Response(200, encode(answer), MESSAGEPACK)

@@ -1,0 +1,116 @@
+"""A result for each item, and one status for all of them.
+
+Where every item went well the status is 200. Otherwise it is that of the first error, whose code and text the answer
+begins with, and `results` has what became of each item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from redrive.errors import RedriveError
+from redrive.model.item import Counters, Settled, Status
+from redrive.model.reason import DeadReason
+from redrive.server.app import error_status
+from redrive.server.requests import Response
+from redrive.server.times import InstantText, told, told_if
+from redrive.wire.errors import RETRY_AFTER, ErrorBody, body_of
+
+REMOVED = "removed"
+_encode = msgspec.json.Encoder().encode
+
+
+class Ended(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """How an item stands after a delivery ended or somebody changed it."""
+
+    id: str
+    queue: str
+    status: Annotated[
+        str, msgspec.Meta(extra_json_schema={"enum": [*Status, REMOVED]}, description="`removed` where it is gone.")
+    ]
+    counters: Counters
+    ready_at: InstantText | None = None
+    dead_reason: DeadReason | None = None
+    source_id: Annotated[str | None, msgspec.Meta(description="The id before it moved.")] = None
+
+
+class Extended(msgspec.Struct, frozen=True, gc=False):
+    """A lease that lasts longer."""
+
+    deadline: InstantText
+
+
+class ItemError(msgspec.Struct, frozen=True):
+    """An item that was not changed."""
+
+    error: ErrorBody
+
+
+class EndedItems(msgspec.Struct, frozen=True):
+    """What became of each item, in the order of the request."""
+
+    items: list[Ended]
+
+
+class ExtendedItems(msgspec.Struct, frozen=True):
+    """The new deadline of each lease, in the order of the request."""
+
+    items: list[Extended]
+
+
+class SomeFailed(msgspec.Struct, frozen=True):
+    """The first error, and what became of each item, in the order of the request."""
+
+    code: str
+    message: str
+    details: dict[str, Any]
+    results: list[Any]
+
+
+def ended(settled: Settled) -> Ended:
+    """What a settle or a change by hand gave, as an answer tells it."""
+    if settled.status is None and settled.dead_reason is None:  # as after most completions
+        return Ended(settled.id, settled.queue, REMOVED, settled.counters)
+    return Ended(
+        settled.id,
+        settled.queue,
+        settled.status or REMOVED,
+        settled.counters,
+        told_if(settled.ready_at),
+        settled.dead_reason,
+        settled.source_id,
+    )
+
+
+def settled_answer(results: Sequence[Any]) -> EndedItems | Response:
+    """The answer to a call that ends or changes items one by one."""
+    for error in results:
+        if error.__class__ is not Settled:
+            return some_failed(error, [_each(result) for result in results])
+    return EndedItems([ended(result) for result in results])
+
+
+def extended_answer(results: Sequence[Any]) -> ExtendedItems | Response:
+    """The answer to a call that extends leases."""
+    error = next((result for result in results if isinstance(result, RedriveError)), None)
+    if error is None:
+        return ExtendedItems([Extended(told(deadline)) for deadline in results])
+    return some_failed(error, [_each(result) for result in results])
+
+
+def some_failed(error: RedriveError, results: list[Any]) -> Response:
+    """The answer where not every item went well."""
+    body = body_of(error)
+    after = RETRY_AFTER.get(error.code)
+    headers = () if after is None else ((b"retry-after", str(after).encode()),)
+    answer = SomeFailed(body.code, body.message, body.details, results)
+    return Response(error_status(error), _encode(answer), headers=headers)
+
+
+def _each(result: Any) -> ItemError | Ended | Extended:
+    if isinstance(result, RedriveError):
+        return ItemError(body_of(result))
+    return ended(result) if isinstance(result, Settled) else Extended(told(result))

@@ -1,0 +1,73 @@
+"""Which sites a server without tokens answers to.
+
+A page in a browser can send requests to programs on the same machine. It cannot read the answers of another site, nor
+hide from where it comes, unless its own name is made to point here (DNS rebinding). So a server that asks for no token
+looks at what browsers always say: the name that was called (Host), and the page that called it (Origin).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
+
+from redrive.errors import AccessError
+
+_REMEMBERED = 1000
+
+
+class WrongSite(AccessError):
+    """The request was made for another name, or by a page of another site."""
+
+    code = "wrong_site"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}. This server asks for no token, so it answers only to its own names")
+
+
+class Sites:
+    """The names that a server goes by: addresses, localhost, this machine's own, and those given. None: any."""
+
+    def __init__(self, names: Collection[str] | None = ()) -> None:
+        self._any = names is None
+        self._names = {"localhost", socket.gethostname().lower(), *(name.lower() for name in names or ())}
+        self._known: set[bytes] = set()
+
+    def check(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raise unless the request is meant for this server, and comes from no other site."""
+        host = headers.get(b"host")
+        if host not in self._known and host is not None and not self._any:
+            if not self._is_ours(host):
+                raise WrongSite(f"the request is for {host[:200]!a}")
+            if len(self._known) < _REMEMBERED:
+                self._known.add(host)
+        origin = headers.get(b"origin")
+        if origin is not None and not _is_same(origin, host):
+            raise WrongSite(f"the request comes from a page of {origin[:200]!a}")
+
+    def _is_ours(self, host: bytes) -> bool:
+        name = _name_of("//" + host.decode("latin-1"))
+        if name is None:
+            return False
+        return name in self._names or name.endswith(".localhost") or _is_address(name)
+
+
+def _name_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_same(origin: bytes, host: bytes | None) -> bool:
+    """Whether a page is one of this server itself."""
+    return host is not None and origin.decode("latin-1").partition("://")[2].lower() == host.decode("latin-1").lower()

@@ -1,0 +1,138 @@
+"""Errors as a server sends them: one shape, one table from code to HTTP status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from redrive import errors
+from redrive.errors import RedriveError
+
+STATUS: dict[str, int] = {
+    "invalid": 400,
+    "invalid_name": 400,
+    "invalid_setting": 400,
+    "invalid_duration": 400,
+    "invalid_payload": 400,
+    "arguments_invalid": 400,
+    "invalid_file": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "access_error": 403,
+    "not_found": 404,
+    "queue_not_found": 404,
+    "item_not_found": 404,
+    "operation_not_found": 404,
+    "refused": 409,
+    "queue_exists": 409,
+    "queue_in_use": 409,
+    "confirm_mismatch": 409,
+    "item_active": 409,
+    "wrong_status": 409,
+    "idempotency_conflict": 409,
+    "lease_lost": 409,
+    "operation_ended": 409,
+    "no_result": 404,
+    "task_failed": 409,
+    "result_not_kept": 404,
+    "result_timeout": 504,
+    "payload_too_large": 413,
+    "request_too_large": 413,
+    "queue_full": 429,
+    "overloaded": 429,
+    "store_error": 503,
+    "store_unavailable": 503,
+    "store_read_only": 503,
+    "disk_full": 503,
+    "not_a_store": 503,
+    "schema_too_new": 503,
+    "engine_unsupported": 503,
+    "store_failed": 503,
+    "outcome_unknown": 503,
+    "closed": 503,
+    "error": 500,
+}
+"""The HTTP status of each code. A test sees to it that no error is missing."""
+
+RETRY_AFTER = {"queue_full": 5, "overloaded": 1, "store_unavailable": 5, "disk_full": 30, "closed": 1}
+"""Seconds that a caller is asked to wait."""
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """What a server answers instead of a result."""
+
+    code: str
+    message: str
+    details: dict[str, Any] = {}
+
+
+def body_of(error: RedriveError) -> ErrorBody:
+    """An error as it is sent. Details are what the error knows, under the names of its attributes."""
+    details = {name: value for name, value in vars(error).items() if _is_plain(value)}
+    return ErrorBody(error.code, str(error), details)
+
+
+def status_of(error: RedriveError) -> int:
+    """The HTTP status of an error."""
+    return STATUS.get(error.code, 500)
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float | bool | tuple | list)
+
+
+BY_CODE: dict[str, type[RedriveError]] = {
+    each.code: each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, RedriveError)
+}
+"""Every error by its code."""
+
+
+class SentError(msgspec.Struct, frozen=True, array_like=True):
+    """An error among the results of calls."""
+
+    code: str
+    message: str
+    details: dict[str, Any] = {}
+    bases: tuple[str, ...] = ()
+    """The codes of what it is a kind of, nearest first: for whoever does not know it."""
+
+
+def sent_of(error: RedriveError) -> SentError:
+    """An error as it is sent among results."""
+    body = body_of(error)
+    bases = tuple(each.code for each in type(error).__mro__[1:] if issubclass(each, RedriveError))
+    return SentError(body.code, body.message, body.details, bases)
+
+
+def error_of(sent: SentError) -> RedriveError:
+    """The error that was sent: of the same class, with the same text and attributes. One that is not known here is of
+    the nearest class that is, and keeps its own code."""
+    known = next((code for code in (sent.code, *sent.bases) if code in BY_CODE), RedriveError.code)
+    kind = BY_CODE[known]
+    error = kind.__new__(kind, sent.message)
+    error.__dict__.update({name: _frozen(value) for name, value in sent.details.items()})
+    if known != sent.code:
+        error.__dict__["code"] = sent.code
+    return error
+
+
+_KINDS = {
+    400: "invalid",
+    401: "access_error",
+    403: "access_error",
+    404: "not_found",
+    409: "refused",
+    503: "store_error",
+}
+"""What an error is that is not known here, by its HTTP status."""
+
+
+def error_from(status: int, body: ErrorBody) -> RedriveError:
+    """The error that a server answered with."""
+    base = _KINDS.get(status)
+    return error_of(SentError(body.code, body.message, body.details, () if base is None else (base,)))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -1,0 +1,108 @@
+"""What a client and a server say to each other, in MessagePack: calls to commit, a query, a watch, and their answers.
+
+Calls and queries are those of `redrive.store`, each with its kind; unknown kinds and fields are refused. Fields of an
+answer that a client does not know are passed over, so that a server may be newer than its clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.store import Call, Commit, Durability, Query
+from redrive.wire.results import encode, read_results, written
+
+WIRE_VERSION = 1
+"""Of all that is written here. A client of another version does not open."""
+CONTENT_TYPE = "application/msgpack"
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a client asks."""
+
+
+class CommitRequest(Message, frozen=True):
+    """Commit these calls, once."""
+
+    id: str
+    """Nobody else's, and of no other request: whoever sends it twice gets the first answer twice."""
+    boot: str
+    """The server as it is since its last start. No other one runs it: so nobody can run it twice."""
+    calls: list[Call]
+    now: Instant | None = None
+    """For tests. A server that keeps its own time refuses it."""
+    again: bool = False
+    """It was sent before: run it only if it is known that it did not run."""
+    age: float = 0.0
+    """So many seconds ago it was sent first."""
+
+
+class WatchRequest(Message, frozen=True):
+    """Answer as soon as something arrives, or `seconds` are over."""
+
+    boot: str | None = None
+    since: int = 0
+    """The number of the last answer."""
+    queues: tuple[str, ...] | None = None
+    """Those that somebody waits for. None: all of them."""
+    seconds: float = 0.0
+
+
+class WatchAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where something arrived since."""
+
+    boot: str
+    number: int
+    queues: tuple[str, ...] | None = ()
+    """None: anywhere."""
+    anything: bool = False
+    """Whether anything was committed, if only something that nobody can lease."""
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a server says of itself."""
+
+    wire: int
+    boot: str
+    """Another one after each start."""
+    store: str
+    """The name of its store."""
+    now: Instant
+    durability: Durability
+    warnings: tuple[str, ...]
+
+
+MISDIRECTED = 421
+"""The HTTP status of a request that is for another server, or for this one before it was started. It was not run; in
+the details is the `boot` of this one."""
+
+
+class _CommitAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    boot: str
+    now: Instant
+    arrivals: Mapping[str, int]
+    results: list[msgspec.Raw]
+
+
+decode_commit = msgspec.msgpack.Decoder(CommitRequest).decode
+decode_query: Any = msgspec.msgpack.Decoder(Query).decode
+decode_watch = msgspec.msgpack.Decoder(WatchRequest).decode
+decode_watch_answer = msgspec.msgpack.Decoder(WatchAnswer).decode
+decode_about = msgspec.msgpack.Decoder(About).decode
+_decode_answer = msgspec.msgpack.Decoder(_CommitAnswer).decode
+
+
+def encode_commit(boot: str, calls: Sequence[Call], commit: Commit) -> bytes:
+    """The answer to a commit."""
+    return encode((boot, commit.now, commit.arrivals, written(calls, commit.results)))
+
+
+def read_commit(calls: Sequence[Call], raw: bytes) -> tuple[str, Commit]:
+    """Who answered, and what. Raises `msgspec.DecodeError` where it is no answer to these calls."""
+    answer = _decode_answer(raw)
+    if len(answer.results) != len(calls):
+        raise msgspec.DecodeError(f"{len(answer.results):,} results for {len(calls):,} calls")
+    return answer.boot, Commit(read_results(calls, answer.results), answer.arrivals, answer.now)

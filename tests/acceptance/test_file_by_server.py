@@ -1,0 +1,119 @@
+"""Workers of a redrive.toml that reach the store through a server, with a token that may work and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.projects import Project, until
+from tests.servers.http import HttpServer
+
+from redrive import connect
+from redrive.config import load
+from redrive.config.running import Running
+from redrive.errors import Forbidden
+
+FILE = """
+url = "sqlite:///jobs.db"
+
+[queue.jobs]
+retry = { attempts = 2 }
+
+[queue.tickets]
+type = "external"
+list = "cat tickets.json"
+take = "./take.sh"
+
+[worker.w]
+queue = "jobs"
+run = "./run.sh"
+
+[worker.fixer]
+queue = "tickets"
+run = "./run.sh"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    project = Project(tmp_path, f"sqlite:///{tmp_path}/jobs.db")
+    project.write(FILE)
+    project.command("run.sh", "cat >> done; echo >> done")
+    project.command("take.sh", "exit 0")
+    (tmp_path / "tickets.json").write_text('[{"id":7}]')
+    yield project
+    project.broker.close()
+
+
+@pytest.fixture
+def server(project: Project, tmp_path: Path) -> Iterator[HttpServer]:
+    server = HttpServer(f"sqlite:///{project.folder}/jobs.db", tmp_path)
+    yield server
+    server.process.kill()
+    server.process.wait()
+
+
+def token(project: Project, name: str, *roles: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
+    options = [option for role in roles for option in ("--role", role)]
+    done = subprocess.run(
+        [sys.executable, "-m", "redrive", "token", "create", name, *options, "-o", "json"],
+        cwd=project.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    made: str = json.loads(done.stdout)["token"]
+    return made
+
+
+def test_server_applies_the_file_and_a_worker_with_a_small_token_works(
+    project: Project, server: HttpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    until(lambda: {queue.name for queue in project.broker.list_queues()} == {"jobs", "tickets"})
+    secret = token(project, "worker", "consumer", "producer")
+    project.put({"n": 1})
+    with connect(server.url, token=secret) as broker:
+        with pytest.raises(Forbidden):
+            broker.update_queue("jobs", max_size=5)
+        running = Running(broker, load(project.file), watch=False)
+        running.start()
+        until(lambda: project.has("done") and len(project.text("done").splitlines()) == 2)
+        running.stop()
+    assert "file_not_applied" in caplog.text
+    until(lambda: project.broker.stats("tickets").completed_total == 1)
+    assert sorted(project.text("done").splitlines()) == ['{"id":7}', '{"n":1}']
+
+
+def test_admin_applies_the_file_through_a_server_that_has_none(
+    project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    server = HttpServer(f"sqlite:///{project.folder}/jobs.db", tmp_path_factory.mktemp("elsewhere"))
+    try:
+        with connect(server.url, token=token(project, "boss", "admin")) as broker:
+            running = Running(broker, load(project.file), watch=False, workers=())
+            running.start()
+            running.stop()
+    finally:
+        server.process.kill()
+        server.process.wait()
+    assert project.broker.get_queue("jobs").settings.retry.attempts == 2
+
+
+def test_server_runs_the_workers_of_the_file_where_that_is_asked_for(project: Project) -> None:
+    server = HttpServer(f"sqlite:///{project.folder}/jobs.db", project.folder, "--work")
+    try:
+        until(lambda: "jobs" in {queue.name for queue in project.broker.list_queues()})
+        project.put({"n": 1})
+        until(lambda: project.broker.stats("jobs").completed_total == 1)
+        project.write(FILE.replace("attempts = 2", "attempts = 9"))
+        until(lambda: project.broker.get_queue("jobs").settings.retry.attempts == 9)
+    finally:
+        server.process.terminate()
+        assert server.process.wait(30) == 0

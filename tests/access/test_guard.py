@@ -1,0 +1,318 @@
+"""The guard: who stands in the audit, what is hidden, what is filtered, and what a caller cannot do by clever calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.access.world import FOREIGN, OWN, SECRET, World, everywhere, limited
+
+from redrive import Again, Dead, Failure, Filter, RedriveError, Verb, connect
+from redrive.errors import Forbidden, InvalidInput, ItemNotFound, LeaseLost
+from redrive.model.hidden import HIDDEN
+from redrive.model.ids import ItemId, Token
+from redrive.model.item import Lease, Overrides, Status
+from redrive.model.judge import Ending
+from redrive.server.access.guard import let_in, let_out
+from redrive.server.access.principal import ANYONE, Principal, Role
+from redrive.store import (
+    KINDS,
+    STEP_LIMIT,
+    Change,
+    Commit,
+    FindItems,
+    GetHeld,
+    GetItem,
+    GetOverdue,
+    GetResult,
+    LeaseItems,
+    ListAudit,
+    ListGroups,
+    ListMoves,
+    ListOperations,
+    ListQueues,
+    ListRegistrations,
+    NewItem,
+    Overdue,
+    Put,
+    ReadFeed,
+    Register,
+    SetPaused,
+    Settle,
+    Stale,
+    StartOperation,
+    Target,
+)
+from redrive.testing import FakeClock
+
+COMMITTED = tuple(kind for kinds in KINDS for kind in kinds)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.close()
+
+
+async def made(world: World, principal: Principal, call: Any) -> Any:
+    """What a caller gets for a call: the result, or the refusal."""
+    request = world.request(principal)
+    (let,) = await let_in(request, (call,))
+    if isinstance(let, RedriveError):
+        return let
+    core = world.broker._core
+    if isinstance(let, COMMITTED):
+        commit: Commit = core.store.commit([let])
+        return let_out(request, call, commit.results[0])
+    try:
+        return let_out(request, call, core.read(let))
+    except RedriveError as refusal:
+        return refusal
+
+
+async def test_audit_has_the_name_of_the_token(world: World) -> None:
+    own = world.sides[OWN]
+    await made(world, everywhere(Role.OPERATOR), SetPaused(own.queue, True, "somebody-else"))
+    await made(
+        world, everywhere(Role.OPERATOR), Change(Verb.MOVE, (Target(ItemId(own.id)),), "root", to=own.third_queue)
+    )
+    await made(world, everywhere(Role.OPERATOR), StartOperation(verb=Verb.RETRY, where=Filter(), actor="root"))
+    assert [entry.actor for entry in world.broker.audit(3)] == ["ann", "ann", "ann"]
+
+
+async def test_without_tokens_a_call_names_its_actor(world: World) -> None:
+    await made(world, ANYONE, SetPaused(world.sides[OWN].queue, True, "bob"))
+    assert world.broker.audit(1)[0].actor == "bob"
+
+
+async def test_actor_that_cannot_be_one_is_refused(world: World) -> None:
+    assert isinstance(await made(world, ANYONE, SetPaused("own-jobs", True, "a\0b")), InvalidInput)
+
+
+async def test_workers_are_called_after_their_token(world: World) -> None:
+    consumer = everywhere(Role.CONSUMER)
+    leased = await made(world, consumer, LeaseItems("own-jobs", 1, "host-1"))
+    assert leased.leases[0].worker == "ann/host-1"
+    assert [lease.id for lease in await made(world, consumer, GetHeld("host-1"))] == [leased.leases[0].id]
+    await made(world, consumer, Register("worker", "host-1", b"{}", timeout=30_000_000))
+    assert await made(world, consumer, ListRegistrations("worker", "ann/host-1"))
+
+
+async def test_nobody_sees_what_another_token_holds(world: World) -> None:
+    mallory = Principal("mallory", frozenset({Role.CONSUMER}))
+    for worker in ("1", "ann/1"):
+        assert await made(world, mallory, GetHeld(worker)) == ()
+
+
+async def test_nobody_ends_the_work_of_another_token_at_once(world: World) -> None:
+    mallory = Principal("mallory", frozenset({Role.CONSUMER}))
+    own = world.sides[OWN]
+    version = world.broker.get_queue(own.queue).version
+    call = Settle(own.token, Ending.LOST, Again(), version, at_once=True)
+    assert isinstance(await made(world, mallory, call), Forbidden)
+    assert world.broker.get(own.active_id).status is Status.ACTIVE
+
+
+@pytest.mark.parametrize("principal", [everywhere(Role.CONSUMER), limited(Role.CONSUMER)], ids=["all", "some"])
+async def test_consumer_gets_no_tokens_of_overdue_leases_but_has_them_swept(world: World, principal: Principal) -> None:
+    world.clock.advance("1h")
+    leased = await made(world, principal, LeaseItems("own-jobs", 10))
+    assert leased.overdue
+    assert await made(world, principal, GetOverdue("own-jobs")) == ()
+    leased = await made(world, principal, LeaseItems("own-jobs", 10))
+    assert {lease.id for lease in leased.leases} >= {world.sides[OWN].active_id}
+    assert world.broker.get(world.sides[OWN].active_id).counters.losses == 1
+
+
+async def test_tokens_of_overdue_leases_are_not_told_where_there_are_too_many_to_sweep_at_once(world: World) -> None:
+    world.broker.put_many("own-third", range(STEP_LIMIT + 5))
+    for _ in range(2):
+        world.broker.lease("own-third", limit=1000)
+    world.clock.advance("1h")
+    assert await made(world, limited(Role.CONSUMER), GetOverdue("own-third")) == ()
+    assert len(world.broker._core.read(GetOverdue("own-third"))) == 5
+
+
+async def test_admin_is_told_what_is_overdue(world: World) -> None:
+    world.clock.advance("1h")
+    found = await made(world, everywhere(Role.ADMIN), GetOverdue("own-jobs"))
+    assert [type(each) for each in found] == [Overdue]
+
+
+async def test_work_is_settled_by_tokens_of_own_queues_only(world: World) -> None:
+    call = Settle(world.sides[FOREIGN].token, Ending.RELEASED, Again(), 1)
+    refusal = await made(world, limited(Role.CONSUMER), call)
+    # As if it were completed: not even its status is told.
+    assert isinstance(refusal, LeaseLost)
+    assert refusal.status is None
+    leased = await made(world, limited(Role.CONSUMER), LeaseItems("own-jobs", 1))
+    version = world.broker.get_queue("own-jobs").version
+    settled = await made(
+        world, limited(Role.CONSUMER), Settle(leased.leases[0].token, Ending.RELEASED, Again(), version)
+    )
+    assert settled.status is Status.PENDING
+
+
+async def test_verdict_by_settings_that_nobody_has_made_yet_is_refused(world: World) -> None:
+    call = Settle(world.sides[OWN].token, Ending.FAILED, Dead(drop=True), 10**6)
+    assert isinstance(await made(world, everywhere(Role.CONSUMER), call), InvalidInput)
+
+
+async def test_verdict_by_older_settings_is_stale_and_not_forbidden(world: World) -> None:
+    own = world.sides[OWN]
+    version = world.broker.get_queue(own.queue).version
+    world.broker.update_queue(own.queue, on_dead="drop", dead_queue=None)
+    call = Settle(own.token, Ending.FAILED, Dead(to=world.sides[FOREIGN].dead_queue), version)
+    assert isinstance(await made(world, limited(Role.CONSUMER), call), Stale)
+
+
+async def test_consumer_drops_where_the_queue_says_so(world: World) -> None:
+    own = world.sides[OWN]
+    queue = world.broker.update_queue(own.queue, on_dead="drop", dead_queue=None)
+    call = Settle(own.token, Ending.FAILED, Dead(drop=True), queue.version)
+    settled = await made(world, limited(Role.CONSUMER), call)
+    assert settled.status is None
+
+
+async def test_consumer_does_not_drop_where_the_dead_have_a_queue(world: World) -> None:
+    own = world.sides[OWN]
+    queue = world.broker.update_queue(own.queue, on_dead="drop")
+    call = Settle(own.token, Ending.FAILED, Dead(drop=True), queue.version)
+    assert isinstance(await made(world, limited(Role.CONSUMER), call), Forbidden)
+
+
+async def test_dead_go_to_the_dead_queue_though_the_caller_may_not_put_there(world: World) -> None:
+    own = world.sides[OWN]
+    consumer = Principal("ann", frozenset({Role.CONSUMER}), queues=(own.queue,))
+    version = world.broker.get_queue(own.queue).version
+    settled = await made(world, consumer, Settle(own.token, Ending.BURIED, Dead(to=own.dead_queue), version))
+    assert settled.queue == own.dead_queue
+    leased = await made(world, consumer, LeaseItems(own.queue, 1))
+    call = Settle(leased.leases[0].token, Ending.BURIED, Dead(to=own.third_queue), version)
+    assert isinstance(await made(world, consumer, call), Forbidden)
+
+
+def holds_secret(value: Any) -> bool:
+    return SECRET.encode() in msgspec.msgpack.encode(value, enc_hook=str)
+
+
+LOOKS = (
+    lambda s: GetItem(ItemId(s.id)),
+    lambda s: GetItem(ItemId(s.done_id)),
+    lambda s: GetItem(ItemId(s.letter_id)),
+    lambda s: FindItems(Filter(queue=s.queue, status=None)),
+    lambda s: FindItems(Filter(queue=s.dead_queue)),
+    lambda s: ReadFeed(queue=s.queue),
+    lambda s: ListGroups(s.dead_queue),
+)
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=range(len(LOOKS)))
+async def test_payloads_are_for_those_who_may_see_them(world: World, look: Any) -> None:
+    query = look(world.sides[OWN])
+    for principal in (everywhere, limited):
+        seen = await made(world, principal(Role.VIEWER), query)
+        assert not isinstance(seen, RedriveError)
+        assert not holds_secret(seen)
+        if isinstance(query, GetItem | FindItems):
+            assert holds_secret(await made(world, principal(Role.OPERATOR), query))
+
+
+async def test_hidden_item_says_that_it_is_hidden(world: World) -> None:
+    item = await made(world, everywhere(Role.VIEWER), GetItem(ItemId(world.sides[OWN].done_id)))
+    assert (item.payload, item.content_type, item.headers, item.idempotency_key) == (b"", HIDDEN, {}, None)
+    assert item.result.content_type == HIDDEN
+
+
+async def test_secrets_in_errors_are_hidden_from_viewers(world: World) -> None:
+    world.broker.create_queue("own-fails")
+    id = world.broker.put("own-fails", 1).id
+    (lease,) = world.broker.lease("own-fails")
+    world.broker.fail(lease, "cannot log in with password=hunter2hunter2")
+    viewer = everywhere(Role.VIEWER)
+    for query in (GetItem(ItemId(id)), FindItems(Filter(queue="own-fails")), ReadFeed(), ListGroups()):
+        assert b"hunter2" not in msgspec.msgpack.encode(await made(world, viewer, query))
+    assert b"hunter2" in msgspec.msgpack.encode(await made(world, everywhere(Role.OPERATOR), GetItem(ItemId(id))))
+
+
+async def test_moves_are_listed_without_payloads(world: World) -> None:
+    core = world.broker._core
+    id = ItemId(world.sides[OWN].id)
+    core.store.commit([Change(Verb.MOVE, (Target(id),), "me", to="x@there")])
+    for role in (Role.VIEWER, Role.OPERATOR):
+        (move,) = await made(world, everywhere(role), ListMoves())
+        assert holds_secret(move) is (role is Role.OPERATOR)
+
+
+async def test_lists_are_about_own_queues_only(world: World) -> None:
+    viewer = limited(Role.VIEWER)
+    assert {queue.name for queue in await made(world, viewer, ListQueues())} == {"own-jobs", "own-dead", "own-third"}
+    page = await made(world, viewer, ReadFeed())
+    assert {entry.queue for entry in page.entries} == {"own-jobs"}
+    assert page.last >= max(entry.number for entry in world.broker.feed().entries)
+    own = world.sides[OWN]
+    assert {each.id for each in await made(world, viewer, ListOperations())} == {own.operation, own.purge}
+    for kind, name in (("worker", "own-worker"), ("schedule", "own-jobs/task")):
+        assert [each.name for each in await made(world, viewer, ListRegistrations(kind))] == [name]
+
+
+async def test_result_of_an_item_that_is_gone_is_for_those_let_into_all_queues(world: World) -> None:
+    world.broker.create_queue("own-brief")
+    id = world.broker.put("own-brief", 1).id
+    (lease,) = world.broker.lease("own-brief")
+    world.broker.complete(lease, result=SECRET, keep_result="1h")
+    assert holds_secret(await made(world, everywhere(Role.OPERATOR), GetResult(ItemId(id))))
+    assert isinstance(await made(world, limited(Role.OPERATOR), GetResult(ItemId(id))), ItemNotFound)
+
+
+async def test_audit_is_redacted_for_viewers(world: World) -> None:
+    note = "password=hunter2hunter2"
+    target = (Target(ItemId(world.sides[OWN].letter_id)),)
+    await made(world, everywhere(Role.OPERATOR), Change(Verb.REDRIVE, target, "x", note=note))
+    assert b"hunter2" not in msgspec.msgpack.encode(await made(world, everywhere(Role.VIEWER), ListAudit()))
+
+
+@pytest.fixture
+def world_on_file(tmp_path: Path) -> Iterator[World]:
+    broker = connect(f"sqlite:///{tmp_path}/jobs.db", clock=FakeClock(), lifecycle=False)
+    world = World(broker._core)
+    yield world
+    world.close()
+
+
+async def test_nobody_is_taken_at_his_word_that_an_item_is_plain(world_on_file: World) -> None:
+    world = world_on_file
+    item = NewItem(b"1", "text/plain", delay=60_000_000, idempotency_key="k", overrides=Overrides(3), plain=True)
+    (receipt,) = await made(world, ANYONE, Put("own-jobs", (item,)))
+    kept = world.broker.get(receipt.id)
+    assert kept.idempotency_key == "k"
+    assert kept.overrides == Overrides(3)
+    assert kept.ready_at == kept.put_at + 60_000_000
+
+
+async def test_failures_are_cut_and_cleaned(world: World) -> None:
+    own = world.sides[OWN]
+    failure = Failure("E" * 10_000, "text\0" * 100_000, "trace\x1b[31m" * 100_000, fingerprint="f" * 10_000)
+    version = world.broker.get_queue(own.queue).version
+    await made(
+        world, limited(Role.CONSUMER), Settle(own.token, Ending.FAILED, Again(0, Status.FAILED), version, failure)
+    )
+    kept = world.broker.get(own.active_id).last_failure
+    assert kept is not None
+    assert len(msgspec.json.encode(kept)) < 64 * 1024
+    assert "\0" not in kept.text
+
+
+async def test_malformed_tokens_and_ids_are_told_apart_from_lost_ones(world: World) -> None:
+    for token in ("", "x" * 48, "f" * 47):
+        assert isinstance(
+            await made(world, limited(Role.CONSUMER), Settle(Token(token), Ending.LOST, Again(), 1)), InvalidInput
+        )
+    gone: Lease = world.sides[OWN].lease
+    world.broker.complete(gone)
+    refusal = await made(world, limited(Role.CONSUMER), Settle(gone.token, Ending.LOST, Again(), 1))
+    assert isinstance(refusal, LeaseLost)

@@ -1,0 +1,227 @@
+"""Every route × every role × own and foreign namespaces and queues: answered or refused, as a table says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+from tests.access.world import FOREIGN, OWN, Side, World, everywhere, in_another_namespace, limited
+from tests.servers.asgi import Answer, Client
+
+from redrive import connect_async
+from redrive.server import remote
+from redrive.server.access import guard
+from redrive.server.access.principal import Principal, Role
+from redrive.server.app import Server
+from redrive.server.brokers import Brokers
+from redrive.server.table import all_routes
+
+HERE, ALL, ANY = "in the queue", "in all queues", "in any"
+ADMIN = "admin"
+ON_CALL = "operator admin"
+WORKS = "consumer admin"
+PUTS = "producer consumer admin"
+LOOKS = "viewer operator admin"
+REFUSED = {"forbidden", "item_not_found", "lease_lost", "operation_not_found"}
+ITEM = {"payload": 1}
+
+
+class Sample(NamedTuple):
+    """A call of a route, who may make it, and where."""
+
+    route: str
+    make: Callable[[Side], Mapping[str, Any]]
+    roles: str
+    where: str
+
+
+def of_items(route: str, id: str = "id", roles: str = ON_CALL, **more: Any) -> Sample:
+    return Sample(route, lambda s: {"ids": [getattr(s, id)], **more}, roles, HERE)
+
+
+def of_operation(route: str, operation: str, roles: str = ON_CALL, **more: Any) -> Sample:
+    return Sample(route, lambda s: {"id": getattr(s, operation), **more}, roles, HERE)
+
+
+SAMPLES = (
+    Sample("queues.create", lambda s: {"name": f"{s.side}-new"}, ADMIN, HERE),
+    Sample("queues.create", lambda s: {"name": "own-new", "settings": {"dead_queue": s.dead_queue}}, ADMIN, HERE),
+    Sample("queues.update", lambda s: {"name": s.queue, "settings": {"max_attempts": 3}}, ADMIN, HERE),
+    Sample("queues.update", lambda s: {"name": "own-jobs", "settings": {"dead_queue": s.dead_queue}}, ADMIN, HERE),
+    Sample("queues.list", lambda s: {}, LOOKS, ANY),
+    Sample("queues.info", lambda s: {"name": s.queue}, LOOKS, HERE),
+    Sample("queues.pause", lambda s: {"name": s.queue}, ON_CALL, HERE),
+    Sample("queues.resume", lambda s: {"name": s.queue}, ON_CALL, HERE),
+    Sample("queues.delete", lambda s: {"name": s.third_queue}, ADMIN, HERE),
+    Sample("queue.stats", lambda s: {"queue": s.queue}, LOOKS, HERE),
+    Sample("queue.clear", lambda s: {"queue": s.queue, "statuses": ["pending"], "dry_run": True}, ADMIN, HERE),
+    Sample("queue.produce", lambda s: {"queue": s.queue, "items": [ITEM]}, PUTS, HERE),
+    Sample("queue.lease", lambda s: {"queue": s.queue}, WORKS, HERE),
+    Sample("queue.complete", lambda s: {"queue": s.queue, "items": [{"token": s.token}]}, WORKS, HERE),
+    Sample("queue.complete", lambda s: {"queue": "own-jobs", "items": [{"token": s.token}]}, WORKS, HERE),
+    Sample(
+        "queue.complete",
+        lambda s: {"queue": "own-jobs", "items": [{"token": s.own_token, "puts": [{"queue": s.queue, **ITEM}]}]},
+        WORKS,
+        HERE,
+    ),
+    Sample("queue.retry", lambda s: {"queue": s.queue, "items": [{"token": s.token, "error": "e"}]}, WORKS, HERE),
+    Sample("queue.retry", lambda s: {"queue": "own-jobs", "items": [{"token": s.token, "dead": True}]}, WORKS, HERE),
+    Sample("queue.extend", lambda s: {"queue": "own-jobs", "items": [{"token": s.token}]}, WORKS, HERE),
+    Sample("items.list", lambda s: {"queue": s.queue}, LOOKS, HERE),
+    Sample("items.list", lambda s: {"queue": s.queue, "redacted": False}, ADMIN, HERE),
+    Sample("items.get", lambda s: {"id": s.id}, LOOKS, HERE),
+    Sample("items.get", lambda s: {"id": s.id, "redacted": False}, ADMIN, HERE),
+    Sample("items.result", lambda s: {"id": s.done_id}, ON_CALL, HERE),
+    of_items("items.delete", roles=ADMIN),
+    of_items("items.retry"),
+    of_items("items.done"),
+    of_items("items.fail", error="e"),
+    of_items("items.bury"),
+    of_items("items.move", to="own-third"),
+    Sample("items.move", lambda s: {"ids": [s.own_id], "to": s.third_queue}, ON_CALL, HERE),
+    of_items("items.undo"),
+    of_items("items.hold", held_by="x"),
+    of_items("items.unhold", held_by="x"),
+    Sample("items.unhold", lambda s: {"held_by": "x"}, ON_CALL, ALL),
+    Sample("items.import", lambda s: {"queue": s.queue, "items": [{"source_id": "ab" * 16, **ITEM}]}, ADMIN, HERE),
+    Sample("dead.find", lambda s: {"queue": s.dead_queue}, LOOKS, HERE),
+    Sample("dead.find", lambda s: {}, LOOKS, ALL),
+    Sample("dead.find", lambda s: {"queue": s.dead_queue, "words": "x"}, ON_CALL, HERE),
+    Sample("dead.find", lambda s: {"queue": s.dead_queue, "headers": {"a": "b"}}, ON_CALL, HERE),
+    Sample("dead.groups", lambda s: {"queue": s.dead_queue}, LOOKS, HERE),
+    Sample("dead.groups", lambda s: {}, LOOKS, ALL),
+    Sample("dead.search", lambda s: {"queue": s.dead_queue, "words": "x"}, ON_CALL, HERE),
+    of_items("dead.redrive", "letter_id"),
+    Sample("dead.redrive", lambda s: {"ids": [s.own_letter_id], "to": s.third_queue}, ON_CALL, HERE),
+    Sample("dead.redrive", lambda s: {"queue": s.dead_queue}, ON_CALL, ALL),
+    Sample("dead.redrive", lambda s: {"queue": "own-dead", "to": s.third_queue}, ON_CALL, HERE),
+    of_items("dead.archive", "letter_id"),
+    Sample("dead.archive", lambda s: {"queue": s.dead_queue}, ON_CALL, HERE),
+    of_items("dead.restore", "letter_id"),
+    Sample("dead.restore", lambda s: {"queue": s.dead_queue}, ON_CALL, HERE),
+    of_items("dead.purge", "letter_id", ADMIN),
+    Sample("dead.purge", lambda s: {"queue": s.dead_queue, "dry_run": True}, ADMIN, HERE),
+    Sample("operations.start", lambda s: {"verb": "archive", "queue": s.dead_queue}, ON_CALL, HERE),
+    Sample("operations.start", lambda s: {"verb": "redrive", "queue": s.dead_queue}, ON_CALL, ALL),
+    Sample("operations.start", lambda s: {"verb": "archive"}, ON_CALL, ALL),
+    Sample("operations.start", lambda s: {"verb": "purge", "queue": s.dead_queue, "confirm": 0}, ADMIN, HERE),
+    Sample("operations.start", lambda s: {"verb": "move", "queue": "own-jobs", "to": s.third_queue}, ON_CALL, HERE),
+    Sample("operations.list", lambda s: {}, LOOKS, ALL),
+    of_operation("operations.info", "operation", LOOKS),
+    of_operation("operations.cancel", "operation"),
+    of_operation("operations.cancel", "purge"),
+    of_operation("operations.pause", "operation"),
+    of_operation("operations.resume", "operation"),
+    of_operation("operations.resume", "purge", ADMIN),
+    of_operation("operations.rate", "operation", rate=5),
+    of_operation("operations.rate", "purge", ADMIN, rate=5),
+    of_operation("operations.undo", "operation"),
+    Sample("feed", lambda s: {"queue": s.queue}, LOOKS, HERE),
+    Sample("feed", lambda s: {}, LOOKS, ALL),
+    Sample("audit.list", lambda s: {}, LOOKS, ALL),
+    Sample("workers.list", lambda s: {}, LOOKS, ALL),
+    Sample("moves.list", lambda s: {}, LOOKS, ALL),
+    Sample("tokens.create", lambda s: {"name": "x", "roles": ["admin"]}, ADMIN, ALL),
+    Sample("tokens.list", lambda s: {}, ADMIN, ALL),
+    Sample("tokens.revoke", lambda s: {"name": "x"}, ADMIN, ALL),
+)
+
+
+class Caller:
+    """Somebody who calls, whoever the test says it is."""
+
+    principal: Principal
+
+    async def identify(self, headers: dict[bytes, bytes]) -> Principal:
+        return self.principal
+
+
+class Place:
+    """A server with both sides in its store. After a call that changed something it is made anew."""
+
+    def __init__(self) -> None:
+        self.server: Server | None = None
+        self.caller = Caller()
+
+    async def call(self, sample: Sample, principal: Principal, side: str, **headers: str) -> Answer:
+        if self.server is None:
+            await self.open()
+        assert self.server is not None
+        self.caller.principal = principal
+        call = sample.make(self.world.sides[side])
+        answer = await Client(self.server, **headers).call(sample.route, **call)
+        if answer.status == 200:
+            await self.close()
+        return answer
+
+    async def open(self) -> None:
+        brokers = Brokers(lambda namespace: connect_async("memory://", namespace=namespace, lifecycle=False))
+        self.server = Server(brokers, (*all_routes(brokers), *remote.routes(guard)), self.caller)
+        self.world = World((await brokers.at("default"))._core)
+        own = self.world.sides[OWN]
+        for side in self.world.sides.values():
+            side.own_token, side.own_id, side.own_letter_id = own.token, own.id, own.letter_id
+
+    async def close(self) -> None:
+        if self.server is not None:
+            await self.server.close()
+            self.server = None
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    place = Place()
+    yield place
+    await place.close()
+
+
+def names(sample: Sample) -> str:
+    return f"{sample.route} {sample.where}"
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=names)
+async def test_route_answers_those_who_may(sample: Sample, place: Place) -> None:
+    for role, side in product(Role, (OWN, FOREIGN)):
+        may = role in sample.roles.split()
+        within = {HERE: side == OWN, ALL: False, ANY: True}[sample.where]
+        for principal, expected in (
+            (everywhere(role), may),
+            (limited(role), may and within),
+            (in_another_namespace(role), False),
+        ):
+            answer = await place.call(sample, principal, side)
+            assert answer.status != 500, answer
+            refused = answer.status != 200 and answer.json["code"] in REFUSED
+            assert refused is not expected, (role, side, principal.queues, principal.namespaces, answer)
+
+
+async def test_refusal_does_not_name_the_queue_that_an_id_is_in(place: Place) -> None:
+    for sample in SAMPLES:
+        for role in Role:
+            answer = await place.call(sample, limited(role), FOREIGN)
+            if answer.status == 200 or "ids" not in sample.make(place.world.sides[FOREIGN]):
+                continue
+            assert "foreign-" not in answer.body.decode() or "to" in sample.make(place.world.sides[FOREIGN]), answer
+
+
+async def test_namespace_is_not_even_opened_for_those_who_have_no_business_there(place: Place) -> None:
+    await place.open()
+    assert place.server is not None
+    for route in ("store.about", "store.commit", "store.read", "store.watch", "queues.list"):
+        place.caller.principal = Principal("ann", frozenset({Role.VIEWER}), namespaces=("team-*",))
+        client = Client(place.server, **{"redrive-namespace": "elsewhere"})
+        answer = await client.send("POST", f"/v1/{route}", b"{}" if route == "queues.list" else b"\x80")
+        assert answer.status == 403, answer
+        assert "elsewhere" not in place.server.brokers.open
+    place.caller.principal = Principal("ann", frozenset({Role.OPERATOR}))
+    client = Client(place.server, **{"redrive-namespace": "redrive-tokens"})
+    assert (await client.call("queues.list")).status == 403
+
+
+async def test_every_route_is_in_the_table(place: Place) -> None:
+    await place.open()
+    assert place.server is not None
+    assert {sample.route for sample in SAMPLES} == {route.name for route in all_routes(place.server.brokers)}

@@ -1,0 +1,244 @@
+"""Tokens from the command line to a running server: made on its store, used by clients, and revoked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.servers.http import HttpServer
+
+from redrive import App, Broker, connect
+from redrive.errors import Forbidden, ItemNotFound, LeaseLost, Unauthorized
+from redrive.model.hidden import HIDDEN
+from redrive.server.access import tokens
+from redrive.server.access.principal import TOKENS_NAMESPACE
+from redrive.testing import drain
+from redrive.worker.worker import Worker
+
+REVOKED_SECONDS = 1.0
+
+
+class Shop:
+    """A server on a file, with an admin token that was made on the file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store_url = f"sqlite:///{folder}/jobs.db"
+        self.admin = self.redrive("--url", self.store_url, "token", "create", "ann", "--role", "admin")
+        self.server = HttpServer(self.store_url, folder)
+        with self.connect(self.admin) as broker:
+            for side in ("own", "foreign"):
+                broker.create_queue(f"{side}-dead")
+                broker.create_queue(f"{side}-jobs", dead_queue=f"{side}-dead", retry={"attempts": 2})
+
+    def redrive(self, *arguments: str, code: int = 0) -> str:
+        """What the command prints to stdout."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
+        command = [sys.executable, "-m", "redrive", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=self.folder, timeout=60)
+        assert done.returncode == code, (done.stdout, done.stderr)
+        return done.stdout.strip() if code == 0 else done.stderr
+
+    def command(self, *arguments: str) -> str:
+        """What a command prints that the admin gives, over the server."""
+        return self.redrive("--url", self.server.url, "--token", self.admin, *arguments)
+
+    def token(self, name: str, role: str, *queues: str, namespaces: tuple[str, ...] = ("*",)) -> str:
+        """A token that the admin makes, over the server."""
+        with connect(self.server.url, token=self.admin, namespace=TOKENS_NAMESPACE) as broker:
+            made = tokens.create(
+                broker._core.clock, name, (role,), queues=queues or ("*",), namespaces=namespaces, created_by="ann"
+            )
+            return broker._run(made).text
+
+    def connect(self, token: str | None) -> Broker:
+        return connect(self.server.url, token=token)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    shop = Shop(tmp_path_factory.mktemp("shop"))
+    yield shop
+    shop.server.stop()
+
+
+def test_token_alone_is_on_stdout(shop: Shop) -> None:
+    assert shop.admin.startswith("redrive_")
+    assert len(shop.admin.split()) == 1
+    # It is nowhere in the file of the store.
+    files = [path.read_bytes() for path in shop.folder.glob("jobs.db*")]
+    assert not any(shop.admin.rpartition("_")[2].encode() in content for content in files)
+
+
+def test_nobody_gets_in_without_a_token(shop: Shop) -> None:
+    for token in (None, "redrive_00000000_" + "0" * 48):
+        with pytest.raises(Unauthorized):
+            shop.connect(token).list_queues()
+
+
+def test_producer_puts_and_does_nothing_else(shop: Shop) -> None:
+    with shop.connect(shop.token("producer", "producer", "own-*")) as broker:
+        id = broker.put("own-jobs", {"n": 1}).id
+        for refused in (
+            lambda: broker.put("foreign-jobs", 1),
+            lambda: broker.lease("own-jobs"),
+            lambda: broker.get(id),
+            lambda: broker.stats("own-jobs"),
+            lambda: broker.create_queue("own-new"),
+        ):
+            with pytest.raises(Forbidden):
+                refused()
+
+
+def test_consumer_works_in_its_own_queues(shop: Shop) -> None:
+    with (
+        shop.connect(shop.admin) as admin,
+        shop.connect(shop.token("consumer", "consumer", "own-jobs")) as broker,
+    ):
+        drain(admin, "own-jobs", lambda lease: None)
+        id = admin.put("own-jobs", {"n": 1}, headers={"a": "b"}).id
+        (lease,) = broker.lease("own-jobs", worker="host-1")
+        assert (lease.value, dict(lease.headers)) == ({"n": 1}, {"a": "b"})
+        assert admin.get(id).worker == "consumer/host-1"
+        broker.extend(lease)
+        broker.fail(lease, "once")
+        (lease,) = broker.lease("own-jobs")
+        # Its dead go to a queue that it cannot even see.
+        assert broker.fail(lease, "twice").queue == "own-dead"
+        with pytest.raises(Forbidden):
+            broker.get_queue("own-dead")
+        admin.put("foreign-jobs", 2)
+        (foreign,) = admin.lease("foreign-jobs")
+        for settle in (broker.complete, broker.extend, broker.release, broker.bury):
+            with pytest.raises(LeaseLost):
+                settle(foreign.token)
+        admin.complete(foreign)
+
+
+def test_lease_that_ran_out_is_given_to_the_next_consumer(shop: Shop) -> None:
+    with (
+        shop.connect(shop.admin) as admin,
+        shop.connect(shop.token("sweeper", "consumer", "own-brief")) as broker,
+    ):
+        admin.create_queue("own-brief", lease_timeout="1ms")
+        id = admin.put("own-brief", 1).id
+        broker.lease("own-brief")
+        leases = broker.lease("own-brief", wait="10s")
+        assert [lease.id for lease in leases] == [id]
+        assert leases[0].losses == 1
+
+
+def test_viewer_sees_no_payloads_and_an_operator_does(shop: Shop) -> None:
+    with shop.connect(shop.admin) as admin:
+        id = admin.put("foreign-jobs", {"secret": "swordfish"}).id
+    with shop.connect(shop.token("viewer", "viewer")) as viewer:
+        item = viewer.get(id)
+        assert (item.payload, item.content_type) == (b"", HIDDEN)
+        assert viewer.find(status="any", queue="foreign-jobs").items[0].payload == b""
+        with pytest.raises(Forbidden):
+            viewer.find(words="swordfish")
+        lines = b"".join(viewer.export(status="any", queue="foreign-jobs"))
+        assert b'"redacted":true' in lines
+    with shop.connect(shop.token("operator", "operator", "foreign-*")) as operator:
+        assert operator.get(id, redacted=False).value == {"secret": "swordfish"}
+        operator.bury_by_hand(id)
+        with pytest.raises(Forbidden):
+            operator.drop(id)
+    with shop.connect(shop.token("own-operator", "operator", "own-*")) as operator:
+        with pytest.raises(ItemNotFound):
+            operator.get(id)
+        assert {queue.name for queue in operator.list_queues()} >= {"own-jobs", "own-dead"}
+        assert not any(queue.name.startswith("foreign") for queue in operator.list_queues())
+    with shop.connect(shop.admin) as admin:
+        assert [entry.actor for entry in admin.audit(1)] == ["operator"]
+
+
+def test_revoked_token_is_refused_within_a_second(shop: Shop) -> None:
+    token = shop.token("brief", "viewer")
+    with shop.connect(token) as broker:
+        broker.list_queues()
+        shop.redrive("--url", shop.store_url, "token", "revoke", "brief")
+        revoked_at = time.monotonic()
+        for _ in asked_until_refused(broker):
+            assert time.monotonic() - revoked_at <= REVOKED_SECONDS
+
+
+def asked_until_refused(broker: Broker) -> Iterator[None]:
+    while True:
+        try:
+            broker.list_queues()
+        except Unauthorized:
+            return
+        yield
+
+
+def test_tokens_are_listed_without_secrets(shop: Shop) -> None:
+    roles = ("--role", "producer", "--role", "viewer")
+    text = shop.command("token", "create", "listed", *roles, "--namespace", "team-*", "--expires", "30d")
+    for place in (("--url", shop.store_url), ("--url", shop.server.url, "--token", shop.admin)):
+        printed = shop.redrive(*place, "token", "list")
+        assert "listed" in printed
+        assert "producer, viewer" in printed
+        assert "team-*" in printed
+        found = {token["name"]: token for token in json.loads(shop.redrive(*place, "token", "list", "-o", "json"))}
+        assert found["listed"]["roles"] == ["producer", "viewer"]
+        assert text.rpartition("_")[2] not in str(found) + printed
+        assert "digest" not in found["listed"]
+
+
+def test_only_an_admin_of_everything_makes_tokens(shop: Shop) -> None:
+    almost = (
+        shop.token("almost", "admin", "own-*"),
+        shop.token("nearly", "admin", namespaces=("default",)),
+        shop.token("other", "operator"),
+    )
+    for token in almost:
+        with pytest.raises(Forbidden), connect(shop.server.url, token=token, namespace=TOKENS_NAMESPACE) as broker:
+            broker._run(tokens.create(broker._core.clock, "x", ("admin",), created_by="x"))
+    create = ("token", "create", "x", "--role", "admin")
+    said = shop.redrive("--url", shop.server.url, "--token", almost[2], *create, code=7)
+    assert "does not give the right" in said
+
+
+def test_token_of_a_name_that_is_taken_or_unknown_is_refused(shop: Shop) -> None:
+    said = shop.redrive("--url", shop.store_url, "token", "create", "ann", "--role", "admin", code=3)
+    assert "there is a token called 'ann'" in said
+    said = shop.redrive("--url", shop.store_url, "token", "revoke", "nobody", code=4)
+    assert "there is no token called" in said
+
+
+def test_server_does_not_listen_for_others_without_tokens(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "redrive", "--url", f"sqlite:///{tmp_path}/x.db", "serve", "--host", "0.0.0.0"]
+    done = subprocess.run([*command, "--port", "0"], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.returncode != 0
+    assert "redrive token create" in done.stderr
+
+
+def test_worker_needs_no_more_than_the_role_of_a_consumer(shop: Shop) -> None:
+    app = App("memory://")  # the broker that it is given says where it works
+    done: list[int] = []
+
+    @app.queue("own-tasks", retry={"attempts": 2}).task
+    def add(number: int) -> None:
+        done.append(number)
+        if number < 0:
+            raise ValueError("too small")
+
+    with (
+        shop.connect(shop.admin) as admin,
+        shop.connect(shop.token("worker", "consumer", "own-tasks")) as broker,
+    ):
+        app.declare(admin)
+        app.declare(broker)  # which finds the queue as it should be, and changes nothing
+        for number in (1, -1):
+            admin.put_many("own-tasks", [add.item(number).item])
+        Worker(app, broker=broker, name="host-1").run(until_idle=True)
+        assert sorted(done) == [-1, -1, 1]
+        (dead,) = admin.find(queue="own-tasks").items
+        assert {entry.worker for entry in dead.history} == {"worker/host-1"}

@@ -1,0 +1,44 @@
+"""What is written about the command line is true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.console import reference
+from tests.console.blocks import Console, commands
+
+GUIDE = Path(__file__).parents[2] / "docs/guides/command-line.md"
+
+
+@pytest.mark.timeout(180)
+def test_guide_is_what_a_reader_sees(tmp_path: Path) -> None:
+    console = Console(tmp_path)
+    count = 0
+    for command, shown in commands(GUIDE):
+        console.check(command, shown)
+        count += 1
+    assert count > 40
+
+
+def test_reference_is_what_help_says() -> None:
+    assert reference.PAGE.read_text() == reference.text(), "run: python -m tests.console.reference"
+
+
+def test_guide_names_only_commands_that_exist() -> None:
+    known = {words for words, _ in reference.helps()}
+    for command, _ in commands(GUIDE):
+        for part in command.replace("|", ";").split(";"):
+            words = part.split()
+            if words[:1] == ["redrive"]:
+                assert " ".join(words[:3]) in known or " ".join(words[:2]) in known, command
+
+
+def test_check_of_a_console_fails_where_the_page_is_wrong(tmp_path: Path) -> None:
+    console = Console(tmp_path)
+    console.check("echo 7f3a90c1 is here", "00000001 is here\n")
+    console.check("echo 00000001", "7f3a90c1\n")
+    console.check("printf 'a\\nb\\nc\\n'", "a\n…\nc\n")
+    for command, shown in (("echo a", "b\n"), ("printf 'a\\nb\\n'", "a\n"), ("false", "")):
+        with pytest.raises(AssertionError):
+            console.check(command, shown)

@@ -1,0 +1,420 @@
+"""A redrive.toml in force: edited while it runs, with workers that come and go, and external queues."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.projects import Project, until
+
+from redrive.config import InvalidFile, load
+from redrive.config.watching import LOOK_SECONDS
+from redrive.errors import InvalidSetting
+from redrive.testing import FakeClock
+
+BEGIN_AND_WAIT = "touch begun; until [ -e go ]; do sleep 0.01; done"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    project = Project(tmp_path, "memory://")
+    yield project
+    project.broker.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
+def on_any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Project]:
+    match request.param:
+        case "postgres" | "redis" as store:
+            url = request.getfixturevalue(f"{store}_url")
+        case "sqlite":
+            url = f"sqlite:///{tmp_path}/jobs.db"
+        case _:
+            url = "memory://"
+    project = Project(tmp_path, url)
+    yield project
+    project.broker.close()
+
+
+def worker(retry: str = "", options: str = "") -> str:
+    return f'[queue.jobs]\n{retry}\n[worker.w]\nqueue = "jobs"\nrun = "./run.sh"\n{options}\n'
+
+
+def invalid(project: Project, **options: object) -> InvalidFile:
+    with pytest.raises(InvalidFile) as refused:
+        project.running(**options).start()
+    return refused.value
+
+
+# Edits.
+
+
+def test_edit_while_running_holds_for_the_next_failure(on_any_store: Project) -> None:
+    project = on_any_store
+    project.command("run.sh", f"{BEGIN_AND_WAIT}; exit 1")
+    project.write(worker())
+    running = project.running()
+    running.start()
+    id = project.put(1)
+    until(lambda: project.has("begun"))
+    project.write(worker('retry = { attempts = 3, cooldown = "1h" }'))
+    until(lambda: project.broker.get_queue("jobs").settings.retry.attempts == 3)  # it looks by itself
+    (project.folder / "go").touch()
+    until(lambda: project.get(id).status == "failed")
+    running.stop()
+    assert project.get(id).counters.failures == 1
+
+
+def test_edit_that_is_wrong_is_told_once_and_changes_nothing(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    project.command("run.sh", "exit 0")
+    project.write(worker("max_size = 5"))
+    running = project.running(watch=True)
+    running.start()
+    project.write(worker("max_size = 6\nlease_timeout = 'soon'"))
+    assert not running.look()
+    assert not running.look()
+    running.stop()
+    (told,) = [record for record in caplog.records if record.event == "file_invalid"]  # type: ignore[attr-defined]
+    assert "queue.jobs.lease_timeout" in told.getMessage()
+    assert ":3:" in told.getMessage()
+    assert project.broker.get_queue("jobs").settings.max_size == 5
+
+
+def test_edit_that_the_store_refuses_changes_nothing(project: Project, caplog: pytest.LogCaptureFixture) -> None:
+    project.write("[queue.jobs]\nmax_size = 5\n")
+    running = project.running()
+    running.start()
+    project.broker.create_queue("end")
+    project.broker.create_queue("middle", dead_queue="end")
+    project.write('[queue.jobs]\nmax_size = 6\ndead_queue = "middle"\n')
+    running.look()
+    running.stop()
+    assert "cannot have its own dead_queue" in caplog.text
+    assert project.broker.get_queue("jobs").settings.max_size == 5
+
+
+def test_file_that_is_being_written_anew_is_waited_for(project: Project, caplog: pytest.LogCaptureFixture) -> None:
+    project.write("[queue.jobs]\nmax_size = 5\n")
+    running = project.running()
+    running.start()
+    project.file.unlink()
+    assert not running.look()
+    assert not running.look()
+    project.write("[queue.jobs]\nmax_size = 6\n")
+    until(lambda: project.broker.get_queue("jobs").settings.max_size == 6)
+    running.stop()
+    assert caplog.text.count("file_not_read") == 1
+
+
+def test_where_the_store_is_cannot_change_while_it_runs(project: Project, caplog: pytest.LogCaptureFixture) -> None:
+    project.write("[queue.jobs]\n")
+    running = project.running()
+    running.start()
+    project.write('namespace = "other"\nurl = "sqlite:///x.db"\n[queue.jobs]\n')
+    assert running.look()
+    running.stop()
+    (told,) = [record for record in caplog.records if record.event == "file_needs_restart"]  # type: ignore[attr-defined]
+    assert told.fields["keys"] == "url, namespace"  # type: ignore[attr-defined]
+
+
+def test_settings_of_the_file_cannot_be_changed_by_another_way_meanwhile(project: Project) -> None:
+    project.write("[queue.jobs]\nmax_size = 5\n")
+    running = project.running()
+    running.start()
+    with pytest.raises(InvalidSetting, match=str(project.file)):
+        project.broker.update_queue("jobs", max_size=6)
+    running.stop()
+
+
+def test_it_looks_about_once_a_second() -> None:
+    assert LOOK_SECONDS == 1.0
+
+
+# Workers that come and go.
+
+
+def test_worker_that_is_added_begins(project: Project) -> None:
+    project.command("run.sh", "cat >> done")
+    project.write("[queue.jobs]\n")
+    running = project.running()
+    running.start()
+    project.put(7)
+    project.write(worker())
+    assert running.look()
+    until(lambda: project.broker.stats("jobs").completed_total == 1)
+    running.stop()
+    assert project.text("done") == "7"
+
+
+def test_worker_that_is_changed_finishes_what_it_runs_before_the_next_begins(project: Project) -> None:
+    project.command("run.sh", f"echo old-$(cat) >> order; {BEGIN_AND_WAIT}; echo old-done >> order")
+    project.command("new.sh", "echo new-$(cat) >> order")
+    project.write(worker())
+    running = project.running()
+    running.start()
+    project.put(1)
+    until(lambda: project.has("begun"))
+    project.write(worker().replace("run.sh", "new.sh"))
+    assert running.look()
+    project.put(2)
+    (project.folder / "go").touch()
+    until(lambda: project.broker.stats("jobs").completed_total == 2)
+    running.stop()
+    assert project.text("order").splitlines() == ["old-1", "old-done", "new-2"]
+
+
+def test_changed_worker_begins_in_the_slots_that_are_free(project: Project) -> None:
+    project.command("run.sh", BEGIN_AND_WAIT)
+    project.command("new.sh", "mkdir lock || exit 1; sleep 0.05; rmdir lock")  # one at a time, as one slot is taken
+    project.write(worker(options="concurrency = 2"))
+    running = project.running(shutdown_timeout=0)
+    running.start()
+    old = project.put("old")
+    until(lambda: project.has("begun"))
+    project.write(worker(options="concurrency = 2").replace("run.sh", "new.sh"))
+    assert running.look()
+    for n in range(5):
+        project.put(n)
+    until(lambda: project.broker.stats("jobs").completed_total == 5)
+    assert project.get(old).status == "active"
+    (project.folder / "go").touch()
+    until(lambda: project.broker.stats("jobs").completed_total == 6)
+    running.stop()
+
+
+def test_stop_hastens_a_worker_that_was_removed(project: Project) -> None:
+    project.command("run.sh", BEGIN_AND_WAIT)
+    project.write(worker())
+    running = project.running(shutdown_timeout=0)
+    running.start()
+    id = project.put(1)
+    until(lambda: project.has("begun"))
+    project.write("[queue.jobs]\n")
+    assert running.look()
+    assert project.get(id).status == "active"
+    running.stop()
+    assert (project.get(id).status, project.get(id).counters.attempts) == ("pending", 0)
+
+
+def test_worker_that_is_removed_ends(project: Project) -> None:
+    project.command("run.sh", "cat >> done")
+    project.write(worker())
+    running = project.running()
+    running.start()
+    until(project.broker.workers)
+    project.write("[queue.jobs]\n")
+    assert running.look()
+    until(lambda: not project.broker.workers())
+    running.stop()
+
+
+def test_chosen_workers_run_and_others_do_not(project: Project) -> None:
+    project.command("run.sh", "echo $REDRIVE_QUEUE >> done")
+    project.write(worker() + '[queue.mails]\n[worker.m]\nqueue = "mails"\nrun = "./run.sh"\n')
+    project.work(workers=())
+    for queue in ("jobs", "mails"):
+        project.put(1, queue)
+    project.work(workers=["m"])
+    assert project.text("done") == "mails\n"
+
+
+# What cannot begin.
+
+
+def test_worker_that_the_file_does_not_have_is_told(project: Project) -> None:
+    project.command("run.sh", "exit 0")
+    project.write(worker().replace("worker.w", "worker.mailer"))
+    error = invalid(project, workers=["mailr"])
+    assert "worker.mailr: is not in the file (did you mean mailer?)" in str(error)
+
+
+def test_command_that_is_not_there_is_told_before_anything_changes(project: Project) -> None:
+    project.write(worker() + '[worker.x]\nqueue = "jobs"\nrun = "no-such-program-anywhere"\n')
+    error = invalid(project)
+    assert [key for _, key, _ in error.problems] == ["worker.w.run", "worker.x.run"]
+    assert "there is no file" in str(error)
+    assert "there is no program no-such-program-anywhere in the PATH" in str(error)
+    assert project.broker.list_queues() == ()
+
+
+def test_command_that_is_not_executable_is_told(project: Project) -> None:
+    project.command("run.sh", "exit 0").chmod(0o644)
+    project.write(worker())
+    assert "chmod +x" in str(invalid(project))
+
+
+def test_variable_that_a_worker_needs_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SMTP_KEY", raising=False)
+    project.command("run.sh", "exit 0")
+    project.write(worker(options='env = { KEY = "${SMTP_KEY}" }'))
+    load(project.file)  # whoever does not run it need not have it
+    error = invalid(project)
+    assert (error.key, error.line) == ("worker.w.env.KEY", 6)
+    assert "SMTP_KEY" in error.problem
+
+
+def test_queue_that_is_nowhere_is_told(project: Project) -> None:
+    project.command("run.sh", "exit 0")
+    project.write('[queue.emails]\n[worker.w]\nqueue = "email"\nrun = "./run.sh"\n')
+    error = invalid(project)
+    assert (error.line, error.key) == (3, "worker.w.queue")
+    assert "'email' does not exist (did you mean emails?)" in error.problem
+
+
+def test_queue_that_only_the_store_has_can_be_worked_on(project: Project) -> None:
+    project.broker.create_queue("jobs")
+    project.command("run.sh", "exit 0")
+    project.write('[worker.w]\nqueue = "jobs"\nrun = "./run.sh"\n')
+    project.put(1)
+    project.work()
+    assert project.broker.stats("jobs").completed_total == 1
+
+
+# External queues.
+
+TICKETS = """
+[queue.tickets]
+type = "external"
+list = "cat tickets.json"
+{options}
+[worker.fixer]
+queue = "tickets"
+run = "./fix.sh"
+"""
+
+
+def external(project: Project, listing: str, *, options: str = "", fix: str = "cat >> fixed; echo >> fixed") -> None:
+    (project.folder / "tickets.json").write_text(listing)
+    project.command("fix.sh", fix)
+    project.write(TICKETS.format(options=options))
+
+
+def fixed(project: Project) -> list[object]:
+    return [json.loads(line) for line in project.text("fixed").splitlines()] if project.has("fixed") else []
+
+
+def test_objects_of_a_source_become_items_once(on_any_store: Project) -> None:
+    project = on_any_store
+    external(project, '[{"id": 1, "title": "a"}, {"id": "2", "x": 1.50}]')
+    project.work()
+    project.work()
+    assert fixed(project) == [{"id": 1, "title": "a"}, {"id": "2", "x": 1.5}]
+    external(project, '{"id": 3}\n\n{"id": 1, "title": "changed"}\n')
+    project.work()
+    assert fixed(project)[2:] == [{"id": 3}]
+
+
+def test_source_is_asked_again_and_again(tmp_path: Path) -> None:
+    clock = FakeClock()
+    project = Project(tmp_path, "memory://", clock=clock)
+    external(project, "[]", options='poll = "30s"')
+    running = project.running(watch=False)
+    running.start()
+    clock.until_waiting()
+    (tmp_path / "tickets.json").write_text('[{"id": 1}]')
+    assert fixed(project) == []
+    clock.advance("30s")
+    until(lambda: fixed(project) == [{"id": 1}])
+    running.stop()
+    project.broker.close()
+
+
+def test_object_that_failed_is_tried_when_it_is_listed_after_its_key_is_forgotten(tmp_path: Path) -> None:
+    clock = FakeClock()
+    project = Project(tmp_path, "memory://", clock=clock)
+    external(project, '[{"id": 1}]', options='idempotency_timeout = "1h"', fix="echo x >> tries; exit 1")
+    project.work()
+    project.work()
+    assert project.text("tries") == "x\n"
+    clock.advance("1h")
+    project.work()
+    assert project.text("tries") == "x\nx\n"
+    assert project.broker.stats("tickets").dead == 2
+    project.broker.close()
+
+
+def test_item_is_taken_where_it_comes_from_before_the_work(project: Project) -> None:
+    external(project, '[{"id": 1}, {"id": 2}]', options='take = "./take.sh"')
+    project.command("take.sh", "read it; echo $it >> asked; echo 'somebody has it' >&2; case $it in *2*) exit 1;; esac")
+    (project.folder / "tickets.json").write_text('{"id": 1}\n{"id": 2}\n')
+    project.work()
+    assert sorted(project.text("asked").splitlines()) == ['{"id": 1}', '{"id": 2}']
+    assert fixed(project) == [{"id": 1}]
+    assert project.broker.stats("tickets").completed_total == 2
+
+
+def test_item_that_was_taken_once_is_not_taken_again(project: Project) -> None:
+    external(project, '[{"id": 1}]', options='take = "./take.sh"', fix="[ -e mended ] && cat >> fixed || kill -9 $$")
+    project.command("take.sh", "mkdir taken")  # the second time it fails
+    (project.folder / "redrive.toml").write_text(
+        project.text("redrive.toml").replace("[worker", "max_losses = 2\n[worker")
+    )
+    project.work()
+    (item,) = project.broker.find(queue="tickets", status="dead").items
+    assert item.counters.losses == 2
+    (project.folder / "mended").touch()
+    project.broker.redrive(item.id)
+    project.work()
+    assert fixed(project) == [{"id": 1}]
+
+
+def test_take_that_cannot_tell_now_is_asked_again_later(tmp_path: Path) -> None:
+    clock = FakeClock()
+    project = Project(tmp_path, "memory://", clock=clock)
+    external(project, '[{"id": 1}]', options='take = "./take.sh"')
+    project.command("take.sh", "[ -e online ] || exit 75")
+    project.work()
+    assert fixed(project) == []
+    clock.advance("30s")
+    (tmp_path / "online").touch()
+    project.work()
+    assert fixed(project) == [{"id": 1}]
+    project.broker.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("echo 'not logged in' >&2; exit 4", "exit code 4: not logged in"),
+        ("echo '[{'", "neither a JSON array nor an object a line"),
+        ("echo hello", "neither a JSON array nor an object a line"),
+        ("kill -9 $$", "SIGKILL"),
+        ("head -c 9000000 /dev/zero", "printed more than"),
+        ("exec sleep 300", "ran for longer than 300ms"),
+    ],
+)
+def test_listing_that_cannot_be_used_is_told_and_nothing_else_happens(
+    project: Project, caplog: pytest.LogCaptureFixture, command: str, told: str
+) -> None:
+    external(project, "", options='timeout = "300ms"' if "sleep" in command else "")
+    project.command("list.sh", command)
+    project.write(project.text("redrive.toml").replace("cat tickets.json", "./list.sh"))
+    with caplog.at_level(logging.WARNING, "redrive"):
+        project.work()
+    (record,) = [record for record in caplog.records if record.event == "external_not_listed"]  # type: ignore[attr-defined]
+    assert told in record.getMessage()
+    assert project.broker.stats("tickets").put_total == 0
+
+
+def test_object_without_a_key_is_told_and_the_others_are_put(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    external(
+        project,
+        '[{"number": 1}, {"id": 1}, 3, {"number": "x"}, {"number": 1, "again": true}]',
+        options='key = "number"',
+    )
+    project.work()
+    assert fixed(project) == [{"number": 1}, {"number": "x"}]
+    assert "object 2 has no text or number under 'number'" in caplog.text
+
+
+def test_key_of_the_object_is_in_the_environment(project: Project) -> None:
+    external(project, '[{"id": "GH-7"}]', fix="echo $REDRIVE_HEADER_EXTERNAL_KEY > key")
+    project.work()
+    assert project.text("key") == "GH-7\n"

@@ -1,0 +1,216 @@
+"""A program that is run for an item: whatever it does with its input, its output and its children, the run ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from redrive.model.duration import MILLISECOND
+from redrive.model.program import Program
+from redrive.worker.passing import Passing
+from redrive.worker.program import MAX_OUTPUT_BYTES, TAIL_BYTES, Ran, Run, environment, without_password
+
+MIB = 1024 * 1024
+
+
+def python(source: str, **options: object) -> Program:
+    return Program((sys.executable, "-S", "-c", source), "/", **options)  # type: ignore[arg-type]
+
+
+def shell(source: str, **options: object) -> Program:
+    return Program(("/bin/sh", "-c", source), "/", **options)  # type: ignore[arg-type]
+
+
+def run(program: Program, given: bytes = b"", *, keep_output: bool = True) -> Ran:
+    return Run(program, given, {}, keep_output=keep_output).wait()
+
+
+def test_program_gets_its_input_and_its_output_is_kept() -> None:
+    ran = run(shell("cat; echo told >&2; exit 3"), b"\x00bytes\xff")
+    assert (ran.output, ran.errors, ran.exit.exit_code) == (b"\x00bytes\xff", b"told\n", 3)
+    assert (ran.is_whole, ran.is_late, ran.is_stopped) == (True, False, False)
+
+
+def test_large_input_is_read_whole() -> None:
+    ran = run(python("import sys; print(len(sys.stdin.buffer.read()))"), b"x" * 50 * MIB)
+    assert ran.output == b"%d\n" % (50 * MIB)
+
+
+def test_large_input_that_nobody_reads_keeps_nobody_waiting() -> None:
+    assert run(shell("exit 0"), b"x" * 50 * MIB).exit.is_clean
+
+
+def test_output_without_end_is_drained_and_bounded() -> None:
+    ran = run(shell("head -c 20000000 /dev/zero; head -c 20000000 /dev/zero >&2; echo end >&2"))
+    assert ran.exit.is_clean
+    assert (len(ran.output), ran.is_whole) == (MAX_OUTPUT_BYTES, False)
+    assert (len(ran.errors), ran.errors[-5:]) == (TAIL_BYTES, b"\0end\n")
+
+
+def test_output_that_nobody_wants_is_not_kept() -> None:
+    assert run(shell("head -c 20000000 /dev/zero"), keep_output=False).output == b""
+
+
+def test_child_that_holds_the_output_open_keeps_nobody_waiting(tmp_path: Path) -> None:
+    began = time.monotonic()
+    ran = run(shell(f"echo said; sleep 60 & echo $! > {tmp_path}/pid"))
+    assert (ran.exit.exit_code, ran.output) == (0, b"said\n")
+    assert time.monotonic() - began < 30
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # it was left alone, as it may have been meant
+
+
+def test_program_that_closes_its_output_is_waited_for() -> None:
+    assert run(shell("exec >&- 2>&-; sleep 0.2; exit 4")).exit.exit_code == 4
+
+
+def test_signal_that_killed_it_is_told() -> None:
+    ran = run(shell("kill -SEGV $$"))
+    assert (ran.exit.signal, ran.exit.exit_code) == (signal.SIGSEGV, None)
+
+
+def test_program_that_runs_too_long_is_asked_to_end() -> None:
+    ran = run(shell("trap 'echo bye >&2; exit 0' TERM; while :; do sleep 0.05; done", timeout=300 * MILLISECOND))
+    assert ran.is_late
+    assert ran.errors.endswith(b"bye\n")
+    assert 0.3 <= ran.seconds < 20
+
+
+def test_program_that_does_not_end_when_asked_is_killed_with_all_it_started(tmp_path: Path) -> None:
+    source = f"trap '' TERM; sleep 300 & echo $! > {tmp_path}/pid; while :; do sleep 0.05; done"
+    ran = run(shell(source, timeout=300 * MILLISECOND, grace=200 * MILLISECOND))
+    assert ran.is_late
+    assert ran.exit.signal == signal.SIGKILL
+    assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_waiting_for_a_program_to_end_costs_nothing() -> None:
+    before = time.thread_time()
+    ran = run(shell("trap '' TERM; sleep 1; exit 0", timeout=100 * MILLISECOND))
+    assert ran.is_late
+    assert time.thread_time() - before < 0.3
+
+
+def test_child_of_a_program_that_ended_too_late_ends_with_it(tmp_path: Path) -> None:
+    source = f"(trap '' TERM; exec sleep 300) & echo $! > {tmp_path}/pid; exec sleep 300"
+    ran = run(shell(source, timeout=300 * MILLISECOND))
+    assert ran.is_late
+    assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_program_is_stopped_from_another_thread() -> None:
+    program = Run(shell("echo begun >&2; exec sleep 300"), b"", {}, keep_output=False)
+    threading.Timer(0.2, program.stop).start()
+    ran = program.wait()
+    assert (ran.is_stopped, ran.is_late, ran.exit.signal) == (True, False, signal.SIGTERM)
+
+
+def test_program_that_was_stopped_before_it_began_ends_at_once() -> None:
+    program = Run(shell("sleep 300"), b"", {}, keep_output=False)
+    program.stop()
+    assert program.wait().is_stopped
+
+
+@pytest.mark.parametrize("word", ["no-such-program-anywhere", "./nowhere", "/etc"])
+def test_program_that_cannot_be_started_raises(word: str) -> None:
+    with pytest.raises(OSError, match=r"No such file|Permission"):
+        run(Program((word,), "/"))
+
+
+def test_nothing_is_left_open() -> None:
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(5):
+        run(shell("echo x"))
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_program_runs_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "here.sh").write_text("#!/bin/sh\npwd\n")
+    (tmp_path / "here.sh").chmod(0o755)
+    assert run(Program(("./here.sh",), str(tmp_path))).output.decode().strip() == str(tmp_path)
+
+
+def test_secrets_of_the_worker_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDRIVE_TOKEN", "s3cret")
+    monkeypatch.setenv("DB_PASSWORD", "s3cret")
+    monkeypatch.setenv("REDRIVE_URL", "postgresql://ann:s3cret@db/jobs")
+    monkeypatch.setenv("PLAIN", "stays")
+    program = Program(("/usr/bin/env",), "/", hidden=("DB_PASSWORD",))
+    told = run(program).output.decode()
+    assert "s3cret" not in told
+    assert "PLAIN=stays" in told
+    assert "REDRIVE_URL=postgresql://ann@db/jobs" in told
+
+
+def test_secret_that_was_asked_for_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDRIVE_TOKEN", "s3cret")
+    program = Program(("env",), "/", {"REDRIVE_TOKEN": "s3cret"})
+    assert environment(program, {})["REDRIVE_TOKEN"] == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("url", "harmless"),
+    [
+        ("sqlite:///jobs.db", "sqlite:///jobs.db"),
+        ("redis://:pass@host:1/0", "redis://@host:1/0"),
+        ("postgresql://u:p@a/b?schema=x", "postgresql://u@a/b?schema=x"),
+        ("postgresql://a/b?password=hunter2hunter2", None),
+        ("http://[broken", None),
+    ],
+)
+def test_password_is_taken_out_of_a_url(url: str, harmless: str | None) -> None:
+    assert without_password(url) == harmless
+
+
+# What is passed on.
+
+
+def test_output_is_passed_on_in_whole_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    output, errors = Passing(1), Passing(2)
+    source = "printf 'one\\ntw'; sleep 0.1; printf 'o\\nthree'; echo told >&2"
+    ran = Run(shell(source), b"", {}, keep_output=False, output=output, errors=errors).wait()
+    output.close()
+    errors.close()
+    assert ran.errors == b"told\n"
+    assert capfd.readouterr() == ("one\ntwo\nthree\n", "told\n")
+
+
+def test_output_that_is_kept_is_not_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    output = Passing(1)
+    assert Run(shell("echo x"), b"", {}, keep_output=True, output=output).wait().output == b"x\n"
+    output.close()
+    assert capfd.readouterr().out == ""
+
+
+def test_output_that_nobody_reads_keeps_no_program_waiting() -> None:
+    reads, writes = os.pipe()
+    output = Passing(writes)
+    began = time.monotonic()
+    for _ in range(2):
+        source = "head -c 20000000 /dev/zero | tr '\\0' x"
+        assert Run(shell(source), b"", {}, keep_output=False, output=output).wait().exit.is_clean
+    assert time.monotonic() - began < 30
+    read = b""
+    while b"left out" not in read[-200:]:
+        read = read[-200:] + os.read(reads, 65536)
+    assert b"bytes of output were left out" in read
+    os.close(reads)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether it ends soon; a zombie that somebody else is to reap is gone too."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+            os.kill(pid, 0)
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        threading.Event().wait(0.01)
+    return False

@@ -1,0 +1,436 @@
+"""A broker on a server: what it says of itself, what it refuses, and what it does with large and odd things."""
+
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.servers.mounted import Mounts
+
+from redrive import Broker, connect, connect_async
+from redrive.broker.committer import MAX_CALLS_PER_COMMIT
+from redrive.client import RemoteStore, line
+from redrive.client import store as client
+from redrive.errors import (
+    EngineUnsupported,
+    InvalidInput,
+    InvalidName,
+    NotAStore,
+    Overloaded,
+    PayloadTooLarge,
+    QueueNotFound,
+    RequestTooLarge,
+    StoreUnavailable,
+    Unauthorized,
+)
+from redrive.model.limits import MIB
+from redrive.model.queue import QueueSettings
+from redrive.store import CreateQueue, LeaseItems, NewItem, Put
+from redrive.testing.clock import PATIENCE_SECONDS
+from redrive.testing.conformance.deliveries import Background
+from redrive.wire.errors import ErrorBody
+from redrive.wire.messages import CommitRequest
+from redrive.wire.results import encode
+
+
+@pytest.fixture(scope="module")
+def mounts() -> Iterator[Mounts]:
+    mounts = Mounts()
+    yield mounts
+    mounts.close()
+
+
+@pytest.fixture
+def url(mounts: Mounts, tmp_path: Path) -> Iterator[str]:
+    url = mounts.mount(
+        lambda namespace: connect_async(f"sqlite:///{tmp_path}/jobs.db", namespace=namespace, name="main")
+    )
+    yield url
+    mounts.unmount(url)
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[Broker]:
+    with connect(url) as broker:
+        broker.create_queue("jobs")
+        yield broker
+
+
+def put(*payloads: bytes, queue: str = "jobs") -> Put:
+    return Put(queue, tuple(NewItem(payload, "application/octet-stream") for payload in payloads))
+
+
+# What a server says of itself
+
+
+def test_name_durability_and_warnings_are_those_of_the_server(broker: Broker, tmp_path: Path) -> None:
+    assert broker._core.store.name == "main"
+    assert broker.durability().level == "full"
+    with connect(f"sqlite:///{tmp_path}/jobs.db") as near:
+        assert broker.durability() == near.durability()
+        assert broker._core.store.warnings() == near._core.store.warnings()
+
+
+def test_server_that_goes_by_another_name_is_refused(url: str) -> None:
+    with connect(url, name="main") as broker:
+        assert broker.list_queues() == ()
+    with pytest.raises(InvalidInput, match="calls its store 'main', not 'far'"):
+        connect(url, name="far")
+
+
+def test_clock_is_the_servers(broker: Broker) -> None:
+    assert abs(broker._core.clock.now() - time.time_ns() // 1000) < PATIENCE_SECONDS * 1e6
+
+
+def test_lifecycle_runs_in_the_server_and_not_in_the_client(url: str) -> None:
+    with connect(url) as broker:
+        names = {thread.name for thread in threading.enumerate()}
+        assert broker._core._lifecycle is None
+        assert "redrive-lifecycle" in names  # the server's, which is in this process
+        broker.create_queue("jobs", lease_timeout="10ms")
+        broker.put("jobs", 1)
+        broker.lease("jobs")
+        end = time.monotonic() + PATIENCE_SECONDS
+        while broker.stats("jobs").active:
+            assert time.monotonic() < end
+
+
+def test_operation_is_driven_by_the_server(broker: Broker) -> None:
+    broker.put_many("jobs", range(5))
+    for lease in broker.lease("jobs", 5):
+        broker.bury(lease)
+    operation = broker.start("redrive", queue="jobs")
+    end = time.monotonic() + PATIENCE_SECONDS
+    while broker.operation(operation.id).status != "finished":
+        assert time.monotonic() < end
+    assert broker.stats("jobs").pending == 5
+
+
+def test_namespaces_do_not_see_each_other(url: str, broker: Broker) -> None:
+    with connect(url, namespace="other") as other:
+        assert other.list_queues() == ()
+        with pytest.raises(QueueNotFound, match="in namespace 'other'"):
+            other.put("jobs", 1)
+
+
+# URLs and tokens
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        ("http://", "names no server"),
+        ("http:///jobs", "names no server"),
+        ("http://host:port", "is not a URL of a server"),
+        ("http://host:99999", "is not a URL of a server"),
+        ("http://[::1", "URL"),
+        ("http://host/?token=x", "nothing behind it"),
+        ("http://host/#x", "nothing behind it"),
+        ("http://ada:secret@host", "token='…'"),
+    ],
+)
+@pytest.mark.parametrize("open_one", [connect, connect_async])
+def test_what_is_no_url_of_a_server_is_refused(open_one: Any, bad: str, told: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(told)) as caught:
+        open_one(bad)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("token", ["", "a\nb", "ü", 7])
+def test_what_is_no_token_is_refused(token: Any) -> None:
+    with pytest.raises(InvalidName, match="token"):
+        connect("http://127.0.0.1:1", token=token)
+
+
+def test_token_is_for_servers() -> None:
+    with pytest.raises(InvalidInput, match="a token is for a server"):
+        connect("memory://", token="secret")
+
+
+def test_durability_is_the_servers_to_say(url: str) -> None:
+    with pytest.raises(InvalidInput, match="when it was started"):
+        connect(url, durability="relaxed")
+
+
+def test_without_urllib3_the_error_says_what_to_install(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['urllib3'] = None\n"
+        "import redrive\n"
+        "try: redrive.connect('http://127.0.0.1:1')\n"
+        "except redrive.errors.InvalidInput as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert "pip install 'redrive[client]'" in done.stdout
+
+
+def test_proxies_of_the_environment_are_not_for_this_machine(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with connect(url) as broker:
+        assert broker.list_queues() == ()
+    assert line._proxy_for("http://redrive.example") == "http://127.0.0.1:1"
+    monkeypatch.setenv("no_proxy", "redrive.example")
+    assert line._proxy_for("http://redrive.example") is None
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """One for this machine, which signs itself."""
+    file = tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(tmp_path / "key.pem"), "-out", str(file)]
+    subprocess.run(command, check=True, capture_output=True)
+    return file
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="it makes the certificate")
+def test_server_with_a_certificate_that_is_known(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = Mounts(ssl_certfile=certificate, ssl_keyfile=certificate.with_name("key.pem"))
+    try:
+        url = mounts.mount(lambda namespace: connect_async("memory://", namespace=namespace))
+        with pytest.raises(StoreUnavailable, match="certificate"):
+            connect(url)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        with connect(url) as broker:
+            broker.create_queue("jobs")
+            worker = Background(lambda: broker.lease("jobs", wait="30s"))
+            broker.put("jobs", 1)
+            assert [lease.value for lease in worker.result()] == [1]
+    finally:
+        mounts.close()
+
+
+# What answers is not what was expected
+
+
+class Odd(HTTPServer):
+    """Answers everything in one way, and keeps what was asked."""
+
+    def __init__(self, status: int, body: bytes, content_type: str) -> None:
+        self.answer = (status, body, content_type)
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        super().__init__(("127.0.0.1", 0), _OddHandler)
+        self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self.thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def __exit__(self, *args: object) -> None:
+        self.shutdown()
+        self.thread.join()
+        super().__exit__(*args)
+
+
+class _OddHandler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        server: Any = self.server
+        self.rfile.read(int(self.headers["content-length"]))
+        server.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+        status, body, content_type = server.answer
+        self.send_response(status)
+        self.send_header("content-type", content_type)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def refused(code: str, message: str = "no", **details: Any) -> bytes:
+    return msgspec.json.encode(ErrorBody(code, message, details))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "content_type", "error"),
+    [
+        (200, b"<html>", "text/html", NotAStore),
+        (200, b"\xc1", "application/msgpack", NotAStore),
+        (404, b"<html>", "text/html", NotAStore),
+        (404, refused("no_such_path"), "application/json", NotAStore),
+        (502, b"<html>", "text/html", StoreUnavailable),
+        (503, b"", "text/plain", StoreUnavailable),
+        (503, refused("closed"), "application/json", StoreUnavailable),
+        (401, refused("unauthorized", problem="who?"), "application/json", Unauthorized),
+        (429, refused("overloaded", waiting=7), "application/json", Overloaded),
+    ],
+)
+def test_server_that_cannot_be_used_is_told_apart(
+    status: int, body: bytes, content_type: str, error: type[Exception]
+) -> None:
+    with Odd(status, body, content_type) as odd, pytest.raises(error):
+        connect(odd.url)
+    assert len(odd.asked) == 1  # and is not asked again and again
+
+
+def test_server_of_another_version_of_the_wire_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "WIRE_VERSION", 2)
+    with pytest.raises(EngineUnsupported, match="this client speaks version 2"):
+        connect(url)
+
+
+def test_request_says_who_asks_and_where() -> None:
+    with Odd(401, refused("unauthorized", problem="who?"), "application/json") as odd:
+        with pytest.raises(Unauthorized):
+            connect(odd.url + "/below/", namespace="team", token="secret")
+        ((path, headers),) = odd.asked
+    assert path == "/below/v1/store.about"
+    assert headers["authorization"] == "Bearer secret"
+    assert headers["redrive-namespace"] == "team"
+    assert headers["content-type"] == "application/msgpack"
+    assert re.fullmatch(r"redrive/[0-9.]+", headers["user-agent"])
+
+
+# Once and not twice
+
+
+class Sender:
+    """Sends commits as a client does, with what the test says of them."""
+
+    def __init__(self, broker: Broker) -> None:
+        store: Any = broker._core.store
+        self._line = store._line
+        self.boot: str = store._boot
+
+    def send(self, id: str, **options: Any) -> Any:
+        request = CommitRequest(id, **{"boot": self.boot, "calls": [put(b"a")], **options})
+        return self._line.post("store.commit", encode(request), 30)
+
+
+def test_request_that_is_repeated_gets_the_first_answer_and_runs_once(broker: Broker) -> None:
+    sender = Sender(broker)
+    first = sender.send("id")
+    for options in ({}, {"again": True}, {"again": True, "boot": "another"}):
+        assert sender.send("id", **options) == first
+    assert broker.stats("jobs").pending == 1
+    assert sender.send("other id") != first
+    assert broker.stats("jobs").pending == 2
+
+
+def test_request_that_was_sent_and_did_not_arrive_is_run(broker: Broker) -> None:
+    assert Sender(broker).send("id", again=True, age=5.0).status == 200
+    assert broker.stats("jobs").pending == 1
+
+
+def test_request_of_which_nobody_knows_whether_it_ran_is_not_run(broker: Broker) -> None:
+    answer = Sender(broker).send("id", again=True, boot="another")
+    assert (answer.status, msgspec.json.decode(answer.body)["code"]) == (503, "outcome_unknown")
+    assert broker.stats("jobs").pending == 0
+
+
+def test_request_for_another_server_is_not_run_and_its_client_sends_it_again(broker: Broker) -> None:
+    answer = Sender(broker).send("id", boot="another")
+    assert (answer.status, msgspec.json.decode(answer.body)["code"]) == (421, "misdirected")
+    assert broker.stats("jobs").pending == 0
+    store: Any = broker._core.store
+    store._boot = "another"
+    broker.put("jobs", 1)
+    assert broker.stats("jobs").pending == 1
+    assert store._boot != "another"
+
+
+def test_request_that_was_refused_may_be_sent_again(broker: Broker) -> None:
+    sender = Sender(broker)
+    too_many = [put(b"a")] * (MAX_CALLS_PER_COMMIT + 1)
+    assert sender.send("id", calls=too_many).status == 413
+    assert sender.send("id").status == 200
+    assert broker.stats("jobs").pending == 1
+
+
+# Large and odd things
+
+
+def test_batch_that_is_too_large_for_one_request_is_sent_in_parts(broker: Broker) -> None:
+    store = broker._core.store
+    broker.update_queue("jobs", max_payload_size=4 * MIB)
+    calls = [LeaseItems("jobs", 100), *[put(bytes(3 * MIB)) for _ in range(12)], CreateQueue("mails", QueueSettings())]
+    commit = store.commit(calls)
+    leased, *receipts, queue = commit.results
+    assert [len(each) for each in receipts] == [1] * 12
+    assert len(leased.leases) == 12
+    assert queue.name == "mails"
+
+
+def test_call_that_is_too_large_fails_alone(broker: Broker) -> None:
+    results = broker._core.committer.commit([put(b"a"), put(bytes(33 * MIB)), put(b"b")])
+    assert isinstance(results[0], tuple)
+    assert isinstance(results[1], RequestTooLarge | PayloadTooLarge)
+    assert isinstance(results[2], tuple)
+    assert broker.stats("jobs").pending == 2
+
+
+@pytest.mark.parametrize("bad", [put(b"a", queue="\ud800"), LeaseItems("jobs", 2**70), put(b"a", queue=7)])  # type: ignore[arg-type]
+def test_call_that_cannot_be_sent_fails_alone(broker: Broker, bad: Any) -> None:
+    results = broker._core.committer.commit([put(b"a"), bad, put(b"b")])
+    assert [type(result) for result in results][::2] == [tuple, tuple]
+    assert isinstance(results[1], InvalidInput)
+
+
+def test_server_takes_no_part_in_transactions_of_the_program(broker: Broker) -> None:
+    with pytest.raises(InvalidInput, match="takes part in no transaction"):
+        broker.put("jobs", 1, within=object())
+
+
+def test_server_keeps_its_own_time(mounts: Mounts) -> None:
+    url = mounts.mount(lambda namespace: connect_async("memory://", namespace=namespace), trusts_clock=False)
+    with connect(url) as broker:
+        (refusal,) = broker._core.store.commit([put(b"a")], now=broker._core.clock.now()).results
+    mounts.unmount(url)
+    assert isinstance(refusal, InvalidInput)
+    assert "keeps its own time" in str(refusal)
+
+
+def test_connection_is_used_again(broker: Broker) -> None:
+    store: Any = broker._core.store
+    for number in range(20):
+        broker.put("jobs", number)
+        broker.stats("jobs")
+    assert store._line._pool.num_connections == 1
+
+
+def test_connection_that_the_server_closed_while_it_was_idle_is_no_error(mounts: Mounts, broker: Broker) -> None:
+    for number in range(5):
+        broker.put("jobs", number)
+        mounts.drop_connections()
+    assert broker.stats("jobs").pending == 5
+
+
+def test_child_has_connections_of_its_own(broker: Broker) -> None:
+    store = broker._core.store
+    assert isinstance(store, RemoteStore)
+    mine = store._line
+    store.reopen()
+    assert store._line is not mine
+    broker.put("jobs", 1)
+    assert mine._pool.num_connections == 1
+    mine.close()
+
+
+def test_error_has_the_text_and_the_attributes_that_it_has_without_a_server(broker: Broker, tmp_path: Path) -> None:
+    told = []
+    with connect(f"sqlite:///{tmp_path}/jobs.db", lifecycle=False) as near:
+        for each in (near, broker):
+            with pytest.raises(QueueNotFound) as caught:
+                each.put("nowhere", 1)
+            told.append((str(caught.value), vars(caught.value)))
+    assert told[0] == told[1]
+
+
+def test_open_connections_are_closed_with_the_broker(url: str, mounts: Mounts) -> None:
+    with connect(url) as broker:
+        broker.create_queue("jobs")
+        broker.lease("jobs", wait="20ms")
+    end = time.monotonic() + PATIENCE_SECONDS
+    while mounts.connections:
+        assert time.monotonic() < end
+        time.sleep(0.001)

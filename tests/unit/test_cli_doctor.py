@@ -1,0 +1,133 @@
+"""`redrive doctor`, `redrive demo` and `redrive bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.console.cli import Cli
+
+from redrive import connect
+from redrive.cli import doctor
+from redrive.testing import FakeClock
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    cli = Cli(f"sqlite:///{tmp_path}/store.db")
+    cli("queue", "create", "jobs")
+    return cli
+
+
+def states(cli: Cli, exits: int) -> dict[str, Any]:
+    found = cli.json("doctor", exits=exits)
+    assert found["is_well"] is (exits == 0)
+    return {check["name"]: check for check in found["checks"]}
+
+
+def test_new_store_is_well(cli: Cli) -> None:
+    checks = states(cli, 0)
+    assert {check["state"] for check in checks.values()} == {"ok"}
+    assert {"reachable", "versions", "durability", "store", "clock", "leases", "workers", "queues"} <= checks.keys()
+    assert "SQLite 3." in checks["versions"]["told"]
+    assert "full" in checks["durability"]["told"]
+    lines = cli("doctor").stdout.splitlines()
+    assert all(line.startswith("ok ") for line in lines)
+
+
+def test_store_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
+    checks = states(Cli(f"sqlite:///{tmp_path}/nothing.db"), 1)
+    assert checks["reachable"]["state"] == "fail"
+    assert "redrive queue create" in checks["reachable"]["todo"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_lease_that_ran_out_is_told_with_what_to_do(cli: Cli) -> None:
+    clock = FakeClock()
+    with connect(cli.url, lifecycle=False, clock=clock) as broker:  # its time is long past
+        id = broker.put("jobs", 1).id
+        broker.lease("jobs", worker="gone")
+    check = states(cli, 1)["leases"]
+    assert check["state"] == "warn"
+    assert id[:8] in check["told"]
+    assert "start one" in check["todo"]
+
+
+def test_work_without_a_worker_and_queues_that_stand_still_are_told(cli: Cli) -> None:
+    cli("queue", "create", "full", "--max-size", "1")
+    cli("queue", "push", "full", "1")
+    cli("queue", "pause", "jobs")
+    checks = states(cli, 1)
+    assert checks["workers"]["told"] == "no worker for what waits in full 1"
+    assert checks["paused"]["todo"] == "redrive queue resume jobs"
+    assert "full" in checks["full"]["told"]
+    assert "warn  paused" in cli("doctor", exits=1).stdout
+
+
+def test_operation_that_waits_is_told(cli: Cli) -> None:
+    with cli.broker() as broker:
+        operation = broker.start("archive", queue="jobs", paused=True)
+    assert operation.id[:8] in states(cli, 1)["operations"]["told"]
+
+
+def test_less_than_full_durability_is_told() -> None:
+    checks = states(Cli("memory://"), 1)
+    assert checks["durability"]["state"] == "warn"
+    assert "everything" in checks["durability"]["told"]
+
+
+def test_check_that_cannot_be_made_does_not_keep_the_others(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from redrive.broker.broker import Broker
+    from redrive.errors import StoreFailed
+
+    def fails(self: Broker) -> None:
+        raise StoreFailed("sqlite", "a page is torn")
+
+    monkeypatch.setattr(Broker, "workers", fails)
+    checks = states(cli, 1)
+    assert "a page is torn" in checks["workers"]["told"]
+    assert checks["queues"]["state"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ann:secret@host:5432/db?x=1", "postgresql://ann:…@host:5432/db?x=1"),
+        ("redis://:secret@host", "redis://:…@host"),
+        ("sqlite:////var/jobs.db", "sqlite:////var/jobs.db"),
+    ],
+)
+def test_passwords_are_not_shown(url: str, shown: str) -> None:
+    assert doctor.hidden(url) == shown
+
+
+def test_demo_makes_a_store_of_its_own_and_says_what_to_type(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    shown = cli("demo").stdout
+    assert "110 items died" in shown
+    (url,) = (line.partition("REDRIVE_URL=")[2] for line in shown.splitlines() if "export" in line)
+    assert url.startswith(f"sqlite:///{tmp_path}/redrive-demo-")
+    assert Cli(url).json("dead", "groups")["dead"] == 110
+    assert len(cli.json("queue", "list")) == 1  # what REDRIVE_URL names is not touched
+
+
+def test_demo_fills_a_store_that_is_named_but_only_once(cli: Cli) -> None:
+    assert cli.json("demo", "--url", cli.url)["dead"] == 110
+    assert "mails and orders" in cli.error("demo", "--url", cli.url, exits=5)["message"]
+
+
+def test_bench_measures_and_leaves_nothing_behind(cli: Cli) -> None:
+    told = cli.json("bench", "--seconds", "0.05", "--callers", "4", "--size", "10")
+    assert told["durability"]["level"] == "full"
+    assert [(each["what"], each["callers"]) for each in told["figures"]] == [
+        ("put", 1),
+        ("lease + complete", 1),
+        ("put", 4),
+        ("lease + complete", 4),
+    ]
+    assert all(each["items"] > 0 and each["per_second"] > 0 for each in told["figures"])
+    assert cli.json("queue", "list", "--namespace", "redrive-bench") == []
+    assert len(cli.json("queue", "list")) == 1

@@ -1,0 +1,48 @@
+"""Exit codes: every error has one, and the page says what they mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from redrive.cli import exits
+from redrive.errors import RedriveError
+
+GUIDE = Path(__file__).parents[2] / "docs/guides/command-line.md"
+
+
+def errors(error: type[RedriveError] = RedriveError) -> Iterator[type[RedriveError]]:
+    yield error
+    for child in error.__subclasses__():
+        yield from errors(child)
+
+
+CODES = sorted({error.code for error in errors() if error.__module__ == "redrive.errors"})
+
+
+def test_every_error_code_has_an_exit_code_and_nothing_else_has() -> None:
+    assert sorted(exits.EXITS) == CODES
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_exit_code_is_documented_and_not_that_of_success_or_usage(code: str) -> None:
+    assert exits.exit_code(code) in exits.MEANINGS
+    assert exits.exit_code(code) not in (exits.WELL, exits.USAGE)
+
+
+def test_what_can_be_tried_again_later_does_not_look_like_what_cannot() -> None:
+    retryable = {error.code for error in errors() if error.retryable and error.__module__ == "redrive.errors"}
+    final = {exits.REFUSED, exits.INVALID, exits.NOT_FOUND, exits.UNAUTHORIZED}
+    assert not {exits.exit_code(code) for code in retryable} & final
+
+
+def test_unknown_code_is_a_failure() -> None:
+    assert exits.exit_code("of a later release") == exits.FAILED
+
+
+def test_guide_lists_every_exit_code_with_its_meaning() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", GUIDE.read_text(), flags=re.MULTILINE)
+    assert {int(code): text for code, text in rows} == exits.MEANINGS

@@ -1,0 +1,112 @@
+"""Settings as options: every one, in one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.console.cli import Cli
+
+from redrive.cli.settings import SETTINGS
+from redrive.model.queue import QueueSettings
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli(f"sqlite:///{tmp_path}/store.db")
+
+
+def settings(cli: Cli, *options: str) -> dict[str, Any]:
+    told: dict[str, Any] = cli.json("queue", "create", "q", *options)["settings"]
+    return told
+
+
+def test_table_has_every_setting_in_the_order_of_the_code() -> None:
+    assert list(SETTINGS) == list(QueueSettings.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--lease-timeout", "2m", "2m"),
+        ("--max-attempts", "7", 7),
+        ("--max-losses", "0", 0),
+        ("--final-errors", "ValueError, validation", ["ValueError", "validation"]),
+        ("--on-dead", "drop", "drop"),
+        ("--expire-timeout", "1d", "1d"),
+        ("--idempotency-timeout", "1h", "1h"),
+        ("--max-size", "10", 10),
+        ("--max-payload-size", "10", 10),
+        ("--keep-completed", "1h", "1h"),
+        ("--keep-dead", "90d", "90d"),
+        ("--archive-after", "30d", "30d"),
+        ("--keep-archived", "unset", None),
+        ("--search", "false", False),
+        ("--feed", "dead,lost", ["lost", "dead"]),
+        ("--feed", "none", []),
+        ("--attempts", "3", {"attempts": 3, "delay": "immediate"}),
+    ],
+)
+def test_setting_has_an_option(cli: Cli, option: str, value: str, told: Any) -> None:
+    name = option.removeprefix("--").replace("-", "_")
+    assert settings(cli, option, value)[name if name != "attempts" else "retry"] == told
+
+
+def test_every_setting_that_is_no_table_has_an_option(cli: Cli) -> None:
+    shown = cli("queue", "create", "--help").output
+    for name, (_, text) in SETTINGS.items():
+        assert (f"--{name.replace('_', '-')} " in shown) == bool(text)
+    assert {name for name, (_, text) in SETTINGS.items() if not text} == {"retry", "error_rules"}
+
+
+def test_set_takes_toml_json_and_plain_text(cli: Cli) -> None:
+    told = settings(
+        cli,
+        *("--set", 'retry={attempts=4, delays=["1s", "1m"]}'),
+        *("--set", '{"error_class": "network", "words": ["reset"]}'.join(["error_rules=[", "]"])),
+        *("--set", "lease_timeout=90s"),
+        *("--set", "search=false"),
+    )
+    assert told["retry"] == {"attempts": 4, "delays": ["1s", "1m"]}
+    assert told["error_rules"][0]["words"] == ["reset"]
+    assert told["lease_timeout"] == "1m30s"
+    assert told["search"] is False
+
+
+def test_set_takes_a_key_of_a_table(cli: Cli) -> None:
+    told = settings(cli, "--attempts", "3", "--backoff", "1s", "--set", "retry.jitter=true")
+    assert told["retry"] == {"attempts": 3, "delay": "exponential", "base": "1s", "jitter": True}
+
+
+def test_update_keeps_what_it_does_not_name(cli: Cli) -> None:
+    settings(cli, "--attempts", "3", "--backoff", "1s", "--cap", "1h", "--max-size", "9")
+    told = cli.json("queue", "update", "q", "--attempts", "8")["settings"]
+    assert told["retry"] == {"attempts": 8, "delay": "exponential", "base": "1s", "cap": "1h"}
+    assert told["max_size"] == 9
+    told = cli.json("queue", "update", "q", "--cooldown", "5s", "--max-size", "unset")["settings"]
+    assert told["retry"] == {"attempts": 8, "delay": "fixed", "base": "5s", "cap": "1h"}
+    assert told["max_size"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--set", "max_sice=3"], "did you mean max_size?"),
+        (["--set", "max_size"], "is not NAME=VALUE"),
+        (["--max-size", "many"], "is not a number"),
+        (["--search", "yes"], "neither true nor false"),
+    ],
+)
+def test_mistake_in_an_option_is_told(cli: Cli, options: list[str], problem: str) -> None:
+    assert problem in cli("queue", "create", "q", *options, exits=2).stderr
+
+
+def test_setting_out_of_range_is_invalid(cli: Cli) -> None:
+    assert cli.error("queue", "create", "q", "--max-size", "0", exits=3)["code"] == "invalid_setting"
+    assert cli.error("queue", "create", "q", "--lease-timeout", "soon", exits=3)["code"] == "invalid_duration"
+
+
+def test_update_without_a_setting_is_a_mistake(cli: Cli) -> None:
+    settings(cli)
+    assert "no setting to change" in cli("queue", "update", "q", exits=2).stderr

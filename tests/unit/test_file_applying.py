@@ -1,0 +1,172 @@
+"""A file is applied whole or not at all, also where the store changes its mind, or somebody is faster."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from redrive import App, Broker, QueueSettings, connect
+from redrive.broker import managed
+from redrive.config.applying import Applied, apply
+from redrive.config.reading import parse
+from redrive.errors import InvalidFile, InvalidSetting, OutcomeUnknown, RedriveError, StoreUnavailable
+from redrive.store import Call, CreateQueue, Register, UpdateQueue
+
+FILE = Path("/srv/shop/redrive.toml")
+BEFORE = "[queue.a]\nmax_size = 1\n[queue.b]\nmax_size = 1\n"
+AFTER = "[queue.a]\nmax_size = 2\n[queue.b]\nmax_size = 2\nkeep_dead = '1d'\n[queue.c]\n"
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with connect("memory://", lifecycle=False) as broker:
+        apply(broker, parse(BEFORE, FILE))
+        yield broker
+
+
+def state(broker: Broker) -> Any:
+    return {queue.name: queue.settings for queue in broker.list_queues()}, broker._run(managed.managements())
+
+
+def once(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, change: Callable[[Sequence[Call]], Sequence[Call]]
+) -> list[int]:
+    """The first batch that changes queues is changed before it is committed."""
+    commit, met = broker._core.committer.commit, list[int]()
+
+    def committed(calls: Sequence[Call]) -> list[Any]:
+        if not met and any(isinstance(call, UpdateQueue) for call in calls):
+            met.append(len(calls))
+            calls = change(calls)
+        return commit(calls)
+
+    monkeypatch.setattr(broker._core.committer, "commit", committed)
+    return met
+
+
+@pytest.mark.parametrize("refused", ["a", "b"])
+def test_refusal_by_the_store_puts_everything_back(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    before = state(broker)
+
+    def broken(calls: Sequence[Call]) -> list[Call]:
+        return [
+            UpdateQueue(call.name, with_dead_queue(call), call.version, call.actor)
+            if isinstance(call, UpdateQueue) and call.name == refused
+            else call
+            for call in calls
+        ]
+
+    once(broker, monkeypatch, broken)
+    with pytest.raises(InvalidFile, match=f"queue.{refused}.dead_queue: 'nowhere' does not exist"):
+        apply(broker, parse(AFTER, FILE))
+    assert state(broker) == before
+
+
+def with_dead_queue(call: UpdateQueue) -> Any:
+    return replace(call.settings, dead_queue="nowhere")
+
+
+def test_change_by_somebody_else_meanwhile_is_met_and_kept(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = broker._core.committer.commit
+
+    def overtaken(calls: Sequence[Call]) -> Sequence[Call]:
+        queue = broker.get_queue("a")
+        commit([UpdateQueue("a", replace(queue.settings, max_losses=9), queue.version, "ada")])
+        return calls
+
+    once(broker, monkeypatch, overtaken)
+    assert apply(broker, parse(AFTER, FILE)) == Applied(created=("c",), updated=("a", "b"))
+    settings = broker.get_queue("a").settings
+    assert (settings.max_size, settings.max_losses) == (2, 9)
+
+
+def test_queue_that_somebody_else_creates_meanwhile_is_taken_over(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = broker._core.committer.commit
+
+    def overtaken(calls: Sequence[Call]) -> Sequence[Call]:
+        commit([CreateQueue("c", QueueSettings(max_losses=9))])
+        return calls
+
+    once(broker, monkeypatch, overtaken)
+    apply(broker, parse(AFTER.replace("[queue.c]", "[queue.c]\nmax_size = 3"), FILE))
+    settings = broker.get_queue("c").settings
+    assert (settings.max_size, settings.max_losses) == (3, 9)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("x", "gone"), OutcomeUnknown("x", "broke off")])
+def test_trouble_of_the_store_comes_through(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, error: RedriveError
+) -> None:
+    before = state(broker)
+
+    def broken(calls: Sequence[Call]) -> Sequence[Call]:
+        raise error
+
+    once(broker, monkeypatch, broken)
+    with pytest.raises(type(error)):
+        apply(broker, parse(AFTER, FILE))
+    assert state(broker) == before
+    assert apply(broker, parse(AFTER, FILE)).updated == ("a", "b")
+
+
+def test_all_changes_are_one_batch_with_who_manages_them(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[Sequence[Call]] = []
+
+    def seen(calls: Sequence[Call]) -> Sequence[Call]:
+        batches.append(calls)
+        return calls
+
+    once(broker, monkeypatch, seen)
+    apply(broker, parse(AFTER, FILE))
+    assert [type(call) for call in batches[0]] == [UpdateQueue, UpdateQueue, CreateQueue, Register, Register]
+
+
+def test_what_was_done_is_told(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "redrive"):
+        apply(broker, parse("[queue.a]\nmax_size = 3\n[queue.new]\n", FILE))
+        apply(broker, parse("[queue.a]\nmax_size = 3\n[queue.new]\n", FILE))
+    assert [record.getMessage() for record in caplog.records] == [
+        "file_applied file=/srv/shop/redrive.toml created=new updated=a released=b"
+    ]
+
+
+def test_declaration_of_an_app_does_not_change_what_a_file_manages(broker: Broker) -> None:
+    app = App()
+    app.queue("a", max_size=5)
+    with pytest.raises(InvalidSetting, match="max_size of queue 'a' is managed by"):
+        app.declare(broker)
+    same = App()
+    same.queue("a", max_size=1, lease_timeout="3m")
+    same.declare(broker)
+    assert broker.get_queue("a").settings.lease_timeout == 180_000_000
+
+
+def test_dead_queue_in_another_store_is_told_first(tmp_path: Path) -> None:
+    text = f"""
+    name = "main"
+    [stores]
+    archive = "sqlite:///{tmp_path}/archive.db"
+    [queue.a]
+    dead_queue = "morgue@archive"
+    """
+    config = parse(text, FILE)
+    with connect("memory://", name="main", stores=config.stores, lifecycle=False) as broker:
+        with pytest.raises(
+            InvalidFile, match=r"queue\.a\.dead_queue: 'morgue@archive' does not exist; create it first"
+        ):
+            apply(broker, config)
+        assert broker.list_queues() == ()
+        broker.at("archive").create_queue("morgue")
+        apply(broker, config)
+        assert broker.at("archive").get_queue("morgue").used_by == ("a@main",)
+        apply(broker, parse("name = 'main'\n[queue.a]\n", FILE))
+        assert broker.at("archive").get_queue("morgue").used_by == ()

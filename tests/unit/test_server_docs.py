@@ -1,0 +1,52 @@
+"""The page about HTTP is true: every call, with its right, and every code, with its status."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from redrive.server.app import STATUS as OF_HTTP
+from redrive.server.brokers import Brokers
+from redrive.server.limits import Limits
+from redrive.server.table import all_routes
+from redrive.wire.errors import STATUS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/reference/http.md").read_text()
+OF_NO_ERROR = {"no_such_path": 404, "method_not_allowed": 405, "internal": 500, "not_installed": 501}
+
+
+def rows(heading: str) -> list[list[str]]:
+    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def _nothing(namespace: str) -> Any:
+    raise AssertionError
+
+
+def test_page_lists_every_call() -> None:
+    listed = [[f"`{route.name}`", route.right.value, route.summary] for route in all_routes(Brokers(_nothing))]
+    assert rows("Calls") == listed
+
+
+def test_page_lists_every_code_with_its_status() -> None:
+    listed = {code: int(status) for status, codes in rows("Errors") for code in re.findall(r"`(\w+)`", codes)}
+    assert listed == {**STATUS, **OF_HTTP, **OF_NO_ERROR}
+
+
+def test_page_has_the_limits_there_are() -> None:
+    limits = Limits()
+    text = str(rows("Limits"))
+    for shown in (
+        f"{limits.body >> 20} MiB",
+        f"{limits.batch:,}",
+        f"{limits.wait_seconds:g} s",
+        f"{limits.waiting:,}",
+        f"{limits.bodies >> 20} MiB",
+        f"{limits.body_seconds:g} s",
+        f"{limits.answer_seconds:g} s",
+    ):
+        assert shown in text

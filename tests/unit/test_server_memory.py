@@ -1,0 +1,216 @@
+"""What a server remembers between requests: answers it gave, and what arrived."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from redrive.broker.notify import Notify
+from redrive.server import changes as changes_module
+from redrive.server.answers import Answers
+from redrive.server.changes import Changes
+
+pytestmark = pytest.mark.anyio
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def _give(answer: str) -> str:
+    return answer
+
+
+async def _end(answers: Answers[str], id: str, answer: str) -> None:
+    work = asyncio.ensure_future(_give(answer))
+    answers.add(id, work)
+    await work
+    await asyncio.sleep(0)
+
+
+async def test_answer_is_known_for_a_minute() -> None:
+    time = Time()
+    answers: Answers[str] = Answers(len, clock=time)
+    await _end(answers, "a", "first")
+    work = answers.get("a")
+    assert work is not None
+    assert await work == "first"
+    time.now += 61
+    assert not answers.reach_back(61.5)
+    assert answers.reach_back(60.5)
+    assert answers.get("a") is None
+
+
+async def test_work_that_is_not_done_yet_is_known() -> None:
+    answers: Answers[str] = Answers(len)
+    gate = asyncio.Event()
+
+    async def wait() -> str:
+        await gate.wait()
+        return "done"
+
+    answers.add("a", asyncio.ensure_future(wait()))
+    work = answers.get("a")
+    gate.set()
+    assert work is not None
+    assert await work == "done"
+
+
+async def test_work_that_raised_is_forgotten_at_once() -> None:
+    answers: Answers[str] = Answers(len)
+
+    async def refuse() -> str:
+        raise ValueError
+
+    work = asyncio.ensure_future(refuse())
+    answers.add("a", work)
+    with pytest.raises(ValueError):  # noqa: PT011
+        await work
+    await asyncio.sleep(0)
+    assert answers.get("a") is None
+    assert answers.reach_back(1e9)
+
+
+@pytest.mark.parametrize("bound", [{"limit": 3}, {"max_bytes": 12}])
+async def test_what_is_too_much_is_forgotten_and_that_is_known(bound: dict[str, Any]) -> None:
+    time = Time()
+    answers: Answers[str] = Answers(len, clock=time, **bound)
+    for n in range(5):
+        time.now += 1
+        await _end(answers, f"{n}", "four")
+    assert [answers.get(f"{n}") is not None for n in range(5)] == [False, False, True, True, True]
+    assert len(answers) == 3
+    assert answers.reach_back(2.5)
+    assert not answers.reach_back(3)
+
+
+class Source:
+    """Where arrivals come from."""
+
+    def __init__(self) -> None:
+        self.tell: Callable[[Mapping[str, int] | None], None] = lambda _: None
+
+    def follow(self, follower: Callable[[Mapping[str, int] | None], None]) -> None:
+        self.tell = follower
+
+
+@pytest.fixture
+async def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+async def changes(source: Source) -> Changes:
+    notify: Any = source
+    assert hasattr(Notify, "follow")
+    return Changes(notify)
+
+
+async def _waiting(changes: Changes, *queues: str, seconds: float = 30.0) -> asyncio.Task[None]:
+    """A client that waits for queues, and is waiting when this returns."""
+    task = asyncio.ensure_future(changes.wait(changes.number, queues, seconds))
+    await asyncio.sleep(0)
+    return task
+
+
+async def _told(tasks: list[asyncio.Task[None]]) -> list[bool]:
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return [task.done() for task in tasks]
+
+
+async def _drop(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_arrival_is_told_to_who_waits_for_that_queue(changes: Changes, source: Source) -> None:
+    tasks = [await _waiting(changes, "jobs"), await _waiting(changes, "mails")]
+    known = changes.number
+    source.tell({"jobs": 1})
+    assert await _told(tasks) == [True, False]
+    assert changes.since(known, ("jobs", "mails")) == ("jobs",)
+    assert changes.since(changes.number, ("jobs", "mails")) == ()
+    await _drop(tasks)
+
+
+async def test_as_many_are_told_at_once_as_items_arrived_and_those_that_waited_longest(
+    changes: Changes, source: Source
+) -> None:
+    tasks = [await _waiting(changes, "jobs") for _ in range(5)]
+    source.tell({"jobs": 2})
+    assert await _told(tasks) == [True, True, False, False, False]
+    source.tell({"jobs": 0})
+    assert await _told(tasks) == [True, True, True, False, False]
+    await _drop(tasks)
+
+
+async def test_others_are_told_a_moment_later(
+    changes: Changes, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes_module, "LATER_SECONDS", 0.01)
+    tasks = [await _waiting(changes, "jobs") for _ in range(3)]
+    source.tell({"jobs": 1})
+    await asyncio.wait_for(asyncio.gather(*tasks), 30)
+
+
+async def test_what_arrived_before_the_wait_is_told_at_once(changes: Changes, source: Source) -> None:
+    known = changes.number
+    source.tell({"jobs": 1})
+    await asyncio.wait_for(changes.wait(known, ("jobs",), 30), 5)
+
+
+async def test_change_that_nobody_knows_is_told_to_all(changes: Changes, source: Source) -> None:
+    tasks = [await _waiting(changes, "jobs"), await _waiting(changes, "mails")]
+    known = changes.number
+    source.tell(None)
+    assert await _told(tasks) == [True, True]
+    assert changes.since(known, ("jobs",)) is None
+
+
+async def test_changes_that_nobody_knows_are_told_together(
+    changes: Changes, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes_module, "ANYWHERE_SECONDS", 0.02)
+    source.tell(None)
+    await _told([])
+    known = changes.number
+    task = await _waiting(changes, "jobs")
+    for _ in range(10):
+        source.tell(None)
+    assert await _told([task]) == [False]
+    await asyncio.wait_for(task, 30)
+    assert changes.number == known + 1
+    assert changes.since(known, ("jobs",)) is None
+
+
+async def test_commit_without_arrivals_is_told_after_a_while(
+    changes: Changes, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes_module, "ANYTHING_SECONDS", 0.01)
+    known = changes.number
+    (task,) = [await _waiting(changes, "jobs")]
+    source.tell({})
+    assert await _told([task]) == [False]
+    await asyncio.wait_for(task, 30)
+    assert changes.number > known
+    assert changes.since(known, ("jobs",)) == ()
+
+
+async def test_wait_ends_when_its_time_is_over(changes: Changes) -> None:
+    await asyncio.wait_for(changes.wait(changes.number, ("jobs",), 0.01), 30)
+
+
+async def test_who_waits_for_all_queues_is_told_of_each(changes: Changes, source: Source) -> None:
+    task = asyncio.ensure_future(changes.wait(changes.number, None, 30))
+    await asyncio.sleep(0)
+    known = changes.number
+    source.tell({"jobs": 1, "mails": 1})
+    assert await _told([task]) == [True]
+    assert sorted(changes.since(known, None) or ()) == ["jobs", "mails"]

@@ -1,0 +1,127 @@
+"""Whoever waits at the server: woken, answered when it stops, and nothing stays leased by somebody who is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from tests.servers.asgi import Client
+
+from redrive.server.app import Server
+from redrive.server.application import application
+from redrive.server.limits import Limits
+
+PATIENCE_SECONDS = 20.0
+LONG = {"queue": "jobs", "wait": "1h"}
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[Server]:
+    app = application("memory://", limits=Limits(waiting=3), lifecycle=False)
+    yield app
+    await app.close()
+
+
+@pytest.fixture
+async def client(app: Server) -> Client:
+    client = Client(app)
+    await client.ok("queues.create", name="jobs")
+    return client
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_lease_that_waits_is_answered_as_soon_as_an_item_is_put(app: Server, client: Client) -> None:
+    waiting = client.begin("queue.lease", LONG)
+    await until(lambda: len(app.waiting) == 1)
+    put = await client.ok("queue.produce", queue="jobs", items=[{"payload": 7}])
+    leased = (await waiting.answer()).json["items"]
+    assert [(item["id"], item["payload"]) for item in leased] == [(put["items"][0]["id"], 7)]
+    assert len(app.waiting) == 0
+
+
+async def test_wait_ends_when_the_server_says_so_though_the_client_asked_for_longer() -> None:
+    app = application("memory://", limits=Limits(wait_seconds=0.01), lifecycle=False)
+    client = Client(app)
+    await client.ok("queues.create", name="jobs")
+    assert (await client.ok("queue.lease", **LONG))["items"] == []
+    assert (await client.ok("feed", after="0", wait="1h"))["entries"] == []
+    await app.close()
+
+
+async def test_nothing_is_leased_to_a_client_that_went_away_while_it_waited(app: Server, client: Client) -> None:
+    gone = client.begin("queue.lease", LONG)
+    await until(lambda: len(app.waiting) == 1)
+    gone.leave()
+    await gone.task
+    assert not gone.was_answered
+    assert len(app.waiting) == 0
+    await client.ok("queue.produce", queue="jobs", items=[{"payload": 7}])
+    leased = (await client.ok("queue.lease", queue="jobs"))["items"]
+    assert [item["deliveries"] for item in leased] == [1]
+
+
+async def test_items_that_come_in_the_moment_a_client_goes_are_given_back_uncounted(
+    app: Server, client: Client
+) -> None:
+    for _ in range(50):
+        gone = client.begin("queue.lease", LONG)
+        await until(lambda: len(app.waiting) == 1)
+        put = client.begin("queue.produce", {"queue": "jobs", "items": [{"payload": 7}]})
+        gone.leave()
+        await asyncio.gather(put.task, gone.task)
+        if gone.was_answered:  # it was there when the item came
+            token = (await gone.answer()).json["items"][0]["token"]
+        else:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                item = (await client.ok("queue.lease", **LONG))["items"][0]
+            assert item["attempts"] == 1
+            token = item["token"]
+        await client.ok("queue.complete", queue="jobs", items=[{"token": token}])
+
+
+async def test_stop_answers_whoever_waits_and_gives_out_no_more(app: Server, client: Client) -> None:
+    await client.ok("queues.create", name="busy")
+    await client.ok("queue.produce", queue="busy", items=[{"payload": 1}])
+    waiting = [client.begin("queue.lease", LONG), client.begin("feed", {"after": "0", "wait": "1h"})]
+    await until(lambda: len(app.waiting) == 2)
+    app.stop()
+    lease, feed = [(await each.answer()).json for each in waiting]
+    assert (lease["items"], feed["entries"]) == ([], [])
+    assert (await client.ok("queue.lease", queue="busy"))["items"] == []
+    assert (await client.ok("queue.lease", **LONG))["items"] == []
+    await client.ok("queue.produce", queue="jobs", items=[{"payload": 1}])
+
+
+async def test_more_than_may_wait_are_told_to_come_again(app: Server, client: Client) -> None:
+    waiting = [client.begin("queue.lease", LONG) for _ in range(3)]
+    await until(lambda: len(app.waiting) == 3)
+    answer = await client.call("queue.lease", **LONG)
+    assert (answer.status, answer.json["code"], answer.headers["retry-after"]) == (429, "overloaded", "1")
+    assert (await client.ok("queue.lease", queue="jobs"))["items"] == []
+    app.stop()
+    for each in waiting:
+        assert (await each.answer()).status == 200
+
+
+async def test_feed_that_waits_tells_what_happens(app: Server, client: Client) -> None:
+    waiting = client.begin("feed", {"after": "0", "queue": "jobs", "wait": "1h"})
+    await until(lambda: len(app.waiting) == 1)
+    await client.ok("queue.produce", queue="jobs", items=[{"payload": 1}])
+    token = (await client.ok("queue.lease", queue="jobs"))["items"][0]["token"]
+    await client.ok("queue.retry", queue="jobs", items=[{"token": token, "dead": True}])
+    assert [entry["kind"] for entry in (await waiting.answer()).json["entries"]] == ["dead"]
+
+
+async def test_wait_that_is_cut_off_from_outside_leaves_nothing_behind(app: Server, client: Client) -> None:
+    waiting = client.begin("queue.lease", LONG)
+    await until(lambda: len(app.waiting) == 1)
+    waiting.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting.task
+    assert len(app.waiting) == 0
