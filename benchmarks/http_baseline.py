@@ -71,4 +71,5 @@ if __name__ == "__main__":
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
     )

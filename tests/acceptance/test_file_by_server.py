@@ -16,7 +16,7 @@ from tests.servers.http import HttpServer
 from redrive import connect
 from redrive.config import load
 from redrive.config.running import Running
-from redrive.errors import Forbidden
+from redrive.errors import Forbidden, Unauthorized
 
 FILE = """
 url = "sqlite:///jobs.db"
@@ -73,11 +73,21 @@ def token(project: Project, name: str, *roles: str) -> str:
     return made
 
 
+def asks_for_tokens(server: HttpServer) -> bool:
+    """It does so from the second after the first was made."""
+    try:
+        connect(server.url).close()
+    except Unauthorized:
+        return True
+    return False
+
+
 def test_server_applies_the_file_and_a_worker_with_a_small_token_works(
     project: Project, server: HttpServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     until(lambda: {queue.name for queue in project.broker.list_queues()} == {"jobs", "tickets"})
     secret = token(project, "worker", "consumer", "producer")
+    until(lambda: asks_for_tokens(server))
     project.put({"n": 1})
     with connect(server.url, token=secret) as broker:
         with pytest.raises(Forbidden):

@@ -242,3 +242,30 @@ def test_worker_needs_no_more_than_the_role_of_a_consumer(shop: Shop) -> None:
         assert sorted(done) == [-1, -1, 1]
         (dead,) = admin.find(queue="own-tasks").items
         assert {entry.worker for entry in dead.history} == {"worker/host-1"}
+
+
+JOBS = """
+from pathlib import Path
+from redrive import App
+
+app = App()
+
+@app.queue("own-notes").task
+def note(word: str) -> None:
+    Path("noted").write_text(word)
+"""
+
+
+def test_worker_of_an_app_shows_its_token_and_ends_where_it_is_not_let_in(shop: Shop) -> None:
+    (shop.folder / "tasks_of_the_shop.py").write_text(JOBS)
+    work = ("work", "tasks_of_the_shop:app", "--until-idle", "--url", shop.server.url)
+    with shop.connect(shop.admin) as admin:
+        admin.create_queue("own-notes")
+        admin.put("own-notes", {"word": "done"}, headers={"task": "note"})
+    worker = shop.token("noter", "consumer", "own-notes")
+    for options in ((), ("--token", worker[:-1])):
+        refused = shop.redrive(*work, *options, code=2)
+        assert "token" in refused
+        assert "Traceback" not in refused
+    shop.redrive(*work, "--token", worker)
+    assert (shop.folder / "noted").read_text() == "done"

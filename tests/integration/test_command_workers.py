@@ -185,13 +185,14 @@ def test_large_item_that_the_command_does_not_read_is_no_trouble(project: Projec
 def test_what_the_command_prints_is_kept_as_the_result(project: Project) -> None:
     set_up(project, "cat", settings='keep_completed = "1h"', options='keep_result = "1h"')
     project.work()
-    ids = [project.put(value) for value in ({"sum": 3}, b"plain text\n", b"\xff")]
+    ids = [project.put(value) for value in ({"sum": 3}, b"plain text\n", b"\xff", b'"\xff"')]
     project.work()
     results = [project.get(id).result for id in ids]
     assert [result and (result.payload, result.content_type) for result in results] == [
         (b'{"sum":3}', "application/json"),
         (b"plain text\n", "text/plain; charset=utf-8"),
         (b"\xff", "application/octet-stream"),
+        (b'"\xff"', "application/octet-stream"),
     ]
 
 

@@ -6,14 +6,18 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.projects import Project, until
 
 from redrive.config import InvalidFile, load
+from redrive.config.external import Poller
 from redrive.config.watching import LOOK_SECONDS
 from redrive.errors import InvalidSetting
 from redrive.testing import FakeClock
+from redrive.testing.clock import PATIENCE_SECONDS
+from redrive.worker.program import Run
 
 BEGIN_AND_WAIT = "touch begun; until [ -e go ]; do sleep 0.01; done"
 
@@ -361,6 +365,42 @@ def test_item_that_was_taken_once_is_not_taken_again(project: Project) -> None:
     project.broker.redrive(item.id)
     project.work()
     assert fixed(project) == [{"id": 1}]
+
+
+@pytest.mark.parametrize("end", ["kill -9 $$", "sleep 60"])
+def test_item_whose_take_was_cut_off_after_it_had_claimed_is_not_lost(project: Project, end: str) -> None:
+    external(project, '[{"id": 1}]', options='take = "./take.sh"\ntimeout = "300ms"\nmax_losses = 1')
+    project.command("take.sh", f"mkdir taken || exit 1; {end}")  # the second time it says that somebody has it
+    project.work()
+    (item,) = project.broker.find(queue="tickets", status="dead").items
+    project.broker.redrive(item.id)
+    project.work()
+    assert fixed(project) == [{"id": 1}]
+
+
+def test_object_that_is_no_text_does_not_end_the_listing(project: Project, caplog: pytest.LogCaptureFixture) -> None:
+    external(project, "[]")
+    (project.folder / "tickets.json").write_bytes(b'[{"id": "\xff"}]')
+    project.work()
+    assert "external_not_listed" in caplog.text
+
+
+def test_listing_that_begins_while_it_is_closed_is_ended(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    external(project, "[]")
+    project.write(project.text("redrive.toml").replace("cat tickets.json", "sleep 600"))
+
+    class Late(Run):
+        """Made right after somebody looked whether there is one to be stopped."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            poller._end.set()
+
+    monkeypatch.setattr("redrive.config.external.Run", Late)
+    poller = Poller(project.broker, "tickets", load(project.file).external["tickets"])
+    poller.start()
+    poller._thread.join(PATIENCE_SECONDS)
+    assert not poller._thread.is_alive()
 
 
 def test_take_that_cannot_tell_now_is_asked_again_later(tmp_path: Path) -> None:

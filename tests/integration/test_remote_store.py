@@ -24,6 +24,7 @@ from redrive.errors import (
     InvalidInput,
     InvalidName,
     NotAStore,
+    OutcomeUnknown,
     Overloaded,
     PayloadTooLarge,
     QueueNotFound,
@@ -33,11 +34,12 @@ from redrive.errors import (
 )
 from redrive.model.limits import MIB
 from redrive.model.queue import QueueSettings
+from redrive.server.limits import DEFAULT_LIMITS
 from redrive.store import CreateQueue, LeaseItems, NewItem, Put
 from redrive.testing.clock import PATIENCE_SECONDS
 from redrive.testing.conformance.deliveries import Background
 from redrive.wire.errors import ErrorBody
-from redrive.wire.messages import CommitRequest
+from redrive.wire.messages import CommitRequest, WatchAnswer
 from redrive.wire.results import encode
 
 
@@ -317,6 +319,18 @@ def test_request_that_is_repeated_gets_the_first_answer_and_runs_once(broker: Br
     assert broker.stats("jobs").pending == 2
 
 
+def test_answer_that_is_no_text_is_one_that_cannot_be_read(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Any = broker._core.store
+    answer = line.Answer(200, b"\x94\xa1\xff\x00\x80\x90", "application/msgpack")  # a text of one byte, 0xff
+    with monkeypatch.context() as context:
+        context.setattr(store._line, "post", lambda *_: answer)
+        with pytest.raises(OutcomeUnknown, match="cannot be read"):
+            store.commit([put(b"a")])
+        context.setattr(store._watching._line, "post", lambda *_: line.Answer(200, b"\x82\xa4boot\xa1\xff", ""))
+        assert store._watching._ask(WatchAnswer("", 0)) is None
+    broker.put("jobs", 1)
+
+
 def test_request_that_was_sent_and_did_not_arrive_is_run(broker: Broker) -> None:
     assert Sender(broker).send("id", again=True, age=5.0).status == 200
     assert broker.stats("jobs").pending == 1
@@ -357,7 +371,7 @@ def test_batch_that_is_too_large_for_one_request_is_sent_in_parts(broker: Broker
     commit = store.commit(calls)
     leased, *receipts, queue = commit.results
     assert [len(each) for each in receipts] == [1] * 12
-    assert len(leased.leases) == 12
+    assert len(leased.leases) == DEFAULT_LIMITS.answer // (3 * MIB), "as many as one answer may have"
     assert queue.name == "mails"
 
 

@@ -85,5 +85,5 @@ def _read(registration: Registration) -> Management | None:
     """None where it was written by nobody that is known here."""
     try:
         return msgspec.json.decode(registration.value, type=Management)
-    except msgspec.MsgspecError:
+    except ValueError:  # also for texts that are not UTF-8
         return None

@@ -78,6 +78,6 @@ def workers() -> Flow[tuple[WorkerInfo, ...]]:
 def _read(registration: Registration) -> WorkerInfo | None:
     try:
         info = _decode(registration.value)
-    except msgspec.DecodeError:
+    except ValueError:  # also for texts that are not UTF-8
         return None
     return msgspec.structs.replace(info, name=registration.name, seen_at=registration.at)

@@ -105,7 +105,7 @@ def _store_unavailable(error: Any) -> str:
         return str(error)
     return (
         f"there is no store yet: {error.store}: {problem.partition(';')[0]}\n"
-        f"  name another one with --url, or begin one here: redrive queue create NAME"
+        f"  name another one with --url, or begin one here: {to_type('queue create NAME')}"
     )
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import shutil
+import signal
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 7272
 STOPPED_AT_ONCE = 130
+CLOSING_SECONDS = 1.0
+"""How long a server that stops at once waits for its stores."""
 
 _log = events.logger("redrive.server")
 
@@ -120,9 +126,9 @@ def serve(**options: Any) -> None:
         raise InvalidInput(f"a server needs uvicorn: pip install 'redrive[server]' ({error})") from error
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         finished = runner.run(_serve(chosen(), options))
-    if not finished:
-        sys.stdout.flush()
-        os._exit(STOPPED_AT_ONCE)  # without waiting for threads that are inside a store
+        if not finished:
+            sys.stdout.flush()
+            os._exit(STOPPED_AT_ONCE)  # without waiting for threads that are inside a store
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -145,6 +151,7 @@ async def _serve(place: Place, options: dict[str, Any]) -> bool:
     host, port = _where(config, options)
     app = _application(place, host, options)
     running: Running | None = None
+    finished = True
     try:
         namespaces = tuple(dict.fromkeys(options["namespaces"] or (place.namespace,)))
         opened = [await app.brokers.at(namespace) for namespace in namespaces]
@@ -163,11 +170,27 @@ async def _serve(place: Place, options: dict[str, Any]) -> bool:
             durability=durability.level,
             tokens=has_tokens,
         )
-        return await Runner(app, listener, options["shutdown_timeout"]).run_until_stopped()
+        stopping = None if running is None else running.ask_to_stop
+        finished = await Runner(app, listener, options["shutdown_timeout"], stopping=stopping).run_until_stopped()
+        return finished
     finally:
         if running is not None:
-            await asyncio.to_thread(running.stop)
-        await app.close()
+            await _stop(running, at_once=not finished)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if finished else CLOSING_SECONDS):
+                await app.close()
+
+
+async def _stop(running: Running, *, at_once: bool) -> None:
+    """Let workers of the file finish, and their commands; or end them, when a signal comes meanwhile."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, running.hurry)
+    if at_once:
+        running.hurry()
+    await asyncio.to_thread(running.stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)  # what is left to do may be ended as any program
 
 
 def _application(place: Place, host: str, options: dict[str, Any]) -> Server:
@@ -249,13 +272,20 @@ redrive {__version__} serves {_without_password(place.url)}, namespace {which}
   Access: {who}
 
 Next, in another terminal:
-
+{_path_to_set()}
   {redrive} queue create emails
   {redrive} queue push emails '{{"to": "ann@example.com"}}'
   {redrive} queue list
 
 Calls: {address}/openapi.json   Health: {address}/health   Stop: Ctrl-C
 """
+
+
+def _path_to_set() -> str:
+    """A line that lets a shell find the command, where it does not."""
+    if shutil.which("redrive") is not None:
+        return ""
+    return f'\n  export PATH="{Path(sys.executable).parent}:$PATH"'
 
 
 def _without_password(url: str) -> str:

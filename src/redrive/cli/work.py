@@ -12,6 +12,7 @@ from redrive.cli.options import StoreCommand, given
 from redrive.errors import InvalidInput
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.limits import MIB
+from redrive.task.app import TOKEN_VARIABLE
 from redrive.telemetry import events
 from redrive.worker.command import can_supervise, supervise, work_here
 from redrive.worker.frames import Orders
@@ -154,6 +155,8 @@ def work(
     if not processes and (memory_limit or max_items_per_child):
         raise click.UsageError("--memory-limit and --max-items-per-child are for processes; give --processes too")
     events.configure()
+    if token := given("token"):
+        os.environ[TOKEN_VARIABLE] = token  # the worker and its processes open the store, not this one
     orders = Orders(
         app=_spec(what),
         queues=queues,

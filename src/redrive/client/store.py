@@ -8,6 +8,7 @@ then calls that may be repeated are, and of others the outcome is unknown.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import threading
@@ -102,7 +103,7 @@ class RemoteStore:
         self._closed = False
         self._pid = os.getpid()
         self._id = secrets.token_hex(12)
-        self._number = 0
+        self._numbers = itertools.count(1)
         self._end = threading.Event()
         self._line = Line(self._server)
         self._watching = Watching(self._server, bell)
@@ -119,7 +120,7 @@ class RemoteStore:
         answer = self._ask("store.read", _encoded(query))
         try:
             return read_answer(query, answer.body)
-        except msgspec.DecodeError as error:
+        except ValueError as error:  # also for texts that are not UTF-8
             raise StoreFailed(self._server.url, f"its answer cannot be read: {error}") from error
 
     def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
@@ -158,8 +159,7 @@ class RemoteStore:
 
     def _commit(self, calls: Sequence[Call], now: Instant | None) -> Commit:
         """In one request, or in parts where it is too large."""
-        self._number += 1
-        request = CommitRequest(f"{self._id}-{self._number:x}", self._boot, list(calls), now)
+        request = CommitRequest(f"{self._id}-{next(self._numbers):x}", self._boot, list(calls), now)
         try:
             body = _encoded(request)
             if len(body) <= MAX_REQUEST_BYTES or len(calls) == 1:
@@ -222,7 +222,7 @@ class RemoteStore:
 
     def _redirected(self, request: CommitRequest, answer: Answer) -> CommitRequest:
         """The same for the server that answered: it was started since, or is another one."""
-        with contextlib.suppress(msgspec.DecodeError, KeyError):
+        with contextlib.suppress(ValueError, KeyError):
             self._boot = _decode_error(answer.body).details["boot"]
         return msgspec.structs.replace(request, boot=self._boot)
 
@@ -243,7 +243,7 @@ class RemoteStore:
             raise error
         try:
             self._boot, commit = read_commit(calls, answer.body)
-        except msgspec.DecodeError as error:
+        except ValueError as error:  # also for texts that are not UTF-8
             raise OutcomeUnknown(self._server.url, f"its answer cannot be read: {error}") from error
         self._follow(commit.now)
         return commit
@@ -270,7 +270,7 @@ class RemoteStore:
             raise NotAStore(self._server.url, "what answers there is not a Redrive server")
         try:
             about = decode_about(answer.body)
-        except msgspec.DecodeError as error:
+        except ValueError as error:  # also for texts that are not UTF-8
             raise NotAStore(self._server.url, f"what answers there is not a Redrive server ({error})") from error
         if about.wire != WIRE_VERSION:
             problem = f"this client speaks version {WIRE_VERSION}; use the same release of Redrive on both sides"
@@ -283,7 +283,7 @@ class RemoteStore:
         """What an answer refuses with."""
         try:
             body = _decode_error(answer.body)
-        except msgspec.DecodeError:
+        except ValueError:
             if answer.status in _GATEWAY:
                 return StoreUnavailable(self._server.url, f"HTTP status {answer.status}")
             return NotAStore(self._server.url, f"no Redrive server answers there, but HTTP status {answer.status}")

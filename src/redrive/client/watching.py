@@ -6,8 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable
 
-import msgspec
-
 from redrive.client.line import Line, Lost, Server, Unsent
 from redrive.errors import Closed
 from redrive.wire.messages import WatchAnswer, WatchRequest, decode_watch_answer
@@ -117,7 +115,7 @@ class Watching:
         try:
             answer = self._line.post("store.watch", encode(request), POLL_SECONDS + SLACK_SECONDS)
             return decode_watch_answer(answer.body) if answer.status == 200 else None
-        except (Unsent, Lost, msgspec.DecodeError):
+        except (Unsent, Lost, ValueError):  # the last where it is no answer
             return None
 
     def _tell(self, queues: Collection[str] | None, anything: bool) -> None:

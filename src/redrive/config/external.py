@@ -38,6 +38,8 @@ MAX_LISTED = 10_000
 """Objects of one listing; the rest is not looked at."""
 TAKEN_TIMEOUT = 30 * DAY
 """How long it is known that an object was claimed."""
+_ASKED = b"asked"
+"""What is registered while `take` runs. Once an object is claimed, it is an empty value."""
 _BATCH = 1_000
 _log = events.logger("redrive.external")
 
@@ -90,8 +92,10 @@ class Poller:
 
     def _listed(self) -> list[NewItem]:
         variables = {"REDRIVE_QUEUE": self._queue, "REDRIVE_NAMESPACE": self._broker._core.store.namespace}
-        self._run = Run(self._list, b"", variables, keep_output=True)
-        ran = self._run.wait()
+        self._run = run = Run(self._list, b"", variables, keep_output=True)
+        if self._end.is_set():  # whoever closed this did not see it
+            run.stop()
+        ran = run.wait()
         if ran.is_stopped:
             return []
         if ran.is_late:
@@ -155,7 +159,7 @@ def _objects(output: bytes) -> Iterator[bytes]:
             for line in text.splitlines():
                 if line.strip():
                     yield bytes(msgspec.json.decode(line, type=msgspec.Raw))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also for texts that are not UTF-8
         raise ListingInvalid(
             f"what the command printed is neither a JSON array nor an object a line: {error}"
         ) from None
@@ -164,7 +168,7 @@ def _objects(output: bytes) -> Iterator[bytes]:
 def _key_of(raw: bytes, key: str) -> tuple[str, str | None]:
     try:
         value: Any = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also for texts that are not UTF-8
         raise ListingInvalid(f"what the command printed is not JSON: {error}") from None
     if not isinstance(value, dict):
         return "", "is no object"
@@ -182,21 +186,32 @@ def claiming(
 ) -> Callable[[Job, Callable[[Program], Ran]], End | None]:
     """What claims an item where it comes from before it is run: exit 0 to go on; 75 to be asked again later.
 
-    Any other exit code says that somebody else has it, and the item is done without being run.
+    Any other exit code says that somebody else has it, and the item is done without being run; unless it was asked
+    before, and nobody knows how that ended. Then it may have been claimed for this very item: rather twice than never.
     """
     command = Command(f"{queue}.take", take, release_delay)
+
+    def register(name: str, value: bytes) -> None:
+        broker._run(workers.register(workers.TAKEN, name, value, timeout=TAKEN_TIMEOUT // 1_000_000))
 
     def claim(job: Job, run: Callable[[Program], Ran]) -> End | None:
         key = job.lease.headers.get(KEY_HEADER, job.lease.id)
         name = f"{queue}/{blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
-        if broker._run(workers.registrations(workers.TAKEN, name)):
+        found = broker._run(workers.registrations(workers.TAKEN, name))
+        if found and found[0].value != _ASKED:
             return None
+        if not found:
+            register(name, _ASKED)
         ran = run(take)
-        if ran.is_late or ran.exit.signal is not None or ran.exit.exit_code == TRY_LATER:
+        if ran.is_late or ran.exit.signal is not None:
             return end_of(command, job, ran)
-        if ran.exit.is_clean:
-            broker._run(workers.register(workers.TAKEN, name, b"", timeout=TAKEN_TIMEOUT // 1_000_000))
+        if ran.exit.is_clean or (found and ran.exit.exit_code != TRY_LATER):
+            register(name, b"")
             return None
+        if not found:
+            broker._run(workers.unregister(workers.TAKEN, name))
+        if ran.exit.exit_code == TRY_LATER:
+            return end_of(command, job, ran)
         _log.info("external_taken_elsewhere", item=job.lease.id, queue=queue, error=tail(ran.errors)[-500:] or None)
         return Completed()
 

@@ -170,6 +170,7 @@ def failure_from_loss(
     peak_memory: int | None = None,
     duration: int | None = None,
     *,
+    what: str = "the worker process",
     task: str | None = None,
     because: str | None = None,
     worker: str | None = None,
@@ -178,15 +179,15 @@ def failure_from_loss(
 ) -> Failure:
     """The failure of an item whose worker process is gone, of what is known about its end.
 
-    `because` says why somebody ended the process, as in "its time limit of 30s is over". Losses of one task by one
-    signal or exit code, for one reason, have one fingerprint.
+    `what` is gone, if it is not the worker itself. `because` says why somebody ended the process, as in "its time
+    limit of 30s is over". Losses of one task by one signal or exit code, for one reason, have one fingerprint.
     """
     name = signal_name(signal)
     why = None if because is None else clean_text(because, MAX_TYPE_BYTES)
     end = name or ("" if exit_code is None else f"exit {exit_code}")
     made = Failure(
         type=WORKER_LOST,
-        text=_text_of_loss(name, exit_code, peak_memory, duration, why),
+        text=f"{what} {_end_of_loss(name, exit_code, peak_memory, duration, why)}",
         error_class=ErrorClass.POISON,
         fingerprint=fingerprint(WORKER_LOST, (f"task {task or ''}", end, normalise_text(why or "")), ""),
         worker=worker,
@@ -200,7 +201,7 @@ def failure_from_loss(
     return cleaned(made)
 
 
-def _text_of_loss(
+def _end_of_loss(
     signal: str | None, exit_code: int | None, peak_memory: int | None, duration: int | None, because: str | None
 ) -> str:
     if signal is not None:
@@ -214,7 +215,7 @@ def _text_of_loss(
     if because is None and signal == "SIGKILL":
         why = " (out of memory?)"  # who else kills like that is a person, who knows
     memory = "" if peak_memory is None else f"; peak memory {size(peak_memory)}"
-    return f"the worker process {end}{after}{why}{memory}"
+    return f"{end}{after}{why}{memory}"
 
 
 def signal_name(signal: str | int | None) -> str | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -16,7 +15,7 @@ from redrive.server.access.principal import ANYONE, Principal
 from redrive.server.brokers import Brokers
 from redrive.server.immediate import begin
 from redrive.server.limits import DEFAULT_LIMITS, Limits
-from redrive.server.requests import JSON, MESSAGEPACK, ClientGone, Receive, Request, Response, Waiting
+from redrive.server.requests import JSON, MESSAGEPACK, Access, ClientGone, Receive, Request, Response, Waiting
 from redrive.server.routes import Route
 from redrive.server.sites import Sites
 from redrive.telemetry import events
@@ -35,19 +34,13 @@ TOLD_AGAIN_SECONDS = 10.0
 """However many requests are refused for one reason, the log says so no more often."""
 ANSWER = "redrive.answer"
 """The key of a scope under which our own connection has what writes a whole answer in one go."""
+ABORT = "redrive.abort"
+"""The key of a scope under which our own connection has what ends it, whatever is still to be written."""
 _LARGE_ANSWER = 64 * 1024
 _SAFE = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 _HEAD = b"".join(b"%b: %b\r\n" % header for header in ((b"content-type", JSON), *_SAFE)) + b"content-length: "
 _encode = msgspec.json.Encoder().encode
 _log = events.logger("redrive.server")
-
-
-class Access(Protocol):
-    """Who calls."""
-
-    async def identify(self, headers: dict[bytes, bytes]) -> Principal:
-        """Raises `Unauthorized`."""
-        ...
 
 
 class OpenAccess:
@@ -150,8 +143,15 @@ class Server:
         elif not principal.may_enter(namespace):
             raise Forbidden(route.right, namespace)
         broker = self.brokers.get(namespace) or await self.brokers.at(namespace)
-        request = Request(broker, principal, namespace, headers, body, self.limits, receive, self.waiting)
-        answer = await route.handle(request, call)
+        request = Request(broker, principal, namespace, headers, body, self.limits, receive, self.waiting, self.access)
+        size = len(body)
+        if self._reading + size > self.limits.bodies and self._reading:
+            raise Overloaded(self._reading)
+        self._reading += size  # it stays in memory until it is answered: that may take as long as the store takes
+        try:
+            answer = await route.handle(request, call)
+        finally:
+            self._reading -= size
         return answer if answer.__class__ is Response else Response(200, _encode(answer))
 
     async def _looked(self, path: str, served: _Served | None, scope: Scope) -> Response:
@@ -186,7 +186,7 @@ class Server:
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """The whole body, within the limits."""
         declared = headers.get(b"content-length")
-        if declared is not None and (not declared.isdigit() or int(declared) > self.limits.body):
+        if declared is not None and not (declared.isdigit() and int(declared[:20]) <= self.limits.body):
             raise RequestTooLarge("the body of the request", self.limits.body)
         message, waiting = begin(receive())
         if waiting is None and message["type"] == "http.request" and not message.get("more_body"):
@@ -262,9 +262,16 @@ class Server:
         if len(body) < _LARGE_ANSWER:
             await send({"type": "http.response.body", "body": body})
             return
-        with contextlib.suppress(TimeoutError):  # whoever does not read it has no use for it
+        try:
             async with asyncio.timeout(self.limits.answer_seconds):
-                await send({"type": "http.response.body", "body": body})
+                for start in range(0, len(body), _LARGE_ANSWER):  # each part waits until those before it are read
+                    part = body[start : start + _LARGE_ANSWER]
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+        except TimeoutError:  # whoever does not read it has no use for it
+            abort = scope.get(ABORT)
+            if abort is not None:
+                abort()
 
     def _counted(self) -> Iterator[Sample]:
         """How many requests were answered, for metrics."""

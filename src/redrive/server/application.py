@@ -15,10 +15,11 @@ from redrive.connect import DEFAULT_URL, connect_async
 from redrive.server import remote
 from redrive.server.access import guard
 from redrive.server.access.gate import Gate
-from redrive.server.app import Access, Server
+from redrive.server.app import Server
 from redrive.server.brokers import Brokers
 from redrive.server.limits import Limits
 from redrive.server.pages import PAGES
+from redrive.server.requests import Access
 from redrive.server.sites import Sites
 from redrive.server.table import all_routes
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.flow import accepted
-from redrive.errors import Overloaded, RedriveError
+from redrive.errors import Closed, Overloaded, RedriveError
 from redrive.model.limits import check_name
 from redrive.store import Call
 
@@ -24,6 +24,7 @@ class Brokers:
         self._limit = limit
         self._open: dict[str, AsyncBroker] = {}
         self._opening: dict[str, asyncio.Task[AsyncBroker]] = {}
+        self._closed = False
 
     @property
     def open(self) -> Mapping[str, AsyncBroker]:
@@ -39,6 +40,8 @@ class Brokers:
         broker = self._open.get(namespace)
         if broker is not None:
             return broker
+        if self._closed:
+            raise Closed
         check_name("namespace", namespace)
         opening = self._opening.get(namespace)
         if opening is None:
@@ -57,6 +60,7 @@ class Brokers:
 
     async def close(self) -> None:
         """Close all of them. Each finishes what it accepted."""
+        self._closed = True
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         while self._open:
             await self._open.popitem()[1].close()

@@ -1,7 +1,7 @@
 """One connection, with what uvicorn leaves open: how large the head of a request may be, and how long it may take.
 
-It also writes answers of the usual kind in one go, and has one timer for all the times that it is idle. uvicorn looks at
-every header of every answer, which are known here but for the length, and begins a timer after each.
+It also writes answers of the usual kind in one go, and has one timer for all the times that it is idle. uvicorn looks
+at every header of every answer, which are known here but for the length, and begins a timer after each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from redrive.server.app import ANSWER
+from redrive.server.app import ABORT, ANSWER
 
 MAX_HEAD_BYTES = 64 * 1024
 """Of the first line and the headers of a request."""
@@ -34,6 +34,8 @@ class Connection(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self._head_bytes = 0
         self._in_head = True
+        self._gets_on = False
+        """Whether what was received last had a request in it, or some of its body."""
         self._slow: TimerHandle | None = None
         self._idle: TimerHandle | None = None
         self._idle_since = 0.0
@@ -57,18 +59,19 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Some bytes, of a head or a body."""
+        self._gets_on = False
         super().data_received(data)
-        if self._in_head:
+        if self._in_head or not self._gets_on:  # what comes behind a body in chunks is as a head
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.transport.write(_TOO_LARGE)
                 self.transport.close()
-            elif self._slow is None:
+            elif self._in_head and self._slow is None:
                 self._slow = self.loop.call_later(HEAD_SECONDS, self._end)
 
     def on_message_begin(self) -> None:
         """A head begins."""
-        self._in_head = True
+        self._in_head = self._gets_on = True
         self._head_bytes = 0
         super().on_message_begin()
 
@@ -78,9 +81,15 @@ class Connection(HttpToolsProtocol):
         self._stop_waiting()
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Some of the body."""
+        self._gets_on = True
+        super().on_body(body)
+
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         # A uvicorn that begins requests in another way does not come here, and answers are written by itself.
         cycle.scope[ANSWER] = partial(self._answer, cycle)
+        cycle.scope[ABORT] = self.transport.abort
         super()._start_asgi_task(cycle, app)
 
     def _answer(self, cycle: Any, status: int, head: bytes, body: bytes) -> bool:
@@ -129,4 +138,7 @@ class Connection(HttpToolsProtocol):
             self._slow = None
 
     def _end(self) -> None:
-        self.transport.close()
+        if self.transport.get_write_buffer_size():  # nobody reads it: it would be waited for without end
+            self.transport.abort()
+        else:
+            self.transport.close()

@@ -37,14 +37,14 @@ class FindDeadCall(Conditions, frozen=True, kw_only=True, forbid_unknown_fields=
 async def find(request: Request, call: FindDeadCall) -> dict[str, Any]:
     """A page of dead letters."""
     check_page(request, call.limit)
-    page = await request.broker.find(
+    return await page_told(
+        request,
         order=call.order,
         limit=call.limit,
         cursor=call.cursor,
         status=call.status,
         **conditions_of(request, call),
     )
-    return page_told(request, page.items, page.cursor)
 
 
 class SearchDeadCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,10 +60,9 @@ class SearchDeadCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 async def search(request: Request, call: SearchDeadCall) -> dict[str, Any]:
     """A page of dead letters, newest death first."""
     check_page(request, call.limit)
-    page = await request.broker.find(
-        queue=call.queue, words=call.words, status=call.status, limit=call.limit, cursor=call.cursor
+    return await page_told(
+        request, queue=call.queue, words=call.words, status=call.status, limit=call.limit, cursor=call.cursor
     )
-    return page_told(request, page.items, page.cursor)
 
 
 class GroupsCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -59,6 +59,7 @@ async def feed(request: Request, call: FeedCall) -> dict[str, Any]:
         core = request.broker._core
         follower = Follower(core, query(after=page.last, **wanted), wait)
         await request.wait_for(request.broker._run(follower.next()))
+        await request.check_admitted()
         page = await request.broker.feed(after=page.last, **wanted)
     return told(page)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from redrive.server.access import lookups
 from redrive.server.access.principal import Right
 from redrive.server.fields import Actor, ItemIdText, Label, PageLimit, QueueName, Text, check_batch, check_page
 from redrive.server.payloads import Encoding, value_told
+from redrive.server.portions import STEP, size_of
 from redrive.server.producing import KIND_HEADER, REFERENCE_HEADER
 from redrive.server.requests import Request, Response
 from redrive.server.results import EndedItems, settled_answer
@@ -70,7 +72,7 @@ def items_told(request: Request, items: Iterable[Item]) -> list[dict[str, Any]]:
     answer: list[dict[str, Any]] = []
     size = 0
     for item in items:
-        size += len(item.payload) + (0 if item.result is None else len(item.result.payload))
+        size += size_of(item)
         fits = size <= request.limits.answer or not answer
         answer.append(item_told(item, with_payload=request.sees_payloads(item.queue), fits=fits))
     return answer
@@ -109,7 +111,8 @@ async def list_items(request: Request, call: ListItemsCall) -> dict[str, Any]:
     check_page(request, call.limit)
     if not call.redacted:
         request.check(Right.MANAGE, call.queue)
-    page = await request.broker.find(
+    return await page_told(
+        request,
         queue=call.queue,
         status=call.status,
         order=call.order,
@@ -117,12 +120,24 @@ async def list_items(request: Request, call: ListItemsCall) -> dict[str, Any]:
         cursor=_cursor(call),
         redacted=call.redacted,
     )
-    return page_told(request, page.items, page.cursor)
 
 
-def page_told(request: Request, items: Iterable[Item], cursor: str | None) -> dict[str, Any]:
-    """A page as an answer; `cursor` is in it only where there is more."""
-    answer: dict[str, Any] = {"items": items_told(request, items)}
+async def page_told(request: Request, *, limit: int, cursor: str | None, **conditions: Any) -> dict[str, Any]:
+    """A page as an answer; `cursor` is in it only where there is more.
+
+    It is found bit by bit, and is short where its payloads are as much as one answer may have.
+    """
+    items: list[Item] = []
+    size = 0
+    while True:
+        some = min(STEP, limit - len(items))
+        page = await request.broker.find(limit=some, cursor=cursor, **conditions)
+        items += page.items
+        size += sum(map(size_of, page.items))
+        cursor = page.cursor
+        if cursor is None or len(items) >= limit or len(page.items) < some or size > request.limits.answer:
+            break
+    answer: dict[str, Any] = {"items": await asyncio.to_thread(items_told, request, items)}
     return answer if cursor is None else {**answer, "cursor": cursor}
 
 

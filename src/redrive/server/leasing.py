@@ -10,6 +10,7 @@ import msgspec
 from redrive.broker.checks import positive
 from redrive.broker.flow import accepted
 from redrive.broker.items import queue_name
+from redrive.errors import RedriveError
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.item import Lease
 from redrive.model.limits import MAX_BATCH, check_label
@@ -67,9 +68,18 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
     check_batch(request, call.batch_size)
     if request.waiting is not None and request.waiting.stopping:
         return LeasedItems([])
-    leases = await _at_once(request, call)
+    worker = _worker(request, call)
+    timeout = None if call.lease_timeout is None else positive("lease_timeout", call.lease_timeout)
+    broker = request.broker
+    leased = accepted(await broker._submit(LeaseItems(queue_name(call.queue), call.batch_size, worker, timeout)))
+    leases: Sequence[Lease] = leased.leases
+    if leased.overdue:  # most leases are one call of the store; here the broker sees first to what is overdue
+        leases = await broker.lease(call.queue, call.batch_size, lease_timeout=call.lease_timeout, worker=worker)
     if not leases and call.wait:
         leases = await _waited(request, call)
+    if leases and request.has_left():  # it may have been long until the store gave them
+        await give_back(request, leases)
+        raise ClientGone
     answer: list[LeasedItem] = []
     size = 0
     for index, each in enumerate(leases):
@@ -79,20 +89,6 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
             break
         answer.append(_leased(each))
     return LeasedItems(answer)
-
-
-async def _at_once(request: Request, call: LeaseCall) -> Sequence[Lease]:
-    """What can be leased now. Most leases are one call of the store; where something is overdue, the broker sees to
-    that first."""
-    timeout = None if call.lease_timeout is None else positive("lease_timeout", call.lease_timeout)
-    worker = _worker(request, call)
-    leased = accepted(
-        await request.broker._submit(LeaseItems(queue_name(call.queue), call.batch_size, worker, timeout))
-    )
-    if leased.overdue:
-        return await request.broker.lease(call.queue, call.batch_size, lease_timeout=call.lease_timeout, worker=worker)
-    found: Sequence[Lease] = leased.leases
-    return found
 
 
 def _worker(request: Request, call: LeaseCall) -> str | None:
@@ -106,10 +102,17 @@ async def _waited(request: Request, call: LeaseCall) -> Sequence[Lease]:
     worker = _worker(request, call)
     work = request.broker.lease(call.queue, call.batch_size, wait=wait, lease_timeout=call.lease_timeout, worker=worker)
     try:
-        return await request.wait_for(work) or []
+        leases = await request.wait_for(work) or []
     except ClientGone as gone:
         await give_back(request, gone.result or [])
         raise
+    if leases:
+        try:
+            await request.check_admitted()
+        except RedriveError:
+            await give_back(request, leases)
+            raise
+    return leases
 
 
 async def give_back(request: Request, leases: Sequence[Lease]) -> None:

@@ -27,7 +27,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     answer: int = 32 * MIB
     """Bytes of payloads in one answer. What is beyond comes with the next page, or is leased by the next request."""
     bodies: int = 256 * MIB
-    """Bytes of requests that are being read at once; more are told to come again."""
+    """Bytes of requests that are being read or carried out at once; more are told to come again."""
 
 
 DEFAULT_LIMITS = Limits()

@@ -7,6 +7,7 @@ was the first time, and runs once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
@@ -18,6 +19,7 @@ from redrive.broker.committer import MAX_CALLS_PER_COMMIT
 from redrive.broker.core import Core
 from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError, RequestTooLarge
 from redrive.model.item import Settled
+from redrive.server import portions
 from redrive.server.access.lookups import may
 from redrive.server.access.needs import SEES_QUEUES
 from redrive.server.access.principal import Right
@@ -37,6 +39,7 @@ from redrive.store import (
     Settle,
     StartOperation,
 )
+from redrive.telemetry import events
 from redrive.wire.errors import ErrorBody
 from redrive.wire.messages import (
     MISDIRECTED,
@@ -51,6 +54,12 @@ from redrive.wire.messages import (
 )
 from redrive.wire.results import encode
 
+_log = events.logger("redrive.server")
+
+MAX_ID_CHARS = 100
+"""It is remembered with the answer."""
+WAY_SECONDS = 5.0
+"""How long a request may have been on its way. Its age is from when it was sent, and its first answer may be as old."""
 MAX_WATCHED = 1000
 """Queues that one client may wait for by name; who waits for more waits for all."""
 
@@ -101,10 +110,12 @@ class _Remote:
 
     async def commit(self, request: Request, body: bytes) -> Response:
         asked: CommitRequest = _decoded("store.commit", decode_commit, body)
+        if len(asked.id) > MAX_ID_CHARS:
+            raise InvalidInput(f"the id of a request has {MAX_ID_CHARS} characters at most")
         id = (request.principal.name, request.namespace, asked.id)
         work = self._answers.get(id)
         if work is None:
-            if asked.again and not (asked.boot == self._boot and self._answers.reach_back(asked.age)):
+            if asked.again and not (asked.boot == self._boot and self._answers.reach_back(asked.age + WAY_SECONDS)):
                 problem = "the connection broke, and the server that it was sent to does not remember it"
                 raise OutcomeUnknown(request.broker._core.store.name, problem)
             if asked.boot != self._boot:
@@ -128,20 +139,33 @@ class _Remote:
         let_in = [call for call in calls if not isinstance(call, RedriveError)]
         core = request.broker._core
         try:
-            if asked.now is None:
-                commit = await core.committer.submit_many(let_in)
-            else:
-                commit = await self._commit_at(core, let_in, asked)
+            commit = await self._carry_out(core, let_in, asked)
         except OutcomeUnknown as unknown:
             return unknown
+        try:
+            return await self._answer(request, asked, calls, let_in, commit)
+        except Exception:  # it was done: whoever comes again must not do it twice
+            _log.exception("answer_broke", id=asked.id)
+            return OutcomeUnknown(core.store.name, "it was committed, and what became of each call cannot be told")
+
+    async def _answer(
+        self, request: Request, asked: CommitRequest, calls: Sequence[Any], let_in: Sequence[Call], commit: Commit
+    ) -> Response:
+        core = request.broker._core
         _wake(core, let_in, commit)
-        results = iter(commit.results)
+        kept, too_many = portions.cut(commit.results, request.limits.answer, commit.now)
+        if too_many:
+            with contextlib.suppress(RedriveError):  # then they run out
+                await self._carry_out(core, [Return(token) for token in too_many], asked)
+        results = iter(kept)
         answered = [call if isinstance(call, RedriveError) else next(results) for call in calls]
         shown = [self._guard.let_out(request, *each) for each in zip(asked.calls, answered, strict=True)]
         given = Commit(shown, _told(request, _arrivals(let_in, commit)), commit.now)
         return Response(200, encode_commit(self._boot, asked.calls, given), MESSAGEPACK)
 
-    async def _commit_at(self, core: Core, calls: Sequence[Call], asked: CommitRequest) -> Commit:
+    async def _carry_out(self, core: Core, calls: Sequence[Call], asked: CommitRequest) -> Commit:
+        if asked.now is None:
+            return await core.committer.submit_many(calls)
         if not self._trusts_clock:
             raise InvalidInput("a server keeps its own time; leave `now` out")
         loop = asyncio.get_running_loop()
@@ -154,7 +178,8 @@ class _Remote:
         (query,) = await self._guard.let_in(request, (asked,))
         if isinstance(query, RedriveError):
             raise query
-        answer = await asyncio.get_running_loop().run_in_executor(None, request.broker._core.read, query)
+        core, most = request.broker._core, request.limits.answer
+        answer = await asyncio.get_running_loop().run_in_executor(None, portions.read, core, query, most)
         return _response(self._guard.let_out(request, asked, answer))
 
     async def watch(self, request: Request, body: bytes) -> Response:

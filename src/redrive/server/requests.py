@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.errors import Overloaded
 from redrive.server.access.principal import Principal, Right
+from redrive.server.immediate import begin
 from redrive.server.limits import DEFAULT_LIMITS, Limits
 
 JSON = b"application/json"
@@ -18,6 +19,7 @@ MESSAGEPACK = b"application/msgpack"
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _T = TypeVar("_T")
+_MOST_MESSAGES = 3
 
 
 class ClientGone(Exception):
@@ -53,6 +55,14 @@ class Waiting:
             task.cancel()
 
 
+class Access(Protocol):
+    """Who calls."""
+
+    async def identify(self, headers: dict[bytes, bytes]) -> Principal:
+        """Raises `Unauthorized`."""
+        ...
+
+
 class Request(msgspec.Struct, frozen=True, gc=False):
     """One call that was let in: who makes it, where, and what it says."""
 
@@ -64,6 +74,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     limits: Limits = DEFAULT_LIMITS
     receive: Receive | None = None
     waiting: Waiting | None = None
+    access: Access | None = None
 
     def actor(self, given: str | None) -> str | None:
         """Who stands in the audit: the token's name, or on a server without tokens whoever the call names."""
@@ -80,6 +91,21 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     def sees_payloads(self, queue: str | None) -> bool:
         """Whether the caller may see what is in items that it did not lease."""
         return self.principal.may(Right.PAYLOADS, self.namespace, queue)
+
+    async def check_admitted(self) -> None:
+        """Raise where the caller's token was revoked since the request came."""
+        if self.access is not None:
+            await self.access.identify(dict(self.headers))
+
+    def has_left(self) -> bool:
+        """Whether it is known by now that the client is gone: nobody reads an answer."""
+        for _ in range(_MOST_MESSAGES if self.receive is not None else 0):
+            message, waits = begin(self.receive())  # type: ignore[misc]
+            if waits is not None:
+                return False
+            if message["type"] == "http.disconnect":
+                return True
+        return False
 
     async def wait_for(self, work: Coroutine[Any, Any, _T]) -> _T | None:
         """The result of something that waits. None if the server stopped meanwhile: whoever waits is answered.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -25,21 +26,33 @@ class Runner(uvicorn.Server):
 
     The first signal: no new leases, whoever waits is answered, and what runs may finish within `stop_seconds`. The
     second one: at once.
+
+    `stopping` is called with the first signal. Whoever gives it closes the application too, when all that uses its
+    brokers has ended; without, it is closed here.
     """
 
-    def __init__(self, app: Server, listener: socket.socket, stop_seconds: float) -> None:
+    def __init__(
+        self,
+        app: Server,
+        listener: socket.socket,
+        stop_seconds: float,
+        *,
+        stopping: Callable[[], None] | None = None,
+    ) -> None:
         self._app = app
+        self._stopping = stopping
         self._listener = listener
         super().__init__(
             uvicorn.Config(
                 app,
                 http=Connection,
                 ws="none",
-                lifespan="on",
+                lifespan="on" if stopping is None else "off",
                 log_config=None,
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=max(1, round(stop_seconds)),
@@ -56,6 +69,8 @@ class Runner(uvicorn.Server):
         """Answer whoever waits, before connections are waited for."""
         _log.info("server_stopping", waiting=len(self._app.waiting), requests=len(self.server_state.tasks))
         self._app.stop()
+        if self._stopping is not None:
+            self._stopping()
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -28,6 +28,8 @@ from redrive.task.task import Task
 
 URL_VARIABLE = "REDRIVE_URL"
 """Where an app runs that is given no URL."""
+TOKEN_VARIABLE = "REDRIVE_TOKEN"
+"""What a server knows an app by that is given no token."""
 
 Middleware: TypeAlias = Callable[[Context], AbstractContextManager[None]]
 _Function = TypeVar("_Function", bound=Callable[[Context], Iterator[None]])
@@ -37,6 +39,7 @@ class App:
     """The queues and tasks of a program. The store is opened, and the queues created, when that is first needed.
 
     url: where it runs, as for `connect`; unset, what the variable REDRIVE_URL says, else `sqlite:///redrive.db`.
+    token: what a server knows it by; unset, what the variable REDRIVE_TOKEN says. Not looked at for other stores.
     The other options are those of `connect`.
     """
 
@@ -45,6 +48,7 @@ class App:
         url: str | None = None,
         *,
         namespace: str = "default",
+        token: str | None = None,
         name: str | None = None,
         stores: Mapping[str, str] | None = None,
         actor: str | None = None,
@@ -55,6 +59,7 @@ class App:
         clock: Clock | None = None,
     ) -> None:
         self._url = url
+        self._token = token
         self._options: dict[str, Any] = {
             "namespace": namespace,
             "name": name,
@@ -132,7 +137,7 @@ class App:
             return broker
         with self._opening:
             if self._broker is None:
-                broker = connect(self._named(), **self._options)
+                broker = self._connect(self._named())
                 try:
                     self._declare_new(broker, set())
                 except BaseException:
@@ -177,7 +182,7 @@ class App:
                 raise InvalidInput(f"a broker is open already: {', '.join(options)} cannot be given with it")
             broker = where
         else:
-            broker = connect(where, **{**self._options, **options})
+            broker = self._connect(where, **options)
         with contextlib.ExitStack() as stack:
             if broker is not where:
                 stack.enter_context(broker)
@@ -206,6 +211,12 @@ class App:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _connect(self, url: str, **options: Any) -> Broker:
+        """A broker on the store that a URL names. A token is shown to servers only."""
+        if isinstance(url, str) and url.startswith(("http://", "https://")):
+            options = {"token": self._token or os.environ.get(TOKEN_VARIABLE), **options}
+        return connect(url, **{**self._options, **options})
 
     def _named(self) -> str:
         """The URL of the store."""

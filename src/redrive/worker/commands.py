@@ -19,13 +19,12 @@ from redrive.broker.exchange import Completed, End, Failed, Lost, Released, Retu
 from redrive.errors import RedriveError
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import SECOND, format_duration
-from redrive.model.failure import Failure, failure_from_exception, failure_from_fields
+from redrive.model.failure import Failure, failure_from_exception, failure_from_fields, failure_from_loss
 from redrive.model.fingerprint import fingerprint
 from redrive.model.item import Lease, Result
 from redrive.model.payload import BYTES, JSON
 from redrive.model.program import Program
 from redrive.telemetry import events, tracing
-from redrive.worker.exits import loss
 from redrive.worker.job import HOST
 from redrive.worker.passing import Passing
 from redrive.worker.program import MAX_OUTPUT_BYTES, TAIL_BYTES, Ran, Run
@@ -291,7 +290,7 @@ def _content_type(output: bytes) -> str:
     try:
         msgspec.json.decode(output)
         return JSON
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):  # also for texts that are not UTF-8
         pass
     try:
         output.decode()
@@ -335,7 +334,17 @@ def _too_long(program: Program, job: Job, ran: Ran) -> Failure:
 
 def lost(name: str, lease: Lease, ran: Ran) -> Failure:
     """The failure of an item whose program was killed, and not by us."""
-    return loss(ran.exit, seconds=ran.seconds, task=name, worker=lease.worker, trace_id=tracing.trace_id(lease.headers))
+    # Its peak memory is not told: a program that ends soon has that of the worker, from before it was started.
+    return failure_from_loss(
+        ran.exit.signal,
+        ran.exit.exit_code,
+        duration=int(ran.seconds * SECOND),
+        what="the command",
+        task=name,
+        worker=lease.worker,
+        host=HOST,
+        trace_id=tracing.trace_id(lease.headers),
+    )
 
 
 def _detailed(failure: Failure, ran: Ran, job: Job) -> Failure:

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from redrive.errors import InvalidInput, RedriveError, StoreError
+from redrive.errors import AccessError, InvalidInput, RedriveError, StoreError
 from redrive.task.app import App
 from redrive.telemetry import events
 from redrive.telemetry.metrics import serve_metrics
@@ -57,7 +57,7 @@ def main() -> int:
             _check(app)
             _settle(app, orders.left)
             return _work(app, orders, listener) if orders.journal else 0
-        except InvalidInput as error:
+        except (AccessError, InvalidInput) as error:
             return _unfit(str(error))
         except StoreError as error:  # before any work: a worker that works waits for its store
             _log.error("store_not_opened", error=str(error))

@@ -148,7 +148,7 @@ def _read(present: Registration | None) -> Seen | None:
     """What is registered; as if nothing were, where that was written by nobody that is known here."""
     try:
         return None if present is None else msgspec.json.decode(present.value, type=Seen)
-    except msgspec.MsgspecError:
+    except ValueError:  # also for texts that are not UTF-8
         return None
 
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, TypeVar
 
 from redrive.broker.core import Core
-from redrive.broker.flow import Ask, Await, Effect, Elsewhere, Flow, Send, accepted, take
+from redrive.broker.flow import Ask, Await, Effect, Elsewhere, Flow, Send, accepted, run, take
 from redrive.errors import RedriveError
 from redrive.store import Call
 
@@ -41,6 +41,10 @@ class AsyncFace:
             return result
         finally:
             flow.close()
+
+    async def _look(self, flow: Flow[_T]) -> _T:
+        """Drive a flow that only asks to its end in a thread: to take secrets out of large items takes its time too."""
+        return await asyncio.get_running_loop().run_in_executor(None, run, self._core, flow)
 
     async def _submit(self, call: Call) -> Any:
         """The result of a call. If this coroutine is cancelled the moment leases come in, they are given back."""

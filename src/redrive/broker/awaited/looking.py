@@ -28,7 +28,7 @@ class AsyncLookingMethods(AsyncFace):
 
         What looks like a secret is hidden; `redacted=False` gives the item as it is.
         """
-        return await self._run(items.get(self._core, id, redacted))
+        return await self._look(items.get(self._core, id, redacted))
 
     async def find(
         self,
@@ -46,7 +46,7 @@ class AsyncLookingMethods(AsyncFace):
         instants, or durations that mean ago. `page.cursor` goes on behind the last item; None: that was all.
         """
         flow = finding.find(self._core, where, conditions, order=order, limit=limit, cursor=cursor, redacted=redacted)
-        return await self._run(flow)
+        return await self._look(flow)
 
     async def count(self, where: Filter | None = None, **conditions: Any) -> int:
         """How many items match, as `find` would find them."""
@@ -54,7 +54,7 @@ class AsyncLookingMethods(AsyncFace):
 
     async def groups(self, queue: str | None = None, *, limit: int = 100) -> tuple[Group, ...]:
         """Dead letters by what they died of, of one queue or all, the largest group first."""
-        return await self._run(finding.groups(self._core, queue, limit))
+        return await self._look(finding.groups(self._core, queue, limit))
 
     async def feed(
         self,
@@ -75,7 +75,7 @@ class AsyncLookingMethods(AsyncFace):
         asked = feed.query(
             queue=queue, id=id, kinds=kinds, operation=operation, after=after, before=before, limit=limit
         )
-        return await self._run(feed.read(self._core, asked))
+        return await self._look(feed.read(self._core, asked))
 
     def follow(
         self,
@@ -96,7 +96,7 @@ class AsyncLookingMethods(AsyncFace):
 
     async def audit(self, limit: int = 100, *, before: int | None = None) -> tuple[AuditEntry, ...]:
         """Who changed what by hand, newest first. `before` is the number of the last entry of the page before."""
-        return await self._run(items.audit(self._core, limit, before))
+        return await self._look(items.audit(self._core, limit, before))
 
     def export(
         self,
@@ -120,7 +120,7 @@ class AsyncLookingMethods(AsyncFace):
 
     async def _lines(self, exporting: transfer.Exporting) -> AsyncIterator[bytes]:
         while not exporting.finished:
-            for line in await self._run(exporting.next()):
+            for line in await self._look(exporting.next()):
                 yield line
 
     async def moves(self, limit: int = 100) -> tuple[Moving, ...]:

@@ -13,7 +13,8 @@ def may_bind(host: str, *, has_tokens: bool, allow_anyone: bool = False) -> None
         return
     raise InvalidInput(
         f"on {host or 'every address'} anybody who can reach this machine could read and change everything; make a "
-        f"token first (redrive token create NAME --role admin), listen on 127.0.0.1, or say --allow-anyone"
+        f"token on its store first (redrive token create NAME --role admin, with the same --url), listen on 127.0.0.1, "
+        f"or say --allow-anyone"
     )
 
 

@@ -118,7 +118,7 @@ def _concerns(request: Request, registration: Registration) -> bool:
         return lookups.may(request, (LOOK, WORK, MANAGE), registration.name.partition("/")[0])
     try:
         queues = _decode_worker(registration.value).queues
-    except msgspec.DecodeError:
+    except ValueError:  # anybody who works may have written it, also what is not UTF-8
         return False
     return any(lookups.may(request, (LOOK, WORK), queue) for queue in queues)
 

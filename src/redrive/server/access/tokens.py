@@ -155,7 +155,7 @@ def fits(token: Token | None, secret: str) -> bool:
 def _read(registration: Registration) -> Token:
     try:
         token = _decode(registration.value)
-    except msgspec.DecodeError:
+    except ValueError:  # also for texts that are not UTF-8
         return Token("", registration.name, _NOBODY, ())
     return msgspec.structs.replace(token, name=registration.name)
 

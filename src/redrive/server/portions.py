@@ -1,0 +1,96 @@
+"""Answers to our own client within bounds: a page, or leases, of no more payload than one answer may have.
+
+The contract allows it: a short page with a cursor is not the last one, and fewer leases than were asked for are leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from redrive.broker.core import Core
+from redrive.clock import Instant
+from redrive.model.ids import Token
+from redrive.model.item import Item, Lease
+from redrive.store import FindItems, GetHeld, Leased, Page, Query
+
+STEP = 64
+"""So many items are read at once: what is in memory is bounded before anybody knows how large they are."""
+
+
+def read(core: Core, query: Query, most: int) -> Any:
+    """The answer of a store, with payloads of `most` bytes, or one item. Blocks."""
+    if query.__class__ is FindItems:
+        return _page(core, query, most)
+    if query.__class__ is GetHeld:
+        return _held(core, query, most)
+    return core.read(query)
+
+
+def _page(core: Core, query: FindItems, most: int) -> Page:
+    items: list[Item] = []
+    cursor = query.cursor
+    size = 0
+    while True:
+        step = msgspec.structs.replace(query, limit=min(STEP, query.limit - len(items)), cursor=cursor)
+        page: Page = core.read(step)
+        fits = _fitting([size_of(item) for item in page.items], most - size)
+        if fits < len(page.items):
+            if not items or fits:
+                page = core.read(msgspec.structs.replace(step, limit=max(fits, 1)))
+                return Page((*items, *page.items), page.cursor)
+            return Page(tuple(items), cursor)
+        items += page.items
+        size += sum(map(size_of, page.items))
+        cursor = page.cursor
+        if cursor is None or len(items) >= query.limit or len(page.items) < step.limit:
+            return Page(tuple(items), cursor)
+
+
+def _held(core: Core, query: GetHeld, most: int) -> tuple[Lease, ...]:
+    limit = min(STEP, query.limit)
+    while True:
+        leases: tuple[Lease, ...] = core.read(msgspec.structs.replace(query, limit=limit))
+        fits = _fitting([len(lease.payload) for lease in leases], most)
+        if fits < len(leases):
+            return leases[: max(fits, 1)]
+        if len(leases) < limit or limit == query.limit:
+            return leases
+        limit = min(2 * limit, query.limit)
+
+
+def cut(results: Sequence[Any], most: int, now: Instant) -> tuple[list[Any], list[Token]]:
+    """The results of a commit with leases of `most` bytes, or one; and the tokens of those that are to be given back.
+
+    Where nothing is left of what a call leased, it may be called again at once.
+    """
+    shown: list[Any] = []
+    given_back: list[Token] = []
+    size = 0
+    for result in results:
+        if result.__class__ is Leased and result.leases:
+            sizes = [len(lease.payload) for lease in result.leases]
+            kept = _fitting(sizes, most - size) or (0 if size else 1)
+            size += sum(sizes[:kept])
+            if kept < len(sizes):
+                given_back += [lease.token for lease in result.leases[kept:]]
+                again = None if kept else now
+                result = msgspec.structs.replace(result, leases=result.leases[:kept], next_at=again)
+        shown.append(result)
+    return shown, given_back
+
+
+def _fitting(sizes: Sequence[int], room: int) -> int:
+    """How many of the first ones fit."""
+    for count, size in enumerate(sizes):
+        room -= size
+        if room < 0:
+            return count
+    return len(sizes)
+
+
+def size_of(item: Item) -> int:
+    """Bytes of what somebody put into it, and what the work gave."""
+    return len(item.payload) + (0 if item.result is None else len(item.result.payload))

@@ -1,0 +1,69 @@
+"""`redrive serve --work` is told to stop while a command runs: once, and once more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.servers.http import HttpServer
+
+from redrive import connect
+
+PATIENCE_SECONDS = 20.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_command_that_runs_may_finish_and_its_item_is_completed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    (tmp_path / "redrive.toml").write_text(
+        f'url = "{url}"\n[queue.jobs]\n[worker.w]\nqueue = "jobs"\n'
+        'run = "touch began; until [ -e go ]; do sleep 0.01; done"\nshell = true\n'
+    )
+    server = HttpServer(url, tmp_path, "--work")
+    with connect(url, lifecycle=False) as broker:
+        broker.put("jobs", 1)
+        until((tmp_path / "began").exists)
+        broker.put("jobs", 2)
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: "server_stopped" in server.log.read_text())
+        (tmp_path / "go").touch()
+        assert server.process.wait(PATIENCE_SECONDS) == 0
+        stats = broker.stats("jobs")
+        assert (stats.active, stats.pending) == (0, 1), "the first is done, the second nobody leased"
+
+
+def test_second_signal_ends_commands_and_gives_their_items_back(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    (tmp_path / "redrive.toml").write_text(
+        f'url = "{url}"\n[queue.jobs]\n[worker.w]\nqueue = "jobs"\nrun = "echo $$ > began.new; mv began.new began; '
+        'exec sleep 600"\nshell = true\n'
+    )
+    server = HttpServer(url, tmp_path, "--work", "--shutdown-timeout", "10m")
+    began = tmp_path / "began"
+    with connect(url, lifecycle=False) as broker:
+        broker.put("jobs", 1)
+        until(began.exists)
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: "server_stopped" in server.log.read_text())
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(PATIENCE_SECONDS) in (0, 130)
+        assert not is_alive(int(began.read_text()))
+        stats = broker.stats("jobs")
+        assert (stats.active, stats.pending) == (0, 1)
