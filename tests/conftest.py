@@ -9,6 +9,9 @@ from tests.servers.postgres import Server
 from tests.servers.redis import Cluster as RedisCluster
 from tests.servers.redis import Server as RedisServer
 
+# Where tests run in parallel their workers have one, and what commands print would be cut to it.
+os.environ.pop("COLUMNS", None)
+
 # `ci` finds the same things on every run; `thorough` looks for new ones.
 settings.register_profile("ci", derandomize=True, max_examples=30, deadline=None, database=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None, print_blob=True)
