@@ -19,7 +19,6 @@ def schema_url(postgres: Server) -> str:
     return f"{postgres.url}?schema=test_{uuid4().hex}"
 
 
-@pytest.mark.timeout(180)  # those of very many items take most of a minute where the machine has other things to do
 class TestPostgres(StoreConformance):
     transactions = True
 

@@ -116,7 +116,7 @@ def matches(where: Filter, item: Facts) -> bool:
         and _meets_counters(where, item.counters)
         and (where.held is None or (item.held_by is not None) is where.held)
         and (where.held_by is None or item.held_by == where.held_by)
-        and _meets_headers(where, item.headers)
+        and meets_headers(where, item.headers)
     )
 
 
@@ -140,7 +140,8 @@ def _meets_counters(where: Filter, counters: Counters) -> bool:
     )
 
 
-def _meets_headers(where: Filter, headers: Mapping[str, str] | None) -> bool:
+def meets_headers(where: Filter, headers: Mapping[str, str] | None) -> bool:
+    """Whether an item has the headers that are asked for: what a store may know before anything else of it."""
     if where.headers is None:
         return True
     return headers is not None and all(headers.get(name) == value for name, value in where.headers.items())
