@@ -200,6 +200,12 @@ class RecountMachine(RuleBasedStateMachine):
         if rate is None:
             self.broker.step()
 
+    @rule(queue=st.sampled_from(("jobs", "mails")), pick=picks, verb=st.sampled_from(("redrive", "retry", "archive")))
+    def operate_on_a_death(self, queue: str, pick: int, verb: str) -> None:
+        """There is something to change, whatever came before."""
+        self.put_failed(queue, pick)
+        self.operate(verb, {}, None)
+
     @precondition(lambda self: self.operations)
     @rule(pick=picks, how=st.sampled_from(["undo", "undo", "pause", "resume", "cancel"]))
     def change_operation(self, pick: int, how: str) -> None:

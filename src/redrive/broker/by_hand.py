@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker.checks import note_of
@@ -52,28 +52,39 @@ def judged(
     if verb is Verb.FAIL:
         failure_of(error, (), None)  # what is no error is refused at once, not item by item
     results: dict[ItemId, Any] = {}
+    now: dict[ItemId, ItemId] = {}
+    """The present id of what was listed under another one: an item is judged once, however often it is listed."""
     listed = checked_ids(ids)
     waiting = list(dict.fromkeys(listed))
     for _ in range(MAX_ROUNDS):
-        targets = []
+        targets: dict[ItemId, Target] = {}
         for id in waiting:
             try:
-                targets.append((yield from _judged_target(core, verb, id, error)))
+                target = yield from _judged_target(core, verb, id, error)
             except RedriveError as refusal:
                 results[id] = refusal
+            else:
+                now[id] = target.id
+                targets[target.id] = target
         if targets:
-            call = Change(verb, tuple(targets), core.actor(actor), force, None, text)
+            call = Change(verb, tuple(targets.values()), core.actor(actor), force, None, text)
             outcome = yield from send(call)
-            results.update({target.id: result for target, result in zip(targets, outcome, strict=True)})
+            results.update(zip(targets, outcome, strict=True))
             core.departed(outcome)
-        waiting = [id for id, result in results.items() if isinstance(result, Stale)]
+        waiting = [id for id in targets if isinstance(results[id], Stale)]
         for id in waiting:
             core.remember(results[id].queue)
         if not waiting:
             break
     for id in waiting:
         results[id] = unsettled(core, results[id].queue.name)
-    return one_or_many(ids, [results[id] for id in listed])
+    return one_or_many(ids, [results[_latest(now, id)] for id in listed])
+
+
+def _latest(now: Mapping[ItemId, ItemId], id: ItemId) -> ItemId:
+    while (later := now.get(id, id)) != id:
+        id = later
+    return id
 
 
 def hold(ids: Sequence[str], held_by: str) -> Flow[int]:
@@ -101,7 +112,7 @@ def _judged_target(core: Core, verb: Verb, id: ItemId, error: str | Failure | No
     counters = count(item.counters, ending)
     expired = item.expire_deadline is not None and item.expire_deadline <= core.clock.now()
     verdict = core.judge(queue, ending, counters, failure=failure, overrides=item.overrides, expired=expired)
-    return Target(id, verdict, queue.version, failure)
+    return Target(item.id, verdict, queue.version, failure)
 
 
 def checked_ids(ids: str | Sequence[str]) -> tuple[ItemId, ...]:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from redrive.stores.postgres.arrays import Bigints, Blobs, Texts
 from redrive.stores.relational.session import Row
 
 _INSERT = re.compile(r"\s*(INSERT INTO \w+(?: AS \w+)? \([\w\s,]+\))\s+VALUES \((\?(?:, \?)*)\)(.*)", re.DOTALL)
-_DELETE = re.compile(r"(DELETE FROM \w+ WHERE \w+) = \?")
+_DELETE_BY_NUMBER = re.compile(r"(DELETE FROM \w+ WHERE (?:n|d)) = \?")
+_JOINED = (
+    (
+        re.compile(r"(DELETE FROM \w+) WHERE (\w+ = \?(?: AND \w+ = \?)*(?: AND \w+ = \d+)?)"),
+        "{0} USING {2} WHERE {1}",
+    ),
+    (
+        re.compile(r"(UPDATE \w+) SET (\w+ = \?(?:, \w+ = \?)*) WHERE (\w+ = \?)"),
+        "{0} SET {1} FROM {3} WHERE {2}",
+    ),
+)
+"""Statements that change rows, and how they change many: their parts, and last the table of values."""
+_VALUE = re.compile(r"\?")
 _ARRAYS: dict[type, tuple[str, type[list[Any]]]] = {
     int: ("bigint", Bigints),
     bool: ("bigint", Bigints),
@@ -23,11 +35,21 @@ _BETWEEN = "\x1f"
 
 def together(statement: str, rows: Sequence[Row]) -> tuple[str, list[Any]] | None:
     """The statement for all rows, and its values; None where it has to be executed for each."""
-    if deleting := _DELETE.fullmatch(statement):
+    if deleting := _DELETE_BY_NUMBER.fullmatch(statement):
         return f"{deleting[1]} = ANY(?::bigint[])", [Bigints(value for (value,) in rows)]
+    for pattern, joined in _JOINED:
+        if found := pattern.fullmatch(statement):
+            columns, source, values = _given(rows)
+            return joined.format(*_filled(found.groups(), columns), source), values
     inserting = _INSERT.fullmatch(statement)
     if inserting is None or len(inserting[2].split(",")) != len(rows[0]):
         return None
+    columns, source, values = _given(rows)
+    return f"{inserting[1]} SELECT {', '.join(columns)} FROM {source}{_where(inserting[3])}", values
+
+
+def _given(rows: Sequence[Row]) -> tuple[list[str], str, list[Any]]:
+    """What stands for each value of a row, the table from which it is read, and the values of that."""
     columns: list[str] = []
     arrays: list[tuple[str, str]] = []
     values: list[Any] = []
@@ -48,10 +70,15 @@ def together(statement: str, rows: Sequence[Row]) -> tuple[str, list[Any]] | Non
             values.append(array(column))
     names = ", ".join(name for name, _ in arrays)
     source = ", ".join(f"?::{kind}[]" for _, kind in arrays)
-    selected = f"SELECT {', '.join(columns)} FROM unnest({source}) AS given({names})"
-    return f"{inserting[1]} {selected}{_joined(inserting[3])}", values
+    return columns, f"unnest({source}) AS given({names})", values
 
 
-def _joined(rest: str) -> str:
+def _filled(parts: Iterable[str], columns: Sequence[str]) -> list[str]:
+    """Parts of a statement with what stands for each value, one after the other."""
+    rest = iter(columns)
+    return [_VALUE.sub(lambda _: next(rest), part) for part in parts]
+
+
+def _where(rest: str) -> str:
     """What comes after the values: where rows that are there already are changed, the grammar wants a condition."""
     return f" WHERE true {rest}" if rest.strip() else rest

@@ -156,10 +156,6 @@ class Session:
     def execute(self, statement: str, values: Any = ()) -> Rows:
         return Rows(self._cursor().execute(self._text(statement), values, binary=True))
 
-    def first_rows(self, looks: Sequence[tuple[str, Row]]) -> Iterator[Row | None]:
-        sent = [self.execute(*look) for look in looks]
-        return (rows.fetchone() for rows in sent)
-
     def executemany(self, statement: str, rows: Sequence[Row]) -> None:
         if (made := together(statement, rows)) is not None:
             self.execute(*made)

@@ -13,7 +13,9 @@ _LISTED = re.compile(r"\bIN carray\((\?\d*)\)")
 _NAMED_TABLE = re.compile(r"\bcarray\((\?\d*)\) AS (\w+)")
 _TABLE = re.compile(r"\bcarray\((\?\d*)\)")
 _BLOB = re.compile(r"\bCAST\((.*?) AS BLOB\)")
-_LOOKED_UP = re.compile(r"\bCROSS JOIN (redrive_\w+) AS (\w+) ON (\w+\.\w+ = \w+\.\w+)")
+_COLUMN = r"\w+\.\w+"
+_EQUAL = rf"{_COLUMN} = (?:{_COLUMN}|\d+ - {_COLUMN}|coalesce\({_COLUMN}, {_COLUMN}\))"
+_LOOKED_UP = re.compile(rf"\bCROSS JOIN (redrive_\w+) AS (\w+) ON ({_EQUAL}(?:\s+AND {_EQUAL})*)")
 _INDEX = re.compile(r"\bINDEXED BY \w+")
 _OWN = re.compile(r"\bredrive_\w+")
 _VALUE = re.compile(r"\?(\d*)")

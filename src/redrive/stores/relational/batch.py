@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import msgspec
@@ -154,6 +155,23 @@ class Numbers:
         return first
 
 
+class Stage(IntEnum):
+    """When a row is written of those that are written together. An item is changed once in that time."""
+
+    TAKE = 0
+    """It is taken from its place: first, so that it can be laid in the same place again."""
+    LAY = 1
+    """It is laid in another, and something is written about it."""
+    RENUMBER = 2
+    """What was written about it, until just now, follows it to its new number."""
+    ERASE = 3
+    """What is no longer needed is removed."""
+
+
+_Rows = dict[tuple[Stage, str], list[tuple[Any, ...]]]
+"""The rows of each statement."""
+
+
 class GroupChange(msgspec.Struct):
     """A group of one queue, as a transaction leaves it."""
 
@@ -213,8 +231,8 @@ class Batch:
         self.session = session
         self.table = session.table
         self._execute: Callable[..., Any] = session.execute
-        self._unwritten: dict[str, list[tuple[Any, ...]]] = {}
-        self._left: dict[str, list[tuple[Any, ...]]] = {}
+        self._unwritten: _Rows = {}
+        self._left: _Rows = {}
         self.now = now
         self.queues = queues
         self.by_name = queues.by_name
@@ -248,16 +266,9 @@ class Batch:
         """Execute a query about rows that nothing left to be written can concern."""
         return self._execute(statement, values)
 
-    def first_rows(self, looks: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[tuple[Any, ...] | None]:
-        """The first row of each of these queries, after everything that was left to be written."""
-        if self._unwritten:
-            self.flush()
-        return self.session.first_rows(looks)
-
     def walk(self, statement: str, values: Any = ()) -> Any:
         """The rows of a query, fetched as they are asked for, after everything that was left to be written."""
-        if self._unwritten:
-            self.flush()
+        self.flush()
         return self.session.walk(statement, values)
 
     @property
@@ -270,18 +281,21 @@ class Batch:
         """Whether nobody draws a number below the instant he draws it at."""
         return self.session.numbers_tell_time
 
-    def write(self, statement: str, values: tuple[Any, ...]) -> None:
-        """Write a row now or together with others of its kind, in any case before anything else is executed."""
-        self._unwritten.setdefault(statement, []).append(values)
+    def write(self, statement: str, values: tuple[Any, ...], stage: Stage = Stage.LAY) -> None:
+        """Write a row now or together with others of its kind, in any case before anything else is executed.
+
+        The stages come in their order. Within one, the rows of a statement come together, where its first one stood.
+        """
+        self._unwritten.setdefault((stage, statement), []).append(values)
 
     def leave(self, statement: str, values: tuple[Any, ...]) -> None:
         """Write a row at the end, together with all others of its kind: nothing in the transaction looks at it."""
-        self._left.setdefault(statement, []).append(values)
+        self._left.setdefault((Stage.LAY, statement), []).append(values)
 
     def flush(self) -> None:
         """Write what was left to be written."""
         unwritten, self._unwritten = self._unwritten, {}
-        for statement, rows in unwritten.items():
+        for (_, statement), rows in sorted(unwritten.items(), key=lambda entry: entry[0][0]):
             if len(rows) == 1:
                 self._execute(statement, rows[0])
             else:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-import msgspec
-
 from redrive.errors import InvalidInput, ItemNotFound, RedriveError
 from redrive.model.by_hand import Standing, check_change, check_verb
 from redrive.model.feed import FeedKind
@@ -19,11 +17,11 @@ from redrive.stores.relational import letters, redrives, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.bulk import change_alike, find_alike
 from redrive.stores.relational.deeds import Deed
-from redrive.stores.relational.places import Place, find, lay, resolve, take
+from redrive.stores.relational.particulars import history_of, read_particulars
+from redrive.stores.relational.places import Ahead, Place, find_all, lay, take
 from redrive.stores.relational.puts import check_size
 from redrive.stores.relational.settles import finish
 
-_LAST_ENTRY = "SELECT data FROM redrive_history WHERE n = ? ORDER BY entry DESC LIMIT 1"
 _HELD = """
     SELECT n FROM redrive_waiting
     WHERE held_by = ? AND queue IN (SELECT key FROM redrive_queue WHERE namespace = ?) LIMIT ?"""
@@ -49,32 +47,35 @@ def change_all(batch: Batch, deed: Deed, targets: Sequence[Target]) -> tuple[lis
     results: list[Any] = []
     queues: set[str] = set()
     alike = find_alike(batch, deed, targets)
+    ahead = Ahead(batch, [target.id for target in targets if target.id not in alike])
+    if ahead.places:
+        read_particulars(batch, ahead.places, history=deed.verb is Verb.UNDO)
     for together, members in groupby(targets, key=lambda target: target.id in alike):
         if together:
             settled = change_alike(batch, deed, [alike[target.id] for target in members])
             queues.update(each.queue for each in settled)
             results += settled
         else:
-            results += [_change_or_refuse(batch, deed, target, queues) for target in members]
+            results += [_change_or_refuse(batch, deed, target, ahead, queues) for target in members]
     return results, queues
 
 
 def hold(batch: Batch, call: Hold) -> int:
     """Take pending and failed items out of the ready index."""
-    return sum(_set_held(batch, resolve(batch, id), None, call.held_by) for id in call.ids)
+    ahead = Ahead(batch, call.ids)
+    return sum(_set_held(batch, ahead.take(id), None, call.held_by) for id in call.ids)
 
 
 def unhold(batch: Batch, call: Unhold) -> int:
     """Let items go that are held under a name."""
     if call.ids is None:
         numbers = [n for (n,) in batch.execute(_HELD, (call.held_by, batch.namespace, STEP_LIMIT)).fetchall()]
-    else:
-        numbers = [n for id in call.ids if (n := resolve(batch, id)) is not None]
-    return sum(_set_held(batch, n, call.held_by, None) for n in numbers)
+        return sum(_set_held(batch, place, call.held_by, None) for place in find_all(batch, numbers).values())
+    ahead = Ahead(batch, call.ids)
+    return sum(_set_held(batch, ahead.take(id), call.held_by, None) for id in call.ids)
 
 
-def _set_held(batch: Batch, n: int | None, before: str | None, after: str | None) -> bool:
-    place = None if n is None else find(batch, n)
+def _set_held(batch: Batch, place: Place | None, before: str | None, after: str | None) -> bool:
     if place is None or place.status not in WORK or place.queue not in batch.by_key:
         return False
     if place.held_by != before:
@@ -87,16 +88,16 @@ def _set_held(batch: Batch, n: int | None, before: str | None, after: str | None
     return True
 
 
-def _change_or_refuse(batch: Batch, deed: Deed, target: Target, queues: set[str]) -> Settled | Stale | RedriveError:
+def _change_or_refuse(
+    batch: Batch, deed: Deed, target: Target, ahead: Ahead, queues: set[str]
+) -> Settled | Stale | RedriveError:
     try:
-        return _change_one(batch, deed, target, queues)
+        return _change_one(batch, deed, target, ahead.take(target.id), queues)
     except RedriveError as refusal:
         return refusal
 
 
-def _change_one(batch: Batch, deed: Deed, target: Target, queues: set[str]) -> Settled | Stale:
-    n = resolve(batch, target.id)
-    place = None if n is None else find(batch, n)
+def _change_one(batch: Batch, deed: Deed, target: Target, place: Place | None, queues: set[str]) -> Settled | Stale:
     if place is None or place.queue not in batch.by_key:
         raise ItemNotFound(target.id)
     row = batch.by_key[place.queue]
@@ -143,7 +144,7 @@ def _standing(batch: Batch, verb: Verb, place: Place, row: QueueRow) -> Standing
     """The item as the rules see it. Only an undo asks what happened last."""
     last = None
     if verb is Verb.UNDO and place.entries:
-        last = msgspec.json.decode(batch.execute(_LAST_ENTRY, (place.n,)).get, type=HistoryEntry)
+        last = history_of(batch, place)[-1]
     is_dead_letter = place.letter is not None and place.status is not Status.ARCHIVED
     return Standing(place.id, place.status, is_dead_letter, place.worker, last, row.queue.name, place.deliveries)
 

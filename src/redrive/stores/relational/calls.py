@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ from redrive.stores.relational.puts import put_all
 from redrive.stores.relational.queues import change_queue
 from redrive.stores.relational.registrations import register, unregister
 from redrive.stores.relational.settles import settle_all
-from redrive.stores.relational.upkeep import clean, expire, promote_all
+from redrive.stores.relational.upkeep import clean, expire_all, promote_all
 
 Handler = Callable[[Batch, Sequence[Any]], list[Any]]
 
@@ -86,6 +87,17 @@ def _one_by_one(handlers: dict[type[Any], Callable[[Batch, Any], Any]]) -> Handl
     return lambda batch, calls: [handle(batch, call) for call in calls]
 
 
+_others = _one_by_one({Promote: promote_all, Clean: clean, FinishMove: finish_move, CloseMove: close_move})
+
+
+def _upkeep(batch: Batch, calls: Sequence[Any]) -> list[Any]:
+    """In their order; items that expired one after the other go together."""
+    results: list[Any] = []
+    for expired, members in itertools.groupby(calls, key=lambda call: isinstance(call, Expire)):
+        results += (expire_all if expired else _others)(batch, tuple(members))
+    return results
+
+
 _KIND = {call: rank for rank, kind in enumerate(KINDS) for call in kind}
 _HANDLERS: tuple[Handler, ...] = (
     _one_by_one(dict.fromkeys(KINDS[0], change_queue)),
@@ -96,7 +108,7 @@ _HANDLERS: tuple[Handler, ...] = (
     settle_all,
     _one_by_one({Change: change}),
     _one_by_one({StartOperation: start, StepOperation: step, SetOperation: set_operation}),
-    _one_by_one({Promote: promote_all, Expire: expire, Clean: clean, FinishMove: finish_move, CloseMove: close_move}),
+    _upkeep,
     lease_all,
 )
 """Who carries out each kind, in the order of KINDS."""

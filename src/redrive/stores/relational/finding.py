@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,7 +24,7 @@ from redrive.model.item import Counters, Status
 from redrive.model.reason import DeadReason
 from redrive.model.words import Query, parse_query
 from redrive.stores.relational.batch import Batch, namespace_key
-from redrive.stores.relational.places import find, resolve
+from redrive.stores.relational.places import Place, find_all, resolve
 from redrive.stores.relational.session import Executor
 
 _FEW_QUEUES = 100
@@ -44,7 +45,8 @@ _BY_WORDS = f"""
     SELECT w.rowid, {_LETTER} FROM redrive_words AS w LEFT JOIN redrive_letter AS l ON l.d = w.rowid
         LEFT JOIN redrive_item AS i ON i.n = l.n
     WHERE {{condition}} AND w.rowid BETWEEN ? AND ? ORDER BY w.rowid {{direction}}"""
-_BY_NUMBER = f"SELECT {_LETTER} FROM redrive_letter AS l CROSS JOIN redrive_item AS i ON i.n = l.n WHERE l.d = ?"
+_BY_NUMBER = f"""
+    SELECT {_LETTER} FROM redrive_letter AS l CROSS JOIN redrive_item AS i ON i.n = l.n WHERE l.d IN carray(?)"""
 _QUEUES_OF = """
     WITH RECURSIVE each(queue) AS (
         SELECT (SELECT min(queue) FROM redrive_letter WHERE shelf = ?1 AND fingerprint = ?2)
@@ -59,7 +61,7 @@ _PLACED = f"""
     SELECT {_ITEM} FROM redrive_{{table}} AS p CROSS JOIN redrive_item AS i ON i.n = p.n
     WHERE p.n BETWEEN ? AND ? ORDER BY p.n {{direction}}"""
 _PLACES = {Status.ACTIVE: "lease", Status.FAILED: "waiting", Status.COMPLETED: "ended", Status.MOVING: "moving"}
-_ONE_ITEM = f"SELECT {_ITEM} FROM redrive_item AS i WHERE i.n = ?"
+_LISTED = f"SELECT {_ITEM} FROM redrive_item AS i WHERE i.n IN carray(?)"
 
 _HAS_WORDS = "SELECT 1 FROM redrive_words AS w WHERE {condition} AND w.rowid = ?"
 _OPERATION = "SELECT number FROM redrive_operation WHERE namespace = ? AND id = ?"
@@ -192,13 +194,12 @@ class _Course(NamedTuple):
 
     def listed(self, numbers: set[int]) -> Generator[Candidate, None, None]:
         """Items that are known by their numbers."""
-        found: list[Candidate] = []
-        for n in numbers:
-            row = self.executor.execute(_ONE_ITEM, (n,)).fetchone()
-            candidate = None if row is None else self._item(row, for_letters=self.where.for_letters)
-            if candidate is not None and self.low <= candidate.position <= self.high:
-                found.append(candidate)
-        yield from sorted(found, key=lambda candidate: candidate.position, reverse=self.newest)
+        rows = self.executor.execute(_LISTED, (self.executor.table(numbers),)).fetchall()
+        met = [each for each in self._met(rows, for_letters=self.where.for_letters).values() if self._is_within(each)]
+        yield from sorted(met, key=lambda candidate: candidate.position, reverse=self.newest)
+
+    def _is_within(self, candidate: Candidate) -> bool:
+        return self.low <= candidate.position <= self.high
 
     def letters(self) -> Generator[Candidate, None, None]:
         """Dead letters, or archived items, by the order of their deaths."""
@@ -224,10 +225,11 @@ class _Course(NamedTuple):
         statement = _ITEMS if table is None else _PLACED
         statement = statement.format(table=table, direction=self._direction)
         with contextlib.closing(self.executor.walk(statement, (self.low, self.high))) as rows:
-            for row in rows:
-                # How it stands takes a statement more: not for what has other headers than those asked for.
-                candidate = self._item(row, for_letters=False) if self._has_headers(row[4]) else None
-                yield candidate or Candidate(row[0], row[0], None)
+            for some in _in_portions(rows):
+                # How they stand takes more statements: not for what has other headers than those asked for.
+                met = self._met([row for row in some if self._has_headers(row[4])], for_letters=False)
+                for n, *_ in some:
+                    yield met.get(n) or Candidate(n, n, None)
 
     def _has_headers(self, headers: str | None) -> bool:
         if self.where.headers is None:
@@ -255,8 +257,10 @@ class _Course(NamedTuple):
         self, rows: Iterable[tuple[Any, ...]], *walks: Generator[tuple[Any, ...], None, None]
     ) -> Generator[Candidate, None, None]:
         try:
-            for row in rows:
-                yield Candidate(row[0], row[1], self._letter(*row), row[0])
+            for some in _in_portions(rows):
+                places = find_all(self.executor, [row[1] for row in some]) if self._asks_for_places else {}
+                for row in some:
+                    yield Candidate(row[0], row[1], self._letter(places.get(row[1]), *row), row[0])
         finally:
             for each in walks:
                 each.close()
@@ -266,23 +270,30 @@ class _Course(NamedTuple):
         words = self.executor.words
         statement = _BY_WORDS.format(condition=words.condition, direction=self._direction)
         with contextlib.closing(self.executor.walk(statement, (*words.asked(asked), self.low, self.high))) as rows:
-            for d, *row in rows:
-                meant = row[3] == shelf and row[13] is not None
-                yield Candidate(d, row[1], self._letter(*row) if meant else None, d)
+            for some in _in_portions(rows):
+                meant = {d: row for d, *row in some if row[3] == shelf and row[13] is not None}
+                asked_for = [row[1] for row in meant.values()] if self._asks_for_places else []
+                places = find_all(self.executor, asked_for) if asked_for else {}
+                for d, _, n, *_ in some:
+                    facts = self._letter(places.get(n), *meant[d]) if d in meant else None
+                    yield Candidate(d, n, facts, d)
+
+    @property
+    def _asks_for_places(self) -> bool:
+        """Whether there are conditions that letters alone do not tell of."""
+        where = self.where
+        return (where.min_redrives, where.max_redrives, where.held, where.held_by) != (None, None, None, None)
 
     def _letter(
-        self, d: int, n: int, queue: int, shelf: int, died_at: Any, reason: str, fingerprint: str, error_type: str,
+        self, place: Place | None,
+        d: int, n: int, queue: int, shelf: int, died_at: Any, reason: str, fingerprint: str, error_type: str,
         error_class: str, deliveries: int, attempts: int, failures: int, losses: int, tail: int,
         origin_queue: str | None, headers: str | None,
     ) -> Facts | None:  # fmt: skip
         name = self.scope.names.get(queue)
         if name is None or self.queue not in (None, queue):
             return None
-        where, redrives, held_by = self.where, 0, None
-        if (where.min_redrives, where.max_redrives, where.held, where.held_by) != (None, None, None, None):
-            place = find(self.executor, n)
-            assert place is not None
-            redrives, held_by = place.redrives, place.held_by
+        redrives, held_by = (0, None) if place is None else (place.redrives, place.held_by)
         return Facts(
             make_id(n, tail),
             Status.DEAD if shelf > 0 else Status.ARCHIVED,
@@ -294,32 +305,45 @@ class _Course(NamedTuple):
             held_by,
             DeadReason(reason),
             Cause(fingerprint, "", error_type, ErrorClass(error_class)),
-            None if headers is None or where.headers is None else msgspec.json.decode(headers),
+            None if headers is None or self.where.headers is None else msgspec.json.decode(headers),
         )
 
-    def _item(self, row: tuple[Any, ...], *, for_letters: bool) -> Candidate | None:
-        """An item that may have any status; with `for_letters`, only one that has a letter."""
+    def _met(self, rows: Iterable[tuple[Any, ...]], *, for_letters: bool) -> dict[int, Candidate]:
+        """Items that may have any status, by number; with `for_letters`, only those that have a letter."""
+        own = [row for row in rows if row[1] in self.scope.names and self.queue in (None, row[1])]
+        places = find_all(self.executor, [row[0] for row in own])
+        numbers = self.executor.table([place.letter for place in places.values() if place.letter is not None])
+        letters = {row[0]: row for row in self.executor.execute(_BY_NUMBER, (numbers,)).fetchall()}
+        met: dict[int, Candidate] = {}
+        for row in own:
+            place = places[row[0]]
+            if place.letter is not None:
+                facts = self._letter(place, *letters[place.letter])
+                assert facts is not None
+                facts = msgspec.structs.replace(facts, status=place.status)
+                met[place.n] = Candidate(place.letter if for_letters else place.n, place.n, facts, place.letter)
+            elif not for_letters:
+                met[place.n] = self._item(place, row)
+        return met
+
+    def _item(self, place: Place, row: tuple[Any, ...]) -> Candidate:
+        """An item that is no letter."""
         n, queue, put_at, origin_queue, headers = row
-        name = self.scope.names.get(queue)
-        if name is None or self.queue not in (None, queue):
-            return None
-        place = find(self.executor, n)
-        assert place is not None
-        if place.letter is not None:
-            letter = self.executor.execute(_BY_NUMBER, (place.letter,)).fetchone()
-            facts = self._letter(*letter)
-            assert facts is not None
-            counters = msgspec.structs.replace(facts.counters, redrives=place.redrives)
-            facts = msgspec.structs.replace(facts, status=place.status, counters=counters, held_by=place.held_by)
-            return Candidate(place.letter if for_letters else n, n, facts, place.letter)
-        if for_letters:
-            return None
+        name = self.scope.names[queue]
         decoded = None if headers is None or self.where.headers is None else msgspec.json.decode(headers)
         facts = Facts(
             place.id, place.status, False, name, origin_queue or name, put_at, place.counters, place.held_by,
             headers=decoded,
         )  # fmt: skip
         return Candidate(n, n, facts)
+
+
+def _in_portions(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Rows in lists that get longer: what few are asked for is found soon, and many are looked at together."""
+    rest, size = iter(rows), 16
+    while some := list(islice(rest, size)):
+        yield some
+        size = min(2 * size, 512)
 
 
 def _asked(words: str) -> Query | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from redrive.clock import Instant
 from redrive.model.group import Group, hour_of
 from redrive.model.ids import make_id
+from redrive.model.item import Death
 from redrive.stores.relational.batch import Batch, GroupChange
 from redrive.stores.relational.finding import Scope
-from redrive.stores.relational.places import last_death
 from redrive.stores.relational.session import Executor
 
 _GROUP = "SELECT count, first_at, last_at FROM redrive_group WHERE queue = ? AND fingerprint = ?"
@@ -32,8 +34,10 @@ _SHARES = "SELECT fingerprint, queue, count FROM redrive_group WHERE {queues}"
 _HOURS = "SELECT hour, count FROM redrive_group_hour WHERE queue = ? AND fingerprint = ?"
 _NEWEST = "SELECT max(d) FROM redrive_letter WHERE shelf = ? AND fingerprint = ? AND queue = ?"
 _ID = "SELECT i.n, i.tail FROM redrive_letter AS l CROSS JOIN redrive_item AS i ON i.n = l.n WHERE l.d = ?"
+_LAST_DEATH = "SELECT data FROM redrive_death WHERE n = ? ORDER BY key DESC LIMIT 1"
 _COUNT = "SELECT coalesce(sum(count), 0) FROM redrive_group WHERE {queues}"
 
+_decode_death = msgspec.json.Decoder(Death).decode
 _Share = tuple[int, int]
 """A queue by its key, and how many of a group lie in it."""
 
@@ -122,7 +126,7 @@ def _group(
             hours[hour] = hours.get(hour, 0) + died
         newest = max(newest, executor.execute(_NEWEST, (scope.shelf, fingerprint, queue)).get or 0)
     n, tail = executor.execute(_ID, (newest,)).get
-    cause = last_death(executor, n).cause
+    cause = _decode_death(executor.execute(_LAST_DEATH, (n,)).get).cause
     return Group(
         fingerprint,
         cause.group_title,

@@ -16,7 +16,7 @@ from redrive.model.payload import JSON
 from redrive.store import Import
 from redrive.stores.relational import feed, letters, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
-from redrive.stores.relational.places import Place, find, lay, resolve
+from redrive.stores.relational.places import Place, find_by_id, lay
 from redrive.stores.relational.puts import check_size, known_source, remember_source
 
 _ITEM = """
@@ -55,8 +55,7 @@ def import_items(batch: Batch, call: Import) -> tuple[Receipt, ...]:
 
 def _present(batch: Batch, row: QueueRow, item: Item) -> ItemId | None:
     """The id of the very item, where it lives in this namespace and would come to the queue that it is in or was in."""
-    n = resolve(batch, item.id)
-    place = None if n is None else find(batch, n)
+    place = find_by_id(batch, item.id)
     if place is None or place.queue not in batch.by_key:
         return None
     return place.id if row.key == place.queue or row.queue.name == item.queue else None

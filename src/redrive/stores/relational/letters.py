@@ -15,16 +15,17 @@ from redrive.model.item import Death
 from redrive.model.payload import JSON
 from redrive.model.words import MAX_INDEXED_CHARS, words_of
 from redrive.stores.relational import groups
-from redrive.stores.relational.batch import Batch, Unworded
+from redrive.stores.relational.batch import Batch, Stage, Unworded
+from redrive.stores.relational.particulars import LetterParticulars, particulars_of
 from redrive.stores.relational.places import Place
 
 _LETTER = """
     INSERT INTO redrive_letter (d, n, queue, shelf, died_at, reason, fingerprint, error_name, error_type, error_class,
         deliveries, attempts, failures, losses)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_TAKE_OFF = "DELETE FROM redrive_letter WHERE d = ? RETURNING queue, shelf, fingerprint, died_at"
-_SHELVE = "UPDATE redrive_letter SET shelf = -shelf WHERE d = ? RETURNING fingerprint, died_at"
-_CARRY = "UPDATE redrive_letter SET n = ?, queue = ? WHERE d = ? RETURNING shelf, fingerprint, died_at"
+_TAKE_OFF = "DELETE FROM redrive_letter WHERE d = ?"
+_SHELVE = "UPDATE redrive_letter SET shelf = ? WHERE d = ?"
+_CARRY = "UPDATE redrive_letter SET n = ?, queue = ? WHERE d = ?"
 _CONTENTS = f"SELECT n, substr(payload, 1, {MAX_INDEXED_CHARS}), content_type FROM redrive_item WHERE n IN carray(?)"
 _WORDS = "INSERT INTO redrive_words (rowid, words) VALUES (?, ?)"
 _WORDLESS = "INSERT INTO redrive_wordless (d) VALUES (?)"
@@ -38,7 +39,7 @@ def mark(batch: Batch, place: Place, death: Death, text: str, *, archived: bool 
     """It is a dead letter of this death, or archived. `text` is what it is found by, beside error type and payload."""
     assert place.letter is None
     d, cause, counters = batch.draw(), death.cause, death.counters
-    place.letter = d
+    place.letter, place.particulars = d, None
     batch.write(
         _LETTER,
         (
@@ -68,7 +69,8 @@ def unmark(batch: Batch, place: Place) -> None:
     """It is a dead letter, or archived, no longer: brought back, completed or removed."""
     if place.letter is None:
         return
-    queue, shelf, fingerprint, died_at = batch.execute(_TAKE_OFF, (place.letter,)).get
+    queue, shelf, fingerprint, died_at = _particulars(batch, place)
+    batch.write(_TAKE_OFF, (place.letter,), Stage.ERASE)
     if batch.unworded.pop(place.letter, None) is None:
         batch.write(_WORDLESS, (place.letter,))
     place.letter = None
@@ -78,13 +80,15 @@ def unmark(batch: Batch, place: Place) -> None:
 
 def shelve(batch: Batch, place: Place) -> None:
     """It is archived: a dead letter no longer, but found under the same cause, and restored with it."""
-    fingerprint, died_at = batch.execute(_SHELVE, (place.letter,)).get
+    _, shelf, fingerprint, died_at = _particulars(batch, place)
+    batch.write(_SHELVE, (-shelf, place.letter))
     _count(batch, place.queue, fingerprint, died_at, -1)
 
 
 def unshelve(batch: Batch, place: Place) -> None:
     """It was archived, and is a dead letter again."""
-    fingerprint, died_at = batch.execute(_SHELVE, (place.letter,)).get
+    _, shelf, fingerprint, died_at = _particulars(batch, place)
+    batch.write(_SHELVE, (-shelf, place.letter))
     _count(batch, place.queue, fingerprint, died_at, 1)
 
 
@@ -92,7 +96,8 @@ def carry(batch: Batch, place: Place, from_queue: int) -> None:
     """It was moved: the letter follows. `place` has its new number and queue."""
     if place.letter is None:
         return
-    shelf, fingerprint, died_at = batch.execute(_CARRY, (place.n, place.queue, place.letter)).get
+    _, shelf, fingerprint, died_at = _particulars(batch, place)
+    batch.write(_CARRY, (place.n, place.queue, place.letter))
     if unworded := batch.unworded.get(place.letter):
         batch.unworded[place.letter] = unworded._replace(n=place.n)
     if shelf > 0:
@@ -130,6 +135,12 @@ def write_words(batch: Batch) -> None:
     for d, (n, error_type, text) in unworded.items():
         batch.write(_WORDS, (d, stored(words_of(error_type, text, *by_number[n]))))
     unworded.clear()
+
+
+def _particulars(batch: Batch, place: Place) -> LetterParticulars:
+    letter = particulars_of(batch, place).letter
+    assert letter is not None
+    return letter
 
 
 def _count(batch: Batch, queue: int, fingerprint: str, died_at: Instant, change: int) -> None:

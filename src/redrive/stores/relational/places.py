@@ -5,20 +5,23 @@ An item is in exactly one place; `take` and `lay` always come in pairs, in one t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from redrive.clock import Instant
+from redrive.errors import RedriveError
 from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
-from redrive.model.item import WORK, Counters, Death, Result, Status
+from redrive.model.item import WORK, Counters, Result, Status
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.moves import Passage
 from redrive.model.reason import DeadReason
-from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.batch import Batch, Stage
 from redrive.stores.relational.marks import READY
+from redrive.stores.relational.particulars import Particulars
 from redrive.stores.relational.session import Executor
 
 STATE = (
@@ -64,6 +67,8 @@ class Place(msgspec.Struct):
     result: Result | None = None
     passage: Passage | None = None
     """Where it goes and why (moving)."""
+    particulars: Particulars | None = None
+    """What else is written about it, once somebody looked: see `particulars_of`."""
 
     @property
     def id(self) -> ItemId:
@@ -74,32 +79,36 @@ class Place(msgspec.Struct):
         return Counters(self.deliveries, self.attempts, self.failures, self.losses, self.redrives)
 
 
-_READY_FRESH = f"""SELECT {STATE} FROM redrive_ready
-    WHERE queue = ?1 AND rank = ?2 AND ready_at = ?3 AND seq = ?4 AND n = ?4"""
-_READY_REQUEUED = f"SELECT {STATE} FROM redrive_ready WHERE n = ? AND seq <> n"
-_WAITING = f"SELECT status, held_by, {STATE} FROM redrive_waiting WHERE n = ?"
 _LEASE = f"SELECT queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease WHERE n = ? /*+ FOR UPDATE */"
 _LEASES = f"""
     SELECT n, queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease
     WHERE n IN carray(?) /*+ ORDER BY n FOR UPDATE */"""
+_ITEMS = "SELECT n, tail, queue FROM redrive_item WHERE n IN carray(?)"
+_FRESH = f"""
+    SELECT r.n, {STATE} FROM carray(?) AS c CROSS JOIN redrive_item AS i ON i.n = c.value
+    CROSS JOIN redrive_ready AS r ON r.queue = i.queue AND r.rank = {MAX_PRIORITY} - i.priority
+        AND r.ready_at = coalesce(i.enqueue_at, i.put_at) AND r.seq = i.n AND r.n = i.n"""
+_REQUEUED = f"SELECT n, {STATE} FROM redrive_ready WHERE n IN carray(?) AND seq <> n"
+_WAITING = f"SELECT n, status, held_by, {STATE} FROM redrive_waiting WHERE n IN carray(?)"
 _ENDED_HOW = "status, ended_at, dead_reason, archived_from, held_by, result, result_type"
-_ENDED = f"SELECT {_ENDED_HOW}, {STATE} FROM redrive_ended WHERE n = ?"
+_ENDED = f"SELECT n, {_ENDED_HOW}, {STATE} FROM redrive_ended WHERE n IN carray(?)"
 _LAY_READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?{_MARKS})"
 _LAY_WAITING = f"INSERT INTO redrive_waiting (n, queue, status, held_by, {STATE}) VALUES (?, ?, ?, ?{_MARKS})"
 _LAY_ENDED = f"""
     INSERT INTO redrive_ended (n, queue, {_ENDED_HOW}, {STATE})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
-_PASSAGE = "SELECT target, since, kind, status FROM redrive_moving WHERE n = ?"
+_PASSAGES = "SELECT n, target, since, kind, status FROM redrive_moving WHERE n IN carray(?)"
 _LAY_MOVING = "INSERT INTO redrive_moving (n, namespace, target, since, kind, status) VALUES (?, ?, ?, ?, ?, ?)"
-_ITEM = f"SELECT tail, queue, {MAX_PRIORITY} - priority, coalesce(enqueue_at, put_at) FROM redrive_item WHERE n = ?"
 _LINEAGE = "SELECT tail, n FROM redrive_lineage WHERE old = ?"
+_MOVED = "SELECT n FROM redrive_lineage WHERE old IN carray(?)"
 _EARLIER = "SELECT old, tail FROM redrive_lineage WHERE n = ? ORDER BY old"
 _TAIL = "SELECT tail FROM redrive_item WHERE n = ?"
-_LAST_DEATH = "SELECT data FROM redrive_death WHERE n = ? ORDER BY key DESC LIMIT 1"
+_PLACES = (_ITEMS, _LEASES, _FRESH, _REQUEUED, _WAITING, _ENDED, _PASSAGES)
+FEW = 4
+"""Up to here a look at each item is no dearer than one look at all."""
 _LOOKS = 10
 """How often an item is looked for: where several transactions write, it may change its place between two statements,
 and is then in none of those that were looked at."""
-_decode_death = msgspec.json.Decoder(Death).decode
 
 
 def resolve(executor: Executor, id: ItemId) -> int | None:
@@ -126,52 +135,106 @@ def known_ids(executor: Executor, id: ItemId) -> frozenset[ItemId]:
     return frozenset({make_id(n, executor.execute(_TAIL, (n,)).get), *earlier_ids(executor, n)})
 
 
-def last_death(executor: Executor, n: int) -> Death:
-    """The newest death of an item, of which there is one."""
-    return _decode_death(executor.execute(_LAST_DEATH, (n,)).get)
-
-
 def find(executor: Executor, n: int) -> Place | None:
     """Where an item stands. None where there is none."""
     for _ in range(_LOOKS):
-        item = executor.execute(_ITEM, (n,)).fetchone()
-        if item is None:
-            return None
-        if place := _find(executor, n, *item):
+        place = find_all(executor, (n,)).get(n)
+        if place is not None or executor.execute(_TAIL, (n,)).get is None:
             return place
     raise AssertionError(f"item {n} is in no place")
 
 
-def _find(executor: Executor, n: int, tail: int, queue: int, rank: int, ready_at: Instant) -> Place | None:
-    """One look at each place."""
-    if place := find_leased(executor, n, tail):
-        return place
-    fresh = executor.execute(_READY_FRESH, (queue, rank, ready_at, n)).fetchone()
-    looks = iter(()) if fresh else executor.first_rows(((_READY_REQUEUED, (n,)), (_WAITING, (n,)), (_ENDED, (n,))))
-    if row := fresh or next(looks):
-        place = Place(n, tail, queue, Status.PENDING, *row)
-        place.ready = True
-        return place
-    if row := next(looks):
-        place = Place(n, tail, queue, Status(row[0]), *row[2:])
-        place.held_by = row[1]
-        return place
-    row = next(looks)
-    if row is None:
+def find_by_id(executor: Executor, id: ItemId) -> Place | None:
+    """Where the item stands that has this id, or had it before it moved. None where there is none."""
+    number, tail = parse_id(id)
+    if number > MAX_NUMBER:  # nobody was ever given such an id
         return None
+    place = find_all(executor, (number,)).get(number)
+    if place is not None and place.tail == tail:
+        return place
+    n = resolve(executor, id)
+    return None if n is None else find(executor, n)
+
+
+def find_all(executor: Executor, numbers: Iterable[int]) -> dict[int, Place]:
+    """Where items stand, by their numbers: one look at each place for all of them.
+
+    Of a namespace that the transaction does not have for itself, one may be missing that changed its place meanwhile.
+    """
+    listed = (executor.table(numbers),)
+    # All are sent before the first is waited for.
+    items, *looks = [executor.execute(statement, listed) for statement in _PLACES]
+    where = {n: (tail, queue) for n, tail, queue in items.fetchall()}
+    leased, fresh, requeued, waiting, ended, moving = (look.fetchall() for look in looks)
+    passages = {n: _passage(row) for n, *row in moving}
+    found = {n: _leased(n, where[n][0], row) for n, *row in leased if n in where}
+    for rows, place in ((fresh, _ready), (requeued, _ready), (waiting, _waiting), (ended, _ended)):
+        found.update({n: place(n, *where[n], row) for n, *row in rows if n in where})
+    for n in [n for n, place in found.items() if place.status is Status.MOVING]:
+        found[n].passage = passages.get(n)
+        if n not in passages:
+            del found[n]
+    return found
+
+
+class Ahead:
+    """Where many items stand that are to be changed one after the other: looked up together, before the first."""
+
+    __slots__ = ("_batch", "_places")
+
+    def __init__(self, batch: Batch, ids: Sequence[ItemId]) -> None:
+        self._batch = batch
+        self._places: dict[ItemId, Place] = {}
+        if len(ids) > FEW:
+            tails = dict(_parsed(ids))
+            # An item that is listed under an old id too is changed twice, and nobody can tell here when first.
+            moved = {n for (n,) in batch.execute(_MOVED, (batch.table(tails),)).fetchall()}
+            places = find_all(batch, [n for n in tails if n not in moved])
+            self._places = {place.id: place for n, place in places.items() if place.tail == tails[n]}
+
+    @property
+    def places(self) -> Collection[Place]:
+        """Those that were found, and not changed yet."""
+        return self._places.values()
+
+    def take(self, id: ItemId) -> Place | None:
+        """Where an item stands now: as it was found, or with a look of its own, as whenever it is asked for again."""
+        return self._places.pop(id, None) or find_by_id(self._batch, id)
+
+
+def _parsed(ids: Iterable[ItemId]) -> Iterator[tuple[int, int]]:
+    for id in ids:
+        with contextlib.suppress(RedriveError):  # whoever changes it will be told
+            number, tail = parse_id(id)
+            if number <= MAX_NUMBER:
+                yield number, tail
+
+
+def _ready(n: int, tail: int, queue: int, row: Sequence[Any]) -> Place:
+    place = Place(n, tail, queue, Status.PENDING, *row)
+    place.ready = True
+    return place
+
+
+def _waiting(n: int, tail: int, queue: int, row: Sequence[Any]) -> Place:
+    place = Place(n, tail, queue, Status(row[0]), *row[2:])
+    place.held_by = row[1]
+    return place
+
+
+def _ended(n: int, tail: int, queue: int, row: Sequence[Any]) -> Place:
     status, ended_at, dead_reason, archived_from, held_by, result, result_type = row[:7]
     place = Place(n, tail, queue, Status(status), *row[7:])
     place.ended_at, place.held_by = ended_at, held_by
     place.result = None if result is None else Result(result, result_type)
     place.dead_reason = None if dead_reason is None else DeadReason(dead_reason)
     place.archived_from = None if archived_from is None else Status(archived_from)
-    if place.status is Status.MOVING:
-        moving = executor.execute(_PASSAGE, (n,)).fetchone()
-        if moving is None:  # it left between the two looks
-            return None
-        to, since, kind, arrives_as = moving
-        place.passage = Passage(to, since, FeedKind(kind), Status(arrives_as))
     return place
+
+
+def _passage(row: Sequence[Any]) -> Passage:
+    to, since, kind, arrives_as = row
+    return Passage(to, since, FeedKind(kind), Status(arrives_as))
 
 
 def find_leased(executor: Executor, n: int, tail: int) -> Place | None:
@@ -196,18 +259,20 @@ def take(batch: Batch, place: Place) -> None:
     """Take an item from where it stands."""
     batch.tally_status(place.queue, place.status, -1)
     if place.status is Status.ACTIVE:
-        batch.write("DELETE FROM redrive_lease WHERE n = ?", (place.n,))
+        batch.write("DELETE FROM redrive_lease WHERE n = ?", (place.n,), Stage.TAKE)
         place.token = place.deadline = place.leased_at = place.worker = None
     elif place.ready:
         key = (place.queue, place.rank, place.ready_at, place.seq)
-        batch.execute("DELETE FROM redrive_ready WHERE queue = ? AND rank = ? AND ready_at = ? AND seq = ?", key)
+        batch.write(
+            "DELETE FROM redrive_ready WHERE queue = ? AND rank = ? AND ready_at = ? AND seq = ?", key, Stage.TAKE
+        )
         place.ready = False
     elif place.status in WORK:
-        batch.execute("DELETE FROM redrive_waiting WHERE n = ?", (place.n,))
+        batch.write("DELETE FROM redrive_waiting WHERE n = ?", (place.n,), Stage.TAKE)
     else:
-        batch.execute("DELETE FROM redrive_ended WHERE n = ?", (place.n,))
+        batch.write("DELETE FROM redrive_ended WHERE n = ?", (place.n,), Stage.TAKE)
         if place.passage is not None:
-            batch.execute("DELETE FROM redrive_moving WHERE n = ?", (place.n,))
+            batch.write("DELETE FROM redrive_moving WHERE n = ?", (place.n,), Stage.TAKE)
             place.passage = None
         place.ended_at = place.dead_reason = place.archived_from = place.result = None
 

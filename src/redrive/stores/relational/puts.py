@@ -22,7 +22,7 @@ from redrive.store import OF_THIS_CALL, NewItem, Put, Stale, stale
 from redrive.stores.relational import feed, verdicts
 from redrive.stores.relational.batch import SALT_MASK, SALT_STEP, Batch, QueueRow, draw_salt
 from redrive.stores.relational.marks import above
-from redrive.stores.relational.places import Place, find, lay, resolve, take
+from redrive.stores.relational.places import Place, find_by_id, lay, take
 
 _PLAIN_ITEMS = f"""
     INSERT INTO redrive_item (n, tail, queue, put_at, priority, content_type, expire_timeout, payload)
@@ -330,8 +330,7 @@ def _write_odd(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
 
 def _add_failure(batch: Batch, row: QueueRow, id: ItemId, failure: Failure) -> None:
     """One more failure of work that is known by its key: it is written down; where the item stands stays as it is."""
-    number = resolve(batch, id)
-    place = None if number is None else find(batch, number)
+    place = find_by_id(batch, id)
     if place is None:
         return
     batch.tally(row.key, "failed_total")

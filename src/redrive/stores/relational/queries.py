@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any, assert_never
 
 import msgspec
@@ -11,7 +11,7 @@ from redrive.clock import Instant
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
 from redrive.model.ids import MAX_NUMBER, ItemId, item_of, make_id, make_token, parse_token
-from redrive.model.item import NO_OVERRIDES, WORK, Counters, Death, HistoryEntry, Item, Lease, Overrides, Status
+from redrive.model.item import Counters, Item, Lease
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.moves import Move
 from redrive.model.payload import JSON
@@ -48,12 +48,11 @@ from redrive.store import (
 from redrive.stores.relational import feed, finding, groups, held, moves, operations, redrives, registrations, results
 from redrive.stores.relational.batch import TALLIED, QueueRow, namespace_key, queue_rows
 from redrive.stores.relational.marks import READY, above, each_queue, leases
-from redrive.stores.relational.places import Place, earlier_ids, find, resolve
+from redrive.stores.relational.places import find_all, find_by_id, find_leased
 from redrive.stores.relational.session import Executor
+from redrive.stores.relational.whole import overrides_of, whole_items
 
-_CONTENT = """
-    SELECT payload, content_type, headers, put_at, idempotency_key, overrides, source_id, origin_id, origin_queue, home
-    FROM redrive_item WHERE n = ?"""
+_CONTENT = "SELECT payload, content_type, headers, put_at, overrides FROM redrive_item WHERE n = ?"
 _COUNTS = f"""
     SELECT {", ".join(f"coalesce(sum({name}), 0)" for name in TALLIED)} FROM (
         SELECT * FROM redrive_count WHERE queue = ?1
@@ -159,7 +158,7 @@ def answer(executor: Executor, query: Query, namespace: str, now: Instant) -> An
         case ListDestinations():
             return moves.destinations(executor, namespace_key(executor, namespace))
         case ListMoves():
-            return tuple(_moves(executor, namespace, query))
+            return _moves(executor, namespace, query)
         case ListOpenMoves():
             return moves.open_moves(executor, _names(executor, namespace), query)
         case NextDue():
@@ -185,8 +184,9 @@ def _page(executor: Executor, namespace: str, query: FindItems) -> Page:
     scope = finding.read_scope(executor, namespace)
     after = parse_cursor(where, order, query.cursor)
     found = finding.select(executor, scope, where, limit=query.limit, after=after, newest=order is Order.NEWEST)
-    items = tuple(_found(executor, scope.names, n) for n in found.numbers)
-    return Page(items, None if found.exhausted else _cursor(where, order, found.position))
+    places = find_all(executor, found.numbers)
+    items = whole_items(executor, [places[n] for n in found.numbers], scope.names)
+    return Page(tuple(items), None if found.exhausted else _cursor(where, order, found.position))
 
 
 def _count(executor: Executor, namespace: str, where: Filter, cursor: str | None) -> Counted:
@@ -202,12 +202,6 @@ def _count(executor: Executor, namespace: str, where: Filter, cursor: str | None
 def _cursor(where: Filter, order: Order, position: int | None) -> str:
     assert position is not None  # there is more, so something was looked at
     return make_cursor(where, order, position)
-
-
-def _found(executor: Executor, names: Mapping[int, str], n: int) -> Item:
-    place = find(executor, n)
-    assert place is not None
-    return _whole(executor, place, names[place.queue])
 
 
 def _queue(executor: Executor, namespace: str, name: str) -> QueueRow:
@@ -236,78 +230,36 @@ def _stats(executor: Executor, row: QueueRow, now: Instant) -> QueueStats:
 
 
 def _item(executor: Executor, namespace: str, id: ItemId) -> Item:
-    n = resolve(executor, id)
-    place = None if n is None else find(executor, n)
+    place = find_by_id(executor, id)
     queue = None if place is None else _queue_name(executor, namespace, place.queue)
     if place is None or queue is None:
         raise ItemNotFound(id)
-    return _whole(executor, place, queue)
+    return whole_items(executor, [place], {place.queue: queue})[0]
 
 
-def _whole(executor: Executor, place: Place, queue: str) -> Item:
-    """An item with everything that is known of it."""
-    content = executor.execute(_CONTENT, (place.n,))
-    entries = executor.execute("SELECT data FROM redrive_history WHERE n = ? ORDER BY entry", (place.n,))
-    deaths = executor.execute("SELECT data FROM redrive_death WHERE n = ? ORDER BY key", (place.n,))
-    payload, content_type, headers, put_at, key, overrides, source_id, origin_id, origin_queue, home = content.get
-    history = tuple(msgspec.json.decode(data, type=HistoryEntry) for (data,) in entries)
-    working, moving = place.status in WORK, place.passage
-    in_dead_queue = place.letter is not None and place.status not in (Status.DEAD, Status.ARCHIVED)
-    return Item(
-        id=place.id,
-        queue=queue,
-        status=place.status,
-        payload=payload,
-        content_type=content_type or JSON,
-        headers={} if headers is None else msgspec.json.decode(headers),
-        priority=MAX_PRIORITY - place.rank,
-        put_at=put_at,
-        counters=place.counters,
-        ready_at=place.ready_at if working else None,
-        expire_deadline=place.expire_deadline,
-        held_by=place.held_by,
-        worker=place.worker,
-        lease_deadline=place.deadline,
-        first_leased_at=place.first_leased_at,
-        dead_reason=place.dead_reason,
-        ended_at=place.ended_at if moving is None else None,
-        result=place.result,
-        idempotency_key=key,
-        overrides=_overrides(overrides),
-        source_id=source_id,
-        origin_id=origin_id,
-        origin_queue=origin_queue,
-        earlier_ids=earlier_ids(executor, place.n),
-        history=history,
-        history_omitted=place.entries - len(history),
-        deaths=tuple(msgspec.json.decode(data, type=Death) for (data,) in deaths),
-        moving_to=None if moving is None else moving.to,
-        moving_since=None if moving is None else moving.since,
-        home=home if in_dead_queue else None,
+def _moves(executor: Executor, namespace: str, query: ListMoves) -> tuple[Move, ...]:
+    timeouts: dict[int, int | None] = {}
+    size = 0
+    for n, expire_timeout, payload_size in moves.moving(executor, namespace_key(executor, namespace), query):
+        size += payload_size
+        if timeouts and size > MOVE_BYTES:
+            break
+        timeouts[n] = expire_timeout
+    found = find_all(executor, timeouts)
+    places = [found[n] for n in timeouts if n in found and found[n].passage is not None]  # others arrived meanwhile
+    return tuple(
+        Move(item, place.passage, place.letter is not None, place.ready_at, timeouts[place.n])  # type: ignore[arg-type]
+        for place, item in zip(places, whole_items(executor, places, _names(executor, namespace)), strict=True)
     )
 
 
-def _moves(executor: Executor, namespace: str, query: ListMoves) -> Iterator[Move]:
-    names, size = _names(executor, namespace), 0
-    rows = moves.moving(executor, namespace_key(executor, namespace), query)
-    for count, (n, expire_timeout, payload_size) in enumerate(rows):
-        size += payload_size
-        if count and size > MOVE_BYTES:
-            return
-        place = find(executor, n)
-        if place is None or place.passage is None:  # it arrived meanwhile
-            continue
-        item = _whole(executor, place, names[place.queue])
-        yield Move(item, place.passage, place.letter is not None, place.ready_at, expire_timeout)
-
-
 def _active(executor: Executor, namespace: str, token: str) -> Lease:
-    n, _, key = parse_token(token)
-    place = find(executor, n)
+    n, tail, key = parse_token(token)
+    place = find_leased(executor, n, tail)
     queue = None if place is None else _queue_name(executor, namespace, place.queue)
     if place is None or queue is None or place.token != key:
         raise _lost(executor, namespace, token)
-    payload, content_type, headers, put_at, _, overrides, *_ = executor.execute(_CONTENT, (n,)).get
+    payload, content_type, headers, put_at, overrides = executor.execute(_CONTENT, (n,)).get
     assert place.leased_at is not None
     assert place.deadline is not None
     assert place.first_leased_at is not None
@@ -329,15 +281,14 @@ def _active(executor: Executor, namespace: str, token: str) -> Lease:
         deadline=place.deadline,
         first_leased_at=place.first_leased_at,
         expire_deadline=place.expire_deadline,
-        overrides=_overrides(overrides),
+        overrides=overrides_of(overrides),
         worker=place.worker,
     )
 
 
 def _lost(executor: Executor, namespace: str, token: str) -> LeaseLost:
     id = item_of(token)  # type: ignore[arg-type]
-    n = resolve(executor, id)
-    place: Place | None = None if n is None else find(executor, n)
+    place = find_by_id(executor, id)
     known = place is not None and _queue_name(executor, namespace, place.queue) is not None
     return LeaseLost(id, place.status.value if place is not None and known else None)
 
@@ -363,7 +314,7 @@ def _overdue(executor: Executor, namespace: str, name: str | None, limit: int, n
                     make_id(n, tail),
                     names[key],
                     Counters(*counts),
-                    _overrides(overrides),
+                    overrides_of(overrides),
                     None if token is None else make_token(n, tail, token),
                     expire_deadline is not None and expire_deadline <= now,
                     worker,
@@ -371,10 +322,6 @@ def _overdue(executor: Executor, namespace: str, name: str | None, limit: int, n
                 found.append((since, seq, overdue))
     found.sort(key=lambda entry: entry[:2])
     return [overdue for _, _, overdue in found[:limit]]
-
-
-def _overrides(data: str | None) -> Overrides:
-    return NO_OVERRIDES if data is None else msgspec.json.decode(data, type=Overrides)
 
 
 def _audit(

@@ -22,7 +22,7 @@ from redrive.model.by_hand import (
 )
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId, make_id
-from redrive.model.item import LIVING, Event, HistoryEntry, Result, Settled, Status
+from redrive.model.item import LIVING, Event, Result, Settled, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.moves import check_unedited
 from redrive.model.payload import JSON
@@ -32,12 +32,11 @@ from redrive.stores.relational import letters, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.deeds import Deed
 from redrive.stores.relational.moves import leave
-from redrive.stores.relational.places import Place, find, last_death, lay, resolve, take
+from redrive.stores.relational.particulars import history_of, particulars_of
+from redrive.stores.relational.places import Place, find_by_id, lay, take
 from redrive.stores.relational.puts import check_size
 from redrive.stores.relational.session import Executor
 
-_HISTORY = "SELECT data FROM redrive_history WHERE n = ? ORDER BY entry"
-_EXPIRE_TIMEOUT = "SELECT expire_timeout FROM redrive_item WHERE n = ?"
 _KEY = "SELECT n, tail FROM redrive_idempotency WHERE queue = ? AND key = ? AND until > ?"
 _COPY_ITEM = """
     INSERT INTO redrive_item (n, tail, queue, put_at, priority, enqueue_at, content_type, headers, expire_timeout,
@@ -69,8 +68,8 @@ def _redrive_queue(batch: Batch, deed: Deed, item: Standing, place: Place) -> st
     """Where a redrive takes it. What it died in, and came from, is looked up only where that decides."""
     if deed.to is not None or item.status is Status.DEAD:
         return redrive_queue(item, item.queue, deed.to)
-    home = batch.execute("SELECT home FROM redrive_item WHERE n = ?", (place.n,)).get
-    return redrive_queue(item, last_death(batch, place.n).queue, None, home=home, store=batch.store)
+    known = particulars_of(batch, place)
+    return redrive_queue(item, known.death.queue, None, home=known.home, store=batch.store)
 
 
 def revive(batch: Batch, deed: Deed, item: Standing, place: Place, row: QueueRow) -> Settled:
@@ -89,8 +88,8 @@ def undo(batch: Batch, deed: Deed, item: Standing, place: Place) -> Settled:
     assert item.last is not None
     name, back = undo_to(item.last)
     row = batch.queue(name)
-    death = last_death(batch, place.n)
-    text = text_of_death(death, history_of(batch, place.n))
+    death = particulars_of(batch, place).death
+    text = text_of_death(death, history_of(batch, place))
     take(batch, place)
     source_id = None if row.key == place.queue else verdicts.move(batch, place, row)
     counters = undone(place.counters, back, death)
@@ -139,7 +138,7 @@ def move(batch: Batch, deed: Deed, item: Standing, place: Place) -> Settled:
 
 def archive(batch: Batch, deed: Deed, item: Standing, place: Place) -> Settled:
     """Put a dead letter aside."""
-    death = last_death(batch, place.n)
+    death = particulars_of(batch, place).death
     take(batch, place)
     place.status, place.archived_from = Status.ARCHIVED, status_at_rest(item.status)
     place.ended_at, place.dead_reason = death.at, death.reason
@@ -147,11 +146,6 @@ def archive(batch: Batch, deed: Deed, item: Standing, place: Place) -> Settled:
     lay(batch, place)
     deed.tell(batch, FeedKind.ARCHIVED, item.queue, place)
     return Settled(place.id, item.queue, Status.ARCHIVED, place.counters, dead_reason=place.dead_reason)
-
-
-def history_of(batch: Batch, n: int) -> list[HistoryEntry]:
-    """What is kept of an item's history, oldest first."""
-    return [msgspec.json.decode(data, type=HistoryEntry) for (data,) in batch.execute(_HISTORY, (n,)).fetchall()]
 
 
 def _redrive_edited(batch: Batch, deed: Deed, target: Target, item: Standing, place: Place, row: QueueRow) -> Settled:
@@ -183,7 +177,7 @@ def _lay_as_work(
     place.attempts = place.failures = place.losses = 0
     place.redrives += 1
     place.ready_at, place.seq = batch.now, batch.draw() if source_id is None else place.n
-    timeout = batch.execute(_EXPIRE_TIMEOUT, (place.n,)).get
+    timeout = particulars_of(batch, place).expire_timeout
     timeout = row.settings.expire_timeout if timeout is None else timeout
     place.expire_deadline = None if timeout is None or not expires else Instant(batch.now + timeout)
     deed.record(batch, place, Event.REDRIVEN, item.queue, status_at_rest(item.status))
@@ -197,8 +191,10 @@ def _check_target(batch: Batch, item: Standing, place: Place, row: QueueRow) -> 
     if not needs_room(item, row.queue.name):
         return
     check_size(batch, row, 1)
-    key = batch.execute("SELECT idempotency_key FROM redrive_item WHERE n = ?", (place.n,)).get
-    other = None if key is None else holder_of(batch, row.key, key, batch.now)
+    key = particulars_of(batch, place).idempotency_key
+    if key is None:
+        return
+    other = holder_of(batch, row.key, key, batch.now)
     if other is not None and other.n != place.n:
         raise IdempotencyConflict(row.queue.name, key, other.id)
 
@@ -206,8 +202,7 @@ def _check_target(batch: Batch, item: Standing, place: Place, row: QueueRow) -> 
 def holder_of(executor: Executor, queue: int, key: str, now: Instant) -> Place | None:
     """Where the item stands that holds an idempotency key in a queue, if it is there and work."""
     known = executor.execute(_KEY, (queue, key, now)).fetchone()
-    n = None if known is None else resolve(executor, make_id(*known))
-    place = None if n is None else find(executor, n)
+    place = None if known is None else find_by_id(executor, make_id(*known))
     return place if place is not None and place.queue == queue and place.status in LIVING else None
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
+from redrive.clock import Instant
 from redrive.model.by_hand import Standing
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
@@ -13,7 +16,8 @@ from redrive.store import RETENTION_ACTOR, STEP_LIMIT
 from redrive.stores.relational import feed, redrives, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.deeds import Deed
-from redrive.stores.relational.places import Place, find, take
+from redrive.stores.relational.particulars import read_particulars
+from redrive.stores.relational.places import Place, find_all, take
 
 _COMPLETED = "SELECT n FROM redrive_ended WHERE queue = ? AND status = 'completed' AND ended_at <= ? LIMIT ?"
 _OLDEST_COMPLETED = """
@@ -66,30 +70,31 @@ class Retention:
         for queue, oldest in batch.execute(_OLDEST_COMPLETED).fetchall():
             row = batch.by_key.get(queue)
             if row and oldest is not None and oldest <= (before := batch.now - row.settings.keep_completed):
-                for (n,) in batch.execute(_COMPLETED, (row.key, before, self.left)).fetchall():
-                    place = find(batch, n)
-                    assert place is not None
+                old = [n for (n,) in batch.execute(_COMPLETED, (row.key, before, self.left)).fetchall()]
+                for place in find_all(batch, old).values():
                     self._remove(place)
 
     def _due(self, row: QueueRow, shelf: int, age: int) -> list[Place]:
         """Letters of a queue whose time is over. What a worker holds, and what is on its way to another store, is
         passed over, and does not stop the others."""
-        batch, before = self._batch, self._batch.now - age
         due: list[Place] = []
-        with contextlib.closing(batch.walk(_LETTERS, (row.key, shelf))) as letters:
-            for n, died_at in letters:
-                if len(due) >= self.left:
-                    break
-                if died_at > before:
-                    self._ahead -= 1
-                    if self._ahead <= 0:
-                        break
-                    continue
-                place = find(batch, n)
-                assert place is not None
-                if place.status not in (Status.ACTIVE, Status.MOVING):
-                    due.append(place)
+        with contextlib.closing(self._batch.walk(_LETTERS, (row.key, shelf))) as letters:
+            old = self._old(letters, self._batch.now - age)
+            while some := list(islice(old, self.left - len(due))):
+                places = find_all(self._batch, some)
+                due += [places[n] for n in some if places[n].status not in (Status.ACTIVE, Status.MOVING)]
+        read_particulars(self._batch, due)
         return due
+
+    def _old(self, letters: Iterable[tuple[int, Instant]], before: int) -> Iterator[int]:
+        """The numbers of those that died by then, up to where only younger ones are."""
+        for n, died_at in letters:
+            if died_at <= before:
+                yield n
+                continue
+            self._ahead -= 1
+            if self._ahead <= 0:
+                return
 
     def _archive(self, row: QueueRow, due: list[Place]) -> None:
         name = row.queue.name

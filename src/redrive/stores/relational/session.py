@@ -10,7 +10,7 @@ Statements are written once, in SQL that SQLite understands as it stands. Some m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from redrive.clock import Instant
@@ -72,8 +72,8 @@ class Executor(Protocol):
         """Execute one statement. Gives its rows: `get`, `fetchone`, `fetchall`, or one after the other."""
         ...
 
-    def first_rows(self, looks: Sequence[tuple[str, Row]], /) -> Iterator[Row | None]:
-        """The first row of each of these queries, in order. Where a round trip is dear, all are executed at once."""
+    def table(self, numbers: Iterable[int], /) -> Any:
+        """Numbers that a statement can read as a table."""
         ...
 
     def walk(self, statement: str, values: Any = (), /) -> Any:
@@ -86,10 +86,6 @@ class Session(Executor, Protocol):
 
     def executemany(self, statement: str, rows: Sequence[Row], /) -> Any:
         """Execute one statement for each row."""
-        ...
-
-    def table(self, numbers: Iterable[int], /) -> Any:
-        """Numbers that a statement can read as a table."""
         ...
 
     def blobs(self, payloads: Sequence[bytes], /) -> Any:

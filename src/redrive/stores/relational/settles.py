@@ -14,7 +14,7 @@ from redrive.model.judge import Ending
 from redrive.store import Complete, Extend, Return, Settle, SettleCall, Stale
 from redrive.stores.relational import feed, letters, results, verdicts
 from redrive.stores.relational.batch import Batch
-from redrive.stores.relational.places import Place, find, find_all_leased, find_leased, lay, resolve, take
+from redrive.stores.relational.places import FEW, Place, find_all_leased, find_by_id, find_leased, lay, take
 from redrive.stores.relational.puts import put_together
 
 _OF_LEASE = "SELECT n, token, queue, deliveries, attempts, failures, losses, redrives, entries, deaths"
@@ -22,9 +22,6 @@ _HELD_ONE = f"{_OF_LEASE} FROM redrive_lease WHERE n = ? /*+ FOR UPDATE */"
 _HELD = f"{_OF_LEASE} FROM redrive_lease WHERE n IN carray(?) /*+ ORDER BY n FOR UPDATE */"
 _EXTEND = "UPDATE redrive_lease SET deadline = ? /*= , early = 0 */ WHERE n = ?"
 _EXTEND_EARLY = "UPDATE redrive_lease SET deadline = ? /*= , early = 1 */ WHERE n = ?"
-
-FEW = 4
-"""Up to here a look at each item is no dearer than one look at all."""
 
 
 def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
@@ -107,17 +104,19 @@ def _complete_held(
     look = batch.execute(_HELD_ONE, numbers) if len(numbers) == 1 else batch.execute(_HELD, (batch.table(numbers),))
     held = {row[0]: row for row in look.fetchall()}
     gone: list[int] = []
+    # What is kept, or known for more than its payload, has more to it than a lease.
+    told = [row[0] for row in held.values() if row[8] or row[9] or _keeps(batch, row[2])]
+    tails = {n: int(token[:16], 16) for token, (n, _) in zip(tokens, parsed, strict=True)}
+    places = find_all_leased(batch, {n: tails[n] for n in told}) if told else {}
     for index, token, (n, key) in zip(indexes, tokens, parsed, strict=True):
         row = held.get(n)
         if row is None or row[1] != key or row[2] not in batch.by_key:
             results[index] = _lost(batch, token)
             continue
         del held[n]
-        _, _, queue, deliveries, attempts, failures, losses, redrives, entries, deaths = row
+        _, _, queue, deliveries, attempts, failures, losses, redrives, *_ = row
         owner = batch.by_key[queue]
-        if owner.settings.keep_completed or entries or deaths:
-            place = find(batch, n)
-            assert place is not None
+        if (place := places.get(n)) is not None:
             take(batch, place)
             results[index] = finish(batch, place, None)
             continue
@@ -134,6 +133,10 @@ def _complete_held(
         all_gone = batch.table(gone)
         batch.execute("DELETE FROM redrive_lease WHERE n IN carray(?)", (all_gone,))
         batch.execute("DELETE FROM redrive_item WHERE n IN carray(?)", (all_gone,))
+
+
+def _keeps(batch: Batch, queue: int) -> bool:
+    return queue in batch.by_key and bool(batch.by_key[queue].settings.keep_completed)
 
 
 def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, Place]) -> Any:
@@ -190,7 +193,7 @@ def _record(batch: Batch, place: Place, event: Event, **details: Any) -> History
 
 def _all_held(batch: Batch, tokens: Sequence[str]) -> dict[str, Place]:
     """The places of items that are active under these tokens, with one look where there are many."""
-    if len(tokens) < FEW:
+    if len(tokens) <= FEW:
         return {}
     parsed = {token: parse_token(token) for token in tokens}
     found = find_all_leased(batch, {n: tail for n, tail, _ in parsed.values()})
@@ -213,6 +216,5 @@ def _held(batch: Batch, token: str) -> Place:
 def _lost(batch: Batch, token: str) -> LeaseLost:
     """What to tell whoever comes too late: what the item is now."""
     id = item_of(token)  # type: ignore[arg-type]
-    n = resolve(batch, id)
-    place = None if n is None else find(batch, n)
+    place = find_by_id(batch, id)
     return LeaseLost(id, None if place is None or place.queue not in batch.by_key else place.status.value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from redrive.errors import ItemNotFound, WrongStatus
+from collections.abc import Sequence
+
+from redrive.errors import ItemNotFound, RedriveError, WrongStatus
 from redrive.model.item import Event, HistoryEntry, Settled
 from redrive.model.judge import Ending
 from redrive.model.transitions import Verb, allowed_from
@@ -11,7 +13,7 @@ from redrive.stores.relational import verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.leases import promote
 from redrive.stores.relational.marks import above, each_queue
-from redrive.stores.relational.places import find, resolve, take
+from redrive.stores.relational.places import Ahead, Place, take
 from redrive.stores.relational.retention import Retention
 
 _KEYS = """
@@ -54,10 +56,19 @@ def promote_all(batch: Batch, call: Promote) -> int:
     return promoted
 
 
-def expire(batch: Batch, call: Expire) -> Settled | Stale:
-    """Settle an item whose time is over."""
-    n = resolve(batch, call.id)
-    place = None if n is None else find(batch, n)
+def expire_all(batch: Batch, calls: Sequence[Expire]) -> list[Settled | Stale | RedriveError]:
+    """Settle items whose time is over."""
+    ahead = Ahead(batch, [call.id for call in calls])
+    results: list[Settled | Stale | RedriveError] = []
+    for call in calls:
+        try:
+            results.append(_expire(batch, call, ahead.take(call.id)))
+        except RedriveError as refusal:
+            results.append(refusal)
+    return results
+
+
+def _expire(batch: Batch, call: Expire, place: Place | None) -> Settled | Stale:
     if place is None or place.queue not in batch.by_key:
         raise ItemNotFound(call.id)
     row = batch.by_key[place.queue]

@@ -19,7 +19,7 @@ from redrive.model.reason import DeadReason
 from redrive.model.transitions import Verb
 from redrive.store import DROP_ACTOR
 from redrive.stores.relational import feed, letters
-from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.batch import Batch, QueueRow, Stage
 from redrive.stores.relational.places import Place, lay
 from redrive.telemetry import events
 
@@ -105,7 +105,8 @@ def record(batch: Batch, place: Place, entry: HistoryEntry) -> None:
     batch.write(_HISTORY, (batch.draw(), place.n, place.entries, msgspec.json.encode(entry)))
     faded = place.entries - HISTORY_LAST
     if faded > HISTORY_FIRST:
-        batch.write(_FORGET_ENTRY, (place.n, faded))
+        for stage in (Stage.LAY, Stage.ERASE):  # an item that moves has its old number before, or its new one after
+            batch.write(_FORGET_ENTRY, (place.n, faded), stage)
 
 
 def record_death(batch: Batch, place: Place, death: Death) -> None:
@@ -122,11 +123,11 @@ def move(batch: Batch, place: Place, target: QueueRow, *, died: bool = False) ->
     source_id, old = place.id, place.n
     source_queue = batch.by_key[place.queue].queue.name
     number, tail, _ = batch.draw_id()
-    batch.execute(_MOVE_ITEM, (number, tail, target.key, batch.now, source_id, source_queue, old, int(not died)))
-    batch.execute("DELETE FROM redrive_item WHERE n = ?", (old,))
+    batch.write(_MOVE_ITEM, (number, tail, target.key, batch.now, source_id, source_queue, old, int(not died)))
+    batch.write(_LINEAGE, (old, place.tail, number))
+    batch.write("DELETE FROM redrive_item WHERE n = ?", (old,), Stage.ERASE)
     for table in ("history", "death", "lineage"):
-        batch.execute(f"UPDATE redrive_{table} SET n = ? WHERE n = ?", (number, old))
-    batch.execute(_LINEAGE, (old, place.tail, number))
+        batch.write(f"UPDATE redrive_{table} SET n = ? WHERE n = ?", (number, old), Stage.RENUMBER)
     place.n, place.tail, place.queue = number, tail, target.key
     place.ready_at, place.seq = batch.now, number
     return source_id
@@ -134,14 +135,14 @@ def move(batch: Batch, place: Place, target: QueueRow, *, died: bool = False) ->
 
 def remove(batch: Batch, place: Place) -> None:
     """Remove an item that was taken from its place, and everything written about it."""
-    batch.execute("DELETE FROM redrive_item WHERE n = ?", (place.n,))
-    if place.entries:
-        batch.execute("DELETE FROM redrive_history WHERE n = ?", (place.n,))
     letters.unmark(batch, place)
+    tables = ["item"]
     if place.deaths:
-        batch.execute("DELETE FROM redrive_death WHERE n = ?", (place.n,))
+        tables.append("death")
     if place.entries:  # what moved has a history that says so
-        batch.execute("DELETE FROM redrive_lineage WHERE n = ?", (place.n,))
+        tables += ("history", "lineage")
+    for table in tables:
+        batch.write(f"DELETE FROM redrive_{table} WHERE n = ?", (place.n,), Stage.ERASE)
 
 
 def audit(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import apsw
@@ -63,10 +63,6 @@ class Session:
         self.execute = connection.execute
         self.executemany = connection.executemany
         self.walk = connection.execute
-
-    def first_rows(self, looks: Sequence[tuple[str, Row]]) -> Iterator[Row | None]:
-        """Each when it is asked for."""
-        return (self.execute(*look).fetchone() for look in looks)
 
     @staticmethod
     def table(numbers: Iterable[int]) -> Any:

@@ -82,6 +82,16 @@ def item_in(broker: Broker, status: str) -> str:
 class ByHandConformance(Suite):
     """Which verb applies to which status, and what it leaves behind."""
 
+    def test_item_that_is_listed_under_two_ids_is_judged_once(self, broker: Broker) -> None:
+        broker.create_queue("morgue", retry={"attempts": 5, "cooldown": "1h"})
+        broker.create_queue("jobs", dead_queue="morgue")
+        settled = kill(broker)
+        assert settled.source_id is not None
+        one, two, three = broker.fail_by_hand([settled.source_id, settled.id, settled.id], "by hand")
+        assert isinstance(one, Settled)
+        assert one == two == three
+        assert (one.id, one.status, broker.get(settled.id).counters.failures) == (settled.id, "failed", 1)
+
     @pytest.mark.parametrize(("verb", "status"), OUTCOMES.keys())
     def test_verb_applies(self, broker: Broker, clock: FakeClock, verb: str, status: str) -> None:
         id = item_in(broker, status)

@@ -1,4 +1,5 @@
-"""An operation does to each item what the same change by hand does, though a store may do many at once."""
+"""An operation, and a change of many items, do to each what a change of it alone does, though a store may do many at
+once."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redrive import Broker
+from redrive import Broker, RedriveError
 from redrive.model.item import Item
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.deliveries import take
@@ -64,7 +65,72 @@ def _plain(value: Any) -> str:
 
 
 class TwinConformance(Suite):
-    """One namespace changes by hand, the other by an operation."""
+    """One namespace changes by hand, the other by an operation; or one item by item, the other all at once."""
+
+    @pytest.mark.parametrize(
+        ("verb", "options"),
+        [
+            ("redrive", {}),
+            ("redrive", {"to": "other"}),
+            ("redrive", {"force": True}),
+            ("retry", {}),
+            ("archive", {}),
+            ("restore", {}),
+            ("undo", {}),
+            ("bury_by_hand", {"note": "by hand"}),
+            ("bury_by_hand", {"force": True}),
+            ("fail_by_hand", {"error": "by hand"}),
+            ("move", {"to": "other"}),
+            ("move", {"to": "jobs", "force": True}),
+            ("purge", {}),
+            ("drop", {}),
+            ("drop", {"force": True}),
+            ("done", {}),
+            ("done", {"force": True}),
+        ],
+    )
+    def test_change_of_many_does_what_a_change_of_each_does(
+        self, open_broker: OpenBroker, verb: str, options: dict[str, Any]
+    ) -> None:
+        clocks = FakeClock(), FakeClock()
+        one_by_one, at_once = (
+            open_broker(name, clock=clock) for name, clock in zip(("one", "two"), clocks, strict=True)
+        )
+        for broker, clock in zip((one_by_one, at_once), clocks, strict=True):
+            fill(broker, clock)
+        alone = [
+            result
+            for id in self.listed(one_by_one, verb)
+            for result in getattr(one_by_one, verb)([id], actor="ada", **options)
+        ]
+        together = getattr(at_once, verb)(self.listed(at_once, verb), actor="ada", **options)
+        assert [_plain(result) for result in together] == [_plain(result) for result in alone]
+        assert {isinstance(result, RedriveError) for result in together} == {False, True}
+        for one, two in zip(told(one_by_one), told(at_once), strict=True):
+            assert one == two
+
+    def test_hold_of_many_does_what_a_hold_of_each_does(self, open_broker: OpenBroker) -> None:
+        clocks = FakeClock(), FakeClock()
+        one_by_one, at_once = (
+            open_broker(name, clock=clock) for name, clock in zip(("one", "two"), clocks, strict=True)
+        )
+        for broker, clock in zip((one_by_one, at_once), clocks, strict=True):
+            fill(broker, clock)
+        held = sum(one_by_one.hold([id], "ada") for id in self.listed(one_by_one))
+        assert at_once.hold(self.listed(at_once), "ada") == held > 1
+        assert told(one_by_one) == told(at_once)
+        released = sum(one_by_one.unhold("ada", [id]) for id in self.listed(one_by_one)[::2])
+        assert at_once.unhold("ada", self.listed(at_once)[::2]) == released > 1
+        assert told(one_by_one) == told(at_once)
+
+    def listed(self, broker: Broker, verb: str = "hold") -> list[str]:
+        """Every item; some under an id that it had before as well, one twice, and one that is unknown."""
+        items = sorted(find_all(broker, status=None), key=lambda item: (repr(item.value), item.queue, item.put_at))
+        moved = [item.earlier_ids[0] for item in items if item.earlier_ids]
+        ids = [str(item.id) for item in items]
+        if verb.endswith("_by_hand"):  # what is listed twice is judged once
+            return [*ids, "f" * 32]
+        return [*moved[:3], *ids, ids[4], *moved[3:6], "f" * 32]
 
     @pytest.mark.parametrize(
         ("verb", "options"),
