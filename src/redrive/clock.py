@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from typing import NewType, Protocol
 
 Instant = NewType("Instant", int)
@@ -40,6 +41,15 @@ class SystemClock:
         seconds = (until - self.now()) / 1_000_000
         if seconds > 0:
             event.wait(min(seconds, _LONGEST_WAIT_SECONDS))
+
+
+def ticks(clock: Clock, every: int, end: threading.Event) -> Iterator[None]:
+    """Now, and then whenever `every` microseconds have passed since the last tick came, until the event is set."""
+    while not end.is_set():
+        until = Instant(clock.now() + every)
+        yield
+        while not end.is_set() and clock.now() < until:
+            clock.wait(end, until)
 
 
 class ServerClock:

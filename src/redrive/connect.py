@@ -15,12 +15,12 @@ from redrive.broker.redaction import Redaction
 from redrive.broker.stores import Stores
 from redrive.clock import Clock, SystemClock
 from redrive.errors import InvalidInput, StoreUnavailable
+from redrive.model.address import DEFAULT_URL
 from redrive.model.limits import check_name
 from redrive.model.redact import Redact
 from redrive.model.retry import DelayFunction
 from redrive.store import Store
 
-DEFAULT_URL = "sqlite:///redrive.db"
 _URLS = "memory://, sqlite:///FILE, postgresql://USER@HOST/DATABASE, redis://HOST and http://HOST:7272"
 _SERVERS = ("http", "https")
 

@@ -7,6 +7,7 @@
     │   ├── InvalidDuration      a delay, a timeout or an instant
     │   ├── InvalidPayload       a value that cannot be stored and read back exactly
     │   ├── PayloadTooLarge      payload or headers over their limit
+    │   ├── RequestTooLarge      more in one request than the server takes
     │   ├── ArgumentsInvalid     arguments that the function of a task does not take
     │   └── InvalidFile          a redrive.toml that cannot be used
     ├── NotFound
@@ -37,8 +38,7 @@
     │   └── StoreFailed          the engine answered with an error that nothing foresaw
     ├── AccessError              a server does not let this caller do this
     │   ├── Unauthorized         no token, or one that is unknown, expired or revoked
-    │   ├── Forbidden            the token is not for this
-    │   └── RequestTooLarge      more in one request than the server takes
+    │   └── Forbidden            the token is not for this
     ├── OutcomeUnknown           the connection broke while the call was being committed
     ├── Overloaded               more calls are waiting than the committer accepts
     └── Closed                   the broker was closed
@@ -49,7 +49,7 @@ call can succeed later without anybody changing anything.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 
 class RedriveError(Exception):
@@ -122,6 +122,16 @@ class PayloadTooLarge(InvalidInput):
         )
 
 
+class RequestTooLarge(InvalidInput):
+    """More in one request than the server takes."""
+
+    code = "request_too_large"
+
+    def __init__(self, what: str, limit: int) -> None:
+        self.what, self.limit = what, limit
+        super().__init__(f"{what} is over the limit of {limit:,}; send less in one request")
+
+
 class ArgumentsInvalid(InvalidInput):
     """Arguments that the function of a task does not take, or a parameter that no arguments can be given for."""
 
@@ -132,15 +142,24 @@ class ArgumentsInvalid(InvalidInput):
         super().__init__(f"task {_show(task)}: {problem}")
 
 
+class Problem(NamedTuple):
+    """Something that is wrong with a file."""
+
+    line: int
+    key: str
+    problem: str
+    """What was expected there."""
+
+
 class InvalidFile(InvalidInput):
     """A redrive.toml that cannot be used. `problems` has all that is wrong with it; the other fields tell of the first.
 
-    Each problem is a line, a key and what was expected there. Nothing of the file was applied.
+    Nothing of the file was applied.
     """
 
     code = "invalid_file"
 
-    def __init__(self, file: str, problems: tuple[tuple[int, str, str], ...]) -> None:
+    def __init__(self, file: str, problems: tuple[Problem, ...]) -> None:
         self.file, self.problems = file, problems
         self.line, self.key, self.problem = problems[0]
         super().__init__("\n".join(f"{file}:{line}: {key}{': ' if key else ''}{what}" for line, key, what in problems))
@@ -476,16 +495,6 @@ class Forbidden(AccessError):
             f"this token does not give the right to {right} in {where} of namespace {_show(namespace)}; ask for one "
             f"that does"
         )
-
-
-class RequestTooLarge(AccessError):
-    """More in one request than the server takes."""
-
-    code = "request_too_large"
-
-    def __init__(self, what: str, limit: int) -> None:
-        self.what, self.limit = what, limit
-        super().__init__(f"{what} is over the limit of {limit:,}; send less in one request")
 
 
 class OutcomeUnknown(RedriveError):

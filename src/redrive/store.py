@@ -71,8 +71,8 @@ DROP_ACTOR = "on_dead"
 
 
 class Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What calls, queries and their parts have in common where they are written down (`redrive.wire`): each says what
-    it is and what is not as it is anyway, and has nothing that is not known."""
+    """The base of calls, queries and their parts. `redrive.wire` writes each with the name of its type and without
+    what is as it is by default, and refuses fields that it does not know."""
 
 
 # Queues
@@ -183,6 +183,14 @@ class Put(Said, frozen=True, gc=False):
 # Registrations: small named values of the namespace
 
 
+class Noted(Said, frozen=True, tag=False):
+    """What the audit says of a registration that matters to people: who did what, and a note."""
+
+    actor: str
+    verb: str
+    note: str | None = None
+
+
 class Register(Said, frozen=True):
     """→ Registration | Overtaken. A small value under a kind and a name: who works, when something was last done.
 
@@ -190,7 +198,8 @@ class Register(Said, frozen=True):
     there is (0: there must be none); otherwise the result is Overtaken, and nothing was changed. So of many who want to
     do something once, one does it. `timeout`: from now until it is over; from then on it is as if it were not there.
     `puts` are part of it, all or nothing: if any put is refused, so is the call, with that error. They bring no
-    failures. The broker has checked that the value is small.
+    failures. The broker has checked that the value is small. What is `noted` is in the audit if and only if it was
+    written.
     """
 
     kind: str
@@ -199,13 +208,15 @@ class Register(Said, frozen=True):
     timeout: int | None = None
     version: int | None = None
     puts: tuple[Put, ...] = ()
+    noted: Noted | None = None
 
 
 class Unregister(Said, frozen=True):
-    """→ bool, whether there was one."""
+    """→ bool, whether there was one. Then what is `noted` is in the audit."""
 
     kind: str
     name: str
+    noted: Noted | None = None
 
 
 class Registration(msgspec.Struct, frozen=True):

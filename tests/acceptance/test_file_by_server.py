@@ -116,14 +116,18 @@ def test_admin_applies_the_file_through_a_server_that_has_none(
     assert project.broker.get_queue("jobs").settings.retry.attempts == 2
 
 
-def test_server_runs_the_workers_of_the_file_where_that_is_asked_for(project: Project) -> None:
+@pytest.mark.parametrize("url", ["jobs.db", "of-another-name.db"])
+def test_server_runs_the_workers_of_the_file_on_the_store_that_is_named(project: Project, url: str) -> None:
+    project.write(FILE.replace("jobs.db", url))
     server = HttpServer(f"sqlite:///{project.folder}/jobs.db", project.folder, "--work")
     try:
         until(lambda: "jobs" in {queue.name for queue in project.broker.list_queues()})
         project.put({"n": 1})
         until(lambda: project.broker.stats("jobs").completed_total == 1)
-        project.write(FILE.replace("attempts = 2", "attempts = 9"))
+        project.write(FILE.replace("jobs.db", url).replace("attempts = 2", "attempts = 9"))
         until(lambda: project.broker.get_queue("jobs").settings.retry.attempts == 9)
     finally:
         server.process.terminate()
         assert server.process.wait(30) == 0
+    assert str(project.file) in server.log.read_text()
+    assert not project.has("of-another-name.db")

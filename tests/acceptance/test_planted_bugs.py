@@ -75,7 +75,7 @@ def test_missing_token_check_is_found(
     two_brokers: tuple[Broker, Broker, FakeClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def held(batch: Any, token: str) -> Any:
-        place = settles.find(batch, int(token[16:32], 16))
+        place = settles.find_by_id(batch, settles.item_of(token))  # type: ignore[arg-type]
         if place is None or place.token is None:
             raise settles._lost(batch, token)
         return place

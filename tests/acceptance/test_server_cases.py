@@ -116,6 +116,36 @@ async def test_batch_with_one_known_source_imports_the_others(client: Client) ->
     assert [item["payload"] for item in await listed(client, "jobs")] == [0, 1, 2]
 
 
+async def test_item_that_cannot_be_imported_is_named_by_its_place(client: Client) -> None:
+    await client.ok("queues.create", name="jobs")
+    items = [{"source_id": SOURCE, "payload": 1}, {"source_id": "zz", "payload": 2}]
+    error = await client.refused("items.import", 400, "invalid_name", queue="jobs", items=items)
+    assert error["details"]["item"] == 1
+    assert error["message"].startswith("item id 'zz' ")
+    assert "line" not in error["message"]
+    assert "imported" not in error["message"]
+    assert await listed(client, "jobs") == []
+
+
+async def test_line_that_cannot_be_imported_is_named_by_its_number(client: Client) -> None:
+    await client.ok("queues.create", name="jobs")
+    error = await client.refused("items.import", 400, "invalid", queue="jobs", lines=[{"format": 1}])
+    assert error["message"] == "line 1: needs one of payload, payload_text and payload_base64"
+    assert await listed(client, "jobs") == []
+
+
+async def test_imported_item_has_the_times_and_counters_it_brings(client: Client) -> None:
+    await client.ok("queues.create", name="jobs")
+    times = {"put_at": "1970-01-01T00:00:00.000000Z", "expire_deadline": "2099-01-01T00:00:00.000000Z"}
+    counted = {"deliveries": 5, "attempts": 4, "failures": 3, "losses": 2, "redrives": 1}
+    item = {"source_id": SOURCE, "payload": "eA==", "encoding": "base64", "status": "failed", **times, **counted}
+    await client.ok("items.import", queue="jobs", items=[item])
+    (found,) = await listed(client, "jobs")
+    assert {name: found[name] for name in times} == times
+    assert found["counters"] == counted
+    assert (found["status"], found["payload"], found["encoding"]) == ("failed", "eA==", "base64")
+
+
 # Dead queues that make no sense
 
 

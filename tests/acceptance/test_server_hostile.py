@@ -16,14 +16,23 @@ from tests.servers.asgi import Answer, Client, Exchange
 from redrive.errors import InvalidName, StoreUnavailable, Unauthorized
 from redrive.model.filter import Filter
 from redrive.model.limits import MIB
-from redrive.server import connection, remote
-from redrive.server.access.principal import ANYONE, Principal
-from redrive.server.app import Server
+from redrive.server import brokers, connection, remote
+from redrive.server.access import guard
+from redrive.server.access.gate import OpenAccess
+from redrive.server.access.principal import ANYONE, Principal, Role
 from redrive.server.application import application
+from redrive.server.asgi import Server
 from redrive.server.limits import Limits
-from redrive.server.serving import Runner, listen
+from redrive.server.serving import HttpRunner, listen
 from redrive.store import FindItems, GetHeld, Leased, LeaseItems, ListRegistrations, NewItem, Page, Put, Register
-from redrive.wire.messages import CONTENT_TYPE, CommitRequest, decode_about, read_commit
+from redrive.wire.messages import (
+    CONTENT_TYPE,
+    CommitRequest,
+    WatchRequest,
+    decode_about,
+    decode_watch_answer,
+    read_commit,
+)
 from redrive.wire.results import encode, read_answer
 
 PATIENCE_SECONDS = 20.0
@@ -36,16 +45,17 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-class Gateway:
+class Gateway(OpenAccess):
     """Lets everybody in, until it does not."""
 
     def __init__(self) -> None:
         self.is_open = True
+        self.principal = ANYONE
 
     async def identify(self, headers: dict[bytes, bytes]) -> Principal:
         if not self.is_open:
             raise Unauthorized("revoked")
-        return ANYONE
+        return self.principal
 
 
 @pytest.fixture
@@ -71,8 +81,8 @@ async def client(app: Server) -> Client:
 class Gate:
     """A store that takes its time: what is asked of it waits until `open`."""
 
-    def __init__(self, app: Server, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        broker = app.brokers.get("default")
+    def __init__(self, app: Server, what: str, monkeypatch: pytest.MonkeyPatch, namespace: str = "default") -> None:
+        broker = app.brokers.get(namespace)
         assert broker is not None
         store: Any = broker._core.store
         self.open = threading.Event()
@@ -164,7 +174,7 @@ async def test_commit_whose_answer_broke_is_not_done_again(client: Client, monke
     with monkeypatch.context() as context:
         context.setattr(remote, "encode_commit", broken)
         first = await commit(client, "id", put)
-    again = await commit(client, "id", put, again=True, age=0.1)
+    again = await commit(client, "id", put, again=True)
     assert {first.json["code"], again.json["code"]} == {"outcome_unknown"}
     assert (await client.ok("queue.stats", queue="jobs"))["pending"] == 1
 
@@ -172,18 +182,18 @@ async def test_commit_whose_answer_broke_is_not_done_again(client: Client, monke
 async def test_request_that_may_have_been_on_its_way_for_long_is_not_run_again(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first answer is forgotten, because there were too many since; its age does not say so."""
+    """Its first answer is forgotten, because there were too many since."""
     monkeypatch.setattr("redrive.server.answers.Answers._forget", _forget_all)
     put = Put("jobs", (NewItem(b"1", "application/json"),))
     assert (await commit(client, "id", put)).status == 200
-    again = await commit(client, "id", put, again=True, age=0.0)
+    again = await commit(client, "id", put, again=True)
     assert (again.status, again.json["code"]) == (503, "outcome_unknown")
     assert (await client.ok("queue.stats", queue="jobs"))["pending"] == 1
 
 
 def _forget_all(answers: Any) -> None:
     while answers._ended:
-        answers._forgotten_at, id, _ = answers._ended.popleft()
+        _, answers._forgotten, id, _ = answers._ended.popleft()
         answers._known.pop(id)
 
 
@@ -261,6 +271,54 @@ async def test_bodies_of_requests_that_wait_for_the_store_are_bounded(
     await client.ok("queue.produce", **arguments)
 
 
+def padded(call: dict[str, Any], size: int) -> bytes:
+    """A call with as many blanks, which JSON allows."""
+    return msgspec.json.encode(call).ljust(size)
+
+
+@pytest.mark.parametrize(
+    ("route", "call"),
+    [("queue.lease", {"queue": "jobs", "wait": "20s"}), ("feed", {"after": "0", "queue": "jobs", "wait": "20s"})],
+)
+async def test_requests_that_only_wait_leave_the_room_of_their_bodies_to_others(
+    app: Server, client: Client, route: str, call: dict[str, Any]
+) -> None:
+    body = padded(call, MIB - 100)
+    for number in range(3):
+        Exchange(app, "POST", f"/v1/{route}", [body], client.headers)
+        await until(lambda number=number: len(app.waiting) == number + 1)
+    await client.ok("queue.produce", queue="jobs", items=[{"payload": "x" * 1000}])
+    app.stop()
+
+
+async def test_watch_of_a_large_body_is_refused(app: Server, client: Client) -> None:
+    boot = decode_about((await post(client, "store.about", None)).body).boot
+    names = tuple(f"{number:0>120}" for number in range(5000))
+    answer = await post(client, "store.watch", WatchRequest(boot, 2**62, names, 20.0))
+    assert (answer.status, answer.json["code"]) == (413, "request_too_large")
+    waiting = asyncio.ensure_future(post(client, "store.watch", WatchRequest(boot, 2**62, names[:1000], 20.0)))
+    await until(lambda: len(app.waiting) == 1)
+    app.stop()
+    assert (await waiting).status == 200
+
+
+async def test_bodies_that_one_token_sends_slowly_keep_nobody_else_out(
+    app: Server, client: Client, gateway: Gateway
+) -> None:
+    gateway.principal = Principal("mallory", frozenset({Role.PRODUCER}))
+    half_sent = [Exchange(app, "POST", "/v1/queue.produce", [], client.headers) for _ in range(12)]
+    for each in half_sent:
+        each.send(b" " * (MIB // 8))
+    await until(lambda: sum(each.task.done() for each in half_sent) == 8)
+    refused = [await each.answer() for each in half_sent if each.task.done()]
+    assert {(answer.status, answer.json["code"]) for answer in refused} == {(429, "overloaded")}
+    gateway.principal = Principal("ann", frozenset({Role.PRODUCER}))
+    await client.ok("queue.produce", queue="jobs", items=[{"payload": "x" * (MIB // 3)}])
+    for each in half_sent:
+        each.leave()
+        await each.task
+
+
 async def test_health_is_told_while_queries_take_all_threads(
     app: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,8 +351,8 @@ async def test_health_is_told_while_queries_take_all_threads(
 
 
 @pytest.fixture
-async def runner(app: Server, client: Client) -> AsyncIterator[Runner]:
-    runner = Runner(app, listen("127.0.0.1", 0), 5)
+async def runner(app: Server, client: Client) -> AsyncIterator[HttpRunner]:
+    runner = HttpRunner(app, listen("127.0.0.1", 0), 5)
     serving = asyncio.ensure_future(runner.run_until_stopped())
     await until(lambda: runner.started)
     yield runner
@@ -303,7 +361,7 @@ async def runner(app: Server, client: Client) -> AsyncIterator[Runner]:
 
 
 @pytest.fixture
-def port(runner: Runner) -> int:
+def port(runner: HttpRunner) -> int:
     port: int = runner._listener.getsockname()[1]
     return port
 
@@ -337,9 +395,60 @@ async def test_body_in_many_chunks_with_a_trailer_is_taken(port: int) -> None:
     writer.close()
 
 
+def produced(size: int) -> bytes:
+    """A request that puts an item of that size."""
+    body = b'{"queue": "jobs", "items": [{"payload": "' + b"x" * size + b'"}]}'
+    return b"POST /v1/queue.produce HTTP/1.1\r\n" + HOST + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+async def test_head_that_begins_behind_a_large_body_is_not_as_large_as_that(
+    client: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "MAX_HEAD_BYTES", 4096)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    request = produced(20_000)
+    writer.write(request + request[:40])
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert b" 200 " in await reader.readline()
+        writer.write(request[40:])
+        assert b" 200 " in (await reader.readuntil(b"HTTP/1.1 ")) + await reader.readline()
+    assert (await client.ok("queue.stats", queue="jobs"))["pending"] == 2
+    writer.close()
+
+
+async def test_head_without_end_behind_a_request_is_refused(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(produced(10))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert b" 200 " in await reader.readline()
+        writer.write(b"GET / HTTP/1.1\r\nx: " + b"y" * 2 * connection.MAX_HEAD_BYTES)
+        assert b" 431 " in await reader.read()
+    writer.close()
+
+
+@pytest.mark.parametrize("rest", [b"GET / HTTP/1.1\r\nx: " + b"y" * 5000, b"no request at all\r\n\r\n"])
+async def test_what_comes_behind_a_request_is_not_answered_in_its_place(
+    app: Server, client: Client, port: int, monkeypatch: pytest.MonkeyPatch, rest: bytes
+) -> None:
+    """Whoever reads an error takes it that nothing was done."""
+    monkeypatch.setattr(connection, "MAX_HEAD_BYTES", 4096)
+    gate = Gate(app, "commit", monkeypatch)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(produced(10))
+    await until(lambda: gate.came == 1)
+    writer.write(rest)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    gate.open.set()
+    while (await client.ok("queue.stats", queue="jobs"))["pending"] == 0:
+        await asyncio.sleep(0.001)
+    writer.close()
+
+
 @pytest.mark.parametrize("keep_alive_seconds", [0.2, 60.0])
 async def test_client_that_does_not_read_a_large_answer_is_cut_off(
-    runner: Runner, client: Client, port: int, keep_alive_seconds: float
+    runner: HttpRunner, client: Client, port: int, keep_alive_seconds: float
 ) -> None:
     """Without that, what it does not read stays in memory until it goes away."""
     await client.ok("queues.update", name="jobs", settings={"max_payload_size": 16 * MIB})
@@ -418,6 +527,102 @@ async def test_nothing_is_opened_once_the_server_is_closed(app: Server, client: 
     assert not app.brokers.open
 
 
+def in_namespace(app: Server, namespace: str) -> Client:
+    return Client(app, **{"redrive-namespace": namespace})
+
+
+@pytest.fixture
+def few_namespaces(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers, "MAX_NAMESPACES", 4)
+
+
+@pytest.mark.usefixtures("few_namespaces")
+async def test_namespaces_that_somebody_made_up_keep_nobody_out(app: Server) -> None:
+    await in_namespace(app, "shop").ok("queues.create", name="orders")
+    for number in range(10):
+        made_up = in_namespace(app, f"made-up-{number}")
+        await made_up.refused("queue.produce", 404, "queue_not_found", queue="orders", items=[{"payload": 1}])
+    assert len(app.brokers.open) == 4
+    assert (await in_namespace(app, "shop").ok("queue.stats", queue="orders"))["pending"] == 0
+    await in_namespace(app, "prod").ok("queues.create", name="orders")
+
+
+@pytest.mark.usefixtures("few_namespaces")
+async def test_namespaces_with_queues_are_not_closed_to_make_room(app: Server, client: Client) -> None:
+    for name in ("one", "two", "three"):
+        await in_namespace(app, name).ok("queues.create", name="orders")
+    await in_namespace(app, "four").refused("queues.list", 429, "overloaded")
+    answer = await in_namespace(app, "four").call("queues.list")
+    assert "4 namespaces are open" in answer.json["message"]
+    for name in ("one", "two", "three"):
+        await in_namespace(app, name).ok("queue.stats", queue="orders")
+    await in_namespace(app, "two").ok("queues.delete", name="orders", confirm=0)
+    for _ in range(5):  # it may be the last that is looked at again
+        if (await in_namespace(app, "four").call("queues.list")).status == 200:
+            break
+    await in_namespace(app, "four").ok("queues.list")
+    assert "two" not in app.brokers.open
+
+
+@pytest.mark.usefixtures("few_namespaces")
+async def test_namespace_that_the_server_itself_uses_is_not_closed_to_make_room(app: Server) -> None:
+    broker = await app.brokers.at("own")
+    for number in range(10):
+        await in_namespace(app, f"made-up-{number}").ok("queues.list")
+    assert app.brokers.get("own") is broker
+    assert await broker.list_queues() == ()
+
+
+@pytest.mark.usefixtures("few_namespaces")
+async def test_who_waits_in_a_namespace_without_queues_keeps_nobody_out(app: Server) -> None:
+    waiting = [in_namespace(app, f"made-up-{n}").begin("feed", {"after": "0", "wait": "20s"}) for n in range(3)]
+    await until(lambda: len(app.waiting) == 3)
+    await in_namespace(app, "prod").ok("queues.create", name="orders")
+    (ended, *_), _ = await asyncio.wait([each.task for each in waiting], return_when=asyncio.FIRST_COMPLETED)
+    answer = await next(each for each in waiting if each.task is ended).answer()
+    assert (answer.status, answer.json["code"]) == (503, "closed")
+    for each in waiting:
+        each.leave()
+        await each.task
+
+
+@pytest.mark.usefixtures("few_namespaces")
+async def test_namespace_is_not_closed_under_a_request_that_is_carried_out(
+    app: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [in_namespace(app, f"team-{number}") for number in range(3)]
+    for each in made:
+        await each.ok("queues.list")
+    broker = app.brokers.get("team-0")
+    assert broker is not None
+    gate = Gate(app, "commit", monkeypatch, "team-0")
+    creating = made[0].begin("queues.create", {"name": "orders"})
+    await until(lambda: gate.came == 1)
+    for number in range(5):
+        await in_namespace(app, f"made-up-{number}").ok("queues.list")
+    assert app.brokers.get("team-0") is broker
+    gate.open.set()
+    assert (await creating.answer()).status == 200
+
+
+@pytest.mark.usefixtures("few_namespaces")
+async def test_client_that_watched_a_namespace_hears_of_it_after_it_was_closed_and_opened(app: Server) -> None:
+    team = in_namespace(app, "team")
+    boot = decode_about((await post(team, "store.about", None)).body).boot
+    known = decode_watch_answer((await post(team, "store.watch", WatchRequest(boot=None))).body)
+    for number in range(10):
+        await in_namespace(app, f"made-up-{number}").ok("queues.list")
+    await team.ok("queues.create", name="jobs")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        again = WatchRequest(boot, known.number, ("jobs",), 60.0)
+        told = decode_watch_answer((await post(team, "store.watch", again)).body)
+        assert told.queues is None
+        waiting = asyncio.ensure_future(post(team, "store.watch", WatchRequest(boot, told.number, ("jobs",), 60.0)))
+        await until(lambda: len(app.waiting) == 1)
+        await team.ok("queue.produce", queue="jobs", items=[{"payload": 1}])
+        assert decode_watch_answer((await waiting).body).queues == ("jobs",)
+
+
 async def test_commit_of_which_every_call_is_refused_is_answered(client: Client) -> None:
     put = Put("no good name!", (NewItem(b"1", "application/json"),))
     answer = await commit(client, "id", put, put)
@@ -426,6 +631,44 @@ async def test_commit_of_which_every_call_is_refused_is_answered(client: Client)
 
 
 # The event loop is for everybody.
+
+
+@pytest.mark.parametrize(
+    ("route", "call"),
+    [
+        ("queue.produce", b'{"queue": "jobs", "items": [%b]}' % b",".join([b'{"payload": 1}'] * 200_000)),
+        ("queue.produce", b'{"queue": "jobs", "items": [{"payload": 1, "headers": {%b}}]}' % (b'"a":"",' * 400_000)),
+        ("dead.redrive", b'{"ids": ["x"], "set_payload": [%b]}' % (b"[[[[[[]]]]]]," * 100_000)),
+    ],
+)
+async def test_more_values_than_may_be_read_in_one_go_are_refused_unread(
+    app: Server, client: Client, route: str, call: bytes
+) -> None:
+    app.limits = msgspec.structs.replace(app.limits, values=300_000, bodies=32 * MIB)
+    answer = await client.send("POST", f"/v1/{route}", call)
+    assert (answer.status, answer.json["code"], answer.json["details"]["limit"]) == (413, "request_too_large", 300_000)
+
+
+async def test_payload_of_the_usual_size_may_have_as_many_values_as_fit_in(app: Server, client: Client) -> None:
+    app.limits = msgspec.structs.replace(app.limits, bodies=32 * MIB)
+    payload = b"[" + b"[]," * ((MIB - 4) // 3) + b"1]"
+    body = b'{"queue": "jobs", "items": [{"payload": %b}]}' % payload
+    assert len(payload) <= MIB < len(body)
+    assert (await client.send("POST", "/v1/queue.produce", body)).status == 200
+
+
+async def test_calls_that_take_long_to_check_let_others_have_their_turn(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "TURN_SECONDS", 0.0)
+    put = Put("jobs", (NewItem(b"1", "application/json"),) * 10)
+    committing = asyncio.ensure_future(commit(client, "many", *[put] * 100))
+    turns = 0
+    while not committing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert (await committing).status == 200
+    assert turns > 100
 
 
 async def test_page_in_json_is_found_bit_by_bit_and_goes_on(client: Client) -> None:

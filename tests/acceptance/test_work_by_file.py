@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.projects import Project, until
@@ -48,9 +49,15 @@ def working(project: Project, *arguments: str) -> Iterator[subprocess.Popen[byte
         process.wait()
 
 
-def run(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(project: Project, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(*arguments), cwd=project.folder, env=environment(), capture_output=True, text=True, timeout=60
+        command(*arguments),
+        cwd=project.folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        **options,
     )
 
 
@@ -126,6 +133,17 @@ def test_workers_are_chosen_by_name(project: Project) -> None:
         project.put(1, queue)
     assert run(project, "work", "m", "--until-idle").returncode == 0
     assert project.text("done") == "mails\n"
+
+
+def test_exit_codes_are_seen_whoever_started_it(project: Project) -> None:
+    project.command("run.sh", "echo x >> runs; sleep 0.1; exit $(cat)")
+    project.write(worker())
+    assert run(project, "config", "apply").returncode == 0
+    done, failed = project.put(0), project.put(3)
+    ignoring = lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # noqa: E731
+    assert run(project, "work", "--until-idle", preexec_fn=ignoring).returncode == 0
+    assert not project.broker.find(ids=[done]).items
+    assert (project.failure(failed).exit_code, project.text("runs")) == (3, "x\nx\n")
 
 
 def test_mistake_in_the_file_is_told_and_nothing_begins(project: Project) -> None:

@@ -24,10 +24,10 @@ from redrive.model.judge import Ending
 from redrive.model.moves import Move, Passage
 from redrive.model.operation import OperationStatus
 from redrive.model.reason import DeadReason
+from redrive.server.access.checks.table import CHECKS
 from redrive.server.access.guard import let_in
 from redrive.server.access.needs import NEEDS
 from redrive.server.access.principal import TOKENS_NAMESPACE, Principal, Role
-from redrive.server.access.valid import CHECKS
 from redrive.store import (
     Call,
     Change,
@@ -63,6 +63,7 @@ from redrive.store import (
     ListRegistrations,
     NewItem,
     NextDue,
+    Noted,
     Promote,
     Put,
     Query,
@@ -144,9 +145,10 @@ def started(verb: Verb, **more: Any) -> Callable[[World, Side], Call]:
 ADMIN = "admin"
 ON_CALL = "operator admin"
 WORKS = "consumer admin"
-PUTS = "producer consumer admin"
+PUTS = "producer requester consumer admin"
 LOOKS = "viewer operator admin"
-ALL_ROLES = "producer consumer viewer operator admin"
+ALL_ROLES = "producer requester consumer viewer operator admin"
+AWAITS = "requester operator admin"
 
 SAMPLES = (
     Sample("create a queue", lambda w, s: CreateQueue(f"{s.side}-new", QueueSettings()), ADMIN, HERE),
@@ -172,6 +174,18 @@ SAMPLES = (
     ),
     Sample("manage by a file", lambda w, s: Register("managed", s.queue, b"{}"), ADMIN, ALL),
     Sample("register something", lambda w, s: Register("something", "x", b"{}"), ADMIN, ALL),
+    Sample(
+        "write into the audit that one works",
+        lambda w, s: Register("worker", "me", b"{}", timeout=30, noted=Noted("mallory", "x")),
+        ADMIN,
+        ALL,
+    ),
+    Sample(
+        "write into the audit that one leaves",
+        lambda w, s: Unregister("worker", "me", Noted("mallory", "x")),
+        ADMIN,
+        ALL,
+    ),
     Sample("say that one leaves", lambda w, s: Unregister("worker", "me"), WORKS, ANY),
     Sample("remove a schedule", lambda w, s: Unregister("schedule", f"{s.queue}/task"), WORKS, HERE),
     Sample("remove what is registered", lambda w, s: Unregister("something", "x"), ADMIN, ALL),
@@ -221,6 +235,7 @@ SAMPLES = (
         ON_CALL,
         HERE,
     ),
+    Sample("undo many", started(Verb.UNDO), ON_CALL, ALL),
     Sample("purge many", started(Verb.PURGE), ADMIN, HERE),
     Sample("redrive all", lambda w, s: StartOperation(verb=Verb.REDRIVE, where=Filter(), actor="m"), ON_CALL, ALL),
     Sample("step", lambda w, s: StepOperation(s.operation, 0), ON_CALL, HERE),
@@ -239,7 +254,7 @@ SAMPLES = (
     Sample("see a queue", lambda w, s: GetQueue(s.queue), ALL_ROLES, HERE),
     Sample("list queues", lambda w, s: ListQueues(), ALL_ROLES, ANY),
     Sample("see counts", lambda w, s: GetStats(s.queue), LOOKS, HERE),
-    Sample("see an item", lambda w, s: GetItem(ItemId(s.id)), LOOKS, HERE),
+    Sample("see an item", lambda w, s: GetItem(ItemId(s.id)), f"requester {LOOKS}", HERE),
     Sample("find", lambda w, s: FindItems(Filter(queue=s.queue)), LOOKS, HERE),
     Sample("find everywhere", lambda w, s: FindItems(Filter()), LOOKS, ALL),
     Sample("search words", lambda w, s: FindItems(Filter(queue=s.queue, words="swordfish")), ON_CALL, HERE),
@@ -257,7 +272,7 @@ SAMPLES = (
     Sample("ask what is overdue anywhere", lambda w, s: GetOverdue(), WORKS, ALL),
     Sample("see a lease", lambda w, s: GetActive(s.token), WORKS, HERE),
     Sample("see what one holds", lambda w, s: GetHeld("1"), WORKS, ANY),
-    Sample("read a result", lambda w, s: GetResult(ItemId(s.done_id)), ON_CALL, HERE),
+    Sample("read a result", lambda w, s: GetResult(ItemId(s.done_id)), AWAITS, HERE),
     Sample("list workers", lambda w, s: ListRegistrations("worker"), "consumer viewer operator admin", ANY),
     Sample("read a schedule", lambda w, s: ListRegistrations("schedule"), "consumer viewer operator admin", ANY),
     Sample("ask who manages", lambda w, s: ListRegistrations("managed", s.queue), LOOKS, HERE),

@@ -133,7 +133,7 @@ async def test_only_a_digest_of_the_secret_is_kept(door: Door) -> None:
 async def test_revoked_token_is_refused_within_a_second(door: Door) -> None:
     made, _ = await door.make("ann"), await door.make("bob")
     await door.identify(f"Bearer {made.text}")
-    assert await door.broker._run(tokens.revoke("ann"))
+    assert await door.broker._run(tokens.revoke("ann", "test"))
     door.now += gates.STALE_SECONDS
     with pytest.raises(Unauthorized):
         await door.identify(f"Bearer {made.text}")
@@ -168,7 +168,7 @@ async def test_to_revoke_the_last_token_opens_nothing(door: Door) -> None:
     await door.make("ann")
     with pytest.raises(Unauthorized):
         await door.identify(None)
-    await door.broker._run(tokens.revoke("ann"))
+    await door.broker._run(tokens.revoke("ann", "test"))
     door.now += 10
     with pytest.raises(Unauthorized):
         await door.identify(None)

@@ -46,6 +46,7 @@ from redrive.store import (
     StartOperation,
     Target,
 )
+from redrive.task.handle import is_dead_letter
 from redrive.testing import FakeClock
 
 COMMITTED = tuple(kind for kinds in KINDS for kind in kinds)
@@ -267,6 +268,39 @@ async def test_result_of_an_item_that_is_gone_is_for_those_let_into_all_queues(w
     world.broker.complete(lease, result=SECRET, keep_result="1h")
     assert holds_secret(await made(world, everywhere(Role.OPERATOR), GetResult(ItemId(id))))
     assert isinstance(await made(world, limited(Role.OPERATOR), GetResult(ItemId(id))), ItemNotFound)
+
+
+async def test_who_awaits_an_item_sees_its_result_and_how_it_stands_and_nothing_else(world: World) -> None:
+    own = world.sides[OWN]
+    for principal in (everywhere(Role.REQUESTER), limited(Role.REQUESTER)):
+        for id in (own.id, own.active_id, own.letter_id):
+            item = await made(world, principal, GetItem(ItemId(id)))
+            assert not holds_secret(item)
+            assert (item.payload, item.headers, item.worker, item.idempotency_key) == (b"", {}, None, None)
+        done = await made(world, principal, GetItem(ItemId(own.done_id)))
+        assert holds_secret(done.result)
+        assert not holds_secret(msgspec.structs.replace(done, result=None))
+        assert holds_secret(await made(world, principal, GetResult(ItemId(own.done_id))))
+    with_viewer = await made(world, everywhere(Role.REQUESTER, Role.VIEWER), GetItem(ItemId(own.done_id)))
+    assert holds_secret(with_viewer.result)
+    assert not holds_secret(msgspec.structs.replace(with_viewer, result=None))
+
+
+async def test_who_awaits_an_item_learns_what_it_died_of_and_not_where_it_went(world: World) -> None:
+    world.broker.create_queue("own-sent", dead_queue="foreign-dead")
+    id = world.broker.put("own-sent", 1).id
+    (lease,) = world.broker.lease("own-sent", worker="host-1")
+    cause = ValueError("cannot log in with password=hunter2hunter2")
+    world.broker.fail(lease, cause, final=True)
+    assert world.broker.get(id).queue == "foreign-dead"
+    for role in (Role.REQUESTER, Role.OPERATOR):
+        item = await made(world, limited(role), GetItem(ItemId(id)))
+        assert (item.queue, item.death.reason, item.last_failure.type) == ("own-sent", "final_error", "ValueError")
+        assert is_dead_letter(item)
+        said = msgspec.msgpack.encode(item)
+        for hidden in (b"foreign", b"hunter2", b"host-1", b"Traceback"):
+            assert hidden not in said
+    assert isinstance(await made(world, limited(Role.VIEWER), GetItem(ItemId(id))), ItemNotFound)
 
 
 async def test_audit_is_redacted_for_viewers(world: World) -> None:

@@ -12,17 +12,19 @@ from tests.servers.asgi import Answer, Client
 
 from redrive import connect_async
 from redrive.server import remote
-from redrive.server.access import guard
+from redrive.server.access.gate import OpenAccess
 from redrive.server.access.principal import Principal, Role
-from redrive.server.app import Server
+from redrive.server.asgi import Server
 from redrive.server.brokers import Brokers
-from redrive.server.table import all_routes
+from redrive.server.known_leases import KnownLeases
+from redrive.server.routes import all_routes
+from redrive.store import GetItem, Query
 
 HERE, ALL, ANY = "in the queue", "in all queues", "in any"
 ADMIN = "admin"
 ON_CALL = "operator admin"
 WORKS = "consumer admin"
-PUTS = "producer consumer admin"
+PUTS = "producer requester consumer admin"
 LOOKS = "viewer operator admin"
 REFUSED = {"forbidden", "item_not_found", "lease_lost", "operation_not_found"}
 ITEM = {"payload": 1}
@@ -74,7 +76,7 @@ SAMPLES = (
     Sample("items.list", lambda s: {"queue": s.queue, "redacted": False}, ADMIN, HERE),
     Sample("items.get", lambda s: {"id": s.id}, LOOKS, HERE),
     Sample("items.get", lambda s: {"id": s.id, "redacted": False}, ADMIN, HERE),
-    Sample("items.result", lambda s: {"id": s.done_id}, ON_CALL, HERE),
+    Sample("items.result", lambda s: {"id": s.done_id}, "requester operator admin", HERE),
     of_items("items.delete", roles=ADMIN),
     of_items("items.retry"),
     of_items("items.done"),
@@ -106,6 +108,7 @@ SAMPLES = (
     Sample("dead.purge", lambda s: {"queue": s.dead_queue, "dry_run": True}, ADMIN, HERE),
     Sample("operations.start", lambda s: {"verb": "archive", "queue": s.dead_queue}, ON_CALL, HERE),
     Sample("operations.start", lambda s: {"verb": "redrive", "queue": s.dead_queue}, ON_CALL, ALL),
+    Sample("operations.start", lambda s: {"verb": "undo", "queue": s.queue}, ON_CALL, ALL),
     Sample("operations.start", lambda s: {"verb": "archive"}, ON_CALL, ALL),
     Sample("operations.start", lambda s: {"verb": "purge", "queue": s.dead_queue, "confirm": 0}, ADMIN, HERE),
     Sample("operations.start", lambda s: {"verb": "move", "queue": "own-jobs", "to": s.third_queue}, ON_CALL, HERE),
@@ -118,7 +121,7 @@ SAMPLES = (
     of_operation("operations.resume", "purge", ADMIN),
     of_operation("operations.rate", "operation", rate=5),
     of_operation("operations.rate", "purge", ADMIN, rate=5),
-    of_operation("operations.undo", "operation"),
+    Sample("operations.undo", lambda s: {"id": s.operation}, ON_CALL, ALL),
     Sample("feed", lambda s: {"queue": s.queue}, LOOKS, HERE),
     Sample("feed", lambda s: {}, LOOKS, ALL),
     Sample("audit.list", lambda s: {}, LOOKS, ALL),
@@ -130,7 +133,7 @@ SAMPLES = (
 )
 
 
-class Caller:
+class Caller(OpenAccess):
     """Somebody who calls, whoever the test says it is."""
 
     principal: Principal
@@ -159,11 +162,25 @@ class Place:
 
     async def open(self) -> None:
         brokers = Brokers(lambda namespace: connect_async("memory://", namespace=namespace, lifecycle=False))
-        self.server = Server(brokers, (*all_routes(brokers), *remote.routes(guard)), self.caller)
+        self.server = Server(brokers, (*all_routes(brokers), *remote.routes()), self.caller)
         self.world = World((await brokers.at("default"))._core)
         own = self.world.sides[OWN]
         for side in self.world.sides.values():
             side.own_token, side.own_id, side.own_letter_id = own.token, own.id, own.letter_id
+
+    def reads(self, kind: type[Query]) -> list[Query]:
+        """Queries of this kind that the store is asked from now on."""
+        store = self.world.broker._core.store
+        asked: list[Query] = []
+        read = store.read
+
+        def counted(query: Query) -> Any:
+            if isinstance(query, kind):
+                asked.append(query)
+            return read(query)
+
+        store.read = counted  # type: ignore[method-assign]
+        return asked
 
     async def close(self) -> None:
         if self.server is not None:
@@ -205,6 +222,37 @@ async def test_refusal_does_not_name_the_queue_that_an_id_is_in(place: Place) ->
             if answer.status == 200 or "ids" not in sample.make(place.world.sides[FOREIGN]):
                 continue
             assert "foreign-" not in answer.body.decode() or "to" in sample.make(place.world.sides[FOREIGN]), answer
+
+
+@pytest.mark.parametrize(
+    ("route", "item"),
+    [("queue.complete", {}), ("queue.retry", {"error": "no"}), ("queue.retry", {"dead": True}), ("queue.extend", {})],
+)
+async def test_consumer_of_some_queues_settles_what_it_leased_without_a_look_up(
+    route: str, item: dict[str, Any], place: Place
+) -> None:
+    await place.open()
+    assert place.server is not None
+    place.caller.principal = limited(Role.CONSUMER)
+    client = Client(place.server)
+    looked_up = place.reads(GetItem)
+    side = place.world.sides[OWN]
+    (leased,) = (await client.call("queue.lease", queue=side.queue)).json["items"]
+    settled = await client.call(route, queue=side.queue, items=[{"token": leased["token"], **item}])
+    assert settled.status == 200
+    assert looked_up == []
+    of_another_server = side.token
+    assert (await client.call("queue.extend", queue=side.queue, items=[{"token": of_another_server}])).status == 200
+    assert len(looked_up) == 1
+
+
+def test_lease_is_known_in_the_namespace_where_it_was_given() -> None:
+    leases = KnownLeases()
+    lease = World().sides[OWN].lease
+    leases.add("default", [lease])
+    assert leases.queue_of("default", lease.token) == lease.queue
+    assert leases.queue_of("another", lease.token) is None
+    assert KnownLeases().queue_of("default", lease.token) is None
 
 
 async def test_namespace_is_not_even_opened_for_those_who_have_no_business_there(place: Place) -> None:

@@ -14,8 +14,8 @@ from tests.servers.asgi import Answer, Client
 from redrive.server.access import tokens
 from redrive.server.access.gate import Gate
 from redrive.server.access.principal import TOKENS_NAMESPACE, Role
-from redrive.server.app import Server
 from redrive.server.application import application
+from redrive.server.asgi import Server
 
 PASSWORD = "hunter2hunter2"
 PAGES = ("/", "/health", "/health/live", "/health/ready", "/metrics", "/openapi.json")

@@ -10,14 +10,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.servers.http import HttpServer
 
 from redrive import App, Broker, connect
-from redrive.errors import Forbidden, ItemNotFound, LeaseLost, Unauthorized
+from redrive.cli.exits import NOT_FOUND, UNAUTHORIZED
+from redrive.errors import Forbidden, ItemNotFound, LeaseLost, ResultTimeout, TaskFailed, Unauthorized
 from redrive.model.hidden import HIDDEN
 from redrive.server.access import tokens
-from redrive.server.access.principal import TOKENS_NAMESPACE
+from redrive.server.access.principal import TOKENS_NAMESPACE, Role
+from redrive.store import Noted, Register, Unregister
 from redrive.testing import drain
 from redrive.worker.worker import Worker
 
@@ -192,6 +195,52 @@ def test_tokens_are_listed_without_secrets(shop: Shop) -> None:
         assert "digest" not in found["listed"]
 
 
+def test_tokens_made_and_revoked_are_in_the_audit(shop: Shop) -> None:
+    roles = ("--role", "producer", "--role", "viewer")
+    made = shop.command("token", "create", "noted", *roles)
+    shop.command("token", "revoke", "noted")
+    shop.redrive("--url", shop.store_url, "token", "create", "noted", "--role", "consumer")
+    shop.redrive("--url", shop.store_url, "token", "revoke", "noted")
+    printed = shop.command("audit", "-o", "json")
+    entries = [entry for entry in json.loads(printed) if entry.get("note", "").startswith("noted")]
+    told = [(entry["verb"], entry["note"]) for entry in reversed(entries)]
+    assert told == [
+        ("create_token", "noted: producer, viewer"),
+        ("revoke_token", "noted"),
+        ("create_token", "noted: consumer"),
+        ("revoke_token", "noted"),
+    ]
+    assert [entry["actor"] == "ann" for entry in reversed(entries)] == [True, True, False, False]
+    assert {entry["namespace"] for entry in entries} == {TOKENS_NAMESPACE}
+    digest = tokens.digest_of(made.rpartition("_")[2])
+    assert made.rpartition("_")[2] not in printed
+    assert digest not in printed
+    assert "noted: producer, viewer" in shop.redrive("--url", shop.store_url, "audit")
+
+
+def test_audit_of_tokens_is_shown_to_those_alone_who_may_make_some(shop: Shop) -> None:
+    viewer = shop.token("reader", "viewer")
+    assert "create_token" not in shop.redrive("--url", shop.server.url, "--token", viewer, "audit", "-o", "json")
+
+
+def test_admin_cannot_make_a_token_that_the_audit_does_not_tell_of(shop: Shop) -> None:
+    made = tokens.AccessToken("0" * 8, "hushed", "0" * 64, (Role.ADMIN,))
+    with connect(shop.server.url, token=shop.admin, namespace=TOKENS_NAMESPACE) as broker:
+        commit = broker._core.store.commit
+        commit([Register("token", "hushed", msgspec.json.encode(made))])
+        lie = Noted("mallory", "nothing", "nothing")
+        commit([Unregister("token", "hushed", lie), Register("token", "hushed", b"no token", noted=lie)])
+        commit([Unregister("token", "hushed")])
+        entries = broker.audit(4)
+    assert {entry.actor for entry in entries} == {"ann"}
+    assert [(entry.verb, entry.note) for entry in reversed(entries)] == [
+        ("create_token", "hushed: admin"),
+        ("revoke_token", "hushed"),
+        ("create_token", "hushed: no role"),
+        ("revoke_token", "hushed"),
+    ]
+
+
 def test_only_an_admin_of_everything_makes_tokens(shop: Shop) -> None:
     almost = (
         shop.token("almost", "admin", "own-*"),
@@ -244,6 +293,35 @@ def test_worker_needs_no_more_than_the_role_of_a_consumer(shop: Shop) -> None:
         assert {entry.worker for entry in dead.history} == {"worker/host-1"}
 
 
+def test_program_that_waits_for_results_needs_no_more_than_the_role_of_a_requester(shop: Shop) -> None:
+    app = App("memory://")
+    sums = app.queue("own-sums", keep_completed="1h", retry={"attempts": 1})
+
+    @sums.task
+    def add(a: int, b: int) -> int:
+        if a < 0:
+            raise ValueError("too small")
+        return a + b
+
+    with shop.connect(shop.admin) as admin:
+        app.declare(admin)
+        for requester in (shop.token("asker", "requester"), shop.token("asker-of-sums", "requester", "own-sums")):
+            with shop.connect(requester) as broker, app.using(broker):
+                good, bad = add.put(1, 2), add.put(-1, 2)
+                with pytest.raises(ResultTimeout):
+                    good.result(timeout=0)
+                Worker(app, broker=admin).run(until_idle=True)
+                assert good.result(timeout=10) == 3
+                with pytest.raises(TaskFailed, match="too small") as failed:
+                    bad.result(timeout=10)
+                assert failed.value.failure.traceback is None
+                with pytest.raises(Forbidden):
+                    broker.find(queue="own-sums")
+        producer = shop.token("teller", "producer", "own-sums")
+        with shop.connect(producer) as broker, app.using(broker), pytest.raises(Forbidden):
+            add.put(1, 2).result(timeout=10)
+
+
 JOBS = """
 from pathlib import Path
 from redrive import App
@@ -264,8 +342,33 @@ def test_worker_of_an_app_shows_its_token_and_ends_where_it_is_not_let_in(shop: 
         admin.put("own-notes", {"word": "done"}, headers={"task": "note"})
     worker = shop.token("noter", "consumer", "own-notes")
     for options in ((), ("--token", worker[:-1])):
-        refused = shop.redrive(*work, *options, code=2)
+        refused = shop.redrive(*work, *options, code=UNAUTHORIZED)
         assert "token" in refused
         assert "Traceback" not in refused
     shop.redrive(*work, "--token", worker)
     assert (shop.folder / "noted").read_text() == "done"
+
+
+def test_worker_that_may_not_lease_ends_with_the_exit_code_of_that_error(shop: Shop) -> None:
+    (shop.folder / "tasks_to_look_at.py").write_text(JOBS)
+    with shop.connect(shop.admin) as admin:
+        admin.create_queue("own-notes")
+    viewer = ("--until-idle", "--url", shop.server.url, "--token", shop.token("onlooker", "viewer"))
+    told = "does not give the right to work"
+    assert told in shop.redrive("work", "tasks_to_look_at:app", *viewer, code=UNAUTHORIZED)
+    (shop.folder / "look.toml").write_text('[worker.looker]\nqueue = "own-notes"\nrun = ["true"]\n')
+    refused = shop.redrive("work", "looker", "--file", "look.toml", *viewer, code=UNAUTHORIZED)
+    assert told in refused.splitlines()[-1]
+    assert "Traceback" not in refused
+
+
+def test_worker_whose_queue_does_not_exist_ends_with_the_exit_code_of_that_error(shop: Shop) -> None:
+    file = '[queue.own-nowhere]\n[worker.idler]\nqueue = "own-nowhere"\nrun = ["true"]\n'
+    (shop.folder / "absent.toml").write_text(file)
+    consumer = shop.token("idler", "consumer", "own-nowhere")  # who may not make the queue
+    work = ("work", "--file", "absent.toml", "--until-idle", "--url", shop.server.url, "--token", consumer)
+    refused = shop.redrive(*work, code=NOT_FOUND)
+    assert "own-nowhere" in refused.splitlines()[-2]
+    with shop.connect(shop.admin) as admin:
+        admin.create_queue("own-nowhere")
+        shop.redrive(*work)

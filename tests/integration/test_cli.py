@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.console.cli import Cli, kill
 from tests.servers.http import HttpServer
+from tests.terminal.cli import Cli, kill
 
 REDRIVE = Path(sys.executable).with_name("redrive")
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_") and name != "NO_COLOR"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.console import reference
-from tests.console.blocks import Console, commands
+from tests.terminal import reference
+from tests.terminal.blocks import Console, commands
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/command-line.md"
 
@@ -22,7 +22,7 @@ def test_guide_is_what_a_reader_sees(tmp_path: Path) -> None:
 
 
 def test_reference_is_what_help_says() -> None:
-    assert reference.PAGE.read_text() == reference.text(), "run: python -m tests.console.reference"
+    assert reference.PAGE.read_text() == reference.text(), "run: python -m tests.terminal.reference"
 
 
 def test_guide_names_only_commands_that_exist() -> None:

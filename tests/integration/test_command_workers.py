@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 from tests.integration.projects import Project, until
 
 from redrive.testing import FakeClock
+from redrive.worker.run import Run
 
 WORKER = '[queue.jobs]\n{settings}\n[worker.w]\nqueue = "jobs"\nrun = "./run.sh"\n{options}\n'
 
@@ -196,13 +200,64 @@ def test_what_the_command_prints_is_kept_as_the_result(project: Project) -> None
     ]
 
 
-def test_result_that_is_too_large_is_a_failure(project: Project) -> None:
-    set_up(project, "head -c 9000000 /dev/zero", options='keep_result = "1h"')
+def test_result_that_is_too_large_is_a_failure_and_the_work_is_not_done_again(project: Project) -> None:
+    command = "echo x >> runs; head -c 9000000 /dev/zero"
+    set_up(project, command, settings="retry = { attempts = 3 }", options='keep_result = "1h"')
     project.work()
     id = project.put(1)
     project.work()
-    failure = project.failure(id)
-    assert failure.type == "OutputTooLarge"
+    assert (project.failure(id).type, project.get(id).dead_reason) == ("OutputTooLarge", "final_error")
+    assert project.text("runs") == "x\n"
+
+
+def test_result_that_the_queue_has_no_room_for_is_a_failure_and_the_work_is_not_done_again(
+    on_any_store: Project,
+) -> None:
+    project = on_any_store
+    command = "echo x >> runs; head -c 3000 /dev/zero"
+    settings = "retry = { attempts = 3 }\nmax_payload_size = 1000"
+    set_up(project, command, settings=settings, options='keep_result = "1h"')
+    project.work()
+    id = project.put(1)
+    project.work()
+    assert project.failure(id).type.endswith("PayloadTooLarge")
+    assert project.get(id).dead_reason == "final_error"
+    assert project.text("runs") == "x\n"
+
+
+def test_command_that_is_gone_and_nobody_saw_how_is_a_loss(project: Project) -> None:
+    set_up(project, "echo x >> runs; sleep 0.1", settings="max_losses = 2")
+    running = project.running(watch=False)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system keeps no exit codes then
+    try:
+        running.start()
+        id = project.put(1)
+        until(lambda: project.get(id).status == "dead")
+    finally:
+        running.stop()
+        signal.signal(signal.SIGCHLD, before)
+    item = project.get(id)
+    assert (item.dead_reason, item.counters.losses, project.text("runs")) == ("worker_lost", 2, "x\nx\n")
+    assert project.failure(id).text.startswith("the command vanished after ")
+
+
+def test_command_that_was_started_and_could_not_be_followed_has_failed(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(run: Run, process: Popen[bytes], *_: object) -> None:
+        process.wait()
+        raise OSError(errno.EIO, "Input/output error")
+
+    set_up(project, "echo x >> runs", settings="retry = { attempts = 2 }")
+    monkeypatch.setattr(Run, "_follow", cannot)
+    running = project.running(watch=False)
+    running.start()
+    id = project.put(1)
+    until(lambda: project.get(id).status == "dead")
+    running.stop()
+    item = project.get(id)
+    assert (item.dead_reason, item.counters.failures, project.text("runs")) == ("retries_exhausted", 2, "x\nx\n")
+    assert project.failure(id).type == "OSError"
 
 
 def test_command_that_takes_too_long_fails(project: Project) -> None:

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from tests.integration.projects import Project, until
 
-from redrive.config import InvalidFile, load
+from redrive.config import load
 from redrive.config.external import Poller
+from redrive.config.running import Running
 from redrive.config.watching import LOOK_SECONDS
-from redrive.errors import InvalidSetting
+from redrive.errors import InvalidFile, InvalidSetting
 from redrive.testing import FakeClock
 from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.worker.program import Run
+from redrive.worker.run import Run
 
 BEGIN_AND_WAIT = "touch begun; until [ -e go ]; do sleep 0.01; done"
 
@@ -45,6 +46,17 @@ def on_any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pro
 
 def worker(retry: str = "", options: str = "") -> str:
     return f'[queue.jobs]\n{retry}\n[worker.w]\nqueue = "jobs"\nrun = "./run.sh"\n{options}\n'
+
+
+def edit(project: Project, running: Running, text: str) -> None:
+    """Write the file, and look at it until that is in force."""
+
+    def is_in_force() -> bool:
+        running.look()  # it looks by itself too
+        return running._config.text == text
+
+    project.write(text)
+    until(is_in_force)
 
 
 def invalid(project: Project, **options: object) -> InvalidFile:
@@ -80,8 +92,8 @@ def test_edit_that_is_wrong_is_told_once_and_changes_nothing(
     running = project.running(watch=True)
     running.start()
     project.write(worker("max_size = 6\nlease_timeout = 'soon'"))
-    assert not running.look()
-    assert not running.look()
+    for _ in range(4):
+        assert not running.look()
     running.stop()
     (told,) = [record for record in caplog.records if record.event == "file_invalid"]  # type: ignore[attr-defined]
     assert "queue.jobs.lease_timeout" in told.getMessage()
@@ -96,9 +108,10 @@ def test_edit_that_the_store_refuses_changes_nothing(project: Project, caplog: p
     project.broker.create_queue("end")
     project.broker.create_queue("middle", dead_queue="end")
     project.write('[queue.jobs]\nmax_size = 6\ndead_queue = "middle"\n')
-    running.look()
+    for _ in range(4):
+        assert not running.look()
     running.stop()
-    assert "cannot have its own dead_queue" in caplog.text
+    assert caplog.text.count("cannot have its own dead_queue") == 1
     assert project.broker.get_queue("jobs").settings.max_size == 5
 
 
@@ -115,12 +128,40 @@ def test_file_that_is_being_written_anew_is_waited_for(project: Project, caplog:
     assert caplog.text.count("file_not_read") == 1
 
 
+def test_file_that_is_seen_half_written_changes_nothing(project: Project) -> None:
+    project.write("[queue.jobs]\nretry = { attempts = 5 }\n")
+    running = project.running()
+    project.work(workers=())
+    for half in ("", "[queue.jobs]\n", "[queue.jobs]\nmax_size = 5\n"):
+        project.write(half)
+        assert not running.look()
+    assert project.broker.get_queue("jobs").settings.retry.attempts == 5
+    edit(project, running, "[queue.jobs]\nmax_size = 5\nretry = { attempts = 6 }\n")
+    assert project.broker.get_queue("jobs").settings.retry.attempts == 6
+
+
+def test_edit_that_comes_before_its_program_is_applied_when_that_is_there(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    project.write("[queue.jobs]\n")
+    running = project.running()
+    running.start()
+    project.put(7)
+    project.write(worker())
+    until(lambda: running.look() or "file_invalid" in caplog.text)
+    assert not running.look()
+    project.command("run.sh", "cat >> done")
+    until(lambda: project.broker.stats("jobs").completed_total == 1)
+    running.stop()
+    assert project.text("done") == "7"
+    assert caplog.text.count("file_invalid") <= 2  # it may have been there, and not executable yet
+
+
 def test_where_the_store_is_cannot_change_while_it_runs(project: Project, caplog: pytest.LogCaptureFixture) -> None:
     project.write("[queue.jobs]\n")
     running = project.running()
     running.start()
-    project.write('namespace = "other"\nurl = "sqlite:///x.db"\n[queue.jobs]\n')
-    assert running.look()
+    edit(project, running, 'namespace = "other"\nurl = "sqlite:///x.db"\n[queue.jobs]\n')
     running.stop()
     (told,) = [record for record in caplog.records if record.event == "file_needs_restart"]  # type: ignore[attr-defined]
     assert told.fields["keys"] == "url, namespace"  # type: ignore[attr-defined]
@@ -148,8 +189,7 @@ def test_worker_that_is_added_begins(project: Project) -> None:
     running = project.running()
     running.start()
     project.put(7)
-    project.write(worker())
-    assert running.look()
+    edit(project, running, worker())
     until(lambda: project.broker.stats("jobs").completed_total == 1)
     running.stop()
     assert project.text("done") == "7"
@@ -163,8 +203,7 @@ def test_worker_that_is_changed_finishes_what_it_runs_before_the_next_begins(pro
     running.start()
     project.put(1)
     until(lambda: project.has("begun"))
-    project.write(worker().replace("run.sh", "new.sh"))
-    assert running.look()
+    edit(project, running, worker().replace("run.sh", "new.sh"))
     project.put(2)
     (project.folder / "go").touch()
     until(lambda: project.broker.stats("jobs").completed_total == 2)
@@ -180,8 +219,7 @@ def test_changed_worker_begins_in_the_slots_that_are_free(project: Project) -> N
     running.start()
     old = project.put("old")
     until(lambda: project.has("begun"))
-    project.write(worker(options="concurrency = 2").replace("run.sh", "new.sh"))
-    assert running.look()
+    edit(project, running, worker(options="concurrency = 2").replace("run.sh", "new.sh"))
     for n in range(5):
         project.put(n)
     until(lambda: project.broker.stats("jobs").completed_total == 5)
@@ -198,8 +236,7 @@ def test_stop_hastens_a_worker_that_was_removed(project: Project) -> None:
     running.start()
     id = project.put(1)
     until(lambda: project.has("begun"))
-    project.write("[queue.jobs]\n")
-    assert running.look()
+    edit(project, running, "[queue.jobs]\n")
     assert project.get(id).status == "active"
     running.stop()
     assert (project.get(id).status, project.get(id).counters.attempts) == ("pending", 0)
@@ -211,8 +248,7 @@ def test_worker_that_is_removed_ends(project: Project) -> None:
     running = project.running()
     running.start()
     until(project.broker.workers)
-    project.write("[queue.jobs]\n")
-    assert running.look()
+    edit(project, running, "[queue.jobs]\n")
     until(lambda: not project.broker.workers())
     running.stop()
 
@@ -376,6 +412,75 @@ def test_item_whose_take_was_cut_off_after_it_had_claimed_is_not_lost(project: P
     project.broker.redrive(item.id)
     project.work()
     assert fixed(project) == [{"id": 1}]
+
+
+@pytest.mark.parametrize("code", [126, 127])
+def test_take_that_could_not_be_run_does_not_say_that_somebody_has_the_item(project: Project, code: int) -> None:
+    external(project, '[{"id": 1}]', options='take = "./take.sh"\nshell = true')
+    if code == 126:
+        project.command("take.sh", "exit 0").chmod(0o644)
+    project.work()
+    (item,) = project.broker.find(queue="tickets", status="dead").items
+    assert (project.failure(item.id).exit_code, fixed(project)) == (code, [])
+    project.command("take.sh", "exit 0")
+    project.broker.redrive(item.id)
+    project.work()
+    assert fixed(project) == [{"id": 1}]
+
+
+def test_item_is_not_run_where_take_could_not_be_asked_the_second_time(project: Project) -> None:
+    external(project, '[{"id": 1}]', options='take = "./take.sh"\nmax_losses = 1')
+    for command, runs in (("kill -9 $$", []), ("no-such-program-anywhere", []), ("exit 1", [{"id": 1}])):
+        project.command("take.sh", command)
+        project.work()
+        assert fixed(project) == runs
+        for item in project.broker.find(queue="tickets", status="dead").items:
+            project.broker.redrive(item.id)
+
+
+def test_take_that_could_not_be_started_has_asked_nobody(
+    project: Project, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.worker.command_runner.AGAIN_SECONDS", 0.01)
+    external(project, '[{"id": 1}]', options='take = "./take.sh"')
+    shell = project.folder / "shell"
+    project.command("take.sh", "").write_text(f"#!{shell}\nexit 1\n")
+    running = project.running(watch=False)
+    running.start()
+    until(lambda: caplog.text.count("command_not_started") >= 2)
+    shell.symlink_to("/bin/sh")  # from now on it says that somebody else has it
+    until(lambda: project.broker.stats("tickets").completed_total == 1)
+    running.stop()
+    assert fixed(project) == []
+
+
+def test_listing_that_is_larger_than_the_queue_is_put_as_there_is_room(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    objects = [{"id": n} for n in range(12)]
+    external(project, json.dumps(objects), options="max_size = 5")
+    for done in (5, 10, 12):
+        project.work()
+        assert fixed(project) == objects[:done]
+    assert caplog.text.count("queue 'tickets' is full: 5 of max_size 5") == 2
+
+
+@pytest.mark.parametrize(
+    "bad", [r'{"id": "\ud800"}', '{"id": 2, "n": 1e999}', '{"id": 2, "text": "too long to be put"}']
+)
+def test_object_that_cannot_be_an_item_is_told_once_and_the_others_are_put(
+    project: Project, caplog: pytest.LogCaptureFixture, bad: str
+) -> None:
+    external(project, f'[{{"id": 1}}, {bad}, {{"id": 3}}]', options="max_payload_size = 32")
+    project.work(workers=())
+    poller = Poller(project.broker, "tickets", load(project.file).external["tickets"])
+    assert [poller.poll(), poller.poll()] == [2, 0]
+    assert caplog.text.count("external_objects_refused") == 1
+    (project.folder / "tickets.json").write_text('[{"id": 1}, {"id": 4}]')
+    assert poller.poll() == 1
+    external(project, f'[{{"id": 1}}, {bad}]')
+    assert poller.poll() == 0
+    assert caplog.text.count("external_objects_refused") == 2
 
 
 def test_object_that_is_no_text_does_not_end_the_listing(project: Project, caplog: pytest.LogCaptureFixture) -> None:

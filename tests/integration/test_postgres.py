@@ -261,7 +261,15 @@ def test_rows_of_a_kind_are_written_with_one_statement(broker: Broker, url: str,
     session.executemany(f"INSERT INTO redrive_audit ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
     found = session.execute(f"SELECT {columns} FROM redrive_audit WHERE at < 3 ORDER BY at")
     assert found.fetchall() == rows
-    assert together("UPDATE redrive_queue SET paused = ? WHERE key = ?", [(1, 1), (1, 2)]) is None
+    changed = "UPDATE redrive_audit SET note = ?, count = ? WHERE at = ?"
+    assert together(changed, [("b", 7, 1), ("c", 8, 2)]) is not None
+    session.executemany(changed, [(None, 7, 1), ("c", 8, 2)])
+    assert session.execute("SELECT note, count FROM redrive_audit ORDER BY at").fetchall() == [(None, 7), ("c", 8)]
+    removed = "DELETE FROM redrive_audit WHERE at = ? AND actor = ? AND count = 7"
+    assert together(removed, [(1, "a"), (2, "a")]) is not None
+    session.executemany(removed, [(1, "a"), (2, "a")])
+    assert session.execute("SELECT count FROM redrive_audit").fetchall() == [(8,)]
+    assert together("UPDATE redrive_audit SET count = count + ? WHERE at = ?", [(1, 1), (1, 2)]) is None
 
 
 def test_tables_of_the_first_version_are_brought_up_to_date(

@@ -12,6 +12,7 @@ from tests.acceptance.places import places
 
 from redrive import Broker, Receipt, connect
 from redrive.errors import LeaseLost, QueueNotFound, StoreUnavailable
+from redrive.stores.postgres.session import Session
 from redrive.stores.relational import groups
 from redrive.stores.relational import places as standing
 from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
@@ -84,21 +85,22 @@ def test_item_that_is_leased_while_somebody_looks_for_it_is_found(
     one.put("jobs", 1)
     late = one.lease("jobs")[0]
     one.release(late, counted=False)
-    find_leased = standing.find_leased
+    execute, looked = Session.execute, []
 
-    def look_and_lease(*values: Any) -> Any:
-        monkeypatch.setattr(standing, "find_leased", find_leased)
-        found = find_leased(*values)
-        assert found is None
+    def lease_between(session: Session, statement: str, values: Any = ()) -> Any:
+        rows = execute(session, statement, values)
+        if statement is not standing._LEASES or looked:
+            return rows
+        looked.append(rows.fetchall())
         (lease,) = two.lease("jobs")
         if completed:
             two.complete(lease)
-        return found
+        return execute(session, statement, (session.table([]),))
 
-    monkeypatch.setattr(standing, "find_leased", look_and_lease)
+    monkeypatch.setattr(Session, "execute", lease_between)
     with pytest.raises(LeaseLost) as lost:
         one.complete(late)
-    assert standing.find_leased is find_leased
+    assert looked == [[]]
     assert lost.value.status == status
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,16 @@ import pytest
 from redrive.model.duration import MILLISECOND
 from redrive.model.program import Program
 from redrive.worker.passing import Passing
-from redrive.worker.program import MAX_OUTPUT_BYTES, TAIL_BYTES, Ran, Run, environment, without_password
+from redrive.worker.run import (
+    MAX_OUTPUT_BYTES,
+    TAIL_BYTES,
+    NotStarted,
+    Ran,
+    Run,
+    environment,
+    keep_exits,
+    without_password,
+)
 
 MIB = 1024 * 1024
 
@@ -118,8 +129,51 @@ def test_program_that_was_stopped_before_it_began_ends_at_once() -> None:
 
 @pytest.mark.parametrize("word", ["no-such-program-anywhere", "./nowhere", "/etc"])
 def test_program_that_cannot_be_started_raises(word: str) -> None:
-    with pytest.raises(OSError, match=r"No such file|Permission"):
+    with pytest.raises(NotStarted, match=rf"(No such file or directory|Permission denied): '{word}'"):
         run(Program((word,), "/"))
+
+
+def test_nothing_is_started_that_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    started: list[object] = []
+    monkeypatch.setattr("redrive.worker.run.selectors.DefaultSelector", none_left)
+    monkeypatch.setattr("redrive.worker.run.subprocess.Popen", lambda *words, **options: started.append(words))
+    with pytest.raises(NotStarted, match="Too many open files"):
+        run(shell("exit 0"))
+    assert started == []
+
+
+@pytest.fixture
+def exits_not_kept() -> Iterator[None]:
+    """As with a worker that was started by something that ignores SIGCHLD."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("exits_not_kept")
+def test_program_whose_end_the_system_does_not_keep_has_vanished() -> None:
+    ran = run(shell("cat; sleep 0.1; echo told >&2; exit 3"), b"given")
+    assert (ran.has_vanished, ran.exit.is_clean, ran.output, ran.errors) == (True, False, b"given", b"told\n")
+
+
+@pytest.mark.usefixtures("exits_not_kept")
+def test_exits_are_kept_once_that_was_asked_for() -> None:
+    keep_exits()
+    ran = run(shell("exit 3"))
+    assert (ran.has_vanished, ran.exit.exit_code) == (False, 3)
+    assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+
+
+def test_who_handles_the_end_of_children_goes_on_to_do_so() -> None:
+    before = signal.signal(signal.SIGCHLD, handler := lambda *_: None)
+    try:
+        keep_exits()
+        assert signal.getsignal(signal.SIGCHLD) is handler
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_nothing_is_left_open() -> None:

@@ -39,7 +39,7 @@ from redrive.store import CreateQueue, LeaseItems, NewItem, Put
 from redrive.testing.clock import PATIENCE_SECONDS
 from redrive.testing.conformance.deliveries import Background
 from redrive.wire.errors import ErrorBody
-from redrive.wire.messages import CommitRequest, WatchAnswer
+from redrive.wire.messages import CommitRequest, Seen, WatchAnswer
 from redrive.wire.results import encode
 
 
@@ -302,7 +302,7 @@ class Sender:
     def __init__(self, broker: Broker) -> None:
         store: Any = broker._core.store
         self._line = store._line
-        self.boot: str = store._boot
+        self.boot: str = store._seen.boot
 
     def send(self, id: str, **options: Any) -> Any:
         request = CommitRequest(id, **{"boot": self.boot, "calls": [put(b"a")], **options})
@@ -332,12 +332,15 @@ def test_answer_that_is_no_text_is_one_that_cannot_be_read(broker: Broker, monke
 
 
 def test_request_that_was_sent_and_did_not_arrive_is_run(broker: Broker) -> None:
-    assert Sender(broker).send("id", again=True, age=5.0).status == 200
+    assert Sender(broker).send("id", again=True).status == 200
     assert broker.stats("jobs").pending == 1
 
 
 def test_request_of_which_nobody_knows_whether_it_ran_is_not_run(broker: Broker) -> None:
-    answer = Sender(broker).send("id", again=True, boot="another")
+    sender = Sender(broker)
+    answer = sender.send("id", again=True, boot="another")
+    assert (answer.status, msgspec.json.decode(answer.body)["code"]) == (421, "misdirected")
+    answer = sender.send("id", again=True, seen=-1)
     assert (answer.status, msgspec.json.decode(answer.body)["code"]) == (503, "outcome_unknown")
     assert broker.stats("jobs").pending == 0
 
@@ -347,10 +350,10 @@ def test_request_for_another_server_is_not_run_and_its_client_sends_it_again(bro
     assert (answer.status, msgspec.json.decode(answer.body)["code"]) == (421, "misdirected")
     assert broker.stats("jobs").pending == 0
     store: Any = broker._core.store
-    store._boot = "another"
+    store._seen = Seen("another")
     broker.put("jobs", 1)
     assert broker.stats("jobs").pending == 1
-    assert store._boot != "another"
+    assert store._seen.boot != "another"
 
 
 def test_request_that_was_refused_may_be_sent_again(broker: Broker) -> None:

@@ -23,7 +23,7 @@ from redrive.errors import InvalidInput, StoreError
 from redrive.model.ids import Token
 from redrive.task.app import App
 from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.worker import hosted, supervisor
+from redrive.worker import supervised, supervisor
 from redrive.worker.aftermath import settle_left
 from redrive.worker.exits import Exit
 from redrive.worker.journal import Ending, Journal
@@ -216,7 +216,7 @@ def _parent(pid: int) -> int:
         return int(file.read().rpartition(")")[2].split()[1])
 
 
-@pytest.mark.parametrize("code", [0, 3, hosted.UNFIT])
+@pytest.mark.parametrize("code", [0, 3, supervised.UNFIT])
 def test_item_that_ends_the_worker_dies_of_it(work: Work, code: int) -> None:
     killer = work.put("leave", code=code)
     process = work.start()
@@ -459,7 +459,7 @@ def test_journal_is_kept_where_the_store_cannot_be_reached(tmp_path: Path, journ
     with pytest.raises((StoreError, InvalidInput)):
         app.open()
     journal.begin(0, Token("1" * 48))
-    hosted._settle(app, (str(journal.path), str(tmp_path / "missing")))
+    supervised._settle(app, (str(journal.path), str(tmp_path / "missing")))
     assert journal.path.exists()
 
 

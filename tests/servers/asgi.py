@@ -54,6 +54,10 @@ class Exchange:
     async def _send(self, message: Message) -> None:
         self._outgoing.append(message)
 
+    def send(self, part: bytes) -> None:
+        """Some more of the body, and not the last of it."""
+        self._incoming.put_nowait({"type": "http.request", "body": part, "more_body": True})
+
     def leave(self) -> None:
         self._incoming.put_nowait({"type": "http.disconnect"})
 

@@ -14,8 +14,7 @@ import uvicorn
 from redrive import AsyncBroker
 from redrive.clock import Clock, Instant
 from redrive.server import remote
-from redrive.server.access import guard
-from redrive.server.app import Server
+from redrive.server.asgi import Server
 from redrive.server.brokers import Brokers
 
 _SLICE_SECONDS = 0.005
@@ -110,7 +109,7 @@ class Mounts:
 
 
 def _server(open_one: Callable[[str], AsyncBroker], trusts_clock: bool) -> Server:
-    return Server(Brokers(open_one), remote.routes(guard, trusts_clock=trusts_clock))
+    return Server(Brokers(open_one), remote.routes(trusts_clock=trusts_clock))
 
 
 class Uncounted:

@@ -17,6 +17,7 @@ from redrive.store import (
     GetResult,
     ListRegistrations,
     NewItem,
+    Noted,
     Overtaken,
     Put,
     Register,
@@ -30,7 +31,8 @@ NAMES = ("x", "y")
 
 def change_registrations(twins: Twins, pick: random.Random) -> None:
     kind, name = pick.choice(KINDS), pick.choice(NAMES)
-    call: Call = Unregister(kind, name)
+    noted = Noted("ann", f"register_{kind}", name)
+    call: Call = Unregister(kind, name, pick.choice([None, noted]))
     if pick.random() < 0.8:
         call = Register(
             kind,
@@ -39,6 +41,7 @@ def change_registrations(twins: Twins, pick: random.Random) -> None:
             pick.choice([None, 10 * SECOND]),
             pick.choice([None, None, 0, 1, 2, 3]),
             _some_puts(pick),
+            pick.choice([None, None, noted]),
         )
 
     def carry_out(_: int, broker: Broker) -> Any:

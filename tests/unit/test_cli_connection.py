@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
-from tests.console.cli import Cli, kill
+from tests.terminal.cli import Cli, kill
 
 from redrive import connect
 from redrive.cli.connection import Place, chosen

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.console.cli import Cli, kill
+from tests.terminal.cli import Cli, kill
 
 from redrive.cli.demo import fill
 
@@ -310,6 +310,27 @@ def test_export_with_hidden_secrets_cannot_be_imported(cli: Cli) -> None:
     assert cli.json("dead", "import", "--dry-run", input=lines)["redacted"] == 90
     assert "secrets were hidden" in cli("dead", "import", input=lines, exits=3).stderr
     assert "no line of an export" in cli("dead", "import", "--dry-run", input="{}\n", exits=3).stderr
+
+
+# Narrow terminals
+
+
+TABLES = ("dead list", "dead groups", "queue list", "queue list mails", "operation list", "audit")
+
+
+def test_tables_fit_a_narrow_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(words: str) -> list[str]:
+        return [line for line in cli(*words.split()).stdout.splitlines() if "  " in line.strip()]
+
+    cli("dead", "archive", "--queue", "mails", "--yes", "20", "--note", "nobody waits for these any more " * 3)
+    whole = {words: rows(words) for words in TABLES}
+    for width in (30, 40, 60, 71):
+        monkeypatch.setenv("COLUMNS", str(width))
+        for words in TABLES:
+            lines = rows(words)
+            assert len(lines) == len(whole[words]) > 1, words
+            assert all(len(line) <= width for line in lines), words
+            assert [line[:8] for line in lines] == [line[:8] for line in whole[words]], words
 
 
 # Undo and audit

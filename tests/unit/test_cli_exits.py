@@ -10,6 +10,7 @@ import pytest
 
 from redrive.cli import exits
 from redrive.errors import RedriveError
+from redrive.worker import supervised, supervisor
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/command-line.md"
 
@@ -41,6 +42,14 @@ def test_what_can_be_tried_again_later_does_not_look_like_what_cannot() -> None:
 
 def test_unknown_code_is_a_failure() -> None:
     assert exits.exit_code("of a later release") == exits.FAILED
+
+
+def test_supervisor_ends_as_any_other_command_does() -> None:
+    assert supervisor.REFUSED == {
+        supervised.UNFIT: exits.USAGE,
+        supervised.NOT_LET_IN: exits.UNAUTHORIZED,
+        supervised.NO_QUEUE: exits.NOT_FOUND,
+    }
 
 
 def test_guide_lists_every_exit_code_with_its_meaning() -> None:

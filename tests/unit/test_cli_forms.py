@@ -1,15 +1,23 @@
-"""Values as JSON: complete, and settings as they can be written again."""
+"""Values as JSON: what a command prints is what a server answers, and settings can be written again."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers.asgi import Client
+from tests.terminal.cli import Cli, kill
 
 from redrive import connect
-from redrive.cli.forms import form, instant, settings_form
-from redrive.clock import Instant
-from redrive.model.queue import QueueSettings, settings_from
+from redrive.cli.forms import changed_settings, form
+from redrive.model.hidden import HIDDEN, hidden_item
+from redrive.model.queue import settings_from
+from redrive.server.application import application
+from redrive.server.views import view_of
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -27,43 +35,108 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("written", SETTINGS, ids=str)
-@pytest.mark.parametrize("changed_only", [True, False])
-def test_settings_can_be_written_again(written: dict[str, Any], changed_only: bool) -> None:
+@pytest.mark.parametrize("view", [changed_settings, view_of])
+def test_settings_can_be_written_again(written: dict[str, Any], view: Callable[[Any], Any]) -> None:
     settings = settings_from(written)
-    told = settings_form(settings, changed_only=changed_only)
-    assert settings_from(told) == settings
-    assert set(told) == set(written if changed_only else QueueSettings.__struct_fields__)
+    assert settings_from(as_json(view(settings))) == settings
 
 
-def test_instants_are_rfc_3339_with_microseconds() -> None:
-    assert instant(Instant(1_782_875_575_000_123)) == "2026-07-01T03:12:55.000123Z"
+@pytest.mark.parametrize("written", SETTINGS, ids=str)
+def test_settings_that_are_as_usual_are_left_out(written: dict[str, Any]) -> None:
+    assert set(changed_settings(settings_from(written))) == set(written)
 
 
-def test_item_has_every_field_and_its_payload_as_it_is() -> None:
+def as_json(view: Any) -> Any:
+    return json.loads(json.dumps(view))
+
+
+class Both:
+    """A store with all kinds of things in it, for commands and for a server."""
+
+    def __init__(self, url: str) -> None:
+        self.cli = Cli(url)
+        with self.cli.broker() as broker:
+            broker.create_queue("later")
+            broker.create_queue("jobs", retry={"attempts": 3, "cooldown": "30s"}, dead_queue="later", keep_dead="90d")
+            for value, kind in (({"a": [1, None]}, None), ("grüß".encode(), "text/plain"), (b"plain", None)):
+                broker.put("jobs", value, content_type=kind, headers={"kind": "mail", "tenant": "blue"})
+            kill(broker, "jobs", [1, 2], ConnectionError("refused"))
+            broker.archive([broker.find(status="dead", limit=1).items[0].id])
+            broker.pause_queue("later")
+            self.ids = [item.id for item in broker.find(status="any").items]
+            self.operation = broker.start("redrive", queue="later", rate=5, note="try").id
+
+    def answer(self, call: str, **arguments: Any) -> Any:
+        """What a server answers."""
+
+        async def ask() -> Any:
+            app = application(self.cli.url, lifecycle=False)
+            try:
+                return await Client(app).ok(call, **arguments)
+            finally:
+                await app.close()
+
+        return asyncio.run(ask())
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
+    return Both(f"sqlite:///{tmp_path_factory.mktemp('both')}/store.db")
+
+
+def test_item_is_printed_as_a_server_answers_it(both: Both) -> None:
+    assert len(both.ids) == 5
+    for id in both.ids:
+        assert both.cli.json("dead", "show", id) == both.answer("items.get", id=id)
+
+
+def test_page_is_printed_as_a_server_answers_it(both: Both) -> None:
+    listed = both.cli.json("queue", "list", "jobs", "--oldest", "--limit", "2")
+    assert listed == both.answer("items.list", queue="jobs", limit=2)
+    assert "cursor" in listed
+    assert both.cli.json("dead", "list") == both.answer("dead.find")
+
+
+def test_queue_is_printed_as_a_server_answers_it(both: Both) -> None:
+    for name in ("jobs", "later"):
+        shown, answer = both.cli.json("queue", "show", name), both.answer("queues.info", name=name)
+        assert shown.pop("workers") == []
+        for stats in (shown["stats"], answer["stats"]):
+            del stats["at"]
+            stats.pop("oldest_age")  # it grows
+        assert shown == answer
+
+
+def test_group_operation_feed_and_audit_are_printed_as_a_server_answers_them(both: Both) -> None:
+    assert both.cli.json("dead", "groups")["groups"] == both.answer("dead.groups")["groups"]
+    assert (
+        both.cli.json("operation", "show", both.operation)
+        == both.answer("operations.info", id=both.operation)["operation"]
+    )
+    assert both.cli.json("queue", "logs") == both.answer("feed")
+    printed = both.cli.json("audit")
+    assert [each.pop("namespace") for each in printed] == ["default"] * len(printed)
+    assert printed == both.answer("audit.list")["entries"]
+
+
+def test_plan_is_printed_as_a_server_answers_it(both: Both) -> None:
+    printed = both.cli.json("dead", "archive", "--all", "--dry-run")
+    assert printed.pop("dry_run") is True
+    assert printed == both.answer("dead.archive", all=True, dry_run=True)["plan"]
+
+
+def test_item_that_is_gone_is_removed_as_a_server_says(tmp_path: Path) -> None:
+    cli = Cli(f"sqlite:///{tmp_path}/store.db")
+    cli("queue", "create", "jobs")
+    id = cli.json("queue", "push", "jobs", "1")["id"]
+    (dropped,) = cli.json("queue", "drop", id)
+    assert dropped["status"] == "removed"
+
+
+def test_item_whose_payload_may_not_be_seen_says_so() -> None:
     with connect("memory://") as broker:
         broker.create_queue("q")
-        json, text, data = (
-            form(broker.get(broker.put("q", value, content_type=kind).id))
-            for value, kind in (({"a": [1, None]}, None), ("grüß".encode(), "text/plain"), (b"\xff", None))
-        )
-    assert json["payload"] == {"a": [1, None]}
-    assert text["payload_text"] == "grüß"
-    assert data["payload_base64"] == "/w=="
-    assert json["status"] == "pending"
-    assert json["counters"] == {"deliveries": 0, "attempts": 0, "failures": 0, "losses": 0, "redrives": 0}
-    assert json["put_at"].endswith("Z")
-    assert json["ended_at"] is None
-    assert "payload" not in text
-
-
-def test_group_has_its_hours_and_its_advice() -> None:
-    with connect("memory://") as broker:
-        broker.create_queue("q")
-        broker.put("q", 1)
-        broker.fail(broker.lease("q")[0], ConnectionError("no"))
-        told = form(broker.groups()[0])
-    ((hour, count),) = told["hours"].items()
-    assert hour.endswith(":00:00.000000Z")
-    assert count == 1
-    assert told["queues"] == {"q": 1}
-    assert "redrive" in told["advice"]
+        shown = form(hidden_item(broker.get(broker.put("q", 1, headers={"a": "b"}).id)))
+    assert shown["hidden"] is True
+    assert not {"payload", "encoding", "content_type", "headers"} & shown.keys()
+    assert HIDDEN not in str(shown)

@@ -27,6 +27,39 @@ def test_text_is_cut_to_the_width_of_the_terminal(
     assert all(line.endswith("…") for line in lines[1::2])
 
 
+WIDE = {"id": "<", "status": "<", "attempts": ">", "queue": "~", "error": "~"}
+ROW = ("0a1b2c3d", "retries_exhausted", 3, "orders-of-today", "ConnectionError: the other side does not answer")
+
+
+def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    printing.table(WIDE, [ROW, ROW], least=("attempts", "queue"))
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("width", range(8, 121, 4))
+def test_row_is_one_line_however_narrow_the_terminal_and_the_id_is_whole(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = printed(capsys, monkeypatch, width)
+    assert len(lines) == 3
+    assert all(len(line) <= width for line in lines)
+    assert all(line.startswith("0a1b2c3d") for line in lines[1:])
+
+
+def test_columns_that_matter_least_are_left_out_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headings = {width: printed(capsys, monkeypatch, width)[0].split() for width in (120, 70, 60, 40, 20)}
+    assert headings == {
+        120: ["ID", "STATUS", "ATTEMPTS", "QUEUE", "ERROR"],
+        70: ["ID", "STATUS", "QUEUE", "ERROR"],
+        60: ["ID", "STATUS", "ERROR"],
+        40: ["ID", "STATUS", "ERROR"],
+        20: ["ID"],
+    }
+
+
 def test_nothing_is_cut_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     printing.table(COLUMNS, [("1", 1, "x" * 500)])

@@ -15,7 +15,7 @@ import pytest
 
 from redrive import App, Broker, Context, Dead, Status, connect
 from redrive.broker.exchange import Lost, exchange_of
-from redrive.errors import Closed, OutcomeUnknown, StoreUnavailable
+from redrive.errors import Closed, Forbidden, OutcomeUnknown, StoreUnavailable
 from redrive.model.item import Item
 from redrive.store import Call, LeaseItems
 from redrive.testing.clock import PATIENCE_SECONDS
@@ -102,6 +102,39 @@ def test_worker_with_one_slot_asks_all_queues_before_it_waits(
         monkeypatch.setattr(exchange, "wait", lambda *given: waited.append(ran.is_set()) or wait(*given))
         assert ran.wait(PATIENCE_SECONDS)
     assert all(waited)
+
+
+def test_worker_that_a_queue_refuses_does_the_rest_and_raises_that_when_idle(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, closed = app.queue("jobs"), app.queue("closed")
+    ran: list[int] = []
+
+    @jobs.task
+    def run(number: int) -> None:
+        ran.append(number)
+
+    closed.task(name="never")(lambda: None)
+    for number in range(3):
+        run.put(number)
+    store = broker._core.store
+    commit = store.commit
+
+    def refusing(calls: list[Call], *rest: Any) -> Any:
+        done = commit(calls, *rest)
+        refused = [isinstance(call, LeaseItems) and call.queue == "closed" for call in calls]
+        results = [
+            Forbidden("work", "default", "closed") if no else result
+            for no, result in zip(refused, done.results, strict=True)
+        ]
+        return msgspec.structs.replace(done, results=results)
+
+    monkeypatch.setattr(store, "commit", refusing)
+    worker = Worker(app, broker=broker, concurrency=1)
+    with pytest.raises(Forbidden, match="closed"):
+        worker.run(until_idle=True)
+    assert sorted(ran) == [0, 1, 2]
+    assert worker.has_settled_all
 
 
 # Ends that the store does not take.

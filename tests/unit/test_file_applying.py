@@ -15,7 +15,7 @@ from redrive.broker import managed
 from redrive.config.applying import Applied, apply
 from redrive.config.reading import parse
 from redrive.errors import InvalidFile, InvalidSetting, OutcomeUnknown, RedriveError, StoreUnavailable
-from redrive.store import Call, CreateQueue, Register, UpdateQueue
+from redrive.store import Call, CreateQueue, DeleteQueue, Register, UpdateQueue
 
 FILE = Path("/srv/shop/redrive.toml")
 BEFORE = "[queue.a]\nmax_size = 1\n[queue.b]\nmax_size = 1\n"
@@ -85,6 +85,79 @@ def test_change_by_somebody_else_meanwhile_is_met_and_kept(broker: Broker, monke
     assert apply(broker, parse(AFTER, FILE)) == Applied(created=("c",), updated=("a", "b"))
     settings = broker.get_queue("a").settings
     assert (settings.max_size, settings.max_losses) == (2, 9)
+
+
+def test_process_that_applies_the_same_file_a_moment_later_undoes_nothing(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    commit = broker._core.committer.commit
+    sent: list[Call] = []
+
+    def overtaken(calls: Sequence[Call]) -> Sequence[Call]:
+        commit(calls)  # another process has planned the same, and is faster
+        created.append(broker.get_queue("c").created_at)
+        monkeypatch.setattr(broker._core.committer, "commit", lambda calls: sent.extend(calls) or commit(calls))
+        return calls
+
+    created: list[int] = []
+    once(broker, monkeypatch, overtaken)
+    with caplog.at_level(logging.WARNING, "redrive"):
+        applied = apply(broker, parse(AFTER, FILE))
+    assert applied.updated == ()  # the other one did that
+    assert not sent  # after the first batch there was nothing to do, and nothing was taken back
+    assert broker.get_queue("c").created_at == created[0]
+    assert not caplog.records
+    assert {name: each.max_size for name, each in state(broker)[0].items()} == {"a": 2, "b": 2, "c": None}
+
+
+def test_queue_that_somebody_deletes_meanwhile_is_made_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = broker._core.committer.commit
+
+    def overtaken(calls: Sequence[Call]) -> Sequence[Call]:
+        commit([DeleteQueue("a", None, "ada")])
+        return calls
+
+    once(broker, monkeypatch, overtaken)
+    apply(broker, parse(AFTER, FILE))
+    assert broker.get_queue("a").settings.max_size == 2
+
+
+def test_setting_that_vanished_has_its_default_also_where_somebody_was_faster(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = broker._core.committer.commit
+
+    def overtaken(calls: Sequence[Call]) -> Sequence[Call]:
+        queue = broker.get_queue("a")
+        commit([UpdateQueue("a", replace(queue.settings, max_losses=9), queue.version, "ada")])
+        return calls
+
+    once(broker, monkeypatch, overtaken)
+    apply(broker, parse("[queue.a]\nkeep_dead = '1d'\n[queue.b]\nmax_size = 1\n", FILE))
+    settings = broker.get_queue("a").settings
+    assert (settings.max_size, settings.max_losses) == (None, 9)
+
+
+def test_what_is_wrong_is_put_back_also_after_somebody_was_faster(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = broker._core.committer.commit
+
+    def overtaken(calls: Sequence[Call]) -> Sequence[Call]:
+        queue = broker.get_queue("a")
+        # From now on "b" is the dead queue of another one, and cannot have one itself.
+        commit([UpdateQueue("a", replace(queue.settings, dead_queue="b"), queue.version, "ada")])
+        return calls
+
+    once(broker, monkeypatch, overtaken)
+    before = state(broker)
+    file = "[queue.a]\nmax_size = 2\n[queue.b]\nmax_size = 1\ndead_queue = 'd'\n[queue.d]\n[queue.e]\n"
+    with pytest.raises(InvalidFile, match=r"queue\.b"):
+        apply(broker, parse(file, FILE))
+    after = state(broker)
+    assert after[0].keys() == before[0].keys()
+    assert after[0]["b"] == before[0]["b"]
+    assert after[1] == before[1]
 
 
 def test_queue_that_somebody_else_creates_meanwhile_is_taken_over(
@@ -159,7 +232,7 @@ def test_dead_queue_in_another_store_is_told_first(tmp_path: Path) -> None:
     dead_queue = "morgue@archive"
     """
     config = parse(text, FILE)
-    with connect("memory://", name="main", stores=config.stores, lifecycle=False) as broker:
+    with connect("memory://", name="main", stores=config.store.stores, lifecycle=False) as broker:
         with pytest.raises(
             InvalidFile, match=r"queue\.a\.dead_queue: 'morgue@archive' does not exist; create it first"
         ):

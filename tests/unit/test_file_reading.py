@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from redrive.config import Config, InvalidFile, find_file, load, load_store
-from redrive.config.config import ServerOptions
+from redrive.config import Config, find_file, load, load_store
+from redrive.config.config import ServerOptions, StoreOptions
 from redrive.config.reading import MAX_FILE_BYTES, parse
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidFile, InvalidInput
 from redrive.model.duration import MINUTE, SECOND
 
 FILE = Path("/srv/shop/redrive.toml")
@@ -84,8 +84,8 @@ def whole() -> Config:
 
 
 def test_whole_file_is_read(whole: Config) -> None:
-    assert (whole.url, whole.namespace, whole.name) == ("sqlite:////srv/shop/data/jobs.db", "shop", "main")
-    assert whole.stores == {"archive": "postgresql://redrive@db/archive"}
+    there = {"archive": "postgresql://redrive@db/archive"}
+    assert whole.store == StoreOptions("sqlite:////srv/shop/data/jobs.db", "shop", "main", there)
     assert whole.server == ServerOptions("0.0.0.0", 8080, True)
     assert list(whole.queues) == ["emails", "malformed", "tickets"]
     assert whole.queues["tickets"] == {"max_size": 100}
@@ -114,8 +114,8 @@ def test_external_queue_is_read(whole: Config) -> None:
 
 def test_empty_file_is_a_file() -> None:
     empty = parse("", FILE)
-    assert (empty.url, empty.namespace) == ("sqlite:////srv/shop/redrive.db", "default")
-    assert (empty.queues, empty.workers, empty.external, empty.stores) == ({}, {}, {}, {})
+    assert empty.store == StoreOptions("sqlite:////srv/shop/redrive.db", "default")
+    assert (empty.queues, empty.workers, empty.external) == ({}, {}, {})
     assert empty.server == ServerOptions("127.0.0.1", 7272, False)
 
 
@@ -228,8 +228,8 @@ def test_variables_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DB_PASSWORD", SECRET)
     text = 'url = "postgresql://u:${DB_PASSWORD}@db/x"\nname = "a"\n[stores]\nb = "redis://:${DB_PASSWORD}@r"\n'
     config = parse(text + '[worker.w]\nqueue = "q"\nrun = "x"\n', FILE)
-    assert config.url == f"postgresql://u:{SECRET}@db/x"
-    assert config.stores == {"b": f"redis://:{SECRET}@r"}
+    assert config.store.url == f"postgresql://u:{SECRET}@db/x"
+    assert config.store.stores == {"b": f"redis://:{SECRET}@r"}
     assert config.workers["w"].run.hidden == ("DB_PASSWORD",)
     assert SECRET not in repr(config)
 
@@ -245,7 +245,7 @@ def test_variable_need_not_be_set_where_the_store_is_another(monkeypatch: pytest
     monkeypatch.delenv("DB_PASSWORD", raising=False)
     url = "postgresql://u:${DB_PASSWORD}@db/x"
     config = parse(f'url = "{url}"\n[worker.w]\nqueue = "q"\nrun = "x"\n', FILE, needs_store=False)
-    assert (config.url, config.needs_store) == (url, False)
+    assert (config.store.url, config.needs_store) == (url, False)
     assert config.workers["w"].run.hidden == ("DB_PASSWORD",)
     with pytest.raises(InvalidFile, match="begins no variable"):
         parse('url = "postgresql://u:${@db/x"', FILE, needs_store=False)
@@ -294,9 +294,9 @@ def test_file_of_a_store_is_found_from_the_folder_of_the_file(tmp_path: Path, mo
     file = tmp_path / "my shop" / "redrive.toml"
     file.write_text('url = "sqlite:///jobs.db"\n')
     monkeypatch.chdir(tmp_path)
-    assert load("my shop/redrive.toml").url == f"sqlite:///{tmp_path}/my%20shop/jobs.db"
+    assert load("my shop/redrive.toml").store.url == f"sqlite:///{tmp_path}/my%20shop/jobs.db"
     file.write_text('url = "sqlite:////var/jobs.db"\n')
-    assert load(file).url == "sqlite:////var/jobs.db"
+    assert load(file).store.url == "sqlite:////var/jobs.db"
 
 
 @pytest.mark.parametrize(
@@ -318,4 +318,4 @@ def test_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes | None,
 def test_mark_of_windows_editors_is_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "redrive.toml"
     file.write_bytes(b'\xef\xbb\xbfnamespace = "shop"\r\n')
-    assert load(file).namespace == "shop"
+    assert load(file).store.namespace == "shop"

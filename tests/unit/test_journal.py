@@ -49,7 +49,6 @@ def test_another_reader_sees_it_all(journal: Journal) -> None:
     assert read.worker == "host:1:abcd"
     assert read.slots == 4
     assert read.beats == 1
-    assert read.beat_at > 0
     assert [(each.slot, each.pid) for each in read.running()] == [(2, 4711)]
     assert read.pids() == [4711]
     assert not read.is_finished

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from redrive.errors import InvalidDuration, InvalidInput, InvalidName
-from redrive.model import limits
-from redrive.model.duration import SECOND
+from redrive.model.duration import MAX_DURATION, SECOND
 from redrive.model.limits import check_instant, check_label, check_name, check_priority
 
 
@@ -53,4 +52,4 @@ def test_instants_outside_the_range_are_refused(instant: object) -> None:
 
 def test_the_longest_delay_from_now_is_an_instant_that_can_be_stored() -> None:
     now = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * SECOND
-    assert check_instant("ready_at", now + limits.MAX_DELAY) == now + limits.MAX_DELAY
+    assert check_instant("ready_at", now + MAX_DURATION) == now + MAX_DURATION

@@ -31,7 +31,7 @@ def broker(clock: FakeClock) -> Iterator[Broker]:
 
 @pytest.fixture
 def presence(broker: Broker) -> Iterator[Presence]:
-    presence = Presence(broker, "w1", ["jobs"], ["send"], 4, running=lambda: 3, app_version="7")
+    presence = Presence(broker, "w1", ["jobs"], ["send"], 4, running=lambda: 3)
     yield presence
     presence.close()
 
@@ -56,7 +56,7 @@ def test_it_says_who_it_is(broker: Broker, clock: FakeClock, presence: Presence)
     (info,) = broker.workers()
     assert (info.name, info.pid, info.queues, info.handlers) == ("w1", os.getpid(), ("jobs",), ("send",))
     assert (info.concurrency, info.running, info.started_at, info.seen_at) == (4, 3, clock.now(), clock.now())
-    assert (info.versions["python"], info.versions["app"]) == (platform.python_version(), "7")
+    assert info.versions["python"] == platform.python_version()
     assert info.versions["redrive"]
     assert str(info).startswith(f"w1: pid {os.getpid()} on {info.host} since 2026-01-01")
 

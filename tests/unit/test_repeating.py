@@ -7,7 +7,7 @@ from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
 from redrive.model.judge import Again
 from redrive.model.queue import QueueSettings
-from redrive.store import Call, CreateQueue, Extend, LeaseItems, NewItem, Put, Register, Return
+from redrive.store import Call, CreateQueue, Extend, LeaseItems, NewItem, Noted, Put, Register, Return
 
 KEYED = NewItem(b"a", "x", idempotency_key="k")
 PLAIN = NewItem(b"a", "x")
@@ -27,6 +27,7 @@ UNSAFE: list[Any] = [
     Return(Token("0" * 48)),
     Register("worker", "w", b"x", version=3),
     Register("worker", "w", b"x", puts=(Put("jobs", (KEYED,)),)),
+    Register("worker", "w", b"x", noted=Noted("ann", "register_worker")),
 ]
 NAMED_SAFE = {
     "CreateQueue", "SetPaused", "SetUsedBy", "Put", "Register", "Import", "Receive", "Hold", "Unhold", "Extend",

@@ -11,7 +11,7 @@ import pytest
 from redrive.server import connection
 from redrive.server.application import application
 from redrive.server.immediate import begin
-from redrive.server.serving import Runner, listen
+from redrive.server.serving import HttpRunner, listen
 
 PATIENCE_SECONDS = 20.0
 IDLE_SECONDS = 0.05
@@ -23,7 +23,7 @@ async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     monkeypatch.setattr(connection, "MAX_CONNECTIONS", 5)
     listener = listen("127.0.0.1", 0)
     app = application("memory://", lifecycle=False)
-    runner = Runner(app, listener, 5)
+    runner = HttpRunner(app, listener, 5)
     runner.config.timeout_keep_alive = IDLE_SECONDS  # type: ignore[assignment]
     serving = asyncio.ensure_future(runner.run_until_stopped())
     while not runner.started:

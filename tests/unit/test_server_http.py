@@ -13,8 +13,8 @@ from tests.servers.asgi import Client, Exchange
 
 from redrive import errors
 from redrive.errors import Overloaded, RedriveError, StoreUnavailable
-from redrive.server.app import Server
 from redrive.server.application import application
+from redrive.server.asgi import Server
 from redrive.server.limits import Limits
 
 LIMITS = Limits(body=1000, batch=3, page=100, body_seconds=0.05, waiting=2, wait_seconds=0.05, answer=100)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from redrive.broker.notify import Notify
-from redrive.server import changes as changes_module
+from redrive.server import arrivals as arrivals_module
 from redrive.server.answers import Answers
-from redrive.server.changes import Changes
+from redrive.server.arrivals import Arrivals
 
 pytestmark = pytest.mark.anyio
 
@@ -36,14 +36,20 @@ async def _end(answers: Answers[str], id: str, answer: str) -> None:
 async def test_answer_is_known_for_a_minute() -> None:
     time = Time()
     answers: Answers[str] = Answers(len, clock=time)
+    before = answers.number
     await _end(answers, "a", "first")
+    seen = answers.number
+    time.now += 59
+    await _end(answers, "b", "second")
     work = answers.get("a")
     assert work is not None
     assert await work == "first"
-    time.now += 61
-    assert not answers.reach_back(61.5)
-    assert answers.reach_back(60.5)
+    assert answers.reach_back(before)
+    time.now += 2
+    await _end(answers, "c", "third")
     assert answers.get("a") is None
+    assert not answers.reach_back(before)
+    assert answers.reach_back(seen)
 
 
 async def test_work_that_is_not_done_yet_is_known() -> None:
@@ -73,20 +79,43 @@ async def test_work_that_raised_is_forgotten_at_once() -> None:
         await work
     await asyncio.sleep(0)
     assert answers.get("a") is None
-    assert answers.reach_back(1e9)
+    assert answers.reach_back(0)
 
 
 @pytest.mark.parametrize("bound", [{"limit": 3}, {"max_bytes": 12}])
 async def test_what_is_too_much_is_forgotten_and_that_is_known(bound: dict[str, Any]) -> None:
     time = Time()
     answers: Answers[str] = Answers(len, clock=time, **bound)
+    seen = []
     for n in range(5):
         time.now += 1
+        seen.append(answers.number)
         await _end(answers, f"{n}", "four")
     assert [answers.get(f"{n}") is not None for n in range(5)] == [False, False, True, True, True]
     assert len(answers) == 3
-    assert answers.reach_back(2.5)
-    assert not answers.reach_back(3)
+    assert [answers.reach_back(number) for number in seen] == [False, False, True, True, True]
+
+
+async def test_what_came_early_and_ended_late_does_not_hide_what_was_forgotten_before() -> None:
+    answers: Answers[str] = Answers(len, limit=1)
+    gate = asyncio.Event()
+
+    async def wait() -> str:
+        await gate.wait()
+        return "late"
+
+    late = asyncio.ensure_future(wait())
+    answers.add("late", late)
+    seen = answers.number
+    await _end(answers, "a", "first")
+    await _end(answers, "b", "second")
+    assert not answers.reach_back(seen)
+    gate.set()
+    await late
+    await asyncio.sleep(0)
+    await _end(answers, "c", "third")
+    assert answers.get("late") is None
+    assert not answers.reach_back(seen)
 
 
 class Source:
@@ -105,15 +134,15 @@ async def source() -> Source:
 
 
 @pytest.fixture
-async def changes(source: Source) -> Changes:
+async def arrivals(source: Source) -> Arrivals:
     notify: Any = source
     assert hasattr(Notify, "follow")
-    return Changes(notify)
+    return Arrivals(notify)
 
 
-async def _waiting(changes: Changes, *queues: str, seconds: float = 30.0) -> asyncio.Task[None]:
+async def _waiting(arrivals: Arrivals, *queues: str, seconds: float = 30.0) -> asyncio.Task[None]:
     """A client that waits for queues, and is waiting when this returns."""
-    task = asyncio.ensure_future(changes.wait(changes.number, queues, seconds))
+    task = asyncio.ensure_future(arrivals.wait(arrivals.number, queues, seconds))
     await asyncio.sleep(0)
     return task
 
@@ -130,20 +159,20 @@ async def _drop(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_arrival_is_told_to_who_waits_for_that_queue(changes: Changes, source: Source) -> None:
-    tasks = [await _waiting(changes, "jobs"), await _waiting(changes, "mails")]
-    known = changes.number
+async def test_arrival_is_told_to_who_waits_for_that_queue(arrivals: Arrivals, source: Source) -> None:
+    tasks = [await _waiting(arrivals, "jobs"), await _waiting(arrivals, "mails")]
+    known = arrivals.number
     source.tell({"jobs": 1})
     assert await _told(tasks) == [True, False]
-    assert changes.since(known, ("jobs", "mails")) == ("jobs",)
-    assert changes.since(changes.number, ("jobs", "mails")) == ()
+    assert arrivals.since(known, ("jobs", "mails")) == ("jobs",)
+    assert arrivals.since(arrivals.number, ("jobs", "mails")) == ()
     await _drop(tasks)
 
 
 async def test_as_many_are_told_at_once_as_items_arrived_and_those_that_waited_longest(
-    changes: Changes, source: Source
+    arrivals: Arrivals, source: Source
 ) -> None:
-    tasks = [await _waiting(changes, "jobs") for _ in range(5)]
+    tasks = [await _waiting(arrivals, "jobs") for _ in range(5)]
     source.tell({"jobs": 2})
     assert await _told(tasks) == [True, True, False, False, False]
     source.tell({"jobs": 0})
@@ -152,65 +181,65 @@ async def test_as_many_are_told_at_once_as_items_arrived_and_those_that_waited_l
 
 
 async def test_others_are_told_a_moment_later(
-    changes: Changes, source: Source, monkeypatch: pytest.MonkeyPatch
+    arrivals: Arrivals, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes_module, "LATER_SECONDS", 0.01)
-    tasks = [await _waiting(changes, "jobs") for _ in range(3)]
+    monkeypatch.setattr(arrivals_module, "LATER_SECONDS", 0.01)
+    tasks = [await _waiting(arrivals, "jobs") for _ in range(3)]
     source.tell({"jobs": 1})
     await asyncio.wait_for(asyncio.gather(*tasks), 30)
 
 
-async def test_what_arrived_before_the_wait_is_told_at_once(changes: Changes, source: Source) -> None:
-    known = changes.number
+async def test_what_arrived_before_the_wait_is_told_at_once(arrivals: Arrivals, source: Source) -> None:
+    known = arrivals.number
     source.tell({"jobs": 1})
-    await asyncio.wait_for(changes.wait(known, ("jobs",), 30), 5)
+    await asyncio.wait_for(arrivals.wait(known, ("jobs",), 30), 5)
 
 
-async def test_change_that_nobody_knows_is_told_to_all(changes: Changes, source: Source) -> None:
-    tasks = [await _waiting(changes, "jobs"), await _waiting(changes, "mails")]
-    known = changes.number
+async def test_change_that_nobody_knows_is_told_to_all(arrivals: Arrivals, source: Source) -> None:
+    tasks = [await _waiting(arrivals, "jobs"), await _waiting(arrivals, "mails")]
+    known = arrivals.number
     source.tell(None)
     assert await _told(tasks) == [True, True]
-    assert changes.since(known, ("jobs",)) is None
+    assert arrivals.since(known, ("jobs",)) is None
 
 
 async def test_changes_that_nobody_knows_are_told_together(
-    changes: Changes, source: Source, monkeypatch: pytest.MonkeyPatch
+    arrivals: Arrivals, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes_module, "ANYWHERE_SECONDS", 0.02)
+    monkeypatch.setattr(arrivals_module, "ANYWHERE_SECONDS", 0.02)
     source.tell(None)
     await _told([])
-    known = changes.number
-    task = await _waiting(changes, "jobs")
+    known = arrivals.number
+    task = await _waiting(arrivals, "jobs")
     for _ in range(10):
         source.tell(None)
     assert await _told([task]) == [False]
     await asyncio.wait_for(task, 30)
-    assert changes.number == known + 1
-    assert changes.since(known, ("jobs",)) is None
+    assert arrivals.number == known + 1
+    assert arrivals.since(known, ("jobs",)) is None
 
 
 async def test_commit_without_arrivals_is_told_after_a_while(
-    changes: Changes, source: Source, monkeypatch: pytest.MonkeyPatch
+    arrivals: Arrivals, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes_module, "ANYTHING_SECONDS", 0.01)
-    known = changes.number
-    (task,) = [await _waiting(changes, "jobs")]
+    monkeypatch.setattr(arrivals_module, "ANYTHING_SECONDS", 0.01)
+    known = arrivals.number
+    (task,) = [await _waiting(arrivals, "jobs")]
     source.tell({})
     assert await _told([task]) == [False]
     await asyncio.wait_for(task, 30)
-    assert changes.number > known
-    assert changes.since(known, ("jobs",)) == ()
+    assert arrivals.number > known
+    assert arrivals.since(known, ("jobs",)) == ()
 
 
-async def test_wait_ends_when_its_time_is_over(changes: Changes) -> None:
-    await asyncio.wait_for(changes.wait(changes.number, ("jobs",), 0.01), 30)
+async def test_wait_ends_when_its_time_is_over(arrivals: Arrivals) -> None:
+    await asyncio.wait_for(arrivals.wait(arrivals.number, ("jobs",), 0.01), 30)
 
 
-async def test_who_waits_for_all_queues_is_told_of_each(changes: Changes, source: Source) -> None:
-    task = asyncio.ensure_future(changes.wait(changes.number, None, 30))
+async def test_who_waits_for_all_queues_is_told_of_each(arrivals: Arrivals, source: Source) -> None:
+    task = asyncio.ensure_future(arrivals.wait(arrivals.number, None, 30))
     await asyncio.sleep(0)
-    known = changes.number
+    known = arrivals.number
     source.tell({"jobs": 1, "mails": 1})
     assert await _told([task]) == [True]
-    assert sorted(changes.since(known, None) or ()) == ["jobs", "mails"]
+    assert sorted(arrivals.since(known, None) or ()) == ["jobs", "mails"]

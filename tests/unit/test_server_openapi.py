@@ -15,9 +15,9 @@ from redrive.model.queue import QueueSettings
 from redrive.server.brokers import Brokers
 from redrive.server.conditions import NAMES, Conditions
 from redrive.server.openapi import encoded
-from redrive.server.routes import Route
-from redrive.server.table import all_routes
-from redrive.server.views import told
+from redrive.server.route import Route
+from redrive.server.routes import all_routes
+from redrive.server.views import view_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKED_IN = ROOT / "docs/reference/openapi.json"
@@ -73,4 +73,4 @@ def test_every_condition_of_a_filter_can_be_given() -> None:
 def test_settings_that_are_told_are_those_there_are() -> None:
     unset = ("max_attempts", "expire_timeout", "max_size", "keep_dead", "archive_after", "keep_archived")
     every = QueueSettings(dead_queue="x", **dict.fromkeys(unset, 1))  # type: ignore[arg-type]
-    assert set(told(every)) == set(QueueSettings.__struct_fields__)
+    assert set(view_of(every)) == set(QueueSettings.__struct_fields__)

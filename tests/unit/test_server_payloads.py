@@ -13,6 +13,7 @@ from tests.servers.asgi import Client
 
 from redrive.errors import Unauthorized
 from redrive.model.payload import JSON
+from redrive.server.access.gate import OpenAccess
 from redrive.server.access.principal import Principal, Role
 from redrive.server.application import application
 from redrive.server.payloads import shown
@@ -24,7 +25,7 @@ VALUES = st.recursive(
 )
 
 
-class As:
+class As(OpenAccess):
     """Lets everybody in as the one whom a header names."""
 
     PRINCIPALS: ClassVar[dict[str, Principal]] = {

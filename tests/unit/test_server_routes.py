@@ -11,7 +11,7 @@ from tests.servers.asgi import Client
 
 from redrive.server.application import application
 from redrive.server.brokers import Brokers
-from redrive.server.table import all_routes
+from redrive.server.routes import all_routes
 
 NO_ID = "0" * 32
 NO_TOKEN = "0" * 48

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from tests.servers.asgi import Client
 
-from redrive.server.app import Server
+from redrive.errors import StoreUnavailable
 from redrive.server.application import application
+from redrive.server.asgi import Server
 from redrive.server.limits import Limits
+from redrive.store import ReadFeed
 
 PATIENCE_SECONDS = 20.0
 LONG = {"queue": "jobs", "wait": "1h"}
@@ -107,6 +111,106 @@ async def test_more_than_may_wait_are_told_to_come_again(app: Server, client: Cl
     app.stop()
     for each in waiting:
         assert (await each.answer()).status == 200
+
+
+async def bury(client: Client, queue: str) -> str:
+    """Something that is in the feed."""
+    put = await client.ok("queue.produce", queue=queue, items=[{"payload": 1}])
+    id: str = put["items"][0]["id"]
+    await client.ok("items.bury", ids=[id])
+    return id
+
+
+@pytest.fixture
+async def many() -> AsyncIterator[Server]:
+    app = application("memory://", lifecycle=False)
+    for name in ("jobs", "mails"):
+        await Client(app).ok("queues.create", name=name)
+    yield app
+    await app.close()
+
+
+async def test_feed_is_read_once_for_all_who_wait_for_something_else(
+    many: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(many)
+    broker = many.brokers.get("default")
+    assert broker is not None
+    store: Any = broker._core.store
+    inner, readings = store.read, Counter[str]()
+
+    def read(query: Any) -> Any:
+        readings[type(query).__name__] += 1
+        return inner(query)
+
+    monkeypatch.setattr(store, "read", read)
+    others = [{"kinds": ["archived"]}, {"queue": "mails"}, {"operation": "x"}, {"id": "0" * 32}]
+    waiting = [client.begin("feed", {"after": "0", "wait": "1h", **others[n % 4]}) for n in range(60)]
+    await until(lambda: len(many.waiting) == 60 and readings["ReadFeed"] >= 120)
+    readings.clear()
+    for _ in range(5):
+        await bury(client, "jobs")
+    last = client.begin("feed", {"after": "0", "wait": "1h", "kinds": ["restored"]})
+    await until(lambda: len(many.waiting) == 61)
+    assert readings["ReadFeed"] < 60, "each of them read it anew"
+    many.stop()
+    for each in [*waiting, last]:
+        assert (await each.answer()).json["entries"] == []
+
+
+@pytest.mark.parametrize("by", ["queue", "kinds", "id", "operation", "nothing"])
+async def test_feed_tells_those_who_wait_for_what_happens(many: Server, by: str) -> None:
+    client = Client(many)
+    id = await bury(client, "mails")
+    asked = {"queue": {"queue": "mails"}, "kinds": {"kinds": ["moved", "archived"]}, "id": {"id": id}}
+    first = (await client.ok("feed"))["last"]
+    paused = await client.ok("operations.start", verb="archive", queue="mails", paused=True)
+    operation = paused["operation"]["id"]
+    wanted = {"operation": {"operation": operation}, "nothing": {}, **asked}[by]
+    waiting = client.begin("feed", {"after": first, "wait": "1h", **wanted})
+    await until(lambda: len(many.waiting) == 1)
+    await client.ok("operations.resume", id=operation)
+    broker = many.brokers.get("default")
+    assert broker is not None
+    await broker.drive(operation)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        (entry,) = (await waiting.answer()).json["entries"]
+    assert (entry["kind"], entry["id"], entry["operation"]) == ("archived", id, operation)
+
+
+async def test_feed_of_an_item_goes_on_when_it_moves(many: Server) -> None:
+    client = Client(many)
+    id = await bury(client, "mails")
+    first = (await client.ok("feed"))["last"]
+    waiting = client.begin("feed", {"after": first, "wait": "1h", "id": id, "kinds": ["archived"]})
+    await until(lambda: len(many.waiting) == 1)
+    await client.ok("items.move", ids=[id], to="jobs")
+    (letter,) = (await client.ok("dead.find", queue="jobs"))["items"]
+    assert letter["id"] != id
+    await client.ok("dead.archive", ids=[letter["id"]])
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        (entry,) = (await waiting.answer()).json["entries"]
+    assert (entry["kind"], entry["id"]) == ("archived", letter["id"])
+
+
+async def test_feed_that_cannot_be_read_is_told_to_all_who_wait(many: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(many)
+    waiting = [client.begin("feed", {"after": "0", "wait": "1h"}) for _ in range(3)]
+    await until(lambda: len(many.waiting) == 3)
+    broker = many.brokers.get("default")
+    assert broker is not None
+    store: Any = broker._core.store
+    inner = store.read
+
+    def read(query: Any) -> Any:
+        if isinstance(query, ReadFeed):
+            raise StoreUnavailable("memory", "it is down")
+        return inner(query)
+
+    monkeypatch.setattr(store, "read", read)
+    await client.ok("queue.produce", queue="jobs", items=[{"payload": 1}])
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert [(await each.answer()).status for each in waiting] == [503] * 3
 
 
 async def test_feed_that_waits_tells_what_happens(app: Server, client: Client) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from redrive import Broker
+from redrive.model.shown import instant_text
 from redrive.testing import FakeClock, memory_broker
 
 START = "2026-07-01 03:12:55 UTC"
@@ -83,3 +84,7 @@ def test_stats(broker: Broker) -> None:
     assert str(broker.stats("dead-orders")) == (
         "dead-orders: pending 2, failed 0, active 0, dead_letters 2, archived 0; the oldest has waited for 0s"
     )
+
+
+def test_instant_for_programs_has_microseconds() -> None:
+    assert instant_text(1_782_875_575_000_123) == "2026-07-01T03:12:55.000123Z"

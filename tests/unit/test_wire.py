@@ -23,8 +23,19 @@ from redrive.model.item import Receipt, Settled
 from redrive.model.queue import Queue
 from redrive.model.retry import IMMEDIATE, Delay, Retry, Schedule
 from redrive.store import Commit, Overtaken, Registration, Stale
-from redrive.wire.errors import BY_CODE, STATUS, ErrorBody, SentError, body_of, error_from, error_of, sent_of
-from redrive.wire.messages import CommitRequest, decode_commit, decode_query, encode_commit, read_commit
+from redrive.wire.errors import (
+    BY_CODE,
+    OF_HTTP,
+    STATUS,
+    ErrorBody,
+    SentError,
+    body_of,
+    error_of,
+    error_of_answer,
+    is_ours,
+    sent_of,
+)
+from redrive.wire.messages import CommitRequest, Seen, decode_commit, decode_query, encode_commit, read_commit
 from redrive.wire.results import CALLS, QUERIES, encode, read_answer
 
 _DELAYS = [IMMEDIATE, Delay(Schedule.LIST, delays=(1, MAX_DURATION)), Delay(Schedule.FUNCTION, function="polite")]
@@ -139,7 +150,7 @@ def test_result_is_what_the_contract_says(kind: type[Any]) -> None:
 @given(data=st.data())
 def test_call_comes_back_as_it_was(kind: type[Any], data: st.DataObject) -> None:
     calls = data.draw(st.lists(values_of(kind), min_size=1, max_size=2))
-    request = CommitRequest("id", "b", calls, again=True, age=1.5)
+    request = CommitRequest("id", "b", calls, again=True, seen=7)
     assert is_same(decode_commit(encode(request)), request)
 
 
@@ -164,8 +175,8 @@ def test_results_come_back_as_they_were(kind: type[Any], data: st.DataObject) ->
     results = data.draw(st.lists(st.one_of(plain, odd), max_size=4))
     commit = Commit(results, {"jobs": 3, "mails": 0}, Instant(17))
     calls = [call] * len(results)
-    boot, back = read_commit(calls, encode_commit("boot", calls, commit))
-    assert (boot, back.arrivals, back.now) == ("boot", commit.arrivals, 17)
+    seen, back = read_commit(calls, encode_commit(Seen("boot", 5), calls, commit))
+    assert (seen, back.arrivals, back.now) == (Seen("boot", 5), commit.arrivals, 17)
     assert len(back.results) == len(results)
     for one, other in zip(results, back.results, strict=True):
         if kind is store.Change and isinstance(one, tuple):
@@ -216,7 +227,7 @@ def test_damaged_request_is_read_or_refused_and_nothing_else(data: st.DataObject
 def test_answer_with_another_number_of_results_is_none() -> None:
     calls = [store.Promote()]
     with pytest.raises(msgspec.DecodeError, match="2 results for 1 call"):
-        read_commit(calls, encode_commit("b", calls * 2, Commit([1, 2], {}, Instant(0))))
+        read_commit(calls, encode_commit(Seen("b"), calls * 2, Commit([1, 2], {}, Instant(0))))
 
 
 def test_fields_of_a_newer_server_are_passed_over() -> None:
@@ -228,7 +239,7 @@ def test_fields_of_a_newer_server_are_passed_over() -> None:
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_error_comes_back_as_it_was(error: RedriveError) -> None:
     in_json = msgspec.json.decode(msgspec.json.encode(body_of(error)), type=ErrorBody)
-    for back in (error_of(sent_of(error)), error_from(STATUS[error.code], in_json)):
+    for back in (error_of(sent_of(error)), error_of_answer(STATUS[error.code], in_json)):
         assert is_same(error, back)
         assert (back.code, back.retryable, back.args) == (error.code, error.retryable, (str(error),))
         with pytest.raises(type(error)):
@@ -241,11 +252,18 @@ def test_error_of_a_newer_server_is_of_the_nearest_class_that_is_known() -> None
     assert (newer.code, str(newer), vars(newer)["queue"]) == ("queue_frozen", "queue 'jobs' is frozen", "jobs")
     assert type(error_of(SentError("odd", "odd"))) is RedriveError
     for status, kind in ((400, errors.InvalidInput), (404, errors.NotFound), (503, errors.StoreError)):
-        assert type(error_from(status, ErrorBody("odd", "odd"))) is kind
+        assert type(error_of_answer(status, ErrorBody("odd", "odd"))) is kind
 
 
 def test_every_error_has_a_status() -> None:
     assert set(STATUS) == set(BY_CODE)
+
+
+def test_error_of_a_server_is_told_from_others_by_its_code_and_its_status() -> None:
+    for code, status in {**STATUS, **OF_HTTP}.items():
+        assert is_ours(status, ErrorBody(code, "no")), code
+        assert not is_ours(599, ErrorBody(code, "no")), code
+    assert not is_ours(503, ErrorBody("service_unavailable", "no"))
 
 
 def test_unknown_extension_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

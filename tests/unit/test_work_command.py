@@ -33,6 +33,16 @@ def test_option_that_needs_processes_is_refused_without(option: str) -> None:
     assert "give --processes too" in result.output
 
 
+@pytest.mark.parametrize("option", ["--namespace", "--file"])
+@pytest.mark.parametrize("is_before", [True, False])
+def test_option_that_an_app_does_not_read_is_refused(folder: Path, option: str, is_before: bool) -> None:
+    (folder / "other.toml").write_text("")
+    given, command = [option, "other.toml"], ["work", "jobs:app", "--until-idle"]
+    result = CliRunner().invoke(redrive, [*given, *command] if is_before else [*command, *given])
+    assert result.exit_code == 2
+    assert f"{option} is for workers of redrive.toml" in result.output
+
+
 def test_misspelt_module_is_told_with_the_one_that_was_meant(folder: Path) -> None:
     (folder / "invoices_program.py").write_text("")
     with pytest.raises(InvalidInput, match=r"no module invoice_program \(did you mean invoices_program\?\)"):

@@ -69,6 +69,16 @@ def newest() -> ReadFeed:
     return ReadFeed(before=MAX_NUMBER, limit=1)
 
 
+def beyond(core: Core, number: int) -> Flow[FeedPage]:
+    """What there is behind a number, of whatever kind; where that is nothing, once there may be something. Nothing is
+    hidden in it."""
+    ticket = core.notify.ticket(EVERYTHING)
+    page: FeedPage = yield from ask(ReadFeed(after=number, limit=MAX_BATCH))
+    if not page.entries and not page.more:
+        yield Await(EVERYTHING, ticket, Instant(core.clock.now() + LONGEST_WAIT), None)
+    return page
+
+
 class Follower:
     """Where one that follows the feed stands."""
 

@@ -59,13 +59,13 @@ def check_update(queue: str, management: Management | None, before: QueueSetting
         return
     for name in management.settings:
         if getattr(before, name, None) != getattr(after, name, None):
-            raise InvalidSetting(name, f"of queue '{queue}' {_told(queue, management, 'change it there')}")
+            raise InvalidSetting(name, f"of queue '{queue}' {_refusal(queue, management, 'change it there')}")
 
 
 def check_delete(queue: str, management: Management | None) -> None:
     """Raise where a file has the queue."""
     if management is not None:
-        raise InvalidSetting("queue", f"'{queue}' {_told(queue, management, 'remove it there first')}")
+        raise InvalidSetting("queue", f"'{queue}' {_refusal(queue, management, 'remove it there first')}")
 
 
 def without(settings: QueueSettings, names: Iterable[str]) -> QueueSettings:
@@ -74,7 +74,7 @@ def without(settings: QueueSettings, names: Iterable[str]) -> QueueSettings:
     return msgspec.structs.replace(settings, **{name: getattr(defaults, name) for name in names})
 
 
-def _told(queue: str, management: Management, what: str) -> str:
+def _refusal(queue: str, management: Management, what: str) -> str:
     return (
         f"is managed by {management.file}: {what}. If that file is gone for good, free the queue with: redrive config "
         f"release {queue}"

@@ -10,7 +10,7 @@ import msgspec
 
 from redrive.broker.finding import check_cursor, chosen
 from redrive.broker.flow import Flow, Send, accepted, ask
-from redrive.broker.importing import checked_item
+from redrive.broker.item_checks import checked_item
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.filter import Filter, Order
 from redrive.model.hidden import is_hidden
@@ -104,7 +104,11 @@ def import_items(
     batch: dict[str, list[Item]] = {}
     count = size = 0
     for number, line in enumerate(lines, 1):
-        item = _read(number, line, done)
+        try:
+            item = read_line(number, line)
+        except InvalidInput as error:
+            so_far = f"{done.imported:,} were imported before it and {done.ignored:,} ignored"
+            raise InvalidInput(f"{error}; {so_far}. Mend it, and import all lines again") from None
         if item is None:
             continue
         batch.setdefault(name or item.queue, []).append(item)
@@ -150,11 +154,6 @@ def _is_readable(payload: bytes) -> bool:
 
 def read_line(number: int, line: bytes | str) -> Item | None:
     """The item of a line, checked. None where the line is empty or only says where to go on."""
-    return _read(number, line, Imported())
-
-
-def _read(number: int, line: bytes | str, done: Imported) -> Item | None:
-    """The item of a line. None where the line is empty or only says where to go on."""
     if not isinstance(line, bytes | str):
         raise InvalidInput(f"line {number} is {type(line).__name__}; lines are bytes or text")
     if not line.strip():
@@ -170,8 +169,7 @@ def _read(number: int, line: bytes | str, done: Imported) -> Item | None:
             raise InvalidInput("its secrets were hidden by the export; export again with redacted=False")
         return checked_item(_item_of(_encode({**fields, "payload": b64encode(_payload_of(fields)).decode()})))
     except (msgspec.MsgspecError, ValueError, UnicodeError, RecursionError, RedriveError) as error:
-        so_far = f"{done.imported:,} were imported before it and {done.ignored:,} ignored"
-        raise InvalidInput(f"line {number}: {error}; {so_far}. Mend it, and import all lines again") from None
+        raise InvalidInput(f"line {number}: {error}") from None
 
 
 def _payload_of(fields: dict[str, msgspec.Raw]) -> bytes:

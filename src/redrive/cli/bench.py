@@ -12,7 +12,6 @@ import click
 import msgspec
 
 from redrive.cli.connection import Place, chosen, open_place, open_place_async
-from redrive.cli.doctor import hidden
 from redrive.cli.options import as_json, command
 from redrive.cli.printing import print_json, say, table
 
@@ -62,11 +61,11 @@ def bench(seconds: float, callers: int, size: int) -> None:
         finally:
             broker.delete_queue(queue, confirm=broker.count(queue=queue, status="any"))
     if as_json():
-        print_json({"url": hidden(place.url), "durability": level, "payload_bytes": size, "figures": figures})
+        print_json({"url": place.shown, "durability": level, "payload_bytes": size, "figures": figures})
         return
-    say(f"{hidden(place.url)}: durability {level.level}, payloads of {size:,} bytes")
+    say(f"{place.shown}: durability {level.level}, payloads of {size:,} bytes")
     say()
-    table(_COLUMNS, map(_row, figures))
+    table(_COLUMNS, map(_row, figures), least=("items", "99% ms", "median ms", "callers"))
 
 
 def _row(figure: Figure) -> tuple[object, ...]:

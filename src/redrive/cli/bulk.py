@@ -12,6 +12,7 @@ from redrive.broker.operations import REVERSE
 from redrive.cli import exits
 from redrive.cli.confirming import confirm
 from redrive.cli.connection import finish_moves
+from redrive.cli.forms import form
 from redrive.cli.options import as_json, to_type
 from redrive.cli.printing import coloured, print_json, printable, remark, say, short
 from redrive.cli.progress import drive
@@ -138,11 +139,7 @@ def print_operation(operation: Operation, *, in_full: bool = False) -> None:
 def print_plan(plan: Plan) -> None:
     """What would happen."""
     if as_json():
-        print_json({**_plan_form(plan), "dry_run": True})
+        print_json({**form(plan), "dry_run": True})
         return
     say("Nothing was changed; this is what would be:")
     say(str(plan))
-
-
-def _plan_form(plan: Plan) -> dict[str, Any]:
-    return {**{name: getattr(plan, name) for name in plan.__struct_fields__}, "changed": plan.changed}

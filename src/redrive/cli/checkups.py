@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +12,7 @@ import msgspec
 from redrive import __version__
 from redrive.cli.connection import Place
 from redrive.cli.options import to_type
-from redrive.cli.printing import ago, short
+from redrive.cli.printing import ago, now, short
 from redrive.model.duration import MILLISECOND, MINUTE, SECOND
 from redrive.model.item import Status
 from redrive.model.operation import OperationStatus
@@ -26,6 +25,8 @@ LARGEST_SKEW = SECOND
 """Clocks that differ by more make leases and delays hard to understand, where people compare times."""
 LATE_LEASE = MINUTE
 """A lease that ran out so long ago should have been taken back by somebody."""
+LATE_STEP = MINUTE
+"""An operation whose next step could have been made so long ago has nobody who makes it."""
 MOST_LEASES = 1_000
 """So many active items are looked at."""
 _DRIVERS = {"sqlite": "apsw", "postgresql": "psycopg", "postgres": "psycopg", "redis": "redis", "rediss": "redis",
@@ -100,9 +101,9 @@ def _clock(place: Place, broker: Broker) -> Iterator[Check]:
         return
     # A commit tells what time it is there. This one lets go of what nobody holds, and so changes nothing.
     broker.unhold("redrive-doctor")
-    before = time.time_ns() // 1000
+    before = now()
     there = broker.stats(names[0]).at
-    skew = there - (before + time.time_ns() // 1000) // 2
+    skew = there - (before + now()) // 2
     told = f"the store is {lasting(abs(skew))} {'ahead of' if skew > 0 else 'behind'} this machine"
     if abs(skew) > LARGEST_SKEW:
         yield Check("clock", "warn", told, "let both follow a time server (NTP)")
@@ -113,8 +114,8 @@ def _clock(place: Place, broker: Broker) -> Iterator[Check]:
 def leases(broker: Broker) -> Iterator[Check]:
     """Leases that ran out, and that nobody took back."""
     active = broker.find(status=Status.ACTIVE.value, order="oldest", limit=MOST_LEASES).items
-    now = time.time_ns() // 1000
-    late = [item for item in active if item.lease_deadline is not None and item.lease_deadline < now - LATE_LEASE]
+    late_at = now() - LATE_LEASE
+    late = [item for item in active if item.lease_deadline is not None and item.lease_deadline < late_at]
     if late:
         oldest = min(late, key=lambda item: item.lease_deadline or 0)
         yield Check(
@@ -178,12 +179,26 @@ def queues(broker: Broker) -> Iterator[Check]:
 
 
 def operations(broker: Broker) -> Iterator[Check]:
-    """Operations that wait for somebody."""
+    """Operations that wait for somebody, and such as nobody drives."""
     unfinished = broker.operations(unfinished=True)
+    at = now()
+    since = {each.id: max(each.next_at, each.updated_at) for each in unfinished}
+    still = [each for each in unfinished if each.is_running and since[each.id] < at - LATE_STEP]
     waiting = [each for each in unfinished if each.status is not OperationStatus.RUNNING]
+    if still:
+        each = still[-1]
+        run, them = ("runs", "it") if len(still) == 1 else ("run", "them")
+        yield Check(
+            "operations",
+            "warn",
+            f"{several(len(still), 'operation')} {run} and nobody drives {them}: {each.verb} {short(each.id)} has "
+            f"stood still for {lasting(at - since[each.id])}",
+            f"{to_type(f'operation resume {short(each.id)}')} goes on with it here and now; a worker or server on this "
+            f"store does so by itself: start one",
+        )
     if waiting:
         each = waiting[0]
         told = f"{several(len(waiting), 'operation')} waiting: {each.verb} {short(each.id)} is {each.status.value}"
         yield Check("operations", "warn", told, to_type(f"operation show {short(each.id)}"))
-    else:
+    if not still and not waiting:
         yield Check("operations", "ok", f"{len(unfinished):,} running" if unfinished else "none unfinished")

@@ -1,9 +1,10 @@
-"""`redrive completion`: the script that completes commands in a shell."""
+"""`redrive completion`: the script that completes commands in a shell; and names that are completed by it."""
 
 from __future__ import annotations
 
 import click
-from click.shell_completion import get_completion_class
+
+from redrive.cli.connection import chosen, open_place
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -19,7 +20,18 @@ def completion(context: click.Context, shell: str) -> None:
     zsh:   echo 'eval "$(redrive completion zsh)"' >> ~/.zshrc
     fish:  redrive completion fish > ~/.config/fish/completions/redrive.fish
     """
+    from click.shell_completion import get_completion_class
+
     kind = get_completion_class(shell)
     assert kind is not None
     root = context.find_root().command
     click.echo(kind(root, {}, "redrive", "_REDRIVE_COMPLETE").source())
+
+
+def complete_queue(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names of queues that begin so. A store that does not answer completes nothing, and says nothing."""
+    try:
+        with open_place(chosen()) as broker:
+            return [queue.name for queue in broker.list_queues() if queue.name.startswith(incomplete)]
+    except Exception:  # whatever it is, a person who presses the tabulator does not want to read about it
+        return []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from redrive.cli import ids
+from redrive.cli.options import pairs
 from redrive.errors import InvalidDuration
 from redrive.model.duration import parse_duration
 from redrive.model.filter import Filter
@@ -75,10 +76,7 @@ def _keep(context: click.Context, parameter: click.Parameter, value: str | None)
 
 def _keep_where(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
     kept = context.meta.setdefault(_META, {})
-    for each in values:
-        name, equals, value = each.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{each!r} is not NAME=VALUE, as in error_class=network")
+    for name, value in pairs(values, "error_class=network"):
         if name.startswith(_HEADER):
             kept.setdefault("headers", {})[name.removeprefix(_HEADER)] = value
         elif name in _NAMES:

@@ -50,21 +50,21 @@ def show(file: Path | None) -> None:
     """Print what the file says, with variables filled in where they are set, and passwords left out."""
     found = _load(file, needs_store=False)
     if as_json():
-        print_json(_told(found))
+        print_json(_form(found))
         return
     say(f"file       {found.file}")
-    say(f"url        {redact_text(found.url)}")
-    say(f"namespace  {found.namespace}")
-    for name, url in found.stores.items():
+    say(f"url        {redact_text(found.store.url)}")
+    say(f"namespace  {found.store.namespace}")
+    for name, url in found.store.stores.items():
         say(f"store      {name}: {redact_text(url)}")
     say()
     rows = [(name, key, _shown(value)) for name, settings in found.queues.items() for key, value in settings.items()]
     rows += [(name, "(nothing set)", "") for name, settings in found.queues.items() if not settings]
-    table({"queue": "<", "setting": "<", "value": "~"}, rows)
+    table({"queue": "~", "setting": "<", "value": "~"}, rows)
     if found.workers:
         say()
-        columns = {"worker": "<", "queue": "<", "concurrency": ">", "timeout": ">", "run": "~"}
-        table(columns, [_worker_row(found, name) for name in found.workers])
+        columns = {"worker": "~", "queue": "~", "concurrency": ">", "timeout": ">", "run": "~"}
+        table(columns, [_worker_row(found, name) for name in found.workers], least=("timeout", "concurrency"))
 
 
 @config.command(cls=StoreCommand)
@@ -131,13 +131,13 @@ def _shown(value: Any) -> str:
             return str(value)
 
 
-def _told(found: Config) -> dict[str, Any]:
+def _form(found: Config) -> dict[str, Any]:
     return {
         "file": str(found.file),
-        "url": redact_text(found.url),
-        "namespace": found.namespace,
-        "name": found.name,
-        "stores": {name: redact_text(url) for name, url in found.stores.items()},
+        "url": redact_text(found.store.url),
+        "namespace": found.store.namespace,
+        "name": found.store.name,
+        "stores": {name: redact_text(url) for name, url in found.store.stores.items()},
         "queues": found.queues,
         "external": {
             name: {"list": each.list.words, "take": each.take and each.take.words, "poll": format_duration(each.poll)}

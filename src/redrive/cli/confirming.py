@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from redrive.cli.failing import NotConfirmed
+from redrive.cli.errors import NotConfirmed
 from redrive.model.shown import several
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -12,14 +12,12 @@ import msgspec
 
 from redrive.cli.options import given
 from redrive.errors import InvalidInput, QueueNotFound, RedriveError
+from redrive.model.address import DEFAULT_NAMESPACE, DEFAULT_URL
 from redrive.model.suggest import suggest
 
 if TYPE_CHECKING:
     from redrive.broker.async_broker import AsyncBroker
     from redrive.broker.broker import Broker
-
-DEFAULT_URL = "sqlite:///redrive.db"
-DEFAULT_NAMESPACE = "default"
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -32,6 +30,18 @@ class Place(msgspec.Struct, frozen=True):
     token: str | None = None
     name: str | None = None
     stores: Mapping[str, str] = {}
+
+    @property
+    def shown(self) -> str:
+        """Its URL as it may be printed: without what looks like a secret."""
+        from redrive.model.redact import redact_text
+
+        return redact_text(self.url)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What `connect` is told of other stores."""
+        return {"name": self.name, "stores": self.stores} if self.stores else {}
 
     @property
     def is_server(self) -> bool:
@@ -101,11 +111,11 @@ def opened(*, create: bool = False, namespace: str | None = None) -> Iterator[Br
             raise
 
 
-def open_place(place: Place, *, create: bool = False, namespace: str | None = None) -> Broker:
+def open_place(place: Place, *, create: bool = False, lifecycle: bool = False, namespace: str | None = None) -> Broker:
     """A broker on this place, to be closed."""
     from redrive.connect import connect
 
-    return connect(place.url, **_options(place, create, namespace))
+    return connect(place.url, lifecycle=lifecycle, **_options(place, create, namespace))
 
 
 def finish_moves(broker: Broker) -> None:
@@ -121,15 +131,13 @@ def open_place_async(place: Place, *, namespace: str | None = None) -> AsyncBrok
     """The same for an event loop."""
     from redrive.connect import connect_async
 
-    return connect_async(place.url, **_options(place, False, namespace))
+    return connect_async(place.url, lifecycle=False, **_options(place, False, namespace))
 
 
 def _options(place: Place, create: bool, namespace: str | None) -> dict[str, Any]:
-    options: dict[str, Any] = {"namespace": namespace or place.namespace, "lifecycle": False}
+    options = {"namespace": namespace or place.namespace}
     if place.is_server:
         return {**options, "token": place.token}
     if given("token"):
-        raise InvalidInput(f"--token is for a server, and {place.url} is a store; leave it out")
-    if place.stores:
-        options |= {"name": place.name, "stores": place.stores}
-    return {**options, "create": create or place.is_memory}
+        raise InvalidInput(f"--token is for a server, and {place.shown} is a store; leave it out")
+    return {**options, **place.names, "create": create or place.is_memory}

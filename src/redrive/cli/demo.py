@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redrive.cli.connection import DEFAULT_NAMESPACE, Place, chosen, open_place
+from redrive.cli.connection import Place, chosen, open_place
 from redrive.cli.options import as_json, command, given
 from redrive.cli.printing import print_json, say
 from redrive.errors import Refused
+from redrive.model.address import DEFAULT_NAMESPACE
 from redrive.model.shown import several
 
 if TYPE_CHECKING:

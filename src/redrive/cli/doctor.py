@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli import exits, failing
+from redrive.cli import errors, exits
 from redrive.cli.checkups import Check, checks
 from redrive.cli.connection import Place, chosen, open_place
 from redrive.cli.options import as_json, command
@@ -43,13 +43,13 @@ def doctor(context: click.Context) -> None:
 
 def examine(place: Place) -> Iterator[Check]:
     """All that can be found out about a place."""
-    yield Check("place", "ok", f"{hidden(place.url)}, namespace {place.namespace} (said by {place.said_by})")
+    yield Check("place", "ok", f"{place.shown}, namespace {place.namespace} (said by {place.said_by})")
     began = time.perf_counter()
     try:
         broker = open_place(place)
     except RedriveError as error:
-        told, _, todo = failing.told(error).partition("\n")
-        yield Check("reachable", "fail", told, todo.strip())
+        text, _, todo = errors.text_of(error).partition("\n")
+        yield Check("reachable", "fail", text, todo.strip())
         return
     with broker:
         yield Check("reachable", "ok", f"opened in {(time.perf_counter() - began) * 1000:,.0f} ms")
@@ -65,15 +65,4 @@ def _looked(check: Callable[[Broker], Iterator[Check]], broker: Broker) -> Itera
     except AccessError:
         yield Check(name, "ok", "not looked at: this token does not give the right to")
     except RedriveError as error:
-        yield Check(name, "warn", f"could not be looked at: {failing.one_of_several(error)}")
-
-
-def hidden(url: str) -> str:
-    """A URL without its password."""
-    from urllib.parse import urlsplit, urlunsplit
-
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user, _, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:…@{host}"))
+        yield Check(name, "warn", f"could not be looked at: {errors.one_of_several(error)}")

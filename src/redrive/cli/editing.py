@@ -16,7 +16,7 @@ from redrive.broker.canaries import died_again
 from redrive.cli import exits
 from redrive.cli.confirming import confirm
 from redrive.cli.looking import payload_text
-from redrive.cli.options import as_json, to_type
+from redrive.cli.options import as_json, pairs, to_type
 from redrive.cli.printing import print_json, printable, remark, say, short
 from redrive.cli.progress import bar
 from redrive.errors import ItemNotFound, RedriveError
@@ -79,13 +79,7 @@ def _patch(context: click.Context, parameter: click.Parameter, value: str | None
 
 
 def _headers(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str | None]:
-    headers: dict[str, str | None] = {}
-    for each in values:
-        name, equals, value = each.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{each!r} is not NAME=VALUE")
-        headers[name] = value or None
-    return headers
+    return {name: value or None for name, value in pairs(values)}
 
 
 def run(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli import exits
-from redrive.cli.completing import complete_queue
+from redrive.cli.completion import complete_queue
 from redrive.cli.confirming import confirm, confirm_options
 from redrive.cli.connection import opened
 from redrive.cli.options import as_json, command, to_type
-from redrive.cli.printing import print_json, remark, say
+from redrive.cli.printing import now, print_json, remark, say
 from redrive.cli.progress import bar
 from redrive.errors import RedriveError
 from redrive.model.duration import parse_duration
@@ -90,7 +90,7 @@ def _died_before(status: str, older_than: str | None) -> dict[str, Any]:
 def _pages(broker: Broker, status: str, where: dict[str, Any], older_than: str | None) -> Any:
     """Items that are meant, a page at a time."""
     conditions = {"status": status, **where, **_died_before(status, older_than)}
-    before = None if older_than is None else _now(broker) - parse_duration(older_than)
+    before = None if older_than is None else now() - parse_duration(older_than)
     cursor = None
     while True:
         page = broker.find(order="oldest", limit=AT_ONCE, cursor=cursor, redacted=False, **conditions)
@@ -102,12 +102,6 @@ def _pages(broker: Broker, status: str, where: dict[str, Any], older_than: str |
 
 def _is_over(item: Item, before: int) -> bool:
     return item.status is not Status.COMPLETED or (item.ended_at or item.put_at) <= before
-
-
-def _now(broker: Broker) -> int:
-    import time
-
-    return time.time_ns() // 1000
 
 
 def _remove(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli import bulk, failing
+from redrive.cli import bulk, errors
 from redrive.cli.conditions import any_given, condition_options, conditions
 from redrive.cli.confirming import confirm_options
 from redrive.cli.connection import finish_moves, opened
@@ -42,20 +42,20 @@ def change(broker: Broker, typed: Sequence[str], verb: str, act: Callable[[list[
         print_json([_result(id, result) for id, result in zip(whole, results, strict=True)])
     else:
         for id, result in zip(whole, results, strict=True):
-            say(f"{short(id)}  {_told(verb, result)}", style="red" if isinstance(result, RedriveError) else None)
+            say(f"{short(id)}  {_text(verb, result)}", style="red" if isinstance(result, RedriveError) else None)
     if refused:
-        click.get_current_context().exit(failing.exit_for(refused, len(whole)))
+        click.get_current_context().exit(errors.exit_for(refused, len(whole)))
 
 
 def _result(id: str, result: Settled | RedriveError) -> dict[str, Any]:
     if isinstance(result, RedriveError):
-        return {"typed_id": id, "error": {"code": result.code, "message": failing.told(result)}}
+        return {"typed_id": id, "error": {"code": result.code, "message": errors.text_of(result)}}
     return {"typed_id": id, **form(result)}
 
 
-def _told(verb: str, result: Settled | RedriveError) -> str:
+def _text(verb: str, result: Settled | RedriveError) -> str:
     if isinstance(result, RedriveError):
-        return failing.one_of_several(result)
+        return errors.one_of_several(result)
     if result.status is None:
         return "completed, and not kept" if verb == "done" else "removed for good"
     now = "" if result.source_id is None else f", its id is {short(result.id)} now"

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli import looking
-from redrive.cli.completing import complete_queue
+from redrive.cli.completion import complete_queue
 from redrive.cli.conditions import condition_options, conditions
 from redrive.cli.connection import opened
-from redrive.cli.forms import form
 from redrive.cli.ids import item_id
 from redrive.cli.options import as_json, command, to_type
 from redrive.cli.printing import ago, print_json, remark, say, short, table
@@ -40,7 +39,7 @@ def groups(queue: str | None, limit: int) -> None:
         names = [queue] if queue is not None else [each.name for each in broker.list_queues()]
         dead = {name: count for name in names if (count := broker.stats(name).dead_letters)}
     if as_json():
-        print_json({"dead": sum(dead.values()), "queues": dead, "groups": form(found)})
+        print_json({"dead": sum(dead.values()), "queues": dead, "groups": found})
         return
     if not dead:
         say("Nothing is dead." if queue is None else f"Nothing in {queue} is dead.")
@@ -48,7 +47,7 @@ def groups(queue: str | None, limit: int) -> None:
     by_count = dict(sorted(dead.items(), key=lambda pair: -pair[1]))
     say(f"{several(sum(dead.values()), 'dead letter')}: {tally(by_count)}")
     say()
-    table(_GROUPS, map(_row, found))
+    table(_GROUPS, map(_row, found), least=("class", "last", "queues"))
     top = found[0]
     fingerprint = top.fingerprint[:GROUP_DIGITS]
     remark(

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from redrive.cli.forms import form
 from redrive.cli.options import as_json
 from redrive.cli.printing import ago, coloured, fields, print_json, printable, remark, say, short, table
 from redrive.model.item import Item, Status
@@ -27,15 +26,15 @@ _LETTERS = {"id": "<", "queue": "~", "reason": "<", "attempts": ">", "died": ">"
 def print_page(page: Page, if_empty: str, *, letters: bool = False) -> None:
     """A line for each item. `letters`: they died, and that is what is told."""
     if as_json():
-        print_json({"items": form(page.items), "cursor": page.cursor})
+        print_json({"items": page.items} if page.cursor is None else {"items": page.items, "cursor": page.cursor})
         return
     if not page.items:
         say(if_empty)
         return
     if letters:
-        table(_LETTERS, map(_letter, page.items))
+        table(_LETTERS, map(_letter, page.items), least=("attempts", "reason", "queue", "died"))
     else:
-        table(_COLUMNS, map(_item, page.items), coloured="status")
+        table(_COLUMNS, map(_item, page.items), coloured="status", least=("attempts", "queue", "when"))
     if page.cursor is not None:
         remark(f"\nThere are more: --cursor {page.cursor}, or --limit")
 

@@ -6,12 +6,12 @@ import click
 
 from redrive.cli import bulk
 from redrive.cli.connection import opened
-from redrive.cli.forms import form
 from redrive.cli.ids import operation_id
 from redrive.cli.options import StoreCommand, as_json
 from redrive.cli.printing import ago, print_json, say, short, table, with_short_ids
 from redrive.model.operation import Operation
 from redrive.model.shown import moment
+from redrive.server.views import view_of
 
 _COLUMNS = {"id": "<", "verb": "<", "status": "<", "changed": ">", "of": ">", "when": ">", "by": "~", "note": "~"}
 
@@ -29,13 +29,13 @@ def list_(unfinished: bool, limit: int) -> None:
     with opened() as broker:
         found = broker.operations(unfinished=unfinished, limit=limit)
     if as_json():
-        print_json(form(found))
+        print_json(found)
     elif not found:
         say(
             "There is no operation that has not ended." if unfinished else "There was no operation in the last 30 days."
         )
     else:
-        table(_COLUMNS, map(_row, found), coloured="status")
+        table(_COLUMNS, map(_row, found), coloured="status", least=("by", "of", "when", "note"))
 
 
 def _row(each: Operation) -> tuple[object, ...]:
@@ -68,7 +68,7 @@ def show(id: str) -> None:
 
 
 def _where(found: Operation) -> str:
-    chosen = {name: value for name, value in form(found.where).items() if value is not None}
+    chosen = view_of(found.where)
     if ids := chosen.get("ids"):
         chosen["ids"] = f"{len(ids)} ids"
     return ", ".join(f"{name} {value}" for name, value in chosen.items())

@@ -1,9 +1,10 @@
-"""Options that every command has: which store, and how to print."""
+"""Options that every command has, which say which store and how to print; and such as several have."""
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import click
@@ -93,3 +94,43 @@ class StoreCommand(click.Command):
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., Any]], StoreCommand]:
     """`click.command` for a command on a store."""
     return click.command(name, cls=StoreCommand, **settings)
+
+
+def seconds_option(name: str, default: str, text: str) -> Callable[[_F], _F]:
+    """An option that takes a duration. The command gets seconds."""
+    return click.option(name, callback=_seconds, default=default, show_default=True, metavar="TIME", help=text)
+
+
+def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> float:
+    from redrive.errors import InvalidInput
+    from redrive.model.duration import SECOND, parse_duration
+
+    try:
+        return parse_duration(value, "duration") / SECOND
+    except InvalidInput as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _log_json(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    from redrive.telemetry.events import JSON_VARIABLE
+
+    if asked:
+        os.environ[JSON_VARIABLE] = "1"  # for this process, and those that it starts
+
+
+log_json_option = click.option(
+    "--log-json",
+    is_flag=True,
+    expose_value=False,
+    callback=_log_json,
+    help="Write the log as JSON, an object on each line; as with the variable REDRIVE_LOG_JSON=1.",
+)
+
+
+def pairs(values: Iterable[str], example: str | None = None) -> Iterator[tuple[str, str]]:
+    """Names and values that were given as NAME=VALUE."""
+    for each in values:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{each!r} is not NAME=VALUE{f', as in {example}' if example else ''}")
+        yield name, value

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-import time
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ import msgspec
 
 from redrive.cli.forms import form
 from redrive.cli.options import as_json
-from redrive.clock import Instant
+from redrive.clock import Instant, SystemClock
 from redrive.model.duration import DAY, HOUR, MINUTE, SECOND
 
 ID_DIGITS = 8
@@ -31,6 +30,9 @@ COLOURS = {
 _WHOLE_ID = re.compile(r"\b[0-9a-f]{32}\b")
 _GAP = "  "
 _SHORTEST_TEXT = 20
+"""Columns of text are cut down to this before another column is left out."""
+_BAREST_TEXT = 8
+"""And to this before one is left out that matters."""
 
 
 def in_colour() -> bool:
@@ -78,11 +80,16 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else " " if char in "\n\r\t" else ascii(char)[1:-1] for char in text)
 
 
-def ago(at: Instant | None, now: Instant | None = None) -> str:
-    """How long ago, or in how long, in one unit: `5m ago`, `in 30s`."""
+def now() -> Instant:
+    """What time it is on this machine."""
+    return SystemClock().now()
+
+
+def ago(at: Instant | None, since: Instant | None = None) -> str:
+    """How long ago, or in how long, in one unit: `5m ago`, `in 30s`; from now, or from another instant."""
     if at is None:
         return ""
-    passed = (Instant(time.time_ns() // 1000) if now is None else now) - at
+    passed = (now() if since is None else since) - at
     for unit, size in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)):
         if abs(passed) >= size:
             count = abs(passed) // size
@@ -90,31 +97,52 @@ def ago(at: Instant | None, now: Instant | None = None) -> str:
     return "now"
 
 
-def table(columns: Mapping[str, str], rows: Iterable[Sequence[object]], *, coloured: str | None = None) -> None:
+def table(
+    columns: Mapping[str, str],
+    rows: Iterable[Sequence[object]],
+    *,
+    coloured: str | None = None,
+    least: Sequence[str] = (),
+) -> None:
     """Rows under their headings. A column is aligned as its value says: `<` or `>`; `~` is text that may be cut.
 
-    `coloured` is the column whose words have colours. In a terminal lines are as long as it is wide; elsewhere as long
-    as they need to be.
+    `coloured` is the column whose words have colours. In a terminal lines are as long as it is wide, and columns that
+    have no room are left out, those in `least` first; elsewhere lines are as long as they need to be. The first column
+    is always there.
     """
     names = list(columns)
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     widths = [max([_width(name), *(_width(row[place]) for row in cells)]) for place, name in enumerate(names)]
-    _fit(widths, list(columns.values()))
+    shown = _fit(widths, columns, least)
     colour_of = names.index(coloured) if coloured and in_colour() else None
-    click.echo(_line([name.upper() for name in names], widths, columns, None))
-    for row in cells:
-        click.echo(_line(row, widths, columns, colour_of))
+    for row, colour in [([name.upper() for name in names], None), *((row, colour_of) for row in cells)]:
+        click.echo(_line(row, widths, columns, shown, colour))
 
 
-def _fit(widths: list[int], kinds: list[str]) -> None:
-    """Shorten the columns of text until the line fits, from the last on."""
+def _fit(widths: list[int], columns: Mapping[str, str], least: Sequence[str]) -> list[int]:
+    """Which columns there is room for; those of text are shortened until the line fits, from the last on."""
+    names, shown = list(columns), list(range(len(columns)))
     most = _columns()
     if most is None:
-        return
-    for place in reversed([place for place, kind in enumerate(kinds) if kind == "~"]):
-        over = sum(widths) + len(_GAP) * (len(widths) - 1) - most
-        if over > 0:
-            widths[place] = max(min(_SHORTEST_TEXT, widths[place]), widths[place] - over)
+        return shown
+    matter = [name for name in reversed(names[1:]) if name not in least]
+    for shortest, going in ((_SHORTEST_TEXT, least), (_BAREST_TEXT, matter)):
+        for name in going:
+            needed = [min(widths[at], shortest) if columns[names[at]] == "~" else widths[at] for at in shown]
+            if _length(needed) <= most:
+                break
+            shown.remove(names.index(name))
+    for shortest in (_SHORTEST_TEXT, _BAREST_TEXT, 1):
+        for at in reversed([at for at in shown if columns[names[at]] == "~"]):
+            over = _length([widths[each] for each in shown]) - most
+            if over > 0:
+                widths[at] = max(min(shortest, widths[at]), widths[at] - over)
+    return shown
+
+
+def _length(widths: Sequence[int]) -> int:
+    """Of a line of such columns."""
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
 def _columns() -> int | None:
@@ -124,14 +152,21 @@ def _columns() -> int | None:
     return None
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], columns: Mapping[str, str], colour_of: int | None) -> str:
+def _line(
+    cells: Sequence[str],
+    widths: Sequence[int],
+    columns: Mapping[str, str],
+    shown: Sequence[int],
+    colour_of: int | None,
+) -> str:
+    kinds = list(columns.values())
     parts = []
-    for place, (cell, width, kind) in enumerate(zip(cells, widths, columns.values(), strict=True)):
-        text = _cut(cell, width)
-        padding = " " * (width - _width(text))
+    for place in shown:
+        text = _cut(cells[place], widths[place])
+        padding = " " * (widths[place] - _width(text))
         if place == colour_of:
-            text = click.style(text, fg=COLOURS.get(cell))
-        parts.append(padding + text if kind == ">" else text + padding)
+            text = click.style(text, fg=COLOURS.get(cells[place]))
+        parts.append(padding + text if kinds[place] == ">" else text + padding)
     return _GAP.join(parts).rstrip()
 
 

@@ -10,14 +10,15 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 import msgspec
 
-from redrive.cli.completing import complete_queue
+from redrive.cli.completion import complete_queue
 from redrive.cli.connection import opened
 from redrive.cli.forms import form
-from redrive.cli.options import as_json, command
+from redrive.cli.options import as_json, command, pairs
 from redrive.cli.printing import print_json, say, short
 from redrive.cli.progress import bar
 from redrive.errors import InvalidPayload
 from redrive.model.limits import MIB
+from redrive.model.payload import TEXT
 from redrive.model.shown import several
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 LINES_AT_ONCE = 1_000
 """Lines that are put in one transaction."""
 BYTES_AT_ONCE = 8 * MIB
-TEXT = "text/plain; charset=utf-8"
+
+
+def _headers(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    return dict(pairs(values))
 
 
 @command("push")
@@ -36,7 +40,8 @@ TEXT = "text/plain; charset=utf-8"
 @click.option("--file", "path", type=click.File("rb"), help="Take the payload from a file; - is stdin.")
 @click.option("--text", is_flag=True, help="The payload is a text, and not JSON.")
 @click.option("--lines", is_flag=True, help="One item for each line, by the thousand; empty lines are passed over.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; as many as you like.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers,
+              help="A header; as many as you like.")  # fmt: skip
 @click.option("--delay", default="0", metavar="TIME", help="From now until a worker may have it, as in 30s or 2h.")
 @click.option("--priority", type=click.IntRange(0, 9), default=5, show_default=True, help="Larger first.")
 @click.option("--key", metavar="KEY", help="Idempotency key: a second push with it gives the first item.")
@@ -48,7 +53,7 @@ def push(
     path: IO[bytes] | None,
     text: bool,
     lines: bool,
-    headers: tuple[str, ...],
+    headers: dict[str, str],
     delay: str,
     priority: int,
     key: str | None,
@@ -67,7 +72,7 @@ def push(
     if lines and key is not None:
         raise click.UsageError("--key is for one item, and --lines puts many; leave one out")
     options: dict[str, Any] = {
-        "headers": _headers(headers),
+        "headers": headers,
         "delay": delay,
         "priority": priority,
         "idempotency_key": key,
@@ -84,16 +89,6 @@ def push(
         else:
             known = " was there already under this key" if receipt.duplicate else f" is in {queue}"
             say(f"{short(receipt.id)}{known}")
-
-
-def _headers(given: tuple[str, ...]) -> dict[str, str]:
-    headers = {}
-    for each in given:
-        name, equals, value = each.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--header")
-        headers[name] = value
-    return headers
 
 
 def _data(payload: str | None, path: IO[bytes] | None) -> bytes:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli import looking
-from redrive.cli.completing import complete_queue
+from redrive.cli.completion import complete_queue
 from redrive.cli.confirming import confirm, confirm_options
 from redrive.cli.connection import opened
-from redrive.cli.forms import form, settings_form
+from redrive.cli.forms import changed_settings, form
 from redrive.cli.options import as_json, command, to_type
 from redrive.cli.printing import ago, fields, print_json, remark, say, table
 from redrive.cli.settings import given_settings, setting_options
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 queue_argument = click.argument("queue", shell_complete=complete_queue)
 _COUNTS = {"queue": "~", "pending": ">", "active": ">", "failed": ">", "dead": ">", "completed": ">", "archived": ">",
            "oldest": ">", "state": "<"}  # fmt: skip
+_LEAST = ("archived", "completed", "oldest", "state", "active", "failed")
 
 
 @command("create")
@@ -39,10 +40,10 @@ def create(queue: str) -> None:
     with opened(create=True) as broker:
         made = broker.create_queue(queue, **settings)
         if as_json():
-            print_json(queue_form(made))
+            print_json(made)
             return
-        changed = settings_form(made.settings, changed_only=True)
-        said = f" with {_told(changed)}" if changed else ""
+        changed = changed_settings(made.settings)
+        said = f" with {_settings_text(changed)}" if changed else ""
         say(f"queue {made.name} is there{said}")
         push = to_type(f'queue push {made.name} \'{{"hello": "world"}}\'')
         remark(f"Put something into it: {push}")
@@ -78,7 +79,7 @@ def _print_queues(queues: tuple[Queue, ...], stats: list[QueueStats]) -> None:
     if not queues:
         say(f"There is no queue yet. Make one: {to_type('queue create NAME')}")
         return
-    table(_COUNTS, [_row(queue, counted) for queue, counted in zip(queues, stats, strict=True)])
+    table(_COUNTS, [_row(queue, counted) for queue, counted in zip(queues, stats, strict=True)], least=_LEAST)
     dead = sum(each.dead_letters for each in stats)
     if dead:
         remark(f"\n{several(dead, 'dead letter')}: {to_type('dead groups')} says what of")
@@ -92,13 +93,7 @@ def _row(queue: Queue, stats: QueueStats) -> tuple[Any, ...]:
 
 
 def _summary(queue: Queue, stats: QueueStats) -> dict[str, Any]:
-    return {"name": queue.name, "paused": queue.paused, "is_dead_queue": queue.is_dead_queue, "stats": form(stats)}
-
-
-def queue_form(queue: Queue, stats: QueueStats | None = None) -> dict[str, Any]:
-    """A queue as JSON."""
-    told: dict[str, Any] = form(queue)
-    return told if stats is None else {**told, "stats": form(stats)}
+    return {"name": queue.name, "paused": queue.paused, "is_dead_queue": queue.is_dead_queue, "stats": stats}
 
 
 @command("show")
@@ -109,12 +104,12 @@ def show(queue: str) -> None:
         found, stats = broker.get_queue(queue), broker.stats(queue)
         workers = [worker for worker in broker.workers() if queue in worker.queues]
     if as_json():
-        print_json({**queue_form(found, stats), "workers": form(workers)})
+        print_json({**form(found), "stats": stats, "workers": workers})
         return
     state = "paused" if found.paused else "open"
     say(f"{found.name}: {state}{', a dead queue' if found.is_dead_queue else ''}, since {moment(found.created_at)}")
     say(f"{stats}")
-    settings = settings_form(found.settings, changed_only=True)
+    settings = changed_settings(found.settings)
     say("settings:" if settings else "settings: all as usual (docs/reference/settings.md)")
     fields((name, _shown(value)) for name, value in settings.items())
     say("workers:" if workers else "workers: none that is alive")
@@ -140,10 +135,10 @@ def update(queue: str) -> None:
             raise click.UsageError("There is no setting to change; redrive queue update --help lists all there are")
         changed = broker.update_queue(queue, **changes)
     if as_json():
-        print_json(queue_form(changed))
+        print_json(changed)
         return
-    settings = settings_form(changed.settings, changed_only=True)
-    say(f"queue {changed.name} has {_told(settings) if settings else 'its usual settings'}")
+    settings = changed_settings(changed.settings)
+    say(f"queue {changed.name} has {_settings_text(settings) if settings else 'its usual settings'}")
 
 
 @command("delete")
@@ -172,9 +167,7 @@ def pause(queue: str) -> None:
     """Give no more items to workers. Puts go on, and what runs is finished."""
     with opened() as broker:
         paused = broker.pause_queue(queue)
-    print_json(queue_form(paused)) if as_json() else say(
-        f"queue {queue} is paused; {to_type(f'queue resume {queue}')} goes on"
-    )
+    print_json(paused) if as_json() else say(f"queue {queue} is paused; {to_type(f'queue resume {queue}')} goes on")
 
 
 @command("resume")
@@ -183,14 +176,14 @@ def resume(queue: str) -> None:
     """Give items to workers again."""
     with opened() as broker:
         resumed = broker.resume_queue(queue)
-    print_json(queue_form(resumed)) if as_json() else say(f"queue {queue} gives items to workers again")
+    print_json(resumed) if as_json() else say(f"queue {queue} gives items to workers again")
 
 
-def _told(settings: dict[str, Any]) -> str:
+def _settings_text(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_shown(each)}" for key, each in value.items())
-    return ", ".join(map(_shown, value)) or "none" if isinstance(value, list) else str(value)
+    return ", ".join(map(_shown, value)) or "none" if isinstance(value, list | tuple) else str(value)

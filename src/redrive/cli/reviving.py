@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from redrive.cli import bulk, editing
-from redrive.cli.completing import complete_queue
+from redrive.cli.completion import complete_queue
 from redrive.cli.conditions import any_given, condition_options, conditions
 from redrive.cli.confirming import confirm_options
 from redrive.cli.connection import opened

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from redrive import __version__
-from redrive.cli import exits, failing
+from redrive.cli import errors, exits
 from redrive.cli.lazy import LazyGroup
 from redrive.cli.main import COMMANDS
 from redrive.cli.options import common_options
@@ -50,10 +50,10 @@ class _Root(LazyGroup):
         try:
             return super().invoke(ctx)
         except RedriveError as error:
-            failing.show(error)
+            errors.show(error)
             ctx.exit(exits.exit_code(error.code))
         except click.ClickException as error:
-            failing.show_usage(error)
+            errors.show_usage(error)
             ctx.exit(error.exit_code)
 
     def main(
@@ -78,7 +78,7 @@ class _Root(LazyGroup):
             click.echo("redrive: interrupted", err=True)
         except BrokenPipeError:
             # Whoever read the output has enough of it. The interpreter must not try to write the rest at its end.
-            failing.forget_output()
+            errors.forget_output()
             code = exits.FAILED
         sys.exit(code if isinstance(code, int) else exits.WELL)
 

@@ -17,9 +17,9 @@ import click
 
 from redrive import __version__
 from redrive.cli.connection import Place, chosen, project_file
-from redrive.cli.options import command
+from redrive.cli.options import command, log_json_option, seconds_option
+from redrive.config.config import ServerOptions
 from redrive.errors import InvalidInput
-from redrive.model.duration import SECOND, parse_duration
 from redrive.model.limits import MIB
 from redrive.store import Durability
 from redrive.telemetry import events
@@ -28,32 +28,24 @@ if TYPE_CHECKING:
     from redrive.broker.async_broker import AsyncBroker
     from redrive.config import Config
     from redrive.config.running import Running
-    from redrive.server.app import Server
+    from redrive.server.asgi import Server
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 7272
 STOPPED_AT_ONCE = 130
 CLOSING_SECONDS = 1.0
 """How long a server that stops at once waits for its stores."""
 
+_USUAL = ServerOptions()
 _log = events.logger("redrive.server")
-
-
-def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> float:
-    try:
-        return parse_duration(value, "duration") / SECOND
-    except InvalidInput as error:
-        raise click.BadParameter(str(error)) from error
 
 
 @command(short_help="Serve queues over HTTP.")
 @click.option(
     "--host",
     metavar="ADDRESS",
-    help=f"Where to listen, {DEFAULT_HOST} by default. Any other needs tokens, or --allow-anyone.",
+    help=f"Where to listen, {_USUAL.host} by default. Any other needs tokens, or --allow-anyone.",
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), metavar="PORT", help=f"{DEFAULT_PORT} by default; 0 takes a free one."
+    "--port", type=click.IntRange(0, 65_535), metavar="PORT", help=f"{_USUAL.port} by default; 0 takes a free one."
 )
 @click.option(
     "--work/--no-work",
@@ -88,37 +80,18 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option(
     "--max-body", type=click.IntRange(1, 1024), default=32, show_default=True, metavar="MIB", help="Largest request."
 )
-@click.option(
-    "--max-wait",
-    callback=_seconds,
-    default="60s",
-    show_default=True,
-    metavar="TIME",
-    help="How long a lease or a watch may wait at most.",
-)
-@click.option(
-    "--shutdown-timeout",
-    callback=_seconds,
-    default="30s",
-    show_default=True,
-    metavar="TIME",
-    help="How long calls may take to finish after the first SIGTERM or Ctrl-C.",
-)
-@click.option(
-    "--log-json",
-    is_flag=True,
-    help="Write the log as JSON, an object on each line; as with the variable REDRIVE_LOG_JSON=1.",
-)
+@seconds_option("--max-wait", "60s", "How long a lease or a watch may wait at most.")
+@seconds_option("--shutdown-timeout", "30s", "How long calls may take to finish after the first SIGTERM or Ctrl-C.")
+@log_json_option
 def serve(**options: Any) -> None:
     """Serve the queues of a store over HTTP, until it is stopped.
 
     Without options it serves the file redrive.db in the working directory, on http://127.0.0.1:7272, to programs on
-    this machine. --url names another store: redrive --url postgresql://… serve.
+    this machine. --url names another store: redrive --url postgresql://… serve. The file redrive.toml here or above is
+    applied to the store that is served, and again when it is edited, whether it names that store or --url does.
 
     Ctrl-C or SIGTERM: gives out no more leases, answers whoever waits, finishes what runs. Once more: stops at once.
     """
-    if options["log_json"]:
-        os.environ[events.JSON_VARIABLE] = "1"
     events.configure()
     try:
         import uvicorn  # noqa: F401
@@ -143,10 +116,10 @@ async def _serve(place: Place, options: dict[str, Any]) -> bool:
     """Open, listen, say so, serve."""
     from redrive.server.access.binding import may_bind
     from redrive.server.access.gate import Gate
-    from redrive.server.serving import Runner, listen
+    from redrive.server.serving import HttpRunner, listen
 
     if place.is_server:
-        raise InvalidInput(f"{place.url} is a server already; name a store with --url")
+        raise InvalidInput(f"{place.shown} is a server already; name a store with --url")
     config = _config(place)
     host, port = _where(config, options)
     app = _application(place, host, options)
@@ -161,7 +134,8 @@ async def _serve(place: Place, options: dict[str, Any]) -> bool:
         running = await _started(config, opened[0], place, options)
         durability = await opened[0].durability()
         address = _address(host, listener)
-        click.echo(_first_screen(place, namespaces, address, durability, has_tokens))
+        file = None if running is None or config is None else config.file
+        click.echo(_first_screen(place, namespaces, address, durability, has_tokens, file))
         _log.info(
             "server_started",
             address=address,
@@ -171,7 +145,7 @@ async def _serve(place: Place, options: dict[str, Any]) -> bool:
             tokens=has_tokens,
         )
         stopping = None if running is None else running.ask_to_stop
-        finished = await Runner(app, listener, options["shutdown_timeout"], stopping=stopping).run_until_stopped()
+        finished = await HttpRunner(app, listener, options["shutdown_timeout"], stopping=stopping).run_until_stopped()
         return finished
     finally:
         if running is not None:
@@ -197,40 +171,42 @@ def _application(place: Place, host: str, options: dict[str, Any]) -> Server:
     from redrive.server.application import application
     from redrive.server.limits import Limits
 
-    named: dict[str, Any] = {"name": place.name, "stores": place.stores} if place.stores else {}
     return application(
         place.url,
         limits=Limits(body=options["max_body"] * MIB, wait_seconds=options["max_wait"]),
         hosts=(*options["hostnames"], host),
         max_dead=options["max_dead"],
-        **named,
+        **place.names,
     )
 
 
 def _config(place: Place) -> Config | None:
-    """The file of the project, where the store is the one that it names."""
-    from redrive.config import load, load_store
+    """The file of the project. As for `redrive work`, what names another store goes before its `url` alone."""
+    from redrive.config import load
 
     path = project_file()
-    if path is None or load_store(path, needs_store=place.said_by == str(path)).url != place.url:
-        return None
-    return load(path)
+    return None if path is None else load(path, needs_store=place.said_by == str(path))
 
 
 def _where(config: Config | None, options: dict[str, Any]) -> tuple[str, int]:
-    host, port = (DEFAULT_HOST, DEFAULT_PORT) if config is None else (config.server.host, config.server.port)
+    server = _USUAL if config is None else config.server
     return (
-        host if options["host"] is None else options["host"],
-        port if options["port"] is None else options["port"],
+        server.host if options["host"] is None else options["host"],
+        server.port if options["port"] is None else options["port"],
     )
 
 
 async def _started(config: Config | None, broker: AsyncBroker, place: Place, options: dict[str, Any]) -> Running | None:
     """The file in force: its queues are made, and its workers run if that is asked for."""
-    if config is None or broker._core.store.namespace != place.namespace:
+    if config is None:
+        if options["work"]:
+            raise InvalidInput("--work runs the workers of redrive.toml, and there is none here or above; write one")
+        return None
+    if broker._core.store.namespace != place.namespace:
         if options["work"]:
             raise InvalidInput(
-                "--work runs the workers of redrive.toml, and there is none here or above for this store"
+                f"--work runs the workers of {config.file}, which are for namespace '{place.namespace}'; serve that "
+                f"one first: --namespace {place.namespace}"
             )
         return None
     from redrive.broker.broker import Broker
@@ -254,22 +230,28 @@ def _address(host: str, listener: socket.socket) -> str:
 
 
 def _first_screen(
-    place: Place, namespaces: tuple[str, ...], address: str, durability: Durability, has_tokens: bool
+    place: Place,
+    namespaces: tuple[str, ...],
+    address: str,
+    durability: Durability,
+    has_tokens: bool,
+    file: Path | None,
 ) -> str:
     who = (
         "who has a token may call: Authorization: Bearer …"
         if has_tokens
         else "anybody who can connect may call; to ask for tokens, make one on the store:\n"
-        f"    redrive --url {_without_password(place.url)} token create NAME --role admin"
+        f"    redrive --url {place.shown} token create NAME --role admin"
     )
     which = ", ".join(namespaces)
+    in_force = "" if file is None else f"\n  File: {file} says which queues there are, and its edits hold."
     redrive = f"redrive --url {address}"
     return f"""\
-redrive {__version__} serves {_without_password(place.url)}, namespace {which}
+redrive {__version__} serves {place.shown}, namespace {which}
 
   {address}
   An acknowledged call survives {durability.survives} ({durability.level} durability).
-  Access: {who}
+  Access: {who}{in_force}
 
 Next, in another terminal:
 {_path_to_set()}
@@ -286,9 +268,3 @@ def _path_to_set() -> str:
     if shutil.which("redrive") is not None:
         return ""
     return f'\n  export PATH="{Path(sys.executable).parent}:$PATH"'
-
-
-def _without_password(url: str) -> str:
-    from redrive.model.redact import redact_text
-
-    return redact_text(url)

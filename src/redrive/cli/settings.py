@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from redrive.cli.forms import settings_form
+from redrive.cli.options import pairs
 from redrive.model.queue import QueueSettings
+from redrive.model.retry import Retry, written_retry
 from redrive.model.suggest import suggest
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -91,11 +92,8 @@ def _keep_retry(context: click.Context, parameter: click.Parameter, value: str |
 
 def _keep_set(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
     kept = _kept(context)
-    for each in values:
-        path, equals, text = each.partition("=")
+    for path, text in pairs(values, "max_size=1000"):
         name, _, key = path.partition(".")
-        if not equals:
-            raise click.BadParameter(f"{each!r} is not NAME=VALUE, as in max_size=1000")
         if name not in SETTINGS:
             meant = suggest(name, tuple(SETTINGS), {})
             raise click.BadParameter(f"{name!r} is not a setting{meant}; there are {', '.join(SETTINGS)}")
@@ -139,8 +137,8 @@ def given_settings(present: QueueSettings | None = None) -> dict[str, Any]:
     """What was given, as arguments of `create_queue`; of `update_queue`, where there are settings already."""
     kept = dict(_kept(click.get_current_context()))
     if isinstance(kept.get("retry"), Mapping):
-        before = settings_form(present)["retry"] if present is not None else None
-        kept["retry"] = _retry(before or {}, kept["retry"])
+        before = Retry() if present is None else present.retry
+        kept["retry"] = _retry({} if before == Retry() else written_retry(before), kept["retry"])
     return kept
 
 
@@ -152,5 +150,7 @@ def _retry(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     kept = {} if set(changed) & {"delay", "cooldown", "delays", "function"} else {
         key: value for key, value in before.items() if key in _SCHEDULES
     }  # fmt: skip
+    if "base" in changed:
+        kept.pop("cooldown", None)  # which is a base that does not grow
     rest = {key: value for key, value in before.items() if key not in _SCHEDULES}
     return {key: value for key, value in {**rest, **kept, **changed}.items() if value is not None}

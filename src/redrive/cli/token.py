@@ -7,15 +7,15 @@ from typing import Any
 import click
 
 from redrive.cli.connection import opened
-from redrive.cli.forms import form
 from redrive.cli.options import StoreCommand, as_json, to_type
 from redrive.cli.printing import ago, print_json, remark, say, table
 from redrive.errors import NotFound
 from redrive.server.access import tokens
 from redrive.server.access.principal import ANY, TOKENS_NAMESPACE, Role
-from redrive.server.access.tokens import Token
+from redrive.server.access.tokens import AccessToken
+from redrive.server.views import view_of
 
-_COLUMNS = {"name": "~", "roles": "<", "namespaces": "~", "queues": "~", "created": ">", "by": "~", "expires": ">"}
+_COLUMNS = {"name": "~", "roles": "~", "namespaces": "~", "queues": "~", "created": ">", "by": "~", "expires": ">"}
 
 
 @click.group()
@@ -58,7 +58,7 @@ def create(
             )
         )
     if as_json():
-        print_json({"token": made.text, **_form(made.token)})
+        print_json({"token": made.text, **_form(made.token, core.clock.now())})
         return
     say(made.text)  # alone on stdout, so that it can be piped to where it is kept
     remark("It is not shown again. Give it to a client as the variable REDRIVE_TOKEN.")
@@ -70,11 +70,11 @@ def list_() -> None:
     with opened(namespace=TOKENS_NAMESPACE) as broker:
         found, now = broker._run(tokens.list_all()), broker._core.clock.now()
     if as_json():
-        print_json([_form(each) for each in found])
+        print_json([_form(each, now) for each in found])
     elif not found:
         say("There is no token: a server on this store lets everybody do everything.")
     else:
-        table(_COLUMNS, [_row(each, now) for each in found])
+        table(_COLUMNS, [_row(each, now) for each in found], least=("created", "by", "namespaces", "queues"))
 
 
 @token.command("revoke", cls=StoreCommand)
@@ -82,7 +82,7 @@ def list_() -> None:
 def revoke(name: str) -> None:
     """The token called NAME lets nobody in any more, a second from now at the latest."""
     with opened(namespace=TOKENS_NAMESPACE) as broker:
-        if not broker._run(tokens.revoke(name)):
+        if not broker._run(tokens.revoke(name, broker._core.actor(None))):
             raise NotFound(f"there is no token called {name!a:.80}; {to_type('token list')} shows those there are")
     if as_json():
         print_json({"revoked": name})
@@ -90,13 +90,13 @@ def revoke(name: str) -> None:
         say(f"token {name} is revoked")
 
 
-def _form(each: Token) -> dict[str, Any]:
-    shown: dict[str, Any] = form(each)
-    del shown["digest"]
-    return shown
+def _form(each: AccessToken, now: Any) -> dict[str, Any]:
+    view = view_of(each)
+    del view["digest"]
+    return {**view, "expired": each.is_over(now)}
 
 
-def _row(each: Token, now: Any) -> tuple[object, ...]:
+def _row(each: AccessToken, now: Any) -> tuple[object, ...]:
     expires = "never" if each.expires_at is None else ago(each.expires_at, now)
     return (
         each.name,

@@ -7,7 +7,7 @@ from typing import IO, Any, cast
 import click
 import msgspec
 
-from redrive.cli.completing import complete_queue
+from redrive.cli.completion import complete_queue
 from redrive.cli.conditions import condition_options, conditions
 from redrive.cli.connection import opened
 from redrive.cli.options import as_json, command, to_type

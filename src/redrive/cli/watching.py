@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.completing import complete_queue
+from redrive.cli.completion import complete_queue
 from redrive.cli.connection import opened
-from redrive.cli.forms import form
 from redrive.cli.ids import item_id
 from redrive.cli.options import as_json, command
 from redrive.cli.printing import coloured, print_json, print_json_line, printable, say, short
@@ -58,7 +57,7 @@ def _write(broker: Broker, queues: tuple[str, ...], pause: float, times: int | N
             counts = {name: getattr(stats, name) for name in (*COUNTED, "moving", *_TOTALS)}
             if before.get(stats.queue) != counts:
                 before[stats.queue] = counts
-                print_json_line(form(stats))
+                print_json_line(stats)
         looks += 1
         if looks == times:
             return
@@ -125,7 +124,7 @@ def logs(
         page = broker.feed(limit=limit, **asked)
         if not follow:
             if as_json():
-                print_json({"entries": form(page.entries), "last": page.last, "more": page.more})
+                print_json(page)
                 return
             for entry in page.entries:
                 _print(entry)

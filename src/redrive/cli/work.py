@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from redrive.cli.options import StoreCommand, given
-from redrive.errors import InvalidInput
-from redrive.model.duration import SECOND, parse_duration
+from redrive.cli.options import StoreCommand, given, log_json_option, seconds_option
 from redrive.model.limits import MIB
 from redrive.task.app import TOKEN_VARIABLE
 from redrive.telemetry import events
-from redrive.worker.command import can_supervise, supervise, work_here
 from redrive.worker.frames import Orders
+from redrive.worker.terminal import can_supervise, supervise, work_here
 
-_FOR_APPS = ("queues", "concurrency", "processes", "reload", "view", "watchdog_timeout", "memory_limit")
+_FOR_APPS = (
+    "queues",
+    "concurrency",
+    "processes",
+    "reload",
+    "view",
+    "watchdog_timeout",
+    "memory_limit",
+    "max_items_per_child",
+)
 """Options that only mean something for the tasks of an app."""
-
-
-def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> float:
-    try:
-        return parse_duration(value, "duration") / SECOND
-    except InvalidInput as error:
-        raise click.BadParameter(str(error)) from error
+_FOR_FILES = {
+    "namespace": "an app says its namespace itself, as in App(namespace='blue')",
+    "file": "an app reads no file",
+}
+"""Options of every command that only mean something for the workers of a file, and why."""
 
 
 @click.command(cls=StoreCommand, short_help="Run the tasks of an app, or the workers of redrive.toml.")
@@ -66,21 +72,13 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> 
     help="For development: start again when a Python file below the working directory changes.",
 )
 @click.option("--view", is_flag=True, help="Show what runs, live, below the log.")
-@click.option(
+@seconds_option(
     "--shutdown-timeout",
-    callback=_seconds,
-    default="30s",
-    show_default=True,
-    metavar="TIME",
-    help="How long what runs may take to finish after the first SIGTERM or Ctrl-C. The rest is given back.",
+    "30s",
+    "How long what runs may take to finish after the first SIGTERM or Ctrl-C. The rest is given back.",
 )
-@click.option(
-    "--watchdog-timeout",
-    callback=_seconds,
-    default="30s",
-    show_default=True,
-    metavar="TIME",
-    help="A worker that gives no sign of life for so long is killed and started again.",
+@seconds_option(
+    "--watchdog-timeout", "30s", "A worker that gives no sign of life for so long is killed and started again."
 )
 @click.option(
     "--memory-limit",
@@ -102,29 +100,8 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> 
 )
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
               help="The address to show them on. The default is seen from this machine only.")  # fmt: skip
-@click.option(
-    "--log-json",
-    is_flag=True,
-    help="Write the log as JSON, an object on each line; as with the variable REDRIVE_LOG_JSON=1.",
-)
-@click.pass_context
-def work(
-    context: click.Context,
-    what: tuple[str, ...],
-    queues: tuple[str, ...],
-    concurrency: int,
-    processes: int,
-    until_idle: bool,
-    reload: bool,
-    view: bool,
-    shutdown_timeout: float,
-    watchdog_timeout: float,
-    memory_limit: int | None,
-    max_items_per_child: int | None,
-    metrics_port: int | None,
-    metrics_host: str,
-    log_json: bool,
-) -> None:
+@log_json_option
+def work(what: tuple[str, ...], **options: Any) -> None:
     """Run the tasks of an app, or the workers of redrive.toml, until it is stopped.
 
     `redrive work jobs:app` imports the module jobs, from the working directory or from what is installed, and takes
@@ -135,43 +112,66 @@ def work(
     attempt. SIGHUP starts the worker of an app anew, and reads the file again.
 
     The exit code is 0 after a stop or when idle, 1 if it had to be killed, 2 if an app could not begin, and 3 if
-    something is wrong with the file.
+    something is wrong with the file. With --until-idle it is 7 where the token may not work on a queue, and 4 where
+    there is no such queue.
     """
-    if log_json:
-        os.environ[events.JSON_VARIABLE] = "1"  # for the worker, and its processes
-    if not any(":" in each for each in what):
-        _check_options(context)
-        from redrive.cli.work_file import work_by_file
+    if any(":" in each for each in what):
+        _work_app(what, options)
+    else:
+        _work_file(what, options)
 
-        events.configure()
-        sys.exit(
-            work_by_file(
-                what or None,
-                until_idle=until_idle,
-                shutdown_seconds=shutdown_timeout,
-                metrics=None if metrics_port is None else (metrics_host, metrics_port),
+
+def _work_file(workers: tuple[str, ...], options: dict[str, Any]) -> None:
+    """Workers of the file have their own numbers, which stand there."""
+    context = click.get_current_context()
+    for name in _FOR_APPS:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = "--queue" if name == "queues" else f"--{name.replace('_', '-')}"
+            raise click.UsageError(
+                f"{option} is for the tasks of an app: name one, as in redrive work jobs:app. What workers of "
+                f"redrive.toml do stands in that file"
             )
+    from redrive.cli.work_file import work_by_file
+
+    events.configure()
+    metrics = None if options["metrics_port"] is None else (options["metrics_host"], options["metrics_port"])
+    sys.exit(
+        work_by_file(
+            workers or None,
+            until_idle=options["until_idle"],
+            shutdown_seconds=options["shutdown_timeout"],
+            metrics=metrics,
         )
-    if not processes and (memory_limit or max_items_per_child):
+    )
+
+
+def _work_app(what: tuple[str, ...], options: dict[str, Any]) -> None:
+    """An app says itself where it runs, unless it is told a URL."""
+    for name, why in _FOR_FILES.items():
+        if given(name) is not None:
+            raise click.UsageError(f"--{name} is for workers of redrive.toml: {why}")
+    memory_limit, max_items = options["memory_limit"], options["max_items_per_child"]
+    if not options["processes"] and (memory_limit or max_items):
         raise click.UsageError("--memory-limit and --max-items-per-child are for processes; give --processes too")
     events.configure()
     if token := given("token"):
         os.environ[TOKEN_VARIABLE] = token  # the worker and its processes open the store, not this one
     orders = Orders(
         app=_spec(what),
-        queues=queues,
-        concurrency=concurrency,
-        processes=processes,
+        queues=options["queues"],
+        concurrency=options["concurrency"],
+        processes=options["processes"],
         url=given("url"),
-        until_idle=until_idle,
-        shutdown_timeout=shutdown_timeout,
-        metrics_port=metrics_port,
-        metrics_host=metrics_host,
+        until_idle=options["until_idle"],
+        shutdown_timeout=options["shutdown_timeout"],
+        metrics_port=options["metrics_port"],
+        metrics_host=options["metrics_host"],
         memory_limit=None if memory_limit is None else memory_limit * MIB,
-        max_items_per_child=max_items_per_child,
+        max_items_per_child=max_items,
     )
+    reload, view = options["reload"], options["view"]
     if can_supervise():
-        sys.exit(supervise(orders, watchdog_seconds=watchdog_timeout, reload=reload, view=view))
+        sys.exit(supervise(orders, watchdog_seconds=options["watchdog_timeout"], reload=reload, view=view))
     if reload or view:
         raise click.UsageError("--reload and --view need a system that can fork, and this one cannot")
     work_here(orders)
@@ -185,14 +185,3 @@ def _spec(what: tuple[str, ...]) -> str:
     if not (module and attribute):
         raise click.UsageError(f"{what[0]!r} does not name an app; write module:attribute, as in jobs:app")
     return what[0]
-
-
-def _check_options(context: click.Context) -> None:
-    """Workers of the file have their own numbers, which stand there."""
-    for name in (*_FOR_APPS, "max_items_per_child"):
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            option = "--queue" if name == "queues" else f"--{name.replace('_', '-')}"
-            raise click.UsageError(
-                f"{option} is for the tasks of an app: name one, as in redrive work jobs:app. What workers of "
-                f"redrive.toml do stands in that file"
-            )

@@ -7,15 +7,13 @@ import signal
 import threading
 import time
 from collections.abc import Collection, Iterator
-from typing import Any
 
 import click
 
 from redrive.broker.broker import Broker
-from redrive.cli.connection import Place, chosen, project_file
+from redrive.cli.connection import Place, chosen, open_place, project_file
 from redrive.config import Config, load
 from redrive.config.running import Running
-from redrive.connect import connect
 from redrive.errors import InvalidInput
 from redrive.telemetry import events
 from redrive.telemetry.metrics import serve_metrics
@@ -35,7 +33,7 @@ def work_by_file(
         raise InvalidInput(
             "memory:// is this process's own, and nobody could put anything to it; name a file or server"
         )
-    with _connected(place) as broker, _shown(broker, metrics):
+    with open_place(place, create=True, lifecycle=True) as broker, _shown(broker, metrics):
         running = Running(
             broker, config, workers=workers, shutdown_timeout=shutdown_seconds, metrics=metrics is not None
         )
@@ -55,15 +53,6 @@ def _config(place: Place) -> Config:
             "there is no redrive.toml here or above; write one, or name an app, as in redrive work jobs:app"
         )
     return load(path, needs_store=place.said_by == str(path))
-
-
-def _connected(place: Place) -> Broker:
-    options: dict[str, Any] = {"namespace": place.namespace}
-    if place.is_server:
-        options["token"] = place.token
-    elif place.stores:
-        options |= {"name": place.name, "stores": place.stores}
-    return connect(place.url, **options)
 
 
 @contextlib.contextmanager

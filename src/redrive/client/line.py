@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
-import ssl
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -21,14 +20,7 @@ from urllib.request import getproxies, proxy_bypass
 import msgspec
 import urllib3
 from urllib3.connection import HTTPConnection
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    HTTPError,
-    LocationParseError,
-    NewConnectionError,
-    ProxyError,
-    SSLError,
-)
+from urllib3.exceptions import HTTPError, LocationParseError, NewConnectionError, ProxyError
 
 from redrive.errors import InvalidInput, InvalidName
 from redrive.wire.messages import CONTENT_TYPE
@@ -56,7 +48,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     content_type: str
 
 
-class Server(msgspec.Struct, frozen=True):
+class Endpoint(msgspec.Struct, frozen=True):
     """Which server, and who asks."""
 
     url: str
@@ -65,7 +57,7 @@ class Server(msgspec.Struct, frozen=True):
     token: str | None = None
 
 
-def server_at(url: str, namespace: str, token: str | None) -> Server:
+def endpoint_of(url: str, namespace: str, token: str | None) -> Endpoint:
     """What a URL says. Raises `InvalidInput` where it is none of a server."""
     try:
         parts = urlsplit(url)
@@ -80,7 +72,7 @@ def server_at(url: str, namespace: str, token: str | None) -> Server:
         not isinstance(token, str) or not token or not token.isascii() or not token.isprintable()
     ):
         raise InvalidName("token", "…", "is not a text of ASCII characters; pass it on as you received it")
-    return Server(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", namespace, token)
+    return Endpoint(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", namespace, token)
 
 
 def _without_secrets(url: str) -> str:
@@ -92,26 +84,27 @@ class Line:
     """Connections to one server. Opens nothing until it is needed."""
 
     def __init__(
-        self, server: Server, *, most: int = MAX_CONNECTIONS, is_unwanted: Callable[[], bool] | None = None
+        self, endpoint: Endpoint, *, most: int = MAX_CONNECTIONS, is_unwanted: Callable[[], bool] | None = None
     ) -> None:
         self._is_unwanted = is_unwanted
-        self._root = f"{urlsplit(server.url).path}/v1/"
+        self._root = f"{urlsplit(endpoint.url).path}/v1/"
         self._headers = {
             "Content-Type": CONTENT_TYPE,
             "Accept": CONTENT_TYPE,
-            "Redrive-Namespace": server.namespace,
+            "Redrive-Namespace": endpoint.namespace,
             "User-Agent": f"redrive/{_release()}",
-            **({} if server.token is None else {"Authorization": f"Bearer {server.token}"}),
+            **({} if endpoint.token is None else {"Authorization": f"Bearer {endpoint.token}"}),
         }
         self._lock = threading.Lock()
         self._connections: weakref.WeakSet[HTTPConnection] = weakref.WeakSet()
         try:
-            self._pool = self._open(server.url, most)
+            self._pool = self._open(endpoint.url, most)
         except LocationParseError as error:
-            raise InvalidInput(f"{server.url!r:.200} is not a URL of a server: {error}") from None
+            raise InvalidInput(f"{endpoint.url!r:.200} is not a URL of a server: {error}") from None
 
     def _open(self, url: str, most: int) -> urllib3.HTTPConnectionPool:
         options: dict[str, Any] = {"num_pools": 1, "maxsize": most, "retries": False}
+        options["socket_options"] = HTTPConnection.default_socket_options  # no delay, also to a proxy
         proxy = _proxy_for(url)
         manager = urllib3.PoolManager(**options) if proxy is None else urllib3.ProxyManager(proxy, **options)
         if proxy is not None and url.startswith("http:"):
@@ -123,8 +116,7 @@ class Line:
             connection = make(*args, **options)
             with self._lock:
                 self._connections.add(connection)
-            if self._is_unwanted is not None:
-                connection.connect = partial(self._connect, connection.connect)
+            connection.connect = partial(self._connect, connection.connect)
             if proxy is None:
                 connection.send = _Whole(connection.send).send
             return connection
@@ -133,8 +125,14 @@ class Line:
         return pool
 
     def _connect(self, connect: Callable[[], None]) -> None:
-        """Connect, and break off at once where somebody hung up meanwhile."""
-        connect()
+        """Connect, through a proxy and with TLS where these are. Until that is done nothing of a request has left.
+
+        Break off at once where somebody hung up meanwhile.
+        """
+        try:
+            connect()
+        except Exception as problem:  # of urllib3's own errors some that come later say the same of a proxy
+            raise Unsent(_in_words(problem)) from problem
         if self._is_unwanted is not None and self._is_unwanted():
             self.hang_up()
 
@@ -146,13 +144,15 @@ class Line:
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=seconds)
         try:
             response = self._pool.urlopen(
-                "POST", self._root + route, body, self._headers, retries=False, redirect=False, timeout=timeout
+                "POST",
+                self._root + route,
+                body,
+                self._headers,
+                retries=False,
+                redirect=False,
+                assert_same_host=False,  # a proxy is another one than the server
+                timeout=timeout,
             )
-        except (NewConnectionError, ConnectTimeoutError, ProxyError) as problem:
-            raise Unsent(_in_words(problem)) from problem
-        except SSLError as problem:
-            is_stranger = isinstance(problem.args[0], ssl.CertificateError)
-            raise (Unsent if is_stranger else Lost)(_in_words(problem)) from problem
         except (HTTPError, OSError, ValueError, AttributeError) as problem:  # the last two where it was hung up on
             raise Lost(_in_words(problem)) from problem
         return Answer(response.status, response.data, _content_type(response.headers))
@@ -222,6 +222,8 @@ def _content_type(headers: Mapping[str, str]) -> str:
 
 def _in_words(problem: BaseException) -> str:
     """The innermost cause, which is what a person wants to read."""
+    if isinstance(problem, ProxyError):  # it says that of any connection through one
+        problem = problem.original_error
     cause = problem.__cause__ or problem.__context__
     if isinstance(problem, NewConnectionError) and cause is not None:
         return str(cause)

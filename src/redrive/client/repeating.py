@@ -34,8 +34,8 @@ def _is_safe(call: Call) -> bool:
     match call:
         case Put(items=items):
             return all(map(_is_known_again, items))
-        case Register(version=version, puts=puts):
-            return version is None and not puts
+        case Register(version=version, puts=puts, noted=noted):
+            return version is None and not puts and noted is None
         case CreateQueue() | SetPaused() | SetUsedBy():  # twice is no error, says the contract
             return True
         case Import() | Receive() | FinishMove() | CloseMove():  # by the ids that items have elsewhere

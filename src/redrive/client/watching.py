@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable
 
-from redrive.client.line import Line, Lost, Server, Unsent
+from redrive.client.line import Endpoint, Line, Lost, Unsent
 from redrive.errors import Closed
 from redrive.wire.messages import WatchAnswer, WatchRequest, decode_watch_answer
 from redrive.wire.results import encode
@@ -19,7 +19,8 @@ PAUSE_SECONDS = 0.01
 """How far apart two requests are at least."""
 AGAIN_SECONDS = 0.25
 LONGEST_AGAIN_SECONDS = 2.0
-"""How long to wait before the next try, where the server cannot be asked. Then whoever waits looks by himself."""
+"""How long to wait before the next try, where the server cannot be asked, or is another one than before. Then whoever
+waits looks by himself."""
 MAX_WANTED = 1000
 """Queues that are watched by name; beyond, all are."""
 _ANYTHING = ""
@@ -29,8 +30,8 @@ _ANYTHING = ""
 class Watching:
     """Where something arrived since somebody last asked. Begins with the first `heard`."""
 
-    def __init__(self, server: Server, bell: Callable[[], None] | None = None) -> None:
-        self._line = Line(server, most=1, is_unwanted=lambda: self._again or self._closed)
+    def __init__(self, endpoint: Endpoint, bell: Callable[[], None] | None = None) -> None:
+        self._line = Line(endpoint, most=1, is_unwanted=lambda: self._again or self._closed)
         self._bell = bell
         self._lock = threading.Lock()
         self._wanted: frozenset[str] = frozenset()
@@ -97,11 +98,12 @@ class Watching:
         pause = AGAIN_SECONDS
         while not self._closed:
             answer = self._ask(known)
-            if answer is not None:
+            if answer is not None and known.boot in ("", answer.boot):
                 known, pause = answer, AGAIN_SECONDS
                 self._tell(answer.queues, answer.anything)
                 self._end.wait(PAUSE_SECONDS)
             elif not self._again and not self._closed:
+                known = answer or known  # another server: it was started anew, or several take turns
                 self._tell(None, True)
                 self._end.wait(pause)
                 pause = min(2 * pause, LONGEST_AGAIN_SECONDS)

@@ -4,4 +4,3 @@ from redrive.config.config import Config as Config
 from redrive.config.reading import find_file as find_file
 from redrive.config.reading import load as load
 from redrive.config.reading import load_store as load_store
-from redrive.errors import InvalidFile as InvalidFile

@@ -1,13 +1,14 @@
 """A file becomes the settings of a store: all of it, or nothing.
 
-Everything that can be told before is told before anything is changed. Then all changes are one batch; if the store
-refuses one of them all the same, those that it took are put back. Queues that vanished from the file stay as they are,
-and nobody manages them any more; a setting that vanished has its default again.
+Everything that can be told before is told before anything is changed. Then all changes are one batch. Where somebody
+else changed a queue meanwhile (another process that applies the same file, say), what is left to do is planned anew; if
+the store refuses something for good, all that was done is put back. Queues that vanished from the file stay as they
+are, and nobody manages them any more; a setting that vanished has its default again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,10 +20,10 @@ from redrive.broker.managed import Management
 from redrive.broker.queues import MAX_ROUNDS
 from redrive.config.config import FILE_NAME, Config
 from redrive.config.lines import KeyPath
-from redrive.errors import InvalidFile, InvalidInput, QueueExists, RedriveError, StoreFailed
+from redrive.errors import InvalidFile, InvalidInput, Problem, QueueExists, QueueNotFound, RedriveError, StoreFailed
 from redrive.model.dead_queue import check_dead_queues, elsewhere, here
 from redrive.model.queue import Queue, QueueSettings, settings_from
-from redrive.store import Call, CreateQueue, DeleteQueue, ListQueues, Stale, UpdateQueue
+from redrive.store import Call, CreateQueue, DeleteQueue, ListQueues, Stale, Unregister, UpdateQueue
 from redrive.telemetry import events
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 ACTOR = FILE_NAME
 """Who changes settings, in the audit."""
+_OVERTAKEN = (Stale, QueueExists, QueueNotFound)
+"""What a store answers where somebody changed, created or deleted a queue since it was read."""
 _log = events.logger("redrive.file")
 
 
@@ -64,6 +67,29 @@ def apply(broker: Broker, config: Config) -> Applied:
     return applied
 
 
+class _Done(msgspec.Struct):
+    """What was done so far, in one round or several."""
+
+    created: set[str] = set()
+    updated: set[str] = set()
+    released: set[str] = set()
+    backs: list[Call] = []
+    """What takes it back, the last of it last."""
+
+    def add(self, plan: _Plan, call: Call, back: Call | None, result: Any) -> None:
+        """The store has carried out a call of a plan."""
+        match call:
+            case CreateQueue(name):
+                self.created.add(name)
+            case UpdateQueue(name):
+                self.updated.add(name)
+                back = UpdateQueue(name, plan.present[name].settings, result.version, ACTOR)
+            case Unregister(_, name):
+                self.released.add(name)
+        if back is not None:
+            self.backs.append(back)
+
+
 class _Plan(msgspec.Struct, frozen=True):
     """What is to be done, and what there was before."""
 
@@ -73,31 +99,37 @@ class _Plan(msgspec.Struct, frozen=True):
     calls: tuple[Call, ...]
     backs: tuple[Call | None, ...]
     """For each call, the one that takes it back. None: it is made from the result."""
-    released: tuple[str, ...]
 
 
 def _apply(core: Core, config: Config) -> Flow[Applied]:
-    for _ in range(MAX_ROUNDS):
-        present = {queue.name: queue for queue in (yield from ask(ListQueues()))}
-        managements = yield from managed.managements()
-        plan = _plan(core, config, present, managements)
-        results = yield from _carry_out(core, config, plan)
-        if results is not None:
-            return _applied(plan)
-    raise StoreFailed(core.store.name, f"queues of {config.file} changed {MAX_ROUNDS} times meanwhile")
-
-
-def _applied(plan: _Plan) -> Applied:
-    created = tuple(call.name for call in plan.calls if isinstance(call, CreateQueue))
-    updated = tuple(call.name for call in plan.calls if isinstance(call, UpdateQueue))
-    return Applied(created, updated, plan.released)
+    done = _Done()
+    managed_before: dict[str, set[str]] = {}
+    try:
+        for _ in range(MAX_ROUNDS):
+            present = {queue.name: queue for queue in (yield from ask(ListQueues()))}
+            managements = yield from managed.managements()
+            for name, each in managements.items():
+                managed_before.setdefault(name, set()).update(each.settings)
+            plan = _plan(core, config, present, managements, managed_before)
+            if (yield from _carry_out(core, config, plan, done)):
+                return Applied(*(tuple(sorted(names)) for names in (done.created, done.updated, done.released)))
+        raise StoreFailed(core.store.name, f"queues of {config.file} changed {MAX_ROUNDS} times meanwhile")
+    except RedriveError:
+        yield from _put_back(done)
+        raise
 
 
 # What is to be done.
 
 
-def _plan(core: Core, config: Config, present: Mapping[str, Queue], managements: Mapping[str, Management]) -> _Plan:
-    wanted = _wanted(core, config, present, managements)
+def _plan(
+    core: Core,
+    config: Config,
+    present: Mapping[str, Queue],
+    managements: Mapping[str, Management],
+    managed_before: Mapping[str, Collection[str]],
+) -> _Plan:
+    wanted = _wanted(core, config, present, managed_before)
     _check_dead_queues(config, present, wanted)
     calls: list[Call] = []
     backs: list[Call | None] = []
@@ -119,18 +151,21 @@ def _plan(core: Core, config: Config, present: Mapping[str, Queue], managements:
     )
     calls += [managed.leave(name) for name in released]
     backs += [managed.manage(name, managements[name]) for name in released]
-    return _Plan(present, wanted, tuple(calls), tuple(backs), released)
+    return _Plan(present, wanted, tuple(calls), tuple(backs))
 
 
 def _wanted(
-    core: Core, config: Config, present: Mapping[str, Queue], managements: Mapping[str, Management]
+    core: Core, config: Config, present: Mapping[str, Queue], managed_before: Mapping[str, Collection[str]]
 ) -> dict[str, QueueSettings]:
-    """The settings of each queue as they are to be; dead queues that are nowhere yet are created."""
+    """The settings of each queue as they are to be; dead queues that are nowhere yet are created.
+
+    `managed_before`: the settings of queues that a file managed, before anything of this one was applied.
+    """
     wanted: dict[str, QueueSettings] = {}
     problems = []
     for name, values in config.queues.items():
         base = present[name].settings if name in present else QueueSettings()
-        vanished = set(managements[name].settings) - values.keys() if name in managements else set()
+        vanished = set(managed_before.get(name, ())) - values.keys()
         try:
             settings = settings_from(values, base=managed.without(base, vanished))
             wanted[name] = dead_queues.addressed(core, settings)
@@ -175,49 +210,43 @@ def _in_order(present: Mapping[str, Queue], wanted: Mapping[str, QueueSettings])
 # Doing it.
 
 
-def _carry_out(core: Core, config: Config, plan: _Plan) -> Flow[list[Any] | None]:
-    """The results, if all of it was done. None: somebody changed something meanwhile, and it is to be planned anew."""
+def _carry_out(core: Core, config: Config, plan: _Plan, done: _Done) -> Flow[bool]:
+    """Whether all of it was done. If not, somebody changed something meanwhile, and the rest is to be planned anew."""
     yield from _tell(core, config, plan)
     try:
         results: list[Any] = (yield Send(plan.calls)) if plan.calls else []
     except RedriveError:
         yield from _forget(core, plan)
         raise
-    refused = [(call, result) for call, result in zip(plan.calls, results, strict=True) if _is_refused(result)]
-    if refused:
-        yield from _put_back(plan, results)
-    for result in results:
+    refused: list[tuple[Call, Any]] = []
+    for call, back, result in zip(plan.calls, plan.backs, results, strict=True):
         if isinstance(result, Queue):
             core.remember(result)
+        if isinstance(result, RedriveError | Stale):
+            refused.append((call, result))
+        else:
+            done.add(plan, call, back, result)
     yield from _forget(core, plan)
+    if any(isinstance(result, _OVERTAKEN) for _, result in refused):
+        return False  # what is wrong with the file itself is told by the next plan
     problems = []
     for call, result in refused:
-        if isinstance(result, InvalidInput) and isinstance(call, CreateQueue | UpdateQueue):
-            problems.append(_problem(config, call.name, result))
-        elif isinstance(result, RedriveError) and not isinstance(result, QueueExists):
+        if not isinstance(result, InvalidInput) or not isinstance(call, CreateQueue | UpdateQueue):
             raise result
+        problems.append(_problem(config, call.name, result))
     if problems:
         raise config.invalid(*problems)
-    return None if refused else results
+    return True
 
 
-def _is_refused(result: Any) -> bool:
-    return isinstance(result, RedriveError | Stale)
-
-
-def _put_back(plan: _Plan, results: Iterable[Any]) -> Flow[None]:
-    """What was done of a plan of which something was refused. Whoever changed it since has the last word."""
-    calls: list[Call] = []
-    for call, back, result in zip(plan.calls, plan.backs, results, strict=True):
-        if _is_refused(result):
-            continue
-        if isinstance(call, UpdateQueue):
-            calls.append(UpdateQueue(call.name, plan.present[call.name].settings, result.version, ACTOR))
-        elif back is not None:
-            calls.append(back)
-    if not calls:
+def _put_back(done: _Done) -> Flow[None]:
+    """What was done of a file of which something was refused. Whoever changed it since has the last word."""
+    if not done.backs:
         return
-    answers = yield Send(calls[::-1])
+    try:
+        answers = yield Send(done.backs[::-1])
+    except RedriveError as error:
+        answers = [error]
     left = [str(answer) for answer in answers if isinstance(answer, RedriveError)]
     if left:
         _log.error("file_not_put_back", errors=left)
@@ -246,12 +275,12 @@ def _forget(core: Core, plan: _Plan) -> Flow[None]:
         yield from dead_queues.take_back(core, name, named)
 
 
-def _problem(config: Config, queue: str, error: InvalidInput) -> tuple[int, str, str]:
+def _problem(config: Config, queue: str, error: InvalidInput) -> Problem:
     """What a store or the broker says of a queue, at the key it is about."""
-    from redrive.config.queues import told_by
+    from redrive.config.queues import problem_in
 
     if isinstance(error, InvalidFile):
         raise error
-    key, problem = told_by(error, config.queues.get(queue, {}))
+    key, problem = problem_in(error, config.queues.get(queue, {}))
     path: KeyPath = ("queue", queue, *key)
     return config.problem(path, problem)

@@ -7,12 +7,10 @@ from collections.abc import Collection, Mapping
 from redrive.config.commands import cannot_run, complete
 from redrive.config.config import Config, ExternalOptions, WorkerOptions
 from redrive.config.lines import KeyPath
+from redrive.errors import Problem
 from redrive.model.program import Program
 from redrive.model.queue import settings_from
 from redrive.model.suggest import suggest
-
-Problem = tuple[int, str, str]
-"""A line, a key, and what is wrong there."""
 
 
 def chosen_workers(config: Config, chosen: Collection[str] | None) -> dict[str, WorkerOptions]:

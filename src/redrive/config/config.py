@@ -10,7 +10,8 @@ import msgspec
 
 from redrive.config.lines import KeyPath, Lines, shown
 from redrive.config.problems import shown_file
-from redrive.errors import InvalidFile
+from redrive.errors import InvalidFile, Problem
+from redrive.model.address import DEFAULT_NAMESPACE
 from redrive.model.duration import MINUTE, SECOND
 from redrive.model.program import Program
 from redrive.model.redact import redact_text
@@ -29,12 +30,21 @@ class ServerOptions(msgspec.Struct, frozen=True):
 
 
 class StoreOptions(msgspec.Struct, frozen=True):
-    """Where the store of a file is. URLs are complete, as in `Config`."""
+    """Where the store of a file is.
+
+    URLs are complete: variables are filled in, and files are found from the folder of the file. Only where the store of
+    the file is not needed are variables that are not set left as they are written.
+    """
 
     url: str
-    namespace: str = "default"
+    namespace: str = DEFAULT_NAMESPACE
     name: str | None = None
+    """What other stores call this one."""
     stores: Mapping[str, str] = {}
+    """Other stores by name, each with its URL."""
+
+    def __repr__(self) -> str:
+        return f"StoreOptions(url={redact_text(self.url)!r}, namespace={self.namespace!r})"
 
 
 class WorkerOptions(msgspec.Struct, frozen=True):
@@ -60,17 +70,11 @@ class ExternalOptions(msgspec.Struct, frozen=True):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole file. URLs are complete: variables are filled in, and files are found from the folder of the file.
-
-    Only where the store of the file is not needed are variables that are not set left as they are written.
-    """
+    """A whole file."""
 
     file: Path
     """Its absolute path."""
-    url: str
-    namespace: str = "default"
-    name: str | None = None
-    stores: Mapping[str, str] = {}
+    store: StoreOptions
     queues: Mapping[str, Mapping[str, Any]] = {}
     """The settings of each queue, as they are written: those that are not there are not managed by the file."""
     workers: Mapping[str, WorkerOptions] = {}
@@ -83,16 +87,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     needs_store: bool = True
     """Whether it was read for the store that it names, or is for another."""
 
-    def problem(self, path: KeyPath, problem: str) -> tuple[int, str, str]:
+    def problem(self, path: KeyPath, problem: str) -> Problem:
         """Something that is wrong at a key, for `InvalidFile`."""
-        return (self.lines.of(path), shown(path), problem)
+        return Problem(self.lines.of(path), shown(path), problem)
 
-    def invalid(self, *problems: tuple[int, str, str]) -> InvalidFile:
+    def invalid(self, *problems: Problem) -> InvalidFile:
         """The error with these problems."""
         return InvalidFile(shown_file(self.file), tuple(sorted(problems)))
 
     def __repr__(self) -> str:
         return (
-            f"Config(file={str(self.file)!r}, url={redact_text(self.url)!r}, namespace={self.namespace!r}, "
-            f"queues={list(self.queues)}, workers={list(self.workers)})"
+            f"Config(file={str(self.file)!r}, store={self.store!r}, queues={list(self.queues)}, "
+            f"workers={list(self.workers)})"
         )

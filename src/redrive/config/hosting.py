@@ -9,11 +9,12 @@ from redrive.broker.broker import Broker
 from redrive.config.commands import complete
 from redrive.config.config import ExternalOptions, WorkerOptions
 from redrive.config.external import claiming
-from redrive.errors import Closed
+from redrive.errors import AccessError, Closed, NotFound, RedriveError
 from redrive.model.duration import DurationInput
 from redrive.task.app import App
 from redrive.telemetry import events
-from redrive.worker.commands import Command, CommandRunner
+from redrive.worker.command_ends import Command
+from redrive.worker.command_runner import CommandRunner
 from redrive.worker.worker import Worker, worker_name
 
 _log = events.logger("redrive.file")
@@ -40,7 +41,9 @@ class Hosted:
         self._runner = runner
         self._failed = failed
         self._until_idle = until_idle
-        self._is_told = False
+        self._is_stopping = False
+        self.refusal: RedriveError | None = None
+        """What refused it its queue, where it ended because of that."""
         self.thread = threading.Thread(target=self._run, name=f"redrive-worker-{name}", daemon=True)
 
     @property
@@ -56,13 +59,13 @@ class Hosted:
 
     def stop(self) -> None:
         """Let it end. A second time changes nothing. From any thread, or a signal handler."""
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_stopping:
+            self._is_stopping = True
             self._worker.stop()
 
     def hurry(self) -> None:
         """Let it end at once."""
-        self._is_told = True
+        self._is_stopping = True
         self._worker.stop(at_once=True)
 
     def _run(self) -> None:
@@ -70,7 +73,10 @@ class Hosted:
             self._worker.run(until_idle=self._until_idle)
         except Closed:
             pass
-        except Exception:
+        except Exception as error:
+            if self._until_idle and isinstance(error, AccessError | NotFound):
+                self.refusal = error
+                return
             _log.exception("worker_failed", worker=self._worker.name)
             self._failed.set()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from redrive.config.lines import KeyPath, Lines, shown
-from redrive.errors import InvalidDuration, InvalidFile, InvalidName
+from redrive.errors import InvalidDuration, InvalidFile, InvalidName, Problem
 from redrive.model.duration import parse_duration
 from redrive.model.limits import check_name
 from redrive.model.suggest import suggest
@@ -31,8 +31,8 @@ class Problems:
     def raise_any(self) -> None:
         """Raise `InvalidFile` with all of them, in the order of their lines, if there are any."""
         if self._found:
-            told = [(self._lines.of(path), shown(path), problem) for path, problem in self._found.items()]
-            raise InvalidFile(shown_file(self._file), tuple(sorted(told, key=lambda each: each[0])))
+            found = [Problem(self._lines.of(path), shown(path), problem) for path, problem in self._found.items()]
+            raise InvalidFile(shown_file(self._file), tuple(sorted(found, key=lambda each: each.line)))
 
 
 class Table:

@@ -60,7 +60,7 @@ def _check(table: Table, settings: Mapping[str, Any]) -> None:
             settings_from(left)
             return
         except InvalidInput as error:
-            key, problem = told_by(error, left)
+            key, problem = problem_in(error, left)
             path: KeyPath = (*table.path, *key)
             if path in table.problems:
                 return
@@ -102,7 +102,7 @@ def _settings(values: Mapping[str, Any]) -> QueueSettings:
         return QueueSettings()
 
 
-def told_by(error: InvalidInput, values: Mapping[str, Any]) -> tuple[KeyPath, str]:
+def problem_in(error: InvalidInput, values: Mapping[str, Any]) -> tuple[KeyPath, str]:
     """The key that an error of a setting is about, among these values, and what it says of it."""
     match error:
         case InvalidSetting(setting=setting, problem=problem):

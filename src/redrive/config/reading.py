@@ -16,11 +16,11 @@ from redrive.config.lines import Lines
 from redrive.config.problems import Problems, Table, described, shown_file
 from redrive.config.queues import check_dead_queues, read_queue
 from redrive.config.substitution import filled_in, mistake_in, variables_in
-from redrive.errors import InvalidFile
+from redrive.errors import InvalidFile, Problem
+from redrive.model.address import DEFAULT_NAMESPACE, DEFAULT_URL
 
 FILE_VARIABLE = "REDRIVE_FILE"
 """Where the file is, instead of here or above."""
-DEFAULT_URL = "sqlite:///redrive.db"
 MAX_FILE_BYTES = 1_048_576
 _KEYS = ("url", "namespace", "name", "stores", "queue", "worker", "server")
 _ELSEWHERE = {"queues": "queue", "workers": "worker", "store": "stores", "project": "namespace"}
@@ -28,12 +28,12 @@ _SQLITE = "sqlite:///"
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
-def find_file(start: Path | None = None) -> Path | None:
+def find_file() -> Path | None:
     """The file of this project: what REDRIVE_FILE names, else the nearest redrive.toml here or above."""
     named = os.environ.get(FILE_VARIABLE)
     if named:
         return Path(named).absolute()
-    here = (start or Path.cwd()).absolute()
+    here = Path.cwd()
     return next((folder / FILE_NAME for folder in (here, *here.parents) if (folder / FILE_NAME).is_file()), None)
 
 
@@ -65,14 +65,14 @@ def read_text(file: Path) -> str:
         with open(file, "rb") as opened:
             data = opened.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
-            raise InvalidFile(shown_file(file), ((1, "", f"is larger than {MAX_FILE_BYTES:,} bytes"),))
+            raise InvalidFile(shown_file(file), (Problem(1, "", f"is larger than {MAX_FILE_BYTES:,} bytes"),))
         return data.decode("utf-8-sig")
     except OSError as error:
         problem = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-        raise InvalidFile(shown_file(file), ((1, "", problem),)) from None
+        raise InvalidFile(shown_file(file), (Problem(1, "", problem),)) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise InvalidFile(shown_file(file), ((line, "", "is not UTF-8"),)) from None
+        raise InvalidFile(shown_file(file), (Problem(line, "", "is not UTF-8"),)) from None
 
 
 def parse(text: str, file: Path, *, needs_store: bool = True) -> Config:
@@ -92,11 +92,11 @@ def _parsed(text: str, file: Path) -> tuple[Problems, Mapping[str, Any], Lines]:
     return Problems(file, lines), document, lines
 
 
-def _syntax(text: str, error: Exception) -> tuple[int, str, str]:
+def _syntax(text: str, error: Exception) -> Problem:
     at = _AT_LINE.search(str(error))
     line = int(at[1]) if at else text.count("\n") + 1
     problem = _AT_LINE.sub("", str(error)) or "is nested too deeply"
-    return line, "", f"is not TOML: {problem}"
+    return Problem(line, "", f"is not TOML: {problem}")
 
 
 def _read(
@@ -114,10 +114,7 @@ def _read(
     workers = {each: read_worker(table, folder, hidden) for each, table in top.tables("worker").items()}
     return Config(
         file=file,
-        url=store.url,
-        namespace=store.namespace,
-        name=store.name,
-        stores=store.stores,
+        store=store,
         queues=queues,
         workers={each: worker for each, worker in workers.items() if worker is not None},
         external={queue: external for queue, (_, external) in read.items() if external is not None},
@@ -139,7 +136,7 @@ def _read_store(top: Table, folder: Path, needs_store: bool) -> StoreOptions:
             stores.wrong(other, "is the name of this store itself; give the other one another name")
     return StoreOptions(
         url=_url(top, "url", folder, needs_store) or _from_folder(DEFAULT_URL, folder),
-        namespace=namespace or "default",
+        namespace=namespace or DEFAULT_NAMESPACE,
         name=name,
         stores={other: _url(stores, other, folder, needs_store) or "" for other in stores.values},
     )

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
 
 from redrive.broker.broker import Broker
 from redrive.config.applying import apply
@@ -15,9 +19,8 @@ from redrive.config.watching import FileWatch
 from redrive.errors import Forbidden
 from redrive.model.duration import DurationInput
 from redrive.telemetry import events
+from redrive.worker.run import keep_exits
 
-_READ_ONCE = ("url", "namespace", "name", "stores", "server")
-"""What holds from the start of the program to its end."""
 _log = events.logger("redrive.file")
 
 
@@ -41,6 +44,7 @@ class Running:
         watch: bool = True,
         metrics: bool = False,
     ) -> None:
+        keep_exits()
         self._broker = broker
         self._config = config
         self._chosen = workers
@@ -64,7 +68,10 @@ class Running:
             self._watch.start()
 
     def run_until_idle(self) -> None:
-        """Apply the file, list external queues once, and work until nothing can be run now."""
+        """Apply the file, list external queues once, and work until nothing can be run now.
+
+        Raises what refused a worker its queue, once all others have ended.
+        """
         config = self._config
         self._apply(config)
         workers = chosen_workers(config, self._chosen)
@@ -77,6 +84,9 @@ class Running:
             self.ask_to_stop()
         for hosted in self._hosted.values():
             hosted.thread.join()
+        for hosted in self._hosted.values():
+            if hosted.refusal is not None:
+                raise hosted.refusal
 
     def look(self) -> bool:
         """Look now whether the file was edited. Whether an edit was applied."""
@@ -116,19 +126,14 @@ class Running:
         """
         workers = chosen_workers(config, self._chosen)
         problems = [*unknown_workers(config, self._chosen), *unfit_programs(config, workers)]
-        forbidden: Forbidden | None = None
-        try:
+        with suppress(Forbidden):  # so is `apply`, which lists queues too
             problems += unknown_queues(config, workers, [queue.name for queue in self._broker.list_queues()])
-        except Forbidden as error:
-            forbidden = error
         if problems:
             raise config.invalid(*problems)
         try:
             apply(self._broker, config)
         except Forbidden as error:
-            forbidden = error
-        if forbidden is not None:
-            _log.warning("file_not_applied", file=str(config.file), error=str(forbidden))
+            _log.warning("file_not_applied", file=str(config.file), error=str(error))
 
     def _changed(self, config: Config) -> None:
         """The file was edited, and is valid."""
@@ -138,7 +143,8 @@ class Running:
                 return
             before, self._config = self._config, config
             self._reconcile(config)
-        if keys := [key for key in _READ_ONCE if getattr(config, key) != getattr(before, key)]:
+        was = _read_once(before)
+        if keys := [key for key, value in _read_once(config).items() if value != was[key]]:
             _log.warning("file_needs_restart", file=str(config.file), keys=keys)
 
     def _reconcile(self, config: Config) -> None:
@@ -180,3 +186,8 @@ class Running:
             metrics=self._metrics,
             until_idle=until_idle,
         )
+
+
+def _read_once(config: Config) -> dict[str, Any]:
+    """What holds from the start of the program to its end, by key."""
+    return {**msgspec.structs.asdict(config.store), "server": config.server}

@@ -1,4 +1,8 @@
-"""Looks whether the file was edited, about once a second. What is valid is applied; what is not is told, once."""
+"""Looks whether the file was edited, about once a second. What is valid is applied; what is not is told, once.
+
+A file that is being written can be read half, and half a file may well be valid. So a text counts only once two looks
+in a row have read it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,8 @@ class FileWatch:
     """Watches the file that a program runs by, from `start` to `close`.
 
     `changed` is called with what a valid edit says, and may raise `InvalidFile` where it cannot be applied: then, as
-    with an edit that is not valid, everything stays as it was. Where the store is in trouble it is called again.
+    with an edit that is not valid, everything stays as it was. It is called again with each look, since its reason may
+    go away without another edit: a program is copied here after the file, or the store was in trouble.
     """
 
     def __init__(self, config: Config, changed: Callable[[Config], None]) -> None:
@@ -27,6 +32,11 @@ class FileWatch:
         self._needs_store = config.needs_store
         self._changed = changed
         self._seen: str | None = config.text
+        """What was applied, or is wrong in itself. None: it is to be applied, whatever it is."""
+        self._read: str | None = config.text
+        """What the last look read; None where it could not."""
+        self._refused: tuple[str, str] | None = None
+        """The edit that could not be applied, and why."""
         self._is_missing = False
         self._end = threading.Event()
         self._looking = threading.Lock()
@@ -51,27 +61,42 @@ class FileWatch:
                 if not self._is_missing:
                     _log.warning("file_not_read", error=str(error))
                 self._is_missing = True
+                self._read = None
                 return False
             self._is_missing = False
-            if text == self._seen:
+            before, self._read = self._read, text
+            if text == self._seen or text != before:
                 return False
-            self._seen = text
             return self._apply(text)
 
     def _apply(self, text: str) -> bool:
+        self._seen = text
         try:
-            self._changed(parse(text, self._file, needs_store=self._needs_store))
+            config = parse(text, self._file, needs_store=self._needs_store)
         except InvalidFile as error:
-            _log.error("file_invalid", file=str(self._file), problems=str(error).splitlines())
+            self._tell_invalid(text, error)
+            return False
+        try:
+            self._changed(config)
+        except InvalidFile as error:
+            self._tell_invalid(text, error)
+            self._seen = None  # it is as new as before
             return False
         except Closed:
             self._end.set()
             return False
         except RedriveError as error:
             _log.warning("file_not_applied", file=str(self._file), error=str(error))
-            self._seen = None  # it is as new as before
+            self._seen = None
             return False
+        self._refused = None
         return True
+
+    def _tell_invalid(self, text: str, error: InvalidFile) -> None:
+        """Tell what is wrong with an edit, unless that was told of it last."""
+        if self._refused != (text, str(error)):
+            _log.error("file_invalid", file=str(self._file), problems=str(error).splitlines())
+        self._refused = text, str(error)
 
     def _run(self) -> None:
         while not self._end.wait(LOOK_SECONDS):

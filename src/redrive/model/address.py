@@ -1,10 +1,15 @@
-"""Where a queue is: its name, and the store that has it where that is another one. `name` or `name@store`."""
+"""Where a queue is: its name, and the store that has it where that is another one. `name` or `name@store`.
+
+And where a store is, if nobody says it.
+"""
 
 from __future__ import annotations
 
 from redrive.errors import InvalidName
 from redrive.model.limits import check_name
 
+DEFAULT_URL = "sqlite:///redrive.db"
+DEFAULT_NAMESPACE = "default"
 _SEPARATOR = "@"
 
 

@@ -6,7 +6,7 @@ import math
 import re
 from datetime import timedelta
 from decimal import Decimal
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from redrive.errors import InvalidDuration
 
@@ -19,6 +19,8 @@ DAY = 24 * HOUR
 # Far beyond any sensible delay, and near enough that now + delay is always an instant that can be stored.
 MAX_DURATION = 36_525 * DAY
 
+Duration: TypeAlias = Annotated[int, "microseconds"]
+"""A duration as it is kept. The type of a field says that its number is one."""
 DurationInput: TypeAlias = str | int | float | timedelta
 
 _ACCEPTED = "is not a duration; write it like 250ms, 30s, 5m, 1h30m or 7d, or as a number of seconds"

@@ -14,7 +14,7 @@ from functools import lru_cache
 import msgspec
 
 from redrive.model.classify import ErrorClass, Rule, class_of_type, classify, names_of, type_matches
-from redrive.model.duration import MAX_DURATION
+from redrive.model.duration import MAX_DURATION, Duration
 from redrive.model.exception import (
     MAX_BASES,
     attribute,
@@ -61,7 +61,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     bases: tuple[str, ...] = ()
     host: str | None = None
     """The machine that the worker ran on."""
-    duration: int | None = None
+    duration: Duration | None = None
     """How long the handler ran, in microseconds."""
     trace_id: str | None = None
     """Of the trace that the attempt was part of; 32 hexadecimal digits."""
@@ -106,7 +106,6 @@ def failure_from_exception(
     rules: Sequence[Rule] = (),
     final_types: Sequence[type[BaseException] | str] = (),
     host: str | None = None,
-    duration: int | None = None,
     trace_id: str | None = None,
     with_locals: bool = False,
 ) -> Failure:
@@ -126,12 +125,11 @@ def failure_from_exception(
             fingerprint=fingerprint(plain_name(error), (), ""),
             worker=_clean(worker, MAX_TYPE_BYTES),
         )
-    if host is None and duration is None and trace_id is None and not with_locals:
+    if host is None and trace_id is None and not with_locals:
         return failure
     return msgspec.structs.replace(
         failure,
         host=_clean(host, MAX_TYPE_BYTES),
-        duration=_bounded(duration, 0, MAX_DURATION),
         trace_id=_clean(trace_id, MAX_TRACE_ID_BYTES),
         locals=_clean(describe_variables(error) or None, MAX_LOCALS_BYTES) if with_locals else None,
     )

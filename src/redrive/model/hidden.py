@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from redrive.model.item import Item, Result
+from redrive.model.failure import Failure
+from redrive.model.item import HistoryEntry, Item, Result
 
 HIDDEN = "application/x-redrive-hidden"
 """The content type of a payload that is not shown. Its bytes are not there, how many they are is not told."""
@@ -21,6 +22,35 @@ def hidden_item(item: Item) -> Item:
         headers={},
         result=None if item.result is None else _NOTHING,
         idempotency_key=None,
+    )
+
+
+def awaited_item(item: Item) -> Item:
+    """How an item stands, for somebody who waits for its end and may not look around: its status and, where it died,
+    what of. Not what is in it, where it went, who worked on it, or what else went wrong."""
+    queue = item.origin_queue or item.queue
+    failure = item.last_failure if item.deaths else None
+    told = None if failure is None else Failure(failure.type, failure.text)
+    history = [
+        HistoryEntry(each.at, each.event, queue, each.delivery, from_dead_letter=each.from_dead_letter)
+        for each in item.history
+    ]
+    if told is not None and history:
+        history[-1] = msgspec.structs.replace(history[-1], failure=told)
+    return Item(
+        item.id,
+        queue,
+        item.status,
+        b"",
+        HIDDEN,
+        {},
+        item.priority,
+        item.put_at,
+        item.counters,
+        dead_reason=item.dead_reason,
+        ended_at=item.ended_at,
+        history=tuple(history),
+        deaths=tuple([msgspec.structs.replace(each, queue=queue) for each in item.deaths[-1:]]),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from redrive.errors import InvalidDuration, InvalidInput, InvalidName
-from redrive.model.duration import MAX_DURATION
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -26,8 +25,6 @@ MAX_LABEL_CHARS = 256
 MAX_BATCH = 1_000
 # One put of many is one transaction, all or nothing: more would keep others waiting for too long.
 MAX_PUT = 10_000
-# A hundred years (model/duration.py): now + delay is then always an instant that can be stored.
-MAX_DELAY = MAX_DURATION
 # Whole numbers up to 2^53 survive a double, which is what Redis scores and JSON readers elsewhere use: the year 2255.
 MIN_INSTANT = 0
 MAX_INSTANT = 2**53 - 1

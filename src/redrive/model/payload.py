@@ -17,6 +17,7 @@ from redrive.errors import InvalidName, InvalidPayload, PayloadTooLarge
 from redrive.model.limits import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES, text_problem
 
 JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
 BYTES = "application/octet-stream"
 MAX_DEPTH = 100
 # Python reads no longer ones unless told to (sys.set_int_max_str_digits), because the time grows with the square.
@@ -86,7 +87,7 @@ def is_json(content_type: str) -> bool:
     return media_type == JSON or media_type.endswith("+json")
 
 
-def check_headers(headers: Mapping[str, str], limit: int = MAX_HEADERS_BYTES) -> dict[str, str]:
+def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """A copy of the headers, if they are text without NUL and lone surrogates and within the limit (names included)."""
     if not headers:
         return {}
@@ -97,8 +98,8 @@ def check_headers(headers: Mapping[str, str], limit: int = MAX_HEADERS_BYTES) ->
         if problem := _header_problem(name, value):
             raise InvalidName("header", name, problem)
         size += len(name.encode()) + len(value.encode())
-    if size > limit:
-        raise PayloadTooLarge("headers", size, limit, None)
+    if size > MAX_HEADERS_BYTES:
+        raise PayloadTooLarge("headers", size, MAX_HEADERS_BYTES, None)
     return dict(headers)
 
 

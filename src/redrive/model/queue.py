@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
@@ -13,7 +13,7 @@ from redrive.clock import Instant
 from redrive.errors import InvalidSetting
 from redrive.model.address import check_address
 from redrive.model.classify import ErrorClass, Rule
-from redrive.model.duration import DAY, MAX_DURATION, MINUTE, SECOND, format_duration, parse_duration
+from redrive.model.duration import DAY, MAX_DURATION, MINUTE, SECOND, Duration, format_duration, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.feed import DEFAULT_KINDS, FeedKind
 from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES
@@ -24,17 +24,6 @@ from redrive.model.suggest import suggest
 DEFAULT_ATTEMPTS = 5
 _LARGEST_COUNT = 2**31 - 1
 _DEFAULT_ROUTE = "default"
-_DURATIONS = frozenset(
-    {
-        "lease_timeout",
-        "expire_timeout",
-        "idempotency_timeout",
-        "keep_completed",
-        "keep_dead",
-        "archive_after",
-        "keep_archived",
-    }
-)
 # What settings are called in other programs.
 _ELSEWHERE = {
     "dead_letter_queue": "dead_queue",
@@ -59,7 +48,7 @@ class OnDead(StrEnum):
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a queue treats its items. Durations are microseconds; `settings_from` takes texts such as `30s`."""
 
-    lease_timeout: int = MINUTE
+    lease_timeout: Duration = MINUTE
     """How long a worker holds an item before a sweep may take it."""
     max_attempts: int | None = None
     """Deliveries an item gets; unset = the larger of 5 and retry.attempts; 0 = unlimited."""
@@ -76,21 +65,21 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     queue in another store."""
     on_dead: OnDead = OnDead.KEEP
     """What becomes of an item that dies where no dead queue takes it."""
-    expire_timeout: int | None = None
+    expire_timeout: Duration | None = None
     """How long after the put an item is worth doing; unset = for ever."""
-    idempotency_timeout: int = DAY
+    idempotency_timeout: Duration = DAY
     """How long an idempotency key is remembered, from the first put."""
     max_size: int | None = None
     """Most items that may be pending, failed or active; unset = no limit."""
     max_payload_size: int = MAX_PAYLOAD_BYTES
     """Largest payload in bytes."""
-    keep_completed: int = 0
+    keep_completed: Duration = 0
     """How long completed items are kept; 0 = removed at once."""
-    keep_dead: int | None = None
+    keep_dead: Duration | None = None
     """How long dead letters are kept, from their death; unset = for ever."""
-    archive_after: int | None = None
+    archive_after: Duration | None = None
     """When dead letters are archived by themselves, from their death; unset = never."""
-    keep_archived: int | None = None
+    keep_archived: Duration | None = None
     """How long archived items are kept, from their death; unset = for ever."""
     search: bool = True
     """Whether dead letters can be found by the words of their error and payload."""
@@ -116,6 +105,13 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return next(
             (self.dead_queue[key] for key in keys if key in self.dead_queue), self.dead_queue.get(_DEFAULT_ROUTE)
         )
+
+
+_DURATIONS = frozenset(
+    name
+    for name, kind in get_type_hints(QueueSettings, include_extras=True).items()
+    if Duration in (kind, *get_args(kind))
+)
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -164,7 +160,7 @@ class QueueStats(msgspec.Struct, frozen=True):
         return f"{self.queue}: {tally(counts)}{waits}"
 
     @property
-    def oldest_age(self) -> int:
+    def oldest_age(self) -> Duration:
         """How long the oldest ready item has waited, in microseconds; 0 when nothing is ready."""
         return 0 if self.oldest_ready_at is None else max(0, self.at - self.oldest_ready_at)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from redrive.errors import InvalidDuration, InvalidName, InvalidSetting
 from redrive.model.classify import ErrorClass
-from redrive.model.duration import HOUR, MAX_DURATION, MINUTE, SECOND, parse_duration
+from redrive.model.duration import HOUR, MAX_DURATION, MINUTE, SECOND, format_duration, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.limits import check_name
 from redrive.model.suggest import suggest
@@ -164,34 +164,68 @@ def _ask(function: DelayFunction | None, n: int) -> int | None:
         return None
 
 
-def retry_from(value: object, what: str = "retry") -> Retry:
+def retry_from(value: object) -> Retry:
     """The retry setting from what people write: None, a Retry, or a mapping with durations as text.
 
     `{"attempts": 3, "cooldown": "30s"}`, `{"attempts": 5, "delay": "exponential", "base": "1s", "cap": "1h", "jitter":
     True}`, `{"attempts": 4, "delays": ["1s", "1m"]}`, `{"attempts": 5, "function": "name"}`; with `classes`, `by_class`
-    and `by_type` as wanted. `what` is the path of the setting in errors.
+    and `by_type` as wanted.
     """
     if value is None:
         return Retry()
     if isinstance(value, Retry):
         return value
-    settings = _mapping(value, what, _RETRY_KEYS)
+    settings = _mapping(value, "retry", _RETRY_KEYS)
     retry = Retry(
-        attempts=_check_attempts(settings.get("attempts", 0), f"{what}.attempts"),
-        delay=_delay_from({key: settings[key] for key in _DELAY_KEYS if key in settings}, what),
-        use_classes=_flag(settings, "classes", what),
+        attempts=_check_attempts(settings.get("attempts", 0), "retry.attempts"),
+        delay=_delay_from({key: settings[key] for key in _DELAY_KEYS if key in settings}, "retry"),
+        use_classes=_flag(settings, "classes", "retry"),
         by_class={
-            _error_class(key, f"{what}.by_class"): _rule_from(rule, f"{what}.by_class.{key}")
-            for key, rule in _mapping(settings.get("by_class") or {}, f"{what}.by_class").items()
+            _error_class(key, "retry.by_class"): _rule_from(rule, f"retry.by_class.{key}")
+            for key, rule in _mapping(settings.get("by_class") or {}, "retry.by_class").items()
         },
         by_type={
-            key: _rule_from(rule, f"{what}.by_type.{key}")
-            for key, rule in _mapping(settings.get("by_type") or {}, f"{what}.by_type").items()
+            key: _rule_from(rule, f"retry.by_type.{key}")
+            for key, rule in _mapping(settings.get("by_type") or {}, "retry.by_type").items()
         },
     )
     if settings and "attempts" not in settings:
-        raise InvalidSetting(f"{what}.attempts", "is missing: say how many tries a failing item gets")
+        raise InvalidSetting("retry.attempts", "is missing: say how many tries a failing item gets")
     return retry
+
+
+def written_retry(retry: Retry) -> dict[str, Any]:
+    """The setting as people write it: `retry_from` makes the same of it."""
+    tables = {
+        "by_class": {key: _written_delay(rule) for key, rule in retry.by_class.items()},
+        "by_type": {key: _written_delay(rule) for key, rule in retry.by_type.items()},
+    }
+    return {
+        "attempts": retry.attempts,
+        **_written_delay(retry.delay),
+        **({"classes": True} if retry.use_classes else {}),
+        **{name: table for name, table in tables.items() if table},
+    }
+
+
+def _written_delay(rule: Delay) -> dict[str, Any]:
+    written: dict[str, Any]
+    match rule.schedule:
+        case Schedule.FIXED:
+            written = {"cooldown": format_duration(rule.base)}
+        case Schedule.LIST:
+            written = {"delays": [format_duration(delay) for delay in rule.delays]}
+        case Schedule.FUNCTION:
+            written = {"function": rule.function}
+        case Schedule.LINEAR | Schedule.EXPONENTIAL:
+            written = {"delay": rule.schedule, "base": format_duration(rule.base)}
+        case _:
+            written = {"delay": rule.schedule}
+    if rule.cap is not None:
+        written["cap"] = format_duration(rule.cap)
+    if rule.jitter:
+        written["jitter"] = True
+    return written
 
 
 _DELAY_KEYS = ("delay", "cooldown", "base", "cap", "delays", "function", "jitter")

@@ -1,9 +1,10 @@
-"""How values read where a person prints them."""
+"""How values read where they are printed: instants for programs too, all else for people."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from redrive.clock import Instant
 from redrive.model.duration import MILLISECOND, MINUTE, SECOND, format_duration
@@ -12,6 +13,18 @@ from redrive.model.duration import MILLISECOND, MINUTE, SECOND, format_duration
 def moment(at: Instant) -> str:
     """An instant to the second, as in `2026-07-01 03:12:55 UTC`."""
     return f"{datetime.fromtimestamp(at // 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def instant_text(at: int) -> str:
+    """An instant as JSON has it, RFC 3339 with microseconds, as in `2026-07-01T03:12:55.000123Z`."""
+    seconds, microseconds = divmod(at, SECOND)
+    return f"{_second(seconds)}.{microseconds:06}Z"
+
+
+# Most instants of an answer are of the same second, or of a few.
+@lru_cache(maxsize=1024)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def lasting(duration: int) -> str:

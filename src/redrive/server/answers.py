@@ -36,10 +36,12 @@ class Answers(Generic[_T]):
         self._seconds, self._limit, self._max_bytes = seconds, limit, max_bytes
         self._clock = clock
         self._known: dict[Hashable, asyncio.Task[_T]] = {}
-        self._ended: deque[tuple[float, Hashable, int]] = deque()
+        self._ended: deque[tuple[float, int, Hashable, int]] = deque()
         self._bytes = 0
-        self._forgotten_at: float | None = None
-        """When the newest of those that are forgotten had ended."""
+        self.number = 0
+        """Of the work that came last. Each has a higher one than those before it."""
+        self._forgotten = 0
+        """The highest number of those that are forgotten."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -50,27 +52,28 @@ class Answers(Generic[_T]):
 
     def add(self, id: Hashable, work: asyncio.Task[_T]) -> None:
         """Keep what runs under that id. Work that raises was not done, and is forgotten as soon as it has."""
+        self.number = number = self.number + 1
         self._known[id] = work
-        work.add_done_callback(lambda work: self._end(id, work))
+        work.add_done_callback(lambda work: self._end(number, id, work))
 
-    def reach_back(self, age: float) -> bool:
-        """Whether everything is known that came since so many seconds ago."""
-        self._forget()
-        return self._forgotten_at is None or self._clock() - age > self._forgotten_at
+    def reach_back(self, number: int) -> bool:
+        """Whether everything is known that was done since that number was the highest."""
+        return self._forgotten <= number
 
-    def _end(self, id: Hashable, work: asyncio.Task[_T]) -> None:
+    def _end(self, number: int, id: Hashable, work: asyncio.Task[_T]) -> None:
         if work.cancelled() or work.exception() is not None:
             self._known.pop(id, None)
             return
         size = self._size(work.result())
         self._bytes += size
-        self._ended.append((self._clock(), id, size))
+        self._ended.append((self._clock(), number, id, size))
         self._forget()
 
     def _forget(self) -> None:
         ended = self._ended
         oldest = self._clock() - self._seconds
         while ended and (len(ended) > self._limit or self._bytes > self._max_bytes or ended[0][0] < oldest):
-            self._forgotten_at, id, size = ended.popleft()
+            _, number, id, size = ended.popleft()
+            self._forgotten = max(self._forgotten, number)
             self._bytes -= size
             self._known.pop(id, None)

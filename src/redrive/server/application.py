@@ -11,17 +11,16 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from redrive.broker.async_broker import AsyncBroker
-from redrive.connect import DEFAULT_URL, connect_async
+from redrive.connect import connect_async
+from redrive.model.address import DEFAULT_URL
 from redrive.server import remote
-from redrive.server.access import guard
-from redrive.server.access.gate import Gate
-from redrive.server.app import Server
+from redrive.server.access.gate import Access, Gate
+from redrive.server.asgi import Server
 from redrive.server.brokers import Brokers
 from redrive.server.limits import Limits
 from redrive.server.pages import PAGES
-from redrive.server.requests import Access
+from redrive.server.routes import all_routes
 from redrive.server.sites import Sites
-from redrive.server.table import all_routes
 
 
 def application(
@@ -52,7 +51,7 @@ def application(
     brokers = Brokers(open_one)
     return Server(
         brokers,
-        (*all_routes(brokers), *remote.routes(guard)),
+        (*all_routes(brokers), *remote.routes()),
         access or Gate(brokers),
         limits,
         pages=PAGES,

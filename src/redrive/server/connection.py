@@ -13,7 +13,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from redrive.server.app import ABORT, ANSWER
+from redrive.server.asgi import ABORT, ANSWER
 
 MAX_HEAD_BYTES = 64 * 1024
 """Of the first line and the headers of a request."""
@@ -36,6 +36,8 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._gets_on = False
         """Whether what was received last had a request in it, or some of its body."""
+        self._is_behind = False
+        """Whether what was received last had the end of a request in it: what comes behind may be of the next head."""
         self._slow: TimerHandle | None = None
         self._idle: TimerHandle | None = None
         self._idle_since = 0.0
@@ -59,12 +61,14 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Some bytes, of a head or a body."""
-        self._gets_on = False
+        self._gets_on = self._is_behind = False
         super().data_received(data)
         if self._in_head or not self._gets_on:  # what comes behind a body in chunks is as a head
-            self._head_bytes += len(data)
+            if not self._is_behind:  # how much of it is of a head that begins behind a body is not known
+                self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self.transport.write(_TOO_LARGE)
+                if not self._owes_answer:
+                    self.transport.write(_TOO_LARGE)
                 self.transport.close()
             elif self._in_head and self._slow is None:
                 self._slow = self.loop.call_later(HEAD_SECONDS, self._end)
@@ -85,6 +89,27 @@ class Connection(HttpToolsProtocol):
         """Some of the body."""
         self._gets_on = True
         super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The whole request is there."""
+        self._is_behind = True
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no request."""
+        if self._owes_answer:
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
+
+    @property
+    def _owes_answer(self) -> bool:
+        """Whether a whole request came that is not answered yet. An error would be read as its answer: then the
+        connection ends without one, which says that nobody knows."""
+        cycle = self.cycle
+        if self.pipeline:
+            return True
+        return cycle is not None and not cycle.response_complete and (cycle.response_started or not cycle.more_body)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         # A uvicorn that begins requests in another way does not come here, and answers are written by itself.

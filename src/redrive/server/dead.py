@@ -9,20 +9,21 @@ import msgspec
 from redrive.errors import InvalidInput
 from redrive.model.filter import Order
 from redrive.model.group import Group
+from redrive.model.transitions import Verb
 from redrive.model.words import MAX_QUERY_CHARS
 from redrive.server.access.principal import Right
 from redrive.server.conditions import Conditions, conditions_of
 from redrive.server.fields import Cursor, Label, PageLimit, QueueName, check_batch, check_page
-from redrive.server.items import ItemsTold, check_items, page_told
-from redrive.server.operations import Bulk, BulkTold, change_many, check_back
+from redrive.server.items import ItemsView, check_items, page_view
+from redrive.server.operations import Bulk, BulkView, change_many, check_back
 from redrive.server.requests import Request
 from redrive.server.results import settled_answer
-from redrive.server.routes import queue_if_named, route
-from redrive.server.views import defined, extended, told, told_type
+from redrive.server.route import Route, queue_if_named
+from redrive.server.views import defined, view_of, view_type
 
 Letters = Literal["dead", "archived"]
-GroupTold = extended(told_type(Group), [("advice", str)])
-GroupsTold = defined("Groups", [("groups", list[GroupTold])], "Dead letters by what they died of.")  # type: ignore[valid-type]
+GroupView = view_type(Group)
+GroupsView = defined("Groups", [("groups", list[GroupView])], "Dead letters by what they died of.")  # type: ignore[valid-type]
 
 
 class FindDeadCall(Conditions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,7 +38,7 @@ class FindDeadCall(Conditions, frozen=True, kw_only=True, forbid_unknown_fields=
 async def find(request: Request, call: FindDeadCall) -> dict[str, Any]:
     """A page of dead letters."""
     check_page(request, call.limit)
-    return await page_told(
+    return await page_view(
         request,
         order=call.order,
         limit=call.limit,
@@ -60,7 +61,7 @@ class SearchDeadCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 async def search(request: Request, call: SearchDeadCall) -> dict[str, Any]:
     """A page of dead letters, newest death first."""
     check_page(request, call.limit)
-    return await page_told(
+    return await page_view(
         request, queue=call.queue, words=call.words, status=call.status, limit=call.limit, cursor=call.cursor
     )
 
@@ -76,7 +77,7 @@ async def groups(request: Request, call: GroupsCall) -> dict[str, Any]:
     """The largest groups."""
     check_page(request, call.limit)
     found = await request.broker.groups(call.queue, limit=call.limit)
-    return {"groups": [{**told(group), "advice": group.advice} for group in found]}
+    return {"groups": [view_of(group) for group in found]}
 
 
 class RedriveDeadCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,7 +109,7 @@ async def redrive(request: Request, call: RedriveDeadCall) -> Any:
         return await change_many(
             request, "redrive", call, to=call.to, canary=call.canary, canary_share=call.canary_share
         )
-    ids = await _listed(request, Right.CHANGE, call, brings_back=call.to is None)
+    ids = await _listed(request, Right.CHANGE, call, Verb.REDRIVE if call.to is None else None)
     results = await request.broker.redrive(
         ids,
         to=call.to,
@@ -122,11 +123,11 @@ async def redrive(request: Request, call: RedriveDeadCall) -> Any:
     return settled_answer(results)
 
 
-async def _listed(request: Request, right: Right, call: Bulk, *, brings_back: bool = False) -> list[str]:
+async def _listed(request: Request, right: Right, call: Bulk, verb: Verb | None = None) -> list[str]:
     """The ids that a call names, where the caller may change them."""
     ids = call.ids or []
     check_batch(request, len(ids))
-    await check_items(request, right, ids, brings_back=brings_back)
+    await check_items(request, right, ids, verb=verb)
     return ids
 
 
@@ -161,17 +162,74 @@ def _touched(call: Bulk) -> tuple[str | None, ...]:
 
 _TIMEOUTS = {"queue": "emails", "error_type": "TimeoutError"}
 ROUTES = (
-    route("dead.find", "Dead letters that meet conditions", FindDeadCall, ItemsTold, Right.LOOK, find,
-          {**_TIMEOUTS, "since": "1h", "limit": 10}, queue_if_named),
-    route("dead.groups", "Dead letters by what they died of", GroupsCall, GroupsTold, Right.LOOK, groups,
-          {"queue": "emails"}, queue_if_named),
-    route("dead.search", "Dead letters with words in their error or payload", SearchDeadCall, ItemsTold, Right.PAYLOADS,
-          search, {"words": "mail server refus*"}, queue_if_named),
-    route("dead.redrive", "Bring dead letters back to work", RedriveDeadCall, BulkTold, Right.CHANGE, redrive,
-          {**_TIMEOUTS, "rate": 10, "canary": 3, "dry_run": True}, _touched),
-    route("dead.archive", "Put dead letters aside", Bulk, BulkTold, Right.CHANGE, archive, _TIMEOUTS, _touched),
-    route("dead.restore", "Take items out of the archive", Bulk, BulkTold, Right.CHANGE, restore, {"queue": "emails"},
-          _touched),
-    route("dead.purge", "Remove archived items for good", Bulk, BulkTold, Right.MANAGE, purge,
-          {"queue": "emails", "dry_run": True}, _touched),
-)  # fmt: skip
+    Route(
+        name="dead.find",
+        summary="Dead letters that meet conditions",
+        takes=FindDeadCall,
+        gives=ItemsView,
+        right=Right.LOOK,
+        queues=queue_if_named,
+        handle=find,
+        example={**_TIMEOUTS, "since": "1h", "limit": 10},
+    ),
+    Route(
+        name="dead.groups",
+        summary="Dead letters by what they died of",
+        takes=GroupsCall,
+        gives=GroupsView,
+        right=Right.LOOK,
+        queues=queue_if_named,
+        handle=groups,
+        example={"queue": "emails"},
+    ),
+    Route(
+        name="dead.search",
+        summary="Dead letters with words in their error or payload",
+        takes=SearchDeadCall,
+        gives=ItemsView,
+        right=Right.PAYLOADS,
+        queues=queue_if_named,
+        handle=search,
+        example={"words": "mail server refus*"},
+    ),
+    Route(
+        name="dead.redrive",
+        summary="Bring dead letters back to work",
+        takes=RedriveDeadCall,
+        gives=BulkView,
+        right=Right.CHANGE,
+        queues=_touched,
+        handle=redrive,
+        example={**_TIMEOUTS, "rate": 10, "canary": 3, "dry_run": True},
+    ),
+    Route(
+        name="dead.archive",
+        summary="Put dead letters aside",
+        takes=Bulk,
+        gives=BulkView,
+        right=Right.CHANGE,
+        queues=_touched,
+        handle=archive,
+        example=_TIMEOUTS,
+    ),
+    Route(
+        name="dead.restore",
+        summary="Take items out of the archive",
+        takes=Bulk,
+        gives=BulkView,
+        right=Right.CHANGE,
+        queues=_touched,
+        handle=restore,
+        example={"queue": "emails"},
+    ),
+    Route(
+        name="dead.purge",
+        summary="Remove archived items for good",
+        takes=Bulk,
+        gives=BulkView,
+        right=Right.MANAGE,
+        queues=_touched,
+        handle=purge,
+        example={"queue": "emails", "dry_run": True},
+    ),
+)

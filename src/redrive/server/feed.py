@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from redrive.broker.feed import Follower, query
 from redrive.broker.moves import Moving
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.feed import FeedKind
@@ -14,19 +13,20 @@ from redrive.model.ids import MAX_NUMBER
 from redrive.model.worker_info import WorkerInfo
 from redrive.server.access.principal import Right
 from redrive.server.fields import ItemIdText, Label, PageLimit, QueueName, check_page
+from redrive.server.following import followed
 from redrive.server.requests import Request
-from redrive.server.routes import every_queue, queue_if_named, route
+from redrive.server.route import Route, every_queue, queue_if_named
 from redrive.server.times import DurationInput
-from redrive.server.views import defined, told, told_type
+from redrive.server.views import defined, view_of, view_type
 from redrive.store import AuditEntry, FeedPage
 
 Number = Annotated[
     str, msgspec.Meta(pattern="^[0-9]{1,19}$", description="A whole number, as a text: it may be too large for others.")
 ]
-FeedTold = told_type(FeedPage)
-AuditTold = defined("Audit", [("entries", list[told_type(AuditEntry)])], "Who changed what, newest first.")  # type: ignore[misc]
-WorkersTold = defined("Workers", [("workers", list[told_type(WorkerInfo)])], "The workers that are alive.")  # type: ignore[misc]
-MovesTold = defined("Moves", [("moves", list[told_type(Moving)])], "Items on their way to other stores.")  # type: ignore[misc]
+FeedView = view_type(FeedPage)
+AuditView = defined("Audit", [("entries", list[view_type(AuditEntry)])], "Who changed what, newest first.")  # type: ignore[misc]
+WorkersView = defined("Workers", [("workers", list[view_type(WorkerInfo)])], "The workers that are alive.")  # type: ignore[misc]
+MovesView = defined("Moves", [("moves", list[view_type(Moving)])], "Items on their way to other stores.")  # type: ignore[misc]
 
 
 class FeedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,12 +56,9 @@ async def feed(request: Request, call: FeedCall) -> dict[str, Any]:
     after, before = _read(call.after), _read(call.before)
     page = await request.broker.feed(after=after, before=before, **wanted)
     if not page.entries and not page.more and wait and after is not None and before is None:
-        core = request.broker._core
-        follower = Follower(core, query(after=page.last, **wanted), wait)
-        await request.wait_for(request.broker._run(follower.next()))
+        page = await request.wait_for(followed(request.broker, page.last, wait, **wanted)) or page
         await request.check_admitted()
-        page = await request.broker.feed(after=page.last, **wanted)
-    return told(page)
+    return view_of(page)
 
 
 def _read(number: str | None) -> int | None:
@@ -78,7 +75,7 @@ class AuditCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def audit(request: Request, call: AuditCall) -> dict[str, Any]:
     """A page of the audit, newest first."""
     check_page(request, call.limit)
-    return {"entries": [told(entry) for entry in await request.broker.audit(call.limit, before=_read(call.before))]}
+    return {"entries": [view_of(entry) for entry in await request.broker.audit(call.limit, before=_read(call.before))]}
 
 
 class WorkersCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,7 +84,7 @@ class WorkersCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def workers(request: Request, call: WorkersCall) -> dict[str, Any]:
     """Who works."""
-    return {"workers": [told(worker) for worker in await request.broker.workers()]}
+    return {"workers": [view_of(worker) for worker in await request.broker.workers()]}
 
 
 class MovesCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,14 +96,46 @@ class MovesCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def moves(request: Request, call: MovesCall) -> dict[str, Any]:
     """What is on its way, and what keeps it."""
     check_page(request, call.limit)
-    return {"moves": [told(move) for move in await request.broker.moves(call.limit)]}
+    return {"moves": [view_of(move) for move in await request.broker.moves(call.limit)]}
 
 
 ROUTES = (
-    route("feed", "What happened, in order, and what happens next", FeedCall, FeedTold, Right.LOOK, feed,
-          {"after": "0", "wait": "20s"}, queue_if_named),
-    route("audit.list", "Who changed what by hand", AuditCall, AuditTold, Right.LOOK, audit, {"limit": 10},
-          every_queue),
-    route("workers.list", "The workers that are alive", WorkersCall, WorkersTold, Right.LOOK, workers, {}, every_queue),
-    route("moves.list", "Items on their way to other stores", MovesCall, MovesTold, Right.LOOK, moves, {}, every_queue),
-)  # fmt: skip
+    Route(
+        name="feed",
+        summary="What happened, in order, and what happens next",
+        takes=FeedCall,
+        gives=FeedView,
+        right=Right.LOOK,
+        queues=queue_if_named,
+        handle=feed,
+        example={"after": "0", "wait": "20s"},
+    ),
+    Route(
+        name="audit.list",
+        summary="Who changed what by hand",
+        takes=AuditCall,
+        gives=AuditView,
+        right=Right.LOOK,
+        queues=every_queue,
+        handle=audit,
+        example={"limit": 10},
+    ),
+    Route(
+        name="workers.list",
+        summary="The workers that are alive",
+        takes=WorkersCall,
+        gives=WorkersView,
+        right=Right.LOOK,
+        queues=every_queue,
+        handle=workers,
+    ),
+    Route(
+        name="moves.list",
+        summary="Items on their way to other stores",
+        takes=MovesCall,
+        gives=MovesView,
+        right=Right.LOOK,
+        queues=every_queue,
+        handle=moves,
+    ),
+)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from redrive.broker.transfer import FORMAT, read_line
+from redrive.broker.item_checks import checked_item
+from redrive.broker.transfer import read_line
+from redrive.clock import Instant
 from redrive.errors import InvalidInput
-from redrive.model.item import Item, Receipt
+from redrive.model.ids import ItemId
+from redrive.model.item import Counters, Item, Receipt, Status
 from redrive.model.limits import DEFAULT_PRIORITY, MAX_PRIORITY, MIN_PRIORITY
 from redrive.server.access.principal import Right
 from redrive.server.brokers import commit
@@ -17,7 +19,7 @@ from redrive.server.fields import Actor, Count, ItemIdText, Label, QueueName, ch
 from redrive.server.payloads import Encoding, bytes_of
 from redrive.server.producing import headers_of
 from redrive.server.requests import Request
-from redrive.server.routes import one_queue, route
+from redrive.server.route import Route, one_queue
 from redrive.server.times import InstantInput, read_instant
 from redrive.store import Import
 
@@ -84,32 +86,42 @@ async def import_items(request: Request, call: ImportCall) -> Imported:
     return Imported(result)
 
 
-def _item(given: ImportedItem, queue: str, now: int) -> Item:
+def _item(given: ImportedItem, queue: str, now: Instant) -> Item:
     """The item, checked as any line of an export is."""
     payload, content_type = bytes_of(given.payload, given.encoding, given.content_type)
-    times = {name: getattr(given, name) for name in ("put_at", "ready_at", "expire_deadline")}
-    counters = {name: getattr(given, name) for name in ("deliveries", "attempts", "failures", "losses", "redrives")}
-    line = {
-        "format": FORMAT,
-        "id": given.source_id,
-        "queue": queue,
-        "status": given.status,
-        "payload_base64": b64encode(payload).decode(),
-        "content_type": content_type,
-        "headers": headers_of(given.headers, given.kind, given.reference) or {},
-        "priority": given.priority,
-        "put_at": now,
-        "counters": counters,
-        **{name: read_instant(name, text) for name, text in times.items() if text is not None},
-    }
-    item = read_line(1, _encode(line))
-    assert item is not None
-    return item
+    return checked_item(
+        Item(
+            id=ItemId(given.source_id),
+            queue=queue,
+            status=Status(given.status),
+            payload=payload,
+            content_type=content_type,
+            headers=headers_of(given.headers, given.kind, given.reference) or {},
+            priority=given.priority,
+            put_at=now if given.put_at is None else read_instant("put_at", given.put_at),
+            counters=Counters(given.deliveries, given.attempts, given.failures, given.losses, given.redrives),
+            ready_at=_instant("ready_at", given.ready_at),
+            expire_deadline=_instant("expire_deadline", given.expire_deadline),
+        )
+    )
+
+
+def _instant(what: str, text: str | None) -> Instant | None:
+    return None if text is None else read_instant(what, text)
 
 
 ROUTES = (
-    route("items.import", "Put items that were elsewhere before, once", ImportCall, Imported, Right.MANAGE,
-          import_items,
-          {"queue": "emails", "items": [{"source_id": "4f0c91a27b3d000000068f1c2a3b4800", "payload": {"to": "ann"}}]},
-          one_queue),
-)  # fmt: skip
+    Route(
+        name="items.import",
+        summary="Put items that were elsewhere before, once",
+        takes=ImportCall,
+        gives=Imported,
+        right=Right.MANAGE,
+        queues=one_queue,
+        handle=import_items,
+        example={
+            "queue": "emails",
+            "items": [{"source_id": "4f0c91a27b3d000000068f1c2a3b4800", "payload": {"to": "ann"}}],
+        },
+    ),
+)

@@ -14,14 +14,17 @@ from redrive.errors import RedriveError
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.item import Lease
 from redrive.model.limits import MAX_BATCH, check_label
+from redrive.model.shown import instant_text
+from redrive.server.access.lookups import remember
 from redrive.server.access.principal import Right
 from redrive.server.brokers import commit
 from redrive.server.fields import Label, QueueName, check_batch
 from redrive.server.payloads import Encoding, shown
-from redrive.server.producing import KIND_HEADER, REFERENCE_HEADER
-from redrive.server.requests import ClientGone, Request
-from redrive.server.routes import Route, one_queue
-from redrive.server.times import DurationInput, InstantText, told, told_if
+from redrive.server.requests import Request
+from redrive.server.route import Route, one_queue
+from redrive.server.times import DurationInput, InstantText, instant_text_or_none
+from redrive.server.views import KIND_HEADER, REFERENCE_HEADER
+from redrive.server.waiting import ClientGone
 from redrive.store import LeaseItems, Return
 
 
@@ -88,6 +91,7 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
             await give_back(request, leases[index:])
             break
         answer.append(_leased(each))
+    remember(request, leases[: len(answer)])
     return LeasedItems(answer)
 
 
@@ -122,7 +126,7 @@ async def give_back(request: Request, leases: Sequence[Lease]) -> None:
 
 def _leased(lease: Lease) -> LeasedItem:
     encoding, payload = shown(lease.payload, lease.content_type)
-    put_at, deadline, headers = told(lease.put_at), told(lease.deadline), lease.headers
+    put_at, deadline, headers = instant_text(lease.put_at), instant_text(lease.deadline), lease.headers
     if not headers and lease.expire_deadline is None:  # as most are
         return LeasedItem(
             lease.id,
@@ -157,7 +161,7 @@ def _leased(lease: Lease) -> LeasedItem:
         lease.redrives,
         headers.get(KIND_HEADER),
         headers.get(REFERENCE_HEADER),
-        told_if(lease.expire_deadline),
+        instant_text_or_none(lease.expire_deadline),
     )
 
 

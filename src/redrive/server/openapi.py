@@ -10,7 +10,7 @@ import msgspec
 
 from redrive import __version__
 from redrive.model.limits import MAX_NAME_CHARS
-from redrive.server.routes import Route
+from redrive.server.route import Route
 from redrive.wire.errors import ErrorBody
 
 _REFS = "#/components/schemas/{name}"
@@ -165,7 +165,7 @@ def _pages() -> dict[str, Any]:
 def main() -> None:
     """Print the document."""
     from redrive.server.brokers import Brokers
-    from redrive.server.table import all_routes
+    from redrive.server.routes import all_routes
 
     def nothing(namespace: str) -> NoReturn:
         raise AssertionError("a document needs no store")

@@ -15,18 +15,18 @@ from redrive.server.conditions import NAMES, Conditions, conditions_of
 from redrive.server.fields import Actor, Count, Label, PageLimit, Text, check_page
 from redrive.server.requests import Request
 from redrive.server.results import Ended
-from redrive.server.routes import every_queue, queue_if_named, route
-from redrive.server.views import defined, extended, told, told_type
+from redrive.server.route import Route, every_queue, queue_if_named
+from redrive.server.views import defined, view_of, view_type
 
-OperationTold = told_type(Operation)
-PlanTold = extended(told_type(Plan), [("changed", int)])
-BulkTold = defined(
+OperationView = view_type(Operation)
+PlanView = view_type(Plan)
+BulkView = defined(
     "Change",
-    [("items", list[Ended] | None, None), ("operation", OperationTold | None, None), ("plan", PlanTold | None, None)],
+    [("items", list[Ended] | None, None), ("operation", OperationView | None, None), ("plan", PlanView | None, None)],
     "What became of each item that was named by its id; or the operation that was started; or what it would do.",
 )
-OneTold = defined("OperationAnswer", [("operation", OperationTold)], "An operation as it stands.")
-ManyTold = defined("Operations", [("operations", list[OperationTold])], "Operations, newest first.")  # type: ignore[valid-type]
+OneView = defined("OperationAnswer", [("operation", OperationView)], "An operation as it stands.")
+ManyView = defined("Operations", [("operations", list[OperationView])], "Operations, newest first.")  # type: ignore[valid-type]
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1_000_000, description="Most items per second.")]
 
 
@@ -54,7 +54,7 @@ async def change_many(request: Request, verb: str, call: Bulk, **options: Any) -
         raise InvalidInput("no condition was given; say all=true if all that there are is meant")
     if call.dry_run:
         plan = await request.broker.plan(verb, to=options.get("to"), **conditions)
-        return {"plan": {**told(plan), "changed": plan.changed}}
+        return {"plan": view_of(plan)}
     operation = await request.broker.start(
         verb,
         rate=call.rate,
@@ -64,7 +64,7 @@ async def change_many(request: Request, verb: str, call: Bulk, **options: Any) -
         **options,
         **conditions,
     )
-    return {"operation": told(operation)}
+    return {"operation": view_of(operation)}
 
 
 async def check_back(request: Request, queue: str | None) -> None:
@@ -90,7 +90,9 @@ async def start(request: Request, call: StartOperationCall) -> dict[str, Any]:
         request.check(Right.MANAGE, call.queue)
     if call.to is not None:
         request.check(Right.CHANGE, call.to)
-    elif call.verb in ("redrive", "undo"):
+    elif call.verb == "undo":  # each goes back to where it was, which is anywhere
+        request.check(Right.CHANGE, None)
+    elif call.verb == "redrive":
         await check_back(request, call.queue)
     options: dict[str, Any] = {"to": call.to}
     if call.status is not None:
@@ -111,10 +113,10 @@ async def list_all(request: Request, call: ListOperationsCall) -> dict[str, Any]
     """The newest operations."""
     check_page(request, call.limit)
     found = await request.broker.operations(unfinished=call.unfinished, limit=call.limit)
-    return {"operations": [told(each) for each in found]}
+    return {"operations": [view_of(each) for each in found]}
 
 
-class OperationCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class OperationInfoCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names an operation."""
 
     id: Label
@@ -143,56 +145,116 @@ class RateOperationCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     actor: Actor = None
 
 
-async def info(request: Request, call: OperationCall) -> dict[str, Any]:
+async def info(request: Request, call: OperationInfoCall) -> dict[str, Any]:
     """An operation as it stands."""
     await lookups.check_operation(request, Right.LOOK, call.id)
-    return {"operation": told(await request.broker.operation(call.id))}
+    return {"operation": view_of(await request.broker.operation(call.id))}
 
 
 async def cancel(request: Request, call: SteerOperationCall) -> dict[str, Any]:
     """End an operation."""
     await lookups.check_operation(request, Right.CHANGE, call.id)
-    return {"operation": told(await request.broker.cancel_operation(call.id, actor=request.actor(call.actor)))}
+    return {"operation": view_of(await request.broker.cancel_operation(call.id, actor=request.actor(call.actor)))}
 
 
 async def pause(request: Request, call: SteerOperationCall) -> dict[str, Any]:
     """Make no more steps."""
     await lookups.check_operation(request, Right.CHANGE, call.id)
-    return {"operation": told(await request.broker.pause_operation(call.id, actor=request.actor(call.actor)))}
+    return {"operation": view_of(await request.broker.pause_operation(call.id, actor=request.actor(call.actor)))}
 
 
 async def resume(request: Request, call: ResumeOperationCall) -> dict[str, Any]:
     """Go on."""
-    await lookups.check_operation(request, Right.CHANGE, call.id, losing=Right.MANAGE)
+    await lookups.check_operation(request, Right.CHANGE, call.id, drives=True)
     actor = request.actor(call.actor)
-    return {"operation": told(await request.broker.resume_operation(call.id, anyway=call.anyway, actor=actor))}
+    return {"operation": view_of(await request.broker.resume_operation(call.id, anyway=call.anyway, actor=actor))}
 
 
 async def rate(request: Request, call: RateOperationCall) -> dict[str, Any]:
     """Set how fast it is."""
-    await lookups.check_operation(request, Right.CHANGE, call.id, losing=Right.MANAGE)
-    return {"operation": told(await request.broker.set_rate(call.id, call.rate, actor=request.actor(call.actor)))}
+    await lookups.check_operation(request, Right.CHANGE, call.id, drives=True)
+    return {"operation": view_of(await request.broker.set_rate(call.id, call.rate, actor=request.actor(call.actor)))}
 
 
 async def undo(request: Request, call: SteerOperationCall) -> dict[str, Any]:
-    """Start the operation that takes another back."""
-    await lookups.check_operation(request, Right.CHANGE, call.id)
-    return {"operation": told(await request.broker.undo_operation(call.id, actor=request.actor(call.actor)))}
+    """Start the operation that takes another back, wherever its items are by now."""
+    return {"operation": view_of(await request.broker.undo_operation(call.id, actor=request.actor(call.actor)))}
 
 
 _ID = {"id": "4f0c91a27b3d000000068f1c2a3b4800"}
 ROUTES = (
-    route("operations.start", "Change all items that match now", StartOperationCall, BulkTold, Right.CHANGE, start,
-          {"verb": "move", "queue": "emails", "to": "slow-emails", "dry_run": True}, queue_if_named),
-    route("operations.list", "Operations, newest first", ListOperationsCall, ManyTold, Right.LOOK, list_all, {},
-          every_queue),
-    route("operations.info", "An operation as it stands", OperationCall, OneTold, Right.LOOK, info, _ID),
-    route("operations.cancel", "End an operation", SteerOperationCall, OneTold, Right.CHANGE, cancel, _ID),
-    route("operations.pause", "Let an operation make no more steps", SteerOperationCall, OneTold, Right.CHANGE,
-          pause, _ID),
-    route("operations.resume", "Let an operation go on", ResumeOperationCall, OneTold, Right.CHANGE, resume, _ID),
-    route("operations.rate", "Set how fast an operation is", RateOperationCall, OneTold, Right.CHANGE, rate,
-          {**_ID, "rate": 5}),
-    route("operations.undo", "Start the operation that takes another back", SteerOperationCall, OneTold,
-          Right.CHANGE, undo, _ID),
-)  # fmt: skip
+    Route(
+        name="operations.start",
+        summary="Change all items that match now",
+        takes=StartOperationCall,
+        gives=BulkView,
+        right=Right.CHANGE,
+        queues=queue_if_named,
+        handle=start,
+        example={"verb": "move", "queue": "emails", "to": "slow-emails", "dry_run": True},
+    ),
+    Route(
+        name="operations.list",
+        summary="Operations, newest first",
+        takes=ListOperationsCall,
+        gives=ManyView,
+        right=Right.LOOK,
+        queues=every_queue,
+        handle=list_all,
+    ),
+    Route(
+        name="operations.info",
+        summary="An operation as it stands",
+        takes=OperationInfoCall,
+        gives=OneView,
+        right=Right.LOOK,
+        handle=info,
+        example=_ID,
+    ),
+    Route(
+        name="operations.cancel",
+        summary="End an operation",
+        takes=SteerOperationCall,
+        gives=OneView,
+        right=Right.CHANGE,
+        handle=cancel,
+        example=_ID,
+    ),
+    Route(
+        name="operations.pause",
+        summary="Let an operation make no more steps",
+        takes=SteerOperationCall,
+        gives=OneView,
+        right=Right.CHANGE,
+        handle=pause,
+        example=_ID,
+    ),
+    Route(
+        name="operations.resume",
+        summary="Let an operation go on",
+        takes=ResumeOperationCall,
+        gives=OneView,
+        right=Right.CHANGE,
+        handle=resume,
+        example=_ID,
+    ),
+    Route(
+        name="operations.rate",
+        summary="Set how fast an operation is",
+        takes=RateOperationCall,
+        gives=OneView,
+        right=Right.CHANGE,
+        handle=rate,
+        example={**_ID, "rate": 5},
+    ),
+    Route(
+        name="operations.undo",
+        summary="Start the operation that takes another back",
+        takes=SteerOperationCall,
+        gives=OneView,
+        right=Right.CHANGE,
+        queues=every_queue,
+        handle=undo,
+        example=_ID,
+    ),
+)

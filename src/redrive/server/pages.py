@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
@@ -17,16 +16,15 @@ from redrive.broker.health import Health
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.shown import several
 from redrive.server.access.principal import TOKENS_NAMESPACE, Principal, Right
-from redrive.server.app import Page, Server, plain_error
+from redrive.server.asgi import Page, Server
 from redrive.server.openapi import encoded
+from redrive.server.refusals import http_error
 from redrive.server.requests import Response
 from redrive.store import ListRegistrations
 from redrive.telemetry.metrics import exposition
 
 STORE_SECONDS = 5.0
 """How long a store may take to answer before it counts as failing."""
-# Of their own: where all threads of the loop are busy with slow queries, the store answers all the same.
-_threads = ThreadPoolExecutor(4, "redrive-health")
 _OK, _DEGRADED, _FAILING = "ok", "degraded", "failing"
 _encode = msgspec.json.Encoder().encode
 
@@ -55,8 +53,9 @@ async def ready(server: Server, headers: Headers) -> Response:
     """Calls can be served: the store answers, and nobody has asked the server to stop."""
     if server.stopping.is_set():
         return _json({"status": _FAILING, "problem": "the server is stopping"}, 503)
-    for broker in _brokers(server).values():
-        if await _problem(broker) is not None:
+    for name, broker in _brokers(server).items():
+        problem = await _problem(server, broker)
+        if problem is not None and server.brokers.get(name) is broker:  # else it was closed meanwhile
             return _json({"status": _FAILING, "problem": "the store does not answer"}, 503)
     return _json({"status": _OK})
 
@@ -66,7 +65,8 @@ async def health(server: Server, headers: Headers) -> Response:
     principal = None
     if b"authorization" in headers or not await server.asks_for_tokens():
         principal = await server.admitted(headers)
-    found = {name: await _health(server, broker) for name, broker in _brokers(server).items()}
+    looked = [(name, broker, await _health(server, broker)) for name, broker in _brokers(server).items()]
+    found = {name: each for name, broker, each in looked if server.brokers.get(name) is broker}
     words = [each["status"] for each in found.values()]
     status = next((word for word in (_FAILING, _DEGRADED) if word in words), _OK)
     if server.stopping.is_set():
@@ -80,12 +80,13 @@ async def health(server: Server, headers: Headers) -> Response:
 
 async def _health(server: Server, broker: AsyncBroker) -> dict[str, Any]:
     store = broker._core.store.name
-    problem = await _problem(broker)
+    problem = await _problem(server, broker)
     if problem is not None:
         return {"status": _FAILING, "store": store, "problem": problem}
     try:
         async with asyncio.timeout(STORE_SECONDS):
-            found, dead = await asyncio.get_running_loop().run_in_executor(_threads, _state, Broker(broker._core))
+            loop = asyncio.get_running_loop()
+            found, dead = await loop.run_in_executor(server.health_threads, _state, Broker(broker._core))
     except (RedriveError, TimeoutError) as error:
         return {"status": _FAILING, "store": store, "problem": str(error) or "the store does not answer in time"}
     warnings = list(found.warnings)
@@ -107,12 +108,12 @@ def _state(broker: Broker) -> tuple[Health, int]:
     return broker.health(), broker.count()
 
 
-async def _problem(broker: AsyncBroker) -> str | None:
+async def _problem(server: Server, broker: AsyncBroker) -> str | None:
     """What keeps a store from answering."""
     query = ListRegistrations("health", "health")
     try:
         async with asyncio.timeout(STORE_SECONDS):
-            await asyncio.get_running_loop().run_in_executor(_threads, broker._core.read, query)
+            await asyncio.get_running_loop().run_in_executor(server.health_threads, broker._core.read, query)
     except RedriveError as error:
         return str(error)
     except TimeoutError:
@@ -128,7 +129,7 @@ async def metrics(server: Server, headers: Headers) -> Response:
     try:
         body, content_type = await asyncio.to_thread(exposition, server.metrics, *counted)
     except InvalidInput as error:
-        return plain_error(501, "not_installed", str(error))
+        return http_error(501, "not_installed", str(error))
     return Response(200, body, content_type.encode())
 
 

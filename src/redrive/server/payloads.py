@@ -10,9 +10,7 @@ from typing import Any
 import msgspec
 
 from redrive.errors import InvalidPayload
-from redrive.model.payload import BYTES, JSON, check_json, is_json
-
-TEXT = "text/plain; charset=utf-8"
+from redrive.model.payload import BYTES, JSON, TEXT, check_json, is_json
 
 
 class Encoding(StrEnum):
@@ -65,7 +63,7 @@ def shown(payload: bytes, content_type: str) -> tuple[Encoding, msgspec.Raw | st
         return Encoding.BASE64, b64encode(payload).decode()
 
 
-def value_told(payload: bytes, content_type: str) -> dict[str, Any]:
+def payload_view(payload: bytes, content_type: str) -> dict[str, Any]:
     """A payload with what is needed to read it."""
     encoding, form = shown(payload, content_type)
     return {"payload": form, "encoding": encoding, "content_type": content_type}

@@ -16,13 +16,10 @@ from redrive.server.brokers import commit_one
 from redrive.server.fields import Count, Label, QueueName, check_batch, each
 from redrive.server.payloads import Encoding, bytes_of
 from redrive.server.requests import Request
-from redrive.server.routes import Route, one_queue
+from redrive.server.route import Route, one_queue
 from redrive.server.times import DurationInput, InstantInput, read_datetime
+from redrive.server.views import KIND_HEADER, REFERENCE_HEADER
 from redrive.store import NewItem, Put
-
-KIND_HEADER = "kind"
-"""The header that a producer's `kind` is kept under."""
-REFERENCE_HEADER = "reference"
 
 
 class ProducedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -71,21 +68,7 @@ async def produce(request: Request, call: ProduceCall) -> Produced:
 
 def _is_plain(item: ProducedItem) -> bool:
     """Whether nothing is said but payload and priority: of most items it is so."""
-    return (
-        item.encoding is Encoding.JSON
-        and item.content_type is None
-        and item.headers is None
-        and item.kind is None
-        and item.reference is None
-        and item.idempotency_key is None
-        and item.delay is None
-        and item.enqueue_at is None
-        and item.expire_timeout is None
-        and item.held_by is None
-        and item.max_attempts is None
-        and item.max_losses is None
-        and item.retry_attempts is None
-    )
+    return item == ProducedItem(payload=item.payload, priority=item.priority)
 
 
 def new_item_of(item: ProducedItem) -> NewItem:

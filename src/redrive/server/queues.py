@@ -7,15 +7,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from redrive.errors import ConfirmMismatch, InvalidInput, RedriveError
-from redrive.model.duration import format_duration
 from redrive.model.item import Status
 from redrive.model.queue import Queue, QueueSettings, QueueStats
 from redrive.server.access.principal import Right
 from redrive.server.fields import Actor, Count, PageLimit, QueueName, check_page
 from redrive.server.requests import Request
-from redrive.server.routes import named_queue, one_queue, route
-from redrive.server.times import DurationText
-from redrive.server.views import defined, extended, told, told_type
+from redrive.server.route import Route, named_queue, one_queue
+from redrive.server.views import defined, extended, view_of, view_type
 
 CLEAR_AT_ONCE = 1000
 """Items that are removed in one transaction."""
@@ -31,10 +29,10 @@ Settings = Annotated[
         examples=[{"max_attempts": 3, "dead_queue": "morgue"}],
     ),
 ]
-QueueTold = told_type(Queue)
-StatsTold = extended(told_type(QueueStats), [("oldest_age", DurationText)])
-InfoTold = extended(QueueTold, [("stats", StatsTold)], "QueueInfo")
-QueuesTold = defined("Queues", [("queues", list[QueueTold]), ("cursor", str | None, None)], "A page of queues.")  # type: ignore[valid-type]
+QueueView = view_type(Queue)
+StatsView = view_type(QueueStats)
+InfoView = extended(QueueView, [("stats", StatsView)], "QueueInfo")
+QueuesView = defined("Queues", [("queues", list[QueueView]), ("cursor", str | None, None)], "A page of queues.")  # type: ignore[valid-type]
 
 
 class CreateQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,7 +44,7 @@ class CreateQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def create(request: Request, call: CreateQueueCall) -> dict[str, Any]:
     """Create a queue."""
-    return told(await request.broker.create_queue(call.name, **_checked(request, call.settings)))
+    return view_of(await request.broker.create_queue(call.name, **_checked(request, call.settings)))
 
 
 class UpdateQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,7 +58,7 @@ class UpdateQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def update(request: Request, call: UpdateQueueCall) -> dict[str, Any]:
     """Change some settings."""
     settings = _checked(request, call.settings)
-    return told(await request.broker.update_queue(call.name, actor=request.actor(call.actor), **settings))
+    return view_of(await request.broker.update_queue(call.name, actor=request.actor(call.actor), **settings))
 
 
 def _checked(request: Request, settings: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +88,7 @@ async def list_all(request: Request, call: ListQueuesCall) -> dict[str, Any]:
     seen = [queue for queue in await request.broker.list_queues() if request.may(Right.LOOK, queue.name)]
     rest = [queue for queue in seen if call.cursor is None or queue.name > call.cursor]
     page = rest[: call.limit]
-    answer: dict[str, Any] = {"queues": [told(queue) for queue in page]}
+    answer: dict[str, Any] = {"queues": [view_of(queue) for queue in page]}
     return answer if len(page) == len(rest) else {**answer, "cursor": page[-1].name}
 
 
@@ -100,7 +98,7 @@ class NameCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: QueueName
 
 
-class QueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class QueueStatsCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names a queue."""
 
     queue: QueueName
@@ -109,16 +107,12 @@ class QueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def info(request: Request, call: NameCall) -> dict[str, Any]:
     """A queue with its settings and its counts."""
     queue = await request.broker.get_queue(call.name)
-    return {**told(queue), "stats": _stats_told(await request.broker.stats(call.name))}
+    return {**view_of(queue), "stats": view_of(await request.broker.stats(call.name))}
 
 
-async def stats(request: Request, call: QueueCall) -> dict[str, Any]:
+async def stats(request: Request, call: QueueStatsCall) -> dict[str, Any]:
     """The counts of a queue."""
-    return _stats_told(await request.broker.stats(call.queue))
-
-
-def _stats_told(found: QueueStats) -> dict[str, Any]:
-    return {**told(found), "oldest_age": format_duration(found.oldest_age)}
+    return view_of(await request.broker.stats(call.queue))
 
 
 class PauseQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,12 +124,12 @@ class PauseQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def pause(request: Request, call: PauseQueueCall) -> dict[str, Any]:
     """Give no more leases."""
-    return told(await request.broker.pause_queue(call.name, actor=request.actor(call.actor)))
+    return view_of(await request.broker.pause_queue(call.name, actor=request.actor(call.actor)))
 
 
 async def resume(request: Request, call: PauseQueueCall) -> dict[str, Any]:
     """Give leases again."""
-    return told(await request.broker.resume_queue(call.name, actor=request.actor(call.actor)))
+    return view_of(await request.broker.resume_queue(call.name, actor=request.actor(call.actor)))
 
 
 class DeleteQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -211,21 +205,92 @@ async def _clear(request: Request, call: ClearQueueCall, status: Status, most: i
 
 _NAME = {"name": "emails"}
 ROUTES = (
-    route("queues.create", "Create a queue", CreateQueueCall, QueueTold, Right.MANAGE, create,
-          {"name": "emails", "settings": {"max_attempts": 3, "lease_timeout": "1m"}}, named_queue),
-    route("queues.update", "Change settings of a queue", UpdateQueueCall, QueueTold, Right.MANAGE, update,
-          {"name": "emails", "settings": {"max_attempts": 5}}, named_queue),
-    route("queues.list", "The queues, by name", ListQueuesCall, QueuesTold, Right.LOOK, list_all, {}),
-    route("queues.info", "A queue with its settings and counts", NameCall, InfoTold, Right.LOOK, info, _NAME,
-          named_queue),
-    route("queues.pause", "Give no more leases from a queue", PauseQueueCall, QueueTold, Right.CHANGE, pause,
-          _NAME, named_queue),
-    route("queues.resume", "Give leases from a queue again", PauseQueueCall, QueueTold, Right.CHANGE, resume,
-          _NAME, named_queue),
-    route("queues.delete", "Remove a queue and what is in it", DeleteQueueCall, Deleted, Right.MANAGE, delete,
-          {"name": "emails", "confirm": 0}, named_queue),
-    route("queue.stats", "How many items of a queue are in each status", QueueCall, StatsTold, Right.LOOK, stats,
-          {"queue": "emails"}, one_queue),
-    route("queue.clear", "Remove the items of a queue for good", ClearQueueCall, Cleared, Right.MANAGE, clear,
-          {"queue": "emails", "statuses": ["pending"], "dry_run": True}, one_queue),
-)  # fmt: skip
+    Route(
+        name="queues.create",
+        summary="Create a queue",
+        takes=CreateQueueCall,
+        gives=QueueView,
+        right=Right.MANAGE,
+        queues=named_queue,
+        handle=create,
+        example={"name": "emails", "settings": {"max_attempts": 3, "lease_timeout": "1m"}},
+    ),
+    Route(
+        name="queues.update",
+        summary="Change settings of a queue",
+        takes=UpdateQueueCall,
+        gives=QueueView,
+        right=Right.MANAGE,
+        queues=named_queue,
+        handle=update,
+        example={"name": "emails", "settings": {"max_attempts": 5}},
+    ),
+    Route(
+        name="queues.list",
+        summary="The queues, by name",
+        takes=ListQueuesCall,
+        gives=QueuesView,
+        right=Right.LOOK,
+        handle=list_all,
+    ),
+    Route(
+        name="queues.info",
+        summary="A queue with its settings and counts",
+        takes=NameCall,
+        gives=InfoView,
+        right=Right.LOOK,
+        queues=named_queue,
+        handle=info,
+        example=_NAME,
+    ),
+    Route(
+        name="queues.pause",
+        summary="Give no more leases from a queue",
+        takes=PauseQueueCall,
+        gives=QueueView,
+        right=Right.CHANGE,
+        queues=named_queue,
+        handle=pause,
+        example=_NAME,
+    ),
+    Route(
+        name="queues.resume",
+        summary="Give leases from a queue again",
+        takes=PauseQueueCall,
+        gives=QueueView,
+        right=Right.CHANGE,
+        queues=named_queue,
+        handle=resume,
+        example=_NAME,
+    ),
+    Route(
+        name="queues.delete",
+        summary="Remove a queue and what is in it",
+        takes=DeleteQueueCall,
+        gives=Deleted,
+        right=Right.MANAGE,
+        queues=named_queue,
+        handle=delete,
+        example={"name": "emails", "confirm": 0},
+    ),
+    Route(
+        name="queue.stats",
+        summary="How many items of a queue are in each status",
+        takes=QueueStatsCall,
+        gives=StatsView,
+        right=Right.LOOK,
+        queues=one_queue,
+        handle=stats,
+        example={"queue": "emails"},
+    ),
+    Route(
+        name="queue.clear",
+        summary="Remove the items of a queue for good",
+        takes=ClearQueueCall,
+        gives=Cleared,
+        right=Right.MANAGE,
+        queues=one_queue,
+        handle=clear,
+        example={"queue": "emails", "statuses": ["pending"], "dry_run": True},
+    ),
+)

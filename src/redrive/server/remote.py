@@ -11,22 +11,25 @@ import contextlib
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from redrive.broker.committer import MAX_CALLS_PER_COMMIT
 from redrive.broker.core import Core
+from redrive.broker.notify import Notify
 from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError, RequestTooLarge
 from redrive.model.item import Settled
 from redrive.server import portions
+from redrive.server.access import guard
 from redrive.server.access.lookups import may
 from redrive.server.access.needs import SEES_QUEUES
 from redrive.server.access.principal import Right
 from redrive.server.answers import Answers
-from redrive.server.changes import Changes
+from redrive.server.arrivals import Arrivals
 from redrive.server.requests import MESSAGEPACK, Request, Response
-from redrive.server.routes import Route, no_queue
+from redrive.server.route import Route
 from redrive.store import (
     Call,
     Commit,
@@ -46,6 +49,7 @@ from redrive.wire.messages import (
     WIRE_VERSION,
     About,
     CommitRequest,
+    Seen,
     WatchAnswer,
     decode_commit,
     decode_query,
@@ -58,27 +62,13 @@ _log = events.logger("redrive.server")
 
 MAX_ID_CHARS = 100
 """It is remembered with the answer."""
-WAY_SECONDS = 5.0
-"""How long a request may have been on its way. Its age is from when it was sent, and its first answer may be as old."""
 MAX_WATCHED = 1000
 """Queues that one client may wait for by name; who waits for more waits for all."""
 
 
-class Guard(Protocol):
-    """What stands between a client and the store: `redrive.server.access.guard`."""
-
-    async def let_in(self, request: Request, calls: Sequence[Call | Query]) -> list[Any]:
-        """Each call as it may be carried out, or the error it is refused with."""
-        ...
-
-    def let_out(self, request: Request, call: Call | Query, result: Any) -> Any:
-        """The result, without what the caller may not see."""
-        ...
-
-
-def routes(guard: Guard, *, trusts_clock: bool = False) -> tuple[Route, ...]:
+def routes(*, trusts_clock: bool = False) -> tuple[Route, ...]:
     """The routes. With `trusts_clock`, clients say what time it is: for tests only."""
-    remote = _Remote(guard, trusts_clock)
+    remote = _Remote(trusts_clock)
     handlers = {
         "store.about": (remote.about, "What a client has to know of this server."),
         "store.commit": (remote.commit, "Carry out calls of the contract of stores, once."),
@@ -86,7 +76,7 @@ def routes(guard: Guard, *, trusts_clock: bool = False) -> tuple[Route, ...]:
         "store.watch": (remote.watch, "Wait until something arrives in a queue."),
     }
     return tuple(
-        Route(name=name, summary=summary, takes=None, gives=None, right=Right.LOOK, queues=no_queue, handle=handle)
+        Route(name=name, summary=summary, takes=None, gives=None, right=Right.LOOK, handle=handle)
         for name, (handle, summary) in handlers.items()
     )
 
@@ -94,19 +84,24 @@ def routes(guard: Guard, *, trusts_clock: bool = False) -> tuple[Route, ...]:
 class _Remote:
     """What the routes share: who is served since this start, what was answered, and who waits."""
 
-    def __init__(self, guard: Guard, trusts_clock: bool) -> None:
-        self._guard = guard
+    def __init__(self, trusts_clock: bool) -> None:
         self._trusts_clock = trusts_clock
         self._boot = secrets.token_hex(8)
         self._answers: Answers[Response | OutcomeUnknown] = Answers(_size)
-        self._changes: dict[str, Changes] = {}
+        self._arrivals: WeakKeyDictionary[Notify, Arrivals] = WeakKeyDictionary()
+        """By what tells of them: a namespace that was closed and opened again has another one."""
+
+    @property
+    def _seen(self) -> Seen:
+        return Seen(self._boot, self._answers.number)
 
     async def about(self, request: Request, body: bytes) -> Response:
         store = request.broker._core.store
         loop = asyncio.get_running_loop()
         durability = await loop.run_in_executor(None, store.durability)
         warnings = await loop.run_in_executor(None, store.warnings)
-        return _response(About(WIRE_VERSION, self._boot, store.name, store.clock.now(), durability, warnings))
+        now, number = store.clock.now(), self._answers.number
+        return _response(About(WIRE_VERSION, self._boot, store.name, now, durability, warnings, number))
 
     async def commit(self, request: Request, body: bytes) -> Response:
         asked: CommitRequest = _decoded("store.commit", decode_commit, body)
@@ -115,11 +110,11 @@ class _Remote:
         id = (request.principal.name, request.namespace, asked.id)
         work = self._answers.get(id)
         if work is None:
-            if asked.again and not (asked.boot == self._boot and self._answers.reach_back(asked.age + WAY_SECONDS)):
-                problem = "the connection broke, and the server that it was sent to does not remember it"
-                raise OutcomeUnknown(request.broker._core.store.name, problem)
             if asked.boot != self._boot:
                 return self._misdirected()
+            if asked.again and not self._answers.reach_back(asked.seen):
+                problem = "the connection broke, and the server that it was sent to does not remember it"
+                raise OutcomeUnknown(request.broker._core.store.name, problem)
             work = asyncio.ensure_future(self._commit(request, asked))
             self._answers.add(id, work)
         answer = await asyncio.shield(work)  # whoever comes again finds it, even where this caller is gone
@@ -128,14 +123,15 @@ class _Remote:
         return answer
 
     def _misdirected(self) -> Response:
-        body = ErrorBody("misdirected", "this is for another server, and was not run", {"boot": self._boot})
+        seen = msgspec.structs.asdict(self._seen)
+        body = ErrorBody("misdirected", "this is for another server, and this one did not run it", seen)
         return Response(MISDIRECTED, msgspec.json.encode(body))
 
     async def _commit(self, request: Request, asked: CommitRequest) -> Response | OutcomeUnknown:
         """The answer. What is not known is one too: it is not to be run again."""
         if len(asked.calls) > MAX_CALLS_PER_COMMIT:
             raise RequestTooLarge("the number of calls", MAX_CALLS_PER_COMMIT)
-        calls = await self._guard.let_in(request, asked.calls)
+        calls = await guard.let_in(request, asked.calls)
         let_in = [call for call in calls if not isinstance(call, RedriveError)]
         core = request.broker._core
         try:
@@ -159,9 +155,9 @@ class _Remote:
                 await self._carry_out(core, [Return(token) for token in too_many], asked)
         results = iter(kept)
         answered = [call if isinstance(call, RedriveError) else next(results) for call in calls]
-        shown = [self._guard.let_out(request, *each) for each in zip(asked.calls, answered, strict=True)]
-        given = Commit(shown, _told(request, _arrivals(let_in, commit)), commit.now)
-        return Response(200, encode_commit(self._boot, asked.calls, given), MESSAGEPACK)
+        shown = [guard.let_out(request, *each) for each in zip(asked.calls, answered, strict=True)]
+        given = Commit(shown, _visible(request, _caused(let_in, commit)), commit.now)
+        return Response(200, encode_commit(self._seen, asked.calls, given), MESSAGEPACK)
 
     async def _carry_out(self, core: Core, calls: Sequence[Call], asked: CommitRequest) -> Commit:
         if asked.now is None:
@@ -175,30 +171,31 @@ class _Remote:
 
     async def read(self, request: Request, body: bytes) -> Response:
         asked: Query = _decoded("store.read", decode_query, body)
-        (query,) = await self._guard.let_in(request, (asked,))
+        (query,) = await guard.let_in(request, (asked,))
         if isinstance(query, RedriveError):
             raise query
         core, most = request.broker._core, request.limits.answer
         answer = await asyncio.get_running_loop().run_in_executor(None, portions.read, core, query, most)
-        return _response(self._guard.let_out(request, asked, answer))
+        return _response(guard.let_out(request, asked, answer))
 
     async def watch(self, request: Request, body: bytes) -> Response:
         asked = _decoded("store.watch", decode_watch, body)
-        changes = self._changes_of(request)
+        arrivals = self._arrivals_of(request)
         if asked.boot != self._boot:
-            return _response(WatchAnswer(self._boot, changes.number, None, True))
+            return _response(WatchAnswer(self._boot, arrivals.number, None, True))
         queues = _allowed(request, asked.queues)
         seconds = max(0.0, min(asked.seconds, request.limits.wait_seconds))
-        await request.wait_for(changes.wait(asked.since, queues, seconds))
-        number = changes.number  # before what is found: rather twice than never
-        found = changes.since(asked.since, queues)
+        await request.wait_for(arrivals.wait(asked.since, queues, seconds))
+        number = arrivals.number  # before what is found: rather twice than never
+        found = arrivals.since(asked.since, queues)
         return _response(WatchAnswer(self._boot, number, found, number > asked.since))
 
-    def _changes_of(self, request: Request) -> Changes:
-        changes = self._changes.get(request.namespace)
-        if changes is None:
-            changes = self._changes[request.namespace] = Changes(request.broker._core.notify)
-        return changes
+    def _arrivals_of(self, request: Request) -> Arrivals:
+        notify = request.broker._core.notify
+        arrivals = self._arrivals.get(notify)
+        if arrivals is None:
+            arrivals = self._arrivals[notify] = Arrivals(notify)
+        return arrivals
 
 
 def _size(answer: Response | OutcomeUnknown) -> int:
@@ -220,7 +217,7 @@ def _wake(core: Core, calls: Sequence[Call], commit: Commit) -> None:
     core.departed(commit.results)
 
 
-def _arrivals(calls: Sequence[Call], commit: Commit) -> Mapping[str, int]:
+def _caused(calls: Sequence[Call], commit: Commit) -> Mapping[str, int]:
     """The arrivals of a transaction that calls of this request may have caused; all, where that is not known."""
     queues: set[str] = set()
     for call, result in zip(calls, commit.results, strict=True):
@@ -236,7 +233,7 @@ def _arrivals(calls: Sequence[Call], commit: Commit) -> Mapping[str, int]:
     return {queue: count for queue, count in commit.arrivals.items() if queue in queues}
 
 
-def _told(request: Request, arrivals: Mapping[str, int]) -> Mapping[str, int]:
+def _visible(request: Request, arrivals: Mapping[str, int]) -> Mapping[str, int]:
     """Without queues that the caller is not to know of: others' calls are in the same transaction."""
     if request.principal.in_all_queues:
         return arrivals

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from redrive.broker.async_broker import AsyncBroker
-from redrive.errors import Overloaded
+from redrive.errors import RequestTooLarge
+from redrive.server.access.gate import Access
 from redrive.server.access.principal import Principal, Right
+from redrive.server.holding import Hold
 from redrive.server.immediate import begin
+from redrive.server.known_leases import KnownLeases
 from redrive.server.limits import DEFAULT_LIMITS, Limits
+from redrive.server.waiting import ClientGone, Waiting
 
 JSON = b"application/json"
 MESSAGEPACK = b"application/msgpack"
@@ -20,47 +24,6 @@ MESSAGEPACK = b"application/msgpack"
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _T = TypeVar("_T")
 _MOST_MESSAGES = 3
-
-
-class ClientGone(Exception):
-    """Whoever made the request is no longer there: nobody reads an answer. `result` is what would have been in it."""
-
-    def __init__(self, result: Any = None) -> None:
-        self.result = result
-        super().__init__("the client is gone")
-
-
-class Waiting:
-    """Who waits for something to happen. All are answered when the server stops."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._tasks: set[asyncio.Future[Any]] = set()
-        self.stopping = False
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def add(self, task: asyncio.Future[Any]) -> None:
-        """One more waits. Raises `Overloaded` where too many do."""
-        if len(self._tasks) >= self._limit:
-            raise Overloaded(len(self._tasks))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def stop(self) -> None:
-        """End every wait, and those that come."""
-        self.stopping = True
-        for task in tuple(self._tasks):
-            task.cancel()
-
-
-class Access(Protocol):
-    """Who calls."""
-
-    async def identify(self, headers: dict[bytes, bytes]) -> Principal:
-        """Raises `Unauthorized`."""
-        ...
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -71,10 +34,13 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     namespace: str
     headers: Mapping[bytes, bytes]
     body: bytes
+    """What came. Empty where it was JSON: all that is left of that is the call."""
     limits: Limits = DEFAULT_LIMITS
     receive: Receive | None = None
     waiting: Waiting | None = None
     access: Access | None = None
+    hold: Hold | None = None
+    leases: KnownLeases = msgspec.field(default_factory=KnownLeases)
 
     def actor(self, given: str | None) -> str | None:
         """Who stands in the audit: the token's name, or on a server without tokens whoever the call names."""
@@ -110,13 +76,18 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     async def wait_for(self, work: Coroutine[Any, Any, _T]) -> _T | None:
         """The result of something that waits. None if the server stopped meanwhile: whoever waits is answered.
 
-        Raises `ClientGone` once the client is gone; then, and when it stops, the work was cancelled.
+        Meanwhile the request holds nothing that others may need. Raises `ClientGone` once the client is gone; then, and
+        when it stops, the work was cancelled.
         """
         if self.waiting is None or self.receive is None:
             return await work
-        if self.waiting.stopping:
+        if self.waiting.stopping or len(self.body) > self.limits.waiting_body:
             work.close()
+            if not self.waiting.stopping:
+                raise RequestTooLarge("the body of a request that waits", self.limits.waiting_body)
             return None
+        if self.hold is not None:
+            self.hold.rest(keeps_body=bool(self.body))
         task = asyncio.ensure_future(work)
         listener = asyncio.ensure_future(_until_gone(self.receive))
         try:

@@ -14,13 +14,13 @@ import msgspec
 from redrive.errors import RedriveError
 from redrive.model.item import Counters, Settled, Status
 from redrive.model.reason import DeadReason
-from redrive.server.app import error_status
+from redrive.model.shown import instant_text
+from redrive.server.refusals import refusal
 from redrive.server.requests import Response
-from redrive.server.times import InstantText, told, told_if
-from redrive.wire.errors import RETRY_AFTER, ErrorBody, body_of
+from redrive.server.times import InstantText, instant_text_or_none
+from redrive.wire.errors import ErrorBody, body_of
 
 REMOVED = "removed"
-_encode = msgspec.json.Encoder().encode
 
 
 class Ended(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -79,7 +79,7 @@ def ended(settled: Settled) -> Ended:
         settled.queue,
         settled.status or REMOVED,
         settled.counters,
-        told_if(settled.ready_at),
+        instant_text_or_none(settled.ready_at),
         settled.dead_reason,
         settled.source_id,
     )
@@ -97,20 +97,17 @@ def extended_answer(results: Sequence[Any]) -> ExtendedItems | Response:
     """The answer to a call that extends leases."""
     error = next((result for result in results if isinstance(result, RedriveError)), None)
     if error is None:
-        return ExtendedItems([Extended(told(deadline)) for deadline in results])
+        return ExtendedItems([Extended(instant_text(deadline)) for deadline in results])
     return some_failed(error, [_each(result) for result in results])
 
 
 def some_failed(error: RedriveError, results: list[Any]) -> Response:
     """The answer where not every item went well."""
     body = body_of(error)
-    after = RETRY_AFTER.get(error.code)
-    headers = () if after is None else ((b"retry-after", str(after).encode()),)
-    answer = SomeFailed(body.code, body.message, body.details, results)
-    return Response(error_status(error), _encode(answer), headers=headers)
+    return refusal(error, SomeFailed(body.code, body.message, body.details, results))
 
 
 def _each(result: Any) -> ItemError | Ended | Extended:
     if isinstance(result, RedriveError):
         return ItemError(body_of(result))
-    return ended(result) if isinstance(result, Settled) else Extended(told(result))
+    return ended(result) if isinstance(result, Settled) else Extended(instant_text(result))

@@ -1,83 +1,41 @@
-"""The table of routes: what there is to call, what it takes and gives, and which right it needs.
+"""The table of routes: every call in JSON that there is.
 
 The OpenAPI document, the check of rights, and the tests of every route with every role are made from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from redrive.server import (
+    by_hand,
+    dead,
+    feed,
+    importing,
+    items,
+    leasing,
+    operations,
+    producing,
+    queues,
+    settling,
+    token_calls,
+)
+from redrive.server.brokers import Brokers
+from redrive.server.route import Route
 
-import msgspec
-
-from redrive.server.access.principal import Right
-from redrive.server.requests import Request
-
-Handler = Callable[[Request, Any], Awaitable[Any]]
-
-
-class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One call: POST /v1/NAME with a JSON object, answered by a JSON object."""
-
-    name: str
-    """As in `queue.produce`."""
-    summary: str
-    takes: type[Any] | None
-    """A Struct. Fields that it does not know are refused. None: the handler gets the body as it came, which is
-    MessagePack, and sees to rights itself."""
-    gives: type[Any] | None
-    right: Right
-    queues: Callable[[Any], Sequence[str | None]]
-    """The queues that a call touches; None stands for all of them. Of items that are named by their ids the handler
-    looks up the queues, where the caller is not allowed into all of them."""
-    handle: Handler
-    example: Mapping[str, Any] = {}
-    """A call that the document shows."""
-
-
-def one_queue(call: Any) -> Sequence[str | None]:
-    """The queue that the call names."""
-    return (call.queue,)
+ROUTES: tuple[Route, ...] = (
+    *queues.ROUTES,
+    *producing.ROUTES,
+    *leasing.ROUTES,
+    *settling.ROUTES,
+    *items.ROUTES,
+    *by_hand.ROUTES,
+    *importing.ROUTES,
+    *dead.ROUTES,
+    *operations.ROUTES,
+    *feed.ROUTES,
+)
+"""Those that need nothing but the broker of their namespace."""
 
 
-def named_queue(call: Any) -> Sequence[str | None]:
-    """The queue that the call is about."""
-    return (call.name,)
-
-
-def every_queue(call: Any) -> Sequence[str | None]:
-    """All queues of the namespace."""
-    return (None,)
-
-
-def no_queue(call: Any) -> Sequence[str | None]:
-    """None yet: the handler finds out which, and checks."""
-    return ()
-
-
-def queue_if_named(call: Any) -> Sequence[str | None]:
-    """The queue that the call names, or all of them where it names none."""
-    return (getattr(call, "queue", None),)
-
-
-def route(
-    name: str,
-    summary: str,
-    takes: type[Any],
-    gives: Any,
-    right: Right,
-    handle: Handler,
-    example: Mapping[str, Any],
-    queues: Callable[[Any], Sequence[str | None]] = no_queue,
-) -> Route:
-    """A route, in a few lines."""
-    return Route(
-        name=name,
-        summary=summary,
-        takes=takes,
-        gives=gives,
-        right=right,
-        queues=queues,
-        handle=handle,
-        example=example,
-    )
+def all_routes(brokers: Brokers) -> tuple[Route, ...]:
+    """All of them, of a server with these brokers."""
+    return (*ROUTES, *token_calls.routes(brokers))

@@ -10,7 +10,7 @@ from types import FrameType
 import uvicorn
 
 from redrive.errors import InvalidInput
-from redrive.server.app import Server
+from redrive.server.asgi import Server
 from redrive.server.connection import Connection
 from redrive.telemetry import events
 
@@ -21,7 +21,7 @@ BACKLOG = 2048
 _log = events.logger("redrive.server")
 
 
-class Runner(uvicorn.Server):
+class HttpRunner(uvicorn.Server):
     """One server on one address.
 
     The first signal: no new leases, whoever waits is answered, and what runs may finish within `stop_seconds`. The

@@ -21,7 +21,7 @@ from redrive.server.fields import Label, QueueName, Text, TokenText, check_batch
 from redrive.server.producing import ProducedItem, new_item_of
 from redrive.server.requests import Request, Response
 from redrive.server.results import EndedItems, ExtendedItems, extended_answer, settled_answer
-from redrive.server.routes import Route, one_queue
+from redrive.server.route import Route, one_queue
 from redrive.server.times import DurationInput, InstantInput, read_instant
 from redrive.store import Complete
 
@@ -53,8 +53,7 @@ class CompleteCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=F
 async def complete(request: Request, call: CompleteCall) -> EndedItems | Response:
     """Complete each item."""
     check_batch(request, len(call.items))
-    if not request.principal.in_all_queues:
-        await check_leases(request, [item.token for item in call.items])
+    await check_leases(request, (item.token for item in call.items))
     for item in call.items:
         if item.puts:
             request.check(Right.PUT, *(put.queue for put in item.puts))
@@ -105,7 +104,7 @@ async def retry(request: Request, call: RetryCall) -> EndedItems | Response:
     """End each delivery as the worker says."""
     check_batch(request, len(call.items))
     each(call.items, _check_together)
-    await check_leases(request, [item.token for item in call.items])
+    await check_leases(request, (item.token for item in call.items))
     broker = request.broker
     rules: tuple[Rule, ...] = ()
     if any(item.error is not None for item in call.items):
@@ -187,7 +186,7 @@ class ExtendCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def extend(request: Request, call: ExtendCall) -> ExtendedItems | Response:
     """Extend each lease."""
     check_batch(request, len(call.items))
-    await check_leases(request, [item.token for item in call.items])
+    await check_leases(request, (item.token for item in call.items))
     calls = each(call.items, lambda item: extend_call(Token(item.token), call.lease_timeout))
     return extended_answer(await commit(request.broker, calls))
 

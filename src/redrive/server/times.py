@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from redrive.broker.checks import instant_of
 from redrive.clock import Instant
 from redrive.errors import InvalidDuration
-from redrive.model.duration import SECOND
+from redrive.model.shown import instant_text
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -47,21 +46,9 @@ SinceInput: TypeAlias = Annotated[
 ]
 
 
-def told(instant: int) -> str:
-    """An instant as text."""
-    seconds, microseconds = divmod(instant, SECOND)
-    return f"{_second(seconds)}.{microseconds:06}Z"
-
-
-def told_if(instant: int | None) -> str | None:
+def instant_text_or_none(at: int | None) -> str | None:
     """An instant as text, where there is one."""
-    return None if instant is None else told(instant)
-
-
-# Most instants of an answer are of the same second, or of a few.
-@lru_cache(maxsize=1024)
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return None if at is None else instant_text(at)
 
 
 def read_instant(what: str, text: str) -> Instant:

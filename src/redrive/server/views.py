@@ -1,7 +1,7 @@
-"""Values of the model as answers tell them: instants and durations as texts, None left out.
+"""Values of the model as JSON, in answers and on the command line: instants and durations as texts, None left out.
 
-What a Struct of the model says about itself is enough: `told` makes the answer, and `told_type` the type that the
-document describes it by. So a new field of the model is in the answers without anybody doing anything.
+What a Struct of the model says about itself is enough: `view_of` makes the JSON, and `view_type` the type that the
+document describes it by. So a new field of the model is there without anybody doing anything.
 """
 
 from __future__ import annotations
@@ -10,39 +10,25 @@ import types
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from redrive.clock import Instant
-from redrive.model.duration import format_duration
-from redrive.model.failure import Failure
+from redrive.model.duration import Duration, format_duration
 from redrive.model.feed import FeedEntry
-from redrive.model.item import Counters
+from redrive.model.group import Group
+from redrive.model.item import Counters, Item
 from redrive.model.operation import Operation
-from redrive.model.queue import QueueSettings
-from redrive.model.retry import Delay, Retry, Schedule
+from redrive.model.plan import Plan
+from redrive.model.queue import QueueStats
+from redrive.model.retry import Retry, written_retry
+from redrive.model.shown import instant_text
+from redrive.server.payloads import payload_view
 from redrive.server.times import DurationText, InstantText
-from redrive.server.times import told as told_instant
 from redrive.store import AuditEntry, FeedPage
 
-_S = TypeVar("_S", bound=msgspec.Struct)
-Tell = Callable[[Any], Any]
-_DURATIONS: dict[type[msgspec.Struct], frozenset[str]] = {
-    QueueSettings: frozenset(
-        {
-            "lease_timeout",
-            "expire_timeout",
-            "idempotency_timeout",
-            "keep_completed",
-            "keep_dead",
-            "archive_after",
-            "keep_archived",
-        }
-    ),
-    Failure: frozenset({"duration"}),
-}
-"""Fields that are microseconds."""
+Viewer = Callable[[Any], Any]
 _AS_TEXT: dict[type[msgspec.Struct], frozenset[str]] = {
     FeedEntry: frozenset({"number"}),
     FeedPage: frozenset({"last"}),
@@ -51,57 +37,88 @@ _AS_TEXT: dict[type[msgspec.Struct], frozenset[str]] = {
 """Numbers of 63 bits, told as texts: what reads JSON elsewhere keeps 53 of them."""
 _KEPT_BACK: dict[type[msgspec.Struct], frozenset[str]] = {Operation: frozenset({"mark", "position"})}
 """What is of use to stores only."""
+_PROPERTIES: dict[type[msgspec.Struct], tuple[str, ...]] = {
+    Group: ("advice",),
+    Plan: ("changed",),
+    QueueStats: ("oldest_age",),
+}
+"""What is not kept, but made of the fields, and told beside them."""
+KIND_HEADER = "kind"
+"""The header that a producer's `kind` is kept under."""
+REFERENCE_HEADER = "reference"
 
 
-def told(value: msgspec.Struct) -> dict[str, Any]:
-    """A value of the model, as an answer tells it."""
-    answer: dict[str, Any] = _teller(type(value))(value)
-    return answer
+def view_of(value: msgspec.Struct) -> dict[str, Any]:
+    """A value of the model as JSON. For an item, `item_view`."""
+    view: dict[str, Any] = _viewer(type(value))(value)
+    return view
+
+
+def item_view(item: Item, *, with_payload: bool = True, fits: bool = True) -> dict[str, Any]:
+    """An item as JSON; without payload, headers, result and variables where they may not be seen.
+
+    Where the payload does not fit, `too_large` stands for it and for the result.
+    """
+    view = view_of(item)
+    payload, content_type = view.pop("payload"), view.pop("content_type")
+    headers, _ = view.pop("headers"), view.pop("result", None)
+    if not with_payload:
+        view.pop("idempotency_key", None)
+        for entry in view["history"]:
+            entry.get("failure", {}).pop("locals", None)
+        return {**view, "hidden": True}
+    view["headers"] = headers
+    view |= {name: headers[name] for name in (KIND_HEADER, REFERENCE_HEADER) if name in headers}
+    if not fits:
+        return {**view, "content_type": content_type, "too_large": True}
+    if item.result is not None:
+        view["result"] = payload_view(item.result.payload, item.result.content_type)
+    return {**view, **payload_view(payload, content_type)}
 
 
 @cache
-def _teller(kind: type[msgspec.Struct]) -> Tell:
+def _viewer(kind: type[msgspec.Struct]) -> Viewer:
     if kind is Retry:
-        return _retry_told
-    fields = [(name, _tell_field(kind, name, type_)) for name, type_ in _fields(kind)]
+        return written_retry
+    as_text = _AS_TEXT.get(kind, ())
+    fields = [(name, str if name in as_text else _view(type_)) for name, type_ in _fields(kind)]
 
-    def tell(value: Any) -> dict[str, Any]:
+    def view(value: Any) -> dict[str, Any]:
         given = ((name, how, getattr(value, name)) for name, how in fields)
         return {name: each if how is None else how(each) for name, how, each in given if each is not None}
 
-    return tell
+    return view
 
 
 def _fields(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
     hidden = _KEPT_BACK.get(kind, frozenset())
-    return [(name, type_) for name, type_ in get_type_hints(kind).items() if name not in hidden]
+    fields = get_type_hints(kind, include_extras=True)
+    for name in _PROPERTIES.get(kind, ()):
+        fields[name] = get_type_hints(getattr(kind, name).fget, include_extras=True)["return"]
+    return [(name, type_) for name, type_ in fields.items() if name not in hidden]
 
 
-def _tell_field(kind: type[msgspec.Struct], name: str, type_: Any) -> Tell | None:
-    if name in _DURATIONS.get(kind, ()):
-        return format_duration
-    return str if name in _AS_TEXT.get(kind, ()) else _tell(type_)
-
-
-def _tell(kind: Any) -> Tell | None:
+def _view(kind: Any) -> Viewer | None:
     """How a value of that type is told. None: as it is."""
     if kind is Instant:
-        return told_instant
+        return instant_text
+    if kind == Duration:
+        return format_duration
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return _teller(kind)
+        return _viewer(kind)
     arguments = get_args(kind)
     if get_origin(kind) in (Union, types.UnionType):
-        inner = [how for each in arguments if each is not type(None) and (how := _tell(each)) is not None]
+        inner = [how for each in arguments if each is not type(None) and (how := _view(each)) is not None]
         return inner[0] if inner else None
-    if get_origin(kind) is tuple and (each := _tell(arguments[0])) is not None:
+    if get_origin(kind) is tuple and (each := _view(arguments[0])) is not None:
         return lambda values: [each(value) for value in values]
     if get_origin(kind) in (Mapping, dict):
-        key, item = _tell(arguments[0]), _tell(arguments[1])
-        return None if key is item is None else _table_teller(key or _same, item or _same)
+        key, item = _view(arguments[0]), _view(arguments[1])
+        return None if key is item is None else _table_view(key or _same, item or _same)
     return None
 
 
-def _table_teller(key: Tell, item: Tell) -> Tell:
+def _table_view(key: Viewer, item: Viewer) -> Viewer:
     return lambda table: {key(name): item(value) for name, value in table.items()}
 
 
@@ -109,46 +126,12 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _retry_told(retry: Retry) -> dict[str, Any]:
-    """As the setting is written, so that what was read can be given back."""
-    tables = {
-        "by_class": {key: _delay_told(rule) for key, rule in retry.by_class.items()},
-        "by_type": {key: _delay_told(rule) for key, rule in retry.by_type.items()},
-    }
-    return {
-        "attempts": retry.attempts,
-        **_delay_told(retry.delay),
-        **({"classes": True} if retry.use_classes else {}),
-        **{name: table for name, table in tables.items() if table},
-    }
-
-
-def _delay_told(rule: Delay) -> dict[str, Any]:
-    answer: dict[str, Any]
-    match rule.schedule:
-        case Schedule.FIXED:
-            answer = {"cooldown": format_duration(rule.base)}
-        case Schedule.LIST:
-            answer = {"delays": [format_duration(delay) for delay in rule.delays]}
-        case Schedule.FUNCTION:
-            answer = {"function": rule.function}
-        case Schedule.LINEAR | Schedule.EXPONENTIAL:
-            answer = {"delay": rule.schedule, "base": format_duration(rule.base)}
-        case _:
-            answer = {"delay": rule.schedule}
-    if rule.cap is not None:
-        answer["cap"] = format_duration(rule.cap)
-    if rule.jitter:
-        answer["jitter"] = True
-    return answer
-
-
 @cache
-def told_type(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+def view_type(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """What the answer to a value of that type looks like, for the document."""
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for name, type_ in _fields(kind):
-        shape = str if name in _AS_TEXT.get(kind, ()) else _shape(type_, name in _DURATIONS.get(kind, ()))
+        shape = str if name in _AS_TEXT.get(kind, ()) else _shape(type_)
         fields.append((name, shape, None) if _is_optional(type_) else (name, shape))
     return defined(kind.__name__, fields, kind.__doc__)
 
@@ -179,17 +162,17 @@ def without(kind: type[msgspec.Struct], *names: str) -> type[msgspec.Struct]:
     return defined(kind.__name__, given, kind.__doc__)
 
 
-def _shape(kind: Any, is_duration: bool = False) -> Any:
-    if is_duration:
-        return DurationText | None if _is_optional(kind) else DurationText
+def _shape(kind: Any) -> Any:
     if kind is Instant:
         return InstantText
+    if kind == Duration:
+        return DurationText
     if kind is Retry:
         return dict[str, Any]
     if kind is Counters:
         return Counters  # it is told as it is
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return told_type(kind)
+        return view_type(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind
     arguments = get_args(kind)

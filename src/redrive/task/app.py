@@ -17,8 +17,9 @@ from urllib.parse import unquote
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.clock import Clock
-from redrive.connect import DEFAULT_URL, connect
+from redrive.connect import connect
 from redrive.errors import InvalidInput
+from redrive.model.address import DEFAULT_URL
 from redrive.model.redact import Redact, redact_text
 from redrive.model.retry import DelayFunction
 from redrive.task.context import Context

@@ -97,14 +97,14 @@ def _first(end: Instant | None, until: int) -> Instant:
 
 def _look(core: Core, task: str, id: ItemId) -> Flow[Result | None]:
     """The result, if it is there; None where it may come. Raises where it never will."""
-    result: Result | None = yield from ask(GetResult(id))
+    result = yield from _kept(id)
     if result is not None:
         return result
     try:
         item: Item = yield from ask(GetItem(id))
     except ItemNotFound:
         # It may have been completed between the two looks.
-        result = yield from ask(GetResult(id))
+        result = yield from _kept(id)
         if result is None:
             raise ResultNotKept(task, id) from None
         return result
@@ -113,6 +113,15 @@ def _look(core: Core, task: str, id: ItemId) -> Flow[Result | None]:
     if item.status is Status.COMPLETED:
         return (yield from _completed(task, item))
     return None
+
+
+def _kept(id: ItemId) -> Flow[Result | None]:
+    """The result that was kept. A server may not know whose it is when the item is gone, and then does not give it."""
+    try:
+        result: Result | None = yield from ask(GetResult(id))
+    except ItemNotFound:
+        return None
+    return result
 
 
 def _failed(task: str, item: Item) -> TaskFailed:

@@ -24,6 +24,8 @@ STATUS: dict[str, int] = {
     "queue_not_found": 404,
     "item_not_found": 404,
     "operation_not_found": 404,
+    "no_result": 404,
+    "result_not_kept": 404,
     "refused": 409,
     "queue_exists": 409,
     "queue_in_use": 409,
@@ -33,14 +35,12 @@ STATUS: dict[str, int] = {
     "idempotency_conflict": 409,
     "lease_lost": 409,
     "operation_ended": 409,
-    "no_result": 404,
     "task_failed": 409,
-    "result_not_kept": 404,
-    "result_timeout": 504,
     "payload_too_large": 413,
     "request_too_large": 413,
     "queue_full": 429,
     "overloaded": 429,
+    "error": 500,
     "store_error": 503,
     "store_unavailable": 503,
     "store_read_only": 503,
@@ -51,12 +51,38 @@ STATUS: dict[str, int] = {
     "store_failed": 503,
     "outcome_unknown": 503,
     "closed": 503,
-    "error": 500,
+    "result_timeout": 504,
 }
 """The HTTP status of each code. A test sees to it that no error is missing."""
 
+OF_HTTP: dict[str, int] = {
+    "wrong_site": 403,
+    "no_such_path": 404,
+    "method_not_allowed": 405,
+    "slow_request": 408,
+    "unsupported_media_type": 415,
+    "misdirected": 421,
+    "internal": 500,
+}
+"""The same for what only the HTTP server says."""
+
 RETRY_AFTER = {"queue_full": 5, "overloaded": 1, "store_unavailable": 5, "disk_full": 30, "closed": 1}
 """Seconds that a caller is asked to wait."""
+
+BY_CODE: dict[str, type[RedriveError]] = {
+    each.code: each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, RedriveError)
+}
+"""Every error by its code."""
+
+_BY_STATUS = {
+    400: "invalid",
+    401: "access_error",
+    403: "access_error",
+    404: "not_found",
+    409: "refused",
+    503: "store_error",
+}
+"""The code of what an error is a kind of that is not known here, by its HTTP status."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -75,17 +101,17 @@ def body_of(error: RedriveError) -> ErrorBody:
 
 def status_of(error: RedriveError) -> int:
     """The HTTP status of an error."""
-    return STATUS.get(error.code, 500)
+    return STATUS.get(error.code) or OF_HTTP.get(error.code, 500)
+
+
+def is_ours(status: int, body: ErrorBody) -> bool:
+    """Whether a server of Redrive says so, and not something between it and the client. Of a code that a newer server
+    has, nobody here can know that."""
+    return status == (STATUS.get(body.code) or OF_HTTP.get(body.code))
 
 
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float | bool | tuple | list)
-
-
-BY_CODE: dict[str, type[RedriveError]] = {
-    each.code: each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, RedriveError)
-}
-"""Every error by its code."""
 
 
 class SentError(msgspec.Struct, frozen=True, array_like=True):
@@ -117,20 +143,9 @@ def error_of(sent: SentError) -> RedriveError:
     return error
 
 
-_KINDS = {
-    400: "invalid",
-    401: "access_error",
-    403: "access_error",
-    404: "not_found",
-    409: "refused",
-    503: "store_error",
-}
-"""What an error is that is not known here, by its HTTP status."""
-
-
-def error_from(status: int, body: ErrorBody) -> RedriveError:
+def error_of_answer(status: int, body: ErrorBody) -> RedriveError:
     """The error that a server answered with."""
-    base = _KINDS.get(status)
+    base = _BY_STATUS.get(status)
     return error_of(SentError(body.code, body.message, body.details, () if base is None else (base,)))
 
 

@@ -24,20 +24,30 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     """What a client asks."""
 
 
+class Seen(msgspec.Struct, frozen=True, gc=False):
+    """How far a server is, as its clients see it."""
+
+    boot: str
+    """Which one it is, since its last start."""
+    number: int = 0
+    """Of the last commit that came to it. Those that come after have higher ones."""
+
+
 class CommitRequest(Message, frozen=True):
     """Commit these calls, once."""
 
     id: str
     """Nobody else's, and of no other request: whoever sends it twice gets the first answer twice."""
     boot: str
-    """The server as it is since its last start. No other one runs it: so nobody can run it twice."""
+    """The server as it is since its last start. Any other refuses it: it cannot know whether that one ran it."""
     calls: list[Call]
     now: Instant | None = None
     """For tests. A server that keeps its own time refuses it."""
     again: bool = False
     """It was sent before: run it only if it is known that it did not run."""
-    age: float = 0.0
-    """So many seconds ago it was sent first."""
+    seen: int = 0
+    """The number that the client had from that server when it sent this first. What the server forgot up to that
+    number came before: so no clock decides whether it would still know this."""
 
 
 class WatchRequest(Message, frozen=True):
@@ -73,11 +83,13 @@ class About(msgspec.Struct, frozen=True):
     now: Instant
     durability: Durability
     warnings: tuple[str, ...]
+    number: int = 0
+    """As in `Seen`."""
 
 
 MISDIRECTED = 421
-"""The HTTP status of a request that is for another server, or for this one before it was started. It was not run; in
-the details is the `boot` of this one."""
+"""The HTTP status of a request that is for another server, or for this one before it was started. This one did not run
+it; its `Seen` is in the details."""
 
 
 class _CommitAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -85,6 +97,7 @@ class _CommitAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     now: Instant
     arrivals: Mapping[str, int]
     results: list[msgspec.Raw]
+    number: int = 0
 
 
 decode_commit = msgspec.msgpack.Decoder(CommitRequest).decode
@@ -95,14 +108,14 @@ decode_about = msgspec.msgpack.Decoder(About).decode
 _decode_answer = msgspec.msgpack.Decoder(_CommitAnswer).decode
 
 
-def encode_commit(boot: str, calls: Sequence[Call], commit: Commit) -> bytes:
+def encode_commit(seen: Seen, calls: Sequence[Call], commit: Commit) -> bytes:
     """The answer to a commit."""
-    return encode((boot, commit.now, commit.arrivals, written(calls, commit.results)))
+    return encode((seen.boot, commit.now, commit.arrivals, written(calls, commit.results), seen.number))
 
 
-def read_commit(calls: Sequence[Call], raw: bytes) -> tuple[str, Commit]:
+def read_commit(calls: Sequence[Call], raw: bytes) -> tuple[Seen, Commit]:
     """Who answered, and what. Raises `msgspec.DecodeError` where it is no answer to these calls."""
     answer = _decode_answer(raw)
     if len(answer.results) != len(calls):
         raise msgspec.DecodeError(f"{len(answer.results):,} results for {len(calls):,} calls")
-    return answer.boot, Commit(read_results(calls, answer.results), answer.arrivals, answer.now)
+    return Seen(answer.boot, answer.number), Commit(read_results(calls, answer.results), answer.arrivals, answer.now)

@@ -85,6 +85,11 @@ _decode_error = msgspec.msgpack.Decoder(SentError).decode
 _decode_queue = msgspec.msgpack.Decoder(Queue).decode
 _decode_present = msgspec.msgpack.Decoder(Registration | None).decode
 _CALL_DECODERS = {kind: msgspec.msgpack.Decoder(given | Ext).decode for kind, given in CALLS.items()}
+_READERS: dict[int, Callable[[Any], Any]] = {
+    _ERROR: lambda data: error_of(_decode_error(data)),
+    _STALE: lambda data: Stale(_decode_queue(data)),
+    _OVERTAKEN: lambda data: Overtaken(_decode_present(data)),
+}
 _QUERY_DECODERS = {kind: msgspec.msgpack.Decoder(given).decode for kind, given in QUERIES.items()}
 
 
@@ -140,12 +145,7 @@ def read_answer(query: Query, raw: bytes) -> Any:
 
 def _meant(extension: Ext) -> Any:
     """What an extension stands for."""
-    match extension.code:
-        case 1:
-            return error_of(_decode_error(extension.data))
-        case 2:
-            return Stale(_decode_queue(extension.data))
-        case 3:
-            return Overtaken(_decode_present(extension.data))
-        case _:
-            raise msgspec.DecodeError(f"nothing is known of an extension {extension.code}")
+    read = _READERS.get(extension.code)
+    if read is None:
+        raise msgspec.DecodeError(f"nothing is known of an extension {extension.code}")
+    return read(extension.data)

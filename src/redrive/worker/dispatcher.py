@@ -13,7 +13,7 @@ from typing import Any
 from redrive.broker.broker import Broker
 from redrive.broker.exchange import UNSERVED, End, Exchanged, Failed, Returned, exchange_of
 from redrive.clock import Instant
-from redrive.errors import Closed, ItemNotFound, LeaseLost, OutcomeUnknown, RedriveError
+from redrive.errors import Closed, ItemNotFound, LeaseLost, OutcomeUnknown, PayloadTooLarge, RedriveError
 from redrive.model.duration import MILLISECOND, SECOND
 from redrive.model.failure import failure_from_exception
 from redrive.model.item import Lease, Settled
@@ -61,6 +61,8 @@ class Dispatcher:
         """Queues that had nothing more, and when they said so."""
         self._found_empty: set[str] = set()
         """Queues that were asked and had nothing, since something was last handed in or leased."""
+        self.refused: dict[str, RedriveError] = {}
+        """Queues that this worker may not lease from, or that are not there: what they answered the last time."""
         self._is_unsure = False
         """Whether the store may have leased something to this worker without its knowing."""
         self._pace = Pace()
@@ -230,10 +232,13 @@ class Dispatcher:
         now = time.monotonic()
         for queue in wants:
             self._empty.pop(queue, None)
+            self.refused.pop(queue, None)
         self._empty.update(dict.fromkeys((*exchanged.later, *exchanged.refused), now))
         for queue, refusal in exchanged.refused.items():
             _log.warning("queue_refused", queue=queue, error=str(refusal))
             self._is_unsure |= isinstance(refusal, OutcomeUnknown)
+            if not isinstance(refusal, UNSERVED):
+                self.refused[queue] = refusal
         self._begin(exchanged.leases)
 
     def _begin(self, leases: Sequence[Lease]) -> None:
@@ -348,4 +353,5 @@ def _instead_of(end: End, refusal: RedriveError) -> End:
     """How a delivery ends that was refused to end as it wanted to."""
     if isinstance(end, Failed):
         return Returned(f"its failure was refused: {refusal}"[:500])
-    return Failed(failure_from_exception(refusal))
+    # Final where it is too large: the work is done, and would be done again only to be refused again.
+    return Failed(failure_from_exception(refusal, final_types=(PayloadTooLarge,)))

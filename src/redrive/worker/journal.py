@@ -27,7 +27,7 @@ from redrive.worker.exits import Exit
 _MAGIC = b"redrive-journal1"
 _HEAD = struct.Struct("<16sIH1026s")
 """Magic, number of slots, length of the worker's name, the name."""
-_BEATS = struct.Struct("<QQ")
+_BEATS = struct.Struct("<Q")
 """Heartbeats so far, and when the last one was."""
 _BEATS_AT = 1056
 _FINISHED_AT = 1072
@@ -125,8 +125,7 @@ class Journal:
 
     def beat(self) -> None:
         """The worker is alive. By one thread."""
-        (beats, _) = _BEATS.unpack_from(self._map, _BEATS_AT)
-        _BEATS.pack_into(self._map, _BEATS_AT, beats + 1, time.time_ns() // 1000)
+        _BEATS.pack_into(self._map, _BEATS_AT, self.beats + 1)
 
     def finish(self, settled_all: bool = True) -> None:
         """The worker ends as it was told to: it has settled all that it had, or could not."""
@@ -139,11 +138,6 @@ class Journal:
         """Heartbeats so far."""
         beats: int = _BEATS.unpack_from(self._map, _BEATS_AT)[0]
         return beats
-
-    @property
-    def beat_at(self) -> Instant:
-        """When the last heartbeat was, by the clock of this machine; 0 before the first."""
-        return Instant(_BEATS.unpack_from(self._map, _BEATS_AT)[1])
 
     @property
     def is_finished(self) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 from redrive.broker import workers
 from redrive.broker.broker import Broker
 from redrive.broker.flow import run
-from redrive.clock import Instant
+from redrive.clock import ticks
 from redrive.errors import Closed, RedriveError
 from redrive.model.duration import SECOND
 from redrive.model.worker_info import WorkerInfo
@@ -41,7 +41,6 @@ class Presence:
         concurrency: int,
         *,
         running: Callable[[], int] = lambda: 0,
-        app_version: str | None = None,
     ) -> None:
         self._core = broker._core
         self._running = running
@@ -53,7 +52,7 @@ class Presence:
             pid=os.getpid(),
             queues=tuple(queues),
             handlers=None if handlers is None else tuple(handlers),
-            versions=_versions(app_version),
+            versions={"redrive": metadata.version("redrive"), "python": platform.python_version()},
             started_at=self._core.clock.now(),
             concurrency=concurrency,
         )
@@ -81,14 +80,5 @@ class Presence:
             run(self._core, workers.leave(self._info.name))
 
     def _run(self) -> None:
-        clock = self._core.clock
-        while not self._end.is_set():
-            until = Instant(clock.now() + EVERY)
+        for _ in ticks(self._core.clock, EVERY, self._end):
             self.announce()
-            while not self._end.is_set() and clock.now() < until:
-                clock.wait(self._end, until)
-
-
-def _versions(app_version: str | None) -> dict[str, str]:
-    versions = {"redrive": metadata.version("redrive"), "python": platform.python_version()}
-    return versions if app_version is None else {**versions, "app": app_version}

@@ -25,9 +25,9 @@ import msgspec
 from redrive.telemetry import events
 from redrive.worker.exits import Exit, exit_of
 from redrive.worker.frames import Channel, Orders, Stop, ToWorker
-from redrive.worker.hosted import UNAVAILABLE, UNFIT
 from redrive.worker.journal import Ending, Journal
 from redrive.worker.reload import Sources
+from redrive.worker.supervised import NO_QUEUE, NOT_LET_IN, UNAVAILABLE, UNFIT
 from redrive.worker.worker import worker_name
 
 LOOK_SECONDS = 0.25
@@ -46,6 +46,9 @@ RESTART_PAUSES = (0.0, 0.2, 1.0, 5.0, 15.0, 30.0)
 """How long before a worker is started again that died without having done anything, by how often in a row."""
 LASTING_SECONDS = 60.0
 """A worker that lived for so long did not die of its start."""
+REFUSED = {UNFIT: 2, NOT_LET_IN: 7, NO_QUEUE: 4}
+"""By the exit code of a worker that cannot do what it was told to do: what the command exits with. Another one would
+fare no better."""
 _log = events.logger("redrive.supervisor")
 
 
@@ -68,7 +71,7 @@ class _Process:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "redrive.worker.hosted", str(theirs.fileno())],
+                [sys.executable, "-m", "redrive.worker.supervised", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=None if view is None else subprocess.PIPE,
                 stderr=None if view is None else subprocess.STDOUT,
@@ -295,7 +298,8 @@ class Supervisor:
         self._worker = self._journal = None
         finished = journal.is_finished
         # A handler may end its process with any code.
-        never_began = exit.exit_code in (UNFIT, UNAVAILABLE) and not (journal.running() or journal.ended)
+        code = exit.exit_code or 0
+        never_began = code in (*REFUSED, UNAVAILABLE) and not (journal.running() or journal.ended)
         # What it ran is charged for its death, and dies of it in the end. One that never got that far has to wait.
         lasted = time.monotonic() - worker.started_at >= LASTING_SECONDS
         progress = lasted or journal.ended > 0 or bool(journal.running())
@@ -311,17 +315,17 @@ class Supervisor:
             self._start_at = time.monotonic()
             return None
         if finished:
-            return 0
-        return self._again(exit, progress, never_began and exit.exit_code == UNFIT)
+            return REFUSED.get(code, 0)
+        return self._again(exit, progress, REFUSED.get(code) if never_began else None)
 
-    def _again(self, exit: Exit, progress: bool, is_unfit: bool) -> int | None:
+    def _again(self, exit: Exit, progress: bool, refused: int | None) -> int | None:
         """The worker died. When to start another one; or an exit code, where that makes no sense."""
-        if is_unfit and self._sources is not None:
-            self._note = "the app cannot be imported; waiting for a change"
+        if refused is not None and self._sources is not None:
+            self._note = "the worker cannot begin; waiting for a change"
             self._start_at = None
             return None
-        if is_unfit and self._generation == 1:
-            return 2
+        if refused is not None and self._generation == 1:
+            return refused
         self._idle_deaths = 0 if progress else self._idle_deaths + 1
         pause = RESTART_PAUSES[min(self._idle_deaths, len(RESTART_PAUSES) - 1)]
         _log.error("worker_died", exit=str(exit), because=self._because or None, again_in=pause)

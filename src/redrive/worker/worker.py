@@ -112,7 +112,10 @@ class Worker:
         self._completed = self._not_completed = 0
 
     def run(self, *, until_idle: bool = False) -> None:
-        """Work in this thread until `stop`, or until there is nothing to do."""
+        """Work in this thread until `stop`, or until there is nothing to do.
+
+        One that is idle because a queue refused it, and not because there was nothing, raises that refusal in the end.
+        """
         app, broker = self.app, self.broker
         app.check()
         app.declare(broker)
@@ -156,6 +159,9 @@ class Worker:
             for part in (schedule, presence, keeper, self._hooks, heartbeat):
                 part.close()
             _log.info("worker_stopped", worker=self.name, completed=self._completed, not_completed=self._not_completed)
+        if until_idle and not self._is_stopping.is_set():
+            for refusal in dispatcher.refused.values():
+                raise refusal
 
     def stop(self, *, at_once: bool = False) -> None:
         """Lease nothing more, finish what runs, and end. From any thread; a second time, or `at_once`: do not wait."""
@@ -258,8 +264,3 @@ class Worker:
 def worker_name() -> str:
     """A name that no other worker has: host, process, and something drawn."""
     return f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
-def journal_slots(concurrency: int, processes: int) -> int:
-    """How many slots the journal of such a worker needs: threads and the event loop have some each."""
-    return processes or 2 * concurrency

@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.flow import run
-from redrive.errors import Overloaded, RedriveError, StoreUnavailable, Unauthorized
+from redrive.errors import RedriveError, StoreUnavailable, Unauthorized
 from redrive.server.access import tokens
 from redrive.server.access.principal import ANYONE, TOKENS_NAMESPACE, Principal
-from redrive.server.access.tokens import Token
+from redrive.server.access.tokens import AccessToken
 from redrive.server.brokers import Brokers
+from redrive.server.limits import Busy
 from redrive.telemetry import events
 from redrive.telemetry.metrics import TOKENS_REFUSED
 
@@ -31,12 +33,35 @@ PENALTY_SECONDS = 0.25
 """How long whoever brings a wrong token waits for the answer."""
 MAX_PENALTIES = 200
 """So many wait at once; more wrong tokens are told at once to come again. With the penalty it bounds guessing."""
-TELL_EVERY_SECONDS = 10.0
+LOG_EVERY_SECONDS = 10.0
 """The log has a line for all wrong tokens of such a time."""
 
 _SCHEME = "bearer "
 _MISSING = "this server needs a token, in the header Authorization: Bearer …"
 _WRONG = "the token is not valid here, or not any more"
+
+
+class Access(Protocol):
+    """Who calls."""
+
+    async def identify(self, headers: dict[bytes, bytes]) -> Principal:
+        """Raises `Unauthorized`."""
+        ...
+
+    async def close(self) -> None:
+        """Nobody asks any more."""
+        ...
+
+
+class OpenAccess:
+    """Everybody may do everything."""
+
+    async def identify(self, headers: dict[bytes, bytes]) -> Principal:
+        """Anyone."""
+        return ANYONE
+
+    async def close(self) -> None:
+        """There is nothing to close."""
 
 
 class Gate:
@@ -55,7 +80,7 @@ class Gate:
         self._brokers = brokers
         self._seconds = seconds
         self._pause = pause
-        self._by_id: Mapping[str, Token] = {}
+        self._by_id: Mapping[str, AccessToken] = {}
         self._principals: Mapping[str, Principal] = {}
         self._broker: AsyncBroker | None = None
         self._asks = False
@@ -63,8 +88,8 @@ class Gate:
         self._reading: asyncio.Task[None] | None = None
         self._reading_since = 0.0
         self._penalties = 0
-        self._told_at: float | None = None
-        self._untold = 0
+        self._logged_at: float | None = None
+        self._unlogged = 0
         # Of its own: where all threads of the loop are busy with slow queries, a revocation still holds in time.
         self._thread = ThreadPoolExecutor(1, "redrive-tokens")
 
@@ -94,7 +119,7 @@ class Gate:
     def _age(self) -> float | None:
         return None if self._read_at is None else self._seconds() - self._read_at
 
-    def _found(self, header: str) -> Token | None:
+    def _found(self, header: str) -> AccessToken | None:
         """The token of a header, if it lets in. The same is done for every header that is wrong, whatever is wrong."""
         text = header[len(_SCHEME) :].strip() if header[: len(_SCHEME)].lower() == _SCHEME else ""
         id, secret = tokens.parse(text) or ("", "")
@@ -107,7 +132,7 @@ class Gate:
     async def _refuse(self) -> Principal:
         self._count()
         if self._penalties >= MAX_PENALTIES:
-            raise Overloaded(self._penalties)
+            raise Busy(self._penalties, f"{self._penalties} wrong tokens are being refused")
         self._penalties += 1
         try:
             await self._pause(PENALTY_SECONDS)
@@ -118,11 +143,11 @@ class Gate:
     def _count(self) -> None:
         assert self._broker is not None
         self._broker.metrics.add(TOKENS_REFUSED)
-        self._untold += 1
+        self._unlogged += 1
         now = self._seconds()
-        if self._told_at is None or now - self._told_at >= TELL_EVERY_SECONDS:
-            _log.warning("tokens_refused", count=self._untold)
-            self._told_at, self._untold = now, 0
+        if self._logged_at is None or now - self._logged_at >= LOG_EVERY_SECONDS:
+            _log.warning("tokens_refused", count=self._unlogged)
+            self._logged_at, self._unlogged = now, 0
 
     async def _read_anew(self, age: float | None) -> None:
         """Begin to read, and wait for it where what is known is too old to go by."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -20,7 +21,9 @@ from redrive.model.ids import Token
 from redrive.model.item import Lease
 from redrive.model.judge import Dead, Verdict
 from redrive.model.queue import OnDead, QueueSettings
-from redrive.server.access import lookups, valid
+from redrive.model.transitions import Verb
+from redrive.server.access import lookups
+from redrive.server.access.checks.table import checked_call
 from redrive.server.access.hiding import SHOWN
 from redrive.server.access.needs import (
     CHANGE,
@@ -40,6 +43,7 @@ from redrive.server.access.needs import (
 )
 from redrive.server.access.principal import TOKENS_NAMESPACE, Right, Role
 from redrive.server.access.tokens import KIND as TOKEN
+from redrive.server.access.tokens import SOMEBODY, signed
 from redrive.server.requests import Request
 from redrive.store import (
     Call,
@@ -59,6 +63,8 @@ from redrive.store import (
     UpdateQueue,
 )
 
+TURN_SECONDS = 0.01
+"""After so long others have their turn, where the calls of one request take longer to check."""
 _replace = msgspec.structs.replace
 _WITH_ACTOR = frozenset({UpdateQueue, SetPaused, DeleteQueue, Change, StartOperation, SetOperation, Import})
 _WITH_WORKER = frozenset({LeaseItems, GetHeld})
@@ -72,9 +78,13 @@ async def let_in(request: Request, calls: Sequence[Call | Query]) -> list[Any]:
     # Whoever may do everything everywhere needs no look at where.
     master = Role.ADMIN in principal.roles and principal.in_all_queues and principal.may_enter(request.namespace)
     answers: list[Any] = []
+    began = perf_counter()
     for call in calls:
+        if perf_counter() - began > TURN_SECONDS:
+            await asyncio.sleep(0)
+            began = perf_counter()
         try:
-            checked = valid.checked(_signed(request, call), now)
+            checked = checked_call(_signed(request, call), now)
             if not master:
                 await _check(request, checked)
             answers.append(checked)
@@ -92,8 +102,12 @@ def let_out(request: Request, call: Call | Query, result: Any) -> Any:
 def _signed(request: Request, call: Any) -> Any:
     """The call, with the name of the caller where it names who makes it."""
     kind = call.__class__
-    if kind in _REGISTRATIONS and call.kind == TOKEN and request.namespace != TOKENS_NAMESPACE:
-        raise InvalidInput(f"tokens are kept in the namespace {TOKENS_NAMESPACE}")
+    if kind in _REGISTRATIONS and call.kind == TOKEN:
+        if request.namespace != TOKENS_NAMESPACE:
+            raise InvalidInput(f"tokens are kept in the namespace {TOKENS_NAMESPACE}")
+        # What the audit says of a token is what was done to it, whatever a client says.
+        named = SOMEBODY if call.noted is None else call.noted.actor
+        return signed(call, request.principal.name or named)
     if request.principal.name is None:
         return call
     if kind in _WITH_ACTOR:
@@ -101,25 +115,27 @@ def _signed(request: Request, call: Any) -> Any:
     if kind in _WITH_WORKER:
         return _replace(call, worker=request.principal.worker(call.worker))
     if kind in _REGISTRATIONS and call.kind == WORKER:
-        return _replace(call, name=request.principal.worker(call.name))
+        call = _replace(call, name=request.principal.worker(call.name))
+    if kind in _REGISTRATIONS and call.noted is not None:
+        call = _replace(call, noted=_replace(call.noted, actor=request.principal.name))
     return call
 
 
 async def _check(request: Request, call: Any) -> None:
     """Raise unless the caller may make the call."""
-    items: dict[tuple[tuple[Right, ...], bool, bool], list[str]] = {}
+    items: dict[tuple[tuple[Right, ...], Verb | None, bool], list[str]] = {}
     for need in needs(call):
         match need:
-            case Need(rights, OfItem(id, brings_back, outlived)):
-                items.setdefault((rights, brings_back, outlived), []).append(id)
+            case Need(rights, OfItem(id, verb, outlived)):
+                items.setdefault((rights, verb, outlived), []).append(id)
             case Need(rights, place):
                 await _check_need(request, rights, place)
             case Judged(place, verdict, version):
                 await _check_verdict(request, place, verdict, version)
             case AtOnce(token):
                 await _check_at_once(request, token)
-    for (rights, brings_back, outlived), ids in items.items():
-        await lookups.check_items(request, rights, ids, brings_back=brings_back, outlived=outlived)
+    for (rights, verb, outlived), ids in items.items():
+        await lookups.check_items(request, rights, ids, verb=verb, outlived=outlived)
     if isinstance(call, GetOverdue) and not lookups.may(request, (MANAGE,), call.queue):
         # Whoever leases is told that something is overdue, and settles it. What others held is not his to judge, nor
         # are their tokens his to know: it is done for him, and then he finds nothing.
@@ -138,7 +154,7 @@ async def _check_need(request: Request, rights: tuple[Right, ...], place: Place)
         case OfLease(token):
             await lookups.check_lease(request, rights, token)
         case OfOperation(id, drives):
-            await lookups.check_operation(request, rights[0], id, losing=MANAGE if drives else None)
+            await lookups.check_operation(request, rights[0], id, drives=drives)
         case Reach.SOMEWHERE:
             lookups.check_somewhere(request, rights)
         case Reach.EVERYWHERE:

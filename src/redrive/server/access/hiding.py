@@ -9,7 +9,7 @@ import msgspec
 
 from redrive.broker.redaction import Redaction
 from redrive.broker.workers import KIND as WORKER
-from redrive.model.hidden import hidden_item
+from redrive.model.hidden import awaited_item, hidden_item
 from redrive.model.item import Item, Lease
 from redrive.model.moves import Move
 from redrive.model.operation import Operation
@@ -53,6 +53,17 @@ def shown_item(request: Request, item: Item) -> Item:
     return _redaction(request).item(hidden_item(item))
 
 
+def _item(request: Request, query: GetItem, item: Item) -> Item:
+    """One who awaits it sees its result, and where he may not look around, nothing but how it stands."""
+    if request.sees_payloads(item.queue):
+        return item
+    looks = lookups.may(request, (LOOK,), item.queue)
+    shown = _redaction(request).item(hidden_item(item) if looks else awaited_item(item))
+    if not lookups.may_await(request, item.queue, item.origin_queue):
+        return shown
+    return _replace(shown, result=item.result)
+
+
 def _overdue(request: Request, query: GetOverdue, answer: tuple[Any, ...]) -> tuple[Any, ...]:
     """Tokens of others are in it. The guard has seen to what is overdue before."""
     return answer if lookups.may(request, (MANAGE,), query.queue) else ()
@@ -71,8 +82,7 @@ def _queues(request: Request, query: ListQueues, queues: tuple[Queue, ...]) -> t
 
 
 def _leased(request: Request, call: LeaseItems, leased: Leased) -> Leased:
-    if not request.principal.in_all_queues:
-        lookups.remember(leased.leases)
+    lookups.remember(request, leased.leases)
     return leased
 
 
@@ -132,7 +142,7 @@ def _redaction(request: Request) -> Redaction:
 
 
 SHOWN: dict[type[Any], Callable[[Request, Any, Any], Any]] = {
-    GetItem: lambda request, query, item: shown_item(request, item),
+    GetItem: _item,
     FindItems: _page,
     ListMoves: _moves,
     ListQueues: _queues,

@@ -11,7 +11,6 @@ import msgspec
 from redrive.broker.managed import KIND as MANAGED
 from redrive.broker.workers import KIND as WORKER
 from redrive.broker.workers import TAKEN
-from redrive.model.address import is_elsewhere
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId, Token
 from redrive.model.judge import Verdict
@@ -74,7 +73,7 @@ from redrive.store import (
 )
 from redrive.worker.schedule import KIND as SCHEDULE
 
-PUT, WORK, LOOK, PAYLOADS = Right.PUT, Right.WORK, Right.LOOK, Right.PAYLOADS
+PUT, WORK, AWAIT, LOOK, PAYLOADS = Right.PUT, Right.WORK, Right.AWAIT, Right.LOOK, Right.PAYLOADS
 CHANGE, MANAGE, ADMIT = Right.CHANGE, Right.MANAGE, Right.ADMIT
 
 _HALTING = frozenset({OperationStatus.PAUSED, OperationStatus.CANCELLED, OperationStatus.STOPPED})
@@ -98,14 +97,14 @@ class InQueue(msgspec.Struct, frozen=True):
 
 
 class OfItem(msgspec.Struct, frozen=True):
-    """In the queue that this item is in.
+    """In the queue that this item is in; to await it, also in the one that it was put to.
 
-    With `brings_back`, also in the one that it died in. With `outlived`, what is asked for may be there when the item
-    is gone; whose it was is then not known.
+    With `verb`, also in the one that this verb takes it to, as its past says. With `outlived`, what is asked for may be
+    there when the item is gone; whose it was is then not known.
     """
 
     id: ItemId
-    brings_back: bool = False
+    verb: Verb | None = None
     outlived: bool = False
 
 
@@ -122,8 +121,7 @@ class OfLease(msgspec.Struct, frozen=True):
 
 
 class OfOperation(msgspec.Struct, frozen=True):
-    """In the queue that this operation is about. With `drives` it makes steps, for which one that loses items takes
-    the right to that."""
+    """In the queue that this operation is about. With `drives` it makes steps, which takes what starting it does."""
 
     id: str
     drives: bool = False
@@ -148,7 +146,7 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 class AtOnce(msgspec.Struct, frozen=True):
-    """The worker is said to be gone before its lease ran out: by those who held it, or may do so by hand."""
+    """A loss that is reported before the lease ran out: it takes the token that leased, or the right to change."""
 
     token: Token
 
@@ -216,19 +214,24 @@ def _puts(puts: Iterable[Put]) -> _Needs:
 
 
 def _registration(call: Register | Unregister) -> Need:
-    match call.kind:
-        case kind if kind == WORKER and (isinstance(call, Unregister) or call.timeout is not None):
-            return Need((WORK,), Reach.SOMEWHERE)  # for a time: nobody can fill the store with workers
-        case kind if kind in (SCHEDULE, TAKEN):  # they are called QUEUE/TASK and QUEUE/DIGEST
-            return Need((WORK,), InQueue(call.name.partition("/")[0]))
-        case kind if kind == TOKEN:
-            return Need((ADMIT,), Reach.EVERYWHERE)
+    if call.kind == WORKER and (isinstance(call, Unregister) or call.timeout is not None):
+        return Need((WORK,), Reach.SOMEWHERE)  # for a time: nobody can fill the store with workers
+    if call.kind in (SCHEDULE, TAKEN):  # they are called QUEUE/TASK and QUEUE/DIGEST
+        return Need((WORK,), InQueue(call.name.partition("/")[0]))
+    if call.kind == TOKEN:
+        return Need((ADMIT,), Reach.EVERYWHERE)
     return Need((MANAGE,), Reach.EVERYWHERE)
 
 
 def _register(call: Register) -> _Needs:
-    yield _registration(call)
+    yield from _unregister(call)
     yield from _puts(call.puts)
+
+
+def _unregister(call: Register | Unregister) -> _Needs:
+    yield _registration(call)
+    if call.noted is not None and call.kind != TOKEN:  # the audit is not for everybody to write into
+        yield Need((MANAGE,), Reach.EVERYWHERE)
 
 
 def _registrations(call: ListRegistrations) -> _Needs:
@@ -262,9 +265,8 @@ def _change(call: Change) -> _Needs:
     right = right_of(call.verb)
     if call.to is not None:
         yield Need((right,), InQueue(call.to))
-    brings_back = call.verb is Verb.REDRIVE and call.to is None
     for target in call.targets:
-        place = OfItem(target.id, brings_back)
+        place = OfItem(target.id, call.verb if call.to is None else None)
         yield Need((right,), place)
         if target.verdict is not None:
             yield Judged(place, target.verdict, target.version)
@@ -281,7 +283,9 @@ def _start(call: StartOperation) -> _Needs:
     yield from needs_of_filter(call.where, right)
     if call.to is not None:
         yield Need((right,), InQueue(call.to))
-    elif call.verb in (Verb.REDRIVE, Verb.UNDO) and call.where.queue is not None:
+    elif call.verb is Verb.UNDO:  # each goes back to where it was, which is anywhere
+        yield Need((right,), Reach.EVERYWHERE)
+    elif call.verb is Verb.REDRIVE and call.where.queue is not None:
         yield Need((right,), BackFrom(call.where.queue))
 
 
@@ -300,8 +304,8 @@ def _expire(call: Expire) -> _Needs:
     return (Need((MANAGE,), OfItem(call.id)), Judged(OfItem(call.id), call.verdict, call.version))
 
 
-def _of_item(right: Right) -> Callable[[Any], _Needs]:
-    return lambda call: (Need((right,), OfItem(call.id)),)
+def _of_item(*rights: Right) -> Callable[[Any], _Needs]:
+    return lambda call: (Need(rights, OfItem(call.id)),)
 
 
 def _feed(call: ReadFeed) -> _Needs:
@@ -316,7 +320,7 @@ NEEDS: dict[type[Any], Callable[[Any], _Needs]] = {
     DeleteQueue: _in_queue(MANAGE, "name"),
     Put: _put,
     Register: _register,
-    Unregister: lambda call: (_registration(call),),
+    Unregister: _unregister,
     Import: _in_queue(MANAGE),
     Receive: _in_queue(MANAGE),
     Hold: _holds,
@@ -338,7 +342,7 @@ NEEDS: dict[type[Any], Callable[[Any], _Needs]] = {
     GetQueue: lambda query: (Need(SEES_QUEUES, InQueue(query.name)),),
     ListQueues: _fixed(Reach.SOMEWHERE, *SEES_QUEUES),
     GetStats: _in_queue(LOOK, "name"),
-    GetItem: _of_item(LOOK),
+    GetItem: _of_item(LOOK, AWAIT),
     FindItems: lambda query: needs_of_filter(query.where),
     CountItems: lambda query: needs_of_filter(query.where),
     ListGroups: lambda query: (Need((LOOK,), _place(query.queue)),),
@@ -349,7 +353,7 @@ NEEDS: dict[type[Any], Callable[[Any], _Needs]] = {
     GetOverdue: lambda query: (Need((WORK, MANAGE), _place(query.queue)),),
     GetActive: _of_lease,
     GetHeld: _fixed(Reach.SOMEWHERE, WORK),
-    GetResult: lambda query: (Need((PAYLOADS,), OfItem(query.id, outlived=True)),),
+    GetResult: lambda query: (Need((AWAIT,), OfItem(query.id, outlived=True)),),
     ListRegistrations: _registrations,
     ListAudit: _fixed(Reach.EVERYWHERE, LOOK),
     ListDestinations: _fixed(Reach.EVERYWHERE, LOOK),
@@ -358,8 +362,3 @@ NEEDS: dict[type[Any], Callable[[Any], _Needs]] = {
     NextDue: _fixed(Reach.SOMEWHERE, LOOK, WORK),
 }
 """Every call and every query. A test sees to it that none is missing."""
-
-
-def is_in_another_store(place: Place) -> bool:
-    """Whether it is a queue of another store."""
-    return isinstance(place, InQueue) and is_elsewhere(place.name)

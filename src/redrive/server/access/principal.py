@@ -12,7 +12,8 @@ from redrive.errors import Forbidden
 from redrive.model.address import is_elsewhere
 
 TOKENS_NAMESPACE = "redrive-tokens"
-"""Where tokens are kept. Whoever can write there can do everything, so nobody enters it without `Right.ADMIT`."""
+"""Where tokens are kept. Whoever can write there can do everything, so nobody enters it but who may let others into
+every namespace and every queue."""
 
 
 class Right(StrEnum):
@@ -21,6 +22,8 @@ class Right(StrEnum):
     PUT = "put"
     WORK = "work"
     """Lease, settle, extend, and say that one works."""
+    AWAIT = "await"
+    """Learn what became of an item whose id one knows: its result, or what it died of."""
     LOOK = "look"
     """Everything that can be seen of queues and items, but payloads."""
     PAYLOADS = "payloads"
@@ -37,6 +40,7 @@ class Role(StrEnum):
     """What a token was made for."""
 
     PRODUCER = "producer"
+    REQUESTER = "requester"
     CONSUMER = "consumer"
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -45,12 +49,14 @@ class Role(StrEnum):
 
 RIGHTS: dict[Role, frozenset[Right]] = {
     Role.PRODUCER: frozenset({Right.PUT}),
+    Role.REQUESTER: frozenset({Right.PUT, Right.AWAIT}),
     Role.CONSUMER: frozenset({Right.WORK, Right.PUT}),
     Role.VIEWER: frozenset({Right.LOOK}),
-    Role.OPERATOR: frozenset({Right.LOOK, Right.PAYLOADS, Right.CHANGE}),
+    Role.OPERATOR: frozenset({Right.AWAIT, Right.LOOK, Right.PAYLOADS, Right.CHANGE}),
     Role.ADMIN: frozenset(Right),
 }
-"""What each role may do. A consumer may put, because work may make more work."""
+"""What each role may do. A consumer may put, because work may make more work. A producer is not told how its items end:
+whoever names the idempotency key of another's item learns the id of that, and would learn its result."""
 
 ANY = ("*",)
 
@@ -108,9 +114,9 @@ class Principal(msgspec.Struct, frozen=True):
         return f"{self.name}/{given}"
 
     def may_enter(self, namespace: str) -> bool:
-        """Whether anything of theirs is in that namespace."""
-        if namespace == TOKENS_NAMESPACE and not self.has(Right.ADMIT):
-            return False
+        """Whether anything of theirs is in that namespace. No pattern means the one that tokens are kept in."""
+        if namespace == TOKENS_NAMESPACE:
+            return self.has(Right.ADMIT) and self.namespaces == ANY and self.in_all_queues
         return self.namespaces == ANY or any(fnmatchcase(namespace, pattern) for pattern in self.namespaces)
 
 

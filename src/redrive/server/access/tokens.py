@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Iterable
 from hashlib import sha256
+from typing import TypeVar
 
 import msgspec
 
@@ -26,6 +27,7 @@ from redrive.store import (
     DROP_ACTOR,
     RETENTION_ACTOR,
     ListRegistrations,
+    Noted,
     Overtaken,
     Register,
     Registration,
@@ -34,20 +36,25 @@ from redrive.store import (
 
 KIND = "token"
 """What tokens are registered as."""
+CREATED, REVOKED = "create_token", "revoke_token"
+"""How the audit says it."""
 ID_BYTES = 4
 SECRET_BYTES = 24
 """192 bits: nobody guesses one, so that a plain digest is enough to keep."""
 RESERVED = frozenset({RETENTION_ACTOR, DROP_ACTOR, LIFECYCLE_ACTOR, CANARY_ACTOR})
 """Who does things by itself, in the audit."""
+SOMEBODY = "somebody"
+"""Who calls a server that asks for no token, in the audit, where nobody is named."""
 MAX_PATTERNS = 100
 MAX_PATTERN_CHARS = 128
 
 _SHAPE = re.compile(rf"redrive_([0-9a-f]{{{2 * ID_BYTES}}})_([0-9a-f]{{{2 * SECRET_BYTES}}})")
 _PATTERN = re.compile(r"[A-Za-z0-9._:*?\[\]!-]+")
 _encode = msgspec.json.Encoder().encode
+_TokenCall = TypeVar("_TokenCall", Register, Unregister)
 
 
-class Token(msgspec.Struct, frozen=True, omit_defaults=True):
+class AccessToken(msgspec.Struct, frozen=True, omit_defaults=True):
     """A token as it is kept. Who reads it learns nothing that lets anybody in."""
 
     id: str
@@ -76,14 +83,14 @@ class MadeToken(msgspec.Struct, frozen=True):
     """A token that was just made, with what is shown this once."""
 
     text: str
-    token: Token
+    token: AccessToken
 
     def __repr__(self) -> str:
         return f"MadeToken({self.token.name!r})"  # without the secret, wherever it is printed by mistake
 
 
-_decode = msgspec.json.Decoder(Token).decode
-_NOBODY = "0" * 64
+_decode = msgspec.json.Decoder(AccessToken).decode
+_NO_DIGEST = "0" * 64
 
 
 def create(
@@ -101,7 +108,7 @@ def create(
         raise InvalidInput(f"'{name}' stands for Redrive itself in the audit; choose another name")
     now = clock.now()
     secret = secrets.token_hex(SECRET_BYTES)
-    token = Token(
+    token = AccessToken(
         id=secrets.token_hex(ID_BYTES),
         name=check_name("token", name),
         digest=digest_of(secret),
@@ -112,27 +119,37 @@ def create(
         created_by=check_label("created_by", created_by),
         expires_at=None if expires is None else Instant(now + positive("expires", expires)),
     )
-    written = yield from send(Register(KIND, token.name, _encode(token), version=0))
+    call = Register(KIND, token.name, _encode(token), version=0)
+    written = yield from send(signed(call, token.created_by))
     if isinstance(written, Overtaken):
         raise InvalidInput(f"there is a token called '{name}'; revoke it first, or choose another name")
     return MadeToken(f"redrive_{token.id}_{secret}", token)
 
 
-def list_all() -> Flow[tuple[Token, ...]]:
+def list_all() -> Flow[tuple[AccessToken, ...]]:
     """All tokens, by name; also those that have expired."""
     found: tuple[Registration, ...] = yield from ask(ListRegistrations(KIND))
     return read(found)
 
 
-def revoke(name: str) -> Flow[bool]:
+def revoke(name: str, revoked_by: str) -> Flow[bool]:
     """It lets nobody in any more, a second from now at the latest. Gives whether there was one of that name."""
-    removed: bool = yield from send(Unregister(KIND, check_label("token", name)))
+    call = Unregister(KIND, check_label("token", name))
+    removed: bool = yield from send(signed(call, check_label("revoked_by", revoked_by)))
     return removed
 
 
-def read(registrations: Iterable[Registration]) -> tuple[Token, ...]:
+def signed(call: _TokenCall, actor: str) -> _TokenCall:
+    """The call that makes or revokes a token, with what the audit says of it: who, which token, and its roles."""
+    if isinstance(call, Unregister):
+        return msgspec.structs.replace(call, noted=Noted(actor, REVOKED, call.name))
+    roles = ", ".join(_token(call.name, call.value).roles) or "no role"
+    return msgspec.structs.replace(call, noted=Noted(actor, CREATED, f"{call.name}: {roles}"))
+
+
+def read(registrations: Iterable[Registration]) -> tuple[AccessToken, ...]:
     """The tokens that are registered. One that cannot be read lets nobody in, and is there all the same."""
-    return tuple(_read(each) for each in registrations)
+    return tuple(_token(each.name, each.value) for each in registrations)
 
 
 def parse(text: str) -> tuple[str, str] | None:
@@ -146,18 +163,18 @@ def digest_of(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
 
 
-def fits(token: Token | None, secret: str) -> bool:
+def fits(token: AccessToken | None, secret: str) -> bool:
     """Whether it is the secret of this token. Takes as long whether it is or not, and where there is no token."""
-    kept = _NOBODY if token is None else token.digest
+    kept = _NO_DIGEST if token is None else token.digest
     return hmac.compare_digest(digest_of(secret), kept) and token is not None
 
 
-def _read(registration: Registration) -> Token:
+def _token(name: str, value: bytes) -> AccessToken:
     try:
-        token = _decode(registration.value)
+        token = _decode(value)
     except ValueError:  # also for texts that are not UTF-8
-        return Token("", registration.name, _NOBODY, ())
-    return msgspec.structs.replace(token, name=registration.name)
+        return AccessToken("", name, _NO_DIGEST, ())
+    return msgspec.structs.replace(token, name=name)
 
 
 def _roles(given: Iterable[str]) -> tuple[Role, ...]:

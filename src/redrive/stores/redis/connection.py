@@ -101,14 +101,14 @@ class Connection:
             keys[0], lambda link, asking: self._evaluate(link, script, keys, args, asking, writes=True), writes=True
         )
 
-    def ask(self, *command: Part, key: bytes | str | None = None) -> Any:
-        """Send one command that changes nothing, and give its answer. `key` says to which server of a cluster: that of
-        the last script, if it is left out."""
+    def ask(self, *command: Part) -> Any:
+        """Send one command that changes nothing, and give its answer. Of a cluster, it goes to the server of the last
+        script."""
 
         def send(link: Link, asking: Sequence[Command]) -> Any:
             return self._answered(link.ask(*asking, command)[-1], writes=False)
 
-        return self._repeatedly(key, send)
+        return self._repeatedly(None, send)
 
     def dial(self) -> Link:
         """A connection that its caller closes, to some server of the cluster: for notices."""

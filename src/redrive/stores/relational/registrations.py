@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from redrive.clock import Instant
-from redrive.store import ListRegistrations, Overtaken, Register, Registration, Unregister
+from redrive.store import ListRegistrations, Noted, Overtaken, Register, Registration, Unregister
+from redrive.stores.relational import verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.puts import put_together
 from redrive.stores.relational.session import Executor
@@ -39,12 +40,21 @@ def register(batch: Batch, call: Register) -> Registration | Overtaken:
     until = None if call.timeout is None else Instant(batch.now + call.timeout)
     written = (batch.namespace_key, call.kind, call.name, call.value, batch.now, until)
     version = batch.execute(_WRITE, written).get
+    _note(batch, call.noted)
     return Registration(call.kind, call.name, call.value, version, batch.now, until)
 
 
 def unregister(batch: Batch, call: Unregister) -> bool:
     """One that is over is as good as none."""
-    return batch.execute(_REMOVE, (batch.namespace_key, call.kind, call.name, batch.now)).get is not None
+    was_there = batch.execute(_REMOVE, (batch.namespace_key, call.kind, call.name, batch.now)).get is not None
+    if was_there:
+        _note(batch, call.noted)
+    return was_there
+
+
+def _note(batch: Batch, noted: Noted | None) -> None:
+    if noted is not None:
+        verdicts.audit(batch, noted.actor, noted.verb, None, [], 0, noted.note)
 
 
 def list_registrations(

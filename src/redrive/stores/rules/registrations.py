@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from redrive.clock import Instant
-from redrive.store import ListRegistrations, Overtaken, Register, Registration, Unregister
+from redrive.store import ListRegistrations, Noted, Overtaken, Register, Registration, Unregister
 from redrive.stores.rules.puts import PutPlan
 from redrive.stores.rules.state import State
 
@@ -23,6 +23,7 @@ def register(state: State, call: Register) -> Registration | Overtaken:
     registration = Registration(call.kind, call.name, call.value, version + 1, state.now, until)
     state.registrations.save(registration)
     plan.carry_out()
+    _note(state, call.noted)
     return registration
 
 
@@ -31,6 +32,7 @@ def unregister(state: State, call: Unregister) -> bool:
     present = _alive(state, call.kind, call.name, state.now)
     if present is not None:
         state.registrations.remove(call.kind, call.name)
+        _note(state, call.noted)
     return present is not None
 
 
@@ -43,6 +45,11 @@ def list_registrations(state: State, query: ListRegistrations, now: Instant) -> 
         named = state.registrations.get(query.kind, query.name)
         found = () if named is None else (named,)
     return tuple(sorted((each for each in found if each.is_alive(now)), key=lambda each: each.name))
+
+
+def _note(state: State, noted: Noted | None) -> None:
+    if noted is not None:
+        state.write_audit(noted.actor, noted.verb, None, (), 0, noted.note)
 
 
 def _alive(state: State, kind: str, name: str, now: Instant) -> Registration | None:

@@ -14,7 +14,9 @@ from redrive.store import (
     Clean,
     CreateQueue,
     LeaseItems,
+    ListAudit,
     ListRegistrations,
+    Noted,
     Overtaken,
     Put,
     Register,
@@ -90,6 +92,26 @@ class RegistrationConformance(DirectSuite):
         assert (direct.do(Unregister("worker", "w1")), direct.do(Unregister("worker", "w1"))) == (True, False)
         assert named(direct) == {}
         assert direct.do(Register("worker", "w1", b"x")).version == 1
+
+    def test_what_is_noted_of_a_registration_is_in_the_audit(self, direct: Direct) -> None:
+        direct.do(Register("flag", "shop", b"x", version=0, noted=Noted("ann", "set_flag", "shop: on")))
+        direct.do(Register("flag", "shop", b"y"))
+        direct.clock.advance("1s")
+        assert direct.do(Unregister("flag", "shop", Noted("bob", "remove_flag", "shop"))) is True
+        revoked, created = direct.read(ListAudit())
+        assert (created.actor, created.verb, created.note) == ("ann", "set_flag", "shop: on")
+        assert (revoked.actor, revoked.verb, revoked.note) == ("bob", "remove_flag", "shop")
+        assert (revoked.queue, revoked.ids, revoked.count) == (None, (), 0)
+        assert revoked.at == direct.clock.now() == created.at + SECOND
+
+    def test_registration_that_changes_nothing_is_not_in_the_audit(self, direct: Direct) -> None:
+        noted = Noted("ann", "set_flag")
+        direct.do(Register("flag", "shop", b"x"))
+        assert isinstance(direct.do(Register("flag", "shop", b"y", version=0, noted=noted)), Overtaken)
+        refused = Register("flag", "shop", b"y", puts=(put(b"1", queue="nowhere"),), noted=noted)
+        assert isinstance(direct.do(refused), QueueNotFound)
+        assert direct.do(Unregister("flag", "other", noted)) is False
+        assert direct.read(ListAudit()) == ()
 
     def test_large_value_is_kept_whole(self, direct: Direct) -> None:
         value = bytes(range(256)) * 256

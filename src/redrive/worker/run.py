@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import IO
@@ -21,6 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from redrive.clock import SystemClock
 from redrive.model.duration import SECOND
 from redrive.model.limits import KIB, MIB
 from redrive.model.program import Program
@@ -57,6 +59,15 @@ class Ran(msgspec.Struct, frozen=True):
     is_stopped: bool
     """It was ended because somebody said so."""
 
+    @property
+    def has_vanished(self) -> bool:
+        """Whether it has ended and nobody can tell how: it was waited for elsewhere, or the system does not keep it."""
+        return self.exit.exit_code is None and self.exit.signal is None
+
+
+class NotStarted(OSError):
+    """A program could not be started: nothing of it has run."""
+
 
 class Run:
     """A program that is about to run. `wait` runs it, in one thread; `stop` is for any other.
@@ -83,7 +94,8 @@ class Run:
         self._output = bytearray()
         self._errors = bytearray()
         self._is_whole = True
-        self._wakes, self._wake = socket.socketpair()
+        with _starting():
+            self._wakes, self._wake = socket.socketpair()
         self._stop_asked = False
         self._is_late = self._is_stopped = False
         self._kill_at: float | None = None
@@ -95,21 +107,23 @@ class Run:
             self._wake.send(b"\0", socket.MSG_DONTWAIT)
 
     def wait(self) -> Ran:
-        """Run it to its end. Raises OSError where it cannot be started."""
-        with self._wakes, self._wake:
+        """Run it to its end. Raises `NotStarted` where it cannot be started."""
+        with self._wakes, self._wake, contextlib.ExitStack() as opened:
             began = time.monotonic()
-            with self._input() as given:
-                process = subprocess.Popen(
-                    self._program.words,
-                    stdin=given,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    cwd=self._program.folder,
-                    env=self._variables,
-                    process_group=0,  # so that all it starts can be ended with it
-                )
+            with _starting():
+                selector = opened.enter_context(selectors.DefaultSelector())  # before it runs: there may be none left
+                with self._input() as given:
+                    process = subprocess.Popen(
+                        self._program.words,
+                        stdin=given,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                        cwd=self._program.folder,
+                        env=self._variables,
+                        process_group=0,  # so that all it starts can be ended with it
+                    )
             try:
-                exit = self._follow(process, began)
+                exit = self._follow(process, selector, began)
             except BaseException:  # whatever happens here, it does not run on unseen
                 _signal(process.pid, signal.SIGKILL)
                 process.wait()
@@ -147,11 +161,11 @@ class Run:
                 file.seek(0)
                 yield file
 
-    def _follow(self, process: subprocess.Popen[bytes], began: float) -> Exit:
+    def _follow(self, process: subprocess.Popen[bytes], selector: selectors.BaseSelector, began: float) -> Exit:
         """Read what it writes until it has ended, and end it when its time is over."""
         timeout = self._program.timeout
         late_at = None if timeout is None else began + timeout / SECOND
-        with selectors.DefaultSelector() as selector, _exit_told(process.pid) as told:
+        with _exit_told(process.pid) as told:
             selector.register(self._wakes, selectors.EVENT_READ)
             for pipe in (process.stdout, process.stderr):
                 assert pipe is not None
@@ -174,6 +188,13 @@ class Run:
 
     def _ended(self, process: subprocess.Popen[bytes]) -> Exit | None:
         """How it ended, once it has. What else is in its group goes with it, if it was ended."""
+        try:
+            return self._reaped(process)
+        except ChildProcessError:  # it has ended, and somebody else was told how; its number may be anybody's by now
+            process.returncode = 0  # or it is taken for one that runs
+            return Exit(exit_code=None, signal=None, peak_memory=0, at=SystemClock().now())
+
+    def _reaped(self, process: subprocess.Popen[bytes]) -> Exit | None:
         can_look = hasattr(os, "waitid")
         if can_look and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return None
@@ -228,6 +249,25 @@ class Run:
             if len(self._errors) > 2 * _CHUNK:
                 del self._errors[:-TAIL_BYTES]
         return len(data)
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    """What fails here fails before the program has run."""
+    try:
+        yield
+    except OSError as error:
+        raise NotStarted(error.errno, error.strerror or str(error), error.filename) from error
+
+
+def keep_exits() -> None:
+    """Let the system keep how children end, where whoever started this process said not to (SIGCHLD ignored).
+
+    Only the main thread can say so; in any other this does nothing.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -7,11 +7,10 @@ import msgspec
 from redrive.broker.checks import note_of
 from redrive.broker.items import check_overrides
 from redrive.errors import InvalidInput
-from redrive.model.item import NO_OVERRIDES
 from redrive.model.judge import Ending
 from redrive.model.limits import MAX_BATCH, MAX_PUT, check_instant, check_priority
 from redrive.model.payload import check_headers
-from redrive.server.access.valid import values
+from redrive.server.access.checks import values
 from redrive.store import Complete, Extend, LeaseItems, NewItem, Put, Return, Settle
 
 _replace = msgspec.structs.replace
@@ -100,17 +99,12 @@ def _is(one: object, other: object) -> bool:
 
 
 def _is_plain(item: NewItem) -> bool:
-    return (
-        item.headers is None
-        and not item.delay
-        and item.enqueue_at is None
-        and item.idempotency_key is None
-        and item.held_by is None
-        and item.source_id is None
-        and item.failure is None
-        and item.verdict is None
-        and item.overrides == NO_OVERRIDES
-        and not item.version
+    return item == NewItem(
+        item.payload,
+        item.content_type,
+        priority=item.priority,
+        expire_timeout=item.expire_timeout,
+        plain=item.plain,
     )
 
 

@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 from redrive.worker.frames import Orders
-from redrive.worker.hosted import serving_metrics, worker_of
 from redrive.worker.loading import load_app
+from redrive.worker.supervised import serving_metrics, worker_of
 
 
 def can_supervise() -> bool:

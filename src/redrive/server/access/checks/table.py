@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redrive.clock import Instant
-from redrive.server.access.valid import by_hand, items, queries, queues
+from redrive.server.access.checks import by_hand, items, moves, queries, queues, registrations, upkeep
 from redrive.store import (
     Call,
     Change,
@@ -49,10 +49,10 @@ CHECKS: dict[type[Any], Callable[[Any], Any]] = {
     SetUsedBy: queues.set_used_by,
     DeleteQueue: queues.delete,
     Put: items.put,
-    Register: queues.register,
-    Unregister: queues.unregister,
-    Import: queues.import_,
-    Receive: queues.receive,
+    Register: registrations.register,
+    Unregister: registrations.unregister,
+    Import: moves.import_,
+    Receive: moves.receive,
     Hold: by_hand.hold,
     Unhold: by_hand.unhold,
     Complete: items.complete,
@@ -62,17 +62,17 @@ CHECKS: dict[type[Any], Callable[[Any], Any]] = {
     Change: by_hand.change,
     StepOperation: by_hand.step,
     SetOperation: by_hand.set_,
-    Promote: queues.promote,
-    Expire: queues.expire,
-    Clean: queues.clean,
-    FinishMove: queues.finish_move,
-    CloseMove: queues.close_move,
+    Promote: upkeep.promote,
+    Expire: upkeep.expire,
+    Clean: upkeep.clean,
+    FinishMove: moves.finish_move,
+    CloseMove: moves.close_move,
     LeaseItems: items.lease,
 }
 """What is checked of each call. StartOperation and queries are checked by what time it is, too."""
 
 
-def checked(call: Call | Query, now: Instant) -> Any:
+def checked_call(call: Call | Query, now: Instant) -> Any:
     """The call, as a broker would have made it. Raises `InvalidInput` where none would."""
     check = CHECKS.get(call.__class__)
     if check is not None:

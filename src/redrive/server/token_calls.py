@@ -9,20 +9,20 @@ import msgspec
 from redrive.broker.async_broker import AsyncBroker
 from redrive.errors import NotFound
 from redrive.model.limits import MAX_NAME_CHARS
+from redrive.model.shown import instant_text
 from redrive.server.access import tokens
 from redrive.server.access.principal import ANY, TOKENS_NAMESPACE, Right, Role
-from redrive.server.access.tokens import MAX_PATTERNS, Token
+from redrive.server.access.tokens import MAX_PATTERNS, SOMEBODY, AccessToken
 from redrive.server.brokers import Brokers
 from redrive.server.requests import Request
-from redrive.server.routes import Route, every_queue
-from redrive.server.times import DurationInput, InstantText, told, told_if
+from redrive.server.route import Route, every_queue
+from redrive.server.times import DurationInput, InstantText, instant_text_or_none
 
 _Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS, description="Of the token; it stands in the audit.")]
 _Patterns = Annotated[
     tuple[str, ...],
     msgspec.Meta(min_length=1, max_length=MAX_PATTERNS, description="Names, or patterns such as `team-*`."),
 ]
-_NOBODY = "somebody"
 
 
 class CreateTokenCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,7 +95,7 @@ def routes(brokers: Brokers) -> tuple[Route, ...]:
                 namespaces=call.namespaces,
                 queues=call.queues,
                 expires=call.expires,
-                created_by=request.principal.name or _NOBODY,
+                created_by=request.principal.name or SOMEBODY,
             )
         )
         return CreatedToken(token=made.text, **msgspec.structs.asdict(_form(broker, made.token)))
@@ -106,7 +106,7 @@ def routes(brokers: Brokers) -> tuple[Route, ...]:
 
     async def revoke(request: Request, call: RevokeTokenCall) -> RevokedToken:
         broker = await broker_of(request)
-        if not await broker._run(tokens.revoke(call.name)):
+        if not await broker._run(tokens.revoke(call.name, request.principal.name or SOMEBODY)):
             raise NotFound(f"there is no token called {call.name!a:.80}; tokens.list has those there are")
         return RevokedToken(call.name)
 
@@ -143,15 +143,15 @@ def routes(brokers: Brokers) -> tuple[Route, ...]:
     )
 
 
-def _form(broker: AsyncBroker, token: Token) -> TokenForm:
+def _form(broker: AsyncBroker, token: AccessToken) -> TokenForm:
     return TokenForm(
         name=token.name,
         id=token.id,
         roles=list(token.roles),
         namespaces=list(token.namespaces),
         queues=list(token.queues),
-        created_at=told(token.created_at),
+        created_at=instant_text(token.created_at),
         created_by=token.created_by,
-        expires_at=told_if(token.expires_at),
+        expires_at=instant_text_or_none(token.expires_at),
         expired=token.is_over(broker._core.clock.now()),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 
@@ -18,7 +19,11 @@ from redrive.broker.notify import Notify
 LATER_SECONDS = 1.0
 """When those are told whom an arrival was not enough for."""
 ANYTHING_SECONDS = 2.0
-"""So long a client waits at least before it is told of something that nobody can lease."""
+"""A client that has waited for so long is answered at any commit, also where nothing arrived that it could lease."""
+ANYWHERE_SECONDS = 0.25
+"""How far apart it is told at least that something changed and nobody knows where: then everybody comes."""
+_ALL = ""
+"""Stands for all queues, as no queue has this name."""
 
 
 class _Watcher:
@@ -32,20 +37,14 @@ class _Watcher:
         self.future = future
 
 
-ANYWHERE_SECONDS = 0.25
-"""How far apart it is told at least that something changed and nobody knows where: then everybody comes."""
-_ALL = ""
-"""Stands for all queues, as no queue has this name."""
-
-
-class Changes:
+class Arrivals:
     """Arrivals of one namespace, told to the clients of one event loop."""
 
     def __init__(self, notify: Notify) -> None:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._number = 1
-        self._anywhere_at = 0
+        # Beyond every number that was told of the namespace before it was closed, if it was: no store commits so often.
+        self._number = self._anywhere_at = int(time.monotonic() * 1_000_000)
         self._arrived_at: dict[str, int] = {}
         self._untold: Counter[str] = Counter()
         self._is_telling = self._is_due = False
@@ -54,9 +53,9 @@ class Changes:
         """By each queue that they wait for, those that wait longest first."""
         self._all: set[_Watcher] = set()
         self._eager: set[_Watcher] = set()
-        """Those that are told of anything that is committed, by now."""
+        """Those that have waited for ANYTHING_SECONDS."""
         self._late: set[str] = set()
-        notify.follow(self._told)
+        notify.follow(self._committed)
 
     @property
     def number(self) -> int:
@@ -96,7 +95,7 @@ class Changes:
                     if not waiting:
                         del self._watchers[name]
 
-    def _told(self, arrivals: Mapping[str, int] | None) -> None:
+    def _committed(self, arrivals: Mapping[str, int] | None) -> None:
         """From any thread: something was committed."""
         with self._lock:
             if arrivals is None:

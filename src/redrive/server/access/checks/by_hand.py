@@ -21,7 +21,7 @@ from redrive.model.limits import check_label
 from redrive.model.operation import OperationStatus, check_bulk
 from redrive.model.payload import check_headers
 from redrive.model.transitions import Verb
-from redrive.server.access.valid import values
+from redrive.server.access.checks import values
 from redrive.store import STEP_LIMIT, Change, Hold, SetOperation, StartOperation, StepOperation, Target, Unhold
 
 _replace = msgspec.structs.replace

@@ -63,7 +63,8 @@ def ids(listed: Iterable[ItemId], largest: int = MAX_BATCH) -> None:
 
 def token(text: Token) -> None:
     """Raise unless it can be the token of a lease. What comes behind the number is any number in one store or other."""
-    _within(parse_token(text)[0])
+    if parse_token(text)[0] > MAX_NUMBER:
+        raise InvalidInput("no token has such numbers in it; pass it on as you received it")
 
 
 def many(what: str, count: int, largest: int = MAX_BATCH) -> None:
@@ -93,8 +94,3 @@ def payload(data: bytes) -> None:
     """Raise unless every store can hold the bytes. They are never looked into."""
     if len(data) > MAX_STORABLE_BYTES:
         raise PayloadTooLarge("payload", len(data), MAX_STORABLE_BYTES, None)
-
-
-def _within(*numbers: int) -> None:
-    if any(number > MAX_NUMBER for number in numbers):
-        raise InvalidInput("no token has such numbers in it; pass it on as you received it")

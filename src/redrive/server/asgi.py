@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any
 
 import msgspec
 
 from redrive.errors import Forbidden, InvalidInput, Overloaded, RedriveError, RequestTooLarge, StoreError, Unauthorized
+from redrive.server.access.gate import Access, OpenAccess
 from redrive.server.access.principal import ANYONE, Principal
 from redrive.server.brokers import Brokers
+from redrive.server.holding import Bodies, Hold
 from redrive.server.immediate import begin
+from redrive.server.known_leases import KnownLeases
 from redrive.server.limits import DEFAULT_LIMITS, Limits
-from redrive.server.requests import JSON, MESSAGEPACK, Access, ClientGone, Receive, Request, Response, Waiting
-from redrive.server.routes import Route
+from redrive.server.refusals import SlowRequest, UnsupportedMediaType, http_error, refusal
+from redrive.server.requests import JSON, MESSAGEPACK, Receive, Request, Response
+from redrive.server.route import Route
 from redrive.server.sites import Sites
+from redrive.server.waiting import ClientGone, Waiting
 from redrive.telemetry import events
 from redrive.telemetry import metrics as names
 from redrive.telemetry.metrics import Metrics, Sample
-from redrive.wire.errors import RETRY_AFTER, ErrorBody, body_of, status_of
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -30,25 +35,18 @@ Page = Callable[["Server", Mapping[bytes, bytes]], Awaitable[Response]]
 
 PREFIX = "/v1/"
 NAMESPACE_HEADER = b"redrive-namespace"
-TOLD_AGAIN_SECONDS = 10.0
+LOGGED_AGAIN_SECONDS = 10.0
 """However many requests are refused for one reason, the log says so no more often."""
 ANSWER = "redrive.answer"
 """The key of a scope under which our own connection has what writes a whole answer in one go."""
 ABORT = "redrive.abort"
 """The key of a scope under which our own connection has what ends it, whatever is still to be written."""
 _LARGE_ANSWER = 64 * 1024
+_LARGE_BODY = 1024 * 1024
 _SAFE = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 _HEAD = b"".join(b"%b: %b\r\n" % header for header in ((b"content-type", JSON), *_SAFE)) + b"content-length: "
 _encode = msgspec.json.Encoder().encode
 _log = events.logger("redrive.server")
-
-
-class OpenAccess:
-    """Everybody may do everything."""
-
-    async def identify(self, headers: dict[bytes, bytes]) -> Principal:
-        """Anyone."""
-        return ANYONE
 
 
 class Server:
@@ -70,7 +68,7 @@ class Server:
         max_dead: int | None = None,
     ) -> None:
         self.brokers = brokers
-        self.access = access or OpenAccess()
+        self.access: Access = access or OpenAccess()
         self.limits = limits or DEFAULT_LIMITS
         self.sites = sites or Sites()
         self.max_dead = max_dead
@@ -79,9 +77,12 @@ class Server:
         self.waiting = Waiting(self.limits.waiting)
         self.metrics = Metrics()
         self.metrics.watch(self._counted)
+        # Of their own: where all threads of the loop are busy with slow queries, the store answers all the same.
+        self.health_threads = ThreadPoolExecutor(4, "redrive-health")
         self._pages = dict(pages or {})
-        self._reading = 0
-        self._told_at: dict[str, float] = {}
+        self._bodies = Bodies()
+        self._leases = KnownLeases()
+        self._logged_at: dict[str, float] = {}
         self.routes = tuple(routes)
         self._served = {PREFIX + route.name: _Served(route, self.metrics) for route in self.routes}
         self._pages_tally = _Tally("", self.metrics.distribution(names.HTTP_SECONDS, ("",)))
@@ -117,55 +118,71 @@ class Server:
     async def close(self) -> None:
         """Answer whoever waits, and close the brokers: each finishes what it accepted. Twice is no error."""
         self.stop()
-        close = getattr(self.access, "close", None)
-        if close is not None:
-            await close()
+        await self.access.close()
         await self.brokers.close()
+        self.health_threads.shutdown(wait=False, cancel_futures=True)
 
     async def _called(self, served: _Served, scope: Scope, receive: Receive) -> Response:
-        route, decoder = served.route, served.decoder
         headers = dict(scope["headers"])
         principal = await self.access.identify(headers)
         if principal.name is None:
             self.sites.check(headers)
         if headers.get(b"content-type") != served.content_type:
             _check_content_type(headers, served.content_type)
-        body = await self._body(headers, receive)
+        hold = Hold(self._bodies, principal.name)  # until it is answered: that may take as long as the store takes
+        try:
+            return await self._carried_out(served, headers, principal, receive, hold)
+        finally:
+            hold.end()
+
+    async def _carried_out(
+        self, served: _Served, headers: dict[bytes, bytes], principal: Principal, receive: Receive, hold: Hold
+    ) -> Response:
+        route, decoder = served.route, served.decoder
+        body = await self._body(headers, receive, hold)
         namespace = headers[NAMESPACE_HEADER].decode("latin-1") if NAMESPACE_HEADER in headers else "default"
         call: Any = body
         if decoder is not None:
+            if len(body) > _LARGE_BODY:
+                _check_values(body, self.limits.values)
             try:
                 call = decoder.decode(body or b"{}")
             except (ValueError, RecursionError) as error:
                 raise _not_taken(route, error) from None
+            body = b""  # what the call keeps of it is in the call
             if principal is not ANYONE:
                 principal.check(route.right, namespace, route.queues(call))
         elif not principal.may_enter(namespace):
             raise Forbidden(route.right, namespace)
-        broker = self.brokers.get(namespace) or await self.brokers.at(namespace)
-        request = Request(broker, principal, namespace, headers, body, self.limits, receive, self.waiting, self.access)
-        size = len(body)
-        if self._reading + size > self.limits.bodies and self._reading:
-            raise Overloaded(self._reading)
-        self._reading += size  # it stays in memory until it is answered: that may take as long as the store takes
-        try:
-            answer = await route.handle(request, call)
-        finally:
-            self._reading -= size
+        broker = await self.brokers.enter(namespace, hold)
+        request = Request(
+            broker,
+            principal,
+            namespace,
+            headers,
+            body,
+            self.limits,
+            receive,
+            self.waiting,
+            self.access,
+            hold,
+            self._leases,
+        )
+        answer = await route.handle(request, call)
         return answer if answer.__class__ is Response else Response(200, _encode(answer))
 
     async def _looked(self, path: str, served: _Served | None, scope: Scope) -> Response:
         """What is no call: a page, or a mistake."""
         method = scope["method"]
         if served is not None:
-            return plain_error(405, "method_not_allowed", "calls are made with POST", ((b"allow", b"POST"),))
+            return http_error(405, "method_not_allowed", "calls are made with POST", ((b"allow", b"POST"),))
         page = self._pages.get(path)
         if page is None:
-            return plain_error(
+            return http_error(
                 404, "no_such_path", "there is nothing at this path; GET /openapi.json says what there is"
             )
         if method not in ("GET", "HEAD"):
-            return plain_error(405, "method_not_allowed", "this is read with GET", ((b"allow", b"GET, HEAD"),))
+            return http_error(405, "method_not_allowed", "this is read with GET", ((b"allow", b"GET, HEAD"),))
         return await page(self, dict(scope["headers"]))
 
     async def asks_for_tokens(self) -> bool:
@@ -183,7 +200,7 @@ class Server:
             self.sites.check(headers)
         return principal
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive, hold: Hold) -> bytes:
         """The whole body, within the limits."""
         declared = headers.get(b"content-length")
         if declared is not None and not (declared.isdigit() and int(declared[:20]) <= self.limits.body):
@@ -193,10 +210,11 @@ class Server:
             body: bytes = message.get("body", b"")
             if len(body) > self.limits.body:
                 raise RequestTooLarge("the body of the request", self.limits.body)
+            hold.take(len(body), self.limits.bodies)
             return body
-        return await self._slow_body(message, waiting, receive)
+        return await self._slow_body(message, waiting, receive, hold)
 
-    async def _slow_body(self, message: Any, waiting: Awaitable[Any] | None, receive: Receive) -> bytes:
+    async def _slow_body(self, message: Any, waiting: Awaitable[Any] | None, receive: Receive, hold: Hold) -> bytes:
         """The body of a request that is not there at once."""
         parts: list[bytes] = []
         size = 0
@@ -212,16 +230,12 @@ class Server:
                     if size > self.limits.body:
                         raise RequestTooLarge("the body of the request", self.limits.body)
                     parts.append(part)
-                    self._reading += len(part)
+                    hold.take(len(part), self.limits.bodies)
                     if not message.get("more_body"):
                         return b"".join(parts)
-                    if self._reading > self.limits.bodies:
-                        raise Overloaded(self._reading)
                     message = await receive()
         except TimeoutError:
             raise SlowRequest(self.limits.body_seconds) from None
-        finally:
-            self._reading -= sum(map(len, parts))
 
     def _refused(self, error: RedriveError) -> Response:
         if isinstance(error, Overloaded) and self._is_news("overloaded"):
@@ -233,16 +247,16 @@ class Server:
     def _is_news(self, event: str) -> bool:
         """Whether the log has not said so lately."""
         now = perf_counter()
-        if now - self._told_at.get(event, float("-inf")) < TOLD_AGAIN_SECONDS:
+        if now - self._logged_at.get(event, float("-inf")) < LOGGED_AGAIN_SECONDS:
             return False
-        self._told_at[event] = now
+        self._logged_at[event] = now
         return True
 
     def _broken(self, path: str | None) -> Response:
         """Something that nobody foresaw. Only the id is told; the log has the rest under it."""
         id = secrets.token_hex(8)
         _log.exception("request_broke", id=id, path=path)
-        return plain_error(500, "internal", "internal error", details={"id": id})
+        return http_error(500, "internal", "internal error", details={"id": id})
 
     async def _respond(self, scope: Scope, send: Send, response: Response) -> None:
         body = response.body
@@ -325,13 +339,10 @@ class _Served:
         self.tally = _Tally(route.name, metrics.distribution(names.HTTP_SECONDS, (route.name,)))
 
 
-class SlowRequest(InvalidInput):
-    """The request did not arrive in time."""
-
-    code = "slow_request"
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"the request took longer than {seconds:g} s to arrive")
+def _check_values(body: bytes, most: int) -> None:
+    """Raise where a body of JSON has more values than may be read in one go."""
+    if sum(map(body.count, (b",", b"[", b"{"))) > most:
+        raise RequestTooLarge("the number of values in the request", most)
 
 
 def _not_taken(route: Route, error: Exception) -> InvalidInput:
@@ -341,48 +352,12 @@ def _not_taken(route: Route, error: Exception) -> InvalidInput:
     return InvalidInput(f"the request is not what {route.name} takes: {error}")
 
 
-class UnsupportedMediaType(InvalidInput):
-    """The body is of a type that this path does not take."""
-
-    code = "unsupported_media_type"
-
-    def __init__(self, expected: str) -> None:
-        super().__init__(f"the body must be {expected}; send the header content-type: {expected}, as curl --json does")
-
-
 def _check_content_type(headers: Mapping[bytes, bytes], expected: bytes) -> None:
     given = headers.get(b"content-type")
     if given is None or given == expected:
         return
     if given.partition(b";")[0].strip().lower() != expected:
         raise UnsupportedMediaType(expected.decode())
-
-
-STATUS = {"wrong_site": 403, "slow_request": 408, "unsupported_media_type": 415}
-"""The HTTP status of what only the HTTP server says."""
-
-
-def refusal(error: RedriveError) -> Response:
-    """An error as an answer."""
-    after = RETRY_AFTER.get(error.code)
-    headers = () if after is None else ((b"retry-after", str(after).encode()),)
-    return Response(error_status(error), _encode(body_of(error)), headers=headers)
-
-
-def error_status(error: RedriveError) -> int:
-    """The HTTP status of an error."""
-    return STATUS.get(error.code) or status_of(error)
-
-
-def plain_error(
-    status: int,
-    code: str,
-    message: str,
-    headers: tuple[tuple[bytes, bytes], ...] = (),
-    details: dict[str, Any] | None = None,
-) -> Response:
-    """An error of HTTP itself, in the same shape."""
-    return Response(status, _encode(ErrorBody(code, message, details or {})), headers=headers)
 
 
 def _path_of(scope: Scope) -> str:

@@ -14,6 +14,7 @@ from redrive import errors
 from redrive.cli import exits
 from redrive.cli.options import as_json, to_type
 from redrive.errors import RedriveError
+from redrive.model.address import DEFAULT_NAMESPACE
 from redrive.model.shown import several
 from redrive.wire.errors import body_of
 
@@ -21,18 +22,18 @@ from redrive.wire.errors import body_of
 class NotConfirmed(errors.ConfirmMismatch):
     """Nobody said how many items are meant, and there is nobody to ask."""
 
-    def __init__(self, what: str, confirmed: int | None, actual: int, told: str) -> None:
+    def __init__(self, what: str, confirmed: int | None, actual: int, text: str) -> None:
         super().__init__(what, confirmed, actual)
-        self.args = (told,)
+        self.args = (text,)
 
 
 def show(error: RedriveError) -> None:
     """Print it to stderr: a line or two, or an object with `-o json`."""
     if as_json():
         body = body_of(error)
-        _print(msgspec.json.encode({"code": body.code, "message": told(error), "details": body.details}).decode())
+        _print(msgspec.json.encode({"code": body.code, "message": text_of(error), "details": body.details}).decode())
     else:
-        _print(f"redrive: {told(error)}")
+        _print(f"redrive: {text_of(error)}")
 
 
 def show_usage(error: click.ClickException) -> None:
@@ -48,10 +49,10 @@ def _print(text: str) -> None:
     click.echo(text, err=True)
 
 
-def told(error: RedriveError) -> str:
+def text_of(error: RedriveError) -> str:
     """The text of an error, with commands in place of calls in Python."""
-    tell = next((_TELLERS[kind] for kind in type(error).__mro__ if kind in _TELLERS), str)
-    return tell(error)
+    write = next((_TEXTS[kind] for kind in type(error).__mro__ if kind in _TEXTS), str)
+    return write(error)
 
 
 def forget_output() -> None:
@@ -60,7 +61,7 @@ def forget_output() -> None:
 
 
 def _queue_not_found(error: Any) -> str:
-    where = "" if error.namespace == "default" else f" in namespace '{error.namespace}'"
+    where = "" if error.namespace == DEFAULT_NAMESPACE else f" in namespace '{error.namespace}'"
     meant = "".join(getattr(error, "__notes__", ()))  # a name that is near, where whoever raised it could look
     return (
         f"queue '{error.queue}' does not exist{where}{meant}\n"
@@ -124,7 +125,7 @@ def _invalid_file(error: Any) -> str:
     return f"{error.file} has {several(len(error.problems), 'mistake')}\n{listed}"
 
 
-_TELLERS: dict[type[RedriveError], Callable[[Any], str]] = {
+_TEXTS: dict[type[RedriveError], Callable[[Any], str]] = {
     errors.QueueNotFound: _queue_not_found,
     errors.OperationNotFound: _operation_not_found,
     errors.OperationEnded: _operation_ended,
@@ -139,7 +140,7 @@ _TELLERS: dict[type[RedriveError], Callable[[Any], str]] = {
 
 def one_of_several(error: RedriveError) -> str:
     """An error as a cell of a table: its first line."""
-    return told(error).partition("\n")[0]
+    return text_of(error).partition("\n")[0]
 
 
 def exit_for(failures: list[RedriveError], total: int) -> int:

@@ -1,4 +1,4 @@
-"""The reference of the command line, made of what `--help` says. `python -m tests.console.reference` writes it anew."""
+"""The reference of the command line, made of what `--help` says: `python -m tests.terminal.reference` writes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = """\
 # Every command
 
 What `redrive COMMAND --help` says; [the guide](../guides/command-line.md) has examples. This page is generated: after a
-change run `python -m tests.console.reference`. A test compares it with the code.
+change run `python -m tests.terminal.reference`. A test compares it with the code.
 """
 
 

@@ -1,6 +1,6 @@
 """The worker process of a supervisor.
 
-    python -m redrive.worker.hosted DESCRIPTOR
+    python -m redrive.worker.supervised DESCRIPTOR
 
 It takes its orders, and the word to stop, from the supervisor and from nobody else: a service manager may signal every
 process of a service, and a signal that comes twice must not read as impatience. When the supervisor is gone it stops
@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from redrive.errors import AccessError, InvalidInput, RedriveError, StoreError
+from redrive.errors import AccessError, InvalidInput, NotFound, RedriveError, StoreError
 from redrive.task.app import App
 from redrive.telemetry import events
 from redrive.telemetry.metrics import serve_metrics
@@ -30,13 +30,17 @@ from redrive.worker.worker import Worker
 
 UNFIT = 78
 """The exit code of a worker that could not begin, because of what it was told to do."""
+NOT_LET_IN = 77
+"""The exit code of a worker that the server does not let begin, or lease."""
+NO_QUEUE = 66
+"""The exit code of a worker whose queue does not exist."""
 UNAVAILABLE = 69
 """The exit code of a worker whose store could not be opened. It is started again."""
 _log = events.logger("redrive.worker")
 
 
 def main() -> int:
-    """What `python -m redrive.worker.hosted` does. Gives the exit code."""
+    """What `python -m redrive.worker.supervised` does. Gives the exit code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _pass_over)
     channel: Channel[ToWorker] = Channel(socket.socket(fileno=int(sys.argv[1])), ToWorker)
@@ -57,7 +61,11 @@ def main() -> int:
             _check(app)
             _settle(app, orders.left)
             return _work(app, orders, listener) if orders.journal else 0
-        except (AccessError, InvalidInput) as error:
+        except AccessError as error:
+            return _unfit(str(error), NOT_LET_IN)
+        except NotFound as error:
+            return _unfit(str(error), NO_QUEUE)
+        except InvalidInput as error:
             return _unfit(str(error))
         except StoreError as error:  # before any work: a worker that works waits for its store
             _log.error("store_not_opened", error=str(error))
@@ -76,8 +84,13 @@ def _work(app: App, orders: Orders, listener: Listener) -> int:
     journal = Journal(Path(orders.journal))
     worker = worker_of(app, orders, journal)
     listener.attach(worker)
-    with serving_metrics(app, orders):
-        worker.run(until_idle=orders.until_idle)
+    try:
+        with serving_metrics(app, orders):
+            worker.run(until_idle=orders.until_idle)
+    except RedriveError:
+        if worker.has_settled_all:  # it was refused at the end, with nothing in hand
+            journal.finish(True)
+        raise
     journal.finish(worker.has_settled_all)
     return 0
 
@@ -99,9 +112,9 @@ def serving_metrics(app: App, orders: Orders) -> Iterator[None]:
         server.close()
 
 
-def _unfit(problem: str) -> int:
+def _unfit(problem: str, code: int = UNFIT) -> int:
     print(f"redrive: {problem}", file=sys.stderr)
-    return UNFIT
+    return code
 
 
 def worker_of(app: App, orders: Orders, journal: Journal | None) -> Worker:

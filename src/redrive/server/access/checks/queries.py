@@ -11,8 +11,8 @@ from redrive.errors import InvalidInput
 from redrive.model.address import check_address
 from redrive.model.ids import MAX_NUMBER
 from redrive.model.limits import MAX_LABEL_CHARS, check_label, check_name
-from redrive.server.access.valid import values
-from redrive.server.access.valid.by_hand import filter_
+from redrive.server.access.checks import values
+from redrive.server.access.checks.by_hand import filter_
 from redrive.store import (
     STEP_LIMIT,
     CountItems,

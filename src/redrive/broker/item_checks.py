@@ -72,7 +72,7 @@ def checked_item(item: Item) -> Item:
 
 def _check_bytes(value: Item | Result) -> None:
     if len(value.payload) > MAX_STORABLE_BYTES:
-        raise InvalidInput(f"has a payload of {len(value.payload):,} bytes and the limit is {MAX_STORABLE_BYTES:,}")
+        raise InvalidInput(f"its payload has {len(value.payload):,} bytes and the limit is {MAX_STORABLE_BYTES:,}")
 
 
 def _checked_entry(entry: HistoryEntry) -> HistoryEntry:
