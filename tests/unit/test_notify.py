@@ -17,6 +17,7 @@ from redrive.clock import Instant
 from redrive.model.duration import HOUR, SECOND
 from redrive.store import Leased
 from redrive.stores.memory import MemoryStore
+from redrive.stores.telling import Teller
 from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
 from redrive.testing.conformance.deliveries import Background
 
@@ -238,3 +239,30 @@ def test_follower_is_told_of_every_commit_and_of_other_processes(clock: FakeCloc
     assert {} in told
     assert {"mails": 1} in told
     assert told.count(None) == 1
+
+
+def test_broker_closes_though_its_thread_was_kept_from_starting(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in that moment: it is what the caller is told, and nothing else."""
+
+    def interrupted(thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as now:
+        now.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            broker.lease("jobs", wait="1h")
+    broker.close()
+
+
+def test_notices_close_though_their_thread_was_kept_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    teller = Teller(lambda queues: None, lambda: None)
+    with monkeypatch.context() as now:
+        now.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            teller.tell(["jobs"])
+    teller.close()

@@ -179,7 +179,8 @@ class Notify:
             thread = self._thread
             self._bell.set()
         self._wake(woken)
-        if thread is not None and thread is not threading.current_thread():
+        # One that Ctrl-C kept from starting cannot be waited for.
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join()
 
     def _enter(

@@ -89,7 +89,8 @@ class Watching:
         if thread is None or self._pid != os.getpid():
             return
         self._line.hang_up()
-        if thread is not threading.current_thread():
+        # One that Ctrl-C kept from starting cannot be waited for.
+        if thread.is_alive() and thread is not threading.current_thread():
             thread.join()
         self._line.close()
 

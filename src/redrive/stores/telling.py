@@ -41,7 +41,7 @@ class Teller:
             thread = self._thread
         self._end.set()
         self._bell.set()
-        if thread is not None:
+        if thread is not None and thread.is_alive():  # Ctrl-C may have kept it from starting
             thread.join()
 
     def _run(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
@@ -83,6 +84,14 @@ class Background(Generic[_T]):
             raise self._error
         assert self._outcome, "the call in the background did not return"
         return self._outcome[0]
+
+    def result_in_time(self, clock: FakeClock) -> _T:
+        """The same, while seconds pass: when it begins to wait hangs on other threads."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while self._thread.is_alive() and time.monotonic() < until:
+            clock.advance("1s")
+            self._thread.join(0.02)
+        return self.result()
 
     def _run(self) -> None:
         try:

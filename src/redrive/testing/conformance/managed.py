@@ -39,7 +39,7 @@ class ManagedConformance(Suite):
         [queue.morgue]
         keep_dead = "7d"
         """
-        assert applied(broker, text) == Applied(created=("morgue", "malformed", "emails"))
+        assert applied(broker, text) == Applied(created=("emails", "malformed", "morgue"))
         settings = broker.get_queue("emails").settings
         assert settings.dead_queue == {"ValueError": "malformed", "default": "morgue"}
         assert (settings.retry.attempts, settings.retry.delay.base) == (3, 30 * SECOND)

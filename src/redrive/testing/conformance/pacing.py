@@ -250,8 +250,7 @@ class DriveConformance(Suite):
         clock.until_waiting()
         (lease,) = take_all(broker)
         broker.complete(lease)
-        clock.advance("1s")
-        ended = driving.result()
+        ended = driving.result_in_time(clock)
         assert (ended.status, ended.changed) == ("finished", 3)
 
     def test_drive_gives_up_on_canaries_when_its_time_is_over(self, broker: Broker, clock: FakeClock) -> None:
