@@ -35,6 +35,7 @@ from redrive.errors import (
 from redrive.model.limits import MIB
 from redrive.model.queue import QueueSettings
 from redrive.server.limits import DEFAULT_LIMITS
+from redrive.server.remote import MAX_ITEMS_PER_COMMIT
 from redrive.store import CreateQueue, LeaseItems, NewItem, Put
 from redrive.testing.clock import PATIENCE_SECONDS
 from redrive.testing.conformance.deliveries import Background
@@ -376,6 +377,15 @@ def test_batch_that_is_too_large_for_one_request_is_sent_in_parts(broker: Broker
     assert [len(each) for each in receipts] == [1] * 12
     assert len(leased.leases) == DEFAULT_LIMITS.answer // (3 * MIB), "as many as one answer may have"
     assert queue.name == "mails"
+
+
+def test_more_items_than_one_commit_may_have_are_sent_in_parts(broker: Broker) -> None:
+    many = put(*[b""] * (MAX_ITEMS_PER_COMMIT // 10))
+    assert Sender(broker).send("id", calls=[many] * 11).status == 413
+    assert broker.stats("jobs").pending == 0
+    receipts = broker._core.store.commit([many] * 11).results
+    assert [len(each) for each in receipts] == [MAX_ITEMS_PER_COMMIT // 10] * 11
+    assert broker.stats("jobs").pending == 11 * MAX_ITEMS_PER_COMMIT // 10
 
 
 def test_call_that_is_too_large_fails_alone(broker: Broker) -> None:

@@ -34,9 +34,11 @@ from redrive.store import (
     Call,
     Commit,
     Complete,
+    Import,
     LeaseItems,
     Put,
     Query,
+    Register,
     Return,
     SetOperation,
     Settle,
@@ -62,6 +64,8 @@ _log = events.logger("redrive.server")
 
 MAX_ID_CHARS = 100
 """It is remembered with the answer."""
+MAX_ITEMS_PER_COMMIT = 100_000
+"""New items in one commit, which others wait for. Our client sends more in parts."""
 MAX_WATCHED = 1000
 """Queues that one client may wait for by name; who waits for more waits for all."""
 
@@ -131,6 +135,8 @@ class _Remote:
         """The answer. What is not known is one too: it is not to be run again."""
         if len(asked.calls) > MAX_CALLS_PER_COMMIT:
             raise RequestTooLarge("the number of calls", MAX_CALLS_PER_COMMIT)
+        if sum(map(_new_items, asked.calls)) > MAX_ITEMS_PER_COMMIT:
+            raise RequestTooLarge("the number of items", MAX_ITEMS_PER_COMMIT)
         calls = await guard.let_in(request, asked.calls)
         let_in = [call for call in calls if not isinstance(call, RedriveError)]
         core = request.broker._core
@@ -231,6 +237,16 @@ def _caused(calls: Sequence[Call], commit: Commit) -> Mapping[str, int]:
             case _:
                 return commit.arrivals
     return {queue: count for queue, count in commit.arrivals.items() if queue in queues}
+
+
+def _new_items(call: Call) -> int:
+    match call:
+        case Put(items=items) | Import(items=items):
+            return len(items)
+        case Complete(puts=puts) | Register(puts=puts):
+            return sum(len(put.items) for put in puts)
+        case _:
+            return 0
 
 
 def _visible(request: Request, arrivals: Mapping[str, int]) -> Mapping[str, int]:
