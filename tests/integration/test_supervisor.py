@@ -152,8 +152,8 @@ def test_stops_after_what_runs(work: Work) -> None:
     process = work.start()
     work.begun("a")
     process.send_signal(signal.SIGTERM)
-    later = work.put("version")
     until(lambda: "stopping" in _so_far(process))
+    later = work.put("version")
     work.go("a")
     code, output = ended(process)
     assert code == 0, output

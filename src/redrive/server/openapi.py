@@ -47,6 +47,9 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     described = [route for route in routes if route.takes is not None]
     kinds = [kind for route in described for kind in (route.takes, route.gives)]
     schemas, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=_REFS)
+    for schema in components.values():
+        if "description" in schema:
+            schema["description"] = _one_line(schema["description"])
     refs = iter(schemas)
     paths = {f"/v1/{route.name}": {"post": _call(route, next(refs), next(refs))} for route in described}
     used = {_tag(route) for route in described} | {"server"}
@@ -129,8 +132,12 @@ def _required(kind: Any) -> list[str]:
 
 
 def _text(kind: Any) -> str:
-    lines = (kind.__doc__ or "").strip().splitlines()
-    return " ".join(line.strip() for line in lines if line.strip())
+    return _one_line(kind.__doc__ or "")
+
+
+def _one_line(text: str) -> str:
+    """A docstring as every Python gives it: some leave the indentation in."""
+    return " ".join(text.split())
 
 
 def _error(status: int, text: str) -> dict[str, Any]:
