@@ -258,7 +258,7 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
         (("--url", "ftp://x", "serve"), 3, "not a URL of a store"),
         (("--url", "http://127.0.0.1:1", "serve"), 3, "is a server already"),
         (("serve", "--max-wait", "soon"), 2, "is not a duration"),
-        (("serve", "--work"), 3, "redrive.toml"),
+        (("serve", "--work", "--port", "0"), 3, "redrive.toml"),
     ],
 )
 def test_what_cannot_begin_says_why_in_a_line(
