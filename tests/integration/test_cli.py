@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -212,6 +213,17 @@ def test_there_are_colours_in_a_terminal_only(file_url: str) -> None:
     assert "\x1b" not in run(file_url, "queue", "list", "jobs").stdout
     assert "\x1b[36mpending\x1b[0m" in in_a_terminal(file_url, ["queue", "list", "jobs"])
     assert "\x1b" not in in_a_terminal(file_url, ["queue", "list", "jobs"], NO_COLOR="1")
+
+
+def test_long_work_shows_how_far_it_got_in_a_terminal_only(file_url: str) -> None:
+    run(file_url, "queue", "create", "jobs")
+    with Cli(file_url).broker() as broker:
+        broker.bury_by_hand([receipt.id for receipt in broker.put_many("jobs", range(30))])
+        shown = in_a_terminal(file_url, ["dead", "redrive", "--all", "--rate", "100/s", "--yes", "any"], NO_COLOR="1")
+        assert re.search(r"redrive \w{8} ━+.* \d+/30 ", shown), shown
+        broker.bury_by_hand([item.id for item in broker.find(status="pending").items])
+    silent = run(file_url, "dead", "redrive", "--all", "--yes", "any")
+    assert "━" not in silent.stdout + silent.stderr
 
 
 def in_a_terminal(url: str, words: Sequence[str], typed: str = "", **environment: str) -> str:

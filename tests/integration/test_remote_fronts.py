@@ -1,14 +1,13 @@
 """A broker on a server that is not reached directly: through proxies, gateways and balancers nothing is done twice, and
 nobody is told of an outcome that nobody knows."""
 
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.servers.certificates import make_certificate
 from tests.servers.forwarding import ForwardingProxy
 from tests.servers.front import Front, Given
 from tests.servers.mounted import Mounts
@@ -71,17 +70,6 @@ def payloads(broker: Broker) -> list[Any]:
 # Proxies that the environment names
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    """One for that address, which signs itself."""
-    file = tmp_path / "certificate.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=nobody"]
-    command += ["-addext", f"subjectAltName=IP:{ADDRESS},IP:127.0.0.1"]
-    command += ["-keyout", str(tmp_path / "key.pem"), "-out", str(file)]
-    subprocess.run(command, check=True, capture_output=True)
-    return file
-
-
 class Proxied:
     """A server, as it is called through a proxy."""
 
@@ -104,11 +92,9 @@ def proxied(
     request: pytest.FixtureRequest, mounts: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Proxied]:
     if request.param == "https":
-        if shutil.which("openssl") is None:
-            pytest.skip("it makes the certificate")
-        certificate: Path = request.getfixturevalue("certificate")
+        certificate, key = make_certificate(tmp_path, ADDRESS, "127.0.0.1")
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        mounts = Mounts(ssl_certfile=certificate, ssl_keyfile=certificate.with_name("key.pem"))
+        mounts = Mounts(ssl_certfile=certificate, ssl_keyfile=key)
     proxied = Proxied(mounts, tmp_path)
     monkeypatch.setenv(f"{request.param}_proxy", proxied.proxy.url)
     for name in ("no_proxy", "NO_PROXY"):

@@ -1,7 +1,7 @@
 """A broker on a server: what it says of itself, what it refuses, and what it does with large and odd things."""
 
+import asyncio
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.servers.certificates import make_certificate
 from tests.servers.mounted import Mounts
 
 from redrive import Broker, connect, connect_async
@@ -184,19 +185,9 @@ def test_proxies_of_the_environment_are_not_for_this_machine(url: str, monkeypat
     assert line._proxy_for("http://redrive.example") is None
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    """One for this machine, which signs itself."""
-    file = tmp_path / "certificate.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(tmp_path / "key.pem"), "-out", str(file)]
-    subprocess.run(command, check=True, capture_output=True)
-    return file
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="it makes the certificate")
-def test_server_with_a_certificate_that_is_known(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mounts = Mounts(ssl_certfile=certificate, ssl_keyfile=certificate.with_name("key.pem"))
+def test_server_with_a_certificate_that_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate, key = make_certificate(tmp_path, "127.0.0.1")
+    mounts = Mounts(ssl_certfile=certificate, ssl_keyfile=key)
     try:
         url = mounts.mount(lambda namespace: connect_async("memory://", namespace=namespace))
         with pytest.raises(StoreUnavailable, match="certificate"):
@@ -363,6 +354,18 @@ def test_request_that_was_refused_may_be_sent_again(broker: Broker) -> None:
     assert sender.send("id", calls=too_many).status == 413
     assert sender.send("id").status == 200
     assert broker.stats("jobs").pending == 1
+
+
+async def test_calls_that_are_made_at_once_share_requests(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    post = line.Line.post
+    monkeypatch.setattr(line.Line, "post", lambda self, route, *rest: sent.append(route) or post(self, route, *rest))  # type: ignore[func-returns-value]
+    async with connect_async(url) as broker:
+        await broker.create_queue("jobs")
+        sent.clear()
+        await asyncio.gather(*(broker.put("jobs", n) for n in range(300)))
+        assert 1 <= sent.count("store.commit") < 30
+        assert (await broker.stats("jobs")).pending == 300
 
 
 # Large and odd things

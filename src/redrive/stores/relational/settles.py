@@ -104,10 +104,10 @@ def _complete_held(
     look = batch.execute(_HELD_ONE, numbers) if len(numbers) == 1 else batch.execute(_HELD, (batch.table(numbers),))
     held = {row[0]: row for row in look.fetchall()}
     gone: list[int] = []
-    # What is kept, or known for more than its payload, has more to it than a lease.
-    told = [row[0] for row in held.values() if row[8] or row[9] or _keeps(batch, row[2])]
-    tails = {n: int(token[:16], 16) for token, (n, _) in zip(tokens, parsed, strict=True)}
-    places = find_all_leased(batch, {n: tails[n] for n in told}) if told else {}
+    # Of what is kept, or has a past, more is to be changed than a lease.
+    more = {row[0] for row in held.values() if row[8] or row[9] or _keeps(batch, row[2])}
+    tails = {n: int(token[:16], 16) for token, (n, _) in zip(tokens, parsed, strict=True) if n in more}
+    places = find_all_leased(batch, tails) if tails else {}
     for index, token, (n, key) in zip(indexes, tokens, parsed, strict=True):
         row = held.get(n)
         if row is None or row[1] != key or row[2] not in batch.by_key:
