@@ -1,0 +1,36 @@
+"""The order in which a transaction writes what was left to be written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redrive.clock import Instant
+from redrive.stores.relational.batch import NO_QUEUES, Batch, Numbers, Stage
+
+
+class _Written:
+    """A session that keeps what is executed."""
+
+    def __init__(self) -> None:
+        self.statements: list[tuple[str, int]] = []
+
+    def execute(self, statement: str, values: Any = ()) -> None:
+        self.statements.append((statement, 1))
+
+    def executemany(self, statement: str, rows: Any) -> None:
+        self.statements.append((statement, len(rows)))
+
+    def table(self, numbers: Any) -> Any:
+        return numbers
+
+
+def test_rows_are_written_in_the_order_of_their_stages_whichever_was_first() -> None:
+    session = _Written()
+    batch = Batch(session, Instant(0), NO_QUEUES, Numbers(), "default", "main")  # type: ignore[arg-type]
+    for stage in reversed(Stage):
+        batch.write(stage.name, (1,), stage)
+    batch.write("LAY", (2,))
+    batch.write("also LAY", (1,))
+    batch.execute("look")
+    expected = [("TAKE", 1), ("LAY", 2), ("also LAY", 1), ("RENUMBER", 1), ("ERASE", 1), ("look", 1)]
+    assert session.statements == expected
