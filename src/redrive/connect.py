@@ -12,6 +12,7 @@ from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
 from redrive.broker.redaction import Redaction
+from redrive.broker.shield import claimed
 from redrive.broker.stores import Stores
 from redrive.clock import Clock, SystemClock
 from redrive.errors import InvalidInput, StoreUnavailable
@@ -111,7 +112,7 @@ def _core(
         return Core(store, actor=actor, backoffs=named, lifecycle=runs, redaction=redaction, stores=table)
 
     openers = {called: partial(open_one, where, called) for called, where in others.items()}
-    return open_one(url, name, Stores(openers), token)
+    return claimed(partial(open_one, url, name, Stores(openers), token), Core.close)
 
 
 def _checked_stores(name: str | None, stores: Mapping[str, str]) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.errors import InvalidInput, StoreFailed
+from redrive.errors import InvalidInput, OutcomeUnknown
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.item import Settled, Status
@@ -56,7 +56,7 @@ def test_change_that_the_table_forbids_fails_alone_and_changes_nothing(direct: D
     before = direct.get(lease.id)
     forbidden = Settle(lease.token, Ending.EXPIRED, Dead(DeadReason.EXPIRED), direct.version())
     refusal, receipts = direct.commit(forbidden, put(b"b")).results
-    assert isinstance(refusal, StoreFailed)
+    assert isinstance(refusal, OutcomeUnknown)
     assert isinstance(receipts, tuple)
     assert direct.get(lease.id) == before
     stats = direct.stats()

@@ -12,7 +12,7 @@ import pytest
 from redrive import AsyncBroker, Broker, connect
 from redrive.broker import items
 from redrive.broker.flow import Await, Send
-from redrive.broker.notify import EVERYTHING, Notify
+from redrive.broker.notify import EVERYTHING, Notify, Waiter
 from redrive.clock import Instant
 from redrive.model.duration import HOUR, SECOND
 from redrive.store import Leased
@@ -78,7 +78,7 @@ def test_wake_up_of_a_closed_loop_goes_to_the_next(broker: Broker, clock: FakeCl
     loop = asyncio.new_event_loop()
 
     async def enter() -> None:
-        assert notify._enter(_await(notify, clock), loop) is not None
+        assert notify.enter(Waiter(_await(notify, clock), loop))
 
     loop.run_until_complete(enter())
     loop.close()
@@ -92,8 +92,8 @@ def test_waiters_that_left_are_forgotten(clock: FakeClock, monkeypatch: pytest.M
     monkeypatch.setattr("redrive.broker.notify._STALE_ENDS", 10)
     notify = Notify(MemoryStore(clock))
     for _ in range(50):
-        waiter = notify._enter(_await(notify, clock), None)
-        assert waiter is not None
+        waiter = Waiter(_await(notify, clock))
+        assert notify.enter(waiter)
         notify._leave(waiter)
     with notify._mutex:
         notify._expire(clock.now())
@@ -202,6 +202,7 @@ def test_watch_rings_at_once_for_what_arrived_since_the_ticket(broker: Broker, c
     rung = threading.Event()
     notify.announce({"jobs": 1})
     watch = notify.watch({"others": (notify.ticket("others"), None), "jobs": (ticket, None)}, Instant(HOUR), rung.set)
+    watch.begin()
     assert rung.is_set()
     assert watch.end() == set()
 
@@ -211,6 +212,7 @@ def test_watch_rings_for_one_of_its_queues_and_says_which(broker: Broker, clock:
     rung = threading.Event()
     asked = {queue: (notify.ticket(queue), None) for queue in ("jobs", "others")}
     watch = notify.watch(asked, Instant(clock.now() + HOUR), rung.set)
+    watch.begin()
     assert not rung.is_set()
     notify.announce({"others": 1})
     assert rung.is_set()

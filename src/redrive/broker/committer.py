@@ -2,7 +2,8 @@
 
 Full durability then costs almost nothing, and nobody has to batch by hand.
 
-- An idle store is called directly, in the thread of the caller.
+- An idle store is called directly, in the thread of the caller; for the main thread in a thread of the shield, as
+  signal handlers may raise there at any point.
 - A thread that finds the store busy waits on a lock of its own. Whoever finishes a transaction hands the store to
   the first in line, who commits the calls of all that wait.
 - Coroutines are gathered per tick of their event loop and committed by one writer thread, which stands in line like
@@ -17,14 +18,19 @@ import queue
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from redrive.broker.shield import claimed
 from redrive.clock import Instant
-from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreError, StoreFailed
+from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreFailed
 from redrive.store import Call, Commit, Leased, Return, Store
+from redrive.telemetry import events
 
 if TYPE_CHECKING:
     from redrive.broker.measuring import Meter
+
+_log = events.logger("redrive.committer")
 
 MAX_WAITING_CALLS = 100_000
 """Calls beyond this are refused with `Overloaded`."""
@@ -70,7 +76,15 @@ class Committer:
         return self.transact(calls).results
 
     def transact(self, calls: Sequence[Call]) -> Commit:
-        """The same, with the instant and the arrivals of the transaction, in which calls of others may be too."""
+        """The same, with the instant and the arrivals of the transaction, in which calls of others may be too.
+
+        It returns what is done, and raises a refusal where nothing was changed, or else `OutcomeUnknown`. An exception
+        that a signal handler raises comes out as itself; the calls are then done once or not at all, and leases among
+        them are given back.
+        """
+        return claimed(partial(self._transact, calls), self._give_back)
+
+    def _transact(self, calls: Sequence[Call]) -> Commit:
         if self._revival is not None:
             self.revive_after_fork()
         request: _Request | None = None
@@ -92,7 +106,7 @@ class Committer:
             request.lock.acquire()
             if request.leads:
                 self._lead()
-        except BaseException:  # KeyboardInterrupt, while it waited
+        except BaseException:
             if request is not None:
                 self._step_out(request)
             raise
@@ -170,6 +184,12 @@ class Committer:
         if revival is not None:
             revival()
 
+    def _give_back(self, commit: Commit) -> None:
+        """Return leases whose caller was interrupted: the items never ran. Where that fails, they run out."""
+        if returns := _returns(commit.results):
+            with contextlib.suppress(RedriveError):
+                self._transact(returns)
+
     def _lead(self) -> None:
         """Commit the calls of everyone who waits, then hand the store to the next in line."""
         batch: list[_Request] = []
@@ -185,7 +205,7 @@ class Committer:
         except BaseException as error:
             if not batch:
                 raise  # interrupted before it took anything: it still stands in line
-            # The leader may have been interrupted from outside; that is for its thread alone.
+            # What is not an answer of the store proves nothing about the calls of others.
             known = isinstance(error, RedriveError)
             for request in batch:
                 request.error = error if known or request.leads else OutcomeUnknown(self._store.name, repr(error))
@@ -227,33 +247,39 @@ class Committer:
         heir.lock.release()
 
     def _commit(self, calls: Sequence[Call]) -> Commit:
-        """One transaction; where the engine failed in a way nobody foresaw, each call once, alone."""
-        meter = self.meter
+        """One transaction. Where the engine proves that it was rolled back by an unexpected error, each call alone."""
         try:
-            commit = self._store.commit(calls) if meter is None else meter.commit(self._store, calls)
+            return self._commit_together(calls)
         except StoreFailed:
             if len(calls) == 1:
                 raise
             return self._commit_alone(calls)
-        self._announce(commit.arrivals)
+
+    def _commit_together(self, calls: Sequence[Call]) -> Commit:
+        meter = self.meter
+        commit = self._store.commit(calls) if meter is None else meter.commit(self._store, calls)
+        try:
+            self._announce(commit.arrivals)
+        except Exception:  # what is durable is not refused because a waiter could not be woken
+            _log.exception("wake_up_failed")
         return commit
 
     def _commit_alone(self, calls: Sequence[Call]) -> Commit:
         """Each in a transaction of its own. The instant is that of the last one."""
-        meter = self.meter
         results: list[Any] = []
         arrivals: Counter[str] = Counter()
         now = self._store.clock.now()
         for call in calls:
             try:
-                commit = self._store.commit((call,)) if meter is None else meter.commit(self._store, (call,))
-            except (StoreError, OutcomeUnknown) as error:
+                commit = self._commit_together((call,))
+            except RedriveError as error:
                 results.append(error)
-                continue
-            self._announce(commit.arrivals)
-            results.append(commit.results[0])
-            arrivals.update(commit.arrivals)
-            now = commit.now
+            except Exception as error:
+                results.append(OutcomeUnknown(self._store.name, repr(error)))
+            else:
+                results.append(commit.results[0])
+                arrivals.update(commit.arrivals)
+                now = commit.now
         return Commit(results, arrivals, now)
 
 
@@ -261,16 +287,15 @@ _NOTHING = Commit([], {}, Instant(0))
 
 
 class _Gathered:
-    """Calls of one event loop, and the futures of their results. Calls that were handed in together have one future,
-    in `groups`, with the places of the first of them and beyond the last."""
+    """What the coroutines of one event loop hand in: calls, the future of their outcome, and whether that is the
+    commit of all of them or the result of the only one. Each is one entry: a signal cannot leave half of it."""
 
-    __slots__ = ("calls", "futures", "groups", "loop")
+    __slots__ = ("count", "entries", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.calls: list[Call] = []
-        self.futures: list[asyncio.Future[Any] | None] = []
-        self.groups: list[tuple[int, int, asyncio.Future[Commit]]] = []
+        self.entries: list[tuple[Sequence[Call], asyncio.Future[Any], bool]] = []
+        self.count = 0
 
 
 class _Writer:
@@ -295,35 +320,31 @@ class _Writer:
         return self._waiting
 
     def submit(self, call: Call) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            gathered = self._gathering.get(loop) or self._gather(loop)
-            if len(gathered.calls) + self._waiting >= MAX_WAITING_CALLS:
-                raise Overloaded(len(gathered.calls) + self._waiting)
-            future: asyncio.Future[Any] = loop.create_future()
-            gathered.calls.append(call)
-            gathered.futures.append(future)
-        return future
+        return self._hand_in((call,), False)
 
     def submit_many(self, calls: Sequence[Call]) -> asyncio.Future[Commit]:
+        return self._hand_in(calls, True)
+
+    def _hand_in(self, calls: Sequence[Call], together: bool) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         with self._lock:
             gathered = self._gathering.get(loop) or self._gather(loop)
-            start = len(gathered.calls)
-            if start + len(calls) + self._waiting > MAX_WAITING_CALLS:
-                raise Overloaded(start + self._waiting)
-            future: asyncio.Future[Commit] = loop.create_future()
-            gathered.calls.extend(calls)
-            gathered.futures.extend([None] * len(calls))
-            gathered.groups.append((start, start + len(calls), future))
+            count = len(calls)
+            if self._waiting + count > MAX_WAITING_CALLS:
+                raise Overloaded(self._waiting)
+            future: asyncio.Future[Any] = loop.create_future()
+            gathered.entries.append((calls, future, together))
+            gathered.count += count
+            self._waiting += count
         return future
 
     def _gather(self, loop: asyncio.AbstractEventLoop) -> _Gathered:
         """Begin to gather in this tick."""
         if self._closed:
             raise Closed
-        gathered = self._gathering[loop] = _Gathered(loop)
+        gathered = _Gathered(loop)
         loop.call_soon(self._hand_over, gathered)
+        self._gathering[loop] = gathered
         return gathered
 
     def close(self) -> None:
@@ -346,9 +367,16 @@ class _Writer:
     def _hand_over(self, gathered: _Gathered) -> None:
         with self._lock:
             if self._gathering.get(gathered.loop) is gathered:
-                del self._gathering[gathered.loop]
-                self._waiting += len(gathered.calls)
                 self._handed_over.put(gathered)
+                del self._gathering[gathered.loop]
+
+    def _seal(self, batches: list[_Gathered]) -> None:
+        """Gather nothing more in what is about to be committed, even if a signal cut `_hand_over` in two."""
+        with self._lock:
+            for gathered in batches:
+                if self._gathering.get(gathered.loop) is gathered:
+                    del self._gathering[gathered.loop]
+                self._waiting -= gathered.count
 
     def _run(self) -> None:
         going = True
@@ -358,18 +386,17 @@ class _Writer:
             gathered = self._handed_over.get()
             while gathered is not None:
                 batches.append(gathered)
-                taken += len(gathered.calls)
+                taken += gathered.count
                 if taken >= MAX_CALLS_PER_COMMIT or self._handed_over.empty():
                     break
                 gathered = self._handed_over.get()
             going = gathered is not None
-            with self._lock:
-                self._waiting -= taken
+            self._seal(batches)
             if batches:
                 self._commit(batches)
 
     def _commit(self, batches: list[_Gathered]) -> None:
-        calls = batches[0].calls if len(batches) == 1 else [call for batch in batches for call in batch.calls]
+        calls = [call for batch in batches for entry in batch.entries for call in entry[0]]
         commit = _NOTHING
         error: RedriveError | None = None
         try:
@@ -381,8 +408,8 @@ class _Writer:
         results = commit.results if error is None else [None] * len(calls)
         start = 0
         for batch in batches:
-            part = results[start : start + len(batch.calls)]
-            start += len(batch.calls)
+            end = start + sum(len(entry[0]) for entry in batch.entries)
+            part, start = results[start:end], end
             try:
                 batch.loop.call_soon_threadsafe(self._deliver, batch, part, commit, error)
             except RuntimeError:  # the loop is closed, and with it whoever waited there
@@ -393,22 +420,18 @@ class _Writer:
     def _deliver(self, gathered: _Gathered, results: list[Any], commit: Commit, error: RedriveError | None) -> None:
         """In the loop: hand each caller its result."""
         abandoned: list[Any] = []
-        for start, end, group in gathered.groups:
-            if group.done():
-                abandoned += results[start:end]
-            elif error is None:
-                group.set_result(Commit(results[start:end], commit.arrivals, commit.now))
-            else:
-                group.set_exception(error)
-        for future, result in zip(gathered.futures, results, strict=True):
-            if future is None:
-                continue
+        start = 0
+        for calls, future, together in gathered.entries:
+            end = start + len(calls)
             if future.done():
-                abandoned.append(result)
-            elif error is None:
-                future.set_result(result)
-            else:
+                abandoned += results[start:end]
+            elif error is not None:
                 future.set_exception(error)
+            elif together:
+                future.set_result(Commit(results[start:end], commit.arrivals, commit.now))
+            else:
+                future.set_result(results[start])
+            start = end
         self.give_back(abandoned)
 
 

@@ -20,6 +20,7 @@ from redrive.broker.measuring import Meter, measured
 from redrive.broker.moves import Trials
 from redrive.broker.notify import Notify
 from redrive.broker.redaction import Redaction
+from redrive.broker.shield import shielded
 from redrive.broker.stores import Stores
 from redrive.errors import Closed
 from redrive.model.address import check_address, split_address
@@ -72,6 +73,9 @@ class Core:
 
     def read(self, query: Query) -> Any:
         """Answer one query in this thread."""
+        return shielded(self._read, query)
+
+    def _read(self, query: Query) -> Any:
         if self._closed:
             raise Closed
         self.committer.revive_after_fork()
@@ -174,6 +178,9 @@ class Core:
 
     def close(self) -> None:
         """Finish what was accepted, wake whoever waits, release the store."""
+        shielded(self._close)
+
+    def _close(self) -> None:
         with self._closing:
             if self._closed:
                 return

@@ -284,6 +284,7 @@ class Exchange:
         asked = {queue: (self._tickets.get(queue, -1), self._later.get(queue)) for queue in queues}
         watch = notify.watch(asked, until, self._bell.set)
         try:
+            watch.begin()
             self._core.clock.wait(self._bell, until)
         finally:
             self._bell.clear()

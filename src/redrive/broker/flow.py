@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from redrive.broker.shield import shielded
 from redrive.clock import Instant
 from redrive.errors import RedriveError
 from redrive.store import Call, Query
@@ -104,4 +105,4 @@ def take(core: Core, effect: Effect) -> Any:
         case Await():
             return core.notify.wait(effect)
         case Elsewhere(store, inner):
-            return take(core.stores.at(store), inner)
+            return take(shielded(core.stores.at, store), inner)

@@ -121,11 +121,11 @@ def lease(
     timeout = None if lease_timeout is None else positive("lease_timeout", lease_timeout)
     worker = None if worker is None else check_label("worker", worker)
     until = core.clock.now() + parse_duration(wait, "wait") if wait else None
-    swept = woken = False
+    swept = waited = woken = False
     sweeps = 0
-    while True:
-        ticket = core.notify.ticket(queue) if until is not None else 0
-        try:
+    try:
+        while True:
+            ticket = core.notify.ticket(queue) if until is not None else 0
             results = yield Send((LeaseItems(queue, limit, worker, timeout, swept),))
             leased = accepted(results[0])
             if leased.overdue and not swept:
@@ -133,16 +133,18 @@ def lease(
                 sweeps += 1
                 swept = sweeps == MAX_SWEEPS
                 continue
-        except BaseException:  # also GeneratorExit: the caller was cancelled or interrupted
-            if woken:
-                core.notify.pass_on(queue)
-            raise
-        if leased.leases or until is None or core.clock.now() >= until:
-            if woken:  # there may be more than this one took, or a later time to wait for
-                core.notify.pass_on(queue)
-            return list(leased.leases)
-        woken = yield Await(queue, ticket, Instant(until), leased.next_at)
-        swept, sweeps = False, 0
+            if leased.leases or until is None or core.clock.now() >= until:
+                break
+            waited = True
+            woken = yield Await(queue, ticket, Instant(until), leased.next_at)
+            swept, sweeps = False, 0
+    except BaseException:  # also GeneratorExit: the caller was cancelled or interrupted, perhaps as it was woken
+        if waited:
+            core.notify.pass_on(queue)
+        raise
+    if woken:  # there may be more than this one took, or a later time to wait for
+        core.notify.pass_on(queue)
+    return list(leased.leases)
 
 
 def extend_call(lease: Lease | Token, timeout: DurationInput | None) -> Extend:

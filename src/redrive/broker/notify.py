@@ -2,6 +2,9 @@
 
 An arrival wakes as many waiters as there are items. One thread, started by the first waiter, sees to everything that
 comes with time: waits that end, items that fall due, and what other processes did.
+
+Who waits where is changed where no signal handler runs (`shield`). The main thread itself only waits; interrupted, it
+leaves, and a wake-up that it was given goes to the next waiter.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from redrive.broker.flow import Await
+from redrive.broker.shield import shielded, shielded_later
 from redrive.clock import Instant
 from redrive.model.duration import MILLISECOND
 from redrive.store import Store
@@ -28,22 +32,20 @@ _STALE_ENDS = 1000
 """How many ends of waits that are over may lie in the heap before they are thrown out."""
 
 
-class _Waiter:
+class Waiter:
     """One caller that waits. A thread waits on a lock, a coroutine on a future; a worker has a bell of its own."""
 
-    __slots__ = ("future", "lock", "loop", "number", "queue", "ring", "until", "woken")
+    __slots__ = ("future", "is_gone", "lock", "loop", "number", "ring", "step", "woken")
 
     def __init__(
-        self,
-        number: int,
-        step: Await,
-        loop: asyncio.AbstractEventLoop | None,
-        ring: Callable[[], None] | None = None,
+        self, step: Await, loop: asyncio.AbstractEventLoop | None = None, ring: Callable[[], None] | None = None
     ) -> None:
-        self.number = number
-        self.queue = step.queue
-        self.until = step.until
+        self.number = -1
+        """Its place, once it stands in line."""
+        self.step = step
         self.woken = False
+        self.is_gone = False
+        """It does not wait any more, and enters no line."""
         self.ring = ring
         self.loop = loop
         self.future: asyncio.Future[None] | None = None if loop is None else loop.create_future()
@@ -59,13 +61,24 @@ Follower = Callable[[Mapping[str, int] | None], None]
 class Watch:
     """Somebody who waits for several queues at once."""
 
-    def __init__(self, notify: Notify, waiters: Sequence[_Waiter]) -> None:
+    def __init__(self, notify: Notify, waiters: Sequence[Waiter]) -> None:
         self._notify = notify
         self._waiters = waiters
 
+    def begin(self) -> None:
+        """Wait from now on. Where something has arrived since the ticket, it rings now."""
+        shielded(self._begin)
+
+    def _begin(self) -> None:
+        for waiter in self._waiters:
+            if not self._notify.enter(waiter):
+                assert waiter.ring is not None
+                waiter.ring()
+                break
+
     def end(self) -> set[str]:
         """Wait no longer. Gives the queues that it was woken for: it passes that on once it has leased."""
-        return self._notify.leave_all(self._waiters)
+        return shielded(self._notify.leave_all, self._waiters)
 
 
 class Notify:
@@ -80,8 +93,8 @@ class Notify:
         self._mutex = threading.Lock()
         self._tickets: defaultdict[str, int] = defaultdict(int)
         self._changes = 0
-        self._waiters: dict[str, OrderedDict[int, _Waiter]] = {}
-        self._ends: list[tuple[Instant, int, _Waiter]] = []
+        self._waiters: dict[str, OrderedDict[int, Waiter]] = {}
+        self._ends: list[tuple[Instant, int, Waiter]] = []
         self._dues: dict[str, Instant] = {}
         self._numbers = itertools.count()
         self._bell = threading.Event()
@@ -113,60 +126,65 @@ class Notify:
 
     def pass_on(self, queue: str) -> None:
         """Wake the next waiter of the queue: there may be more, or the one that was woken cannot go on."""
+        shielded_later(self._pass_on, queue)
+
+    def _pass_on(self, queue: str) -> None:
         with self._mutex:
             woken = self._pop(queue, 1)
         self._wake(woken)
 
     def wait(self, step: Await) -> bool:
         """Wait in this thread. True if woken, False if the time is over."""
-        waiter = self._enter(step, None)
-        if waiter is None:
-            return True
+        waiter = Waiter(step)
         try:
+            if not shielded(self.enter, waiter):
+                return True
             waiter.lock.acquire()
-        except BaseException:  # KeyboardInterrupt
-            self._leave(waiter)
+            return waiter.woken
+        except BaseException:
+            waiter.is_gone = True
+            shielded_later(self._leave, waiter)
             raise
-        return waiter.woken
 
     def watch(
         self, queues: Mapping[str, tuple[int, Instant | None]], until: Instant, ring: Callable[[], None]
     ) -> Watch:
-        """Ring once something may be leasable in one of these queues, each given with its ticket and when it expects
-        something by itself; at once where something has arrived since the ticket. And when it is `until`."""
-        waiters: list[_Waiter] = []
-        for queue, (ticket, next_at) in queues.items():
-            waiter = self._enter(Await(queue, ticket, until, next_at), None, ring)
-            if waiter is None:
-                ring()
-                break
-            waiters.append(waiter)
-        return Watch(self, waiters)
+        """A wait for these queues, each given with its ticket and when it expects something by itself. Once it has
+        begun it rings when something may be leasable in one of them, and when it is `until`."""
+        return Watch(
+            self,
+            [Waiter(Await(queue, ticket, until, next_at), ring=ring) for queue, (ticket, next_at) in queues.items()],
+        )
 
     def follow(self, follower: Follower) -> None:
         """From now on tell somebody of all that arrives, here and by other processes; the one of before no longer. It
         is not to wait for anything."""
+        shielded(self._follow, follower)
+
+    def _follow(self, follower: Follower) -> None:
         with self._mutex:
             self._follower = follower
             self._start()
             self._bell.set()
 
-    def leave_all(self, waiters: Iterable[_Waiter]) -> set[str]:
+    def leave_all(self, waiters: Sequence[Waiter]) -> set[str]:
         """They no longer wait. Gives the queues of those that were woken."""
         with self._mutex:
             for waiter in waiters:
+                waiter.is_gone = True
                 self._remove(waiter)
-            return {waiter.queue for waiter in waiters if waiter.woken}
+            return {waiter.step.queue for waiter in waiters if waiter.woken}
 
     async def wait_async(self, step: Await) -> bool:
         """Wait in this coroutine. A wake-up that meets a cancelled one goes to the next waiter."""
-        waiter = self._enter(step, asyncio.get_running_loop())
-        if waiter is None:
-            return True
+        waiter = Waiter(step, asyncio.get_running_loop())
         assert waiter.future is not None
         try:
+            if not self.enter(waiter):
+                return True
             await waiter.future
-        except asyncio.CancelledError:
+        except BaseException:
+            waiter.is_gone = True
             self._leave(waiter)
             raise
         return waiter.woken
@@ -179,58 +197,62 @@ class Notify:
             thread = self._thread
             self._bell.set()
         self._wake(woken)
-        # One that Ctrl-C kept from starting cannot be waited for.
-        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+        if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def _enter(
-        self, step: Await, loop: asyncio.AbstractEventLoop | None, ring: Callable[[], None] | None = None
-    ) -> _Waiter | None:
+    def enter(self, waiter: Waiter) -> bool:
+        """Stand in line. False where it need not wait: something has arrived since its ticket."""
+        step = waiter.step
         with self._mutex:
             if self._closed or self.ticket(step.queue) != step.ticket:
-                return None
-            waiter = _Waiter(next(self._numbers), step, loop, ring)
+                return False
+            if waiter.is_gone:
+                return True
+            waiter.number = next(self._numbers)
             self._waiters.setdefault(step.queue, OrderedDict())[waiter.number] = waiter
             heapq.heappush(self._ends, (step.until, waiter.number, waiter))
             if step.next_at is not None:
                 self._dues[step.queue] = min(step.next_at, self._dues.get(step.queue, step.next_at))
             self._start()
             self._bell.set()
-        return waiter
+        return True
 
     def _start(self) -> None:
         if self._thread is None and not self._closed:
             self._store.listen(self._ring)
-            self._thread = threading.Thread(target=self._watch, name="redrive-notify", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._watch, name="redrive-notify", daemon=True)
+            thread.start()
+            self._thread = thread
 
-    def _pop(self, queue: str, count: int | None) -> list[_Waiter]:
+    def _pop(self, queue: str, count: int | None) -> list[Waiter]:
         waiting = self._waiters.get(queue)
         if not waiting:
             return []
-        popped: list[_Waiter] = []
+        popped: list[Waiter] = []
         while waiting and (count is None or len(popped) < count):
             _, waiter = waiting.popitem(last=False)
-            waiter.woken = True
-            popped.append(waiter)
+            if not waiter.is_gone:
+                waiter.woken = True
+                popped.append(waiter)
         if not waiting:
             del self._waiters[queue]
         self.wakeups += len(popped)
         return popped
 
-    def _leave(self, waiter: _Waiter) -> None:
+    def _leave(self, waiter: Waiter) -> None:
         """It no longer waits; a wake-up that it got already goes to the next."""
         with self._mutex:
             self._remove(waiter)
         if waiter.woken:
-            self.pass_on(waiter.queue)
+            self._pass_on(waiter.step.queue)
 
-    def _remove(self, waiter: _Waiter) -> bool:
-        waiting = self._waiters.get(waiter.queue)
+    def _remove(self, waiter: Waiter) -> bool:
+        queue = waiter.step.queue
+        waiting = self._waiters.get(queue)
         if waiting is None or waiting.pop(waiter.number, None) is None:
             return False
         if not waiting:
-            del self._waiters[waiter.queue]
+            del self._waiters[queue]
         return True
 
     def _watch(self) -> None:
@@ -257,7 +279,7 @@ class Notify:
         except Exception:
             return None  # whoever is woken meets the error; without this thread all would wait for ever
 
-    def _others_changed(self, queues: Collection[str] | None) -> list[_Waiter]:
+    def _others_changed(self, queues: Collection[str] | None) -> list[Waiter]:
         """Tickets grow too, for whoever found nothing a moment ago and is about to wait."""
         if queues is None:
             self._changes += 1
@@ -269,10 +291,10 @@ class Notify:
         woken = [waiter for queue in queues for waiter in self._pop(queue, 1)]
         return woken + (self._pop(EVERYTHING, None) if queues else [])
 
-    def _expire(self, now: Instant) -> list[_Waiter]:
+    def _expire(self, now: Instant) -> list[Waiter]:
         ended = []
         if len(self._ends) > _STALE_ENDS + 2 * sum(map(len, self._waiters.values())):
-            self._ends = [end for end in self._ends if end[1] in self._waiters.get(end[2].queue, ())]
+            self._ends = [end for end in self._ends if end[1] in self._waiters.get(end[2].step.queue, ())]
             heapq.heapify(self._ends)
         while self._ends and (self._ends[0][0] <= now or self._ends[0][2].woken):
             waiter = heapq.heappop(self._ends)[2]
@@ -280,7 +302,7 @@ class Notify:
                 ended.append(waiter)
         return ended
 
-    def _fall_due(self, now: Instant) -> list[_Waiter]:
+    def _fall_due(self, now: Instant) -> list[Waiter]:
         due = [queue for queue, at in self._dues.items() if at <= now]
         for queue in due:
             del self._dues[queue]
@@ -294,9 +316,9 @@ class Notify:
         instants += [self._ends[0][0]] if self._ends else []
         return min(*instants, *self._dues.values(), instants[0])
 
-    def _wake(self, waiters: Iterable[_Waiter]) -> None:
+    def _wake(self, waiters: Iterable[Waiter]) -> None:
         """Threads one by one; coroutines with one message to each loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[_Waiter]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[Waiter]] = {}
         for waiter in waiters:
             if waiter.ring is not None:
                 waiter.ring()
@@ -309,10 +331,10 @@ class Notify:
                 loop.call_soon_threadsafe(_finish, group)
             except RuntimeError:  # the loop is closed, and with it whoever waited there: the next in line takes over
                 for waiter in group:
-                    self.pass_on(waiter.queue)
+                    self._pass_on(waiter.step.queue)
 
 
-def _finish(waiters: Iterable[_Waiter]) -> None:
+def _finish(waiters: Iterable[Waiter]) -> None:
     for waiter in waiters:
         if waiter.future is not None and not waiter.future.done():
             waiter.future.set_result(None)

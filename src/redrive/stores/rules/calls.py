@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from redrive import store as contract
 from redrive.clock import Instant
-from redrive.errors import RedriveError, StoreFailed
+from redrive.errors import OutcomeUnknown, RedriveError
 from redrive.store import KINDS, Call, Query
 from redrive.stores.rules.by_hand import change, hold, unhold
 from redrive.stores.rules.finding import count_items, find_items
@@ -46,15 +46,16 @@ def in_order(calls: Sequence[Call]) -> list[int]:
 
 
 def attempt(state: State, call: Call) -> Any:
-    """The result of a call. A refusal, and an error that nobody foresaw, are the result of this call alone."""
+    """The result of a call. A refusal is the result of this call alone, and so is a mistake in its rule, which may
+    have changed something before it was met: there is no way back here."""
     try:
         return carry_out(state, call)
     except RedriveError as refusal:
         return refusal
     except Exception as error:
-        failed = StoreFailed(state.store, f"{type(call).__name__}: {error!r}")
-        failed.__cause__ = error
-        return failed
+        unknown = OutcomeUnknown(state.store, f"{type(call).__name__}: {error!r}")
+        unknown.__cause__ = error
+        return unknown
 
 
 def carry_out(state: State, call: Call) -> Any:

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 CHECKPOINT_PAGES = 1_000
 """The log is copied back once it has this many pages."""
+LARGE_LOG_PAGES = 4 * CHECKPOINT_PAGES
+"""A log that has more grows faster than it is copied back: writers slow down."""
+COURTESY_SECONDS = 0.0001
+"""How long a writer steps back after its turn while others wait for theirs, so that they get it."""
+SLOWER_SECONDS = 0.001
+"""How long it does so while the log is large."""
 
 
 class Checkpointer:
@@ -30,17 +36,29 @@ class Checkpointer:
         self.working = threading.Lock()
         self.connection: apsw.Connection | None = None
         self.turn: Turn | None = None
+        self._is_in_line = False
+        """It waits for its turn."""
+        self._pages = 0
+        self._is_held_up = False
+        """A reader needs what is in the log: to wait would not make it shorter."""
         self._bell = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def log_grew(self, connection: apsw.Connection, schema: str, pages: int) -> int:
         """For SQLite to call after each commit."""
+        self._pages = pages
         if pages >= CHECKPOINT_PAGES:
             # The commit is durable already: an error from here would deny it. The next commit tries again.
             with contextlib.suppress(Exception):
                 self._ring()
         return apsw.SQLITE_OK
+
+    def pause_seconds(self) -> float:
+        """How long a writer is to step back after its turn."""
+        if self._pages > LARGE_LOG_PAGES and not self._is_held_up:
+            return SLOWER_SECONDS
+        return COURTESY_SECONDS if self._is_in_line else 0.0
 
     def close(self) -> None:
         """Stop, and wait for the checkpoint that is under way."""
@@ -74,11 +92,14 @@ class Checkpointer:
         turn = self.turn = self.turn or Turn(self._engine.name)
         connection = self.connection = self.connection or self._connect()
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        turn.take()
+        self._is_in_line = True
         try:
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            turn.take()
+            pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._is_held_up = copied < pages
             self._bell.clear()  # rung by commits of a moment ago, whose pages are copied now
         finally:
+            self._is_in_line = False
             turn.end()
 
     def _connect(self) -> apsw.Connection:

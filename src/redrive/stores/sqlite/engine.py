@@ -24,7 +24,7 @@ from redrive.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from redrive.stores.sqlite.checkpoint import Checkpointer
+from redrive.stores.sqlite.checkpoint import COURTESY_SECONDS, Checkpointer
 from redrive.stores.sqlite.turn import Turn
 
 OLDEST_ENGINE = (3, 51, 3)
@@ -43,9 +43,6 @@ LOG_LOST = (
     "its log was removed under this program, probably because the file was also opened with the sqlite3 module; use "
     "apsw for your own connections, and restart this program"
 )
-COURTESY_SECONDS = 0.0001
-"""How long a writer steps back after its turn while other processes write, so that they get theirs."""
-
 FOLDER_SETTLES_NS = 100_000_000
 """Two changes of a folder that are this far apart have different times; some systems keep them in steps of 10 ms."""
 
@@ -122,37 +119,62 @@ class Engine:
         return connection
 
     def transact(self, work: Callable[[apsw.Connection], _T]) -> _T:
-        """Do the work in a write transaction, which is durable when this returns; rolled back if it raises."""
-        connection = self.writer
-        execute = connection.execute
+        """Do the work in a write transaction, which is durable when this returns.
+
+        Once COMMIT was sent it is done, or `OutcomeUnknown`. A refusal needs proof that nothing was changed: COMMIT was
+        never sent, or the engine says that it was rolled back. What neither the engine nor the work raised comes out
+        as it is.
+        """
         with self._writing:
             self._check_open()
             if self._log_lost:
                 raise StoreUnavailable(self.name, LOG_LOST)
+            self._roll_back()  # left open by one who was interrupted as it rolled back
             try:
                 self._turn.take()
-                execute("BEGIN IMMEDIATE")
-                self.alone = connection.data_version() == self._last_version
-                result = work(connection)
-                self._commit(execute)
-                self._check_log()
-                self._last_version = connection.data_version()
-            except BaseException as error:
-                self._roll_back()
-                if (translated := self.translate(error)) is error:
-                    raise
-                raise translated from error
+                result = self._commit(work)
+                self._check_files()
             finally:
                 self._turn.end()
-        if not self.alone:
-            time.sleep(COURTESY_SECONDS)
+        if pause := self._checkpointer.pause_seconds() if self.alone else COURTESY_SECONDS:
+            time.sleep(pause)
         return result
 
-    def _commit(self, execute: Callable[[str], object]) -> None:
+    def _commit(self, work: Callable[[apsw.Connection], _T]) -> _T:
+        connection = self.writer
+        execute = connection.execute
+        sent = False
         try:
+            execute("BEGIN IMMEDIATE")
+            self.alone = connection.data_version() == self._last_version
+            result = work(connection)
+            sent = True
             execute("COMMIT")
-        except apsw.IOError as error:
+        except BaseException as error:
+            outcome = self._outcome(error, sent)
+            if outcome is error:
+                raise
+            raise outcome from error
+        return result
+
+    def _outcome(self, error: BaseException, sent: bool) -> BaseException:
+        """What an error means for the transaction. A disk that is full at the COMMIT undoes it by itself."""
+        if self._roll_back() or not sent or isinstance(error, apsw.FullError):
+            return self.translate(error)
+        if isinstance(error, apsw.Error):
+            return OutcomeUnknown(self.name, str(error))
+        return error
+
+    def _check_files(self) -> None:
+        """After a COMMIT: whether it is in the file that others open, and how far those have come."""
+        try:
+            self._check_log()
+        except OSError as error:
             raise OutcomeUnknown(self.name, str(error)) from error
+        try:
+            self._last_version = self.writer.data_version()
+        except apsw.Error:
+            self._last_version = -1  # the next one reads anew what others may have changed
 
     def _check_log(self) -> None:
         """Acknowledge nothing that went into a log which no longer has a name.
@@ -293,10 +315,13 @@ class Engine:
             case _:
                 return error
 
-    def _roll_back(self) -> None:
-        if self.writer.in_transaction:
-            with contextlib.suppress(apsw.Error):
-                self.writer.execute("ROLLBACK")
+    def _roll_back(self) -> bool:
+        """Whether a transaction was open, and was undone."""
+        if not self.writer.in_transaction:
+            return False
+        with contextlib.suppress(apsw.Error):
+            self.writer.execute("ROLLBACK")
+        return not self.writer.in_transaction
 
 
 def data_version(connection: apsw.Connection) -> int:

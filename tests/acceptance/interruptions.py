@@ -1,0 +1,112 @@
+"""An exception out of nowhere: at the n-th line of Redrive, or the n-th point where CPython runs signal handlers."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+import redrive
+
+SOURCES = str(Path(redrive.__file__).parent)
+_T = TypeVar("_T")
+
+
+class Interruption(Exception):
+    """What a signal handler raises, for example an alarm that is used as a time limit."""
+
+
+class Point(StrEnum):
+    """Where it can strike."""
+
+    LINE = "line"
+    """Before a line of Redrive."""
+    CALL = "call"
+    """On entry to a function, and when one written in C returns: there CPython runs signal handlers, as it does at the
+    end of each turn of a loop, which is the line at its head."""
+
+
+class Interrupter:
+    """Raises once, at the n-th point of what it runs; counts the points."""
+
+    def __init__(self, point: Point, nth: int) -> None:
+        self._point = point
+        self._nth = nth
+        self.count = 0
+
+    @property
+    def has_struck(self) -> bool:
+        return self.count >= self._nth
+
+    def run(self, work: Callable[[], _T]) -> _T:
+        """Do the work in this thread, unless it strikes."""
+        if self._point is Point.LINE:
+            sys.settrace(self._trace)
+        else:
+            sys.setprofile(self._profile)
+        try:
+            return work()
+        finally:
+            sys.settrace(None)
+            sys.setprofile(None)
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not frame.f_code.co_filename.startswith(SOURCES):
+            return None
+        last = frame.f_lineno
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            nonlocal last
+            before, last = last, frame.f_lineno
+            if event == "line" and not _is_never_struck(frame.f_code.co_filename, before, last):
+                self._strike()
+            return trace
+
+        return trace
+
+    def _profile(self, frame: FrameType, event: str, argument: object) -> None:
+        if frame.f_code.co_filename != __file__ and event in ("call", "c_return"):
+            self._strike()
+
+    def _strike(self) -> None:
+        self.count += 1
+        if self.count == self._nth:
+            raise Interruption
+
+
+def _is_never_struck(path: str, before: int, line: int) -> bool:
+    """Whether a line is nothing but a `try`, or the head of a `with` whose body has just ended: CPython runs no signal
+    handler there, so that a lock that was taken is released."""
+    heads = _heads(path).get(line)
+    return heads is not None and any(first <= before <= last for first, last in heads)
+
+
+@cache
+def _heads(path: str) -> dict[int, list[tuple[int, int]]]:
+    """The lines of `with` and `try`, and the lines from which each is reached without anything to interrupt."""
+    heads: dict[int, list[tuple[int, int]]] = {}
+    for node in ast.walk(ast.parse(Path(path).read_text())):
+        if isinstance(node, ast.With | ast.AsyncWith):
+            body = (node.body[0].lineno, node.body[-1].end_lineno or node.body[-1].lineno)
+            for line in range(node.lineno, node.body[0].lineno):
+                heads.setdefault(line, []).append(body)
+        elif isinstance(node, ast.Try):
+            heads.setdefault(node.lineno, []).append((0, sys.maxsize))
+    return heads
+
+
+def every_point(point: Point, attempt: Callable[[Interrupter], None], *, stride: int = 1, first: int = 1) -> int:
+    """Attempt it with an exception at each point in turn, until one attempt ends before it. Gives the attempts."""
+    nth, attempts = first, 0
+    while True:
+        interrupter = Interrupter(point, nth)
+        attempt(interrupter)
+        attempts += 1
+        if not interrupter.has_struck:
+            return attempts
+        nth += stride
