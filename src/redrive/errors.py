@@ -19,6 +19,7 @@
     │   ├── QueueInUse           others name it as their dead queue
     │   ├── ConfirmMismatch      purge or delete named another number of items
     │   ├── ItemActive           a worker holds the item
+    │   ├── ItemMoving           the item is on its way to another store
     │   ├── WrongStatus          the item is not in a status the verb applies to
     │   ├── IdempotencyConflict  the key was used with another payload
     │   ├── QueueFull            max_size reached
@@ -265,6 +266,20 @@ class ItemActive(Refused):
         self.id, self.worker = id, worker
         held = f"worker {_show(worker)}" if worker else "a worker"
         super().__init__(f"item {id} is being worked on by {held}; wait for it, or force to revoke the lease")
+
+
+class ItemMoving(Refused):
+    """The item is on its way to another store, which may have its copy already."""
+
+    code = "item_moving"
+    retryable = True
+
+    def __init__(self, id: str, to: str) -> None:
+        self.id, self.to = id, to
+        super().__init__(
+            f"item {id} is on its way to {to} and takes no failure any more; put the failure again once the item has "
+            f"arrived there, or under another idempotency key; moves() lists what keeps an item"
+        )
 
 
 _NEXT_STEP = {

@@ -38,12 +38,13 @@ from typing import Any, Protocol
 import msgspec
 
 from redrive.clock import Clock, Instant
+from redrive.errors import InvalidInput, ItemMoving
 from redrive.model.duration import DAY
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId, Token
-from redrive.model.item import NO_OVERRIDES, Counters, Item, Lease, Overrides, Receipt, Result
+from redrive.model.item import NO_OVERRIDES, Counters, Item, Lease, Overrides, Receipt, Result, Status
 from redrive.model.judge import Ending, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY, MIB
 from redrive.model.moves import Move
@@ -171,7 +172,14 @@ class Put(Said, frozen=True, gc=False):
 
     An idempotency key that is known and whose time is not over gives the receipt of the first item, with duplicate =
     True, and puts nothing; with another payload (or content type) the call is refused with `IdempotencyConflict`.
-    A known key together with a failure adds that failure to the item that is there.
+    A failure under a known key is never dropped. What becomes of it depends on the item that the key stands for,
+    in whatever queue that is now:
+    - pending, failed, active, dead or archived: the item gets one more row of its history and, unless a lease froze
+      its counters, one more failure. Where it stands does not change: the verdict is for a new item only. The next
+      delivery is judged by these counters and by the item's own limits;
+    - completed, kept or not, or gone in any other way: the failure is a new item, as `verdict` says, and the key
+      stands for that one from now on;
+    - moving: the call is refused with `ItemMoving`, since the other store may have its copy already.
     `QueueFull` if pending + failed + active would exceed max_size. `QueueNotFound`. Each item is drawn a new id and
     goes to the tail of its priority.
     """
@@ -287,6 +295,7 @@ class Complete(Said, frozen=True, gc=False):
     """→ Settled. The item is completed: kept with its result for keep_completed, or removed.
 
     Completion, result and `puts` are one transaction: if any put is refused, so is the completion, with that error.
+    The puts bring no failures.
     `PayloadTooLarge` if the result exceeds the queue's max_payload_size.
     With `keep`, GetResult gives the result for that long from now, whatever becomes of the item and its queue. Where
     there is no result, there is none to keep.
@@ -935,6 +944,24 @@ def is_asked_for(query: ReadFeed, ids: Collection[ItemId] | None, entry: FeedEnt
 def stale(put: Put, queue: Queue) -> bool:
     """Whether a put carries a verdict that was judged by settings which are no longer the newest."""
     return any(item.verdict is not None and item.version != queue.version for item in put.items)
+
+
+def check_failure(item: NewItem, *, alone: bool) -> None:
+    """Raise unless a failure comes with the verdict on it, in a put that is `alone` and no part of another call."""
+    if (item.failure is None) is not (item.verdict is None):
+        raise InvalidInput("an item that has failed already is put with the failure and a verdict on it")
+    if item.failure is not None and not alone:
+        raise InvalidInput("what is put with another call has not failed yet; put it alone")
+
+
+def takes_failure(id: ItemId, status: Status | None, moving_to: str | None) -> bool:
+    """Whether the item gets a failure that is put under its key; otherwise the failure is a new item. None: it is gone.
+
+    Raises ItemMoving.
+    """
+    if moving_to is not None:
+        raise ItemMoving(id, moving_to)
+    return status is not None and status is not Status.COMPLETED
 
 
 def _in_short(item: Item) -> str:

@@ -134,6 +134,15 @@ class Naive:
             until = self.now + self.settings[twin.queue].idempotency_timeout * SECOND
             self.keys[twin.queue, key] = (twin, twin.value, until)
 
+    def gets_failure(self, queue: str, key: str | None) -> Twin | None:
+        """Whom a failure is added to that is put under a key; None where it is an item of its own."""
+        twin, _ = self.known(queue, key) or (None, 0)
+        return None if twin is None or twin.status in (None, "completed") else twin
+
+    def add_failure(self, twin: Twin) -> None:
+        twin.rows += 1
+        twin.failures += twin.status != "active"
+
     def eligible(self, queue: str) -> list[Twin]:
         """What may be leased, in order, once everything that fell due or ran out has been seen to."""
         if queue in self.paused:

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from tests.simulation.hostile import QUEUES, Mischief
+from tests.simulation.hostile import QUEUES, TAME, Mischief
 
 from redrive import AsyncBroker, Broker, Item, Lease, RedriveError, Status, connect
 from redrive.broker.transfer import line_of
@@ -62,7 +62,7 @@ class Run:
     def work(self) -> None:
         """What a program does."""
         queue = self.random.choice(QUEUES)
-        match self.random.randrange(6):
+        match self.random.randrange(7):
             case 0:
                 self.mischief.ids.append(self.broker.put(queue, {"some": "payload"}, headers={"a": "b"}).id)
             case 1:
@@ -77,6 +77,9 @@ class Run:
                 self.clock.advance(self.random.choice((1, 61, 3600, 86_400)))
             case 5:
                 self.broker.step()
+            case 6:
+                key = self.random.choice(TAME["idempotency_key"])
+                self.broker.put_failed(queue, {"a": 1}, "it went wrong", idempotency_key=key)
 
     def attack(self) -> None:
         """What a client does that means harm."""

@@ -144,7 +144,9 @@ class RecountMachine(RuleBasedStateMachine):
     @rule(queue=st.sampled_from(("jobs", "mails")), pick=picks)
     def put_failed(self, queue: str, pick: int) -> None:
         self.tick()
-        self.attempt(lambda: self.note(self.broker.put_failed(queue, {"colour": "red"}, ERRORS[pick % 3]).id))
+        key = (None, "k", "l")[pick // 3 % 3]
+        put = lambda: self.broker.put_failed(queue, {"colour": "red"}, ERRORS[pick % 3], idempotency_key=key)  # noqa: E731
+        self.attempt(lambda: self.note(put().id))
 
     @rule(queue=st.sampled_from((*QUEUES, "jobs", "mails")), limit=st.integers(1, 4))
     def lease(self, queue: str, limit: int) -> None:

@@ -42,7 +42,9 @@ T = TypeVar("T")
 # asked for only where there are many histories.
 REASONS = ("buried", "final_error", "expired", "worker_lost", "max_attempts", "retries_exhausted")
 FLOORS = {"leased": 2.0, "held": 1.0, "lost": 0.3, "dead": 1.0}
-RARE_FLOORS = dict.fromkeys(("redriven", "moved back", "archived", "completed", "failed", *REASONS), 0.005)
+RARE_FLOORS = dict.fromkeys(
+    ("failed again", "failed anew", "redriven", "moved back", "archived", "completed", "failed", *REASONS), 0.005
+)
 QUEUES = ("jobs", "mails", "morgue")
 THOROUGH = os.environ.get("REDRIVE_HYPOTHESIS_PROFILE") == "thorough"
 RUNS, STEPS = (2000, 50) if THOROUGH else (150, 40)
@@ -129,6 +131,15 @@ class BrokerMachine(RuleBasedStateMachine):
     )
     def put_one(self, **options: Any) -> None:
         self.put(**options)
+
+    @rule(
+        queue=st.sampled_from(["jobs", "mails"]),
+        value=st.integers(0, 1),
+        key=st.sampled_from(["k", "k", "l", None]),
+        limits=st.sampled_from([(None, None, None)] * 2 + [(2, 1, None), (6, None, 6)]),
+    )
+    def put_one_failed(self, **options: Any) -> None:
+        self.put_failed(**options)
 
     @rule(queue=st.sampled_from(["jobs", "mails"]), count=st.integers(1, 4))
     def put_plain(self, queue: str, count: int) -> None:
@@ -264,6 +275,35 @@ class BrokerMachine(RuleBasedStateMachine):
         twin = Twin(receipt.id, value, queue, priority, ready_at, self.naive.tail(), held_by=held_by, own_expiry=expiry)
         twin.own_attempts, twin.own_losses, twin.own_tries = limits
         self.naive.put(twin, key)
+
+    def put_failed(
+        self, queue: str, value: int, key: str | None, limits: tuple[int | None, int | None, int | None]
+    ) -> None:
+        known, there = self.naive.known(queue, key), self.naive.gets_failure(queue, key)
+        born = Twin("", value, queue, 5, self.naive.now, (0, 0), failures=1)
+        born.own_attempts, born.own_losses, born.own_tries = limits
+        lives = there is None and self.naive.cause(born, "fail", False) is None
+        refusal: type[RedriveError] | None = None
+        if known is not None and known[1] != value:
+            refusal = IdempotencyConflict
+        elif lives and self.naive.is_full(queue):
+            refusal = QueueFull
+        own = dict(zip(("max_attempts", "max_losses", "retry_attempts"), limits, strict=True))
+        receipt = self.attempt(
+            refusal, lambda: self.broker.put_failed(queue, value, "outside", idempotency_key=key, **own)
+        )
+        if refusal is not None:
+            return
+        assert receipt.duplicate == (there is not None)
+        if there is not None:
+            assert receipt.id == there.id
+            self.naive.add_failure(there)
+            self.tally["failed again"] += 1
+            return
+        self.tally["failed anew"] += known is not None
+        born.id = receipt.id
+        self.naive.put(born, key)
+        self.naive.end(born, "fail")
 
     # What comes out
 

@@ -25,11 +25,24 @@ from tests.simulation.registrations import change_registrations, look_at_all_res
 from tests.simulation.twins import QUEUES, Ask, Twins, by_queue
 
 from redrive import Again, Broker, Dead, DeadReason, Status, new_item
-from redrive.store import ListDestinations, ListMoves, ListOpenMoves, ListOperations, ReadFeed, Receive
+from redrive.model.failure import failure_from_fields
+from redrive.model.payload import JSON
+from redrive.store import (
+    GetQueue,
+    ListDestinations,
+    ListMoves,
+    ListOpenMoves,
+    ListOperations,
+    NewItem,
+    Put,
+    ReadFeed,
+    Receive,
+)
 
 SEEDS = 1_000 if os.environ.get("REDRIVE_HYPOTHESIS_PROFILE") == "thorough" else 20
 CALLS = 120
 FEWEST_ANSWERS = 60
+BY_A_WORKER = failure_from_fields("Error", "outside", worker="w1")
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
@@ -49,7 +62,23 @@ def test_every_answer_is_the_same(seed: int, url: str) -> None:
         settings = {**some_settings(pick), "on_dead": pick.choice(["keep", "keep", "drop"])}
         twins.ask(f"create {name}", lambda _, broker, n=name, s=settings: broker.create_queue(n, **s))  # type: ignore[misc]
     steps = (
-        *(put, put, put_many, lease, lease, settle, settle, settle, by_hand, by_hand, queue_changes, advance, look),
+        *(
+            put,
+            put,
+            put_many,
+            put_failed,
+            put_many_failed,
+            lease,
+            lease,
+            settle,
+            settle,
+            settle,
+            by_hand,
+            by_hand,
+            queue_changes,
+            advance,
+            look,
+        ),
         *(change_by_hand, change_by_hand, start_operation, drive_operation, drive_operation, drive_operation),
         *(set_operation, import_again, look_at_many, look_at_many, from_elsewhere, from_elsewhere),
         *(change_registrations, look_at_work),
@@ -83,14 +112,33 @@ def some_settings(pick: random.Random) -> dict[str, Any]:
 def put(twins: Twins, pick: random.Random) -> None:
     queue, value = pick.choice(QUEUES), pick.choice([1, 2])
     options: dict[str, Any] = {"idempotency_key": pick.choice("xyz")} if pick.random() < 0.3 else {}
-    if pick.random() < 0.2:
-        answers = twins.ask("put failed", lambda _, broker: broker.put_failed(queue, value, "boom", **options))
-    else:
-        possible = {"priority": 7, "delay": 15, "expire_timeout": 40, "held_by": "h", "max_attempts": 1}
-        possible["headers"] = {"tenant": pick.choice("ab")}
-        options |= {name: setting for name, setting in possible.items() if pick.random() < 0.2}
-        answers = twins.ask(f"put {queue} {options}", lambda _, broker: broker.put(queue, value, **options))
+    possible = {"priority": 7, "delay": 15, "expire_timeout": 40, "held_by": "h", "max_attempts": 1}
+    possible["headers"] = {"tenant": pick.choice("ab")}
+    options |= {name: setting for name, setting in possible.items() if pick.random() < 0.2}
+    twins.keep(twins.ask(f"put {queue} {options}", lambda _, broker: broker.put(queue, value, **options)))
+
+
+def put_failed(twins: Twins, pick: random.Random) -> None:
+    queue, value, error = pick.choice(QUEUES), pick.choice([1, 1, 2]), pick.choice(["boom", BY_A_WORKER])
+    possible = {"verdict": pick.choice(VERDICTS), "retry_attempts": 3, "max_attempts": 1}
+    options: dict[str, Any] = {name: setting for name, setting in possible.items() if pick.random() < 0.2}
+    options["idempotency_key"] = pick.choice(["x", "y", "z", None])
+    answers = twins.ask(f"put failed {queue}", lambda _, broker: broker.put_failed(queue, value, error, **options))
     twins.keep(answers)
+
+
+def put_many_failed(twins: Twins, pick: random.Random) -> None:
+    queue, dropped = pick.choice(QUEUES), Dead(DeadReason.POLICY, drop=True)
+    drawn = [(pick.choice(["x", "y", None]), pick.choice([*VERDICTS[:4], dropped])) for _ in range(pick.choice([1, 3]))]
+
+    def call(side: int) -> Put:
+        version = twins.brokers[side]._core.store.read(GetQueue(queue)).version
+        failed = {"failure": BY_A_WORKER, "version": version}
+        return Put(
+            queue, tuple(NewItem(b"1", JSON, idempotency_key=key, verdict=verdict, **failed) for key, verdict in drawn)
+        )
+
+    twins.keep(twins.commit(f"several failures in {queue} with puts", call))
 
 
 def put_many(twins: Twins, pick: random.Random) -> None:

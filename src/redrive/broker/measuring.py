@@ -164,11 +164,11 @@ def _count_put(metrics: Metrics, call: Put, result: Any) -> None:
     if result.__class__ is not tuple:  # Stale
         return
     metrics.counts(names.PUT)[(call.queue,)] += len(result) - sum([receipt.duplicate for receipt in result])
-    for item in call.items:
+    for item, receipt in zip(call.items, result, strict=True):
         if item.failure is not None:
             metrics.counts(names.FAILED)[call.queue, str(item.failure.error_class)] += 1
-            if isinstance(item.verdict, Dead):
-                _count_death(metrics, call.queue, item.verdict.reason, dropped=item.verdict.drop)
+            if isinstance(item.verdict, Dead) and not receipt.duplicate:  # one that is there stays where it is
+                _count_death(metrics, call.queue, item.verdict.reason, dropped=item.verdict.drops)
 
 
 def _count_leases(metrics: Metrics, call: LeaseItems, result: Leased) -> None:

@@ -78,12 +78,16 @@ def lost(core: Core, lease: Lease | Token, error: Failure | str) -> Flow[Settled
 def put_failed(
     core: Core, queue_name: str, item: NewItem, error: BaseException | Failure | str, verdict: Verdict | None
 ) -> Flow[Receipt]:
-    """Put an item that has failed once already: judged as the first failure of a delivery would be."""
+    """Put an item that has failed once already: judged as the first failure of a delivery would be.
+
+    The verdict is for a new item. Whether there is one, only the store can say: it makes it, or adds the failure to the
+    item that holds the key, in the same transaction.
+    """
     queue = yield from get_queue(core, queue_name)
     failure = failure_of(error, queue.settings.error_rules, None)
     for _ in range(MAX_ROUNDS):
         judged = core.routed(queue, verdict, failure) or core.judge(
-            queue, Ending.FAILED, Counters(failures=1), failure=failure
+            queue, Ending.FAILED, Counters(failures=1), failure=failure, overrides=item.overrides
         )
         born = msgspec.structs.replace(item, failure=failure, verdict=judged, version=queue.version, plain=False)
         result = yield from send(Put(queue.name, (born,)))

@@ -51,6 +51,7 @@ EXITS: dict[str, int] = {
     "task_failed": REFUSED,
     "confirm_mismatch": NOT_CONFIRMED,
     "item_active": BUSY,
+    "item_moving": BUSY,
     "queue_full": BUSY,
     "overloaded": BUSY,
     "result_timeout": BUSY,

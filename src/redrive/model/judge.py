@@ -57,6 +57,11 @@ class Dead(msgspec.Struct, frozen=True, tag=True):
     note: str | None = None
     """What the history says of it, where a program brings the verdict."""
 
+    @property
+    def drops(self) -> bool:
+        """Whether nothing is left of the item."""
+        return self.drop and self.to is None
+
 
 Verdict = Again | Dead
 

@@ -31,6 +31,7 @@ STATUS: dict[str, int] = {
     "queue_in_use": 409,
     "confirm_mismatch": 409,
     "item_active": 409,
+    "item_moving": 409,
     "wrong_status": 409,
     "idempotency_conflict": 409,
     "lease_lost": 409,

@@ -82,12 +82,25 @@ class WorkMethods(Face):
         headers: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
         content_type: str | None = None,
+        max_attempts: int | None = None,
+        max_losses: int | None = None,
+        retry_attempts: int | None = None,
     ) -> Receipt:
-        """Put work that has failed already, outside of any queue: it is born failed or dead, as the settings say.
+        """Put work that has failed already, outside of any queue: it is born failed or dead, as the settings say,
+        or the limits of its own.
 
-        A key that is known adds the failure to the item that is there.
+        A key that is known adds the failure to the item that is there. Where that is completed or gone, the failure is
+        a new item, which takes the key. Raises `ItemMoving` while it is on its way to another store.
         """
-        item = items.new_item(value, headers=headers, idempotency_key=idempotency_key, content_type=content_type)
+        item = items.new_item(
+            value,
+            headers=headers,
+            idempotency_key=idempotency_key,
+            content_type=content_type,
+            max_attempts=max_attempts,
+            max_losses=max_losses,
+            retry_attempts=retry_attempts,
+        )
         return self._run(settle.put_failed(self._core, queue, item, error, verdict))
 
     def lease(

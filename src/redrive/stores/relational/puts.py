@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,7 +18,7 @@ from redrive.model.judge import Dead, Ending
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.moves import ledger_key
 from redrive.model.payload import JSON
-from redrive.store import OF_THIS_CALL, NewItem, Put, Stale, stale
+from redrive.store import OF_THIS_CALL, NewItem, Put, Stale, check_failure, stale, takes_failure
 from redrive.stores.relational import feed, verdicts
 from redrive.stores.relational.batch import SALT_MASK, SALT_STEP, Batch, QueueRow, draw_salt
 from redrive.stores.relational.marks import above
@@ -64,6 +64,15 @@ _Groups = dict[_Group, tuple[list[bytes], list[tuple[list[Receipt], int]]]]
 """The payloads of each group, and where their receipts go."""
 
 
+class _Known(NamedTuple):
+    """An item that is there already."""
+
+    id: ItemId | None
+    """None: put earlier in this very call."""
+    ignored: bool = False
+    """Known by its source_id: not even a failure is added."""
+
+
 class _Checked(msgspec.Struct):
     """A put call that nothing stands against: nothing has been written yet."""
 
@@ -71,8 +80,8 @@ class _Checked(msgspec.Struct):
     items: tuple[NewItem, ...]
     group: _Group | None
     """Where all of them differ only in their payload: what they share, so that they can go in together with others."""
-    known: dict[int, ItemId | None]
-    """Positions of items that are there already, with their ids (None: put earlier in this very call)."""
+    known: dict[int, _Known]
+    """Items that are there already, by their positions."""
 
 
 def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
@@ -108,14 +117,15 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
 
 
 def put_together(batch: Batch, calls: Sequence[Put], leaving: int | None = None) -> list[tuple[Receipt, ...]]:
-    """Carry out all of these calls, or none. Raises the first refusal, before anything is written.
+    """Carry out all of these calls, which bring no failures, or none. Raises the first refusal, before anything is
+    written.
 
     An item that leaves its queue in the same transaction makes room there.
     """
     merged: dict[str, tuple[NewItem, ...]] = {}
     for call in calls:
         merged[call.queue] = merged.get(call.queue, ()) + call.items
-    checked = [_check(batch, Put(queue, items), leaving) for queue, items in merged.items()]
+    checked = [_check(batch, Put(queue, items), alone=False, leaving=leaving) for queue, items in merged.items()]
     groups: _Groups = {}
     receipts = [_write(batch, each, groups) for each in checked]
     _write_groups(batch, groups)
@@ -146,8 +156,8 @@ def remember_source(batch: Batch, row: QueueRow, source_id: ItemId, number: int,
     batch.execute(_REMEMBER_SOURCE, (row.key, source_id, number, tail, batch.now))
 
 
-def _check(batch: Batch, call: Put, leaving: int | None = None) -> _Checked:
-    """Raise whatever stands against a put call."""
+def _check(batch: Batch, call: Put, *, alone: bool = True, leaving: int | None = None) -> _Checked:
+    """Raise whatever stands against a put call. Only one that is `alone`, and no part of another, brings failures."""
     row = batch.queue(call.queue)
     largest = row.settings.max_payload_size
     groups: set[_Group | None] = set()
@@ -155,7 +165,9 @@ def _check(batch: Batch, call: Put, leaving: int | None = None) -> _Checked:
     for position, item in enumerate(call.items):
         if len(item.payload) > largest:
             raise PayloadTooLarge("payload", len(item.payload), largest, "max_payload_size")
-        if item.verdict is not None:
+        if item.failure is not None or item.verdict is not None:
+            check_failure(item, alone=alone)
+            assert item.verdict is not None
             verdicts.check(batch, row, Ending.FAILED, item.verdict)
             if isinstance(item.verdict, Dead):
                 born_dead.append(position)
@@ -183,10 +195,10 @@ def _write(batch: Batch, put: _Checked, groups: _Groups) -> list[Receipt]:
         return receipts
     written: dict[str, ItemId] = {}
     for position, item in enumerate(items):
-        if position in put.known:
-            id = put.known[position] or written.get(item.source_id or "") or written[item.idempotency_key or ""]
+        if (known := put.known.get(position)) is not None:
+            id = known.id or written.get(item.source_id or "") or written[item.idempotency_key or ""]
             receipts[position] = Receipt(id, duplicate=True)
-            if item.failure is not None and item.source_id is None:
+            if item.failure is not None and not known.ignored:
                 _add_failure(batch, row, id, item.failure)
         else:
             id = _write_odd(batch, row, item)
@@ -195,36 +207,60 @@ def _write(batch: Batch, put: _Checked, groups: _Groups) -> list[Receipt]:
     return receipts
 
 
-def _known(batch: Batch, row: QueueRow, items: Sequence[NewItem]) -> dict[int, ItemId | None]:
-    """Positions of items that are there already."""
-    known: dict[int, ItemId | None] = {}
-    digests: dict[str, bytes] = {}
+def _known(batch: Batch, row: QueueRow, items: Sequence[NewItem]) -> dict[int, _Known]:
+    """Those that are there already, by their positions."""
+    known: dict[int, _Known] = {}
     keys = [item.idempotency_key for item in items if item.idempotency_key is not None]
     if keys and not all((row.key, key) in batch.known_keys for key in keys):
         batch.session.lock_keys(batch, row.key, keys)
     sources: set[str] = set()
+    firsts: dict[str, NewItem] = {}
     for position, item in enumerate(items):
+        there = _known_by_source(batch, row, item, sources) or _known_by_key(batch, row, item, firsts)
+        if there is not None:
+            known[position] = there
+        elif item.idempotency_key is not None:
+            firsts[item.idempotency_key] = item
         if item.source_id is not None:
-            there = known_source(batch, row, item.source_id)
-            if there is not None:
-                known[position] = there
-            elif item.source_id in sources:
-                known[position] = None
             sources.add(item.source_id)
-        if item.idempotency_key is None or position in known:
-            continue
-        digest = _digest(item)
-        found = _known_key(batch, row.key, item.idempotency_key)
-        if found is not None:
-            known[position] = make_id(found[0], found[1])
-            if found[2] != digest:
-                raise IdempotencyConflict(row.queue.name, item.idempotency_key, make_id(found[0], found[1]))
-        elif item.idempotency_key in digests:
-            known[position] = None
-            if digests[item.idempotency_key] != digest:
-                raise IdempotencyConflict(row.queue.name, item.idempotency_key, OF_THIS_CALL)
-        digests[item.idempotency_key] = digest
     return known
+
+
+def _known_by_source(batch: Batch, row: QueueRow, item: NewItem, sources: Collection[str]) -> _Known | None:
+    if item.source_id is None:
+        return None
+    there = known_source(batch, row, item.source_id)
+    return _Known(there, ignored=True) if there is not None or item.source_id in sources else None
+
+
+def _known_by_key(batch: Batch, row: QueueRow, item: NewItem, firsts: Mapping[str, NewItem]) -> _Known | None:
+    """What a known key stands for; None where a failure finds that gone, and is a new item.
+
+    `firsts` are the items of this call that are new, by their keys: they take them over.
+    """
+    key = item.idempotency_key
+    if key is None:
+        return None
+    first = firsts.get(key)
+    if first is not None:
+        if _digest(first) != _digest(item):
+            raise IdempotencyConflict(row.queue.name, key, OF_THIS_CALL)
+        dropped = isinstance(first.verdict, Dead) and first.verdict.drops
+        return None if dropped and item.failure is not None else _Known(None)
+    found = _find_key(batch, row.key, key)
+    if found is None:
+        return None
+    id = make_id(found[0], found[1])
+    if found[2] != _digest(item):
+        raise IdempotencyConflict(row.queue.name, key, id)
+    return _Known(id) if item.failure is None or _gets_failure(batch, id) else None
+
+
+def _gets_failure(batch: Batch, id: ItemId) -> bool:
+    place = find_by_id(batch, id)
+    if place is None:
+        return False
+    return takes_failure(place.id, place.status, None if place.passage is None else place.passage.to)
 
 
 def _find_keys(batch: Batch, calls: Sequence[Put]) -> None:
@@ -241,7 +277,7 @@ def _find_keys(batch: Batch, calls: Sequence[Put]) -> None:
             batch.known_keys.update({(queue, key): found.get(key) for key in keys})
 
 
-def _known_key(batch: Batch, queue: int, key: str) -> tuple[int, int, bytes] | None:
+def _find_key(batch: Batch, queue: int, key: str) -> tuple[int, int, bytes] | None:
     """What a key stands for: number, tail and digest of the first item."""
     if (queue, key) in batch.known_keys:
         return batch.known_keys[queue, key]
@@ -331,10 +367,11 @@ def _write_odd(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
 def _add_failure(batch: Batch, row: QueueRow, id: ItemId, failure: Failure) -> None:
     """One more failure of work that is known by its key: it is written down; where the item stands stays as it is."""
     place = find_by_id(batch, id)
-    if place is None:
-        return
+    assert place is not None, "it was there when the call was checked"
     batch.tally(row.key, "failed_total")
-    entry = HistoryEntry(batch.now, Event.FAILED, row.queue.name, place.deliveries, failure=failure)
+    entry = HistoryEntry(
+        batch.now, Event.FAILED, row.queue.name, place.deliveries, failure=failure, worker=failure.worker
+    )
     verdicts.tell(batch, FeedKind.FAILED, place, entry, title=failure.title)
     if place.status is Status.ACTIVE:  # its lease froze the counters
         verdicts.record(batch, place, entry)

@@ -157,7 +157,7 @@ def _die(batch: Batch, place: Place, row: QueueRow, verdict: Dead, entry: Histor
     queue, counters, reason, to = row.queue.name, place.counters, verdict.reason, verdict.to
     cause = cause_of(reason, entry.failure, entry.note)
     batch.tally(row.key, "dead_total")
-    if verdict.drop and to is None:
+    if verdict.drops:
         remove(batch, place)
         audit(batch, DROP_ACTOR, Verb.DROP.value, queue, [place.id], 1, reason.value)
         _log.warning("item_dropped", item=place.id, queue=queue, reason=reason)

@@ -7,13 +7,13 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from redrive.clock import Instant
-from redrive.errors import IdempotencyConflict, InvalidInput, PayloadTooLarge, QueueFull
+from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Event, HistoryEntry, Receipt, Status
 from redrive.model.judge import Dead, Ending, count
 from redrive.model.moves import ledger_key
-from redrive.store import LEDGER_TIMEOUT, OF_THIS_CALL, NewItem, Put, Stale, stale
+from redrive.store import LEDGER_TIMEOUT, OF_THIS_CALL, NewItem, Put, Stale, check_failure, stale, takes_failure
 from redrive.stores.rules.queue_state import Known, QueueState, Source
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
@@ -25,7 +25,7 @@ def put(state: State, call: Put) -> tuple[Receipt, ...] | Stale:
     queue = state.queue(call.queue).value
     if stale(call, queue):
         return Stale(queue)
-    plan = PutPlan(state)
+    plan = PutPlan(state, alone=True)
     plan.add(call)
     return plan.carry_out()
 
@@ -63,16 +63,22 @@ class _Step(NamedTuple):
 
 
 class PutPlan:
-    """What one or more puts will do. `add` checks and changes nothing but numbers drawn; `carry_out` cannot fail."""
+    """What one or more puts will do. `add` checks and changes nothing but numbers drawn; `carry_out` cannot fail.
 
-    def __init__(self, state: State, *, leaving: str | None = None) -> None:
+    Only puts that are `alone`, and no part of another call, bring failures.
+    """
+
+    def __init__(self, state: State, *, alone: bool = False, leaving: str | None = None) -> None:
         self._state = state
+        self._alone = alone
         self._steps: list[_Step] = []
         self._growth: defaultdict[str, int] = defaultdict(int)
         if leaving is not None:
             self._growth[leaving] = -1
         self._keys: dict[tuple[str, str], Known] = {}
         self._sources: dict[tuple[str, ItemId], ItemId] = {}
+        self._dropped: set[ItemId] = set()
+        """Items of the plan that are gone as soon as they are put."""
 
     def add(self, put: Put) -> None:
         """Check a put, together with those added before."""
@@ -90,19 +96,20 @@ class PutPlan:
         limit = queue.value.settings.max_payload_size
         if len(new.payload) > limit:
             raise PayloadTooLarge("payload", len(new.payload), limit, "max_payload_size")
-        if new.failure is not None and new.verdict is None:
-            raise InvalidInput("an item that is put with a failure needs a verdict on it")
+        check_failure(new, alone=self._alone)
         if new.verdict is not None:
             check_verdict(self._state, queue.name, Ending.FAILED, new.verdict)
         if (there := self._known_source(queue, new)) is not None:
             self._steps.append(_Step(queue, new, there, 0, duplicate=True, ignored=True))
             return False
-        if (there := self._known_key(queue, new)) is not None:
+        if (there := self._holder(queue, new)) is not None:
             self._steps.append(_Step(queue, new, there, 0, duplicate=True, ignored=False))
             return False
         number = self._state.draw_number()
         id = self._state.draw_id(number)
         self._remember(queue, new, id)
+        if isinstance(new.verdict, Dead) and new.verdict.drops:
+            self._dropped.add(id)
         self._steps.append(_Step(queue, new, id, number, duplicate=False, ignored=False))
         return not isinstance(new.verdict, Dead)
 
@@ -111,18 +118,25 @@ class PutPlan:
             return None
         return known_source(self._state, queue, new.source_id) or self._sources.get((queue.name, new.source_id))
 
-    def _known_key(self, queue: QueueState, new: NewItem) -> ItemId | None:
+    def _holder(self, queue: QueueState, new: NewItem) -> ItemId | None:
+        """The item that a known key stands for; None where a failure finds it gone, and is a new item."""
         if new.idempotency_key is None:
             return None
-        known = queue.keys.get(new.idempotency_key)
-        written = known is not None and known.until > self._state.now
-        if not written:
-            known = self._keys.get((queue.name, new.idempotency_key))
-        if known is None:
+        planned = self._keys.get((queue.name, new.idempotency_key))
+        known = planned or queue.keys.get(new.idempotency_key)
+        if known is None or known.until <= self._state.now:
             return None
         if known.digest != _digest(new):
-            raise IdempotencyConflict(queue.name, new.idempotency_key, known.id if written else OF_THIS_CALL)
-        return known.id
+            raise IdempotencyConflict(queue.name, new.idempotency_key, known.id if planned is None else OF_THIS_CALL)
+        return known.id if new.failure is None or self._gets_failure(known.id, planned) else None
+
+    def _gets_failure(self, id: ItemId, planned: Known | None) -> bool:
+        if planned is not None:
+            return id not in self._dropped
+        item = self._state.items.get(id)
+        if item is None:
+            return False
+        return takes_failure(item.id, item.status, None if item.passage is None else item.passage.to)
 
     def _remember(self, queue: QueueState, new: NewItem, id: ItemId) -> None:
         if new.source_id is not None:
@@ -173,22 +187,23 @@ def _write(state: State, step: _Step) -> None:
     step.queue.put_total += 1
     state.tell(FeedKind.PUT, item.queue, item)
     if new.verdict is not None:
+        assert new.failure is not None
         # It has failed outside already: the same as if it failed here at once.
-        carry_out(state, item, Ending.FAILED, new.verdict, failure=new.failure)
+        carry_out(state, item, Ending.FAILED, new.verdict, failure=new.failure, worker=new.failure.worker)
 
 
 def _add_failure(state: State, step: _Step) -> None:
     """One more failure of work that is known. Where the item stands does not change, nor what an active lease froze."""
-    item = state.items.get(step.id)
-    if item is None:
-        return
-    entry = HistoryEntry(state.now, Event.FAILED, step.queue.name, item.counters.deliveries, failure=step.new.failure)
+    item, failure = state.items[step.id], step.new.failure
+    assert failure is not None
+    entry = HistoryEntry(
+        state.now, Event.FAILED, step.queue.name, item.counters.deliveries, failure=failure, worker=failure.worker
+    )
     item.history.add(entry)
     if item.status is not Status.ACTIVE:
         item.counters = count(item.counters, Ending.FAILED)
     step.queue.failed_total += 1
-    assert step.new.failure is not None
-    state.tell(FeedKind.FAILED, step.queue.name, item, title=step.new.failure.title)
+    state.tell(FeedKind.FAILED, step.queue.name, item, title=failure.title)
 
 
 def _digest(new: NewItem) -> bytes:

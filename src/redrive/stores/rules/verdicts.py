@@ -44,19 +44,23 @@ def carry_out(
     verdict: Verdict,
     *,
     failure: Failure | None = None,
+    worker: str | None = None,
     note: str | None = None,
     actor: str | None = None,
     operation: str | None = None,
     forced: bool = False,
 ) -> Settled:
-    """Count the ending, write it down, and do as a verdict says that was checked before."""
+    """Count the ending, write it down, and do as a verdict says that was checked before.
+
+    `worker` is named where it held no lease.
+    """
     entry = HistoryEntry(
         at=state.now,
         event=Event(ending.value),
         queue=item.queue,
         delivery=item.counters.deliveries,
         failure=failure,
-        worker=item.worker,
+        worker=item.worker if worker is None else worker,
         actor=actor,
         note=note,
         operation=operation,
@@ -114,7 +118,7 @@ def _die(state: State, item: Record, ending: Ending, verdict: Dead, entry: Histo
             mark_dead(state, item)
             item.counters = Counters(deliveries=counters.deliveries, redrives=counters.redrives)
             item.expire_deadline = None
-    elif verdict.drop:
+    elif verdict.drops:
         state.remove(item, verb, forced=forced)
         item.counters = counters
         state.write_audit(DROP_ACTOR, str(Verb.DROP), item.queue, (item.id,), 1, str(verdict.reason))
@@ -137,7 +141,7 @@ def _die(state: State, item: Record, ending: Ending, verdict: Dead, entry: Histo
         actor=entry.actor,
         operation=entry.operation,
     )
-    return item.to_settled(removed=verdict.to is None and verdict.drop, moved=moved, reason=verdict.reason)
+    return item.to_settled(removed=verdict.drops, moved=moved, reason=verdict.reason)
 
 
 def mark_dead(state: State, item: Record) -> None:

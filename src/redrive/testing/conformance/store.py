@@ -9,6 +9,11 @@ from redrive.testing.conformance.asynchronous import AsyncConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
 from redrive.testing.conformance.by_hand import ByHandConformance
 from redrive.testing.conformance.captures import CaptureConformance
+from redrive.testing.conformance.captures_again import (
+    CaptureAgainConformance,
+    CaptureBatchConformance,
+    CaptureOfMovingConformance,
+)
 from redrive.testing.conformance.closing import CloseConformance
 from redrive.testing.conformance.completes import CompleteConformance
 from redrive.testing.conformance.counts import StatsConformance
@@ -134,6 +139,9 @@ class StoreConformance(
     ArchiveConformance,
     HistoryConformance,
     CaptureConformance,
+    CaptureAgainConformance,
+    CaptureOfMovingConformance,
+    CaptureBatchConformance,
     RetentionConformance,
     StatsConformance,
     SharingConformance,

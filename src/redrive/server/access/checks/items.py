@@ -11,7 +11,7 @@ from redrive.model.judge import Ending
 from redrive.model.limits import MAX_BATCH, MAX_PUT, check_instant, check_priority
 from redrive.model.payload import check_headers
 from redrive.server.access.checks import values
-from redrive.store import Complete, Extend, LeaseItems, NewItem, Put, Return, Settle
+from redrive.store import Complete, Extend, LeaseItems, NewItem, Put, Return, Settle, check_failure
 
 _replace = msgspec.structs.replace
 _SETTLED_BY = frozenset({Ending.FAILED, Ending.LOST, Ending.RELEASED, Ending.BURIED})
@@ -32,8 +32,9 @@ def puts(calls: tuple[Put, ...]) -> tuple[Put, ...]:
         return calls
     values.many("items", sum(len(call.items) for call in calls), MAX_PUT)
     values.many("puts", len(calls), MAX_BATCH)
-    if any(item.failure is not None or item.verdict is not None for call in calls for item in call.items):
-        raise InvalidInput("what is put with another call has not failed yet; put it alone")
+    for call in calls:
+        for item in call.items:
+            check_failure(item, alone=False)
     return tuple(map(put, calls))
 
 
@@ -120,8 +121,7 @@ def _with_options(item: NewItem) -> NewItem:
     check_overrides(item.overrides)
     if item.source_id is not None:
         values.id(item.source_id)
-    if (item.failure is None) is not (item.verdict is None):
-        raise InvalidInput("an item that has failed already is put with the failure and a verdict on it")
+    check_failure(item, alone=True)
     return _replace(
         item,
         headers=check_headers(item.headers) if item.headers else None,
