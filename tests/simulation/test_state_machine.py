@@ -63,7 +63,7 @@ def with_limit(settings: Settings, extra: int | None) -> Settings:
 work_settings = st.builds(
     Settings,
     lease_timeout=st.integers(1, 20),
-    max_losses=st.integers(0, 3),
+    max_losses=st.sampled_from([1, 0, 2, 3]),
     tries=st.integers(0, 4),
     delay=st.sampled_from(["fixed", "linear", "exponential"]),
     base=st.integers(0, 5),
@@ -134,7 +134,8 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(
         queue=st.sampled_from(["jobs", "mails"]),
-        value=st.integers(0, 1),
+        value=st.sampled_from(["known", "known", "known", 0]),
+        drop=st.booleans(),
         key=st.sampled_from(["k", "k", "l", None]),
         limits=st.sampled_from([(None, None, None)] * 2 + [(2, 1, None), (6, None, 6)]),
     )
@@ -277,9 +278,19 @@ class BrokerMachine(RuleBasedStateMachine):
         self.naive.put(twin, key)
 
     def put_failed(
-        self, queue: str, value: int, key: str | None, limits: tuple[int | None, int | None, int | None]
+        self,
+        queue: str,
+        value: int | str,
+        key: str | None,
+        limits: tuple[int | None, int | None, int | None],
+        drop: bool,
     ) -> None:
+        if drop and (twin := self.naive.gets_failure(queue, key)) is not None:
+            self.broker.drop(twin.id, force=True)
+            twin.status = None
         known, there = self.naive.known(queue, key), self.naive.gets_failure(queue, key)
+        if isinstance(value, str):
+            value = 1 if known is None else known[1]
         born = Twin("", value, queue, 5, self.naive.now, (0, 0), failures=1)
         born.own_attempts, born.own_losses, born.own_tries = limits
         lives = there is None and self.naive.cause(born, "fail", False) is None
