@@ -163,6 +163,8 @@ class NewItem(Said, frozen=True, gc=False, tag=False):
     verdict: Verdict | None = None
     version: int = 0
     """The version of the settings the verdict was judged by."""
+    note: str | None = None
+    """What the history says of the failure beside it."""
     plain: bool = False
     """The broker's word that nothing but payload, content type, priority and expire_timeout is set."""
 
@@ -950,6 +952,8 @@ def check_failure(item: NewItem, *, alone: bool) -> None:
     """Raise unless a failure comes with the verdict on it, in a put that is `alone` and no part of another call."""
     if (item.failure is None) is not (item.verdict is None):
         raise InvalidInput("an item that has failed already is put with the failure and a verdict on it")
+    if item.note is not None and item.failure is None:
+        raise InvalidInput("an item that has not failed yet has no history to note anything in")
     if item.failure is not None and not alone:
         raise InvalidInput("what is put with another call has not failed yet; put it alone")
 

@@ -85,11 +85,14 @@ def put_failed(
     """
     queue = yield from get_queue(core, queue_name)
     failure = failure_of(error, queue.settings.error_rules, None)
+    note = note_of("note", verdict.note) if isinstance(verdict, Dead) else None
     for _ in range(MAX_ROUNDS):
         judged = core.routed(queue, verdict, failure) or core.judge(
             queue, Ending.FAILED, Counters(failures=1), failure=failure, overrides=item.overrides
         )
-        born = msgspec.structs.replace(item, failure=failure, verdict=judged, version=queue.version, plain=False)
+        born = msgspec.structs.replace(
+            item, failure=failure, verdict=judged, version=queue.version, note=note, plain=False
+        )
         result = yield from send(Put(queue.name, (born,)))
         if not isinstance(result, Stale):
             receipt: Receipt = result[0]

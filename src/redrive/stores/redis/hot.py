@@ -66,7 +66,8 @@ def is_hot(call: Call) -> bool:
 
 def _is_hot(put: Put) -> bool:
     return all(
-        item.plain or (item.source_id is None and item.verdict is None and item.failure is None) for item in put.items
+        item.plain or (item.source_id is None and item.verdict is None and item.failure is None and item.note is None)
+        for item in put.items
     )
 
 

@@ -10,7 +10,6 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull, RedriveError
-from redrive.model.failure import Failure
 from redrive.model.feed import FeedKind
 from redrive.model.ids import PARTITION_BITS, ItemId, make_id
 from redrive.model.item import NO_OVERRIDES, Event, HistoryEntry, Receipt, Status
@@ -165,9 +164,9 @@ def _check(batch: Batch, call: Put, *, alone: bool = True, leaving: int | None =
     for position, item in enumerate(call.items):
         if len(item.payload) > largest:
             raise PayloadTooLarge("payload", len(item.payload), largest, "max_payload_size")
-        if item.failure is not None or item.verdict is not None:
+        if not item.plain:
             check_failure(item, alone=alone)
-            assert item.verdict is not None
+        if item.verdict is not None:
             verdicts.check(batch, row, Ending.FAILED, item.verdict)
             if isinstance(item.verdict, Dead):
                 born_dead.append(position)
@@ -199,7 +198,7 @@ def _write(batch: Batch, put: _Checked, groups: _Groups) -> list[Receipt]:
             id = known.id or written.get(item.source_id or "") or written[item.idempotency_key or ""]
             receipts[position] = Receipt(id, duplicate=True)
             if item.failure is not None and not known.ignored:
-                _add_failure(batch, row, id, item.failure)
+                _add_failure(batch, row, id, item)
         else:
             id = _write_odd(batch, row, item)
             receipts[position] = Receipt(id)
@@ -357,22 +356,20 @@ def _write_odd(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
         return id
     assert item.verdict is not None
     place.failures = 1
-    entry = HistoryEntry(now, Event.FAILED, row.queue.name, 0, failure=item.failure, worker=item.failure.worker)
+    entry = _entry(batch, row, place, item)
     verdicts.record(batch, place, entry)
     batch.tally(row.key, "failed_total")
     verdicts.carry_out(batch, place, item.verdict, entry)
     return id
 
 
-def _add_failure(batch: Batch, row: QueueRow, id: ItemId, failure: Failure) -> None:
+def _add_failure(batch: Batch, row: QueueRow, id: ItemId, item: NewItem) -> None:
     """One more failure of work that is known by its key: it is written down; where the item stands stays as it is."""
     place = find_by_id(batch, id)
     assert place is not None, "it was there when the call was checked"
     batch.tally(row.key, "failed_total")
-    entry = HistoryEntry(
-        batch.now, Event.FAILED, row.queue.name, place.deliveries, failure=failure, worker=failure.worker
-    )
-    verdicts.tell(batch, FeedKind.FAILED, place, entry, title=failure.title)
+    entry = _entry(batch, row, place, item)
+    verdicts.tell(batch, FeedKind.FAILED, place, entry, title=verdicts.title(entry))
     if place.status is Status.ACTIVE:  # its lease froze the counters
         verdicts.record(batch, place, entry)
         batch.execute("UPDATE redrive_lease SET entries = ? WHERE n = ?", (place.entries, place.n))
@@ -381,6 +378,20 @@ def _add_failure(batch: Batch, row: QueueRow, id: ItemId, failure: Failure) -> N
     take(batch, place)
     verdicts.record(batch, changed, entry)
     lay(batch, changed)
+
+
+def _entry(batch: Batch, row: QueueRow, place: Place, item: NewItem) -> HistoryEntry:
+    """What the history says of the failure that an item is put with."""
+    assert item.failure is not None
+    return HistoryEntry(
+        at=batch.now,
+        event=Event.FAILED,
+        queue=row.queue.name,
+        delivery=place.deliveries,
+        failure=item.failure,
+        worker=item.failure.worker,
+        note=item.note,
+    )
 
 
 def _overrides(item: NewItem) -> str | None:

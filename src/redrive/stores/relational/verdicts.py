@@ -71,7 +71,7 @@ def carry_out(batch: Batch, place: Place, verdict: Verdict, entry: HistoryEntry)
             place.seq = batch.draw()
             lay(batch, place)
             if (kind := _TOLD.get(entry.event)) is not None:
-                tell(batch, kind, place, entry, title=_title(entry))
+                tell(batch, kind, place, entry, title=title(entry))
             return Settled(place.id, row.queue.name, place.status, place.counters, place.ready_at)
         case Dead():
             return _die(batch, place, row, verdict, entry)
@@ -197,5 +197,6 @@ def _text(entry: HistoryEntry) -> str | None:
     return entry.note if entry.failure is None else entry.failure.text
 
 
-def _title(entry: HistoryEntry) -> str | None:
+def title(entry: HistoryEntry) -> str | None:
+    """What the feed says of an ending, in one line."""
     return entry.note if entry.failure is None else entry.failure.title

@@ -189,7 +189,9 @@ def _write(state: State, step: _Step) -> None:
     if new.verdict is not None:
         assert new.failure is not None
         # It has failed outside already: the same as if it failed here at once.
-        carry_out(state, item, Ending.FAILED, new.verdict, failure=new.failure, worker=new.failure.worker)
+        carry_out(
+            state, item, Ending.FAILED, new.verdict, failure=new.failure, worker=new.failure.worker, note=new.note
+        )
 
 
 def _add_failure(state: State, step: _Step) -> None:
@@ -197,7 +199,13 @@ def _add_failure(state: State, step: _Step) -> None:
     item, failure = state.items[step.id], step.new.failure
     assert failure is not None
     entry = HistoryEntry(
-        state.now, Event.FAILED, step.queue.name, item.counters.deliveries, failure=failure, worker=failure.worker
+        at=state.now,
+        event=Event.FAILED,
+        queue=step.queue.name,
+        delivery=item.counters.deliveries,
+        failure=failure,
+        worker=failure.worker,
+        note=step.new.note,
     )
     item.history.add(entry)
     if item.status is not Status.ACTIVE:

@@ -249,6 +249,16 @@ class CaptureBatchConformance(DirectSuite):
         assert isinstance(refusal, InvalidInput), refusal
         assert direct.get(id).status == "active"
 
+    def test_note_of_the_verdict_is_in_the_history(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        id = broker.put_failed("jobs", 1, "one", verdict=Dead(note="gave up"), idempotency_key="k").id
+        broker.put_failed("jobs", 1, "two", verdict=Dead(note="once more"), idempotency_key="k")
+        assert [entry.note for entry in broker.get(id).history] == ["gave up", "once more"]
+
+    def test_note_without_a_failure_is_refused(self, direct: Direct) -> None:
+        direct.queue()
+        assert isinstance(direct.do(put(b"x", note="n")), InvalidInput)
+
     def test_worker_of_the_failure_is_in_the_history(self, broker: Broker) -> None:
         broker.create_queue("jobs")
         failure = failure_from_fields("Error", "boom", worker="w1")

@@ -127,4 +127,5 @@ def _with_options(item: NewItem) -> NewItem:
         headers=check_headers(item.headers) if item.headers else None,
         failure=values.failure(item.failure),
         verdict=None if item.verdict is None else values.verdict(item.verdict),
+        note=note_of("note", item.note),
     )
