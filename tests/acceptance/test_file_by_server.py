@@ -128,6 +128,6 @@ def test_server_runs_the_workers_of_the_file_on_the_store_that_is_named(project:
         until(lambda: project.broker.get_queue("jobs").settings.retry.attempts == 9)
     finally:
         server.process.terminate()
-        assert server.process.wait(30) == 0
+        assert server.process.wait(240) == 0
     assert str(project.file) in server.log.read_text()
     assert not project.has("of-another-name.db")

@@ -235,19 +235,19 @@ def _files(folder: Path) -> tuple[str, str]:
 # Kill at random, while items go there and back
 
 
-@pytest.mark.timeout(3 * 3600 if THOROUGH else 240)
+@pytest.mark.timeout(3 * 3600 if THOROUGH else 600)
 def test_random_kills_between_two_files(tmp_path: Path, record_property: Report) -> None:
     here, there = tmp_path / "here.db", tmp_path / "there.db"
     _check_run(*_files(tmp_path), (here, there), tmp_path, record_property)
 
 
-@pytest.mark.timeout(6 * 3600 if THOROUGH else 240)
+@pytest.mark.timeout(6 * 3600 if THOROUGH else 600)
 def test_random_kills_between_a_file_and_postgres(tmp_path: Path, postgres_url: str, record_property: Report) -> None:
     here = tmp_path / "here.db"
     _check_run(f"sqlite:///{here}", postgres_url, (here, postgres_url), tmp_path, record_property)
 
 
-@pytest.mark.timeout(6 * 3600 if THOROUGH else 240)
+@pytest.mark.timeout(6 * 3600 if THOROUGH else 600)
 def test_random_kills_between_redis_and_postgres(
     tmp_path: Path, redis_url: str, postgres_url: str, record_property: Report
 ) -> None:

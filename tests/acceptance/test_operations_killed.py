@@ -25,7 +25,7 @@ QUEUE = "jobs"
 Report = Callable[[str, object], None]
 
 
-@pytest.mark.timeout(3600 if THOROUGH else 180)
+@pytest.mark.timeout(3600 if THOROUGH else 600)
 def test_operation_survives_the_death_of_whoever_drives_it(tmp_path: Path, record_property: Report) -> None:
     path = tmp_path / "redrive.db"
     _make_dead(path)
@@ -48,7 +48,7 @@ def test_operation_survives_the_death_of_whoever_drives_it(tmp_path: Path, recor
     assert kills >= KILLS * 0.8, "a run that was hardly disturbed proves nothing"
 
 
-@pytest.mark.timeout(3600 if THOROUGH else 180)
+@pytest.mark.timeout(3600 if THOROUGH else 600)
 def test_redrive_ends_by_itself_while_workers_fail_the_same_items_again(tmp_path: Path) -> None:
     """What dies again is newer than the operation, and must not be brought back by it a second time."""
     path = tmp_path / "redrive.db"

@@ -66,7 +66,7 @@ DOCUMENT = schemathesis.openapi.from_path(Path(__file__).resolve().parents[2] / 
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-@pytest.mark.timeout(120 + 2 * EXAMPLES)
+@pytest.mark.timeout(600 + 2 * EXAMPLES)
 def test_every_call_answers_as_the_document_says(case: Any, server: HttpServer) -> None:
     _aim(case)
     response = case.call(base_url=server.url, timeout=ANSWER_SECONDS)

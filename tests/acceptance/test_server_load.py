@@ -137,7 +137,7 @@ async def _check(load: Load) -> None:
     assert not twice, f"completed twice, or there twice: {twice[:5]}"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 async def test_many_clients_are_served_at_once(server: HttpServer, capsys: pytest.CaptureFixture[str]) -> None:
     await _create(server.port)
     load = Load(server.port)
@@ -152,7 +152,7 @@ async def test_many_clients_are_served_at_once(server: HttpServer, capsys: pytes
     await _check(load)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 async def test_server_that_is_killed_loses_nothing_acknowledged(
     server: HttpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

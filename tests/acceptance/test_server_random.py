@@ -107,7 +107,7 @@ class Maker:
             self.seen[name] = (self.seen[name] + found)[-30:]
 
 
-@pytest.mark.timeout(3600 if THOROUGH else 60)
+@pytest.mark.timeout(3600 if THOROUGH else 600)
 @pytest.mark.parametrize("seed", range(1))
 async def test_no_request_meets_a_mistake_of_the_server(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     app = application("memory://", limits=Limits(wait_seconds=0.002, body_seconds=0.05), lifecycle=False)

@@ -39,7 +39,7 @@ def _traced(arguments: list[str], *command: str) -> subprocess.CompletedProcess[
         ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={CALLS}", *arguments, *command],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
         cwd=Path(__file__).parents[2],
     )

@@ -107,7 +107,7 @@ def test_threads_and_loops_share_one_broker(broker: Broker, path: Path) -> None:
     with ThreadPoolExecutor(THREADS + LOOPS) as pool:
         work: list[Future[list[str]]] = [pool.submit(in_thread, number) for number in range(THREADS)]
         work += [pool.submit(asyncio.run, in_loop(100 * number)) for number in range(1, LOOPS + 1)]
-        done = [id for each in work for id in each.result(60)]
+        done = [id for each in work for id in each.result(120)]
     while leases := broker.lease("jobs", 100):
         for lease in leases:
             broker.complete(lease)

@@ -56,7 +56,7 @@ def run(project: Project, *arguments: str, **options: Any) -> subprocess.Complet
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         **options,
     )
 
@@ -77,7 +77,7 @@ def test_edit_while_it_runs_holds_for_the_next_failure(project: Project) -> None
         until(lambda: project.get(id).status == "failed")
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(240) == 0
     assert project.failure(id).text == "no luck"
 
 
@@ -90,7 +90,7 @@ def test_stop_waits_for_what_runs(project: Project) -> None:
         process.send_signal(signal.SIGINT)
         until(lambda: " stopping " in project.text("log"))
         (project.folder / "go").touch()
-        assert process.wait(30) == 0
+        assert process.wait(240) == 0
     assert project.broker.stats("jobs").completed_total == 1
 
 
@@ -101,7 +101,7 @@ def test_second_signal_stops_at_once(project: Project) -> None:
         id = project.put(1)
         until(lambda: project.has("begun"))
         until(lambda: signalled(process, project))  # one that follows too soon is taken for the same
-        assert process.wait(30) == 0
+        assert process.wait(240) == 0
     item = project.get(id)
     assert (item.status, item.counters.attempts) == ("pending", 0)
 

@@ -24,7 +24,7 @@ KILLERS = 20 if THOROUGH else 8
 STOPS = 100 if THOROUGH else 5
 SLOTS = 4
 HOWS = ("exit", "segfault", "memory", "loop")
-SECONDS = 3600.0 if THOROUGH else 120.0
+SECONDS = 3600.0 if THOROUGH else 600.0
 
 
 class Program:
@@ -51,7 +51,7 @@ class Program:
     def stop(self) -> None:
         """Ask it to stop, and wait until it has."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(60) == 0, self.log.read_text()[-3000:]
+        assert self.process.wait(240) == 0, self.log.read_text()[-3000:]
 
 
 @contextlib.contextmanager
@@ -65,7 +65,7 @@ def program(url: str, folder: Path, *options: str, lease: str = "30s") -> Iterat
             if running.process.poll() is None:
                 running.process.terminate()
                 try:
-                    running.process.wait(40)
+                    running.process.wait(240)
                 except subprocess.TimeoutExpired:
                     running.process.kill()
                     running.process.wait()

@@ -121,7 +121,7 @@ def share_fairly(broker: Broker, say: Say, seconds: float) -> None:
     while (begun := time.monotonic()) < end:
         broker.put(QUEUE, rounds)
         middle = time.monotonic()
-        leases = broker.lease(QUEUE)
+        leases = broker.lease(QUEUE, lease_timeout="10m")  # a busy machine loses none to a sweep
         later = time.monotonic()
         for lease in leases:
             broker.complete(lease)

@@ -44,7 +44,7 @@ class Shop:
         """What the command prints to stdout."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
         command = [sys.executable, "-m", "redrive", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=self.folder, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=self.folder, timeout=240)
         assert done.returncode == code, (done.stdout, done.stderr)
         return done.stdout.strip() if code == 0 else done.stderr
 
@@ -264,7 +264,7 @@ def test_token_of_a_name_that_is_taken_or_unknown_is_refused(shop: Shop) -> None
 
 def test_server_does_not_listen_for_others_without_tokens(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "redrive", "--url", f"sqlite:///{tmp_path}/x.db", "serve", "--host", "0.0.0.0"]
-    done = subprocess.run([*command, "--port", "0"], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = subprocess.run([*command, "--port", "0"], capture_output=True, text=True, cwd=tmp_path, timeout=240)
     assert done.returncode != 0
     assert "redrive token create" in done.stderr
 
@@ -311,15 +311,15 @@ def test_program_that_waits_for_results_needs_no_more_than_the_role_of_a_request
                 with pytest.raises(ResultTimeout):
                     good.result(timeout=0)
                 Worker(app, broker=admin).run(until_idle=True)
-                assert good.result(timeout=10) == 3
+                assert good.result(timeout=120) == 3
                 with pytest.raises(TaskFailed, match="too small") as failed:
-                    bad.result(timeout=10)
+                    bad.result(timeout=120)
                 assert failed.value.failure.traceback is None
                 with pytest.raises(Forbidden):
                     broker.find(queue="own-sums")
         producer = shop.token("teller", "producer", "own-sums")
         with shop.connect(producer) as broker, app.using(broker), pytest.raises(Forbidden):
-            add.put(1, 2).result(timeout=10)
+            add.put(1, 2).result(timeout=120)
 
 
 JOBS = """

@@ -48,7 +48,7 @@ def run(url: str, *words: str, exits: int = 0, input: str | None = None) -> subp
         stdin=subprocess.DEVNULL if input is None else None,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=240,
     )
     assert result.returncode == exits, result.stdout + result.stderr
     assert "Traceback" not in result.stderr
@@ -155,7 +155,7 @@ def test_executable_and_module_are_the_same(file_url: str) -> None:
         env={**CLEAN, "REDRIVE_URL": file_url},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=240,
         check=True,
     )
     first, second = json.loads(by_module.stdout), json.loads(run(file_url, "queue", "list", "-o", "json").stdout)
@@ -200,7 +200,7 @@ def test_closed_pipe_ends_it_quietly(file_url: str) -> None:
     for words in ("queue list jobs --limit 1000", "queue list jobs --limit 1000 -o json", "dead export --status any"):
         shell = f"'{REDRIVE}' {words} | head -n 1"
         result = subprocess.run(
-            ["sh", "-c", shell], env={**CLEAN, "REDRIVE_URL": file_url}, capture_output=True, text=True, timeout=50
+            ["sh", "-c", shell], env={**CLEAN, "REDRIVE_URL": file_url}, capture_output=True, text=True, timeout=240
         )
         assert result.returncode == 0
         assert len(result.stdout.splitlines()) == 1
@@ -249,7 +249,7 @@ def in_a_terminal(url: str, words: Sequence[str], typed: str = "", **environment
         if not chunk:
             break
         seen += chunk
-    process.wait(50)
+    process.wait(240)
     os.close(mine)
     return seen.decode()
 
@@ -291,7 +291,7 @@ def test_interrupt_leaves_the_operation_in_the_store_and_says_how_to_go_on(file_
         process = started(file_url, "dead", "redrive", "-q", "jobs", "--rate", "10/s", "--yes", "100")
         wait_for(lambda: any(operation.changed for operation in broker.operations()))
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=40)
+        _, told = process.communicate(timeout=240)
         (operation,) = broker.operations()
     assert process.returncode == 130
     assert "Traceback" not in told
@@ -309,7 +309,7 @@ def test_interrupt_ends_what_follows_without_a_traceback(file_url: str) -> None:
         broker.put("jobs", 1)
         first = process.stdout.readline()
         process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=40)
+    _, told = process.communicate(timeout=240)
     assert json.loads(first)["kind"] == "put"
     assert process.returncode == 130
     assert "Traceback" not in told

@@ -11,7 +11,7 @@ from tests.terminal.blocks import Console, commands
 GUIDE = Path(__file__).parents[2] / "docs/guides/command-line.md"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_guide_is_what_a_reader_sees(tmp_path: Path) -> None:
     console = Console(tmp_path)
     count = 0

@@ -14,7 +14,7 @@ DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo.py"
 def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("demo")
     environment = {**os.environ, "TMPDIR": str(folder)}
-    result = subprocess.run([sys.executable, DEMO], env=environment, capture_output=True, text=True, timeout=50)
+    result = subprocess.run([sys.executable, DEMO], env=environment, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stderr
     assert not result.stderr
     assert len(list(folder.rglob("orders.db"))) == 1

@@ -40,7 +40,7 @@ def test_what_the_guide_types_does_what_it_says(tmp_path: Path) -> None:
     shown: dict[str, str] = {}
     for command, expected in re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", session, flags=re.MULTILINE):
         done = subprocess.run(
-            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
         )
         assert done.returncode == 0, (command, done.stderr)
         shown[command] = done.stdout

@@ -94,7 +94,7 @@ def test_servers_that_start_at_the_same_moment_both_serve(tmp_path: Path) -> Non
     finally:
         for server in servers:
             server.terminate()
-            server.communicate(timeout=60)
+            server.communicate(timeout=240)
     with connect(url, lifecycle=False) as broker:
         assert {queue.name for queue in broker.list_queues()} >= {"q0", "q1", "q2", "new1", "dead1"}
         assert broker.get_queue("q0").settings.max_size == 2

@@ -124,14 +124,14 @@ def test_lost_connection_is_made_again(broker: Broker, admin: Any) -> None:
 
 def test_waiting_lease_is_woken_after_its_listener_was_lost(broker: Broker, url: str, admin: Any) -> None:
     found: list[Any] = []
-    waiting = threading.Thread(target=lambda: found.extend(broker.lease("jobs", wait="20s")))
+    waiting = threading.Thread(target=lambda: found.extend(broker.lease("jobs", wait="1h")), daemon=True)
     waiting.start()
     while not admin.execute("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'").fetchall():
         pass
     assert terminate(admin, listeners=True)
     with connect(url, lifecycle=False) as other:
         other.put("jobs", 1)
-    waiting.join(10)
+    waiting.join(120)
     assert len(found) == 1
 
 

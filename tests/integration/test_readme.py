@@ -23,7 +23,7 @@ def test_first_task_is_as_the_readme_says(tmp_path: Path) -> None:
     for command, shown in commands:
         environment = {**os.environ, "PATH": path}
         result = subprocess.run(
-            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50
+            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
         )
         assert result.returncode == 0, result.stderr
         for line in shown.splitlines():

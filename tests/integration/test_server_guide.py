@@ -43,7 +43,7 @@ def test_commands_print_what_the_guide_shows(server: HttpServer, tmp_path: Path)
     assert len(listed) > 10
     script = "\n".join(f"{command}\necho; echo {END}" for command, _ in listed)
     script = script.replace("localhost:7272", f"localhost:{server.port}")
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=240)
     printed = [part.strip() for part in done.stdout.split(END)[:-1]]
     assert len(printed) == len(listed), done
     for (command, expected), output in zip(listed, printed, strict=True):

@@ -29,7 +29,7 @@ def log_of(folder: Path, setup: str, *options: str) -> list[str]:
     (folder / "shop.py").write_text(PROGRAM.format(setup=setup))
     subprocess.run([sys.executable, "-c", "from shop import greet; greet.put()"], cwd=folder, check=True)
     command = [sys.executable, "-m", "redrive", "work", "shop:app", "--until-idle", *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=True)
     return done.stderr.splitlines()
 
 
@@ -69,5 +69,5 @@ def test_what_a_task_printed_is_there_though_it_killed_its_process(tmp_path: Pat
     subprocess.run([sys.executable, "-c", "from shop import leave; leave.put()"], cwd=tmp_path, check=True)
     command = [sys.executable, "-m", "redrive", "work", "shop:app", "--until-idle", *options]
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(command, cwd=tmp_path, env=buffered, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=tmp_path, env=buffered, capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout == "about to leave\n"

@@ -82,7 +82,7 @@ class Mounts:
             server.stop()
             await server.brokers.close()
 
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result(30)
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(120)
 
     @property
     def connections(self) -> int:
@@ -97,14 +97,14 @@ class Mounts:
             for connection in tuple(self._uvicorn.server_state.connections):
                 connection.timeout_keep_alive_handler()  # type: ignore[union-attr]
 
-        asyncio.run_coroutine_threadsafe(drop(), self._loop).result(30)
+        asyncio.run_coroutine_threadsafe(drop(), self._loop).result(120)
 
     def close(self) -> None:
         """Stop listening."""
         for place in tuple(self._mounted):
             self.unmount(place)
         self._uvicorn.should_exit = True
-        self._thread.join(10)
+        self._thread.join(120)
         self._socket.close()
 
 

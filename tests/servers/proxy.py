@@ -69,9 +69,9 @@ class Proxy:
         """Cut what is open, and stop."""
         self._in_loop(self._server.close)
         self.reset()
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(120)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(120)
         self._loop.close()
 
     async def _end(self) -> None:
@@ -84,7 +84,7 @@ class Proxy:
         async def call() -> Any:
             return work()
 
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(120)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = _Link(writer, self.messages())

@@ -59,7 +59,7 @@ class Console:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=240,
         )
         assert result.returncode == 0, f"{typed}\n{result.stdout}"
         return result.stdout

@@ -138,7 +138,7 @@ def test_examples_pass(page: Path, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=240,
     )
     assert result.returncode == 0, result.stdout
     assert f"{tests.read_text().count('def test_')} passed" in result.stdout
@@ -151,7 +151,7 @@ def run_examples(page: Path, folder: Path) -> None:
 
 
 def run(program: Path, folder: Path) -> None:
-    result = subprocess.run([sys.executable, program], cwd=folder, capture_output=True, text=True, timeout=50)
+    result = subprocess.run([sys.executable, program], cwd=folder, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stderr
 
 

@@ -57,7 +57,7 @@ def test_follow_is_woken_by_what_happens(broker: Broker) -> None:
     while not broker._core.notify._waiters and thread.is_alive():
         pass
     receipt = broker.put("jobs", 1)
-    thread.join(30)
+    thread.join(120)
     assert [entry.id for entry in seen] == [receipt.id]
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def loaded_after(program: str) -> list[str]:
     """The modules of redrive that a program has imported in the end."""
     shown = f"{program}\nimport sys; print(*(name for name in sys.modules if name.startswith('redrive.')))"
-    result = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, timeout=50, check=True)
+    result = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, timeout=240, check=True)
     return result.stdout.split()
 
 

@@ -222,7 +222,7 @@ def test_completion_in_this_process_ends_the_wait(app: App, clock: FakeClock) ->
     waiter.start()
     clock.until_waiting()
     run_all(app)
-    waiter.join(30)
+    waiter.join(120)
     assert got == [5]
 
 
@@ -238,10 +238,10 @@ def test_completion_in_another_process_ends_the_wait(tmp_path: Path) -> None:
     with here, there:
         handle = work.put()
         got: list[int] = []
-        waiter = threading.Thread(target=lambda: got.append(handle.result("30s")))
+        waiter = threading.Thread(target=lambda: got.append(handle.result("1h")), daemon=True)
         waiter.start()
         assert run_all(there) == Drained(completed=1)
-        waiter.join(30)
+        waiter.join(120)
         assert got == [7]
 
 

@@ -50,7 +50,7 @@ def test_wait_returns_when_the_instant_has_come_and_leaves_the_event_alone(clock
     clock.advance("9s")
     assert waiter.is_alive()
     clock.advance("1s")
-    waiter.join(10)
+    waiter.join(120)
     assert not waiter.is_alive()
     assert not event.is_set()
 
@@ -61,7 +61,7 @@ def test_wait_returns_when_the_event_is_set(clock: FakeClock) -> None:
     waiter.start()
     clock.until_waiting()
     event.set()
-    waiter.join(10)
+    waiter.join(120)
     assert not waiter.is_alive()
 
 

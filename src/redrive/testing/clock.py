@@ -11,7 +11,7 @@ from redrive.model.duration import DurationInput, parse_duration
 START = datetime(2026, 1, 1, tzinfo=UTC)
 """Where a fake clock starts unless told otherwise."""
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 """How long a test waits for another thread before it fails. A passing test waits a thousand times shorter."""
 
 _SLICE_SECONDS = 0.001

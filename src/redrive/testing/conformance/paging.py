@@ -61,16 +61,16 @@ class PageConformance(Suite):
     @pytest.mark.parametrize("order", ["newest", "oldest"])
     def test_dead_letter_that_stays_appears_exactly_once_whatever_others_do(self, broker: Broker, order: str) -> None:
         dead_queue(broker)
-        ids = die(broker, 300)
+        ids = die(broker, 120)
         stay = set(ids_of(map(broker.get, ids[::3])))
         others = [id for n, id in enumerate(ids) if n % 3]
         seen, cursor = [], None
         for turn in range(1_000):
-            page = broker.find(order=order, limit=15, cursor=cursor)
+            page = broker.find(order=order, limit=6, cursor=cursor)
             seen += [id for id in ids_of(page.items) if id in stay]
             if (cursor := page.cursor) is None:
                 break
-            if turn < 12:  # each time 200 items die again, and half of them are put aside or restored
+            if turn < 12:  # each time 80 items die again, and half of them are put aside or restored
                 broker.redrive(others)
                 broker.bury_by_hand(others)
                 (broker.restore if turn % 2 else broker.archive)(others[::2])

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from redrive import App, Broker, Context, Status
-from redrive.testing.clock import FakeClock
+from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
 from redrive.testing.conformance.deliveries import places
 from redrive.testing.conformance.worker_suite import WorkerSuite, only, wait_for, work
 from redrive.worker.worker import Worker
@@ -22,12 +22,12 @@ class WorkerLifeConformance(WorkerSuite):
         @jobs.task
         def wait() -> None:
             started.set()
-            assert release.wait(30)
+            assert release.wait(PATIENCE_SECONDS)
 
         wait.put_many(wait.item() for _ in range(5))
         worker = Worker(app, broker=broker, concurrency=1)
         with worker:
-            assert started.wait(30)
+            assert started.wait(PATIENCE_SECONDS)
             worker.stop()
             release.set()
         left = broker.find(queue="jobs", status="any").items
@@ -40,11 +40,11 @@ class WorkerLifeConformance(WorkerSuite):
         @jobs.task
         def wait() -> None:
             started.set()
-            release.wait(30)
+            release.wait(PATIENCE_SECONDS)
 
         wait.put()
         with Worker(app, broker=broker, concurrency=1) as worker:
-            assert started.wait(30)
+            assert started.wait(PATIENCE_SECONDS)
             worker.stop(at_once=True)
         item = only(broker)
         release.set()
@@ -57,12 +57,12 @@ class WorkerLifeConformance(WorkerSuite):
         @jobs.task
         def wait() -> None:
             started.set()
-            assert release.wait(30)
+            assert release.wait(PATIENCE_SECONDS)
 
         wait.put()
         app.declare(broker)
         with Worker(app, broker=broker, concurrency=1):
-            assert started.wait(30)
+            assert started.wait(PATIENCE_SECONDS)
             (lease,) = broker.find(queue="jobs", status="active").items
             broker.drop(lease.id, force=True)
             broker.put("jobs", {}, headers={"task": "other"}, held_by="test")
@@ -76,11 +76,11 @@ class WorkerLifeConformance(WorkerSuite):
         @jobs.task
         def wait() -> None:
             started.set()
-            assert release.wait(30)
+            assert release.wait(PATIENCE_SECONDS)
 
         wait.put()
         with Worker(app, broker=broker, concurrency=1) as worker:
-            assert started.wait(30)
+            assert started.wait(PATIENCE_SECONDS)
             for _ in range(3):
                 clock.advance("6s")
                 wait_for(lambda: only(broker).lease_deadline == clock.now() + 10_000_000)
