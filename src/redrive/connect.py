@@ -20,6 +20,7 @@ from redrive.model.address import DEFAULT_URL
 from redrive.model.limits import check_name
 from redrive.model.redact import Redact
 from redrive.model.retry import DelayFunction
+from redrive.model.url import ENCODED, redact_url
 from redrive.store import Store
 
 _URLS = "memory://, sqlite:///FILE, postgresql://USER@HOST/DATABASE, redis://HOST and http://HOST:7272"
@@ -128,7 +129,7 @@ def _checked_stores(name: str | None, stores: Mapping[str, str]) -> Mapping[str,
         if other == name:
             raise InvalidInput(f"'{name}' is the name of this store itself; give the other one another name")
         if not isinstance(url, str):
-            raise InvalidInput(f"stores has no URL under '{other}', but {url!a:.60}; there are {_URLS}")
+            raise InvalidInput(f"stores has no URL under '{other}', but {redact_url(url)}; there are {_URLS}")
     return stores
 
 
@@ -152,11 +153,11 @@ def _open(
     token: str | None = None,
 ) -> Store:
     if not isinstance(url, str):
-        raise InvalidInput(f"a URL is a text, not {url!a:.60}; there are {_URLS}")
+        raise InvalidInput(f"a URL is a text, not {redact_url(url)}; there are {_URLS}")
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise InvalidInput(f"a URL cannot be read: {error}; there are {_URLS}") from None
+    except ValueError:  # whose text quotes it
+        raise InvalidInput(f"{redact_url(url)!r} cannot be read as a URL; there are {_URLS}") from None
     if token is not None and parts.scheme not in _SERVERS:
         raise InvalidInput("a token is for a server, http://HOST:7272; leave it out for a store that is opened here")
     named = {} if name is None else {"name": name}
@@ -165,7 +166,9 @@ def _open(
             from redrive.stores.memory import MemoryStore
 
             if url[len("memory:") :].strip("/"):
-                raise InvalidInput(f"{url!r:.200} names something, and a store in memory has no name; write memory://")
+                raise InvalidInput(
+                    f"{redact_url(url)!r} names something, and a store in memory has no name; write memory://"
+                )
             if not create:
                 raise InvalidInput("a store in memory always begins empty; leave create=False out, or name a file")
             return MemoryStore(clock or SystemClock(), namespace, **named)
@@ -174,10 +177,12 @@ def _open(
 
             path = unquote(parts.path[1:])
             if path == ":memory:":
-                raise InvalidInput(f"{url!r:.200} would be a file of that name; write memory:// for a store in memory")
+                raise InvalidInput(
+                    f"{redact_url(url)!r} would be a file of that name; write memory:// for a store in memory"
+                )
             if ":///" not in url or parts.netloc or not path or parts.query or parts.fragment:
                 raise InvalidInput(
-                    f"{url!r:.200} names no file; write sqlite:///jobs.db, or sqlite:////var/lib/jobs.db, "
+                    f"{redact_url(url)!r} names no file; write sqlite:///jobs.db, or sqlite:////var/lib/jobs.db, "
                     f"and nothing behind it"
                 )
             if not create and not Path(path).exists():
@@ -191,7 +196,7 @@ def _open(
         case "http" | "https":
             return _open_server(url, namespace, relaxed, token, clock, name)
         case _:
-            raise InvalidInput(f"{url!r:.200} is not a URL of a store; there are {_URLS}")
+            raise InvalidInput(f"{redact_url(url)!r} is not a URL of a store; there are {_URLS}")
 
 
 def _open_postgres(
@@ -202,6 +207,7 @@ def _open_postgres(
         from redrive.stores.postgres import PostgresStore
     except ImportError as error:
         raise InvalidInput(f"PostgreSQL needs psycopg: pip install 'redrive[postgres]' ({error})") from error
+    _check_login(url.partition("?")[0], "@/")
     parts = urlsplit(url)
     options = parse_qsl(parts.query)
     schemas = [value for name, value in options if name == "schema"]
@@ -227,6 +233,7 @@ def _open_redis(
         from redrive.stores.redis import RedisStore
     except ImportError as error:
         raise InvalidInput(f"Redis needs redis-py: pip install 'redrive[redis]' ({error})") from error
+    _check_login(url, "/?#")
     parts = urlsplit(url)
     options = parse_qsl(parts.query)
     ours = {name: value for name, value in options if name in ("prefix", "wait_replicas")}
@@ -244,6 +251,17 @@ def _open_redis(
         wait_replicas=int(replicas),
         **named,
     )
+
+
+def _check_login(url: str, ends: str) -> None:
+    """Refuse a password that makes it uncertain where the host begins: a driver would name the rest of it as the host.
+
+    ends: the characters at which the driver lets a user and password end, beside the last `@`.
+    """
+    before, at, _ = url.partition("://")[2].rpartition("@")
+    unexpected = ":" if before.startswith("/") else ends  # which begins a path, and so has no user
+    if at and any(character in before for character in unexpected):
+        raise InvalidInput(f"{redact_url(url)!r} has characters that mean something else in a URL; {ENCODED}")
 
 
 def _open_server(

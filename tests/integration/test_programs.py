@@ -15,6 +15,7 @@ import pytest
 
 from redrive.model.duration import MILLISECOND
 from redrive.model.program import Program
+from redrive.model.url import strip_password
 from redrive.worker.passing import Passing
 from redrive.worker.run import (
     MAX_OUTPUT_BYTES,
@@ -24,7 +25,6 @@ from redrive.worker.run import (
     Run,
     environment,
     keep_exits,
-    without_password,
 )
 
 MIB = 1024 * 1024
@@ -218,7 +218,7 @@ def test_secret_that_was_asked_for_is_passed_on(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_password_is_taken_out_of_a_url(url: str, harmless: str | None) -> None:
-    assert without_password(url) == harmless
+    assert strip_password(url) == harmless
 
 
 # What is passed on.

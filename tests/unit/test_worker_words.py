@@ -49,7 +49,7 @@ def test_first_line_says_where_the_worker_works_and_what_it_knows(
 
 def test_password_of_the_store_is_in_no_line(broker: Broker, app: App, caplog: pytest.LogCaptureFixture) -> None:
     app.queue("emails").task(name="send")(lambda: None)
-    app._used = "postgresql://ann:hunter2hunter2@db.example.com/jobs"
+    app._used, app._url = None, "postgresql://ann:hunter2hunter2@db.example.com/jobs"
     with caplog.at_level(logging.INFO, "redrive"):
         Worker(app).run(until_idle=True)
     assert "db.example.com" in told(caplog, "worker_started")["store"]

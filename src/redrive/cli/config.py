@@ -15,8 +15,8 @@ from redrive.config import Config, load
 from redrive.config.checking import unfit_programs
 from redrive.config.problems import shown_file
 from redrive.model.duration import format_duration
-from redrive.model.redact import redact_text
 from redrive.model.shown import several
+from redrive.model.url import redact_url
 
 
 @click.group()
@@ -53,10 +53,10 @@ def show(file: Path | None) -> None:
         print_json(_form(found))
         return
     say(f"file       {found.file}")
-    say(f"url        {redact_text(found.store.url)}")
+    say(f"url        {redact_url(found.store.url)}")
     say(f"namespace  {found.store.namespace}")
     for name, url in found.store.stores.items():
-        say(f"store      {name}: {redact_text(url)}")
+        say(f"store      {name}: {redact_url(url)}")
     say()
     rows = [(name, key, _shown(value)) for name, settings in found.queues.items() for key, value in settings.items()]
     rows += [(name, "(nothing set)", "") for name, settings in found.queues.items() if not settings]
@@ -134,10 +134,10 @@ def _shown(value: Any) -> str:
 def _form(found: Config) -> dict[str, Any]:
     return {
         "file": str(found.file),
-        "url": redact_text(found.store.url),
+        "url": redact_url(found.store.url),
         "namespace": found.store.namespace,
         "name": found.store.name,
-        "stores": {name: redact_text(url) for name, url in found.store.stores.items()},
+        "stores": {name: redact_url(url) for name, url in found.store.stores.items()},
         "queues": found.queues,
         "external": {
             name: {"list": each.list.words, "take": each.take and each.take.words, "poll": format_duration(each.poll)}

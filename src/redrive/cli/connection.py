@@ -33,10 +33,13 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """Its URL as it may be printed: without what looks like a secret."""
-        from redrive.model.redact import redact_text
+        """Its URL as it may be printed: without passwords."""
+        from redrive.model.url import redact_url
 
-        return redact_text(self.url)
+        return redact_url(self.url)
+
+    def __repr__(self) -> str:
+        return f"Place(url={self.shown!r}, namespace={self.namespace!r}, said_by={self.said_by!r})"
 
     @property
     def names(self) -> dict[str, Any]:

@@ -46,11 +46,11 @@ def demo() -> None:
         dead = sum(broker.stats(name).dead_letters for name in QUEUES)
         queues = {name: broker.stats(name).dead_letters for name in QUEUES}
     if as_json():
-        print_json({"url": place.url, "namespace": place.namespace, "dead": dead, "queues": queues})
+        print_json({"url": place.shown, "namespace": place.namespace, "dead": dead, "queues": queues})
         return
     say(f"{ORDERS + MAILS} orders and mails were put and worked on; {several(dead, 'item')} died. Type this first:")
     say()
-    say(f"  export REDRIVE_URL={place.url}")
+    say(f"  export REDRIVE_URL={place.shown}")
     say()
     say("Then look around, and bring them back:")
     say()

@@ -28,10 +28,11 @@ def as_json() -> bool:
 
 def to_type(command: str) -> str:
     """A command that can be typed next: with the options of this one that say which store is meant."""
-    from redrive.model.redact import redact_text
+    from redrive.model.url import redact_url
 
-    named = [(name, given(name)) for name in ("url", "namespace", "file")]
-    words = [f"--{name} {shlex.quote(redact_text(str(value)))}" for name, value in named if value is not None]
+    url = given("url")
+    named = [("url", url and redact_url(url)), *((name, given(name)) for name in ("namespace", "file"))]
+    words = [f"--{name} {shlex.quote(value)}" for name, value in named if value is not None]
     return " ".join(["redrive", command, *words])
 
 

@@ -20,9 +20,10 @@ from urllib.request import getproxies, proxy_bypass
 import msgspec
 import urllib3
 from urllib3.connection import HTTPConnection
-from urllib3.exceptions import HTTPError, LocationParseError, NewConnectionError, ProxyError
+from urllib3.exceptions import HTTPError, LocationValueError, NewConnectionError, ProxyError
 
 from redrive.errors import InvalidInput, InvalidName
+from redrive.model.url import redact_url
 from redrive.wire.messages import CONTENT_TYPE
 
 CONNECT_SECONDS = 5.0
@@ -56,28 +57,26 @@ class Endpoint(msgspec.Struct, frozen=True):
     namespace: str
     token: str | None = None
 
+    def __repr__(self) -> str:
+        return f"Endpoint(url={redact_url(self.url)!r}, namespace={self.namespace!r})"
+
 
 def endpoint_of(url: str, namespace: str, token: str | None) -> Endpoint:
     """What a URL says. Raises `InvalidInput` where it is none of a server."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise InvalidInput(f"{_without_secrets(url)!r:.200} is not a URL of a server: {error}") from None
-    if parts.username is not None or parts.password is not None:
+    except ValueError:  # whose text quotes it
+        raise InvalidInput(f"{redact_url(url)!r} is not a URL of a server; write http://host:7272") from None
+    if "@" in url:
         raise InvalidInput("a server takes no user and password in its URL; give the token: connect(…, token='…')")
     if not host or parts.query or parts.fragment:
-        raise InvalidInput(f"{url!r:.200} names no server; write http://host:7272, and nothing behind it")
+        raise InvalidInput(f"{redact_url(url)!r} names no server; write http://host:7272, and nothing behind it")
     if token is not None and (
         not isinstance(token, str) or not token or not token.isascii() or not token.isprintable()
     ):
         raise InvalidName("token", "…", "is not a text of ASCII characters; pass it on as you received it")
     return Endpoint(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", namespace, token)
-
-
-def _without_secrets(url: str) -> str:
-    before, at, behind = url.rpartition("@")
-    return f"{before.partition('://')[0]}://…@{behind}" if at else url
 
 
 class Line:
@@ -99,8 +98,10 @@ class Line:
         self._connections: weakref.WeakSet[HTTPConnection] = weakref.WeakSet()
         try:
             self._pool = self._open(endpoint.url, most)
-        except LocationParseError as error:
-            raise InvalidInput(f"{endpoint.url!r:.200} is not a URL of a server: {error}") from None
+        except LocationValueError:
+            raise InvalidInput(
+                f"{redact_url(endpoint.url)!r} is not a URL of a server, or the variable of its proxy is none"
+            ) from None
 
     def _open(self, url: str, most: int) -> urllib3.HTTPConnectionPool:
         options: dict[str, Any] = {"num_pools": 1, "maxsize": most, "retries": False}

@@ -14,7 +14,7 @@ from redrive.errors import InvalidFile, Problem
 from redrive.model.address import DEFAULT_NAMESPACE
 from redrive.model.duration import MINUTE, SECOND
 from redrive.model.program import Program
-from redrive.model.redact import redact_text
+from redrive.model.url import redact_url
 
 FILE_NAME = "redrive.toml"
 DEFAULT_HOST = "127.0.0.1"
@@ -44,7 +44,7 @@ class StoreOptions(msgspec.Struct, frozen=True):
     """Other stores by name, each with its URL."""
 
     def __repr__(self) -> str:
-        return f"StoreOptions(url={redact_text(self.url)!r}, namespace={self.namespace!r})"
+        return f"StoreOptions(url={redact_url(self.url)!r}, namespace={self.namespace!r})"
 
 
 class WorkerOptions(msgspec.Struct, frozen=True):

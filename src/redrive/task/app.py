@@ -20,8 +20,9 @@ from redrive.clock import Clock
 from redrive.connect import connect
 from redrive.errors import InvalidInput
 from redrive.model.address import DEFAULT_URL
-from redrive.model.redact import Redact, redact_text
+from redrive.model.redact import Redact
 from redrive.model.retry import DelayFunction
+from redrive.model.url import redact_url
 from redrive.task.context import Context
 from redrive.task.declaring import declare
 from redrive.task.queue import TaskQueue
@@ -81,7 +82,7 @@ class App:
         self._opening = threading.RLock()
         self._broker: Broker | None = None
         self._used: str | None = None
-        """Where it runs for a while, instead of what its URL says."""
+        """Where it runs for a while, instead of what its URL says; without a password."""
         self._declared: set[str] = set()
         """Queues that the open broker was told of."""
 
@@ -164,7 +165,7 @@ class App:
     @property
     def where(self) -> str:
         """The store that it runs on, for people: its URL without a password, a file with its whole path."""
-        return redact_text(self._used or _whole(self._named()))
+        return self._used or redact_url(_whole(self._named()))
 
     @property
     def async_broker(self) -> AsyncBroker:
@@ -190,7 +191,7 @@ class App:
             self.declare(broker)
             with self._opening:
                 before = self._broker, self._declared, self._used
-                used = broker._core.store.name if broker is where else _whole(str(where))
+                used = broker._core.store.name if broker is where else redact_url(_whole(str(where)))
                 self._broker, self._declared, self._used = broker, set(self._queues), used
             try:
                 yield broker

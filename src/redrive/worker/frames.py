@@ -18,6 +18,7 @@ import msgspec
 
 from redrive.broker.exchange import Buried, Completed, Failed, Lost, Released, Returned
 from redrive.model.item import Lease
+from redrive.model.url import redact_url
 from redrive.worker.exits import Exit
 from redrive.worker.job import Handling
 
@@ -40,6 +41,9 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
     """The store, instead of the one that the app names."""
     memory_limit: int | None = None
     """Bytes of memory that a child can have."""
+
+    def __repr__(self) -> str:
+        return f"Setup(app={self.app!r}, url={self.url and redact_url(self.url)!r})"
 
 
 class Fork(msgspec.Struct, frozen=True, tag=True):
@@ -111,6 +115,9 @@ class Orders(msgspec.Struct, frozen=True, tag=True):
     """The path of the journal that it keeps."""
     left: tuple[str, ...] = ()
     """Paths of journals of workers before it, which died: what they held is to be settled."""
+
+    def __repr__(self) -> str:
+        return f"Orders(app={self.app!r}, queues={self.queues!r}, url={self.url and redact_url(self.url)!r})"
 
 
 # What each end hears.

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import IO
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -26,7 +25,7 @@ from redrive.clock import SystemClock
 from redrive.model.duration import SECOND
 from redrive.model.limits import KIB, MIB
 from redrive.model.program import Program
-from redrive.model.redact import redact_text
+from redrive.model.url import strip_password
 from redrive.worker.exits import Exit, exit_of
 from redrive.worker.passing import Lines, Passing
 
@@ -295,18 +294,6 @@ def environment(program: Program, variables: Mapping[str, str]) -> dict[str, str
     hidden = {*_SECRETS, *program.hidden}
     ours = {name: value for name, value in os.environ.items() if name not in hidden}
     url = ours.pop("REDRIVE_URL", None)
-    if url is not None and (harmless := without_password(url)) is not None:
+    if url is not None and (harmless := strip_password(url)) is not None:
         ours["REDRIVE_URL"] = harmless
     return {**ours, **variables, **program.variables}
-
-
-def without_password(url: str) -> str | None:
-    """The URL without the password in it; None where there may be one somewhere else."""
-    try:
-        parts = urlsplit(url)
-        netloc = parts.netloc
-    except ValueError:
-        return None
-    login, at, place = netloc.rpartition("@")
-    plain = urlunsplit(parts._replace(netloc=f"{login.partition(':')[0]}{at}{place}")) if at else url
-    return plain if redact_text(plain) == plain else None

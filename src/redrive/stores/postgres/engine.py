@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import psycopg
@@ -19,12 +20,14 @@ from redrive.errors import (
     Closed,
     DiskFull,
     EngineUnsupported,
+    InvalidInput,
     OutcomeUnknown,
     RedriveError,
     StoreFailed,
     StoreReadOnly,
     StoreUnavailable,
 )
+from redrive.model.url import ENCODED, redact_url
 from redrive.stores.postgres import connection as patience
 from redrive.stores.postgres.connection import PatientConnection
 from redrive.stores.postgres.session import Session, adapt
@@ -92,10 +95,10 @@ class Engine:
     """Connections to one database. `transact` is for one thread at a time; the rest for any."""
 
     def __init__(self, url: str, schema: str, *, relaxed: bool) -> None:
-        self._url = url
         self.schema = schema
         self.relaxed = relaxed
-        self.name = _name_of(url, schema)
+        self._info = _info_of(url)
+        self.name = _name_of(self._info, schema)
         self._open()
 
     def _open(self) -> None:
@@ -117,7 +120,7 @@ class Engine:
         if self._closed:
             raise Closed
         with self.translated():
-            wanted = {**_CONNECTING, **conninfo_to_dict(self._url)}
+            wanted = {**_CONNECTING, **self._info}
             connection = PatientConnection.connect(autocommit=True, **wanted)
         try:
             self._check(connection)
@@ -370,12 +373,21 @@ def _problem(connection: PatientConnection, error: BaseException) -> str:
     return f"no answer within {seconds:g} seconds" if connection.gave_up else _first_line(error)
 
 
-def _name_of(url: str, schema: str) -> str:
-    """The database without its password, for errors."""
+def _info_of(url: str) -> dict[str, Any]:
+    """The parameters of a URL. The driver's own text quotes what it cannot read, which may be a password."""
     try:
         info = conninfo_to_dict(url)
     except psycopg.ProgrammingError:
-        return "postgresql"
+        info = None
+    if info is None or not re.fullmatch(r"[\d,]*", str(info.get("port") or "")):
+        raise InvalidInput(
+            f"{redact_url(url)!r} cannot be read as a URL of PostgreSQL; {ENCODED}, and behind it what libpq knows"
+        )
+    return info
+
+
+def _name_of(info: Mapping[str, Any], schema: str) -> str:
+    """The database without its password, for errors."""
     host, port = info.get("host") or "localhost", info.get("port") or 5432
     return f"postgresql://{host}:{port}/{info.get('dbname') or info.get('user') or ''} ({schema})"
 

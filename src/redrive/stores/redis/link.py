@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from redis.connection import parse_url
 from redis.retry import Retry
 
 from redrive.errors import InvalidInput
+from redrive.model.url import ENCODED, redact_url
 from redrive.stores.redis.refusals import meaning
 
 Address = tuple[str, int]
@@ -60,11 +62,11 @@ def options(url: str) -> dict[str, Any]:
     """What the driver needs to connect. What stands behind `?` is for the driver."""
     scheme, colon, rest = url.partition("://")
     if not colon or scheme not in _SCHEMES:
-        raise InvalidInput(f"{scheme!r:.40} is not a scheme of Redis; there are {', '.join(_SCHEMES)}")
+        raise InvalidInput(f"{redact_url(url)!r} has no scheme of Redis; there are {', '.join(_SCHEMES)}")
     try:
         given: dict[str, Any] = parse_url(f"{_SCHEMES[scheme]}://{rest}")  # type: ignore[no-untyped-call] # the driver's
-    except (ValueError, rs.RedisError) as error:
-        raise InvalidInput(f"the URL of Redis cannot be read: {error}") from error
+    except (ValueError, rs.RedisError):  # whose text quotes what it takes for a port
+        raise InvalidInput(f"{redact_url(url)!r} cannot be read as a URL of Redis; {ENCODED}") from None
     timeouts = {"socket_connect_timeout": CONNECT_TIMEOUT_SECONDS, "socket_timeout": ANSWER_TIMEOUT_SECONDS}
     # The driver must never send anything twice, nor decode what is ours.
     ours = {
@@ -103,8 +105,10 @@ class Link:
         self.address = address
         try:
             self._wire = make(**wanted)
-        except TypeError as error:
-            raise InvalidInput(f"the URL of Redis has an option that the driver does not know: {error}") from error
+        except TypeError as error:  # which names the option; a part of a password may have been taken for one
+            found = re.search(r"'([a-z_]+)'$", str(error))
+            named = found[1] if found else "…"
+            raise InvalidInput(f"the URL of Redis has an option that the driver does not know: {named}") from None
         self._used_at = 0.0
         self._closed = False
         self._open()
