@@ -10,6 +10,7 @@
     │   ├── RequestTooLarge      more in one request than the server takes
     │   ├── ArgumentsInvalid     arguments that the function of a task does not take
     │   └── InvalidFile          a redrive.toml that cannot be used
+    │       └── UntrustedFile    one that another user can change, or that has an address nobody confirmed
     ├── NotFound
     │   ├── QueueNotFound
     │   ├── ItemNotFound
@@ -164,6 +165,15 @@ class InvalidFile(InvalidInput):
         self.file, self.problems = file, problems
         self.line, self.key, self.problem = problems[0]
         super().__init__("\n".join(f"{file}:{line}: {key}{': ' if key else ''}{what}" for line, key, what in problems))
+
+
+class UntrustedFile(InvalidFile):
+    """A redrive.toml that another user can change, or that would send a secret to an address that was not confirmed.
+
+    Nothing of the file was applied, and nothing was sent.
+    """
+
+    code = "untrusted_file"
 
 
 # What was named is not there.

@@ -225,28 +225,54 @@ def test_error_is_a_line_for_each_problem_and_has_the_first_in_its_fields() -> N
 
 
 def test_variables_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DB_PASSWORD", SECRET)
-    text = 'url = "postgresql://u:${DB_PASSWORD}@db/x"\nname = "a"\n[stores]\nb = "redis://:${DB_PASSWORD}@r"\n'
+    monkeypatch.setenv("REDRIVE_DB_PASSWORD", SECRET)
+    text = 'url = "postgresql://u:${REDRIVE_DB_PASSWORD}@db/x"\nname = "a"\n[stores]\nb = "redis://:${REDRIVE_DB_PASSWORD}@r"\n'
     config = parse(text + '[worker.w]\nqueue = "q"\nrun = "x"\n', FILE)
     assert config.store.url == f"postgresql://u:{SECRET}@db/x"
     assert config.store.stores == {"b": f"redis://:{SECRET}@r"}
-    assert config.workers["w"].run.hidden == ("DB_PASSWORD",)
+    assert config.workers["w"].run.hidden == ("REDRIVE_DB_PASSWORD",)
     assert SECRET not in repr(config)
 
 
 def test_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DB_PASSWORD", raising=False)
-    assert problem('url = "postgresql://u:${DB_PASSWORD}@db/x"') == (
-        1, "url", "needs the variable DB_PASSWORD of the environment, which is not set",
+    monkeypatch.delenv("REDRIVE_DB_PASSWORD", raising=False)
+    assert problem('url = "postgresql://u:${REDRIVE_DB_PASSWORD}@db/x"') == (
+        1, "url", "needs the variable REDRIVE_DB_PASSWORD of the environment, which is not set",
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "redrive_x", "REDRIVE", "PATH"])
+def test_address_takes_only_variables_that_are_meant_for_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, SECRET)
+    for text, line, key in (
+        (f'url = "http://host/${{{name}}}"', 1, "url"),
+        (f'name = "a"\n[stores]\nb = "redis://:${{{name}}}@r"', 3, "stores.b"),
+    ):
+        told = f"takes the variable {name}, which could send any secret away; call it REDRIVE_{name}, or add "
+        assert problem(text) == (line, key, f"{told}--allow-variable {name}")
+        allowed = parse(text, FILE, variables=[name])
+        assert SECRET in (allowed.store.url, *allowed.store.stores.values())[-1]
+        assert SECRET not in repr(parse(text, FILE, needs_store=False).store.url)
+
+
+@pytest.mark.parametrize("name", ["REDRIVE_TOKEN", "REDRIVE_URL"])
+def test_address_takes_no_variable_that_is_for_one_address(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, SECRET)
+    told = f"takes the variable {name}, which could send any secret away; add --allow-variable {name}"
+    assert problem(f'url = "http://host/${{{name}}}"') == (1, "url", told)
+
+
+def test_command_takes_every_variable() -> None:
+    config = parse('[worker.w]\nqueue = "q"\nrun = "x"\nenv = { KEY = "${AWS_SECRET_ACCESS_KEY}" }\n', FILE)
+    assert config.workers["w"].run.variables == {"KEY": "${AWS_SECRET_ACCESS_KEY}"}
+
+
 def test_variable_need_not_be_set_where_the_store_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DB_PASSWORD", raising=False)
-    url = "postgresql://u:${DB_PASSWORD}@db/x"
+    monkeypatch.delenv("REDRIVE_DB_PASSWORD", raising=False)
+    url = "postgresql://u:${REDRIVE_DB_PASSWORD}@db/x"
     config = parse(f'url = "{url}"\n[worker.w]\nqueue = "q"\nrun = "x"\n', FILE, needs_store=False)
     assert (config.store.url, config.needs_store) == (url, False)
-    assert config.workers["w"].run.hidden == ("DB_PASSWORD",)
+    assert config.workers["w"].run.hidden == ("REDRIVE_DB_PASSWORD",)
     with pytest.raises(InvalidFile, match="begins no variable"):
         parse('url = "postgresql://u:${@db/x"', FILE, needs_store=False)
 
@@ -264,10 +290,10 @@ def test_where_the_store_is_can_be_read_of_a_file_with_mistakes_elsewhere(tmp_pa
 
 
 def test_no_problem_shows_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DB_PASSWORD", SECRET)
+    monkeypatch.setenv("REDRIVE_DB_PASSWORD", SECRET)
     for text in (
         f'url = "{SECRET}"',
-        'url = "postgresql://u:${DB_PASSWORD}@db/${"',
+        'url = "postgresql://u:${REDRIVE_DB_PASSWORD}@db/${"',
         f'name = "a"\n[stores]\nb = "u:{SECRET}@db"',
     ):
         assert SECRET not in str(problems(text))

@@ -106,7 +106,7 @@ def sample(kind: type[RedriveError]) -> RedriveError:
     return kind(**given)
 
 
-_OWN = (errors.TaskFailed, errors.InvalidFile)
+_OWN = (errors.TaskFailed, errors.InvalidFile, errors.UntrustedFile)
 """What a program finds out by itself, and no server tells."""
 ERRORS = [sample(kind) for kind in BY_CODE.values() if kind not in _OWN]
 """One of each."""

@@ -8,10 +8,11 @@ from typing import Any
 import click
 
 from redrive.broker import managed
-from redrive.cli.connection import chosen, opened, project_file
+from redrive.cli.connection import chosen, opened, project_config, project_file
 from redrive.cli.options import StoreCommand, as_json, give
 from redrive.cli.printing import print_json, say, table
-from redrive.config import Config, load
+from redrive.cli.trust import trust
+from redrive.config import Config
 from redrive.config.checking import unfit_programs
 from redrive.config.problems import shown_file
 from redrive.model.duration import format_duration
@@ -22,6 +23,9 @@ from redrive.model.url import redact_url
 @click.group()
 def config() -> None:
     """The file redrive.toml: is it right, what does it say, which queues does it manage."""
+
+
+config.add_command(trust)
 
 
 @config.command(cls=StoreCommand)
@@ -110,7 +114,7 @@ def _load(file: Path | None, *, needs_store: bool = True) -> Config:
     path = file or project_file()
     if path is None:
         raise click.UsageError("there is no redrive.toml here or above; name the file, or write one")
-    return load(path, needs_store=needs_store)
+    return project_config(path, needs_store=needs_store)
 
 
 def _worker_row(found: Config, name: str) -> tuple[object, ...]:

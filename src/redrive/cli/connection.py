@@ -8,9 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import msgspec
 
-from redrive.cli.options import given
+from redrive.cli.options import as_json, give, given
 from redrive.errors import InvalidInput, QueueNotFound, RedriveError
 from redrive.model.address import DEFAULT_NAMESPACE, DEFAULT_URL
 from redrive.model.suggest import suggest
@@ -18,6 +19,7 @@ from redrive.model.suggest import suggest
 if TYPE_CHECKING:
     from redrive.broker.async_broker import AsyncBroker
     from redrive.broker.broker import Broker
+    from redrive.config import Config
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -62,19 +64,25 @@ class Place(msgspec.Struct, frozen=True):
         return self.url.startswith("sqlite:")
 
 
-def chosen(environment: Mapping[str, str] = os.environ) -> Place:
-    """The place that this command is about."""
+def chosen(environment: Mapping[str, str] = os.environ, *, ask: bool = True) -> Place:
+    """The place that this command is about. A token, or a password of the environment, may be sent there.
+
+    It goes to an address that was given with it, or that the user has confirmed for the file. ask: whether a person may
+    be asked, and told of the file; a completion does neither.
+    """
     named = _first((given("url"), "--url"), (environment.get("REDRIVE_URL"), "REDRIVE_URL"))
     namespace = given("namespace") or environment.get("REDRIVE_NAMESPACE")
     token = given("token") or environment.get("REDRIVE_TOKEN") or None
-    file = project_file()
+    file = project_file(tell=ask)
     if named is not None:
         return Place(named[0], namespace or _namespace_of(file), named[1], token)
     if file is None:
         return Place(DEFAULT_URL, namespace or DEFAULT_NAMESPACE, "default", token)
+    from redrive.cli.trust import check_secrets
     from redrive.config import load_store
 
-    store = load_store(file)
+    store = load_store(file, variables=given("allow_variable") or ())
+    check_secrets(file, store, environment, has_token=token is not None, ask=ask)
     return Place(store.url, namespace or store.namespace, str(file), token, store.name, store.stores)
 
 
@@ -82,11 +90,35 @@ def _first(*choices: tuple[str | None, str]) -> tuple[str, str] | None:
     return next(((value, by) for value, by in choices if value), None)
 
 
-def project_file() -> Path | None:
-    """The redrive.toml that was named, or the nearest one. None where there is none."""
+def project_file(*, tell: bool = True) -> Path | None:
+    """The redrive.toml that was named, or the nearest one. None where there is none.
+
+    tell: whether to print which one it is, once, where it is in a folder above.
+    """
     from redrive.config import find_file
 
-    return Path(given("file")).absolute() if given("file") else find_file()
+    if given("file"):
+        return Path(given("file")).absolute()
+    found = find_file()
+    if found is not None and found.parent in Path.cwd().parents and tell and not _is_for_programs():
+        if not given("told_file"):
+            click.echo(f"redrive: using {found}", err=True)
+        give("told_file", str(found))
+    return found
+
+
+def project_config(path: Path, *, needs_store: bool) -> Config:
+    """What a file says, with the variables that were allowed."""
+    from redrive.config import load
+
+    return load(path, needs_store=needs_store, variables=given("allow_variable") or ())
+
+
+def _is_for_programs() -> bool:
+    """Whether a program reads what this one prints and logs."""
+    from redrive.telemetry.events import JSON_VARIABLE
+
+    return as_json() or os.environ.get(JSON_VARIABLE, "0") not in ("", "0")
 
 
 def _namespace_of(file: Path | None) -> str:

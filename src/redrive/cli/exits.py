@@ -34,6 +34,7 @@ EXITS: dict[str, int] = {
     "payload_too_large": INVALID,
     "arguments_invalid": INVALID,
     "invalid_file": INVALID,
+    "untrusted_file": INVALID,
     "request_too_large": INVALID,
     "not_found": NOT_FOUND,
     "queue_not_found": NOT_FOUND,

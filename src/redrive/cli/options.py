@@ -42,15 +42,17 @@ def give(name: str, value: str) -> None:
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    # The one behind the command is read later, and wins.
-    if value is not None:
-        context.meta[_META + str(parameter.name).removeprefix(_PREFIX)] = value
+    name = _META + str(parameter.name).removeprefix(_PREFIX)
+    if parameter.multiple:
+        context.meta[name] = (*context.meta.get(name, ()), *value)
+    elif value is not None:  # the one behind the command is read later, and wins
+        context.meta[name] = value
 
 
 def _options(hidden: bool) -> list[click.Option]:
     def option(*names: str, **settings: Any) -> click.Option:
         # A name of its own: a command may have an argument called `file`.
-        names = (*names, _PREFIX + names[-1].strip("-"))
+        names = (*names, _PREFIX + names[-1].strip("-").replace("-", "_"))
         return click.Option(names, expose_value=False, hidden=hidden, callback=_remember, is_eager=True, **settings)
 
     return [
@@ -60,6 +62,12 @@ def _options(hidden: bool) -> list[click.Option]:
         option("--token", metavar="TOKEN", help="For a server; better in the variable REDRIVE_TOKEN."),
         option("--namespace", metavar="NAME", help="Where the queues are; 'default' if nothing says otherwise."),
         option("--file", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Another redrive.toml."),
+        option(
+            "--allow-variable",
+            metavar="NAME",
+            multiple=True,
+            help="A variable that addresses in redrive.toml may take, beside REDRIVE_…; may be given more than once.",
+        ),
         option("-o", "--output", type=click.Choice(FORMATS), help="How to print: table (if not given) or json."),
     ]
 
@@ -89,7 +97,7 @@ class StoreCommand(click.Command):
         """Where the options are that are not repeated."""
         super().format_epilog(ctx, formatter)
         formatter.write_paragraph()
-        formatter.write_text("--url, --token, --namespace, --file and -o json: see redrive --help.")
+        formatter.write_text("--url, --token, --namespace, --file, --allow-variable and -o json: see redrive --help.")
 
 
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., Any]], StoreCommand]:

@@ -108,7 +108,8 @@ def redrive(context: click.Context) -> None:
 
     Which store is meant is said by --url, else by the variable REDRIVE_URL, else by the file redrive.toml in the
     working directory or above it, else it is the file redrive.db in the working directory. The options of the store,
-    and -o, may also stand behind the command.
+    and -o, may also stand behind the command. A redrive.toml that another user can change is refused, and a token is
+    sent to an address in one only after redrive config trust.
     """
     if context.invoked_subcommand is None:
         click.echo(WELCOME, nl=False)

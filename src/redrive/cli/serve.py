@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive import __version__
-from redrive.cli.connection import Place, chosen, project_file
+from redrive.cli.connection import Place, chosen, project_config, project_file
 from redrive.cli.options import command, log_json_option, seconds_option
 from redrive.config.config import ServerOptions
 from redrive.errors import InvalidInput
@@ -182,10 +182,8 @@ def _application(place: Place, host: str, options: dict[str, Any]) -> Server:
 
 def _config(place: Place) -> Config | None:
     """The file of the project. As for `redrive work`, what names another store goes before its `url` alone."""
-    from redrive.config import load
-
     path = project_file()
-    return None if path is None else load(path, needs_store=place.said_by == str(path))
+    return None if path is None else project_config(path, needs_store=place.said_by == str(path))
 
 
 def _where(config: Config | None, options: dict[str, Any]) -> tuple[str, int]:

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator
 import click
 
 from redrive.broker.broker import Broker
-from redrive.cli.connection import Place, chosen, open_place, project_file
-from redrive.config import Config, load
+from redrive.cli.connection import Place, chosen, open_place, project_config, project_file
+from redrive.config import Config
 from redrive.config.running import Running
 from redrive.errors import InvalidInput
 from redrive.telemetry import events
@@ -52,7 +52,7 @@ def _config(place: Place) -> Config:
         raise click.UsageError(
             "there is no redrive.toml here or above; write one, or name an app, as in redrive work jobs:app"
         )
-    return load(path, needs_store=place.said_by == str(path))
+    return project_config(path, needs_store=place.said_by == str(path))
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """The file redrive.toml: queues, command workers and external queues of a project, and where its store is."""
 
 from redrive.config.config import Config as Config
-from redrive.config.reading import find_file as find_file
+from redrive.config.config import StoreOptions as StoreOptions
+from redrive.config.discovery import find_file as find_file
 from redrive.config.reading import load as load
 from redrive.config.reading import load_store as load_store

@@ -84,8 +84,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     lines: Lines
     text: str = ""
     """What it was read from."""
+    owner: int | None = None
+    """The user that it belonged to when it was read."""
+    exposure: str | None = None
+    """What let another user change it then: None, unless it was named, or confirmed."""
     needs_store: bool = True
     """Whether it was read for the store that it names, or is for another."""
+    variables: tuple[str, ...] = ()
+    """Variables that its URLs may take, beside those called REDRIVE_…"""
 
     def problem(self, path: KeyPath, problem: str) -> Problem:
         """Something that is wrong at a key, for `InvalidFile`."""

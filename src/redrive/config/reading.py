@@ -1,26 +1,27 @@
-"""Reading a redrive.toml: found, parsed, and checked whole. All that is wrong with it is told at once."""
+"""Reading a redrive.toml: parsed, and checked whole. All that is wrong with it is told at once."""
 
 from __future__ import annotations
 
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+import msgspec
+
 from redrive.config.commands import read_worker
-from redrive.config.config import DEFAULT_HOST, DEFAULT_PORT, FILE_NAME, Config, ServerOptions, StoreOptions
-from redrive.config.lines import Lines
+from redrive.config.config import DEFAULT_HOST, DEFAULT_PORT, Config, ServerOptions, StoreOptions
+from redrive.config.lines import KeyPath, Lines
+from redrive.config.ownership import find_exposure
 from redrive.config.problems import Problems, Table, described, shown_file
 from redrive.config.queues import check_dead_queues, read_queue
-from redrive.config.substitution import filled_in, mistake_in, variables_in
+from redrive.config.substitution import filled_in, mistake_in, not_for_addresses, variables_in
 from redrive.errors import InvalidFile, Problem
 from redrive.model.address import DEFAULT_NAMESPACE, DEFAULT_URL
 
-FILE_VARIABLE = "REDRIVE_FILE"
-"""Where the file is, instead of here or above."""
 MAX_FILE_BYTES = 1_048_576
 _KEYS = ("url", "namespace", "name", "stores", "queue", "worker", "server")
 _ELSEWHERE = {"queues": "queue", "workers": "worker", "store": "stores", "project": "namespace"}
@@ -28,45 +29,51 @@ _SQLITE = "sqlite:///"
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
-def find_file() -> Path | None:
-    """The file of this project: what REDRIVE_FILE names, else the nearest redrive.toml here or above."""
-    named = os.environ.get(FILE_VARIABLE)
-    if named:
-        return Path(named).absolute()
-    here = Path.cwd()
-    return next((folder / FILE_NAME for folder in (here, *here.parents) if (folder / FILE_NAME).is_file()), None)
+class Source(msgspec.Struct, frozen=True):
+    """A file as it was read: its text, and who could change it then."""
+
+    text: str
+    owner: int | None = None
+    exposure: str | None = None
 
 
-def load(path: Path | str, *, needs_store: bool = True) -> Config:
-    """What a file says. Raises `InvalidFile` with all that is wrong with it.
+def load(path: Path | str, *, needs_store: bool = True, variables: Collection[str] = ()) -> Config:
+    """What a file says. Raises `InvalidFile` with all that is wrong with it. Whoever can change it does not matter.
 
     needs_store: whether the store is the one that the file names. Where it is another, variables in the URLs of the
     file need not be set.
+    variables: those that the URLs of the file may take, beside such as are called `REDRIVE_…`.
     """
     file = Path(path).absolute()
-    return parse(read_text(file), file, needs_store=needs_store)
+    return parse(read_source(file), file, needs_store=needs_store, variables=variables)
 
 
-def load_store(path: Path | str, *, needs_store: bool = True) -> StoreOptions:
+def load_store(path: Path | str, *, needs_store: bool = True, variables: Collection[str] = ()) -> StoreOptions:
     """Only where the store of a file is: for who looks at queues, and need not care what else is wrong with the file.
 
-    needs_store: as of `load`; without it, the namespace is what is asked for.
+    needs_store, variables: as of `load`; without the store, the namespace is what is asked for.
     """
     file = Path(path).absolute()
-    problems, document, _ = _parsed(read_text(file), file)
-    options = _read_store(Table(problems, (), dict(document)), file.parent, needs_store)
+    problems, document, _ = _parsed(read_source(file).text, file)
+    options = _read_store(Table(problems, (), dict(document)), file.parent, needs_store, variables)
     problems.raise_any()
     return options
 
 
-def read_text(file: Path) -> str:
-    """The text of a file. Raises `InvalidFile` where there is none."""
+def line_of(file: Path, path: KeyPath) -> int:
+    """The line of a key in a file that was read before."""
+    return Lines(read_source(file).text).of(path)
+
+
+def read_source(file: Path) -> Source:
+    """A file as it is now. Raises `InvalidFile` where there is none."""
     try:
         with open(file, "rb") as opened:
             data = opened.read(MAX_FILE_BYTES + 1)
+            owner = os.fstat(opened.fileno()).st_uid
         if len(data) > MAX_FILE_BYTES:
             raise InvalidFile(shown_file(file), (Problem(1, "", f"is larger than {MAX_FILE_BYTES:,} bytes"),))
-        return data.decode("utf-8-sig")
+        return Source(data.decode("utf-8-sig"), owner, find_exposure(file))
     except OSError as error:
         problem = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
         raise InvalidFile(shown_file(file), (Problem(1, "", problem),)) from None
@@ -75,10 +82,11 @@ def read_text(file: Path) -> str:
         raise InvalidFile(shown_file(file), (Problem(line, "", "is not UTF-8"),)) from None
 
 
-def parse(text: str, file: Path, *, needs_store: bool = True) -> Config:
-    """What the text of a file says, whose path is absolute. `needs_store` as of `load`."""
-    problems, document, lines = _parsed(text, file)
-    config = _read(document, file, problems, lines, text, needs_store)
+def parse(source: Source | str, file: Path, *, needs_store: bool = True, variables: Collection[str] = ()) -> Config:
+    """What the text of a file says, whose path is absolute. `needs_store` and `variables` as of `load`."""
+    source = Source(source) if isinstance(source, str) else source
+    problems, document, lines = _parsed(source.text, file)
+    config = _read(document, file, problems, lines, source, needs_store, tuple(variables))
     problems.raise_any()
     return config
 
@@ -100,12 +108,18 @@ def _syntax(text: str, error: Exception) -> Problem:
 
 
 def _read(
-    document: Mapping[str, Any], file: Path, problems: Problems, lines: Lines, text: str, needs_store: bool
+    document: Mapping[str, Any],
+    file: Path,
+    problems: Problems,
+    lines: Lines,
+    source: Source,
+    needs_store: bool,
+    variables: tuple[str, ...],
 ) -> Config:
     top = Table(problems, (), dict(document))
     top.only(_KEYS, _ELSEWHERE)
     folder = str(file.parent)
-    store = _read_store(top, file.parent, needs_store)
+    store = _read_store(top, file.parent, needs_store, variables)
     hidden = _variables(top.values.get("url"), *top.under("stores").values.values())
     tables = top.tables("queue")
     read = {queue: read_queue(table, folder, hidden) for queue, table in tables.items()}
@@ -120,12 +134,15 @@ def _read(
         external={queue: external for queue, (_, external) in read.items() if external is not None},
         server=_server(top.under("server")),
         lines=lines,
-        text=text,
+        text=source.text,
+        owner=source.owner,
+        exposure=source.exposure,
         needs_store=needs_store,
+        variables=variables,
     )
 
 
-def _read_store(top: Table, folder: Path, needs_store: bool) -> StoreOptions:
+def _read_store(top: Table, folder: Path, needs_store: bool, variables: Collection[str]) -> StoreOptions:
     stores = top.under("stores")
     namespace, name = (_name(top, key) for key in ("namespace", "name"))
     if stores.values and "name" not in top.values:
@@ -135,10 +152,10 @@ def _read_store(top: Table, folder: Path, needs_store: bool) -> StoreOptions:
         if other == name:
             stores.wrong(other, "is the name of this store itself; give the other one another name")
     return StoreOptions(
-        url=_url(top, "url", folder, needs_store) or _from_folder(DEFAULT_URL, folder),
+        url=_url(top, "url", folder, needs_store, variables) or _from_folder(DEFAULT_URL, folder),
         namespace=namespace or DEFAULT_NAMESPACE,
         name=name,
-        stores={other: _url(stores, other, folder, needs_store) or "" for other in stores.values},
+        stores={other: _url(stores, other, folder, needs_store, variables) or "" for other in stores.values},
     )
 
 
@@ -151,8 +168,8 @@ def _variables(*texts: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for text in texts if isinstance(text, str) for name in variables_in(text)))
 
 
-def _url(table: Table, key: str, folder: Path, needed: bool) -> str | None:
-    """The URL under a key, complete, or as it is written where it is not needed and a variable of it is not set.
+def _url(table: Table, key: str, folder: Path, needed: bool, variables: Collection[str]) -> str | None:
+    """The URL under a key, complete, or as it is written where it is not needed and has a variable without a value.
 
     Nothing of it is shown where it is wrong: it may have a password in it.
     """
@@ -164,6 +181,7 @@ def _url(table: Table, key: str, folder: Path, needed: bool) -> str | None:
         table.wrong(key, f"is the URL of a store, as in {DEFAULT_URL} or postgresql://host/database, not {shown}")
         return None
     url, problem = filled_in(value, os.environ)
+    problem = mistake_in(value) or not_for_addresses(value, variables) or problem
     if problem is not None and not needed and mistake_in(value) is None:
         return value
     if problem is not None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 _VARIABLE = re.compile(r"\$\{([^}]*)(\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PREFIX = "REDRIVE_"
+_SECRETS = ("REDRIVE_TOKEN", "REDRIVE_URL")
+"""Which are for one address, and that is not one of a file."""
 
 
 def variables_in(text: str) -> tuple[str, ...]:
@@ -18,6 +21,15 @@ def mistake_in(text: str) -> str | None:
     """What is wrong with how a text names its variables."""
     wrong = any(not end or _NAME.fullmatch(name) is None for name, end in _VARIABLE.findall(text))
     return "has a ${ that begins no variable; write ${NAME}" if wrong else None
+
+
+def not_for_addresses(text: str, allowed: Collection[str]) -> str | None:
+    """What is wrong with the variables of an address: whoever wrote the file could send any of them out by it."""
+    for name in variables_in(text):
+        if name not in allowed and (not name.startswith(_PREFIX) or name in _SECRETS):
+            hint = "" if name in _SECRETS else f"call it {_PREFIX}{name}, or "
+            return f"takes the variable {name}, which could send any secret away; {hint}add --allow-variable {name}"
+    return None
 
 
 def filled_in(text: str, environment: Mapping[str, str]) -> tuple[str, str | None]:

@@ -10,8 +10,10 @@ import threading
 from collections.abc import Callable
 
 from redrive.config.config import Config
-from redrive.config.reading import parse, read_text
-from redrive.errors import Closed, InvalidFile, RedriveError
+from redrive.config.ownership import ROOT, caller
+from redrive.config.problems import shown_file
+from redrive.config.reading import parse, read_source
+from redrive.errors import Closed, InvalidFile, Problem, RedriveError, UntrustedFile
 from redrive.telemetry import events
 
 LOOK_SECONDS = 1.0
@@ -29,7 +31,7 @@ class FileWatch:
 
     def __init__(self, config: Config, changed: Callable[[Config], None]) -> None:
         self._file = config.file
-        self._needs_store = config.needs_store
+        self._first = config
         self._changed = changed
         self._seen: str | None = config.text
         """What was applied, or is wrong in itself. None: it is to be applied, whatever it is."""
@@ -56,7 +58,7 @@ class FileWatch:
         """Look once. Whether an edit was applied."""
         with self._looking:
             try:
-                text = read_text(self._file)
+                text = self._text()
             except InvalidFile as error:  # perhaps an editor is just writing it
                 if not self._is_missing:
                     _log.warning("file_not_read", error=str(error))
@@ -69,10 +71,20 @@ class FileWatch:
                 return False
             return self._apply(text)
 
+    def _text(self) -> str:
+        """What the file says now, unless it has come into the hands of another user since it was read first."""
+        source = read_source(self._file)
+        problem = None if self._first.exposure is not None else source.exposure
+        if source.owner not in (self._first.owner, caller(), ROOT):
+            problem = "belongs to another user than when it was read first"
+        if problem is not None:
+            raise UntrustedFile(shown_file(self._file), (Problem(1, "", f"{problem}; it is not read again"),))
+        return source.text
+
     def _apply(self, text: str) -> bool:
         self._seen = text
         try:
-            config = parse(text, self._file, needs_store=self._needs_store)
+            config = parse(text, self._file, needs_store=self._first.needs_store, variables=self._first.variables)
         except InvalidFile as error:
             self._tell_invalid(text, error)
             return False

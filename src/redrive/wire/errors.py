@@ -17,6 +17,7 @@ STATUS: dict[str, int] = {
     "invalid_payload": 400,
     "arguments_invalid": 400,
     "invalid_file": 400,
+    "untrusted_file": 400,
     "unauthorized": 401,
     "forbidden": 403,
     "access_error": 403,

@@ -1,0 +1,36 @@
+"""Finding the redrive.toml of a project, and that nobody else can change it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from redrive.config.config import FILE_NAME
+from redrive.config.ownership import find_exposure
+from redrive.config.problems import shown_file
+from redrive.config.trust import load_trust
+from redrive.errors import Problem, UntrustedFile
+
+FILE_VARIABLE = "REDRIVE_FILE"
+"""Where the file is, instead of here or above."""
+
+
+def find_file() -> Path | None:
+    """The file of this project: what REDRIVE_FILE names, else the nearest redrive.toml here or above.
+
+    Raises `UntrustedFile` where another user can change the one that was found, and this user has not confirmed it.
+    Whoever names a file has decided that.
+    """
+    named = os.environ.get(FILE_VARIABLE)
+    if named:
+        return Path(named).absolute()
+    here = Path.cwd()
+    found = next((folder / FILE_NAME for folder in (here, *here.parents) if (folder / FILE_NAME).is_file()), None)
+    if found is not None and (exposure := find_exposure(found)) is not None and not load_trust().covers(found):
+        problem = (
+            f"{exposure}, and who changes it decides which commands run and where secrets go; if you trust it, name it "
+            f"with --file {found}, or confirm it for good with redrive config trust {found}; if not, write a "
+            f"{FILE_NAME} of your own nearer to where you work"
+        )
+        raise UntrustedFile(shown_file(found), (Problem(1, "", problem),))
+    return found
