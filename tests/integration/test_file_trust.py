@@ -18,7 +18,7 @@ from tests.integration.projects import Project
 
 from redrive.cli.main import redrive
 from redrive.cli.queues import show
-from redrive.config.trust import confirm_file, load_trust, trust_file
+from redrive.config.trust import confirm_file, load_trust
 
 TOKEN = "redrive_0123abcd_Zq7"
 SECRET = "Zq7secret"
@@ -88,6 +88,11 @@ def run(*words: str, **environment: str) -> Result:
 def write(file: Path, text: str) -> Path:
     file.write_text(text)
     return file
+
+
+def kept_list() -> Path:
+    """Where all that was confirmed is kept."""
+    return Path(os.environ["XDG_CONFIG_HOME"], "redrive", "trusted.json")
 
 
 # Whose file it is
@@ -287,7 +292,7 @@ def test_completion_asks_nobody_and_sends_no_token(
 def test_list_is_for_its_owner_alone_and_has_no_password(folder: Path) -> None:
     write(folder / "redrive.toml", 'url = "postgresql://u:Zq7secret@127.0.0.1:1/x"\n')
     assert run("config", "trust").exit_code == 0
-    kept = trust_file()
+    kept = kept_list()
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
     assert SECRET not in kept.read_text()
@@ -298,11 +303,11 @@ def test_list_is_for_its_owner_alone_and_has_no_password(folder: Path) -> None:
 def test_list_that_others_can_change_confirms_nothing(folder: Path) -> None:
     write(folder / "redrive.toml", 'url = "http://127.0.0.1:1"\n')
     assert run("config", "trust").exit_code == 0
-    trust_file().chmod(0o666)
+    kept_list().chmod(0o666)
     assert run("queue", "list", REDRIVE_TOKEN=TOKEN).exit_code == 3
-    trust_file().chmod(0o600)
+    kept_list().chmod(0o600)
     assert run("queue", "list", REDRIVE_TOKEN=TOKEN).exit_code == 6
-    trust_file().parent.chmod(0o777)
+    kept_list().parent.chmod(0o777)
     told = run("config", "trust")
     assert told.exit_code == 3
     assert "let it belong to you alone" in told.stderr
@@ -311,10 +316,24 @@ def test_list_that_others_can_change_confirms_nothing(folder: Path) -> None:
 def test_list_that_cannot_be_read_is_told(folder: Path) -> None:
     write(folder / "redrive.toml", 'url = "http://127.0.0.1:1"\n')
     assert run("config", "trust").exit_code == 0
-    trust_file().write_text("{")
+    kept_list().write_text("{")
     told = run("queue", "list", REDRIVE_TOKEN=TOKEN)
     assert told.exit_code == 3
     assert "remove it, and confirm files again" in told.stderr
+
+
+def test_user_without_a_folder_of_its_own_has_confirmed_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder / "redrive.toml", 'url = "http://127.0.0.1:1"\n')
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    assert "redrive config trust" in run("queue", "list", REDRIVE_TOKEN=TOKEN).stderr
+    told = run("config", "trust")
+    assert told.exit_code == 3
+    assert "set XDG_CONFIG_HOME" in told.stderr
 
 
 def test_many_confirmations_at_once_are_all_kept(folder: Path) -> None:

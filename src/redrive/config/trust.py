@@ -103,18 +103,23 @@ def withdraw(path: Path) -> bool:
 def load_trust() -> Trust:
     """Return all that this user confirmed. A list that others can change says nothing."""
     file = trust_file()
-    if not file.exists() or find_exposure(file) is not None:
+    if file is None or find_exposure(file) is not None:  # as for one that is not there
         return Trust()
     try:
         return msgspec.json.decode(file.read_bytes(), type=Trust)
+    except FileNotFoundError:
+        return Trust()
     except (OSError, msgspec.DecodeError) as error:
         raise InvalidInput(f"{file} cannot be read ({error}); remove it, and confirm files again") from None
 
 
-def trust_file() -> Path:
-    """Where it is kept."""
+def trust_file() -> Path | None:
+    """Where it is kept; None for a user without a home."""
     named = os.environ.get("XDG_CONFIG_HOME", "")
-    folder = Path(named) if os.path.isabs(named) else Path.home() / ".config"
+    try:
+        folder = Path(named) if os.path.isabs(named) else Path.home() / ".config"
+    except RuntimeError:
+        return None
     return folder / "redrive" / FILE_NAME
 
 
@@ -135,6 +140,8 @@ def _with_folder(trust: Trust, folder: str) -> Trust:
 def _update(change: Callable[[Trust], Trust]) -> Trust:
     """Read, change and write, one process after the other; the file is replaced whole."""
     file = trust_file()
+    if file is None:
+        raise InvalidInput("this user has no home to keep the list in; set XDG_CONFIG_HOME to a folder of its own")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (exposure := find_exposure(file.parent)) is not None:
