@@ -10,7 +10,7 @@
     │   ├── RequestTooLarge      more in one request than the server takes
     │   ├── ArgumentsInvalid     arguments that the function of a task does not take
     │   └── InvalidFile          a redrive.toml that cannot be used
-    │       └── UntrustedFile    one that another user can change, or that has an address nobody confirmed
+    │       └── UntrustedFile    one that another user can change, or with an address that was not confirmed
     ├── NotFound
     │   ├── QueueNotFound
     │   ├── ItemNotFound

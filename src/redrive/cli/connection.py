@@ -68,12 +68,12 @@ def chosen(environment: Mapping[str, str] = os.environ, *, ask: bool = True) -> 
     """The place that this command is about. A token, or a password of the environment, may be sent there.
 
     It goes to an address that was given with it, or that the user has confirmed for the file. ask: whether a person may
-    be asked, and told of the file; a completion does neither.
+    be asked, and the name of the file be printed; a completion does neither.
     """
     named = _first((given("url"), "--url"), (environment.get("REDRIVE_URL"), "REDRIVE_URL"))
     namespace = given("namespace") or environment.get("REDRIVE_NAMESPACE")
     token = given("token") or environment.get("REDRIVE_TOKEN") or None
-    file = project_file(tell=ask)
+    file = project_file(announce=ask)
     if named is not None:
         return Place(named[0], namespace or _namespace_of(file), named[1], token)
     if file is None:
@@ -90,20 +90,22 @@ def _first(*choices: tuple[str | None, str]) -> tuple[str, str] | None:
     return next(((value, by) for value, by in choices if value), None)
 
 
-def project_file(*, tell: bool = True) -> Path | None:
+def project_file(*, announce: bool = True) -> Path | None:
     """The redrive.toml that was named, or the nearest one. None where there is none.
 
-    tell: whether to print which one it is, once, where it is in a folder above.
+    announce: whether to print which one it is, once, where it is in a folder above.
     """
     from redrive.config import find_file
 
     if given("file"):
         return Path(given("file")).absolute()
     found = find_file()
-    if found is not None and found.parent in Path.cwd().parents and tell and not _is_for_programs():
-        if not given("told_file"):
-            click.echo(f"redrive: using {found}", err=True)
-        give("told_file", str(found))
+    if found is not None and found.parent in Path.cwd().parents and announce and not _is_for_programs():
+        if not given("announced_file"):
+            from redrive.cli.printing import printable
+
+            click.echo(f"redrive: using {printable(str(found))}", err=True)
+        give("announced_file", str(found))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import click
 
 from redrive.cli import confirming
 from redrive.cli.options import StoreCommand, as_json, given
-from redrive.cli.printing import print_json, say, table
+from redrive.cli.printing import print_json, printable, say, table
 from redrive.config import StoreOptions, find_file, load_store
 from redrive.config.problems import shown_file
 from redrive.config.reading import line_of
@@ -24,11 +25,11 @@ from redrive.model.url import redact_url
 @click.option("--list", "listing", is_flag=True, help="Print all that was confirmed.")
 @click.option("--remove", is_flag=True, help="Take back what was confirmed of this file or folder.")
 def trust(path: Path | None, listing: bool, remove: bool) -> None:
-    """Confirm a file, so that a token may be sent to its addresses, and that it is used whoever can change it.
+    """Confirm a file, so that a token may be sent to its addresses, and that it is used although other users can change it.
 
     Without PATH it is the file that every command would use. Path, owner and addresses are kept in the configuration
     folder of this user; with another owner or address, a file has to be confirmed again. With the path of a folder,
-    all files in it and below are used, whoever can change them; that sends no token anywhere.
+    all files in it and below are used, although other users can change them; that sends no token anywhere.
     """
     if listing:
         _print()
@@ -38,13 +39,13 @@ def trust(path: Path | None, listing: bool, remove: bool) -> None:
         raise click.UsageError("there is no redrive.toml here or above; name the file, or a folder")
     chosen = chosen.absolute()
     if remove:
-        _tell(chosen, "no longer confirmed" if withdraw(chosen) else "not confirmed; nothing was to be done")
+        _report(chosen, "no longer confirmed" if withdraw(chosen) else "not confirmed; nothing was to be done")
     elif chosen.is_dir():
         confirm_folder(chosen)
-        _tell(chosen, "confirmed: files in it and below are used, whoever can change them")
+        _report(chosen, "confirmed: files in it and below are used, also if other users can change them")
     else:
         entry = confirm_file(chosen, _addresses(load_store(chosen, variables=given("allow_variable") or ())))
-        _tell(chosen, f"confirmed for {', '.join(entry.addresses)}")
+        _report(chosen, f"confirmed for {', '.join(entry.addresses)}")
 
 
 def check_secrets(
@@ -61,13 +62,13 @@ def check_secrets(
         if secret is None or load_trust().lets_send(file, url):
             continue
         if ask and confirming.in_a_terminal():
-            click.echo(f"{file} sends {secret} to {redact_url(url)}.", err=True)
+            click.echo(f"{printable(str(file))} sends {secret} to {redact_url(url)}.", err=True)
             if click.confirm("Trust this file with that address from now on?", err=True):
                 confirm_file(file, _addresses(store))
                 continue
         problem = (
-            f"is {redact_url(url)}, and {secret} would be sent there; confirm that with redrive config trust {file}, "
-            f"or give the address with --url or REDRIVE_URL"
+            f"is {redact_url(url)}, and {secret} would be sent there; confirm that with redrive config trust "
+            f"{shlex.quote(str(file))}, or give the address with --url or REDRIVE_URL"
         )
         raise UntrustedFile(shown_file(file), (Problem(line_of(file, key), ".".join(key), problem),))
 
@@ -76,9 +77,9 @@ def _addresses(store: StoreOptions) -> tuple[str, ...]:
     return (store.url, *store.stores.values())
 
 
-def _tell(path: Path, what: str) -> None:
+def _report(path: Path, what: str) -> None:
     if as_json():
-        print_json({"path": str(path), "told": what})
+        print_json({"path": str(path), "outcome": what})
     else:
         say(f"{path} is {what}")
 
@@ -89,5 +90,5 @@ def _print() -> None:
         print_json(found)
         return
     rows = [(each.path, "" if each.owner is None else each.owner, " ".join(each.addresses)) for each in found.files]
-    rows += [(folder, "", "files in it and below, whoever can change them") for folder in found.folders]
+    rows += [(folder, "", "files in it and below") for folder in found.folders]
     table({"path": "~", "owner": ">", "confirmed for": "~"}, rows)

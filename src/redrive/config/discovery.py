@@ -1,8 +1,9 @@
-"""Finding the redrive.toml of a project, and that nobody else can change it."""
+"""The redrive.toml of a project: where it is found, and that no other user can change it."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from redrive.config.config import FILE_NAME
@@ -19,7 +20,7 @@ def find_file() -> Path | None:
     """The file of this project: what REDRIVE_FILE names, else the nearest redrive.toml here or above.
 
     Raises `UntrustedFile` where another user can change the one that was found, and this user has not confirmed it.
-    Whoever names a file has decided that.
+    A file that is named is not checked: to name it is to trust it.
     """
     named = os.environ.get(FILE_VARIABLE)
     if named:
@@ -27,9 +28,10 @@ def find_file() -> Path | None:
     here = Path.cwd()
     found = next((folder / FILE_NAME for folder in (here, *here.parents) if (folder / FILE_NAME).is_file()), None)
     if found is not None and (exposure := find_exposure(found)) is not None and not load_trust().covers(found):
+        typed = shlex.quote(str(found))
         problem = (
             f"{exposure}, and who changes it decides which commands run and where secrets go; if you trust it, name it "
-            f"with --file {found}, or confirm it for good with redrive config trust {found}; if not, write a "
+            f"with --file {typed}, or confirm it for good with redrive config trust {typed}; if not, write a "
             f"{FILE_NAME} of your own nearer to where you work"
         )
         raise UntrustedFile(shown_file(found), (Problem(1, "", problem),))

@@ -1,7 +1,7 @@
 """Who can change a file: its owner, and every user who may write to it or replace it on the way to it.
 
 A redrive.toml says which commands run and where secrets are sent, so one that was found by itself is used only if
-nobody but the caller and root can change it. Systems without owners of files have nothing to check.
+only the caller and root can change it. Systems without owners of files have nothing to check.
 """
 
 from __future__ import annotations

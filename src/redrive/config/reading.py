@@ -38,7 +38,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def load(path: Path | str, *, needs_store: bool = True, variables: Collection[str] = ()) -> Config:
-    """What a file says. Raises `InvalidFile` with all that is wrong with it. Whoever can change it does not matter.
+    """What a file says. Raises `InvalidFile` with all that is wrong with it. Its owner does not matter.
 
     needs_store: whether the store is the one that the file names. Where it is another, variables in the URLs of the
     file need not be set.

@@ -24,7 +24,7 @@ def mistake_in(text: str) -> str | None:
 
 
 def not_for_addresses(text: str, allowed: Collection[str]) -> str | None:
-    """What is wrong with the variables of an address: whoever wrote the file could send any of them out by it."""
+    """What is wrong with the variables of an address: the author of the file could send any of them out by it."""
     for name in variables_in(text):
         if name not in allowed and (not name.startswith(_PREFIX) or name in _SECRETS):
             hint = "" if name in _SECRETS else f"call it {_PREFIX}{name}, or "

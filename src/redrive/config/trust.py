@@ -39,7 +39,7 @@ class Trust(msgspec.Struct, frozen=True):
 
     files: tuple[TrustedFile, ...] = ()
     folders: tuple[str, ...] = ()
-    """In them and below, files are used whoever can change them."""
+    """In them and below, files are used although other users can change them."""
 
     def covers(self, file: Path) -> bool:
         """Return whether a file may be used although another user can change it."""
@@ -89,7 +89,7 @@ def confirm_file(file: Path, addresses: tuple[str, ...]) -> TrustedFile:
 
 
 def confirm_folder(folder: Path) -> None:
-    """Write down that files in this folder and below may be used, whoever can change them."""
+    """Write down that files in this folder and below may be used although other users can change them."""
     _update(lambda trust: _with_folder(trust.without(str(folder)), str(folder)))
 
 
@@ -124,7 +124,7 @@ def trust_file() -> Path | None:
 
 
 def _identity(address: str) -> str | None:
-    """What tells an address from others, without a password; None where not all of its host can be shown."""
+    """What identifies an address, without a password; None where not all of its host can be shown."""
     shown = redact_url(address)
     return None if shown.endswith("://…") or len(shown) >= MAX_SHOWN_CHARS else shown
 

@@ -1,6 +1,6 @@
 """Addresses of stores and servers as they may be shown: every message, log line and `repr` takes them from here.
 
-Only what is known to be harmless is shown. Where the parts of an address cannot be told apart, because a password has a
+Only what is known to be harmless is shown. Where the parts of an address cannot be separated, because a password has a
 `?` in it or the host is missing, nothing is shown but the scheme.
 """
 
