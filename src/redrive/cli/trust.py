@@ -25,7 +25,7 @@ from redrive.model.url import redact_url
 @click.option("--list", "listing", is_flag=True, help="Print all that was confirmed.")
 @click.option("--remove", is_flag=True, help="Take back what was confirmed of this file or folder.")
 def trust(path: Path | None, listing: bool, remove: bool) -> None:
-    """Confirm a file, so that a token may be sent to its addresses, and that it is used although other users can change it.
+    """Confirm a file: a token may be sent to its addresses, and it is used although other users can change it.
 
     Without PATH it is the file that every command would use. Path, owner and addresses are kept in the configuration
     folder of this user; with another owner or address, a file has to be confirmed again. With the path of a folder,
