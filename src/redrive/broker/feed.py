@@ -87,6 +87,10 @@ class Follower:
         self._asked = asked
         self._wait = None if wait is None else parse_duration(wait, "wait")
 
+    def begin_behind(self, number: int) -> None:
+        """Give what comes after this number."""
+        self._asked = msgspec.structs.replace(self._asked, after=number)
+
     def next(self) -> Flow[tuple[FeedEntry, ...]]:
         """The next entries. None of them where the wait is over."""
         core = self._core

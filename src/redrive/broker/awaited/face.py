@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from redrive.broker.core import Core
 from redrive.broker.flow import Ask, Await, Effect, Elsewhere, Flow, Send, accepted, run, take
 from redrive.errors import RedriveError
-from redrive.store import Call
+from redrive.store import Call, Query
 
 _T = TypeVar("_T")
 
@@ -18,9 +18,25 @@ class AsyncFace:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._ahead: set[asyncio.Future[Any]] = set()
+        """Queries that calls wait for which were made after them."""
 
     async def _call(self, call: Call) -> Any:
+        if self._ahead:
+            await self._answered()
         return accepted(await self._core.committer.submit(call))
+
+    def _read_ahead(self, query: Query) -> asyncio.Future[Any]:
+        """The answer to a query, from a thread: as it is before any call that is made here from now on."""
+        asked = asyncio.get_running_loop().run_in_executor(None, self._core.read, query)
+        self._ahead.add(asked)
+        asked.add_done_callback(self._ahead.discard)
+        return asked
+
+    async def _answered(self) -> None:
+        loop = asyncio.get_running_loop()
+        if asked := [each for each in self._ahead if each.get_loop() is loop]:
+            await asyncio.wait(asked)
 
     async def _run(self, flow: Flow[_T]) -> _T:
         """Drive a flow to its end in this coroutine."""
@@ -48,6 +64,8 @@ class AsyncFace:
 
     async def _submit(self, call: Call) -> Any:
         """The result of a call. If this coroutine is cancelled the moment leases come in, they are given back."""
+        if self._ahead:
+            await self._answered()
         future = self._core.committer.submit(call)
         try:
             return await future

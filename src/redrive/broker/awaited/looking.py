@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Any
-
-import msgspec
 
 from redrive.broker import feed, finding, items, moves, transfer, workers
 from redrive.broker.awaited.face import AsyncFace
@@ -89,10 +87,14 @@ class AsyncLookingMethods(AsyncFace):
     ) -> AsyncIterator[FeedEntry]:
         """The feed as it happens, from `after` or from now on. Ends after `wait` without an entry; unset: never."""
         asked = feed.query(queue=queue, id=id, kinds=kinds, operation=operation, after=after)
-        if after is None:
-            now = self._core.read(feed.newest()).last
-            asked = msgspec.structs.replace(asked, after=now)
-        return self._entries(Follower(self._core, asked, wait))
+        follower = Follower(self._core, asked, wait)
+        if after is not None:
+            return self._entries(follower)
+        try:
+            return self._entries(follower, self._read_ahead(feed.newest()))
+        except RuntimeError:  # no loop runs here that could be kept waiting
+            follower.begin_behind(self._core.read(feed.newest()).last)
+            return self._entries(follower)
 
     async def audit(self, limit: int = 100, *, before: int | None = None) -> tuple[AuditEntry, ...]:
         """Who changed what by hand, newest first. `before` is the number of the last entry of the page before."""
@@ -113,7 +115,9 @@ class AsyncLookingMethods(AsyncFace):
         """
         return self._lines(transfer.Exporting(self._core, where, conditions, cursor, redacted))
 
-    async def _entries(self, follower: Follower) -> AsyncIterator[FeedEntry]:
+    async def _entries(self, follower: Follower, newest: Awaitable[FeedPage] | None = None) -> AsyncIterator[FeedEntry]:
+        if newest is not None:
+            follower.begin_behind((await newest).last)
         while entries := await self._run(follower.next()):
             for entry in entries:
                 yield entry

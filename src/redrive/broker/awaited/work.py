@@ -8,7 +8,6 @@ from typing import Any
 
 from redrive.broker import items, settle
 from redrive.broker.awaited.face import AsyncFace
-from redrive.broker.flow import accepted
 from redrive.clock import Instant
 from redrive.model.duration import DurationInput
 from redrive.model.failure import Failure
@@ -62,7 +61,7 @@ class AsyncWorkMethods(AsyncFace):
         put = Put(items.queue_name(queue), (item,))
         if within is not None:
             return self._core.put_within(within, put)[0]
-        receipts: tuple[Receipt, ...] = accepted(await self._core.committer.submit(put))
+        receipts: tuple[Receipt, ...] = await self._call(put)
         return receipts[0]
 
     async def put_many(self, queue: str, values: Iterable[Any], *, within: Any = None) -> tuple[Receipt, ...]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import msgspec
-
 from redrive.broker import feed, finding, items, moves, transfer, workers
 from redrive.broker.blocking.face import Face
 from redrive.broker.feed import Follower
@@ -89,10 +87,10 @@ class LookingMethods(Face):
     ) -> Iterator[FeedEntry]:
         """The feed as it happens, from `after` or from now on. Ends after `wait` without an entry; unset: never."""
         asked = feed.query(queue=queue, id=id, kinds=kinds, operation=operation, after=after)
+        follower = Follower(self._core, asked, wait)
         if after is None:
-            now = self._core.read(feed.newest()).last
-            asked = msgspec.structs.replace(asked, after=now)
-        return self._entries(Follower(self._core, asked, wait))
+            follower.begin_behind(self._core.read(feed.newest()).last)
+        return self._entries(follower)
 
     def audit(self, limit: int = 100, *, before: int | None = None) -> tuple[AuditEntry, ...]:
         """Who changed what by hand, newest first. `before` is the number of the last entry of the page before."""
