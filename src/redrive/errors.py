@@ -25,6 +25,7 @@
     │   ├── IdempotencyConflict  the key was used with another payload
     │   ├── QueueFull            max_size reached
     │   ├── LeaseLost            the token is no longer the newest, or never was
+    │   ├── WrongQueue           the leased item is in another queue than the call names
     │   └── OperationEnded       it has ended
     ├── NoResult                 a task has no result to give, or not yet
     │   ├── TaskFailed           its item is dead
@@ -347,6 +348,19 @@ class LeaseLost(Refused):
         self.id, self.status = id, status
         now = f"it is {status} now, and the work may be done again" if status else "it was completed or removed"
         super().__init__(f"the lease on item {id} is lost: {now}; drop this outcome")
+
+
+class WrongQueue(Refused):
+    """The leased item is in another queue than the call names."""
+
+    code = "wrong_queue"
+
+    def __init__(self, id: str, queue: str, named: str) -> None:
+        self.id, self.queue, self.named = id, queue, named
+        super().__init__(
+            f"item {id} is in queue {_show(queue)} and the call names queue {_show(named)}; name the queue that it was "
+            f"leased from"
+        )
 
 
 class OperationEnded(Refused):

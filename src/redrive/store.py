@@ -288,6 +288,8 @@ class Extend(Said, frozen=True):
     token: Token
     timeout: int | None = None
     """None takes the queue's lease_timeout."""
+    queue: str | None = None
+    """`WrongQueue` where the item is in another one. None: whichever it is in."""
 
 
 # Settles: a delivery ends
@@ -307,6 +309,8 @@ class Complete(Said, frozen=True, gc=False):
     result: Result | None = None
     puts: tuple[Put, ...] = ()
     keep: int | None = None
+    queue: str | None = None
+    """As in Extend."""
 
 
 class Settle(Said, frozen=True):
@@ -341,6 +345,8 @@ class Return(Said, frozen=True):
 
     token: Token
     note: str | None = None
+    queue: str | None = None
+    """As in Extend."""
 
 
 class Stale(msgspec.Struct, frozen=True):

@@ -120,7 +120,8 @@ def lease(
     whole("limit", limit, 1, MAX_BATCH)
     timeout = None if lease_timeout is None else positive("lease_timeout", lease_timeout)
     worker = None if worker is None else check_label("worker", worker)
-    until = core.clock.now() + parse_duration(wait, "wait") if wait else None
+    pause = parse_duration(wait, "wait")
+    until = core.clock.now() + pause if pause else None
     swept = waited = woken = False
     sweeps = 0
     try:
@@ -147,22 +148,29 @@ def lease(
     return list(leased.leases)
 
 
-def extend_call(lease: Lease | Token, timeout: DurationInput | None) -> Extend:
-    """The call that moves a lease's deadline."""
-    return Extend(token_of(lease), None if timeout is None else positive("timeout", timeout))
+def extend_call(lease: Lease | Token, timeout: DurationInput | None, queue: str | None = None) -> Extend:
+    """The call that moves a lease's deadline; with `queue`, of an item in that queue only."""
+    return Extend(token_of(lease), None if timeout is None else positive("timeout", timeout), queue)
 
 
 def complete_call(
-    lease: Lease | Token, result: Any, puts: Iterable[tuple[str, Any]], keep_result: DurationInput | None = None
+    lease: Lease | Token,
+    result: Any,
+    puts: Iterable[tuple[str, Any]],
+    keep_result: DurationInput | None = None,
+    queue: str | None = None,
 ) -> Complete:
-    """The call that completes an item, with a result and follow-up items. A result that is kept may be None."""
+    """The call that completes an item, with a result and follow-up items. A result that is kept may be None.
+
+    With `queue`, only an item in that queue.
+    """
     token = lease.token if lease.__class__ is Lease else token_of(lease)
-    if result is None and not puts and keep_result is None:
-        return Complete(token)
+    if result is None and keep_result is None and puts.__class__ is tuple and not puts:
+        return Complete(token, queue=queue)
     keep = None if keep_result is None else positive("keep_result", keep_result)
     given = result is not None or keep is not None
     encoded = Result(*encode_payload(result, None, MAX_STORABLE_BYTES)) if given else None
-    return Complete(token, encoded, tuple(put_call(queue, (value,)) for queue, value in _pairs(puts)), keep)
+    return Complete(token, encoded, tuple(put_call(to, (value,)) for to, value in _pairs(puts)), keep, queue)
 
 
 def get(core: Core, id: str, redacted: bool) -> Flow[Item]:

@@ -13,7 +13,7 @@ from redrive.broker.flow import Flow, ask, send
 from redrive.broker.items import token_of
 from redrive.broker.queues import MAX_ROUNDS, unsettled
 from redrive.broker.queues import get as get_queue
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, WrongQueue
 from redrive.model.address import is_elsewhere
 from redrive.model.classify import ErrorClass, Rule
 from redrive.model.duration import DurationInput, parse_duration
@@ -35,10 +35,15 @@ if TYPE_CHECKING:
 
 
 def fail(
-    core: Core, lease: Lease | Token, error: BaseException | Failure | str, final: bool, verdict: Verdict | None
+    core: Core,
+    lease: Lease | Token,
+    error: BaseException | Failure | str,
+    final: bool,
+    verdict: Verdict | None,
+    of: str | None = None,
 ) -> Flow[Settled]:
-    """The worker reports a failure."""
-    held = yield from _held(lease)
+    """The worker reports a failure. Here as below, `of` is the queue that the item must be in."""
+    held = yield from _held(lease, of)
     queue = yield from core.queue(held.queue)
     failure = failure_of(error, queue.settings.error_rules, held.worker)
     if final:
@@ -46,23 +51,31 @@ def fail(
     return (yield from _settle(core, held, Ending.FAILED, failure=failure, verdict=verdict))
 
 
-def release(core: Core, lease: Lease | Token, delay: DurationInput, counted: bool, error: str | None) -> Flow[Settled]:
+def release(
+    core: Core, lease: Lease | Token, delay: DurationInput, counted: bool, error: str | None, of: str | None = None
+) -> Flow[Settled]:
     """The worker gives the item back."""
     note = note_of("error", error)
     if not counted and delay != 0:
         raise InvalidInput("an item that never ran takes its old place at once: a delay needs counted=True")
     if not counted:
-        settled: Settled = yield from send(Return(token_of(lease), note))
+        settled: Settled = yield from send(Return(token_of(lease), note, of))
         return settled
-    pause = parse_duration(delay, "delay") if delay else 0
-    held = yield from _held(lease)
+    pause = parse_duration(delay, "delay")
+    held = yield from _held(lease, of)
     return (yield from _settle(core, held, Ending.RELEASED, delay=pause, note=note))
 
 
-def bury(core: Core, lease: Lease | Token, note: str | None, error: BaseException | Failure | None) -> Flow[Settled]:
+def bury(
+    core: Core,
+    lease: Lease | Token,
+    note: str | None,
+    error: BaseException | Failure | None,
+    of: str | None = None,
+) -> Flow[Settled]:
     """The worker makes the item dead."""
     text = note_of("note", note)
-    held = yield from _held(lease)
+    held = yield from _held(lease, of)
     queue = yield from core.queue(held.queue)
     failure = None if error is None else failure_of(error, queue.settings.error_rules, held.worker)
     return (yield from _settle(core, held, Ending.BURIED, failure=failure, note=text))
@@ -129,11 +142,12 @@ def loss_of(error: Failure | str, worker: str | None) -> Failure:
     return failure_from_fields("WorkerLost", error, error_class=ErrorClass.POISON, worker=worker)
 
 
-def _held(lease: Lease | Token) -> Flow[Lease]:
-    """The lease itself, read from the store where only its token is at hand."""
-    if isinstance(lease, Lease):
-        return lease
-    held: Lease = yield from ask(GetActive(token_of(lease)))
+def _held(lease: Lease | Token, of: str | None = None) -> Flow[Lease]:
+    """The lease itself, read from the store where only its token is at hand. While a token holds an item, the item
+    stays in its queue."""
+    held: Lease = lease if isinstance(lease, Lease) else (yield from ask(GetActive(token_of(lease))))
+    if of is not None and held.queue != of:
+        raise WrongQueue(held.id, held.queue, of)
     return held
 
 

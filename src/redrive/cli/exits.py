@@ -48,6 +48,7 @@ EXITS: dict[str, int] = {
     "wrong_status": REFUSED,
     "idempotency_conflict": REFUSED,
     "lease_lost": REFUSED,
+    "wrong_queue": REFUSED,
     "operation_ended": REFUSED,
     "task_failed": REFUSED,
     "confirm_mismatch": NOT_CONFIRMED,

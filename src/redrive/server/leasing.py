@@ -69,6 +69,7 @@ class LeasedItems(msgspec.Struct, frozen=True, gc=False):
 async def lease(request: Request, call: LeaseCall) -> LeasedItems:
     """Lease; wait where nothing is there. Nothing stays leased by somebody who is gone."""
     check_batch(request, call.batch_size)
+    wait = parse_duration(call.wait, "wait") / SECOND
     if request.waiting is not None and request.waiting.stopping:
         return LeasedItems([])
     worker = _worker(request, call)
@@ -78,8 +79,8 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
     leases: Sequence[Lease] = leased.leases
     if leased.overdue:  # most leases are one call of the store; here the broker sees first to what is overdue
         leases = await broker.lease(call.queue, call.batch_size, lease_timeout=call.lease_timeout, worker=worker)
-    if not leases and call.wait:
-        leases = await _waited(request, call)
+    if not leases and wait:
+        leases = await _waited(request, call, min(wait, request.limits.wait_seconds))
     if leases and request.has_left():  # it may have been long until the store gave them
         await give_back(request, leases)
         raise ClientGone
@@ -101,8 +102,7 @@ def _worker(request: Request, call: LeaseCall) -> str | None:
     return None if worker is None else check_label("client_id", worker)
 
 
-async def _waited(request: Request, call: LeaseCall) -> Sequence[Lease]:
-    wait = min(parse_duration(call.wait, "wait") / SECOND, request.limits.wait_seconds)
+async def _waited(request: Request, call: LeaseCall, wait: float) -> Sequence[Lease]:
     worker = _worker(request, call)
     work = request.broker.lease(call.queue, call.batch_size, wait=wait, lease_timeout=call.lease_timeout, worker=worker)
     try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
+from redrive.broker import settle
 from redrive.broker.items import complete_call, extend_call, token_of
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.classify import ErrorClass, Rule
@@ -24,6 +25,10 @@ from redrive.server.results import EndedItems, ExtendedItems, extended_answer, s
 from redrive.server.route import Route, one_queue
 from redrive.server.times import DurationInput, InstantInput, read_instant
 from redrive.store import Complete
+
+LeasedFrom: TypeAlias = Annotated[
+    QueueName, msgspec.Meta(description="The queue that all items were leased from; one of another is refused.")
+]
 
 
 class FollowUp(ProducedItem, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -46,7 +51,7 @@ class CompletedItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=
 class CompleteCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """The work on these items is done. Each stands for itself."""
 
-    queue: QueueName
+    queue: LeasedFrom
     items: Annotated[list[CompletedItem], msgspec.Meta(min_length=1)]
 
 
@@ -57,12 +62,12 @@ async def complete(request: Request, call: CompleteCall) -> EndedItems | Respons
     for item in call.items:
         if item.puts:
             request.check(Right.PUT, *(put.queue for put in item.puts))
-    return settled_answer(await commit(request.broker, each(call.items, _completion)))
+    return settled_answer(await commit(request.broker, each(call.items, lambda item: _completion(item, call.queue))))
 
 
-def _completion(item: CompletedItem) -> Complete:
+def _completion(item: CompletedItem, queue: str) -> Complete:
     puts = () if item.puts is None else [(put.queue, new_item_of(put)) for put in item.puts]
-    return complete_call(Token(item.token), item.result, puts, item.keep_result)
+    return complete_call(Token(item.token), item.result, puts, item.keep_result, queue)
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,7 +101,7 @@ class RetriedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class RetryCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Give items back that were not completed: failed, released, or buried. Each stands for itself."""
 
-    queue: QueueName
+    queue: LeasedFrom
     items: Annotated[list[RetriedItem], msgspec.Meta(min_length=1)]
 
 
@@ -109,7 +114,7 @@ async def retry(request: Request, call: RetryCall) -> EndedItems | Response:
     rules: tuple[Rule, ...] = ()
     if any(item.error is not None for item in call.items):
         rules = (await broker._run(broker._core.queue(call.queue))).settings.error_rules
-    ends = [_ended(request, item, rules) for item in call.items]
+    ends = [_ended(request, item, rules, call.queue) for item in call.items]
     results = await asyncio.gather(*ends, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, RedriveError):
@@ -137,14 +142,16 @@ def _check_together(item: RetriedItem) -> None:
         raise InvalidInput("final is said of an error; give the error too, or dead=true")
 
 
-async def _ended(request: Request, item: RetriedItem, rules: tuple[Rule, ...]) -> Settled:
-    broker, token = request.broker, Token(item.token)
+async def _ended(request: Request, item: RetriedItem, rules: tuple[Rule, ...], queue: str) -> Settled:
+    core, token = request.broker._core, Token(item.token)
+    error = None if item.error is None else _failure(item.error, rules, final=item.final)
     if item.dead:
-        error = None if item.error is None else _failure(item.error, rules, final=item.final)
-        return await broker.bury(token, note=item.note, error=error)
-    if item.error is not None:
-        return await broker.fail(token, _failure(item.error, rules, final=item.final))
-    return await broker.release(token, delay=_delay(request, item), counted=item.counted, error=item.note)
+        flow = settle.bury(core, token, item.note, error, queue)
+    elif error is not None:
+        flow = settle.fail(core, token, error, item.final, None, queue)
+    else:
+        flow = settle.release(core, token, _delay(request, item), item.counted, item.note, queue)
+    return await request.broker._run(flow)
 
 
 def _failure(error: str | ErrorReport, rules: tuple[Rule, ...], *, final: bool) -> Failure:
@@ -178,7 +185,7 @@ class ExtendedLease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ExtendCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Hold on to items for longer, from now. Each stands for itself."""
 
-    queue: QueueName
+    queue: LeasedFrom
     items: Annotated[list[ExtendedLease], msgspec.Meta(min_length=1)]
     lease_timeout: Annotated[DurationInput | None, msgspec.Meta(description="Instead of the queue's.")] = None
 
@@ -187,7 +194,7 @@ async def extend(request: Request, call: ExtendCall) -> ExtendedItems | Response
     """Extend each lease."""
     check_batch(request, len(call.items))
     await check_leases(request, (item.token for item in call.items))
-    calls = each(call.items, lambda item: extend_call(Token(item.token), call.lease_timeout))
+    calls = each(call.items, lambda item: extend_call(Token(item.token), call.lease_timeout, call.queue))
     return extended_answer(await commit(request.broker, calls))
 
 

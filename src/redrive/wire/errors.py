@@ -36,6 +36,7 @@ STATUS: dict[str, int] = {
     "wrong_status": 409,
     "idempotency_conflict": 409,
     "lease_lost": 409,
+    "wrong_queue": 409,
     "operation_ended": 409,
     "task_failed": 409,
     "payload_too_large": 413,

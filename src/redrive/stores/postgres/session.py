@@ -21,7 +21,7 @@ from redrive.stores.relational.batch import TALLIED, Batch, QueueRow
 from redrive.stores.relational.leases import HEAD, TIMES
 from redrive.stores.relational.marks import READY, above
 from redrive.stores.relational.places import STATE
-from redrive.stores.relational.session import Head, Look, Row
+from redrive.stores.relational.session import Head, HeldAs, Look, Row
 
 Connection = psycopg.Connection[Any]
 
@@ -58,11 +58,11 @@ TAKE_HEAD = f"""
 """Rank by rank, each from its mark on, and only as far as is needed: the ranks come in the order of the list."""
 _REMOVE_HELD = """
     WITH held AS (
-        SELECT l.ctid FROM unnest(?1::bigint[], ?2::bigint[]) AS given(n, token)
+        SELECT l.ctid FROM unnest(?1::bigint[], ?2::bigint[], ?4::bigint[]) AS given(n, token, queue)
         JOIN LATERAL (
             SELECT ctid FROM redrive_lease AS each
             WHERE each.n = given.n AND each.token = given.token AND each.queue = ANY (?3::bigint[])
-                AND each.entries = 0 AND each.deaths = 0
+                AND each.entries = 0 AND each.deaths = 0 AND given.queue IN (each.queue, 0)
             OFFSET 0) AS l ON true),
     gone AS (
         DELETE FROM redrive_lease WHERE ctid = ANY (ARRAY(SELECT ctid FROM held))
@@ -213,15 +213,15 @@ class Session:
         return Head(look, head, {entry[6]: entry[2] for entry in found})
 
     @staticmethod
-    def remove_held(batch: Batch, held: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Row]:
+    def remove_held(batch: Batch, held: Sequence[HeldAs]) -> dict[tuple[int, int], Row]:
         plain = batch.queues.plain
         if not plain or len(plain) > MANY_QUEUES:
             return {}
-        held = [each for each in held if each[1] <= MAX_NUMBER]  # beyond, nobody was ever given such a token
+        held = [each for each in held if each.key <= MAX_NUMBER]  # beyond, nobody was ever given such a token
         if not held:
             return {}
-        numbers, keys = zip(*held, strict=True)
-        gone = batch.execute(_REMOVE_HELD, (Bigints(numbers), Bigints(keys), Bigints(plain)))
+        numbers, keys, queues = zip(*held, strict=True)
+        gone = batch.execute(_REMOVE_HELD, (Bigints(numbers), Bigints(keys), Bigints(plain), Bigints(queues)))
         return {(n, token): rest for n, token, *rest in gone}
 
     @staticmethod

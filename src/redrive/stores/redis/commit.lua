@@ -343,11 +343,12 @@ end
 
 -- Ends of deliveries. A call is {kind, number, key of the token, id, …}.
 
--- The body and the stand of the item that is active under a token; or nil, and its status if it is there.
-local function leased(number, key)
+-- The body and the stand of the item that is active under a token, in that queue unless it is false; or nil, and the
+-- answer that says why not.
+local function leased(number, key, queue)
   local body = number
   if gone[body] then
-    return nil, ''
+    return nil, {0, ''}
   end
   local raw = fetched[body]
   if raw == nil then
@@ -356,17 +357,20 @@ local function leased(number, key)
   fetched[body] = nil
   if not raw then
     if redis.call('EXISTS', root .. 'c:' .. body) == 1 then
-      return nil, 'pending'
+      return nil, {0, 'pending'}
     end
     body = redis.call('GET', root .. 'o:' .. number)
     raw = body and not gone[body] and redis.call('GET', root .. 's:' .. body)
     if not raw then
-      return nil, ''
+      return nil, {0, ''}
     end
   end
   local stand = cmsgpack.unpack(raw)
   if stand.t ~= key then
-    return nil, stand.s or 'pending'
+    return nil, {0, stand.s or 'pending'}
+  end
+  if queue and queue ~= stand.q then
+    return nil, {4, stand.q}
   end
   return body, stand
 end
@@ -429,19 +433,20 @@ local function keep_result(body, stand, id, result, until_)
   end
 end
 
--- {'complete', number, key, id, argument of the result or 0, bytes of it, for how long it is kept or 0, puts}
+-- {'complete', number, key, id, queue or false, argument of the result or 0, bytes of it, for how long it is kept or 0,
+-- puts}
 local function complete(call)
-  local body, stand = leased(call[2], call[3])
+  local body, stand = leased(call[2], call[3], call[5])
   if not body then
-    return {0, stand}
+    return stand
   end
   local queue, growth, keys = stand.q, {}, {}
   local info = info_of(queue)
-  if call[6] > info.b then
-    return {3, 'result', call[6], info.b}
+  if call[7] > info.b then
+    return {3, 'result', call[7], info.b}
   end
   growth[queue] = -1
-  for _, put in ipairs(call[8]) do
+  for _, put in ipairs(call[9]) do
     local refused = check_put(put, growth, keys)
     if refused then
       return {3, unpack(refused)}
@@ -449,8 +454,8 @@ local function complete(call)
   end
   take_from('leases:' .. queue, digits(stand.n) .. body)
   end_lease(body, stand)
-  if call[7] > 0 then
-    keep_result(body, stand, call[4], ARGV[call[5]], now + call[7])
+  if call[8] > 0 then
+    keep_result(body, stand, call[4], ARGV[call[6]], now + call[8])
   end
   if stand.m then
     leave_group(body, stand)
@@ -460,8 +465,8 @@ local function complete(call)
     remove(body, stand, call[4])
   else
     status, stand.s, stand.C = 'completed', 'completed', now
-    if call[5] ~= 0 then
-      redis.call('SET', root .. 'y:' .. body, ARGV[call[5]])
+    if call[6] ~= 0 then
+      redis.call('SET', root .. 'y:' .. body, ARGV[call[6]])
       stand.k = true
     end
     save(body, stand)
@@ -469,7 +474,7 @@ local function complete(call)
     add(queue, 'completed', 1)
   end
   add(queue, 'completed_total', 1)
-  for _, put in ipairs(call[8]) do
+  for _, put in ipairs(call[9]) do
     write_put(put)
   end
   if info.f.completed then
@@ -478,20 +483,20 @@ local function complete(call)
   return settled(stand, status)
 end
 
--- A completion with nothing to it is the digits of the number, the key and the id as one text. Gives the queue, where
--- the item is gone now and this was its first delivery.
+-- A completion with nothing to it is the digits of the number, the key and the id as one text, and behind them the queue
+-- where one is named. Gives the queue, where the item is gone now and this was its first delivery.
 local function complete_plainly(call)
-  local number, key = string.sub(call, 1, 16), string.sub(call, 17, 32)
+  local number, key, named = string.sub(call, 1, 16), string.sub(call, 17, 32), #call > 64 and string.sub(call, 65)
   local raw = fetched[number]
   if not raw or gone[number] then
-    return complete({'complete', number, key, string.sub(call, 33), 0, 0, 0, {}})
+    return complete({'complete', number, key, string.sub(call, 33, 64), named, 0, 0, 0, {}})
   end
   local stand = cmsgpack.unpack(raw)
   local queue = stand.q
   local info = info_of(queue)
   local is_plain = stand.t == key and stand.d == 1 and stand.a == 1 and info.k == 0 and not info.f.completed
-  if not is_plain or stand.k or stand.m or stand.i or stand.S then
-    return complete({'complete', number, key, string.sub(call, 33), 0, 0, 0, {}})
+  if not is_plain or stand.k or stand.m or stand.i or stand.S or (named and named ~= queue) then
+    return complete({'complete', number, key, string.sub(call, 33, 64), named, 0, 0, 0, {}})
   end
   fetched[number] = nil
   gone[number] = true
@@ -519,9 +524,9 @@ end
 
 -- {'again', number, key, id, ending, version, status, delay, argument of the row of the history, title or false, at once}
 local function again(call)
-  local body, stand = leased(call[2], call[3])
+  local body, stand = leased(call[2], call[3], false)
   if not body then
-    return {0, stand}
+    return stand
   end
   local queue, ending, status = stand.q, call[5], call[7]
   if ending == 'lost' and not call[11] and stand.D > now then
@@ -548,35 +553,35 @@ local function again(call)
   return settled(stand, status, stand.r)
 end
 
--- {'return', number, key, id, argument of the row of the history or 0, note or false}
+-- {'return', number, key, id, queue or false, argument of the row of the history or 0, note or false}
 local function give_back(call)
-  local body, stand = leased(call[2], call[3])
+  local body, stand = leased(call[2], call[3], call[5])
   if not body then
-    return {0, stand}
+    return stand
   end
   local worker = stand.w or ''
   redis.call('ZREM', root .. 'leases:' .. stand.q, digits(stand.n) .. body)
   end_lease(body, stand)
   stand.s, stand.a = 'pending', math.max(0, (stand.a or 0) - 1)
-  if call[5] ~= 0 then
-    write_history(body, stand, worker, ARGV[call[5]])
+  if call[6] ~= 0 then
+    write_history(body, stand, worker, ARGV[call[6]])
   end
   save(body, stand)
   place(body, stand)
   add(stand.q, 'pending', 1)
-  if call[6] then
-    tell('returned', stand.q, call[4], call[6])
+  if call[7] then
+    tell('returned', stand.q, call[4], call[7])
   end
   return settled(stand, 'pending', stand.r)
 end
 
--- {'extend', number, key, id, timeout or -1}
+-- {'extend', number, key, id, queue or false, timeout or -1}
 local function extend(call)
-  local body, stand = leased(call[2], call[3])
+  local body, stand = leased(call[2], call[3], call[5])
   if not body then
-    return {0, stand}
+    return stand
   end
-  stand.D = now + (call[5] >= 0 and call[5] or info_of(stand.q).t)
+  stand.D = now + (call[6] >= 0 and call[6] or info_of(stand.q).t)
   save(body, stand)
   redis.call('ZADD', root .. 'leases:' .. stand.q, stand.D, digits(stand.n) .. body)
   return {1, stand.D}

@@ -20,6 +20,7 @@ from redrive.errors import (
     QueueNotFound,
     RedriveError,
     StoreUnavailable,
+    WrongQueue,
 )
 from redrive.model.ids import SALT_BITS, ItemId, Token, item_of, make_id, make_tail, parse_token
 from redrive.model.item import Counters, Event, HistoryEntry, Lease, Receipt, Settled, Status
@@ -159,7 +160,7 @@ class Plan:
 
     def _planned(self, place: int, call: Call) -> tuple[str, Any]:
         if call.__class__ is Complete and call.result is None and not call.puts:
-            return "e", "".join(_named(call.token))
+            return "e", "".join(_named(call.token)) + (call.queue or "")
         match call:
             case Put():
                 tails = self._tails[place] = list[str]()
@@ -173,7 +174,7 @@ class Plan:
                 result = 0 if call.result is None else self._argument(encode(call.result))
                 size = 0 if call.result is None else len(call.result.payload)
                 keep = 0 if call.result is None or call.keep is None else call.keep
-                return "e", ("complete", *_named(call.token), result, size, keep, puts)
+                return "e", ("complete", *_named(call.token), call.queue or False, result, size, keep, puts)
             case Settle(verdict=Again() as verdict):
                 told = HistoryEntry(Instant(0), Event(call.ending.value), "", 0, failure=call.failure, note=call.note)
                 title = call.note if call.failure is None else call.failure.title
@@ -184,9 +185,11 @@ class Plan:
             case Return():
                 told = HistoryEntry(Instant(0), Event.RETURNED, "", 0, note=call.note)
                 row = 0 if call.note is None else self._argument(entry_told(told))
-                return "e", ("return", *_named(call.token), row, False if call.note is None else call.note)
+                note = False if call.note is None else call.note
+                return "e", ("return", *_named(call.token), call.queue or False, row, note)
             case Extend():
-                return "e", ("extend", *_named(call.token), -1 if call.timeout is None else call.timeout)
+                timeout = -1 if call.timeout is None else call.timeout
+                return "e", ("extend", *_named(call.token), call.queue or False, timeout)
         raise AssertionError(call)
 
     def _put(self, put: Put, tails: list[str]) -> tuple[Any, ...]:
@@ -266,6 +269,9 @@ class Plan:
                 return LeaseLost(id, Status(status.decode()) if status else None)
             case [2, queue]:
                 return Stale(read_queue(queue))
+            case [4, queue]:
+                assert not isinstance(call, Settle)
+                return WrongQueue(id, queue.decode(), call.queue or "")
             case [3, *refused]:
                 return self._refusal(refused, *(call.puts if isinstance(call, Complete) else ()))
             case [1, deadline] if isinstance(call, Extend):

@@ -29,6 +29,18 @@ class Look(NamedTuple):
     overdue: bool
 
 
+ANY_QUEUE = 0
+NO_QUEUE = -1
+
+
+class HeldAs(NamedTuple):
+    """A token: the number of its item and the key of the lease; and the key of the queue that the item must be in."""
+
+    n: int
+    key: int
+    queue: int = ANY_QUEUE
+
+
 class Head(NamedTuple):
     """The first items of a queue, leased; nothing where a look was asked for and found something."""
 
@@ -98,9 +110,9 @@ class Session(Executor, Protocol):
         """Lease the first items of a queue that have not expired, unless the look at its times stands against it."""
         ...
 
-    def remove_held(self, batch: Batch, held: Sequence[tuple[int, int]], /) -> dict[tuple[int, int], Row]:
-        """Remove items that are active under these tokens (number and key), of queues in `batch.queues.plain`, and
-        without history: their leases and themselves. A store that cannot do it at once does nothing.
+    def remove_held(self, batch: Batch, held: Sequence[HeldAs], /) -> dict[tuple[int, int], Row]:
+        """Remove items that are active under these tokens, of queues in `batch.queues.plain`, and without history:
+        their leases and themselves. A store that cannot do it in one statement does nothing.
 
         Gives the queue and the five counters of each that was removed.
         """

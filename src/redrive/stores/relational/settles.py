@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
 from redrive.clock import Instant
-from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError
+from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError, WrongQueue
 from redrive.model.feed import FeedKind
 from redrive.model.ids import item_of, parse_token
 from redrive.model.item import Counters, Event, HistoryEntry, Result, Settled, Status
@@ -16,6 +16,7 @@ from redrive.stores.relational import feed, letters, results, verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.places import FEW, Place, find_all_leased, find_by_id, find_leased, lay, take
 from redrive.stores.relational.puts import put_together
+from redrive.stores.relational.session import ANY_QUEUE, NO_QUEUE, HeldAs
 
 _OF_LEASE = "SELECT n, token, queue, deliveries, attempts, failures, losses, redrives, entries, deaths"
 _HELD_ONE = f"{_OF_LEASE} FROM redrive_lease WHERE n = ? /*+ FOR UPDATE */"
@@ -40,7 +41,7 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
         except RedriveError as refusal:
             results[index] = refusal
     if plain:
-        _complete_all(batch, [calls[index].token for index in plain], plain, results)
+        _complete_all(batch, [calls[index] for index in plain], plain, results)  # type: ignore[misc]  # chosen by class
     return results
 
 
@@ -67,55 +68,66 @@ def finish(
     return Settled(place.id, queue, Status.COMPLETED, counters)
 
 
-def _complete_all(batch: Batch, tokens: Sequence[str], indexes: Sequence[int], results: list[Any]) -> None:
+def _complete_all(batch: Batch, calls: Sequence[Complete], indexes: Sequence[int], results: list[Any]) -> None:
     """Completions without result and puts: one look, then everything that goes, goes at once."""
-    parsed = [(int(token[16:32], 16), int(token[32:], 16)) for token in tokens]
+    parsed = [_held_as(batch, call) for call in calls]
     finished: dict[int, int] = {}
     if removed := batch.session.remove_held(batch, parsed):
-        rest = [place for place, key in enumerate(parsed) if key not in removed]
-        for index, token, held_as in zip(indexes, tokens, parsed, strict=True):
-            if held_as in removed:
-                queue, *counts = removed[held_as]
+        rest = [place for place, each in enumerate(parsed) if each[:2] not in removed]
+        for index, call, each in zip(indexes, calls, parsed, strict=True):
+            if each[:2] in removed:
+                queue, *counts = removed[each[:2]]
                 finished[queue] = finished.get(queue, 0) + 1
                 results[index] = Settled(
-                    item_of(token),  # type: ignore[arg-type]
+                    item_of(call.token),
                     batch.by_key[queue].queue.name,
                     None,
                     Counters(*counts),
                 )
         parsed = [parsed[place] for place in rest]
-        tokens, indexes = [tokens[place] for place in rest], [indexes[place] for place in rest]
+        calls, indexes = [calls[place] for place in rest], [indexes[place] for place in rest]
     if parsed:
-        _complete_held(batch, parsed, tokens, indexes, results, finished)
+        _complete_held(batch, parsed, calls, indexes, results, finished)
     for queue, count in finished.items():
         batch.tally(queue, "active", -count)
         batch.tally(queue, "completed_total", count)
 
 
+def _held_as(batch: Batch, call: Complete) -> HeldAs:
+    token, queue = call.token, call.queue
+    if queue is None:
+        return HeldAs(int(token[16:32], 16), int(token[32:], 16))
+    named = batch.by_name.get(queue)
+    return HeldAs(int(token[16:32], 16), int(token[32:], 16), NO_QUEUE if named is None else named.key)
+
+
 def _complete_held(
     batch: Batch,
-    parsed: Sequence[tuple[int, int]],
-    tokens: Sequence[str],
+    parsed: Sequence[HeldAs],
+    calls: Sequence[Complete],
     indexes: Sequence[int],
     results: list[Any],
     finished: dict[int, int],
 ) -> None:
-    numbers = [n for n, _ in parsed]
+    numbers = [each.n for each in parsed]
     look = batch.execute(_HELD_ONE, numbers) if len(numbers) == 1 else batch.execute(_HELD, (batch.table(numbers),))
     held = {row[0]: row for row in look.fetchall()}
     gone: list[int] = []
     # Of what is kept, or has a past, more is to be changed than a lease.
     more = {row[0] for row in held.values() if row[8] or row[9] or _keeps(batch, row[2])}
-    tails = {n: int(token[:16], 16) for token, (n, _) in zip(tokens, parsed, strict=True) if n in more}
+    tails = {n: int(call.token[:16], 16) for call, (n, *_) in zip(calls, parsed, strict=True) if n in more}
     places = find_all_leased(batch, tails) if tails else {}
-    for index, token, (n, key) in zip(indexes, tokens, parsed, strict=True):
-        row = held.get(n)
+    for index, call, (n, key, named) in zip(indexes, calls, parsed, strict=True):
+        row, token = held.get(n), call.token
         if row is None or row[1] != key or row[2] not in batch.by_key:
             results[index] = _lost(batch, token)
             continue
-        del held[n]
         _, _, queue, deliveries, attempts, failures, losses, redrives, *_ = row
         owner = batch.by_key[queue]
+        if named not in (ANY_QUEUE, queue):
+            results[index] = WrongQueue(item_of(token), owner.queue.name, call.queue or "")
+            continue
+        del held[n]
         if (place := places.get(n)) is not None:
             take(batch, place)
             results[index] = finish(batch, place, None)
@@ -125,7 +137,7 @@ def _complete_held(
         gone.append(n)
         finished[queue] = finished.get(queue, 0) + 1
         counters = Counters(deliveries, attempts, failures, losses, redrives)
-        results[index] = Settled(item_of(token), owner.queue.name, None, counters)  # type: ignore[arg-type]
+        results[index] = Settled(item_of(token), owner.queue.name, None, counters)
     if len(gone) == 1:
         batch.execute("DELETE FROM redrive_lease WHERE n = ?", gone)
         batch.execute("DELETE FROM redrive_item WHERE n = ?", gone)
@@ -142,6 +154,8 @@ def _keeps(batch: Batch, queue: int) -> bool:
 def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, Place]) -> Any:
     place = held.get(call.token) or _held(batch, call.token)
     row = batch.by_key[place.queue]
+    if not isinstance(call, Settle) and call.queue not in (None, row.queue.name):
+        raise WrongQueue(place.id, row.queue.name, call.queue or "")
     match call:
         case Settle(_, ending, verdict, version, failure, note, at_once):
             assert place.deadline is not None

@@ -19,7 +19,7 @@ from redrive.stores.rules.verdicts import carry_out, check_verdict
 
 def complete(state: State, call: Complete) -> Settled:
     """The puts are checked before anything is changed. The place of the completed item is free for them."""
-    item = state.leased(call.token)
+    item = state.leased(call.token, call.queue)
     largest = state.queues[item.queue].value.settings.max_payload_size
     if call.result is not None and len(call.result.payload) > largest:
         raise PayloadTooLarge("result", len(call.result.payload), largest, "max_payload_size")
@@ -63,7 +63,7 @@ def settle(state: State, call: Settle) -> Settled | Stale:
 
 def give_back(state: State, call: Return) -> Settled:
     """It never ran: the delivery stays counted, the attempt does not, and it takes its old place."""
-    item = state.leased(call.token)
+    item = state.leased(call.token, call.queue)
     worker = item.worker
     with state.change(item, Verb.RELEASE, Status.PENDING):
         before = item.counters
@@ -79,7 +79,7 @@ def give_back(state: State, call: Return) -> Settled:
 
 def extend(state: State, call: Extend) -> Instant:
     """From now on, not from the old deadline: it may also come earlier."""
-    item = state.leased(call.token)
+    item = state.leased(call.token, call.queue)
     assert item.grant is not None
     timeout = state.queues[item.queue].value.settings.lease_timeout if call.timeout is None else call.timeout
     with state.refile(item):

@@ -14,7 +14,7 @@ from heapq import nsmallest
 from itertools import islice
 
 from redrive.clock import Instant
-from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
+from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound, WrongQueue
 from redrive.model.address import address_of, split_address
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import Filter, Order
@@ -115,13 +115,15 @@ class State:
             raise ItemNotFound(id)
         return item
 
-    def leased(self, token: Token) -> Record:
-        """The item that is active under this token: the fence."""
+    def leased(self, token: Token, queue: str | None = None) -> Record:
+        """The item that is active under this token: the fence. With `queue`, only in that one."""
         parse_token(token)
         id = item_of(token)
         item = self.find(id)
         if item is None or item.grant is None or item.grant.token != token.lower():
             raise LeaseLost(id, None if item is None else item.status)
+        if queue is not None and item.queue != queue:
+            raise WrongQueue(id, item.queue, queue)
         return item
 
     def items_of(self, queue: str) -> Iterator[Record]:

@@ -13,7 +13,7 @@ from redrive.model.words import Query
 from redrive.stores.relational.batch import TALLIED, Batch, QueueRow
 from redrive.stores.relational.leases import HEAD, TIMES
 from redrive.stores.relational.places import STATE
-from redrive.stores.relational.session import Head, Look, Row
+from redrive.stores.relational.session import Head, HeldAs, Look, Row
 
 _FRESH = "(expire_deadline IS NULL OR expire_deadline > {now})"
 _HEAD = f"""
@@ -92,7 +92,7 @@ class Session:
         return Head(look, head, keys)
 
     @staticmethod
-    def remove_held(batch: Batch, held: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Row]:
+    def remove_held(batch: Batch, held: Sequence[HeldAs]) -> dict[tuple[int, int], Row]:
         """A look first is no dearer."""
         return {}
 

@@ -39,6 +39,7 @@ from redrive.testing.conformance.histories import HistoryConformance
 from redrive.testing.conformance.holds import HoldConformance
 from redrive.testing.conformance.idempotency import IdempotencyConformance
 from redrive.testing.conformance.late import ExtendConformance, LateConformance
+from redrive.testing.conformance.leased_from import LeasedFromConformance
 from redrive.testing.conformance.leases import EligibilityConformance, LeaseConformance, OrderConformance
 from redrive.testing.conformance.lineage import LineageConformance, SourceConformance
 from redrive.testing.conformance.losses import LossConformance
@@ -106,6 +107,7 @@ class StoreConformance(
     HoldConformance,
     LateConformance,
     ExtendConformance,
+    LeasedFromConformance,
     CompleteConformance,
     FailConformance,
     LimitConformance,

@@ -62,6 +62,7 @@ def lease(call: LeaseItems) -> LeaseItems:
 def extend(call: Extend) -> Extend:
     """A later deadline."""
     values.token(call.token)
+    values.queue_if_named(call.queue)
     values.span("timeout", call.timeout, 1)
     return call
 
@@ -69,6 +70,7 @@ def extend(call: Extend) -> Extend:
 def complete(call: Complete) -> Complete:
     """A completion, with what it puts."""
     values.token(call.token)
+    values.queue_if_named(call.queue)
     values.result(call.result)
     values.span("keep_result", call.keep, 1)
     checked = puts(call.puts)
@@ -92,6 +94,7 @@ def settle(call: Settle) -> Settle:
 def return_(call: Return) -> Return:
     """A release that does not count."""
     values.token(call.token)
+    values.queue_if_named(call.queue)
     return _replace(call, note=note_of("note", call.note))
 
 

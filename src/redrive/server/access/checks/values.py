@@ -21,6 +21,12 @@ def queue(name: str) -> str:
     return check_name("queue", name)
 
 
+def queue_if_named(name: str | None) -> None:
+    """Raise unless it can be the name of a queue, where there is one."""
+    if name is not None:
+        queue(name)
+
+
 @lru_cache(maxsize=1024)
 def content_type(text: str) -> str:
     """The content type of a payload."""

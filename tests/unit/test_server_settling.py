@@ -1,0 +1,72 @@
+"""Ends of deliveries over HTTP: the queue that a call names is the one that its items were leased from."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.servers.asgi import Client
+
+from redrive.server.application import application
+
+ENDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "complete": ("queue.complete", {}),
+    "complete with a result": ("queue.complete", {"result": 1, "puts": [{"queue": "jobs", "payload": 2}]}),
+    "fail": ("queue.retry", {"error": "busy"}),
+    "fail for good": ("queue.retry", {"error": {"text": "broken"}, "final": True}),
+    "bury": ("queue.retry", {"dead": True}),
+    "release": ("queue.retry", {"delay": "5s"}),
+    "release uncounted": ("queue.retry", {"counted": False}),
+    "extend": ("queue.extend", {}),
+}
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    app = application("memory://", lifecycle=False)
+    client = Client(app)
+    for name in ("jobs", "mails"):
+        await client.ok("queues.create", name=name)
+    yield client
+    await app.close()
+
+
+async def leased(client: Client, queue: str) -> dict[str, Any]:
+    await client.ok("queue.produce", queue=queue, items=[{"payload": 1}])
+    (item,) = (await client.ok("queue.lease", queue=queue))["items"]
+    return item  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("call", "fields"), ENDS.values(), ids=ENDS.keys())
+@pytest.mark.parametrize("named", ["mails", "nowhere"])
+async def test_queue_must_be_that_of_the_item(client: Client, call: str, fields: dict[str, Any], named: str) -> None:
+    item = await leased(client, "jobs")
+    before = await client.ok("items.get", id=item["id"])
+    answer = await client.call(call, queue=named, items=[{"token": item["token"], **fields}])
+    if named == "nowhere" and "error" in fields:
+        assert (answer.status, answer.json["code"]) == (404, "queue_not_found")
+    else:
+        assert (answer.status, answer.json["code"]) == (409, "wrong_queue")
+        assert answer.json["details"] == {"id": item["id"], "queue": "jobs", "named": named}
+    assert await client.ok("items.get", id=item["id"]) == before
+    await client.ok(call, queue="jobs", items=[{"token": item["token"], **fields}])
+
+
+@pytest.mark.parametrize(("call", "fields"), ENDS.values(), ids=ENDS.keys())
+async def test_each_item_stands_for_itself(client: Client, call: str, fields: dict[str, Any]) -> None:
+    ours, theirs = await leased(client, "jobs"), await leased(client, "mails")
+    items = [{"token": item["token"], **fields} for item in (theirs, ours)]
+    answer = await client.call(call, queue="jobs", items=items)
+    refused, taken = answer.json["results"]
+    assert (answer.status, refused["error"]["code"], "error" in taken) == (409, "wrong_queue", False)
+
+
+@pytest.mark.parametrize("wait", ["soon", "-1s", -1, "", "200000000m"])
+@pytest.mark.parametrize("there", [True, False])
+async def test_wait_is_checked_whether_something_is_there_or_not(client: Client, wait: object, there: bool) -> None:
+    if there:
+        await client.ok("queue.produce", queue="jobs", items=[{"payload": 1}])
+    answer = await client.call("queue.lease", queue="jobs", wait=wait)
+    assert answer.status == 400
+    assert (await client.ok("queue.stats", queue="jobs"))["active"] == 0
