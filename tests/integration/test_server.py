@@ -331,3 +331,21 @@ def test_file_of_the_project_says_where_to_listen_and_which_queues_there_are(tmp
     finally:
         process.terminate()
         assert process.wait(PATIENCE_SECONDS) == 0
+
+
+def test_path_is_compared_as_it_was_sent(server: HttpServer) -> None:
+    taken = ("/v1/queues.list", "/v1/queues.list?x=%2f")
+    refused = (
+        "/v1%2fqueues.list",
+        "/v1/queues%2elist",
+        "/v1/%2e%2e/v1/queues.list",
+        "//v1/queues.list",
+        "/v1/queues.list;x",
+        "/v1/queues.list%00",
+    )
+    for target in (*taken, *refused):
+        with raw(server) as connection:
+            lines = (f"POST {target} HTTP/1.1", "host: localhost", "content-length: 2", "connection: close", "", "{}")
+            connection.sendall("\r\n".join(lines).encode())
+            status = 200 if target in taken else 404
+            assert all_of(connection).startswith(f"HTTP/1.1 {status} ".encode()), target

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
+from urllib.parse import quote, unquote
 
 Message = MutableMapping[str, Any]
 
@@ -30,26 +31,34 @@ class Exchange:
     """One request that is under way. `leave` ends the connection from the client's side."""
 
     def __init__(
-        self, app: Any, method: str, path: str, parts: Iterable[bytes], headers: Mapping[str, str], root: str = ""
+        self,
+        app: Any,
+        method: str,
+        path: str,
+        parts: Iterable[bytes],
+        headers: Mapping[str, str],
+        root: str = "",
+        scope: Mapping[str, Any] | None = None,
     ) -> None:
         self._incoming: asyncio.Queue[Message] = asyncio.Queue()
         chunks = list(parts)
         for number, part in enumerate(chunks, 1):
             self._incoming.put_nowait({"type": "http.request", "body": part, "more_body": number < len(chunks)})
         self._outgoing: list[Message] = []
-        scope = {
+        said = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
             "method": method,
-            "path": root + path,
-            "raw_path": (root + path).encode(),
+            "path": root + unquote(path),
+            "raw_path": (quote(root) + path).encode(),
             "query_string": b"",
             "root_path": root,
             "scheme": "http",
             "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
+            **(scope or {}),
         }
-        self.task = asyncio.ensure_future(app(scope, self._incoming.get, self._send))
+        self.task = asyncio.ensure_future(app(said, self._incoming.get, self._send))
 
     async def _send(self, message: Message) -> None:
         self._outgoing.append(message)
@@ -99,8 +108,16 @@ class Client:
         assert (answer.status, answer.json["code"]) == (status, code), f"{route}: {answer}"
         return answer.json
 
-    async def send(self, method: str, path: str, *parts: bytes, root: str = "", **headers: str) -> Answer:
-        """Any request."""
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *parts: bytes,
+        root: str = "",
+        scope: Mapping[str, Any] | None = None,
+        **headers: str,
+    ) -> Answer:
+        """Any request. `scope` is what another server would say of it."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         given = {name: value for name, value in {**self.headers, **named}.items() if value}
-        return await Exchange(self.app, method, path, parts or (b"",), given, root).answer()
+        return await Exchange(self.app, method, path, parts or (b"",), given, root, scope).answer()

@@ -48,6 +48,50 @@ async def test_path_that_does_not_exist_is_not_found(client: Client, path: str) 
     assert (answer.status, answer.json["code"]) == (404, "no_such_path")
 
 
+ODD_PATHS = [
+    "/v1%2fqueues.list",
+    "%2fv1/queues.list",
+    "/v1/queues%2elist",
+    "/v1/%71ueues.list",
+    "/%76%31/queues.list",
+    "/v1/%2e%2e/v1/queues.list",
+    "/v1/../v1/queues.list",
+    "/x/../v1/queues.list",
+    "/./v1/queues.list",
+    "//v1/queues.list",
+    "/v1//queues.list",
+    "/v1/queues.list/",
+    "/v1/queues.list;x=1",
+    "/v1;x/queues.list",
+    "/v1/queues.list%00",
+    "/v1/queues.list%20",
+    "/v1/queues.list%3fx",
+    "/v1\\queues.list",
+    "/v1%5cqueues.list",
+    "/V1/queues.list",
+    "/v1/Queues.List",
+    "/v1/queues.list%",
+    "/v1/queues.list%zz",
+]
+
+
+@pytest.mark.parametrize("root", ["", "/queues", "/my queues"])
+@pytest.mark.parametrize("path", ODD_PATHS)
+async def test_path_is_taken_as_it_came(client: Client, path: str, root: str) -> None:
+    answer = await client.send("POST", path, b"{}", root=root)
+    assert (answer.status, answer.json["code"]) == (404, "no_such_path")
+
+
+@pytest.mark.parametrize("path", ["/%68ealth", "/health%2flive", "/metrics%2f", "/%6detrics", "%2f"])
+async def test_path_of_a_page_is_taken_as_it_came(client: Client, path: str) -> None:
+    assert (await client.send("GET", path)).status == 404
+
+
+async def test_slash_behind_the_mount_is_not_encoded(client: Client) -> None:
+    scope = {"path": "/queues/v1/queues.list", "raw_path": b"/queues%2fv1/queues.list", "root_path": "/queues"}
+    assert (await client.send("POST", "", b"{}", scope=scope)).status == 404
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
 async def test_call_is_made_with_post(client: Client, method: str) -> None:
     answer = await client.send(method, PUT, b"{}")
@@ -257,6 +301,25 @@ async def test_server_without_tokens_answers_to_no_other_name(client: Client, ho
 async def test_server_without_tokens_answers_to_no_page_of_another_site(client: Client, origin: str) -> None:
     answer = await client.send("POST", "/v1/queues.list", b"{}", origin=origin)
     assert answer.status == (403 if origin else 200)
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "Same-Origin", "anything else"])
+@pytest.mark.parametrize("origin", ["", "http://127.0.0.1:7272"])
+async def test_browser_that_names_another_site_is_refused(client: Client, site: str, origin: str) -> None:
+    body = b'{"name": "made-by-a-page"}'
+    answer = await client.send("POST", "/v1/queues.create", body, sec_fetch_site=site, origin=origin)
+    assert (answer.status, answer.json["code"]) == (403, "wrong_site")
+    assert [queue["name"] for queue in (await client.ok("queues.list"))["queues"]] == ["jobs"]
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+async def test_browser_that_names_no_other_site_may_call(client: Client, site: str) -> None:
+    assert (await client.send("POST", "/v1/queues.list", b"{}", sec_fetch_site=site)).status == 200
+
+
+async def test_link_on_another_site_may_lead_to_a_page(client: Client) -> None:
+    for path in ("/", "/health", "/metrics", "/openapi.json"):
+        assert (await client.send("GET", path, sec_fetch_site="cross-site", sec_fetch_mode="navigate")).status != 403
 
 
 async def test_page_of_the_server_itself_may_call(client: Client) -> None:

@@ -126,7 +126,7 @@ class Server:
         headers = dict(scope["headers"])
         principal = await self.access.identify(headers)
         if principal.name is None:
-            self.sites.check(headers)
+            self.sites.check_call(headers)
         if headers.get(b"content-type") != served.content_type:
             _check_content_type(headers, served.content_type)
         hold = Hold(self._bodies, principal.name)  # until it is answered: that may take as long as the store takes
@@ -361,7 +361,15 @@ def _check_content_type(headers: Mapping[bytes, bytes], expected: bytes) -> None
 
 
 def _path_of(scope: Scope) -> str:
-    """The path within this application, also where it is mounted below another."""
+    """The path within this application, also where it is mounted below another, as it came.
+
+    No path here needs percent-encoding. One that has some is not decoded: what stands in front of the server and lets
+    paths through, or not, may see in it another path than the one that it would become.
+    """
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
-    return path[len(root) :] or "/" if root and path.startswith(root) else path
+    within = path[len(root) :] if root and path.startswith(root) else path
+    raw: bytes | None = scope.get("raw_path")
+    if raw is not None and not raw.partition(b"?")[0].endswith(within.encode("utf-8", "surrogatepass")):
+        return raw.decode("latin-1")
+    return within or "/"

@@ -2,7 +2,8 @@
 
 A page in a browser can send requests to programs on the same machine. It cannot read the answers of another site, nor
 hide from where it comes, unless its own name is made to point here (DNS rebinding). So a server that asks for no token
-looks at what browsers always say: the name that was called (Host), and the page that called it (Origin).
+looks at what browsers say: the name that was called (Host), the page that called it (Origin), and for requests without
+an Origin whether that page is of another site (Sec-Fetch-Site).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from urllib.parse import urlsplit
 from redrive.errors import AccessError
 
 _REMEMBERED = 1000
+_NO_OTHER_SITE = (b"same-origin", b"none")
+"""Sent by a page of this server, or by no page at all. `same-site` is another port, or a neighbouring name."""
 
 
 class WrongSite(AccessError):
@@ -45,6 +48,13 @@ class Sites:
         origin = headers.get(b"origin")
         if origin is not None and not _is_same(origin, host):
             raise WrongSite(f"the request comes from a page of {origin[:200]!a}")
+
+    def check_call(self, headers: Mapping[bytes, bytes]) -> None:
+        """The same for what may change something: a link from another site may lead to a page here, not to a call."""
+        site = headers.get(b"sec-fetch-site")
+        if site is not None and site not in _NO_OTHER_SITE:
+            raise WrongSite(f"a browser says that the request is {site[:200]!a}")
+        self.check(headers)
 
     def _is_ours(self, host: bytes) -> bool:
         name = _name_of("//" + host.decode("latin-1"))
