@@ -158,8 +158,8 @@ def test_number_is_asked_back_in_a_terminal(cli: Cli, monkeypatch: pytest.Monkey
     assert "finished, 20 of 20" in cli("dead", "redrive", "-q", "mails", input="20\n").stdout
 
 
-def test_nothing_that_matches_is_no_error(cli: Cli) -> None:
-    assert cli("dead", "redrive", "-q", "orders").stdout == "Nothing matches; nothing was done.\n"
+def test_nothing_that_matches_has_an_exit_code_of_its_own(cli: Cli) -> None:
+    assert cli("dead", "redrive", "-q", "orders", exits=12).stdout == "Nothing matches; nothing was done.\n"
 
 
 def test_it_must_be_clear_which_items_are_meant(cli: Cli) -> None:
@@ -349,8 +349,8 @@ def test_undo_of_an_operation_that_goes_on_says_how_to_end_it(cli: Cli) -> None:
     assert f"redrive operation cancel {id}" in cli("undo", id, "--yes", "any", exits=3).stderr
     cli("operation", "cancel", id)
     assert f"operation {id} is cancelled" in cli("operation", "cancel", id, exits=5).stderr
-    assert cli("undo", id).stdout == "Nothing is left to be taken back; nothing was done.\n"
-    assert cli.json("undo", id) == {"matched": 0, "operation": None}
+    assert cli("undo", id, exits=12).stdout == "Nothing is left to be taken back; nothing was done.\n"
+    assert cli.json("undo", id, exits=12) == {"matched": 0, "operation": None}
 
 
 def test_undo_of_a_purge_is_refused(cli: Cli) -> None:

@@ -80,7 +80,7 @@ def test_operation_that_runs_and_nobody_drives_is_told_with_what_to_do(cli: Cli)
     )
     assert f"redrive operation resume {operation.id[:8]}" in check["todo"]
     assert "worker or server" in check["todo"]
-    cli("operation", "resume", operation.id[:8])
+    cli("operation", "resume", operation.id[:8], exits=12)
     assert states(cli, 0)["operations"]["told"] == "none unfinished"
 
 

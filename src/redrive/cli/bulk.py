@@ -13,7 +13,7 @@ from redrive.cli import exits
 from redrive.cli.confirming import confirm
 from redrive.cli.connection import finish_moves
 from redrive.cli.forms import form
-from redrive.cli.options import as_json, to_type
+from redrive.cli.options import as_json, to_type, was_given
 from redrive.cli.printing import coloured, print_json, printable, remark, say, short
 from redrive.cli.progress import drive
 from redrive.model.operation import Operation, OperationStatus
@@ -57,6 +57,12 @@ def is_plain(dry_run: bool, options: Mapping[str, Any]) -> bool:
     return not dry_run and not any(options.get(name) for name in ("rate", "no_wait", "canary"))
 
 
+def check_wait(no_wait: bool) -> None:
+    """Raise where a time was given for a wait that is not wanted."""
+    if no_wait and was_given("wait"):
+        raise click.UsageError("--wait and --no-wait were given; leave one out")
+
+
 def run(
     broker: Broker,
     verb: str,
@@ -77,6 +83,7 @@ def run(
 
     `named`: the items were named one by one, and nobody need be asked.
     """
+    check_wait(no_wait)
     if dry_run:
         print_plan(broker.plan(verb, to=to, **where))
         return
@@ -84,7 +91,7 @@ def run(
     count = broker.count(**where)
     if not count:
         print_json({"matched": 0, "operation": None}) if as_json() else say("Nothing matches; nothing was done.")
-        return
+        click.get_current_context().exit(exits.NOTHING)
     if not named or yes is not None:
         confirm(verb, count, yes, final=final)
     operation = broker.start(
@@ -106,8 +113,11 @@ def go_on(broker: Broker, operation: Operation, *, wait: str = FOREVER, no_wait:
         operation = drive(broker, operation, wait)
         finish_moves(broker)
     print_operation(operation)
-    if not no_wait and operation.status is not OperationStatus.FINISHED:
+    if no_wait:
+        return
+    if operation.status is not OperationStatus.FINISHED:
         click.get_current_context().exit(exits.STOPPED)
+    click.get_current_context().exit(exits.exit_of_change(operation.changed, sum(operation.left_out.values())))
 
 
 def print_operation(operation: Operation, *, in_full: bool = False) -> None:

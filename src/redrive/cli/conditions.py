@@ -71,19 +71,25 @@ _META = "redrive.cli.conditions"
 def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
         name = str(parameter.name).removeprefix("where_")
-        context.meta.setdefault(_META, {})[name] = _value(name, value)
+        _set(context.meta.setdefault(_META, {}), name, _value(name, value))
 
 
 def _keep_where(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
     kept = context.meta.setdefault(_META, {})
     for name, value in pairs(values, "error_class=network"):
         if name.startswith(_HEADER):
-            kept.setdefault("headers", {})[name.removeprefix(_HEADER)] = value
+            _set(kept.setdefault("headers", {}), name.removeprefix(_HEADER), value)
         elif name in _NAMES:
-            kept[name] = _value(name, value)
+            _set(kept, name, _value(name, value))
         else:
             meant = suggest(name, _NAMES, {"group": "fingerprint", "type": "error_type", "state": "status"})
             raise click.BadParameter(f"{name!r} is not a condition{meant}; there are {', '.join(_NAMES)}")
+
+
+def _set(kept: dict[str, Any], name: str, value: Any) -> None:
+    """Keep a condition. Where it was given before with another value, none of the two is what is meant."""
+    if kept.setdefault(name, value) != value:
+        raise click.BadParameter(f"{name} was given twice, with two values; leave one out")
 
 
 def _value(name: str, text: str) -> Any:
@@ -119,9 +125,12 @@ def moment(text: str) -> str | datetime:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def conditions(broker: Broker) -> dict[str, Any]:
-    """What was given, as arguments of `find`, `count`, `start` and `plan`."""
+def conditions(broker: Broker, **own: Any) -> dict[str, Any]:
+    """What was given, as arguments of `find`, `count`, `start` and `plan`, with what the command itself says."""
     kept = dict(click.get_current_context().meta.get(_META, {}))
+    for name, value in own.items():
+        if kept.setdefault(name, value) != value:
+            raise click.UsageError(f"--where {name}={kept[name]} contradicts the command, for which it is {value}")
     if "fingerprint" in kept:
         kept["fingerprint"] = ids.fingerprint(broker, kept["fingerprint"])
     if "ids" in kept:

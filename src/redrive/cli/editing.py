@@ -106,7 +106,7 @@ def run(
     if dry_run:
         _preview(broker, ids, edits)
         return
-    if ids and not named:
+    if ids and (not named or yes is not None):
         confirm("edit and redrive", len(ids), yes, final=False)
     revival = _Revival(broker, edits, {"to": to, "note": note, "force": force}, rate, len(ids))
     try:
@@ -240,5 +240,4 @@ class _Revival:
                 remark(f"  the originals are in the archive as they were: {to_type('dead list --archived')}")
         if problem:
             click.get_current_context().exit(exits.STOPPED)
-        if self._left_out:
-            click.get_current_context().exit(exits.FAILED)
+        click.get_current_context().exit(exits.exit_of_change(self.changed, self._left_out.total()))

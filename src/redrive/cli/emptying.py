@@ -121,7 +121,7 @@ def _remove(
             print_json({"dry_run": dry_run, "matched": total, "by_status": counts, "removed": 0, "left_out": {}})
         else:
             say(f"{several(total, 'item')} would be removed: {told}" if total else "There is nothing to remove.")
-        return
+        click.get_current_context().exit(exits.WELL if dry_run else exits.NOTHING)
     confirm(what, total, yes, final=True)
     removed, left_out = 0, Counter[str]()
     with bar(what, total) as shown:
@@ -137,8 +137,7 @@ def _remove(
         say(f"{several(removed, 'item')} removed: {told}")
         if left_out:
             say(f"  left out: {tally(left_out)}")
-    if left_out:
-        click.get_current_context().exit(exits.FAILED)
+    click.get_current_context().exit(exits.exit_of_change(removed, left_out.total()))
 
 
 def _drop(broker: Broker, page: Sequence[Item]) -> list[Any]:

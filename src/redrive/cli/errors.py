@@ -86,9 +86,14 @@ def _queue_exists(error: Any) -> str:
 
 def _item_active(error: Any) -> str:
     held = f"worker '{error.worker}'" if error.worker else "a worker"
-    return (
-        f"item {error.id[:8]} is being worked on by {held}\n  wait for it, or take it away from the worker with --force"
-    )
+    take = "with --force" if _takes("--force") else f"first: {to_type(f'queue retry {error.id[:8]} --force')}"
+    return f"item {error.id[:8]} is being worked on by {held}\n  wait for it, or take it away from the worker {take}"
+
+
+def _takes(option: str) -> bool:
+    """Whether the command that runs has that option."""
+    context = click.get_current_context(silent=True)
+    return context is not None and any(option in parameter.opts for parameter in context.command.params)
 
 
 def _wrong_status(error: Any) -> str:

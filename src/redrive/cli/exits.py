@@ -21,6 +21,8 @@ NOT_CONFIRMED = 10
 """The number of items that was confirmed is not the number there are, or nobody confirmed it."""
 STOPPED = 11
 """An operation stopped itself, was cancelled, or did not end in the time that was given."""
+NOTHING = 12
+"""Items were to be changed, and none was."""
 INTERRUPTED = 130
 """Ctrl-C."""
 
@@ -86,9 +88,17 @@ MEANINGS: dict[int, str] = {
     BUSY: "not now; the same command can succeed later: the queue is full, a worker has the item",
     NOT_CONFIRMED: "nobody confirmed the number of items, or it was another",
     STOPPED: "an operation stopped itself, was cancelled, or has not ended in the time given",
+    NOTHING: "nothing was changed: no item matched, or each that did was left out",
     INTERRUPTED: "Ctrl-C",
 }
 """What each exit code means, for the documentation."""
+
+
+def exit_of_change(changed: int, left_out: int) -> int:
+    """What a command exits with that changes all items that match."""
+    if not changed:
+        return NOTHING
+    return FAILED if left_out else WELL
 
 
 def exit_code(code: str) -> int:

@@ -9,7 +9,7 @@ import click
 
 from redrive.cli import bulk, errors
 from redrive.cli.conditions import any_given, condition_options, conditions
-from redrive.cli.confirming import confirm_options
+from redrive.cli.confirming import confirm, confirm_options
 from redrive.cli.connection import finish_moves, opened
 from redrive.cli.forms import form
 from redrive.cli.ids import item_ids
@@ -27,9 +27,21 @@ ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 force_option = click.option("--force", is_flag=True, help="Also where a worker has the item: its lease is revoked.")
 
 
-def change(broker: Broker, typed: Sequence[str], verb: str, act: Callable[[list[str]], list[Any]]) -> None:
-    """Change the items that were typed, say how each ended, and exit with the code of what went wrong."""
+def change(
+    broker: Broker,
+    typed: Sequence[str],
+    verb: str,
+    act: Callable[[list[str]], list[Any]],
+    *,
+    yes: int | str | None = None,
+) -> None:
+    """Change the items that were typed, say how each ended, and exit with the code of what went wrong.
+
+    Nobody is asked how many are meant, but what was said with `yes` has to be true.
+    """
     whole = item_ids(broker, typed)
+    if yes is not None:
+        confirm(verb, len(whole), yes, final=False)
     results: list[Settled | RedriveError] = []
     for start in range(0, len(whole), AT_ONCE):
         results += act(whole[start : start + AT_ONCE])
@@ -91,13 +103,16 @@ def retry(
         raise click.UsageError("--all-dead and --status failed contradict each other; leave one out")
     at_once = ids and bulk.is_plain(options["dry_run"], options) and not options["note"]
     if force and not at_once:
-        raise click.UsageError("--force is for items named by ID, and goes with no --note, --rate or --no-wait")
+        raise click.UsageError(
+            "--force is for items named by ID, and goes with no --note, --rate, --no-wait or --dry-run"
+        )
     with opened() as broker:
         if at_once:
-            change(broker, ids, "retry", lambda some: broker.retry(some, force=force))
+            change(broker, ids, "retry", lambda some: broker.retry(some, force=force), yes=yes)
             return
-        chosen = {"ids": item_ids(broker, ids), "status": "any"} if ids else conditions(broker)
-        where = {"status": Status.DEAD, **chosen, **({"status": status} if status else {})}
+        own = {} if status is None else {"status": status}
+        chosen = {"ids": item_ids(broker, ids), "status": "any"} if ids else conditions(broker, **own)
+        where = {"status": Status.DEAD, **chosen}
         bulk.run(broker, "retry", where, named=bool(ids), yes=yes, **options)
 
 

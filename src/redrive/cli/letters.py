@@ -83,7 +83,8 @@ def _with_page_options(function: Any) -> Any:
 def list_(archived: bool, limit: int, cursor: str | None, oldest: bool) -> None:
     """Dead letters that meet all conditions given, the newest first."""
     with opened() as broker:
-        where = {"status": Status.ARCHIVED if archived else Status.DEAD, **conditions(broker)}
+        where = conditions(broker, status=Status.ARCHIVED) if archived else conditions(broker)
+        where.setdefault("status", Status.DEAD)
         page = broker.find(order="oldest" if oldest else "newest", limit=limit, cursor=cursor, **where)
         looking.print_page(page, "Nothing matches.", letters=True)
 
@@ -100,7 +101,7 @@ def search(words: tuple[str, ...], limit: int, cursor: str | None, oldest: bool)
     redrive dead search 'refus*' --since 1h
     """
     with opened() as broker:
-        where = {**conditions(broker), "words": " ".join(words)}
+        where = conditions(broker, words=" ".join(words))
         page = broker.find(order="oldest" if oldest else "newest", limit=limit, cursor=cursor, **where)
         looking.print_page(page, "No dead letter has all of these words.", letters=True)
 

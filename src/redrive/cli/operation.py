@@ -89,6 +89,7 @@ def cancel(id: str) -> None:
 @click.option("--no-wait", is_flag=True, help="Let it go on where a worker or server has the store open, and return.")
 def resume(id: str, anyway: bool, wait: str, no_wait: bool) -> None:
     """Go on with an operation, here and now, until it has ended."""
+    bulk.check_wait(no_wait)
     with opened() as broker:
         resumed = broker.resume_operation(operation_id(broker, id), anyway=anyway)
         bulk.go_on(broker, resumed, wait=wait, no_wait=no_wait)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _META = "redrive.cli."
@@ -34,6 +35,11 @@ def to_type(command: str) -> str:
     named = [("url", url and redact_url(url)), *((name, given(name)) for name in ("namespace", "file"))]
     words = [f"--{name} {shlex.quote(value)}" for name, value in named if value is not None]
     return " ".join(["redrive", command, *words])
+
+
+def was_given(parameter: str) -> bool:
+    """Whether an option of this command was typed, and does not only have its default."""
+    return click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE
 
 
 def give(name: str, value: str) -> None:

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 import msgspec
 
+from redrive.cli import exits
 from redrive.cli.completion import complete_queue
 from redrive.cli.connection import opened
 from redrive.cli.forms import form
@@ -69,6 +70,8 @@ def push(
     """
     if payload is not None and path is not None:
         raise click.UsageError("A payload and --file were given; leave one out")
+    if text and content_type is not None:
+        raise click.UsageError("--text and --content-type were given; leave one out")
     if lines and key is not None:
         raise click.UsageError("--key is for one item, and --lines puts many; leave one out")
     options: dict[str, Any] = {
@@ -152,6 +155,8 @@ def _push_lines(broker: Broker, queue: str, lines: Iterator[bytes], options: dic
         print_json({"queue": queue, "put": count})
     else:
         say(f"{several(count, 'item')} put into {queue}")
+    if not count:
+        click.get_current_context().exit(exits.NOTHING)
 
 
 def _batch(lines: Iterator[bytes]) -> list[bytes]:

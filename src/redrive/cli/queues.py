@@ -11,7 +11,7 @@ from redrive.cli.completion import complete_queue
 from redrive.cli.confirming import confirm, confirm_options
 from redrive.cli.connection import opened
 from redrive.cli.forms import changed_settings, form
-from redrive.cli.options import as_json, command, to_type
+from redrive.cli.options import as_json, command, to_type, was_given
 from redrive.cli.printing import ago, fields, print_json, remark, say, table
 from redrive.cli.settings import given_settings, setting_options
 from redrive.model.item import Status
@@ -62,6 +62,10 @@ def list_(queue: str | None, status: str | None, limit: int, cursor: str | None,
 
     DEAD counts dead letters: items that died and are still there, also those that came here from another queue.
     """
+    if queue is None:
+        for option in ("status", "limit", "cursor", "oldest"):
+            if was_given(option):
+                raise click.UsageError(f"--{option} is for the items of one queue: redrive queue list QUEUE --{option}")
     with opened() as broker:
         if queue is None:
             queues = broker.list_queues()

@@ -13,7 +13,7 @@ from redrive.cli.confirming import confirm_options
 from redrive.cli.connection import opened
 from redrive.cli.ids import item_ids
 from redrive.cli.items import change, force_option
-from redrive.cli.options import command
+from redrive.cli.options import command, was_given
 from redrive.model.item import Status
 
 ids_argument = click.argument("ids", nargs=-1, metavar="[ID]...")
@@ -66,6 +66,8 @@ def redrive(
     redrive dead redrive 7f3a90c1 --edit '{"amount": 12.5}'
     """
     _chosen(ids, everything, "items are to be brought back")
+    if was_given("canary_share") and not options["canary"]:
+        raise click.UsageError("--canary-share is for --canary; leave it out, or give both")
     with opened() as broker:
         if edits:
             where = {"ids": item_ids(broker, ids)} if ids else conditions(broker)
@@ -73,9 +75,12 @@ def redrive(
                 broker, where, edits, named=bool(ids), to=to, note=note, force=force, dry_run=dry_run, **options
             )
         elif ids and bulk.is_plain(dry_run, options):
-            change(broker, ids, "redrive", lambda some: broker.redrive(some, to=to, force=force, note=note))
+            yes = options["yes"]
+            change(broker, ids, "redrive", lambda some: broker.redrive(some, to=to, force=force, note=note), yes=yes)
         elif force:
-            raise click.UsageError("--force is for items named by ID, and goes with no --canary, --rate or --no-wait")
+            raise click.UsageError(
+                "--force is for items named by ID, and goes with no --canary, --rate, --no-wait or --dry-run"
+            )
         else:
             where = {"status": Status.DEAD, **({"ids": item_ids(broker, ids)} if ids else conditions(broker))}
             bulk.run(broker, "redrive", where, named=bool(ids), to=to, note=note, dry_run=dry_run, **options)
@@ -87,10 +92,10 @@ def _simple(verb: str, status: Status, ids: tuple[str, ...], everything: bool, a
     with opened() as broker:
         if ids and bulk.is_plain(options["dry_run"], options) and not options["note"]:
             method = getattr(broker, verb)
-            change(broker, ids, verb, lambda some: method(some))
+            change(broker, ids, verb, lambda some: method(some), yes=options["yes"])
             return
-        where = {"ids": item_ids(broker, ids)} if ids else conditions(broker)
-        bulk.run(broker, verb, {**where, "status": status}, named=bool(ids), **options)
+        where = {"ids": item_ids(broker, ids), "status": status} if ids else conditions(broker, status=status)
+        bulk.run(broker, verb, where, named=bool(ids), **options)
 
 
 @command("archive")

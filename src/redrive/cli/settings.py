@@ -82,12 +82,12 @@ def _kept(context: click.Context) -> dict[str, Any]:
 
 def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
-        _kept(context)[str(parameter.name)] = _value(str(parameter.name), value)
+        _set(_kept(context), str(parameter.name), _value(str(parameter.name), value))
 
 
 def _keep_retry(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
-        _kept(context).setdefault("retry", {})[str(parameter.name)] = _value(str(parameter.name), value)
+        _set(_part(_kept(context), "retry"), str(parameter.name), _value(str(parameter.name), value))
 
 
 def _keep_set(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
@@ -98,9 +98,23 @@ def _keep_set(context: click.Context, parameter: click.Parameter, values: tuple[
             meant = suggest(name, tuple(SETTINGS), {})
             raise click.BadParameter(f"{name!r} is not a setting{meant}; there are {', '.join(SETTINGS)}")
         if key:
-            kept.setdefault(name, {})[key] = _written(text)
+            _set(_part(kept, name), key, _written(text))
         else:
-            kept[name] = _written(text)
+            _set(kept, name, _written(text))
+
+
+def _part(kept: dict[str, Any], name: str) -> dict[str, Any]:
+    """A setting that is a table, of which some keys are given."""
+    part: dict[str, Any] = kept.setdefault(name, {})
+    if not isinstance(part, dict):
+        raise click.BadParameter(f"{name} was given whole, and a part of it too; leave one out")
+    return part
+
+
+def _set(kept: dict[str, Any], name: str, value: Any) -> None:
+    """Keep a setting. Where it was given before with another value, none of the two is what is meant."""
+    if kept.setdefault(name, value) != value:
+        raise click.BadParameter(f"{name} was given twice, with two values; leave one out")
 
 
 def _value(name: str, text: str) -> Any:

@@ -7,10 +7,11 @@ from typing import IO, Any, cast
 import click
 import msgspec
 
+from redrive.cli import exits
 from redrive.cli.completion import complete_queue
 from redrive.cli.conditions import condition_options, conditions
 from redrive.cli.connection import opened
-from redrive.cli.options import as_json, command, to_type
+from redrive.cli.options import as_json, command, to_type, was_given
 from redrive.cli.printing import print_json, remark, say
 from redrive.cli.progress import bar
 from redrive.errors import InvalidInput
@@ -34,7 +35,7 @@ def export(status: str, target: str, secrets: bool, cursor: str | None) -> None:
     redrive dead import dead.jsonl --url sqlite:///other.db
     """
     with opened() as broker:
-        where = {"status": status, **conditions(broker)}
+        where = conditions(broker, status=status) if was_given("status") else {"status": status, **conditions(broker)}
         total = broker.count(**where)
         count = 0
         with _written(target) as file, bar("export", total) as shown:
@@ -65,6 +66,8 @@ def import_(source: IO[bytes], queue: str | None, dry_run: bool) -> None:
         with bar("import", None) as shown:
             done = broker.import_items(source, queue=queue, progress=lambda now: shown.at(now.imported + now.ignored))
     _print({"dry_run": False, "imported": done.imported, "ignored": done.ignored})
+    if not done.imported and not done.ignored:
+        click.get_current_context().exit(exits.NOTHING)
 
 
 def _written(target: str) -> IO[bytes]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.broker.operations import REVERSE
-from redrive.cli import bulk, ids
+from redrive.cli import bulk, exits, ids
 from redrive.cli.confirming import confirm, confirm_options
 from redrive.cli.connection import opened
 from redrive.cli.items import change
@@ -54,12 +54,10 @@ def undo(typed: tuple[str, ...], dry_run: bool, yes: int | str | None) -> None:
             whole = ids.item_ids(broker, typed)
         except ItemNotFound as error:
             raise NothingToUndo(error.id) from None
-        if yes is not None:
-            confirm("take back", len(whole), yes, final=False)
         if dry_run:
             bulk.print_plan(broker.plan("undo", ids=whole))
         else:
-            change(broker, whole, "undo", broker.undo)
+            change(broker, whole, "undo", broker.undo, yes=yes)
 
 
 def _operation(broker: Broker, typed: str) -> Operation | None:
@@ -85,6 +83,6 @@ def _undo_operation(broker: Broker, done: Operation, dry_run: bool, yes: int | s
     if not count:
         nothing = "Nothing is left to be taken back; nothing was done."
         print_json({"matched": 0, "operation": None}) if as_json() else say(nothing)
-        return
+        click.get_current_context().exit(exits.NOTHING)
     confirm("take back", count, yes, final=False)
     bulk.go_on(broker, broker.undo_operation(done.id))

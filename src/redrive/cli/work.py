@@ -7,9 +7,8 @@ import sys
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from redrive.cli.options import StoreCommand, given, log_json_option, seconds_option
+from redrive.cli.options import StoreCommand, given, log_json_option, seconds_option, was_given
 from redrive.model.limits import MIB
 from redrive.task.app import TOKEN_VARIABLE
 from redrive.telemetry import events
@@ -115,6 +114,8 @@ def work(what: tuple[str, ...], **options: Any) -> None:
     something is wrong with the file. With --until-idle it is 7 where the token may not work on a queue, and 4 where
     there is no such queue.
     """
+    if was_given("metrics_host") and options["metrics_port"] is None:
+        raise click.UsageError("--metrics-host is for --metrics-port; leave it out, or give both")
     if any(":" in each for each in what):
         _work_app(what, options)
     else:
@@ -123,9 +124,8 @@ def work(what: tuple[str, ...], **options: Any) -> None:
 
 def _work_file(workers: tuple[str, ...], options: dict[str, Any]) -> None:
     """Workers of the file have their own numbers, which stand there."""
-    context = click.get_current_context()
     for name in _FOR_APPS:
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if was_given(name):
             option = "--queue" if name == "queues" else f"--{name.replace('_', '-')}"
             raise click.UsageError(
                 f"{option} is for the tasks of an app: name one, as in redrive work jobs:app. What workers of "
