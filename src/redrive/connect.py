@@ -15,9 +15,10 @@ from redrive.broker.redaction import Redaction
 from redrive.broker.shield import claimed
 from redrive.broker.stores import Stores
 from redrive.clock import Clock, SystemClock
-from redrive.errors import InvalidInput, StoreUnavailable
+from redrive.errors import InvalidInput, StoreUnavailable, shown
 from redrive.model.address import DEFAULT_URL
-from redrive.model.limits import check_name
+from redrive.model.given import plain, reading, table
+from redrive.model.limits import MAX_BATCH, check_name
 from redrive.model.redact import Redact
 from redrive.model.retry import DelayFunction
 from redrive.model.url import ENCODED, redact_url
@@ -100,12 +101,19 @@ def _core(
     redact: Redact | Literal[False] | None,
     clock: Clock | None,
 ) -> Core:
-    if durability not in ("full", "relaxed"):
-        raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r:.40}")
+    with reading("durability"):
+        is_level = isinstance(durability, str) and plain(durability) in ("full", "relaxed")
+    if not is_level:
+        raise InvalidInput(f"durability is 'full' or 'relaxed', not {shown(durability, 40)}")
     redaction = Redaction(redact)
-    named = _checked_backoffs(backoffs or {})
-    check_name("namespace", namespace)
-    others = _checked_stores(name, stores or {})
+    with reading("backoffs"):
+        named = _checked_backoffs(backoffs or {})
+    namespace = check_name("namespace", namespace)
+    name = None if name is None else check_name("store", name)
+    with reading("stores"):
+        others = _checked_stores(name, stores or {})
+    with reading("url"):
+        url = plain(url) if isinstance(url, str) else url
 
     def open_one(where: str, called: str | None, table: Stores, token: str | None = None) -> Core:
         store = _open(where, namespace, durability == "relaxed", create, clock, called, token)
@@ -118,10 +126,9 @@ def _core(
 
 def _checked_stores(name: str | None, stores: Mapping[str, str]) -> Mapping[str, str]:
     """Names and URLs of other stores. They are opened when they are needed."""
-    if name is not None:
-        check_name("store", name)
     if not isinstance(stores, Mapping):
-        raise InvalidInput(f"stores is a table from names to URLs, not {stores!a:.60}")
+        raise InvalidInput(f"stores is a table from names to URLs, not {shown(stores, 60)}")
+    stores = table("stores", stores, MAX_BATCH)
     if stores and name is None:
         raise InvalidInput("who knows other stores is known to them by a name too: give name= beside stores=")
     for other, url in stores.items():
@@ -135,11 +142,12 @@ def _checked_stores(name: str | None, stores: Mapping[str, str]) -> Mapping[str,
 
 def _checked_backoffs(backoffs: Mapping[str, DelayFunction]) -> Mapping[str, DelayFunction]:
     if not isinstance(backoffs, Mapping):
-        raise InvalidInput(f"backoffs is a table from names to functions, not {backoffs!a:.60}")
+        raise InvalidInput(f"backoffs is a table from names to functions, not {shown(backoffs, 60)}")
+    backoffs = table("backoffs", backoffs, MAX_BATCH)
     for name, function in backoffs.items():
         check_name("delay function", name)
         if not callable(function):
-            raise InvalidInput(f"backoffs has no function under '{name}': {function!a:.60} cannot be called")
+            raise InvalidInput(f"backoffs has no function under '{name}': {shown(function, 60)} cannot be called")
     return backoffs
 
 

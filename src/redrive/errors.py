@@ -577,11 +577,19 @@ class Closed(RedriveError):
 _SHOWN_CHARS = 80
 
 
+def shown(value: object, chars: int) -> str:
+    """The beginning of how a value writes itself, for an error text; what it is where it cannot."""
+    try:
+        return ascii(value)[:chars]
+    except Exception:
+        return f"something of the type {type(value).__name__}"
+
+
 def _show(value: object) -> str:
     """A value as an error text can hold it: quoted, short, printable."""
-    text = ascii(value) if not isinstance(value, str) else f"'{value}'"
+    text = f"'{value}'" if type(value) is str else shown(value, _SHOWN_CHARS + 1)
     if not text.isprintable():
-        text = ascii(value)
+        text = shown(value, _SHOWN_CHARS + 1)
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker.checks import note_of
@@ -10,10 +10,11 @@ from redrive.broker.flow import Ask, Flow, accepted, send
 from redrive.broker.moves import target_of
 from redrive.broker.queues import MAX_ROUNDS, unsettled
 from redrive.broker.settle import failure_of
-from redrive.errors import InvalidInput, RedriveError
+from redrive.errors import RedriveError
 from redrive.model.address import check_address
 from redrive.model.failure import Failure
-from redrive.model.ids import ItemId, parse_id
+from redrive.model.given import flag
+from redrive.model.ids import ItemId, ids_of
 from redrive.model.item import Item
 from redrive.model.judge import Ending, count
 from redrive.model.limits import MAX_BATCH, check_label
@@ -32,7 +33,7 @@ def change(
     if verb is Verb.MOVE:
         target_queue = yield from target_of(core, check_address("queue", to))
     targets = tuple(Target(id) for id in checked_ids(ids))
-    results = yield from send(Change(verb, targets, core.actor(actor), force, target_queue))
+    results = yield from send(Change(verb, targets, core.actor(actor), flag("force", force), target_queue))
     core.departed(results)
     return one_or_many(ids, results)
 
@@ -48,7 +49,7 @@ def judged(
     note: str | None = None,
 ) -> Flow[Any]:
     """Carry out a verb that needs a verdict for each item: read, judge, change; again where settings changed."""
-    text = note_of("note", note)
+    text, forced = note_of("note", note), flag("force", force)
     if verb is Verb.FAIL:
         failure_of(error, (), None)  # what is no error is refused at once, not item by item
     results: dict[ItemId, Any] = {}
@@ -67,7 +68,7 @@ def judged(
                 now[id] = target.id
                 targets[target.id] = target
         if targets:
-            call = Change(verb, tuple(targets.values()), core.actor(actor), force, None, text)
+            call = Change(verb, tuple(targets.values()), core.actor(actor), forced, None, text)
             outcome = yield from send(call)
             results.update(zip(targets, outcome, strict=True))
             core.departed(outcome)
@@ -117,14 +118,7 @@ def _judged_target(core: Core, verb: Verb, id: ItemId, error: str | Failure | No
 
 def checked_ids(ids: str | Sequence[str]) -> tuple[ItemId, ...]:
     """One id or several, as a tuple."""
-    if isinstance(ids, bytes | bytearray) or not isinstance(ids, Iterable):
-        raise InvalidInput(f"ids are one id or a list of ids, not {ids!a:.60}; the id of an item is item.id")
-    listed = (ids,) if isinstance(ids, str) else tuple(ids)
-    if len(listed) > MAX_BATCH:
-        raise InvalidInput(f"{len(listed):,} ids in one call and the limit is {MAX_BATCH:,}; make several calls")
-    for id in listed:
-        parse_id(id)
-    return tuple(ItemId(id) for id in listed)
+    return ids_of(ids, MAX_BATCH, "one id or a list of ids", "call")
 
 
 def one_or_many(ids: str | Sequence[str], results: Sequence[Any]) -> Any:

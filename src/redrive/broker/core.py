@@ -25,6 +25,7 @@ from redrive.broker.stores import Stores
 from redrive.errors import Closed
 from redrive.model.address import check_address, split_address
 from redrive.model.failure import Failure
+from redrive.model.given import reading
 from redrive.model.item import NO_OVERRIDES, Counters, Overrides, Receipt, Settled, Status
 from redrive.model.judge import Dead, Ending, Verdict, check_brought, dead, judge
 from redrive.model.limits import check_label
@@ -52,7 +53,7 @@ class Core:
         self.notify = Notify(store)
         self.committer = Committer(store, self.notify.announce)
         self.redaction = redaction or Redaction()
-        self._actor = check_label("actor", actor or _default_actor())
+        self._actor = check_label("actor", _default_actor() if actor is None else actor)
         self._backoffs = dict(backoffs or {})
         self._queues: dict[str, Queue] = {}
         self._with_lifecycle = lifecycle
@@ -134,7 +135,8 @@ class Core:
         """A verdict that the program brought; a death that names no queue goes where the queue's dead go."""
         if verdict is None:
             return None
-        brought = check_brought(verdict)
+        with reading("verdict"):
+            brought = check_brought(verdict)
         if isinstance(brought, Dead) and brought.to is not None:
             brought = msgspec.structs.replace(brought, to=self.address("queue", brought.to))
         if isinstance(brought, Dead) and brought.to is None and not brought.drop:
@@ -143,7 +145,8 @@ class Core:
 
     def address(self, what: str, address: str) -> str:
         """An address as the store is given it: its own queues by name alone. Raises where the store is not known."""
-        queue, store = split_address(check_address(what, address))
+        address = check_address(what, address)
+        queue, store = split_address(address)
         if store is None or store == self.store.name:
             return queue
         self.stores.check(store)

@@ -12,10 +12,11 @@ from redrive.broker.finding import one_of
 from redrive.broker.flow import Await, Flow, ask
 from redrive.broker.notify import EVERYTHING
 from redrive.clock import Instant
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, shown
 from redrive.model.duration import SECOND, DurationInput, parse_duration
 from redrive.model.feed import FeedEntry, FeedKind
-from redrive.model.ids import MAX_NUMBER, ItemId, parse_id
+from redrive.model.given import listed, reading
+from redrive.model.ids import MAX_NUMBER, check_id
 from redrive.model.limits import MAX_BATCH, check_label, check_name
 from redrive.store import FeedPage, ReadFeed
 
@@ -41,13 +42,11 @@ def query(
     for what, number in (("after", after), ("before", before)):
         if number is not None:
             whole(what, number, 0, MAX_NUMBER)
-    if id is not None:
-        parse_id(id)
     return ReadFeed(
         after=after,
         limit=limit,
         queue=None if queue is None else check_name("queue", queue),
-        id=None if id is None else ItemId(id),
+        id=None if id is None else check_id(id),
         kinds=None if kinds is None else _kinds(kinds),
         operation=None if operation is None else check_label("operation", operation),
         before=before,
@@ -108,6 +107,8 @@ class Follower:
 
 
 def _kinds(kinds: str | Iterable[str]) -> tuple[FeedKind, ...]:
-    if isinstance(kinds, bytes | bytearray) or not isinstance(kinds, Iterable):
-        raise InvalidInput(f"kinds are a list of {', '.join(FeedKind)}, not {kinds!a:.60}")
-    return tuple(one_of("kinds", FeedKind, kind) for kind in ((kinds,) if isinstance(kinds, str) else kinds))
+    with reading("kinds"):
+        if isinstance(kinds, Iterable) and not isinstance(kinds, bytes | bytearray):
+            wanted = (kinds,) if isinstance(kinds, str) else listed("kinds", kinds, MAX_BATCH)
+            return tuple(dict.fromkeys(one_of("kinds", FeedKind, kind) for kind in wanted))
+    raise InvalidInput(f"kinds are a list of {', '.join(FeedKind)}, not {shown(kinds, 60)}")

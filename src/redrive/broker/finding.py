@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,12 +12,13 @@ import msgspec
 from redrive.broker.checks import instant_of, whole
 from redrive.broker.flow import Flow, ask
 from redrive.clock import Instant
-from redrive.errors import InvalidDuration, InvalidInput, InvalidName
+from redrive.errors import InvalidDuration, InvalidInput, InvalidName, shown
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import MAX_DURATION, SECOND, parse_duration
 from redrive.model.filter import MAX_IDS, Filter, Order
+from redrive.model.given import flag, plain, reading
 from redrive.model.group import Group
-from redrive.model.ids import ItemId, parse_id
+from redrive.model.ids import ItemId, ids_of
 from redrive.model.item import Item, Status
 from redrive.model.limits import MAX_BATCH, check_instant, check_label, check_name, text_problem
 from redrive.model.payload import check_headers
@@ -56,6 +57,7 @@ def find(
     wanted = one_of("order", Order, order)
     whole("limit", limit, 1, MAX_BATCH)
     check_cursor(cursor)
+    hides = flag("redacted", redacted)
     items: list[Item] = []
     for _ in range(MAX_REFILLS):
         page: Page = yield from ask(FindItems(filter, wanted, limit - len(items), cursor))
@@ -63,7 +65,7 @@ def find(
         cursor = page.cursor
         if cursor is None or len(items) >= limit:
             break
-    return Page(tuple(map(core.redaction.item, items)) if redacted else tuple(items), cursor)
+    return Page(tuple(map(core.redaction.item, items)) if hides else tuple(items), cursor)
 
 
 def count(core: Core, where: Filter | None, conditions: Mapping[str, Any]) -> Flow[int]:
@@ -96,8 +98,8 @@ def chosen(
     """The filter that a call means: the one given, or the conditions; `status` where those name none."""
     if where is None:
         return filter_from({"status": status, **conditions}, now)
-    if not isinstance(where, Filter):
-        raise InvalidInput(f"where is a Filter, not {where!a:.60}; or give conditions, as in find(queue='jobs')")
+    if type(where) is not Filter:
+        raise InvalidInput(f"where is a Filter, not {shown(where, 60)}; or give conditions, as in find(queue='jobs')")
     if conditions:
         raise InvalidInput(f"a Filter and conditions ({', '.join(conditions)}) were given; put all into one of them")
     for name in ("since", "until"):
@@ -113,29 +115,36 @@ def filter_from(conditions: Mapping[str, Any], now: Instant) -> Filter:
     for name in conditions:
         if name not in known:
             meant = suggest(name, known, _ELSEWHERE)
-            raise InvalidInput(f"{name!a:.60} is not a condition{meant}; there are {', '.join(known)}")
-    checked = {name: None if value is None else _CHECKS[name](name, value, now) for name, value in conditions.items()}
-    return Filter(**checked)
+            raise InvalidInput(f"{shown(name, 60)} is not a condition{meant}; there are {', '.join(known)}")
+    return Filter(**{name: _checked(name, value, now) for name, value in conditions.items()})
+
+
+def _checked(name: str, value: Any, now: Instant) -> Any:
+    if value is None:
+        return None
+    with reading(name):
+        return _CHECKS[name](name, value, now)
 
 
 def one_of(what: str, kind: type[_E], value: Any, *others: str) -> _E:
     """The member of an enumeration that a text names. `others` are words that were allowed too."""
-    try:
-        return kind(value)
-    except ValueError:
-        known = (*kind, *others)
-        meant = suggest(value.lower() if isinstance(value, str) else value, known, {})
-        raise InvalidInput(f"{what} must be one of {', '.join(known)}, not {value!a:.40}{meant}") from None
+    with reading(what):
+        text = plain(value) if isinstance(value, str) else None
+    if text in tuple(kind):
+        return kind(text)
+    known = (*kind, *others)
+    meant = "" if text is None else suggest(text.lower(), known, {})
+    raise InvalidInput(f"{what} must be one of {', '.join(known)}, not {shown(value, 40)}{meant}")
 
 
 def check_cursor(cursor: object) -> None:
     """Raise unless it can be a cursor."""
-    if cursor is not None and not isinstance(cursor, str):
-        raise InvalidInput(f"a cursor is the text that the page before carried, not {cursor!a:.60}")
+    if cursor is not None and type(cursor) is not str:
+        raise InvalidInput(f"a cursor is the text that the page before carried, not {shown(cursor, 60)}")
 
 
 def _status(name: str, value: Any, now: Instant) -> Status | None:
-    return None if value == _ANY else one_of(name, Status, value, _ANY)
+    return None if type(value) is str and value == _ANY else one_of(name, Status, value, _ANY)
 
 
 def _instant(name: str, value: Any, now: Instant) -> Instant:
@@ -164,13 +173,12 @@ def _error_type(name: str, value: Any, now: Instant) -> str:
 def _words(name: str, value: Any, now: Instant) -> str:
     fits = isinstance(value, str) and len(value) <= MAX_QUERY_CHARS and not text_problem(value)
     if not fits or not any(parse_query(value)):
-        raise InvalidInput(f"words needs letters or digits, up to {MAX_QUERY_CHARS} characters, not {value!a:.60}")
-    text: str = value
-    return text
+        raise InvalidInput(f"words needs letters or digits, up to {MAX_QUERY_CHARS} characters, not {shown(value, 60)}")
+    return plain(value)
 
 
 def _queue(name: str, value: Any, now: Instant) -> str:
-    return check_name("queue", value)
+    return check_name(name, value)
 
 
 def _least(name: str, value: Any, now: Instant) -> int:
@@ -185,24 +193,17 @@ def _headers(name: str, value: Any, now: Instant) -> Mapping[str, str] | None:
 
 def _held(name: str, value: Any, now: Instant) -> bool:
     if not isinstance(value, bool):
-        raise InvalidInput(f"held is True or False, not {value!a:.40}")
+        raise InvalidInput(f"held is True or False, not {shown(value, 40)}")
     return value
 
 
 def _ids(name: str, value: Any, now: Instant) -> tuple[ItemId, ...]:
-    if isinstance(value, bytes | bytearray) or not isinstance(value, Iterable):
-        raise InvalidInput(f"ids are a list of ids, not {value!a:.60}; the id of an item is item.id")
-    listed = (value,) if isinstance(value, str) else tuple(value)
-    if len(listed) > MAX_IDS:
-        raise InvalidInput(f"{len(listed):,} ids in one filter and the limit is {MAX_IDS:,}; make several calls")
-    for id in listed:
-        parse_id(id)
-    return tuple(ItemId(id) for id in listed)
+    return ids_of(value, MAX_IDS, "a list of ids", "filter")
 
 
 def _id_prefix(name: str, value: Any, now: Instant) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= 32 or not set(value) <= set("0123456789abcdef"):
-        raise InvalidInput(f"id_prefix is the first digits of an id, 0-9 and a-f, not {value!a:.60}")
+    if type(value) is not str or not 1 <= len(value) <= 32 or not set(value) <= set("0123456789abcdef"):
+        raise InvalidInput(f"id_prefix is the first digits of an id, 0-9 and a-f, not {shown(value, 60)}")
     return value
 
 

@@ -11,9 +11,10 @@ from redrive.broker.checks import instant_of, positive, whole
 from redrive.broker.flow import Await, Flow, Send, accepted, ask
 from redrive.broker.lifecycle import sweep
 from redrive.clock import Instant
-from redrive.errors import InvalidInput, InvalidName
+from redrive.errors import InvalidInput, InvalidName, shown
 from redrive.model.duration import DurationInput, parse_duration
-from redrive.model.ids import MAX_NUMBER, ItemId, Token, parse_id, parse_token
+from redrive.model.given import flag, listed, plain, reading
+from redrive.model.ids import MAX_NUMBER, Token, check_id, parse_token
 from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides, Result
 from redrive.model.limits import (
     DEFAULT_PRIORITY,
@@ -57,20 +58,23 @@ def new_item(
     held_by: keep it from being leased until `unhold`. max_attempts, max_losses, retry_attempts: instead of the queue's.
     """
     if content_type is not None:
-        check_label("content_type", content_type)
+        content_type = check_label("content_type", content_type)
     payload, content_type = encode_payload(value, content_type, MAX_STORABLE_BYTES)
-    check_priority(priority)
+    priority = check_priority(priority)
     timeout = None if expire_timeout is None else positive("expire_timeout", expire_timeout)
-    if (delay, enqueue_at, headers, idempotency_key, held_by, max_attempts, max_losses, retry_attempts) == _NO_OPTIONS:
+    no_delay = type(delay) is int and delay == 0
+    no_more = idempotency_key is held_by is headers is enqueue_at is None  # type: ignore[comparison-overlap]
+    if no_delay and no_more and max_attempts is max_losses is retry_attempts is None:
         return NewItem(payload, content_type, None, priority, 0, None, timeout, plain=True)
-    if enqueue_at is not None and delay:
+    pause = 0 if no_delay else parse_duration(delay, "delay")
+    if enqueue_at is not None and pause:
         raise InvalidInput("an item has a delay or an enqueue_at, not both")
     return NewItem(
         payload,
         content_type,
-        check_headers(headers) if headers else None,
+        check_headers(headers) or None if headers is not None else None,
         priority,
-        parse_duration(delay, "delay") if delay != 0 else 0,
+        pause,
         None if enqueue_at is None else instant_of("enqueue_at", enqueue_at),
         timeout,
         None if idempotency_key is None else check_label("idempotency key", idempotency_key),
@@ -79,27 +83,23 @@ def new_item(
     )
 
 
-_NO_OPTIONS = (0, None, None, None, None, None, None, None)
-
-
 def put_call(queue: str, values: Iterable[Any]) -> Put:
     """The call that puts values and new items."""
-    if isinstance(values, str | bytes | bytearray | Mapping):
+    with reading("values"):
+        is_one, is_list = isinstance(values, str | bytes | bytearray | Mapping), isinstance(values, Iterable)
+    if is_one:
         raise InvalidInput(f"put_many takes a list of values, not one {type(values).__name__}; put() takes one value")
-    if not isinstance(values, Iterable):
-        raise InvalidInput(f"put_many takes a list of values, not {values!a:.60}; put() takes one value")
-    items = tuple([value if isinstance(value, NewItem) else new_item(value) for value in values])
-    if len(items) > MAX_PUT:
+    if not is_list:
+        raise InvalidInput(f"put_many takes a list of values, not {shown(values, 60)}; put() takes one value")
+    given = listed("values", values, MAX_PUT)
+    if len(given) > MAX_PUT:
         raise InvalidInput(f"put_many takes at most {MAX_PUT:,} items, since all are put or none; make several calls")
-    return Put(queue_name(queue), items)
+    return Put(queue_name(queue), tuple([each if type(each) is NewItem else new_item(each) for each in given]))
 
 
 def queue_name(name: str) -> str:
     """The name, checked; those in use are checked once."""
-    try:
-        return _checked_queue_name(name)
-    except TypeError:  # not even hashable
-        return check_name("queue", name)
+    return _checked_queue_name(name) if type(name) is str else check_name("queue", name)
 
 
 @lru_cache(maxsize=4096)
@@ -116,7 +116,7 @@ def lease(
     worker: str | None,
 ) -> Flow[list[Lease]]:
     """Lease, and wait for the first item where nothing is leasable."""
-    queue_name(queue)
+    queue = queue_name(queue)
     whole("limit", limit, 1, MAX_BATCH)
     timeout = None if lease_timeout is None else positive("lease_timeout", lease_timeout)
     worker = None if worker is None else check_label("worker", worker)
@@ -164,8 +164,8 @@ def complete_call(
 
     With `queue`, only an item in that queue.
     """
-    token = lease.token if lease.__class__ is Lease else token_of(lease)
-    if result is None and keep_result is None and puts.__class__ is tuple and not puts:
+    token = lease.token if type(lease) is Lease else token_of(lease)
+    if result is None and keep_result is None and type(puts) is tuple and not puts:
         return Complete(token, queue=queue)
     keep = None if keep_result is None else positive("keep_result", keep_result)
     given = result is not None or keep is not None
@@ -175,15 +175,14 @@ def complete_call(
 
 def get(core: Core, id: str, redacted: bool) -> Flow[Item]:
     """Read an item with its history."""
-    parse_id(id)
-    item: Item = yield from ask(GetItem(ItemId(id)))
-    return core.redaction.item(item) if redacted else item
+    hides = flag("redacted", redacted)
+    item: Item = yield from ask(GetItem(check_id(id)))
+    return core.redaction.item(item) if hides else item
 
 
 def result(id: str) -> Flow[Result | None]:
     """Read what a completion left to be read."""
-    parse_id(id)
-    kept: Result | None = yield from ask(GetResult(ItemId(id)))
+    kept: Result | None = yield from ask(GetResult(check_id(id)))
     return kept
 
 
@@ -198,21 +197,26 @@ def audit(core: Core, limit: int, before: int | None) -> Flow[tuple[AuditEntry, 
 
 def token_of(lease: Lease | Token) -> Token:
     """The token of a lease, or a token that was passed on as text."""
-    if isinstance(lease, Lease):
+    if type(lease) is Lease:
         return lease.token
-    if not isinstance(lease, str):
+    with reading("lease"):
+        token = plain(lease) if isinstance(lease, str) else None
+    if token is None:
         raise InvalidName(
             "lease", lease, "is not a Lease or its token; lease() gives a list: pass its members one by one"
         )
-    parse_token(lease)
-    return lease
+    parse_token(token)
+    return Token(token)
 
 
 def _pairs(puts: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
-    if not isinstance(puts, str | bytes | bytearray | Mapping) and isinstance(puts, Iterable):
-        pairs = tuple(puts)
-        if all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-            return pairs
+    with reading("puts"):
+        if not isinstance(puts, str | bytes | bytearray | Mapping) and isinstance(puts, Iterable):
+            pairs = listed("puts", puts, MAX_PUT)
+            if len(pairs) > MAX_PUT:
+                raise InvalidInput(f"puts takes at most {MAX_PUT:,} items, since all are put or none")
+            if all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+                return pairs
     raise InvalidInput("puts takes a list of pairs, each a queue and a value, as in puts=[('invoices', {'order': 17})]")
 
 
@@ -226,8 +230,8 @@ def check_overrides(overrides: Overrides) -> Overrides:
     """The overrides themselves, if an item can have them."""
     for name in overrides.__struct_fields__:
         value = getattr(overrides, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31):
-            raise InvalidInput(f"{name} must be a whole number of 0 or more, not {value!r:.40}")
+        if value is not None and (type(value) is not int or not 0 <= value < 2**31):
+            raise InvalidInput(f"{name} must be a whole number of 0 or more, not {shown(value, 40)}")
     attempts, retries = overrides.max_attempts, overrides.retry_attempts
     if attempts and retries and attempts < retries:
         raise InvalidInput(f"max_attempts {attempts} is lower than retry_attempts {retries}; raise it")

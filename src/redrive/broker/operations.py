@@ -16,10 +16,11 @@ from redrive.broker.moves import target_of
 from redrive.broker.queues import MAX_ROUNDS, unsettled
 from redrive.broker.workers import workers
 from redrive.clock import Instant
-from redrive.errors import ConfirmMismatch, InvalidInput
+from redrive.errors import ConfirmMismatch, InvalidInput, shown
 from redrive.model.address import is_elsewhere
 from redrive.model.duration import SECOND, DurationInput, parse_duration
 from redrive.model.filter import Filter, Order
+from redrive.model.given import flag, plain, reading
 from redrive.model.ids import MAX_NUMBER
 from redrive.model.item import Item, Status
 from redrive.model.judge import Verdict, dead
@@ -128,7 +129,7 @@ def start(
         expected=expected,
         canary=canary,
         canary_share=float(canary_share),
-        paused=bool(paused),
+        paused=flag("paused", paused),
     )
     return (yield from _started(core, call))
 
@@ -184,7 +185,7 @@ def get(core: Core, id: str) -> Flow[Operation]:
 def list_all(core: Core, unfinished: bool, limit: int) -> Flow[tuple[Operation, ...]]:
     """Read operations, newest first."""
     whole("limit", limit, 1, MAX_BATCH)
-    found = yield from ask(ListOperations(bool(unfinished), limit))
+    found = yield from ask(ListOperations(flag("unfinished", unfinished), limit))
     return tuple(map(core.redaction.operation, found))
 
 
@@ -195,11 +196,12 @@ def pause(core: Core, id: str, actor: str | None) -> Flow[Operation]:
 
 def resume(core: Core, id: str, anyway: bool, actor: str | None) -> Flow[Operation]:
     """Go on where it was paused; canaries that it waited for are waited for again, unless it is to go on anyway."""
-    operation: Operation = yield from ask(GetOperation(_checked(id)))
+    id, regardless = _checked(id), flag("anyway", anyway)
+    operation: Operation = yield from ask(GetOperation(id))
     go_on = SetOperation(id, core.actor(actor), OperationStatus.RUNNING)
     if operation.status not in (OperationStatus.RUNNING, OperationStatus.WATCHING):
         operation = yield from _set(core, go_on)
-    if operation.status is OperationStatus.WATCHING and anyway:
+    if operation.status is OperationStatus.WATCHING and regardless:
         return (yield from _set(core, msgspec.structs.replace(go_on, steps=operation.steps)))
     return core.redaction.operation(operation)
 
@@ -221,10 +223,10 @@ def drive(
     core: Core, id: str, wait: DurationInput | None, progress: Progress | None, at_once: int = AT_ONCE
 ) -> Flow[Operation]:
     """Make its steps here, until there is nothing more to do for now."""
-    _checked(id)
+    id = _checked(id)
     whole("at_once", at_once, 1, STEP_LIMIT)
     if progress is not None and not callable(progress):
-        raise InvalidInput(f"progress is a function that is called with the operation, not {progress!a:.60}")
+        raise InvalidInput(f"progress is a function that is called with the operation, not {shown(progress, 60)}")
     end = None if wait is None else Instant(core.clock.now() + parse_duration(wait, "wait"))
     while True:
         operation: Operation = yield from ask(GetOperation(id))
@@ -280,8 +282,10 @@ def _meant(
     core: Core, verb: str, where: Filter | None, conditions: Mapping[str, Any], to: str | None
 ) -> Flow[tuple[Verb, Filter, str | None]]:
     """The verb, the filter and the target queue, checked."""
-    if verb not in tuple(IN_BULK):
-        raise InvalidInput(f"an operation can be one of {', '.join(sorted(IN_BULK))}, not {verb!a:.40}")
+    with reading("verb"):
+        known = isinstance(verb, str) and plain(verb) in tuple(IN_BULK)
+    if not known:
+        raise InvalidInput(f"an operation can be one of {', '.join(sorted(IN_BULK))}, not {shown(verb, 40)}")
     wanted = one_of("verb", Verb, verb)
     check_target(wanted, to)
     target = None if to is None else (yield from target_of(core, to))
@@ -336,9 +340,11 @@ def check_rate(rate: object) -> None:
     """Raise unless it is a number of items per second, or None."""
     if rate is None:
         return
-    number = isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate)
-    if not number or not 0 < rate <= _LARGEST_RATE:  # type: ignore[operator]
-        raise InvalidInput(f"a rate is a number of items per second, up to {_LARGEST_RATE:,}, not {rate!a:.40}")
+    with reading("rate"):
+        number = isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate)
+        fits = number and 0 < rate <= _LARGEST_RATE  # type: ignore[operator]
+    if not fits:
+        raise InvalidInput(f"a rate is a number of items per second, up to {_LARGEST_RATE:,}, not {shown(rate, 40)}")
 
 
 def check_canary(verb: Verb, canary: object, share: object) -> None:
@@ -346,11 +352,13 @@ def check_canary(verb: Verb, canary: object, share: object) -> None:
     whole("canary", canary, 0, MAX_CANARIES)
     if canary and verb not in _WITH_CANARY:
         raise InvalidInput(f"a canary is for {' and '.join(sorted(_WITH_CANARY))}: what {verb} changes runs nowhere")
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
-        raise InvalidInput(f"canary_share is more than 0 and at most 1, not {share!a:.40}")
+    with reading("canary_share"):
+        fits = isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1
+    if not fits:
+        raise InvalidInput(f"canary_share is more than 0 and at most 1, not {shown(share, 40)}")
 
 
-def _checked(id: str) -> str:
-    if isinstance(id, Operation):
+def _checked(id: object) -> str:
+    if type(id) is Operation:
         raise InvalidInput("an operation is named by its id; pass operation.id")
     return check_label("operation id", id)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.broker import dead_queues, managed
 from redrive.broker.flow import Flow, ask, send
-from redrive.errors import InvalidInput, RedriveError, StoreFailed
+from redrive.errors import InvalidInput, RedriveError, StoreFailed, shown
 from redrive.model.dead_queue import elsewhere
 from redrive.model.limits import check_name
 from redrive.model.queue import Queue, QueueStats, settings_from
@@ -22,7 +22,7 @@ MAX_ROUNDS = 100
 
 def create(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
     """Create a queue from what a person wrote. A dead queue in another store is told first."""
-    check_name("queue", name)
+    name = check_name("queue", name)
     wanted = dead_queues.addressed(core, settings_from(settings))
     yield from dead_queues.tell(core, name, wanted)
     try:
@@ -38,6 +38,7 @@ def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None)
 
     What a file manages is refused.
     """
+    name = check_name("queue", name)
     queue = yield from get(core, name)
     management = yield from managed.management_of(name)
     for _ in range(MAX_ROUNDS):
@@ -74,8 +75,9 @@ def list_all() -> Flow[tuple[Queue, ...]]:
 def delete(core: Core, name: str, confirm: int | None, actor: str | None) -> Flow[int]:
     """Remove a queue and what is in it. One that a file has is refused."""
     if confirm is not None and type(confirm) is not int:
-        raise InvalidInput(f"confirm must be the number of items you mean, not {confirm!a:.40}")
-    queue: Queue = yield from ask(GetQueue(check_name("queue", name)))
+        raise InvalidInput(f"confirm must be the number of items you mean, not {shown(confirm, 40)}")
+    name = check_name("queue", name)
+    queue: Queue = yield from ask(GetQueue(name))
     managed.check_delete(name, (yield from managed.management_of(name)))
     yield from dead_queues.forget_users(core, queue)
     removed: int = yield from send(DeleteQueue(name, confirm, core.actor(actor)))

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from redrive.errors import InvalidInput, InvalidPayload
+from redrive.errors import InvalidInput, InvalidPayload, shown
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedEntry
 from redrive.model.group import Group
@@ -31,7 +31,9 @@ class Redaction:
 
     def __init__(self, redact: Redact | Literal[False] | None = None) -> None:
         if redact is not None and redact is not False and not callable(redact):
-            raise InvalidInput(f"redact is a function (kind, value) → value, or False for none, not {redact!a:.60}")
+            raise InvalidInput(
+                f"redact is a function (kind, value) → value, or False for none, not {shown(redact, 60)}"
+            )
         self._redact = redact_secrets if redact is None else redact
 
     def item(self, item: Item) -> Item:

@@ -12,7 +12,8 @@ from redrive.broker.by_hand import checked_ids, one_or_many
 from redrive.broker.checks import note_of
 from redrive.broker.flow import Flow, ask, send
 from redrive.broker.moves import target_of
-from redrive.errors import InvalidInput, InvalidPayload, RedriveError
+from redrive.errors import InvalidInput, InvalidPayload, RedriveError, shown
+from redrive.model.given import flag, reading
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Result
 from redrive.model.limits import MAX_STORABLE_BYTES
@@ -52,7 +53,7 @@ def redrive(
     An item that cannot be edited stays dead, like any that is refused.
     """
     target_queue = None if to is None else (yield from target_of(core, to))
-    text = note_of("note", note)
+    text, forced = note_of("note", note), flag("force", force)
     edited = _check(edits)
     results: list[Any] = []
     targets: list[Target] = []
@@ -62,7 +63,7 @@ def redrive(
             results.append(None)
         except RedriveError as refusal:
             results.append(refusal)
-    call = Change(Verb.REDRIVE, tuple(targets), core.actor(actor), force, target_queue, text)
+    call = Change(Verb.REDRIVE, tuple(targets), core.actor(actor), forced, target_queue, text)
     changed = (yield from send(call)) if targets else ()
     core.departed(changed)
     outcome = iter(changed)
@@ -78,9 +79,15 @@ def _check(edits: Edits) -> bool:
         change = "edit" if name == "payload" else "edit_headers"
         if value is not ... and edit is not None:
             raise InvalidInput(f"{name} replaces what is there and {change} changes it; give one of the two")
-        if edit is not None and not callable(edit) and not isinstance(edit, Mapping):
-            raise InvalidInput(f"{change} is a function (value) → value or a merge patch, a table; not {edit!a:.60}")
-    return edits != Edits()
+        with reading(change):
+            is_edit = edit is None or callable(edit) or isinstance(edit, Mapping)
+        if not is_edit:
+            raise InvalidInput(
+                f"{change} is a function (value) → value or a merge patch, a table; not {shown(edit, 60)}"
+            )
+    return any(
+        (edits.payload is not ..., edits.headers is not ..., edits.edit is not None, edits.edit_headers is not None)
+    )
 
 
 def _edited(id: ItemId, edits: Edits) -> Flow[Target]:
@@ -111,11 +118,13 @@ def _apply(what: str, edit: Edit, value: Any) -> Any:
             raise InvalidPayload("$", problem) if what == "payload" else InvalidInput(f"{what} {problem}") from error
     if isinstance(value, bytes):
         raise InvalidPayload("$", "is bytes, and a merge patch is for JSON; give edit a function (bytes) → bytes")
-    return merge_patch(value, edit)
+    with reading("edit" if what == "payload" else "edit_headers"):
+        return merge_patch(value, edit)
 
 
 def _encoded(value: Any, item: Item) -> Result:
     """The new payload under the content type that the item has, where that fits."""
-    is_bytes = isinstance(value, bytes | bytearray | memoryview)
+    with reading("payload"):
+        is_bytes = isinstance(value, bytes | bytearray | memoryview)
     keeps = is_bytes or is_json(item.content_type)
     return Result(*encode_payload(value, item.content_type if keeps else None, MAX_STORABLE_BYTES))

@@ -13,7 +13,7 @@ from redrive.broker.flow import Flow, ask, send
 from redrive.broker.items import token_of
 from redrive.broker.queues import MAX_ROUNDS, unsettled
 from redrive.broker.queues import get as get_queue
-from redrive.errors import InvalidInput, WrongQueue
+from redrive.errors import InvalidInput, WrongQueue, shown
 from redrive.model.address import is_elsewhere
 from redrive.model.classify import ErrorClass, Rule
 from redrive.model.duration import DurationInput, parse_duration
@@ -23,6 +23,7 @@ from redrive.model.failure import (
     failure_from_exception,
     failure_from_fields,
 )
+from redrive.model.given import flag, plain, reading
 from redrive.model.ids import Token
 from redrive.model.item import Counters, Lease, Receipt, Settled
 from redrive.model.judge import Dead, Ending, Verdict, count
@@ -43,10 +44,11 @@ def fail(
     of: str | None = None,
 ) -> Flow[Settled]:
     """The worker reports a failure. Here as below, `of` is the queue that the item must be in."""
+    is_final = flag("final", final)
     held = yield from _held(lease, of)
     queue = yield from core.queue(held.queue)
     failure = failure_of(error, queue.settings.error_rules, held.worker)
-    if final:
+    if is_final:
         failure = msgspec.structs.replace(failure, final=True)
     return (yield from _settle(core, held, Ending.FAILED, failure=failure, verdict=verdict))
 
@@ -56,12 +58,12 @@ def release(
 ) -> Flow[Settled]:
     """The worker gives the item back."""
     note = note_of("error", error)
-    if not counted and delay != 0:
-        raise InvalidInput("an item that never ran takes its old place at once: a delay needs counted=True")
-    if not counted:
+    pause = parse_duration(delay, "delay")
+    if not flag("counted", counted):
+        if pause:
+            raise InvalidInput("an item that never ran takes its old place at once: a delay needs counted=True")
         settled: Settled = yield from send(Return(token_of(lease), note, of))
         return settled
-    pause = parse_duration(delay, "delay")
     held = yield from _held(lease, of)
     return (yield from _settle(core, held, Ending.RELEASED, delay=pause, note=note))
 
@@ -118,13 +120,15 @@ def put_failed(
 
 def failure_of(error: BaseException | Failure | str | None, rules: tuple[Rule, ...], worker: str | None) -> Failure:
     """What went wrong, from whatever the program has at hand."""
-    if isinstance(error, Failure):
-        return cleaned(error)
-    if isinstance(error, BaseException):
-        return failure_from_exception(error, worker=worker, rules=rules, host=_host(), trace_id=tracing.trace_id())
-    if not isinstance(error, str):
-        raise InvalidInput(f"an error is an exception, a text or a Failure, not {error!a:.60}")
-    failure = failure_from_fields("Error", error, worker=worker, rules=rules)
+    with reading("error"):
+        if isinstance(error, Failure):
+            return cleaned(error)
+        if isinstance(error, BaseException):
+            return failure_from_exception(error, worker=worker, rules=rules, host=_host(), trace_id=tracing.trace_id())
+        text = plain(error) if isinstance(error, str) else None
+    if text is None:
+        raise InvalidInput(f"an error is an exception, a text or a Failure, not {shown(error, 60)}")
+    failure = failure_from_fields("Error", text, worker=worker, rules=rules)
     return msgspec.structs.replace(failure, host=_host(), trace_id=tracing.trace_id())
 
 
@@ -135,17 +139,19 @@ def _host() -> str:
 
 def loss_of(error: Failure | str, worker: str | None) -> Failure:
     """What is known of the end of a worker. An item that makes workers vanish is poison."""
-    if isinstance(error, Failure):
-        return cleaned(error)
-    if not isinstance(error, str):
-        raise InvalidInput(f"what is known of a loss is a text or a Failure, not {error!a:.60}")
-    return failure_from_fields("WorkerLost", error, error_class=ErrorClass.POISON, worker=worker)
+    with reading("error"):
+        if isinstance(error, Failure):
+            return cleaned(error)
+        text = plain(error) if isinstance(error, str) else None
+    if text is None:
+        raise InvalidInput(f"what is known of a loss, the error, is a text or a Failure, not {shown(error, 60)}")
+    return failure_from_fields("WorkerLost", text, error_class=ErrorClass.POISON, worker=worker)
 
 
 def _held(lease: Lease | Token, of: str | None = None) -> Flow[Lease]:
     """The lease itself, read from the store where only its token is at hand. While a token holds an item, the item
     stays in its queue."""
-    held: Lease = lease if isinstance(lease, Lease) else (yield from ask(GetActive(token_of(lease))))
+    held: Lease = lease if type(lease) is Lease else (yield from ask(GetActive(token_of(lease))))
     if of is not None and held.queue != of:
         raise WrongQueue(held.id, held.queue, of)
     return held
@@ -164,7 +170,7 @@ def _settle(
 ) -> Flow[Settled]:
     """Judge by the newest settings; where they changed meanwhile, judge again."""
     counters = count(lease.counters, ending)
-    if note is None and isinstance(verdict, Dead):
+    if note is None and type(verdict) is Dead:
         note = note_of("note", verdict.note)
     expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
     queue = yield from core.queue(lease.queue)

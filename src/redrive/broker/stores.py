@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from redrive.errors import Closed, InvalidInput
+from redrive.model.limits import check_name
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -53,6 +54,7 @@ class Stores:
 
     def at(self, name: str) -> Core:
         """The store of that name, opened if need be. Raises where it is not known, or cannot be opened."""
+        name = check_name("store", name)
         self.check(name)
         with self._locks[name]:
             core = self._open.get(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ import msgspec
 from redrive.broker.finding import check_cursor, chosen
 from redrive.broker.flow import Flow, Send, accepted, ask
 from redrive.broker.item_checks import checked_item
-from redrive.errors import InvalidInput, RedriveError
+from redrive.errors import InvalidInput, RedriveError, shown
 from redrive.model.filter import Filter, Order
+from redrive.model.given import flag, reading
 from redrive.model.hidden import is_hidden
 from redrive.model.item import Item
 from redrive.model.limits import MAX_BATCH, MIB, check_name
@@ -29,6 +31,7 @@ PAGE = 100
 BATCH_BYTES = 8 * MIB
 """An import commits at the latest when it has read so much."""
 
+_END: Any = object()
 _encode = msgspec.json.Encoder().encode
 _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _item_of = msgspec.json.Decoder(Item).decode
@@ -52,7 +55,7 @@ class Exporting:
         self._where = chosen(where, conditions, core.clock.now())
         check_cursor(cursor)
         self._cursor = cursor
-        self._redacted = redacted
+        self._redacted = flag("redacted", redacted)
         self.finished = False
 
     def next(self) -> Flow[list[bytes]]:
@@ -96,19 +99,25 @@ def import_items(
     """Read lines and import their items, batch by batch. What an earlier run imported is ignored."""
     name = None if queue is None else check_name("queue", queue)
     who = core.actor(actor)
-    if isinstance(lines, bytes | bytearray | str) or not isinstance(lines, Iterable):
+    with reading("lines"):
+        given = iter(lines) if isinstance(lines, Iterable) and not isinstance(lines, bytes | bytearray | str) else None
+    if given is None:
         raise InvalidInput("import_items takes lines, such as an open file or the lines of an export, not one text")
     if progress is not None and not callable(progress):
-        raise InvalidInput(f"progress is a function that is called with what was imported, not {progress!a:.60}")
+        raise InvalidInput(f"progress is a function that is called with what was imported, not {shown(progress, 60)}")
     done = Imported()
     batch: dict[str, list[Item]] = {}
     count = size = 0
-    for number, line in enumerate(lines, 1):
+    for number in itertools.count(1):
         try:
+            with reading(f"line {number}"):
+                line = next(given, _END)
+            if line is _END:
+                break
             item = read_line(number, line)
         except InvalidInput as error:
             so_far = f"{done.imported:,} were imported before it and {done.ignored:,} ignored"
-            raise InvalidInput(f"{error}; {so_far}. Mend it, and import all lines again") from None
+            raise InvalidInput(f"{error}; {so_far}. Mend it, and import all lines again") from error.__cause__
         if item is None:
             continue
         batch.setdefault(name or item.queue, []).append(item)
@@ -154,7 +163,7 @@ def _is_readable(payload: bytes) -> bool:
 
 def read_line(number: int, line: bytes | str) -> Item | None:
     """The item of a line, checked. None where the line is empty or only says where to go on."""
-    if not isinstance(line, bytes | str):
+    if type(line) not in (bytes, str):
         raise InvalidInput(f"line {number} is {type(line).__name__}; lines are bytes or text")
     if not line.strip():
         return None
@@ -162,7 +171,7 @@ def read_line(number: int, line: bytes | str) -> Item | None:
         fields = _fields_of(line)
         version = msgspec.json.decode(fields.pop("format", b"null"))
         if version != FORMAT:
-            raise InvalidInput(f"has format {version!a:.20}, and this Redrive reads exports of format {FORMAT}")
+            raise InvalidInput(f"has format {shown(version, 20)}, and this Redrive reads exports of format {FORMAT}")
         if "cursor" in fields:
             return None
         if bytes(fields.pop("redacted", b"false")) == b"true":

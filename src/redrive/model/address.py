@@ -6,7 +6,7 @@ And where a store is, if nobody says it.
 from __future__ import annotations
 
 from redrive.errors import InvalidName
-from redrive.model.limits import check_name
+from redrive.model.limits import check_name, check_text
 
 DEFAULT_URL = "sqlite:///redrive.db"
 DEFAULT_NAMESPACE = "default"
@@ -15,7 +15,8 @@ _SEPARATOR = "@"
 
 def check_address(what: str, address: object) -> str:
     """The address itself, if it can be one; `what` says in the error what it was for."""
-    if not isinstance(address, str) or _SEPARATOR not in address:
+    address = check_text(what, address)
+    if _SEPARATOR not in address:
         return check_name(what, address)
     queue, _, store = address.partition(_SEPARATOR)
     for part in (queue, store):

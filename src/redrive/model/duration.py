@@ -8,7 +8,8 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated, TypeAlias
 
-from redrive.errors import InvalidDuration
+from redrive.errors import InvalidDuration, RedriveError
+from redrive.model.given import plain, unreadable
 
 MILLISECOND = 1_000
 SECOND = 1_000 * MILLISECOND
@@ -38,21 +39,29 @@ def parse_duration(value: DurationInput, what: str = "duration") -> int:
     Text is whole numbers with units from large to small, and the last may have a fraction (`1h1.5s`). A bare number
     is seconds. Anything finer than a microsecond is rounded.
     """
-    if isinstance(value, bool):
-        raise InvalidDuration(what, value, _ACCEPTED)
-    if isinstance(value, str):
-        duration = _parse_text(value, what)
-    elif isinstance(value, timedelta):
-        duration = value // timedelta(microseconds=1)
-    elif isinstance(value, int):
-        duration = value * SECOND
-    else:
-        duration = _parse_float(value, what)
+    try:
+        duration = _microseconds(value, what)
+    except RedriveError:
+        raise
+    except Exception as error:
+        raise unreadable(what, error) from error
     if duration < 0:
         raise InvalidDuration(what, value, "is negative")
     if duration > MAX_DURATION:
         raise InvalidDuration(what, value, _TOO_LONG)
     return duration
+
+
+def _microseconds(value: DurationInput, what: str) -> int:
+    if isinstance(value, bool):
+        raise InvalidDuration(what, value, _ACCEPTED)
+    if isinstance(value, str):
+        return _parse_text(plain(value), what)
+    if isinstance(value, timedelta):
+        return timedelta.__floordiv__(value, timedelta(microseconds=1))
+    if isinstance(value, int):
+        return int.__index__(value) * SECOND
+    return _parse_float(value, what)
 
 
 def format_duration(duration: int) -> str:
@@ -91,10 +100,11 @@ def _parse_text(value: str, what: str) -> int:
 
 def _parse_float(value: object, what: str) -> int:
     # Callers without a type checker, and values from files, can be anything.
-    if not isinstance(value, float) or not math.isfinite(value):
+    number = float.__float__(value) if isinstance(value, float) else math.nan
+    if not math.isfinite(number):
         raise InvalidDuration(what, value, _ACCEPTED)
     # Through the decimal text, so that 0.1 is what the person wrote and not what the processor made of it.
-    return round(Decimal(repr(float(value))) * SECOND)
+    return round(Decimal(repr(number)) * SECOND)
 
 
 def _decimal(rest: int, unit: int) -> str:

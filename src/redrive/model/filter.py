@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from redrive.clock import Instant
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, shown
 from redrive.model.cause import Cause
 from redrive.model.classify import ErrorClass, names_of
 from redrive.model.ids import MAX_NUMBER, ItemId
@@ -162,7 +162,7 @@ def parse_cursor(where: Filter, order: Order, cursor: str | None) -> int | None:
     kind, digits = cursor[:-_DIGITS], cursor[-_DIGITS:]
     if kind != _cursor_kind(where, order) or not set(digits) <= _HEXADECIMAL or int(digits, 16) > MAX_NUMBER:
         raise InvalidInput(
-            f"{cursor!a:.40} is not a cursor of this search; pass on the cursor of the page before, with the same "
+            f"{shown(cursor, 40)} is not a cursor of this search; pass on the cursor of the page before, with the same "
             f"filter and order, or none to begin anew"
         )
     return int(digits, 16)

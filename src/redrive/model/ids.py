@@ -14,9 +14,11 @@ nobody can guess.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NewType
 
-from redrive.errors import InvalidName
+from redrive.errors import InvalidInput, InvalidName, shown
+from redrive.model.given import listed, plain, reading
 
 ItemId = NewType("ItemId", str)
 Token = NewType("Token", str)
@@ -60,6 +62,23 @@ def parse_token(token: str) -> tuple[int, int, int]:
     return number, tail, int(token[_ID_DIGITS:], 16)
 
 
+def check_id(id: object) -> ItemId:
+    """The id itself, if it is written as one."""
+    parse_id(id)  # type: ignore[arg-type]
+    return ItemId(plain(id))  # type: ignore[arg-type]
+
+
+def ids_of(ids: object, most: int, what: str, where: str) -> tuple[ItemId, ...]:
+    """One id or several, as a tuple. `what` says in the error what is taken, and `where` what has room for `most`."""
+    with reading("ids"):
+        if isinstance(ids, Iterable) and not isinstance(ids, bytes | bytearray):
+            given = (ids,) if isinstance(ids, str) else listed("ids", ids, most)
+            if len(given) > most:
+                raise InvalidInput(f"more than {most:,} ids in one {where}, and that is the limit; make several calls")
+            return tuple(map(check_id, given))
+    raise InvalidInput(f"ids are {what}, not {shown(ids, 60)}; the id of an item is item.id")
+
+
 def item_of(token: Token) -> ItemId:
     """The id of the item that a token was given for."""
     return ItemId(token[:_ID_DIGITS])
@@ -72,6 +91,8 @@ def partition_of(id: str) -> int:
 
 def _parse(what: str, text: str, digits: int) -> tuple[int, int]:
     try:
+        if type(text) is not str:
+            text = plain(text)
         if len(text) != digits or _ARE_DIGITS(text) is None:
             raise ValueError
         return int(text[16:32], 16), int(text[:16], 16)
@@ -80,8 +101,15 @@ def _parse(what: str, text: str, digits: int) -> tuple[int, int]:
 
 
 def _what_to_do(what: str, text: object) -> str:
-    if hasattr(text, "id"):
+    if _has_id(text):
         return "pass on its .id"
-    if what == "item id" and isinstance(text, str) and 0 < len(text) < _ID_DIGITS and set(text) <= _HEXADECIMAL:
+    if what == "item id" and type(text) is str and 0 < len(text) < _ID_DIGITS and set(text) <= _HEXADECIMAL:
         return f"find(status='any', id_prefix='{text}') finds items by the first ones"
     return "pass it on as you received it"
+
+
+def _has_id(value: object) -> bool:
+    try:
+        return hasattr(value, "id")
+    except Exception:
+        return False

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from redrive.errors import InvalidInput, InvalidSetting
+from redrive.errors import InvalidInput, InvalidSetting, shown
 from redrive.model.address import check_address
 from redrive.model.duration import MAX_DURATION, DurationInput, parse_duration
 from redrive.model.failure import Failure
@@ -147,18 +147,18 @@ def check_brought(verdict: object) -> Verdict:
     match verdict:
         case Again(delay, status):
             if delay.__class__ is not int or not 0 <= delay <= MAX_DURATION:
-                raise InvalidInput(f"a verdict has a delay from 0 microseconds to 100 years, not {delay!r:.40}")
+                raise InvalidInput(f"a verdict has a delay from 0 microseconds to 100 years, not {shown(delay, 40)}")
             if status not in WORK:
-                raise InvalidInput(f"an item that is tried again is pending or failed, not {status!r:.40}")
+                raise InvalidInput(f"an item that is tried again is pending or failed, not {shown(status, 40)}")
             return Again(delay, Status(status))
         case Dead(reason, to, drop):
             if reason not in tuple(DeadReason):
-                raise InvalidInput(f"{reason!r:.40} is not a reason of death; there are {', '.join(DeadReason)}")
+                raise InvalidInput(f"{shown(reason, 40)} is not a reason of death; there are {', '.join(DeadReason)}")
             if to is not None:
                 check_address("queue", to)
             return Dead(DeadReason(reason), to, drop)
         case _:
-            raise InvalidInput(f"a verdict is Again(…) or Dead(…), not {verdict!r:.40}")
+            raise InvalidInput(f"a verdict is Again(…) or Dead(…), not {shown(verdict, 40)}")
 
 
 def _cause_of_death(

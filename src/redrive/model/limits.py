@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from redrive.errors import InvalidDuration, InvalidInput, InvalidName
+from redrive.errors import InvalidDuration, InvalidInput, InvalidName, shown
+from redrive.model.given import plain, reading
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -42,8 +43,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]*")
 
 def check_name(what: str, name: object) -> str:
     """The name itself, if it can name a queue, a namespace, a store or a function; `what` says which in the error."""
-    if not isinstance(name, str):
-        raise InvalidName(what, name, "is not text")
+    name = check_text(what, name)
     if not name:
         raise InvalidName(what, name, "is empty")
     if len(name) > MAX_NAME_CHARS:
@@ -57,8 +57,7 @@ def check_name(what: str, name: object) -> str:
 
 def check_label(what: str, label: object) -> str:
     """The label itself (a key, an actor, a worker), if every store can keep it: no NUL, no lone surrogates."""
-    if not isinstance(label, str):
-        raise InvalidName(what, label, "is not text")
+    label = check_text(what, label)
     if not label:
         raise InvalidName(what, label, "is empty")
     if len(label) > MAX_LABEL_CHARS:
@@ -72,12 +71,16 @@ def check_label(what: str, label: object) -> str:
 
 def check_priority(priority: object) -> int:
     """The priority itself, if it is a whole number from 0 to 9; larger goes first."""
-    if isinstance(priority, bool) or not isinstance(priority, int) or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+    if type(priority) is int and MIN_PRIORITY <= priority <= MAX_PRIORITY:
+        return priority
+    with reading("priority"):
+        fits = isinstance(priority, int) and not isinstance(priority, bool) and MIN_PRIORITY <= priority <= MAX_PRIORITY
+    if not fits:
         raise InvalidInput(
             f"priority must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY} (larger goes first), "
-            f"not {priority!a:.40}"
+            f"not {shown(priority, 40)}"
         )
-    return priority
+    return int.__index__(priority)  # type: ignore[arg-type]
 
 
 def check_instant(what: str, instant: object) -> int:
@@ -87,6 +90,16 @@ def check_instant(what: str, instant: object) -> int:
     if not MIN_INSTANT <= instant <= MAX_INSTANT:
         raise InvalidDuration(what, instant, "is outside the range that can be stored, the years 1970 to 2255")
     return instant
+
+
+def check_text(what: str, text: object) -> str:
+    """The text, and nothing more than a text."""
+    if type(text) is str:
+        return text
+    with reading(what):
+        if isinstance(text, str):
+            return plain(text)
+    raise InvalidName(what, text, "is not text")
 
 
 def text_problem(text: str) -> str | None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from redrive.errors import InvalidName, InvalidPayload, PayloadTooLarge
+from redrive.errors import InvalidName, InvalidPayload, PayloadTooLarge, RedriveError, shown
+from redrive.model.given import plain, reading, unreadable
 from redrive.model.limits import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES, text_problem
 
 JSON = "application/json"
@@ -25,6 +26,7 @@ MAX_INTEGER_DIGITS = 4_300
 
 _BYTES = (bytes, bytearray, memoryview)
 _CONTAINERS = (dict, list, tuple)
+_OF_JSON = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
 _TOO_LONG = 10**MAX_INTEGER_DIGITS
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -32,10 +34,12 @@ _decode = msgspec.json.Decoder().decode
 
 def encode_payload(value: object, content_type: str | None = None, limit: int = MAX_PAYLOAD_BYTES) -> tuple[bytes, str]:
     """The bytes to store and their content type. Bytes are kept as they are; anything else becomes JSON."""
-    if isinstance(value, _BYTES):
-        data, content_type = bytes(value), content_type or BYTES
-        _check_size(data, limit)
-        return data, content_type
+    if type(value) not in _OF_JSON:
+        with reading("payload"):
+            data = bytes(value) if isinstance(value, _BYTES) else None
+        if data is not None:
+            _check_size(data, limit)
+            return data, content_type or BYTES
     if content_type is None:
         content_type = JSON
     elif not is_json(content_type):
@@ -48,10 +52,15 @@ def encode_payload(value: object, content_type: str | None = None, limit: int = 
         read = _decode(data)
         if read != value or (len(data) > 2 * MAX_DEPTH and _is_too_deep(data, read)):
             _check_value(value)
-    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
-        _check_value(value)
+    except RedriveError:
+        raise
+    except Exception as error:
+        with reading("payload"):
+            _check_value(value)
         if isinstance(error, RecursionError):
             raise  # The value is good; it is the caller's stack that is full.
+        if not isinstance(error, TypeError | ValueError | OverflowError | msgspec.MsgspecError):
+            raise unreadable("payload", error) from error
         raise InvalidPayload("$", f"cannot be written as JSON: {error}") from error
     return data, content_type
 
@@ -89,18 +98,29 @@ def is_json(content_type: str) -> bool:
 
 def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """A copy of the headers, if they are text without NUL and lone surrogates and within the limit (names included)."""
-    if not headers:
-        return {}
-    if not isinstance(headers, Mapping):
-        raise InvalidName("headers", headers, "must be a table of names and texts")
+    if type(headers) is dict:
+        return _checked_headers(headers)
+    with reading("headers"):
+        if headers is None:
+            return {}
+        if isinstance(headers, Mapping):
+            return _checked_headers(headers)
+    raise InvalidName("headers", headers, "must be a table of names and texts")
+
+
+def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Each is read once, and no more than may be there: the table may have no end, or change while it is read."""
+    checked: dict[str, str] = {}
     size = 0
     for name, value in headers.items():
         if problem := _header_problem(name, value):
             raise InvalidName("header", name, problem)
+        name, value = plain(name), plain(value)
         size += len(name.encode()) + len(value.encode())
-    if size > MAX_HEADERS_BYTES:
-        raise PayloadTooLarge("headers", size, MAX_HEADERS_BYTES, None)
-    return dict(headers)
+        if size > MAX_HEADERS_BYTES:
+            raise PayloadTooLarge("headers", size, MAX_HEADERS_BYTES, None)
+        checked[name] = value
+    return checked
 
 
 def _header_problem(name: object, value: object) -> str | None:
@@ -164,9 +184,13 @@ _Entry = tuple[Any, int, str, "Any"]
 
 def _check_key(key: object, entry: _Entry) -> None:
     if not isinstance(key, str):
-        raise InvalidPayload(_path(entry), f"has the key {key!r:.80}, which is {_name(key)}; JSON keys must be str")
+        raise InvalidPayload(
+            _path(entry), f"has the key {shown(key, 80)}, which is {_name(key)}; JSON keys must be str"
+        )
     if _has_surrogate(key):
-        raise InvalidPayload(_path(entry), f"has the key {key!a:.80} with a lone surrogate, which UTF-8 cannot hold")
+        raise InvalidPayload(
+            _path(entry), f"has the key {shown(key, 80)} with a lone surrogate, which UTF-8 cannot hold"
+        )
 
 
 def _scalar_problem(value: object) -> str | None:
@@ -181,9 +205,9 @@ def _scalar_problem(value: object) -> str | None:
         return f"is an integer of more than {MAX_INTEGER_DIGITS:,} digits" if abs(value) >= _TOO_LONG else None
     elif type(value) is float:
         return None if math.isfinite(value) else f"is {value}, which JSON cannot hold; use null or a text"
-    for plain in (str, int, float):
-        if isinstance(value, plain):
-            return f"is {_name(value)}, which would come back as {plain.__name__}; convert it to {plain.__name__} first"
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return f"is {_name(value)}, which would come back as {kind.__name__}; convert it to {kind.__name__} first"
     return f"is {_name(value)}, which JSON cannot hold; convert it to text, a number, a list or a dict first"
 
 

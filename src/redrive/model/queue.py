@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
+from itertools import islice
 from typing import Any, get_args, get_type_hints
 
 import msgspec
 
 from redrive.clock import Instant
-from redrive.errors import InvalidSetting
+from redrive.errors import InvalidSetting, shown
 from redrive.model.address import check_address
 from redrive.model.classify import ErrorClass, Rule
 from redrive.model.duration import DAY, MAX_DURATION, MINUTE, SECOND, Duration, format_duration, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.feed import DEFAULT_KINDS, FeedKind
+from redrive.model.given import plain, reading, table
 from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES
 from redrive.model.retry import Retry, check_delay, retry_from
 from redrive.model.shown import tally
@@ -23,6 +25,8 @@ from redrive.model.suggest import suggest
 
 DEFAULT_ATTEMPTS = 5
 _LARGEST_COUNT = 2**31 - 1
+_MOST_ENTRIES = 1_000
+"""Of a list or a table in a setting, which may have no end."""
 _DEFAULT_ROUTE = "default"
 # What settings are called in other programs.
 _ELSEWHERE = {
@@ -172,7 +176,7 @@ def settings_from(values: Mapping[str, Any], base: QueueSettings | None = None) 
         known = QueueSettings.__struct_fields__
         meant = suggest(unknown[0], known, _ELSEWHERE)
         raise InvalidSetting(unknown[0], f"is not a setting of a queue{meant}; there are {', '.join(known)}")
-    changes = {name: _checked(name, value) for name, value in values.items()}
+    changes = {name: _read(name, value) for name, value in values.items()}
     settings = msgspec.structs.replace(base or QueueSettings(), **changes)
     for name in changes:
         try:
@@ -203,6 +207,11 @@ def _as_written(name: str, value: Any) -> Any:
     if not 0 <= value <= MAX_DURATION:
         raise InvalidSetting(name, "must be from 0 microseconds to 100 years")
     return timedelta(microseconds=value)
+
+
+def _read(name: str, value: Any) -> Any:
+    with reading(name):
+        return _checked(name, table(name, value, _MOST_ENTRIES) if isinstance(value, Mapping) else value)
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -250,14 +259,14 @@ def _positive_duration(name: str, value: Any) -> int:
 
 def _count(name: str, value: Any, smallest: int, largest: int = _LARGEST_COUNT) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
-        raise InvalidSetting(name, f"must be a whole number from {smallest} to {largest:,}, not {value!r:.40}")
-    return value
+        raise InvalidSetting(name, f"must be a whole number from {smallest} to {largest:,}, not {shown(value, 40)}")
+    return int.__index__(value)
 
 
 def _names(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple | set | frozenset) or not all(isinstance(n, str) and n for n in value):
         raise InvalidSetting(name, "must be a list of error types (such as 'myapp.BadRequest') and classes")
-    return tuple(value)
+    return tuple(map(plain, value))
 
 
 def _error_rules(name: str, value: Any) -> tuple[Rule, ...]:
@@ -277,27 +286,24 @@ def _on_dead(name: str, value: Any) -> OnDead:
     try:
         return OnDead(value)
     except ValueError:
-        raise InvalidSetting(name, f"must be {' or '.join(OnDead)}, not {value!a:.40}") from None
+        raise InvalidSetting(name, f"must be {' or '.join(OnDead)}, not {shown(value, 40)}") from None
 
 
 def _switch(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise InvalidSetting(name, f"must be true or false, not {value!a:.40}")
+        raise InvalidSetting(name, f"must be true or false, not {shown(value, 40)}")
     return value
 
 
 def _feed(name: str, value: Any) -> tuple[FeedKind, ...]:
     """Kinds in the order of their definition, so that the same settings are equal however they were written."""
-    match value:
-        case "all":
-            return tuple(FeedKind)
-        case "none":
-            return ()
+    if type(value) is str and value in ("all", "none"):
+        return tuple(FeedKind) if value == "all" else ()
     kinds = f"'all', 'none', or a list of {', '.join(FeedKind)}"
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InvalidSetting(name, f"must be {kinds}, not {value!a:.40}")
+        raise InvalidSetting(name, f"must be {kinds}, not {shown(value, 40)}")
     try:
-        chosen = {FeedKind(kind) for kind in value}
+        chosen = {FeedKind(kind) for kind in islice(value, _MOST_ENTRIES)}
     except ValueError as error:
         raise InvalidSetting(name, f"has something that does not exist ({error}); it must be {kinds}") from None
     return tuple(kind for kind in FeedKind if kind in chosen)
@@ -316,5 +322,5 @@ def _dead_queue(value: Any) -> str | dict[str, str] | None:
 def _route(key: Any) -> str:
     if not isinstance(key, str) or not key:
         kinds = f"error types, classes ({', '.join(ErrorClass)}) or 'default'"
-        raise InvalidSetting("dead_queue", f"has the key {key!r:.40}; keys are {kinds}")
-    return key
+        raise InvalidSetting("dead_queue", f"has the key {shown(key, 40)}; keys are {kinds}")
+    return plain(key)

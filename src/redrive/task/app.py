@@ -18,8 +18,9 @@ from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.clock import Clock
 from redrive.connect import connect
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, shown
 from redrive.model.address import DEFAULT_URL
+from redrive.model.limits import check_name
 from redrive.model.redact import Redact
 from redrive.model.retry import DelayFunction
 from redrive.model.url import redact_url
@@ -97,6 +98,7 @@ class App:
         In the store it is created if it is missing; if it is there, the settings named here are set and the others
         stay. Without settings, the same name again gives the same queue.
         """
+        name = check_name("queue", name)
         known = self._queues.get(name)
         if known is not None:
             if settings:
@@ -113,7 +115,9 @@ class App:
         """
         is_generator: bool = inspect.isgeneratorfunction(function)
         if not is_generator:
-            raise InvalidInput(f"around takes a function of the context with one yield in it, not {function!a:.60}")
+            raise InvalidInput(
+                f"around takes a function of the context with one yield in it, not {shown(function, 60)}"
+            )
         self.middleware.append(contextlib.contextmanager(function))
         return function
 

@@ -15,7 +15,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from redrive.errors import ArgumentsInvalid as ArgumentsInvalid
-from redrive.errors import InvalidPayload
+from redrive.errors import InvalidPayload, RedriveError
+from redrive.model.given import unreadable
 from redrive.model.item import Result
 from redrive.model.limits import MAX_STORABLE_BYTES
 from redrive.model.payload import encode_payload, is_json
@@ -81,7 +82,12 @@ class Arguments:
             )
         except InvalidPayload as error:
             raise ArgumentsInvalid(self._task, f"{error.path.removeprefix('$.')} {error.problem}") from None
-        self._read(plan, payload)
+        try:
+            self._read(plan, payload)
+        except (RedriveError, Undecodable):
+            raise
+        except Exception as error:  # of a type of the caller's own, which is made of what was written
+            raise ArgumentsInvalid(self._task, str(unreadable("what was given", error))) from error
         return payload
 
     def bind(self, payload: bytes, content_type: str, context: Context | None) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -183,6 +189,8 @@ class Arguments:
             return msgspec.to_builtins(value, str_keys=True)
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
             raise ArgumentsInvalid(self._task, f"{name} cannot be written as JSON: {error}") from None
+        except Exception as error:
+            raise ArgumentsInvalid(self._task, str(unreadable(name, error))) from error
 
 
 def _field(parameter: inspect.Parameter, kind: Any) -> tuple[str, Any] | tuple[str, Any, Any]:

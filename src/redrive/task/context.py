@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redrive.clock import Instant
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, shown
 from redrive.model.duration import MAX_DURATION
 from redrive.model.ids import ItemId
 from redrive.model.item import Lease
@@ -46,7 +46,7 @@ class Context:
     def put(self, item: TaskItem) -> None:
         """Put this together with the completion of this delivery, in one transaction. If it fails, nothing is put."""
         if not isinstance(item, TaskItem):
-            raise InvalidInput(f"context.put takes what task.item(…) gives, not {item!a:.60}")
+            raise InvalidInput(f"context.put takes what task.item(…) gives, not {shown(item, 60)}")
         self.puts.append(item)
 
     @property

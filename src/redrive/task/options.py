@@ -10,7 +10,7 @@ from redrive.broker.checks import positive
 from redrive.broker.items import new_item
 from redrive.errors import InvalidInput
 from redrive.model.duration import DurationInput
-from redrive.model.payload import JSON
+from redrive.model.payload import JSON, check_headers
 from redrive.model.suggest import suggest
 from redrive.store import NewItem
 from redrive.task.context import KEEP_HEADER, TICK_HEADER
@@ -111,7 +111,7 @@ def check_options(what: str, given: Mapping[str, Any], known: type[Any]) -> None
 def template(header: str, task: str, options: Mapping[str, Any]) -> NewItem:
     """An item of a task with everything but its arguments. Every option is checked."""
     rest = {name: value for name, value in options.items() if name not in ("headers", "keep_result", "within")}
-    headers = dict(options.get("headers") or {})
+    headers = {} if options.get("headers") is None else check_headers(options["headers"])
     for reserved in (header, KEEP_HEADER, TICK_HEADER):
         if reserved in headers:
             raise InvalidInput(f"the header '{reserved}' is Redrive's own; choose another name")

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, shown
+from redrive.model.given import listed
+from redrive.model.limits import MAX_PUT
+from redrive.model.payload import check_headers
 from redrive.task.context import TaskItem
 from redrive.task.handle import Handle
 from redrive.task.options import PutOptions, check_options, template
@@ -36,8 +39,8 @@ class Puts(Generic[P, R_co]):
     def options(self, **options: Unpack[PutOptions]) -> Puts[P, R_co]:
         """The same with these options: `send.options(delay="5m").put(…)`."""
         merged: PutOptions = {**self._given, **options}
-        if "headers" in options and "headers" in self._given:
-            merged["headers"] = {**self._given["headers"], **options["headers"]}
+        if "headers" in options:
+            merged["headers"] = {**check_headers(self._given.get("headers", {})), **check_headers(options["headers"])}
         return Puts(self._task, merged)
 
     def item(self, *args: P.args, **kwargs: P.kwargs) -> TaskItem:
@@ -69,9 +72,11 @@ class Puts(Generic[P, R_co]):
 
     def _checked(self, items: Iterable[TaskItem]) -> list[Any]:
         """The items, if all of them are calls of this task."""
-        made = list(items)
+        made = listed("items", items, MAX_PUT)
+        if len(made) > MAX_PUT:
+            raise InvalidInput(f"put_many takes at most {MAX_PUT:,} items, since all are put or none")
         for each in made:
-            if not isinstance(each, TaskItem) or (each.item.headers or {}).get(TASK_HEADER) != self._task.name:
+            if type(each) is not TaskItem or (each.item.headers or {}).get(TASK_HEADER) != self._task.name:
                 name = self._task.name
-                raise InvalidInput(f"{name}.put_many takes what {name}.item(…) gives, not {each!a:.60}")
+                raise InvalidInput(f"{name}.put_many takes what {name}.item(…) gives, not {shown(each, 60)}")
         return [each.item for each in made]

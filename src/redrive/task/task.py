@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 from redrive.broker.checks import positive
 from redrive.clock import Instant, SystemClock
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, shown
 from redrive.model.duration import MINUTE
+from redrive.model.given import reading
 from redrive.model.ids import make_id, make_token
 from redrive.model.item import Lease
 from redrive.model.limits import check_name
@@ -120,7 +121,7 @@ class Task(Puts[P, R_co], Generic[P, R_co]):
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     if not callable(function) or isinstance(function, type):
-        raise InvalidInput(f"a task is a function, not {function!a:.60}")
+        raise InvalidInput(f"a task is a function, not {shown(function, 60)}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidInput(f"a task returns once, and {function.__qualname__} yields")
     return function
@@ -132,11 +133,12 @@ def _duration(name: Literal["time_limit", "keep_result"], options: TaskOptions) 
 
 
 def _final_errors(given: Any) -> tuple[type[BaseException] | str, ...]:
-    errors = given if isinstance(given, tuple | list | set | frozenset) else (given,)
+    with reading("final_errors"):
+        errors = tuple(given) if isinstance(given, tuple | list | set | frozenset) else (given,)
     for each in errors:
         if not isinstance(each, str) and not (isinstance(each, type) and issubclass(each, BaseException)):
-            raise InvalidInput(f"final_errors are exception classes and names of them, not {each!a:.60}")
-    return tuple(errors)
+            raise InvalidInput(f"final_errors are exception classes and names of them, not {shown(each, 60)}")
+    return errors
 
 
 def _first_lease(made: TaskItem) -> Lease:

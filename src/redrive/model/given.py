@@ -1,0 +1,70 @@
+"""What a caller gives. It may be any object, and do anything when something is asked of it.
+
+The checks of arguments ask it here. What the object raises becomes an `InvalidInput` that names the argument, with the
+original as its cause; what is no `Exception`, such as KeyboardInterrupt, passes as itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from redrive.errors import InvalidInput, RedriveError
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """While this runs, the argument is looked at, and nothing has been changed."""
+    try:
+        yield
+    except RedriveError:
+        raise
+    except Exception as error:
+        raise unreadable(what, error) from error
+
+
+def unreadable(what: str, error: Exception) -> InvalidInput:
+    """The refusal of an argument that raised an error when it was looked at."""
+    return InvalidInput(f"{what} cannot be read: {type(error).__name__}{_text(error)}; give a plain value")
+
+
+def plain(text: str) -> str:
+    """The same text as a str and nothing more: a subclass may have its own idea of length, hash and equality."""
+    return text if type(text) is str else str.__str__(text)
+
+
+def flag(what: str, value: object) -> bool:
+    """Whether a switch is on."""
+    if value is True or value is False:
+        return bool(value)
+    with reading(what):
+        return bool(value)
+
+
+def listed(what: str, values: Iterable[Any], most: int) -> tuple[Any, ...]:
+    """What an iterable gives, and one more than `most` at most: it may have no end."""
+    if type(values) is tuple or type(values) is list:
+        return tuple(values)
+    with reading(what):
+        return tuple(islice(values, most + 1))
+
+
+def table(what: str, values: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """A copy of a table, read once. Raises where it has more than `most` entries: it may have no end."""
+    if type(values) is dict:
+        return values
+    with reading(what):
+        copied = dict(islice(values.items(), most + 1))
+    if len(copied) > most:
+        raise InvalidInput(f"{what} has more than {most:,} entries")
+    return copied
+
+
+def _text(error: Exception) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        return ""
+    return f": {text[:200]}" if text else ""
