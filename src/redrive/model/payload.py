@@ -35,8 +35,7 @@ _decode = msgspec.json.Decoder().decode
 def encode_payload(value: object, content_type: str | None = None, limit: int = MAX_PAYLOAD_BYTES) -> tuple[bytes, str]:
     """The bytes to store and their content type. Bytes are kept as they are; anything else becomes JSON."""
     if type(value) not in _OF_JSON:
-        with reading("payload"):
-            data = bytes(value) if isinstance(value, _BYTES) else None
+        data = value if type(value) is bytes else _bytes_of(value)
         if data is not None:
             _check_size(data, limit)
             return data, content_type or BYTES
@@ -63,6 +62,11 @@ def encode_payload(value: object, content_type: str | None = None, limit: int = 
             raise unreadable("payload", error) from error
         raise InvalidPayload("$", f"cannot be written as JSON: {error}") from error
     return data, content_type
+
+
+def _bytes_of(value: object) -> bytes | None:
+    with reading("payload"):
+        return bytes(value) if isinstance(value, _BYTES) else None
 
 
 def decode_payload(data: bytes, content_type: str) -> Any:
