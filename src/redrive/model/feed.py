@@ -8,6 +8,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.model.ids import ItemId
+from redrive.model.item import Status
 from redrive.model.reason import DeadReason
 from redrive.model.shown import moment
 
@@ -71,6 +72,8 @@ class FeedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """The person, or the rule, that did it."""
     operation: str | None = None
     """The operation it was part of."""
+    from_status: Status | None = None
+    """What it was, where it was removed."""
 
     def __str__(self) -> str:
         told = "" if self.title is None else f": {self.title}"

@@ -212,7 +212,8 @@ def _restore(batch: Batch, deed: Deed, lot: Lot) -> None:
 
 
 def _purge(batch: Batch, deed: Deed, lot: Lot) -> None:
-    feed.tell_all(batch, FeedKind.REMOVED, lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation)
+    told = (lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation, Status.ARCHIVED)
+    feed.tell_all(batch, FeedKind.REMOVED, *told)
     letters.unmark_all(batch, lot.letters)
     for table in ("ended", "item", "history", "death", "lineage"):
         batch.execute(f"DELETE FROM redrive_{table} WHERE n IN carray(?)", (lot.numbers,))

@@ -35,4 +35,5 @@ class Deed(deed.Deed, frozen=True):
             source_id=source_id,
             actor=self.actor,
             operation=self.operation,
+            from_status=place.status if kind is FeedKind.REMOVED else None,
         )

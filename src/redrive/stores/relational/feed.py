@@ -10,6 +10,7 @@ import msgspec
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import MAX_EXAMINED
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id
+from redrive.model.item import Status
 from redrive.model.reason import DeadReason
 from redrive.store import FeedPage, ReadFeed, is_asked_for
 from redrive.stores.relational.batch import Batch
@@ -35,6 +36,7 @@ class _Detail(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     reason: DeadReason | None = None
     actor: str | None = None
     operation: str | None = None
+    from_status: Status | None = None
 
 
 _NO_DETAIL = _Detail()
@@ -53,24 +55,32 @@ def tell(
     reason: DeadReason | None = None,
     actor: str | None = None,
     operation: str | None = None,
+    from_status: Status | None = None,
 ) -> None:
     """Write down what happened in a queue to the item that now has this number, if that queue keeps it."""
     row = batch.by_name.get(queue)
     if row is None or kind not in row.told:
         return
-    detail = _Detail(source_id, title, reason, actor, operation)
+    detail = _Detail(source_id, title, reason, actor, operation, from_status)
     encoded = None if detail == _NO_DETAIL else msgspec.json.encode(detail)
     batch.leave(_ENTRY, (batch.draw(), batch.namespace_key, batch.now, kind.value, queue, n, tail, encoded))
 
 
 def tell_all(
-    batch: Batch, kind: FeedKind, queue: str, numbers: Any, count: int, actor: str, operation: str | None
+    batch: Batch,
+    kind: FeedKind,
+    queue: str,
+    numbers: Any,
+    count: int,
+    actor: str,
+    operation: str | None,
+    from_status: Status | None = None,
 ) -> None:
     """The same of many items that are where they were; `numbers` is a list that a statement can read."""
     row = batch.by_name.get(queue)
     if row is None or kind not in row.told:
         return
-    detail = msgspec.json.encode(_Detail(actor=actor, operation=operation))
+    detail = msgspec.json.encode(_Detail(actor=actor, operation=operation, from_status=from_status))
     told = (batch.draw(count) - 1, batch.namespace_key, batch.now, kind.value, queue, detail, numbers)
     batch.execute(_ENTRIES, told)
 
@@ -107,4 +117,5 @@ def _entry(number: int, at: Any, kind: str, queue: str, n: int, tail: int, detai
         more.reason,
         more.actor,
         more.operation,
+        more.from_status,
     )

@@ -13,7 +13,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Status
 from redrive.model.transitions import Verb
 from redrive.store import RETENTION_ACTOR, STEP_LIMIT
-from redrive.stores.relational import feed, redrives, verdicts
+from redrive.stores.relational import redrives, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.deeds import Deed
 from redrive.stores.relational.particulars import read_particulars
@@ -37,6 +37,7 @@ _LETTERS = """
     SELECT n, died_at FROM redrive_letter INDEXED BY redrive_letter_queue
     WHERE queue = ? AND shelf = ? ORDER BY d"""
 _ARCHIVE = Deed(Verb.ARCHIVE, RETENTION_ACTOR)
+_PURGE = Deed(Verb.PURGE, RETENTION_ACTOR)
 
 
 class Retention:
@@ -106,7 +107,7 @@ class Retention:
     def _purge(self, row: QueueRow, due: list[Place]) -> None:
         for place in due:
             self._remove(place)
-            feed.tell(self._batch, FeedKind.REMOVED, row.queue.name, place.n, place.tail, actor=RETENTION_ACTOR)
+            _PURGE.tell(self._batch, FeedKind.REMOVED, row.queue.name, place)
         self._audit(row, Verb.PURGE, [place.id for place in due])
 
     def _remove(self, place: Place) -> None:

@@ -275,7 +275,10 @@ class State:
         """Write into the feed what happened to an item in a queue, if that queue keeps it."""
         if kind in self.queues[queue].value.settings.feed:
             number = self.draw_number()
-            self.feed.add(FeedEntry(number, self.now, kind, queue, item.id, source_id, title, reason, actor, operation))
+            before = item.status if kind is FeedKind.REMOVED else None
+            self.feed.add(
+                FeedEntry(number, self.now, kind, queue, item.id, source_id, title, reason, actor, operation, before)
+            )
 
     def write_audit(
         self, actor: str, verb: str, queue: str | None, ids: tuple[ItemId, ...], count: int, note: str | None = None

@@ -123,6 +123,29 @@ class FeedConformance(Suite):
             ("done", "eve"),
         ]
 
+    def test_what_was_removed_says_what_it_was(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs", keep_completed="1h", keep_dead="1h")
+        broker.put("jobs", 1)
+        broker.complete(take(broker))
+        broker.drop([item.id for item in broker.find(status="completed").items], actor="ada")
+        broker.drop(broker.put("jobs", 1).id, actor="bob")
+        dead, old, *archived = die(broker, 22)
+        broker.drop(dead, actor="cyd")
+        broker.archive(archived)
+        broker.purge(archived, actor="dan")
+        clock.advance("2h")
+        broker.step()
+        entries = broker.feed(kinds=["removed"]).entries
+        assert [(entry.from_status, entry.actor) for entry in entries] == [
+            ("completed", "ada"),
+            ("pending", "bob"),
+            ("dead", "cyd"),
+            *[("archived", "dan")] * 20,
+            ("dead", "retention"),
+        ]
+        assert entries[-1].id == old
+        assert {entry.from_status for entry in broker.feed(kinds=["dead", "archived"]).entries} == {None}
+
     def test_refused_changes_are_not_told(self, broker: Broker) -> None:
         broker.create_queue("jobs")
         receipt = broker.put("jobs", 1)
