@@ -364,20 +364,6 @@ def test_source_is_asked_again_and_again(tmp_path: Path) -> None:
     project.broker.close()
 
 
-def test_object_that_failed_is_tried_when_it_is_listed_after_its_key_is_forgotten(tmp_path: Path) -> None:
-    clock = FakeClock()
-    project = Project(tmp_path, "memory://", clock=clock)
-    external(project, '[{"id": 1}]', options='idempotency_timeout = "1h"', fix="echo x >> tries; exit 1")
-    project.work()
-    project.work()
-    assert project.text("tries") == "x\n"
-    clock.advance("1h")
-    project.work()
-    assert project.text("tries") == "x\nx\n"
-    assert project.broker.stats("tickets").dead == 2
-    project.broker.close()
-
-
 def test_item_is_taken_where_it_comes_from_before_the_work(project: Project) -> None:
     external(project, '[{"id": 1}, {"id": 2}]', options='take = "./take.sh"')
     project.command("take.sh", "read it; echo $it >> asked; echo 'somebody has it' >&2; case $it in *2*) exit 1;; esac")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from redrive.config.external import ListingInvalid, items_from
+from redrive.config.listed_objects import ListingInvalid, items_from
 
 GOOD = [b'{"id":"a"}', b'{"id":"z"}']
 Form = Callable[[list[bytes]], bytes]

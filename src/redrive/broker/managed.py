@@ -23,6 +23,8 @@ class Management(msgspec.Struct, frozen=True):
     """The path of the file, on the machine where it was applied."""
     settings: tuple[str, ...] = ()
     """What the file sets. Other settings of the queue are anybody's."""
+    is_external: bool = False
+    """Whether the items of the queue come from a command that lists them."""
 
 
 def management_of(queue: str) -> Flow[Management | None]:

@@ -142,7 +142,8 @@ def _plan(
             calls.append(UpdateQueue(name, wanted[name], queue.version, ACTOR))
             backs.append(None)
     for name, settings in config.queues.items():
-        before, after = managements.get(name), Management(str(config.file), tuple(sorted(settings)))
+        before = managements.get(name)
+        after = Management(str(config.file), tuple(sorted(settings)), name in config.external)
         if before != after:
             calls.append(managed.manage(name, after))
             backs.append(managed.leave(name) if before is None else managed.manage(name, before))

@@ -67,6 +67,8 @@ class ExternalOptions(msgspec.Struct, frozen=True):
     poll: int = MINUTE
     key: str = "id"
     """The key of a listed object that tells it from all others."""
+    version: str | None = None
+    """The key of a listed object that changes when the object is to be worked on again."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,57 +1,71 @@
 """External queues: a command lists what there is, and each object that is new becomes an item of the queue.
 
-An object is known by its key, for as long as the queue remembers idempotency keys. So many processes may list the same
-source. Before the work, `take` claims an object where it comes from, once: that it was claimed is registered, and holds
-when a worker dies, and when somebody brings a dead letter back.
+An object is put under a key, its name and version, which the queue remembers for `idempotency_timeout`. So many
+processes may list the same source. An object whose item is there is left alone, however long; one whose item a person
+removed is put again. Before the work, `take` claims an object where it comes from, once: that it was claimed is
+registered, and holds when a worker dies, and when somebody brings a dead letter back.
 """
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from hashlib import blake2b
-from itertools import islice
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
-from redrive.broker import workers
+from redrive.broker import polls, workers
 from redrive.broker.broker import Broker
 from redrive.broker.exchange import Completed, End
-from redrive.broker.items import new_item
-from redrive.clock import ticks
+from redrive.clock import Instant
 from redrive.config.commands import complete
 from redrive.config.config import ExternalOptions
+from redrive.config.known_objects import KEY_HEADER, KnownObjects, digest
+from redrive.config.listed_objects import ListingInvalid, items_from
 from redrive.errors import Closed, IdempotencyConflict, InvalidInput, QueueFull, RedriveError
-from redrive.model.duration import DAY, format_duration
-from redrive.model.limits import MAX_LABEL_CHARS
-from redrive.model.payload import JSON
+from redrive.model.duration import DAY, SECOND, format_duration
+from redrive.model.ids import ItemId
+from redrive.model.item import Receipt
 from redrive.model.program import Program
-from redrive.store import NewItem
+from redrive.model.redact import redact_text
+from redrive.store import NewItem, Registration
 from redrive.telemetry import events
 from redrive.worker.command_ends import TRY_LATER, Command, end_of, tail
 from redrive.worker.run import MAX_OUTPUT_BYTES, NotStarted, Ran, Run
 from redrive.worker.runner import Job
+from redrive.worker.worker import worker_name
 
-KEY_HEADER = "external-key"
-"""The header of an item that has the key of its object."""
-MAX_LISTED = 10_000
-"""Objects of one listing; the rest is not looked at."""
+LOOK = SECOND
+"""How often a poller looks whether somebody wants the queue listed now."""
 TAKEN_TIMEOUT = 30 * DAY
 """How long it is known that an object was claimed."""
 _ASKED = b"asked"
 """What is registered while `take` runs. Once an object is claimed, it is an empty value."""
 NOT_RUN = (126, 127)
 """What a shell exits with, and `env` and the like, where the command cannot be run or is not there."""
+MAX_ERROR_CHARS = 1_000
+"""How much is registered of what is wrong with a listing."""
 _BATCH = 1_000
-_SIGN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{},]', re.DOTALL)
-"""A text of JSON, or what may divide an array."""
 _log = events.logger("redrive.external")
 
 
-class ListingInvalid(Exception):
-    """What a command printed is no list of objects."""
+class _Done(msgspec.Struct):
+    """What became of the objects of a listing."""
+
+    new: int = 0
+    known: dict[str | None, ItemId] = {}
+    """Those that were put before: the key, and the item."""
+    problem: str | None = None
+    """What is wrong with one that was refused."""
+    full: str | None = None
+    """That the queue is full: the rest has to wait for another listing."""
+
+    def add(self, key: str | None, receipt: Receipt) -> None:
+        """An object was put, now or before."""
+        if receipt.duplicate:
+            self.known[key] = receipt.id
+        else:
+            self.new += 1
 
 
 class Poller:
@@ -62,6 +76,8 @@ class Poller:
         self._queue = queue
         self._options = options
         self._list = complete(options.list)[0]
+        self._known = KnownObjects(broker, queue)
+        self._name = worker_name()
         self._end = threading.Event()
         self._run: Run | None = None
         self._problem: str | None = None
@@ -81,21 +97,54 @@ class Poller:
             self._thread.join()
 
     def poll(self) -> int:
-        """List once. Gives how many objects were new. What goes wrong is told in the log: the next may be better."""
+        """List once. Gives how many objects were put. What goes wrong is in the log, and registered with the listing:
+        the next may be better."""
+        begun_at = self._broker._core.clock.now()
+        items: Sequence[NewItem] = ()
+        new, problem = 0, None
         try:
-            items, wrong = self._listed()
-            new, refused = self._put(items)
-            self._tell(wrong or refused)
-            return new
+            items, problem = self._listed()
+            done = self._put(items)
+            new, problem = done.new, problem or done.problem
+            self._tell(problem)
+            if done.full is not None:
+                problem = problem or done.full
+                _log.warning("external_not_listed", queue=self._queue, error=done.full)
         except Closed:
             self._end.set()
         except (OSError, ListingInvalid, RedriveError) as error:
-            _log.warning("external_not_listed", queue=self._queue, error=str(error))
-        return 0
+            problem = str(error)
+            _log.warning("external_not_listed", queue=self._queue, error=problem)
+        if not self._end.is_set():
+            self._record(begun_at, len(items), new, problem)
+        return new
 
     def _poll_on(self) -> None:
-        for _ in ticks(self._broker._core.clock, self._options.poll, self._end):
-            self.poll()
+        clock = self._broker._core.clock
+        request, due_at = self._request(()), clock.now()
+        while not self._end.is_set():
+            asked, request = request, self._request(request)
+            if clock.now() >= due_at or request != asked:
+                due_at = Instant(clock.now() + self._options.poll)
+                self.poll()
+            clock.wait(self._end, min(due_at, Instant(clock.now() + LOOK)))
+
+    def _request(self, last: tuple[Registration, ...]) -> tuple[Registration, ...]:
+        """The last request to list the queue now, as far as it can be read."""
+        try:
+            return self._broker._run(polls.requested(self._queue))
+        except Closed:
+            self._end.set()
+        except RedriveError:  # then at the next look
+            pass
+        return last
+
+    def _record(self, at: Instant, objects: int, new: int, problem: str | None) -> None:
+        error = None if problem is None else redact_text(problem)[:MAX_ERROR_CHARS]
+        with suppress(RedriveError):  # the next listing is counted again
+            self._broker._run(
+                polls.record(self._queue, lambda before: before.after(at, objects, new, error, self._name))
+            )
 
     def _tell(self, problem: str | None) -> None:
         """Tell what is wrong with an object, but not with each listing that it is in."""
@@ -120,112 +169,54 @@ class Poller:
             raise ListingInvalid(f"the command ended with {ran.exit}: {tail(ran.errors)[-500:]}")
         if not ran.is_whole:
             raise ListingInvalid(f"the command printed more than {MAX_OUTPUT_BYTES:,} bytes")
-        return items_from(ran.output, self._options.key)
+        return items_from(ran.output, self._options.key, self._options.version)
 
-    def _put(self, items: Sequence[NewItem]) -> tuple[int, str | None]:
-        """How many are new, and what is wrong with one that was refused. Where the queue is full, the rest has to wait
-        for another listing."""
-        new, problem = 0, None
-        for begin in range(0, len(items), _BATCH):
-            batch = items[begin : begin + _BATCH]
+    def _put(self, items: Sequence[NewItem]) -> _Done:
+        """Put what has no item, and is new or was removed by a person."""
+        left_alone = self._known.with_items() if items else set()
+        wanted = {item.idempotency_key: item for item in items if item.idempotency_key not in left_alone}
+        done = _Done()
+        if not wanted:
+            return done
+        before = self._known.put_again()
+        for key, item in wanted.items():
+            if (name := digest(key or "")) in before:
+                wanted[key] = self._known.put_after(item, before[name])
+        self._put_all(wanted, done)
+        removed = self._known.removed() if done.known else frozenset()
+        again = {key: id for key, id in done.known.items() if id in removed}
+        for item in items:
+            if (id := again.get(item.idempotency_key)) is not None:
+                self._known.remember(item, id)
+                wanted[item.idempotency_key] = self._known.put_after(item, id)
+        self._put_all({key: wanted[key] for key in again}, done)
+        return done
+
+    def _put_all(self, items: Mapping[str | None, NewItem], done: _Done) -> None:
+        """Put items, by the keys of their objects."""
+        pairs = list(items.items())
+        for begin in range(0, len(pairs), _BATCH):
+            batch = pairs[begin : begin + _BATCH]
             try:
-                new += sum(not receipt.duplicate for receipt in self._broker.put_many(self._queue, batch))
+                receipts = self._broker.put_many(self._queue, [item for _, item in batch])
+            except (InvalidInput, IdempotencyConflict, QueueFull):  # all of a batch are put, or none
+                for key, item in batch:
+                    if done.full is None:
+                        self._put_one(key, item, done)
                 continue
-            except (InvalidInput, IdempotencyConflict, QueueFull):
-                pass  # all of a batch are put or none, so that each is put by itself
-            for item in batch:
-                try:
-                    new += self._is_new(item)
-                except InvalidInput as error:
-                    problem = problem or str(error)
-                except QueueFull as full:
-                    _log.warning("external_not_listed", queue=self._queue, error=str(full))
-                    return new, problem
-        return new, problem
+            for (key, _), receipt in zip(batch, receipts, strict=True):
+                done.add(key, receipt)
 
-    def _is_new(self, item: NewItem) -> bool:
-        """Put one. One that looks otherwise than the first time is still the same object."""
+    def _put_one(self, key: str | None, item: NewItem, done: _Done) -> None:
+        """Put one by itself. One that looks otherwise than the first time is still the same object."""
         try:
-            return not self._broker.put_many(self._queue, [item])[0].duplicate
-        except IdempotencyConflict:
-            return False
-
-
-def items_from(output: bytes, key: str) -> tuple[list[NewItem], str | None]:
-    """The items of a listing, an array of objects or an object on each line; and what is wrong with one of the others.
-
-    Each object once. Raises `ListingInvalid` where it is no listing at all.
-    """
-    items: dict[str, NewItem] = {}
-    problem, read = None, 0
-    texts = list(islice(_texts(output.strip()), MAX_LISTED + 1))
-    for place, text in enumerate(texts[:MAX_LISTED]):
-        value, wrong = _value_of(text)
-        name = ""
-        if wrong is None:
-            read += 1
-            name, wrong = _key_of(value, key)
-        if wrong is not None:
-            problem = problem or f"object {place + 1} {wrong}"
-        elif name not in items:
-            items[name] = new_item(text, content_type=JSON, headers={KEY_HEADER: name}, idempotency_key=name)
-    if texts and not read:
-        raise _no_listing(problem)
-    if len(texts) > MAX_LISTED:
-        problem = problem or f"there are more than {MAX_LISTED:,} objects; the rest was not looked at"
-    return list(items.values()), problem
-
-
-def _texts(output: bytes) -> Iterator[bytes]:
-    """The elements of an array, or else the lines, as they were printed. They are told apart without being read, so
-    that whatever is in one of them concerns no other."""
-    if not output.startswith(b"["):
-        yield from filter(None, map(bytes.strip, output.splitlines()))
-        return
-    depth, begin, end = 0, 1, None
-    for sign in _SIGN.finditer(output):
-        match sign[0]:
-            case b"[" | b"{":
-                depth += 1
-            case b"]" | b"}":
-                depth -= 1
-            case b"," if depth == 1:
-                yield output[begin : sign.start()].strip()
-                begin = sign.end()
-        if depth == 0:
-            end = sign.start()
-            break
-    if end is None or end + 1 < len(output):
-        raise _no_listing("the array does not end where the output does")
-    last = output[begin:end].strip()
-    if last or begin > 1:
-        yield last
-
-
-def _value_of(text: bytes) -> tuple[Any, str | None]:
-    """What an object says, or why it cannot be read. Raises `ListingInvalid` where it does not even look like one."""
-    try:
-        return msgspec.json.decode(text), None
-    except (ValueError, RecursionError) as error:  # also for texts that are not UTF-8
-        if not (text.startswith(b"{") and text.endswith(b"}")):
-            raise _no_listing(error) from None
-        return None, f"cannot be read: {error}"
-
-
-def _no_listing(problem: object) -> ListingInvalid:
-    return ListingInvalid(f"what the command printed is neither a JSON array nor an object a line: {problem}")
-
-
-def _key_of(value: Any, key: str) -> tuple[str, str | None]:
-    if not isinstance(value, dict):
-        return "", "is no object"
-    found = value.get(key)
-    if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
-        return "", f"has no text or number under '{key}'; name the key that tells objects apart with key ="
-    name = str(found)
-    if len(name) > MAX_LABEL_CHARS or "\0" in name:
-        return "", f"has a key that is longer than {MAX_LABEL_CHARS} characters, or has a NUL in it"
-    return name, None
+            done.add(key, self._broker.put_many(self._queue, [item])[0])
+        except IdempotencyConflict as conflict:
+            done.known[key] = ItemId(conflict.id)
+        except InvalidInput as error:
+            done.problem = done.problem or str(error)
+        except QueueFull as full:
+            done.full = str(full)
 
 
 def claiming(
@@ -244,7 +235,7 @@ def claiming(
 
     def claim(job: Job, run: Callable[[Program], Ran]) -> End | None:
         key = job.lease.headers.get(KEY_HEADER, job.lease.id)
-        name = f"{queue}/{blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
+        name = f"{queue}/{digest(key)}"
         found = broker._run(workers.registrations(workers.TAKEN, name))
         if found and found[0].value != _ASKED:
             return None

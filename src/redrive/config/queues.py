@@ -15,10 +15,13 @@ from redrive.model.address import split_address
 from redrive.model.duration import MINUTE
 from redrive.model.queue import QueueSettings, settings_from
 
-EXTERNAL_KEYS = ("list", "take", "poll", "key", "shell", "timeout", "grace", "env", "cwd")
+EXTERNAL_KEYS = ("list", "take", "poll", "key", "version", "shell", "timeout", "grace", "env", "cwd")
 """What only external queues have, beside `type` and the settings of every queue."""
 _INDEX = re.compile(r"\[(\d+)\]\.?")
-_NO_RETRY = "is not for an external queue: what failed is tried again when its source lists it again; leave retry out"
+_NO_RETRY = (
+    "is not for an external queue: an object that failed is tried again when its dead letter is brought back or "
+    "dropped, or when its version changes. Leave retry out; a command that exits with 75 is run again by itself"
+)
 
 
 def read_queue(table: Table, folder: str, hidden: Iterable[str]) -> tuple[dict[str, Any], ExternalOptions | None]:
@@ -47,9 +50,10 @@ def _read_external(table: Table, folder: str, hidden: Iterable[str]) -> External
     listing = program_from(table, "list", folder, hidden, MINUTE)
     poll = table.duration("poll", MINUTE)
     key = table.text("key") or "id"
+    version = table.text("version")
     if listing is None or poll is None:
         return None
-    return ExternalOptions(listing, take, poll, key)
+    return ExternalOptions(listing, take, poll, key, version)
 
 
 def _check(table: Table, settings: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from redrive.broker.managed import KIND as MANAGED
+from redrive.broker.polls import POLL, PUT_AGAIN, REQUEST
 from redrive.broker.workers import KIND as WORKER
 from redrive.broker.workers import TAKEN
 from redrive.model.filter import Filter
@@ -216,7 +217,9 @@ def _puts(puts: Iterable[Put]) -> _Needs:
 def _registration(call: Register | Unregister) -> Need:
     if call.kind == WORKER and (isinstance(call, Unregister) or call.timeout is not None):
         return Need((WORK,), Reach.SOMEWHERE)  # for a time: nobody can fill the store with workers
-    if call.kind in (SCHEDULE, TAKEN):  # they are called QUEUE/TASK and QUEUE/DIGEST
+    if call.kind in (POLL, REQUEST) and (isinstance(call, Unregister) or call.timeout is not None):
+        return Need((WORK,) if call.kind == POLL else (PUT, WORK), InQueue(call.name))
+    if call.kind in (SCHEDULE, TAKEN, PUT_AGAIN):  # they are called QUEUE/TASK and QUEUE/DIGEST
         return Need((WORK,), InQueue(call.name.partition("/")[0]))
     if call.kind == TOKEN:
         return Need((ADMIT,), Reach.EVERYWHERE)
@@ -235,7 +238,7 @@ def _unregister(call: Register | Unregister) -> _Needs:
 
 
 def _registrations(call: ListRegistrations) -> _Needs:
-    if call.kind in (WORKER, SCHEDULE, TAKEN):
+    if call.kind in (WORKER, SCHEDULE, TAKEN, POLL, REQUEST, PUT_AGAIN):
         return (Need((LOOK, WORK), Reach.SOMEWHERE),)
     if call.kind == TOKEN:
         return (Need((ADMIT,), Reach.EVERYWHERE),)

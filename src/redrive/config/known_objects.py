@@ -1,0 +1,145 @@
+"""What the store knows of the objects of an external queue: which have an item, and whose item a person removed.
+
+The key of an object is its idempotency key. It stays known after its item is gone, however that ended. So an object
+whose item was removed by hand is put again under a key that also names the removed item, and that is registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from redrive.broker import polls
+from redrive.broker.broker import Broker
+from redrive.broker.flow import ask
+from redrive.clock import Instant
+from redrive.errors import Forbidden
+from redrive.model.address import is_elsewhere
+from redrive.model.feed import FeedEntry, FeedKind
+from redrive.model.ids import ItemId
+from redrive.model.item import Item, Status
+from redrive.model.limits import MAX_BATCH, MAX_LABEL_CHARS
+from redrive.model.queue import QueueStats
+from redrive.store import FEED_TIMEOUT, RETENTION_ACTOR, FeedPage, NewItem, ReadFeed
+
+KEY_HEADER = "external-key"
+"""The header of an item that has the name of its object."""
+VERSION_HEADER = "external-version"
+"""The header that has the version of the object, where the queue says what that is."""
+_MOVES = (FeedKind.DEAD, FeedKind.MOVED, FeedKind.REDRIVEN, FeedKind.UNDONE)
+"""What may give an item another id."""
+
+
+def object_key(name: str, version: str | None) -> str:
+    """What tells an object from all others, and from itself before it changed."""
+    return name if version is None else msgspec.json.encode([name, version]).decode()
+
+
+def digest(key: str) -> str:
+    """A short name for a key."""
+    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+class KnownObjects:
+    """The objects of one queue. Where the caller may not look into the store, keys alone decide."""
+
+    def __init__(self, broker: Broker, queue: str) -> None:
+        self._broker = broker
+        self._queue = queue
+        self._after = 0
+        """Up to where the feed was read."""
+        self._first_ids: dict[ItemId, tuple[ItemId, Instant]] = {}
+        """The id that an item was put under, by each id it got since, and when."""
+        self._removed: dict[ItemId, Instant] = {}
+
+    def with_items(self) -> set[str]:
+        """The keys of objects whose item is there and not completed: it waits, runs, is dead or archived."""
+        try:
+            return set(filter(None, map(_key_of, self._items())))
+        except Forbidden:
+            return set()
+
+    def removed(self) -> Set[ItemId]:
+        """Items that a person removed before they were completed, by the id they were put under."""
+        try:
+            for entry in self._new_entries():
+                self._take_in(entry)
+        except Forbidden:
+            return frozenset()
+        over = self._broker._core.clock.now() - FEED_TIMEOUT
+        self._removed = {id: at for id, at in self._removed.items() if at > over}
+        self._first_ids = {id: first for id, first in self._first_ids.items() if first[1] > over}
+        return self._removed.keys()
+
+    def put_again(self) -> dict[str, str]:
+        """By the digest of each key under which an object was put again: the removed item."""
+        return self._broker._run(polls.put_again(self._queue))
+
+    def put_after(self, item: NewItem, removed: str) -> NewItem:
+        """The item of an object whose last item was removed."""
+        key = item.idempotency_key or ""
+        again = f"{key}#{removed}"
+        if len(again) > MAX_LABEL_CHARS:
+            again = f"{digest(key)}#{removed}"
+        return msgspec.structs.replace(item, idempotency_key=again)
+
+    def remember(self, item: NewItem, removed: ItemId) -> None:
+        """An object is put again because this item of it was removed. Known as long as the new key is."""
+        timeout = self._broker.get_queue(self._queue).settings.idempotency_timeout
+        key = digest(item.idempotency_key or "")
+        self._broker._run(polls.remember_put_again(self._queue, key, removed, timeout))
+
+    def _items(self) -> Iterator[Item]:
+        stats = self._broker.stats(self._queue)
+        for status in _statuses(stats):
+            yield from self._found(queue=self._queue, status=status)
+        for dead_queue in self._broker.get_queue(self._queue).settings.dead_queues():
+            if not is_elsewhere(dead_queue):
+                yield from self._found(queue=dead_queue, status=Status.DEAD, origin_queue=self._queue)
+                yield from self._found(queue=dead_queue, status=Status.ARCHIVED, origin_queue=self._queue)
+
+    def _found(self, **conditions: Any) -> Iterator[Item]:
+        cursor = None
+        while True:
+            page = self._broker.find(limit=MAX_BATCH, cursor=cursor, redacted=False, **conditions)
+            yield from page.items
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def _new_entries(self) -> Iterator[FeedEntry]:
+        while True:
+            query = ReadFeed(after=self._after, limit=MAX_BATCH, kinds=(*_MOVES, FeedKind.REMOVED))
+            page: FeedPage = self._broker._run(ask(query))
+            yield from page.entries
+            self._after = page.last
+            if not page.more:
+                return
+
+    def _take_in(self, entry: FeedEntry) -> None:
+        before = entry.source_id or entry.id
+        if entry.queue != self._queue and before not in self._first_ids:
+            return  # it was never in this queue
+        first = self._first_ids[before][0] if before in self._first_ids else before
+        if entry.kind is not FeedKind.REMOVED:
+            self._first_ids[entry.id] = (first, entry.at)
+        elif entry.actor != RETENTION_ACTOR and entry.from_status is not Status.COMPLETED:
+            self._removed[first] = entry.at
+
+
+def _statuses(stats: QueueStats) -> Iterator[Status]:
+    """Those that some item is in, but for completed ones."""
+    if stats.dead_letters:
+        yield Status.DEAD
+    for status in (Status.PENDING, Status.FAILED, Status.ACTIVE, Status.ARCHIVED, Status.MOVING):
+        if getattr(stats, status.value):
+            yield status
+
+
+def _key_of(item: Item) -> str | None:
+    headers: Mapping[str, str] = item.headers
+    name = headers.get(KEY_HEADER)
+    return None if name is None else object_key(name, headers.get(VERSION_HEADER))
