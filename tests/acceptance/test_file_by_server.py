@@ -14,6 +14,7 @@ from tests.integration.projects import Project, until
 from tests.servers.http import HttpServer
 
 from redrive import connect
+from redrive.broker import polls
 from redrive.config import load
 from redrive.config.running import Running
 from redrive.errors import Forbidden, Unauthorized
@@ -97,8 +98,29 @@ def test_server_applies_the_file_and_a_worker_with_a_small_token_works(
         until(lambda: project.has("done") and len(project.text("done").splitlines()) == 2)
         running.stop()
     assert "file_not_applied" in caplog.text
+    assert caplog.text.count("external_keys_only") == 1
     until(lambda: project.broker.stats("tickets").completed_total == 1)
     assert sorted(project.text("done").splitlines()) == ['{"id":7}', '{"n":1}']
+    listing = project.broker._run(polls.external_queue("tickets"))
+    assert listing is not None
+    assert (listing.polls, listing.objects, listing.added) == (1, 1, 1)
+
+
+def test_object_that_was_dropped_runs_again_where_the_token_lets_the_worker_look(
+    project: Project, server: HttpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    until(lambda: {queue.name for queue in project.broker.list_queues()} == {"jobs", "tickets"})
+    secret = token(project, "worker", "consumer", "operator")
+    until(lambda: asks_for_tokens(server))
+    project.command("run.sh", "cat >> done; echo >> done; exit 1")
+    with connect(server.url, token=secret) as broker:
+        for runs in (1, 2):
+            for _ in range(2):
+                Running(broker, load(project.file), watch=False).run_until_idle()
+            assert project.text("done").splitlines() == ['{"id":7}'] * runs
+            (dead,) = project.broker.find(queue="tickets").items
+            project.broker.drop(dead.id)
+    assert "external_keys_only" not in caplog.text
 
 
 def test_admin_applies_the_file_through_a_server_that_has_none(

@@ -172,6 +172,11 @@ SAMPLES = (
     Sample(
         "tick and put", lambda w, s: Register("schedule", "own-jobs/t", b"", puts=(Put(s.queue, (ITEM,)),)), WORKS, HERE
     ),
+    Sample("say how it was listed", lambda w, s: Register("poll", s.queue, b"{}", timeout=30), WORKS, HERE),
+    Sample("say how it was listed for ever", lambda w, s: Register("poll", s.queue, b"{}"), ADMIN, ALL),
+    Sample("ask for a listing", lambda w, s: Register("poll_request", s.queue, b"", timeout=30), PUTS, HERE),
+    Sample("ask for a listing for ever", lambda w, s: Register("poll_request", s.queue, b""), ADMIN, ALL),
+    Sample("put an object again", lambda w, s: Register("put_again", f"{s.queue}/digest", b"id"), WORKS, HERE),
     Sample("manage by a file", lambda w, s: Register("managed", s.queue, b"{}"), ADMIN, ALL),
     Sample("register something", lambda w, s: Register("something", "x", b"{}"), ADMIN, ALL),
     Sample(
@@ -275,6 +280,11 @@ SAMPLES = (
     Sample("read a result", lambda w, s: GetResult(ItemId(s.done_id)), AWAITS, HERE),
     Sample("list workers", lambda w, s: ListRegistrations("worker"), "consumer viewer operator admin", ANY),
     Sample("read a schedule", lambda w, s: ListRegistrations("schedule"), "consumer viewer operator admin", ANY),
+    Sample("see listings", lambda w, s: ListRegistrations("poll"), "consumer viewer operator admin", ANY),
+    Sample("see requests", lambda w, s: ListRegistrations("poll_request"), "consumer viewer operator admin", ANY),
+    Sample(
+        "see what was put again", lambda w, s: ListRegistrations("put_again"), "consumer viewer operator admin", ANY
+    ),
     Sample("ask who manages", lambda w, s: ListRegistrations("managed", s.queue), LOOKS, HERE),
     Sample("list what is managed", lambda w, s: ListRegistrations("managed"), LOOKS, ALL),
     Sample("list what is registered", lambda w, s: ListRegistrations("something"), LOOKS, ALL),

@@ -257,7 +257,7 @@ async def test_lists_are_about_own_queues_only(world: World) -> None:
     assert page.last >= max(entry.number for entry in world.broker.feed().entries)
     own = world.sides[OWN]
     assert {each.id for each in await made(world, viewer, ListOperations())} == {own.operation, own.purge}
-    for kind, name in (("worker", "own-worker"), ("schedule", "own-jobs/task")):
+    for kind, name in (("worker", "own-worker"), ("schedule", "own-jobs/task"), ("poll", "own-jobs")):
         assert [each.name for each in await made(world, viewer, ListRegistrations(kind))] == [name]
 
 

@@ -51,6 +51,7 @@ class Side:
         call(Register("worker", worker.name, msgspec.json.encode(worker)))
         call(Register("schedule", f"{self.queue}/task", b"{}"))
         call(Register("managed", self.queue, b"{}"))
+        call(Register("poll", self.queue, b"{}"))
 
     def put(self, broker: Broker, what: str) -> str:
         key = f"{SECRET}-{self.side}-{what}"

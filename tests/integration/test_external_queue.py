@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.integration.projects import Project, until
+from tests.terminal.cli import Cli
 
 from redrive import Item
 from redrive.broker import polls
@@ -377,19 +378,83 @@ def test_secret_in_an_error_of_a_listing_is_not_registered(source: Source) -> No
     assert "abcdefghijklmnop" not in (source.info.error or "")
 
 
-def test_request_lets_a_running_poller_list_now(tmp_path: Path) -> None:
-    source = Project(tmp_path, f"sqlite:///{tmp_path}/jobs.db")
-    source.command("fix.sh", "cat >> runs; echo >> runs")
-    source.command("list.sh", "echo x >> listed; cat tickets.json")
-    source.write(FILE.format(options='poll = "1d"').replace("cat tickets.json", "./list.sh"))
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Project]:
+    """A project in a file, for commands in a terminal; it lists once a day, and says in `listed` how often."""
+    project = Project(tmp_path, f"sqlite:///{tmp_path}/jobs.db")
+    project.command("fix.sh", "cat >> runs; echo >> runs")
+    project.command("list.sh", "echo x >> listed; cat tickets.json")
+    project.write(FILE.format(options='poll = "1d"').replace("cat tickets.json", "./list.sh"))
     (tmp_path / "tickets.json").write_text("")
-    running = source.running(watch=False)
+    yield project
+    project.broker.close()
+
+
+@pytest.fixture
+def cli(shop: Project) -> Cli:
+    return Cli(f"sqlite:///{shop.folder}/jobs.db")
+
+
+def test_push_without_a_payload_lets_running_processes_list_now(shop: Project, cli: Cli) -> None:
+    running = shop.running(watch=False)
     running.start()
-    until(lambda: source.broker._run(polls.poll_of("tickets")) is not None)
+    until(lambda: cli.json("queue", "show", "tickets")["external"]["polls"] == 1)
     for count in (2, 3):
-        (tmp_path / "tickets.json").write_text(f'{{"id": {count}}}')
-        source.broker._run(polls.request("tickets"))
-        until(lambda: source.has("runs") and source.text("runs").count("id") == count - 1)  # noqa: B023
-        assert source.text("listed") == "x\n" * count
+        (shop.folder / "tickets.json").write_text(f'{{"id": {count}}}')
+        said = cli.json("queue", "push", "tickets")
+        assert said["requested"] is True
+        assert said["workers"][0].startswith("fixer:")
+        until(lambda: shop.has("runs") and shop.text("runs").count("id") == count - 1)  # noqa: B023
+        assert shop.text("listed") == "x\n" * count
+    assert "tickets is listed now by fixer:" in cli("queue", "push", "tickets").stdout
     running.stop()
-    source.broker.close()
+
+
+def test_push_says_that_no_process_lists_the_queue(shop: Project, cli: Cli) -> None:
+    shop.work(workers=())
+    said = cli("queue", "push", "tickets", exits=1).stdout
+    assert "no process lists it now" in said
+    assert cli.json("queue", "push", "tickets", exits=1) == {"queue": "tickets", "requested": False, "workers": []}
+
+
+def test_push_with_a_payload_puts_an_item(shop: Project, cli: Cli) -> None:
+    shop.work(workers=())
+    cli("queue", "push", "tickets", '{"id": 1}')
+    cli("queue", "push", "tickets", "-", input='{"id": 2}')
+    assert shop.broker.stats("tickets").pending == 2
+
+
+def test_push_to_another_queue_takes_its_payload_from_stdin(shop: Project, cli: Cli) -> None:
+    shop.broker.create_queue("jobs")
+    cli("queue", "push", "jobs", input="1")
+    assert shop.broker.stats("jobs").pending == 1
+
+
+def test_listings_are_shown_with_their_errors(shop: Project, cli: Cli) -> None:
+    shop.broker.create_queue("jobs")
+    shop.work(workers=())
+    assert "never listed yet" in cli("queue", "show", "tickets").stdout
+    (shop.folder / "tickets.json").write_text('{"id": 1}')
+    shop.work()
+    shown = cli("queue", "show", "tickets").stdout
+    assert "external: listed 1 time; 1 object, 1 new" in shown
+    assert "last error" not in shown
+    (shop.folder / "tickets.json").unlink()
+    shop.work()
+    shown = cli("queue", "show", "tickets").stdout
+    assert "listed 2 times, 1 error; 0 objects, 0 new" in shown
+    assert "the command ended with exit code 1: cat: tickets.json" in shown
+    assert "external list-error" in cli("queue", "list").stdout
+    queues = {each["name"]: each["external"] for each in cli.json("queue", "list")}
+    assert queues["jobs"] is None
+    assert (queues["tickets"]["polls"], queues["tickets"]["errors"]) == (2, 1)
+    assert queues["tickets"]["error_at"] == queues["tickets"]["polled_at"]
+
+
+def test_queue_that_is_external_no_more_is_shown_as_any_other(shop: Project, cli: Cli) -> None:
+    shop.work()
+    assert cli.json("queue", "show", "tickets")["external"]["polls"] == 1
+    shop.write("[queue.tickets]\n")
+    shop.work()
+    assert cli.json("queue", "show", "tickets")["external"] is None
+    assert "external" not in cli("queue", "list").stdout

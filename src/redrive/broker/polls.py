@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from redrive.broker import managed
 from redrive.broker.flow import Flow, ask, send
 from redrive.errors import Forbidden
 from redrive.model.duration import DAY
@@ -26,13 +27,26 @@ MAX_ROUNDS = 20
 _decode = msgspec.json.Decoder(PollInfo).decode
 
 
-def polls() -> Flow[dict[str, PollInfo]]:
-    """The listings of all external queues, by queue; none where the caller may not see them."""
+def external_queues() -> Flow[dict[str, PollInfo]]:
+    """All external queues and how they were listed, as far as the caller may see them."""
     try:
         found: tuple[Registration, ...] = yield from ask(ListRegistrations(POLL))
+        listed = {each.name: _read(each) for each in found}
+        managements = yield from managed.managements()
     except Forbidden:
         return {}
-    return {each.name: _read(each) for each in found}
+    return {name: listed.get(name, PollInfo()) for name, each in managements.items() if each.is_external}
+
+
+def external_queue(queue: str) -> Flow[PollInfo | None]:
+    """How an external queue was listed. None for any other queue, and where the caller may not see it."""
+    try:
+        management = yield from managed.management_of(queue)
+        if management is None or not management.is_external:
+            return None
+        return (yield from poll_of(queue)) or PollInfo()
+    except Forbidden:
+        return None
 
 
 def poll_of(queue: str) -> Flow[PollInfo | None]:

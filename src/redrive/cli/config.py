@@ -144,7 +144,13 @@ def _form(found: Config) -> dict[str, Any]:
         "stores": {name: redact_url(url) for name, url in found.store.stores.items()},
         "queues": found.queues,
         "external": {
-            name: {"list": each.list.words, "take": each.take and each.take.words, "poll": format_duration(each.poll)}
+            name: {
+                "list": each.list.words,
+                "take": each.take and each.take.words,
+                "poll": format_duration(each.poll),
+                "key": each.key,
+                "version": each.version,
+            }
             for name, each in found.external.items()
         },
         "workers": {

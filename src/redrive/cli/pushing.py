@@ -14,8 +14,8 @@ from redrive.cli import exits
 from redrive.cli.completion import complete_queue
 from redrive.cli.connection import opened
 from redrive.cli.forms import form
-from redrive.cli.options import as_json, command, pairs
-from redrive.cli.printing import print_json, say, short
+from redrive.cli.options import as_json, command, pairs, to_type
+from redrive.cli.printing import print_json, remark, say, short
 from redrive.cli.progress import bar
 from redrive.errors import InvalidPayload
 from redrive.model.limits import MIB
@@ -67,6 +67,9 @@ def push(
     redrive queue push emails '{"to": "ann@example.com"}'
     redrive queue push notes --text 'no JSON at all'
     redrive queue push emails --lines --file many.jsonl
+
+    Without a payload, an external queue of redrive.toml is listed anew, now, by the processes that run it; stdin is
+    not read then. Where no process runs it, nothing is done, and the exit code is 1.
     """
     if payload is not None and path is not None:
         raise click.UsageError("A payload and --file were given; leave one out")
@@ -83,6 +86,8 @@ def push(
         "content_type": content_type or (TEXT if text else None),
     }
     with opened() as broker:
+        if payload is None and path is None and not lines and _list_anew(broker, queue):
+            return
         if lines:
             _push_lines(broker, queue, _lines_of(payload, path), options)
             return
@@ -92,6 +97,27 @@ def push(
         else:
             known = " was there already under this key" if receipt.duplicate else f" is in {queue}"
             say(f"{short(receipt.id)}{known}")
+
+
+def _list_anew(broker: Broker, queue: str) -> bool:
+    """Let an external queue be listed now. False where it is no external one."""
+    from redrive.broker import polls
+
+    if broker._run(polls.external_queue(queue)) is None:
+        return False
+    workers = [worker.name for worker in broker.workers() if queue in worker.queues]
+    if workers:
+        broker._run(polls.request(queue))
+    if as_json():
+        print_json({"queue": queue, "requested": bool(workers), "workers": workers})
+    elif workers:
+        say(f"{queue} is listed now by {', '.join(workers)}")
+        remark(f"How it went: {to_type(f'queue show {queue}')}")
+    else:
+        say(f"{queue} is an external queue, and no process lists it now. {to_type('work')} lists it when it starts")
+    if not workers:
+        click.get_current_context().exit(exits.FAILED)
+    return True
 
 
 def _data(payload: str | None, path: IO[bytes] | None) -> bytes:

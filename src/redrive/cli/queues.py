@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from redrive.broker import polls
 from redrive.cli import looking
 from redrive.cli.completion import complete_queue
 from redrive.cli.confirming import confirm, confirm_options
@@ -18,6 +19,8 @@ from redrive.model.item import Status
 from redrive.model.shown import moment, several
 
 if TYPE_CHECKING:
+    from redrive.clock import Instant
+    from redrive.model.poll_info import PollInfo
     from redrive.model.queue import Queue, QueueStats
 
 queue_argument = click.argument("queue", shell_complete=complete_queue)
@@ -69,46 +72,67 @@ def list_(queue: str | None, status: str | None, limit: int, cursor: str | None,
     with opened() as broker:
         if queue is None:
             queues = broker.list_queues()
-            _print_queues(queues, [broker.stats(each.name) for each in queues])
+            listings = broker._run(polls.external_queues())
+            _print_queues(queues, [broker.stats(each.name) for each in queues], listings)
             return
         order = "oldest" if oldest else "newest"
         page = broker.find(queue=queue, status=status or "any", order=order, limit=limit, cursor=cursor)
         looking.print_page(page, f"queue {queue} is empty" if status is None else f"nothing in {queue} is {status}")
 
 
-def _print_queues(queues: tuple[Queue, ...], stats: list[QueueStats]) -> None:
+def _print_queues(queues: tuple[Queue, ...], stats: list[QueueStats], listings: dict[str, PollInfo]) -> None:
+    pairs = list(zip(queues, stats, strict=True))
     if as_json():
-        print_json([_summary(queue, counted) for queue, counted in zip(queues, stats, strict=True)])
+        print_json([_summary(queue, counted, listings.get(queue.name)) for queue, counted in pairs])
         return
     if not queues:
         say(f"There is no queue yet. Make one: {to_type('queue create NAME')}")
         return
-    table(_COUNTS, [_row(queue, counted) for queue, counted in zip(queues, stats, strict=True)], least=_LEAST)
+    table(_COUNTS, [_row(queue, counted, listings.get(queue.name)) for queue, counted in pairs], least=_LEAST)
+    for name, listing in listings.items():
+        if listing.has_failed:
+            remark(f"\n{name} was not listed well: {to_type(f'queue show {name}')} says why")
     dead = sum(each.dead_letters for each in stats)
     if dead:
         remark(f"\n{several(dead, 'dead letter')}: {to_type('dead groups')} says what of")
 
 
-def _row(queue: Queue, stats: QueueStats) -> tuple[Any, ...]:
-    state = " ".join([*(["paused"] if queue.paused else []), *(["dead-queue"] if queue.is_dead_queue else [])])
+def _row(queue: Queue, stats: QueueStats, listing: PollInfo | None) -> tuple[Any, ...]:
+    states = {
+        "paused": queue.paused,
+        "dead-queue": queue.is_dead_queue,
+        "external": listing is not None,
+        "list-error": listing is not None and listing.has_failed,
+    }
+    state = " ".join(name for name, holds in states.items() if holds)
     waits = "" if stats.oldest_ready_at is None else ago(stats.oldest_ready_at, stats.at).removesuffix(" ago")
     counts = (stats.pending, stats.active, stats.failed, stats.dead_letters, stats.completed, stats.archived)
     return (queue.name, *(f"{count:,}" for count in counts), waits, state)
 
 
-def _summary(queue: Queue, stats: QueueStats) -> dict[str, Any]:
-    return {"name": queue.name, "paused": queue.paused, "is_dead_queue": queue.is_dead_queue, "stats": stats}
+def _summary(queue: Queue, stats: QueueStats, listing: PollInfo | None) -> dict[str, Any]:
+    return {
+        "name": queue.name,
+        "paused": queue.paused,
+        "is_dead_queue": queue.is_dead_queue,
+        "stats": stats,
+        "external": listing,
+    }
 
 
 @command("show")
 @queue_argument
 def show(queue: str) -> None:
-    """One queue: its settings, its counts, since when the oldest item waits, and which workers work on it."""
+    """One queue: its settings, its counts, since when the oldest item waits, and which workers work on it.
+
+    Of an external queue also when and how often it was listed, and the last error of a listing.
+    """
     with opened() as broker:
         found, stats = broker.get_queue(queue), broker.stats(queue)
         workers = [worker for worker in broker.workers() if queue in worker.queues]
+        listing = broker._run(polls.external_queue(queue))
     if as_json():
-        print_json({**form(found), "stats": stats, "workers": workers})
+        print_json({**form(found), "stats": stats, "workers": workers, "external": listing})
         return
     state = "paused" if found.paused else "open"
     say(f"{found.name}: {state}{', a dead queue' if found.is_dead_queue else ''}, since {moment(found.created_at)}")
@@ -119,8 +143,25 @@ def show(queue: str) -> None:
     say("workers:" if workers else "workers: none that is alive")
     for worker in workers:
         say(f"  {worker}")
+    if listing is not None:
+        _print_listing(listing)
     if stats.dead_letters:
         remark(f"What died here: {to_type(f'dead groups -q {queue}')}")
+
+
+def _print_listing(listing: PollInfo) -> None:
+    say(f"external: {listing}")
+    by = f" by {listing.poller}" if listing.poller else ""
+    fields(
+        [
+            ("last listed", f"{_when(listing.polled_at)}{by}" if listing.polled_at else None),
+            ("last error", f"{_when(listing.error_at)}: {listing.error}" if listing.error_at else None),
+        ]
+    )
+
+
+def _when(at: Instant | None) -> str:
+    return "" if at is None else f"{moment(at)} ({ago(at)})"
 
 
 @command("update")

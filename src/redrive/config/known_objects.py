@@ -24,6 +24,7 @@ from redrive.model.item import Item, Status
 from redrive.model.limits import MAX_BATCH, MAX_LABEL_CHARS
 from redrive.model.queue import QueueStats
 from redrive.store import FEED_TIMEOUT, RETENTION_ACTOR, FeedPage, NewItem, ReadFeed
+from redrive.telemetry import events
 
 KEY_HEADER = "external-key"
 """The header of an item that has the name of its object."""
@@ -31,6 +32,7 @@ VERSION_HEADER = "external-version"
 """The header that has the version of the object, where the queue says what that is."""
 _MOVES = (FeedKind.DEAD, FeedKind.MOVED, FeedKind.REDRIVEN, FeedKind.UNDONE)
 """What may give an item another id."""
+_log = events.logger("redrive.external")
 
 
 def object_key(name: str, version: str | None) -> str:
@@ -54,12 +56,15 @@ class KnownObjects:
         self._first_ids: dict[ItemId, tuple[ItemId, Instant]] = {}
         """The id that an item was put under, by each id it got since, and when."""
         self._removed: dict[ItemId, Instant] = {}
+        self._is_told = False
+        """Whether the log has it that this process may not look."""
 
     def with_items(self) -> set[str]:
         """The keys of objects whose item is there and not completed: it waits, runs, is dead or archived."""
         try:
             return set(filter(None, map(_key_of, self._items())))
-        except Forbidden:
+        except Forbidden as refusal:
+            self._may_not_look(refusal)
             return set()
 
     def removed(self) -> Set[ItemId]:
@@ -67,7 +72,8 @@ class KnownObjects:
         try:
             for entry in self._new_entries():
                 self._take_in(entry)
-        except Forbidden:
+        except Forbidden as refusal:
+            self._may_not_look(refusal)
             return frozenset()
         over = self._broker._core.clock.now() - FEED_TIMEOUT
         self._removed = {id: at for id, at in self._removed.items() if at > over}
@@ -91,6 +97,11 @@ class KnownObjects:
         timeout = self._broker.get_queue(self._queue).settings.idempotency_timeout
         key = digest(item.idempotency_key or "")
         self._broker._run(polls.remember_put_again(self._queue, key, removed, timeout))
+
+    def _may_not_look(self, refusal: Forbidden) -> None:
+        if not self._is_told:
+            _log.warning("external_keys_only", queue=self._queue, error=str(refusal))
+        self._is_told = True
 
     def _items(self) -> Iterator[Item]:
         stats = self._broker.stats(self._queue)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from redrive.clock import Instant
+from redrive.model.shown import several
 
 
 class PollInfo(msgspec.Struct, frozen=True):
@@ -30,6 +31,12 @@ class PollInfo(msgspec.Struct, frozen=True):
     def has_failed(self) -> bool:
         """Whether the last listing had an error."""
         return self.error_at is not None and self.error_at == self.polled_at
+
+    def __str__(self) -> str:
+        if not self.polls:
+            return "never listed yet"
+        errors = f", {several(self.errors, 'error')}" if self.errors else ""
+        return f"listed {several(self.polls, 'time')}{errors}; {several(self.objects, 'object')}, {self.added:,} new"
 
     def after(self, at: Instant, objects: int, added: int, error: str | None, poller: str) -> PollInfo:
         """The same with one more listing."""
