@@ -21,7 +21,7 @@ from redrive.model.address import is_elsewhere
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Status
-from redrive.model.limits import MAX_BATCH, MAX_LABEL_CHARS
+from redrive.model.limits import MAX_BATCH
 from redrive.model.queue import QueueStats
 from redrive.store import FEED_TIMEOUT, RETENTION_ACTOR, FeedPage, NewItem, ReadFeed
 from redrive.telemetry import events
@@ -86,11 +86,8 @@ class KnownObjects:
 
     def put_after(self, item: NewItem, removed: str) -> NewItem:
         """The item of an object whose last item was removed."""
-        key = item.idempotency_key or ""
-        again = f"{key}#{removed}"
-        if len(again) > MAX_LABEL_CHARS:
-            again = f"{digest(key)}#{removed}"
-        return msgspec.structs.replace(item, idempotency_key=again)
+        key = f"{digest(item.idempotency_key or '')}#{removed}"
+        return msgspec.structs.replace(item, idempotency_key=key)
 
     def remember(self, item: NewItem, removed: ItemId) -> None:
         """An object is put again because this item of it was removed. Known as long as the new key is."""
