@@ -11,7 +11,7 @@ import pytest
 from tests.integration.projects import Project, until
 from tests.terminal.cli import Cli
 
-from redrive import Item
+from redrive import Item, connect
 from redrive.broker import polls
 from redrive.config import load
 from redrive.config.external import Poller
@@ -244,6 +244,17 @@ def test_object_that_was_dropped_while_it_was_not_listed_runs_when_it_comes_back
     assert len(source.runs) == 2
 
 
+def test_object_whose_item_was_archived_and_purged_runs_again(source: Source) -> None:
+    source.lists({"id": 1})
+    source.work()
+    id = source.dead.id
+    source.broker.archive(id)
+    source.broker.purge(id)
+    source.work()
+    source.work()
+    assert source.runs == [{"id": 1}] * 2
+
+
 def test_object_that_was_dropped_before_it_ran_is_put_again(source: Source) -> None:
     source.lists({"id": 1})
     source.broker.create_queue("tickets")
@@ -295,13 +306,63 @@ def test_object_that_a_setting_removed_runs_again_when_its_key_is_forgotten(sour
     assert source.runs == [{"id": 1}] * 2
 
 
-@pytest.mark.parametrize("options", [HOUR, f'{HOUR}\ndead_queue = "graves"'], ids=["in place", "dead queue"])
-def test_object_that_a_person_brings_back_runs_once_more(source: Source, options: str) -> None:
+def completed_in_the_dead_queue(source: Source) -> None:
+    (lease,) = source.broker.lease("graves")
+    source.broker.complete(lease)
+
+
+def moved_by_hand(source: Source) -> None:
+    source.broker.create_queue("elsewhere")
+    source.broker.move(source.dead.id, "elsewhere")
+
+
+@pytest.mark.parametrize("end", [completed_in_the_dead_queue, moved_by_hand])
+def test_object_whose_item_went_elsewhere_runs_again_when_its_key_is_forgotten(
+    source: Source, end: Callable[[Source], None]
+) -> None:
+    source.set(f'{HOUR}\ndead_queue = "graves"')
+    source.lists({"id": 1})
+    source.work()
+    end(source)
+    source.work()
+    assert source.runs == [{"id": 1}]
+    source.clock.advance("1h")
+    source.work()
+    assert source.runs == [{"id": 1}] * 2
+
+
+def test_object_whose_item_went_to_another_store_runs_again_when_its_key_is_forgotten(tmp_path: Path) -> None:
+    archive = f"sqlite:///{tmp_path}/archive.db"
+    with connect(archive, lifecycle=False) as other:
+        other.create_queue("graves")
+    source = Source(tmp_path, name="main", stores={"archive": archive})
+    source.set(f'{HOUR}\ndead_queue = "graves@archive"')
+    source.write('name = "main"\n[stores]\narchive = "sqlite:///archive.db"\n' + source.text("redrive.toml"))
+    source.lists({"id": 1})
+    source.work()
+    source.work()  # it is on its way
+    source.broker.step()
+    with connect(archive, lifecycle=False) as other:
+        assert other.stats("graves").dead_letters == 1
+    source.work()
+    assert source.runs == [{"id": 1}]
+    source.clock.advance("1h")
+    source.work()
+    assert source.runs == [{"id": 1}] * 2
+    source.broker.close()
+
+
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [("redrive", HOUR), ("redrive", f'{HOUR}\ndead_queue = "graves"'), ("retry", HOUR)],
+    ids=["redriven in place", "redriven from the dead queue", "retried"],
+)
+def test_object_that_a_person_brings_back_runs_once_more(source: Source, verb: str, options: str) -> None:
     source.set(options)
     source.lists({"id": 1})
     source.work()
     source.mend()
-    source.broker.redrive(source.dead.id)
+    getattr(source.broker, verb)(source.dead.id)
     source.work()
     source.work()
     assert source.runs == [{"id": 1}] * 2
