@@ -127,7 +127,7 @@ def _core(
 def _checked_stores(name: str | None, stores: Mapping[str, str]) -> Mapping[str, str]:
     """Names and URLs of other stores. They are opened when they are needed."""
     if not isinstance(stores, Mapping):
-        raise InvalidInput(f"stores is a table from names to URLs, not {shown(stores, 60)}")
+        raise InvalidInput(f"stores is a table from names to URLs, not {redact_url(stores)}")
     stores = table("stores", stores, MAX_BATCH)
     if stores and name is None:
         raise InvalidInput("who knows other stores is known to them by a name too: give name= beside stores=")
