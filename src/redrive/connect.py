@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
@@ -21,6 +21,7 @@ from redrive.model.given import plain, reading, table
 from redrive.model.limits import MAX_BATCH, check_name
 from redrive.model.redact import Redact
 from redrive.model.retry import DelayFunction
+from redrive.model.sqlite_url import parse_sqlite_url
 from redrive.model.url import ENCODED, redact_url
 from redrive.store import Store
 
@@ -46,10 +47,11 @@ def connect(
     """Open a broker on the store that the URL names.
 
     `memory://` lives and ends with this broker; `sqlite:///jobs.db` is a file in the working directory and
-    `sqlite:////var/lib/jobs.db` one anywhere; `postgresql://user@host/database` keeps its tables in the schema
-    `redrive`, or in the one that `?schema=` names; `redis://host` and `redis+cluster://host` keep their keys under the
-    prefix `redrive`, or the one that `?prefix=` names, and wait for `?wait_replicas=` replicas; `http://host:7272` and
-    `https://host` are servers (`redrive serve`). Queues of different namespaces never see each other.
+    `sqlite:////var/lib/jobs.db` one anywhere, for its owner alone unless `?mode=0660` lets a group use it;
+    `postgresql://user@host/database` keeps its tables in the schema `redrive`, or in the one that `?schema=` names;
+    `redis://host` and `redis+cluster://host` keep their keys under the prefix `redrive`, or the one that `?prefix=`
+    names, and wait for `?wait_replicas=` replicas; `http://host:7272` and `https://host` are servers (`redrive serve`).
+    Queues of different namespaces never see each other.
 
     token: who this program is to a server that asks for it. It is for the server of the URL, not for other stores.
     name: what other stores call this one, in `name@store`. stores: other stores by name, each with its URL: dead queues
@@ -183,20 +185,13 @@ def _open(
         case "sqlite":
             from redrive.stores.sqlite import SQLiteStore
 
-            path = unquote(parts.path[1:])
-            if path == ":memory:":
-                raise InvalidInput(
-                    f"{redact_url(url)!r} would be a file of that name; write memory:// for a store in memory"
-                )
-            if ":///" not in url or parts.netloc or not path or parts.query or parts.fragment:
-                raise InvalidInput(
-                    f"{redact_url(url)!r} names no file; write sqlite:///jobs.db, or sqlite:////var/lib/jobs.db, "
-                    f"and nothing behind it"
-                )
-            if not create and not Path(path).exists():
+            file = parse_sqlite_url(url)
+            if not create and not Path(file.path).exists():
                 problem = "the file does not exist; correct the path, or leave create=False out to begin an empty store"
-                raise StoreUnavailable(str(Path(path).absolute()), problem)
-            return SQLiteStore(Path(path), namespace=namespace, relaxed=relaxed, clock=clock, **named)
+                raise StoreUnavailable(str(Path(file.path).absolute()), problem)
+            return SQLiteStore(
+                Path(file.path), mode=file.mode, namespace=namespace, relaxed=relaxed, clock=clock, **named
+            )
         case "postgresql" | "postgres":
             return _open_postgres(url, namespace, relaxed, create, clock, named)
         case scheme if scheme.removesuffix("+cluster") in ("redis", "rediss", "valkey", "valkeys", "unix"):

@@ -33,6 +33,7 @@
     │   └── ResultTimeout        it is not done yet
     ├── StoreError               the store cannot serve the call
     │   ├── StoreUnavailable     it cannot be opened or reached
+    │   │   └── StoreBusy        another process holds its write lock
     │   ├── StoreReadOnly
     │   ├── DiskFull
     │   ├── NotAStore            the file is something else
@@ -437,6 +438,27 @@ class StoreUnavailable(StoreError):
     def __init__(self, store: str, problem: str) -> None:
         self.store, self.problem = store, problem
         super().__init__(f"store {store} is not available: {problem}")
+
+
+class StoreBusy(StoreUnavailable):
+    """Another process holds the write lock. `pid` and `command` are None where the system does not say which one."""
+
+    code = "store_busy"
+
+    def __init__(
+        self, store: str, seconds: float, pid: int | None = None, command: str | None = None, stopped: bool = False
+    ) -> None:
+        self.seconds, self.pid, self.command, self.stopped = seconds, pid, command, stopped
+        if pid is None:
+            holder, todo = "another process holds it", f"lsof {store}-lock may name it; end it"
+        else:
+            holder = f"process {pid} holds it" if command is None else f"process {pid} ({_show(command)}) holds it"
+            todo = f"retry, or end process {pid}"
+        if stopped:
+            holder, todo = f"{holder} and is stopped", f"continue it with kill -CONT {pid}, or end it"
+        super().__init__(
+            store, f"its write lock was not free within {seconds:g} s: {holder}. Nothing was changed; {todo}"
+        )
 
 
 class StoreReadOnly(StoreError):

@@ -166,7 +166,9 @@ def test_parents_turn_ends_with_the_parent_though_a_child_lives(path: Path) -> N
         own = connect(f"sqlite:///{path}", lifecycle=False)
         own.put("jobs", 1)
         fork(child)
-        own._core.store._engine._turn.take()
+        own._core.store._engine._turn.run(lambda: die(say))
+
+    def die(say: Say) -> None:
         say(b"x")
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -7,6 +7,7 @@ import msgspec
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow, ask
 from redrive.broker.moves import STUCK_AFTER
+from redrive.errors import StoreUnavailable
 from redrive.model.duration import format_duration
 from redrive.model.shown import lines
 from redrive.store import Destination, Durability, ListDestinations, Store
@@ -31,8 +32,14 @@ class Health(msgspec.Struct, frozen=True):
 
 
 def stuck(core: Core) -> Flow[tuple[str, ...]]:
-    """A sentence for each queue elsewhere that items have been on their way to for too long."""
-    found: tuple[Destination, ...] = yield from ask(ListDestinations())
+    """A sentence for each queue elsewhere that items have been on their way to for too long.
+
+    A store that cannot be read is a warning, too, and no reason to say nothing at all.
+    """
+    try:
+        found: tuple[Destination, ...] = yield from ask(ListDestinations())
+    except StoreUnavailable as error:
+        return (str(error),)
     now = core.clock.now()
     return tuple(
         f"Items have been on their way to {each.to} for {format_duration(now - each.since)}: "
@@ -44,4 +51,4 @@ def stuck(core: Core) -> Flow[tuple[str, ...]]:
 
 def health_of(store: Store, moves: tuple[str, ...]) -> Health:
     """All that is known. It asks the store's server, where it has one."""
-    return Health(store.durability(), (*store.warnings(), *moves))
+    return Health(store.durability(), tuple(dict.fromkeys((*store.warnings(), *moves))))

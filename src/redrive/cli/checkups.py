@@ -52,7 +52,13 @@ def checks(place: Place) -> tuple[Callable[[Broker], Iterator[Check]], ...]:
     def clock(broker: Broker) -> Iterator[Check]:
         return _clock(place, broker)
 
-    return versions, durability, store, clock, leases, workers, queues, operations
+    def files(broker: Broker) -> Iterator[Check]:
+        from redrive.cli.store_files import check_files
+
+        return check_files(place.url)
+
+    there = (versions, durability, *([files] if place.is_sqlite else []), store)
+    return *there, clock, leases, workers, queues, operations
 
 
 def _versions(place: Place, broker: Broker) -> Iterator[Check]:

@@ -8,7 +8,6 @@ import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -21,11 +20,11 @@ from redrive.config.queues import check_dead_queues, read_queue
 from redrive.config.substitution import filled_in, mistake_in, not_for_addresses, variables_in
 from redrive.errors import InvalidFile, Problem
 from redrive.model.address import DEFAULT_NAMESPACE, DEFAULT_URL
+from redrive.model.sqlite_url import absolute_sqlite_url
 
 MAX_FILE_BYTES = 1_048_576
 _KEYS = ("url", "namespace", "name", "stores", "queue", "worker", "server")
 _ELSEWHERE = {"queues": "queue", "workers": "worker", "store": "stores", "project": "namespace"}
-_SQLITE = "sqlite:///"
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
@@ -152,7 +151,7 @@ def _read_store(top: Table, folder: Path, needs_store: bool, variables: Collecti
         if other == name:
             stores.wrong(other, "is the name of this store itself; give the other one another name")
     return StoreOptions(
-        url=_url(top, "url", folder, needs_store, variables) or _from_folder(DEFAULT_URL, folder),
+        url=_url(top, "url", folder, needs_store, variables) or absolute_sqlite_url(DEFAULT_URL, folder),
         namespace=namespace or DEFAULT_NAMESPACE,
         name=name,
         stores={other: _url(stores, other, folder, needs_store, variables) or "" for other in stores.values},
@@ -187,15 +186,7 @@ def _url(table: Table, key: str, folder: Path, needed: bool, variables: Collecti
     if problem is not None:
         table.wrong(key, problem)
         return None
-    return _from_folder(url, folder)
-
-
-def _from_folder(url: str, folder: Path) -> str:
-    """A URL whose file, where it names one, is found from anywhere."""
-    path = unquote(url.removeprefix(_SQLITE))
-    if not url.startswith(_SQLITE) or path.startswith("/") or not path:
-        return url
-    return _SQLITE + quote(str(folder / path))
+    return absolute_sqlite_url(url, folder)
 
 
 def _server(table: Table) -> ServerOptions:

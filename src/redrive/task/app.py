@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar
-from urllib.parse import unquote
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
@@ -23,6 +22,7 @@ from redrive.model.address import DEFAULT_URL
 from redrive.model.limits import check_name
 from redrive.model.redact import Redact
 from redrive.model.retry import DelayFunction
+from redrive.model.sqlite_url import absolute_sqlite_url
 from redrive.model.url import redact_url
 from redrive.task.context import Context
 from redrive.task.declaring import declare
@@ -169,7 +169,7 @@ class App:
     @property
     def where(self) -> str:
         """The store that it runs on, for people: its URL without a password, a file with its whole path."""
-        return self._used or redact_url(_whole(self._named()))
+        return self._used or redact_url(absolute_sqlite_url(self._named(), Path.cwd()))
 
     @property
     def async_broker(self) -> AsyncBroker:
@@ -195,7 +195,8 @@ class App:
             self.declare(broker)
             with self._opening:
                 before = self._broker, self._declared, self._used
-                used = broker._core.store.name if broker is where else redact_url(_whole(str(where)))
+                url = redact_url(absolute_sqlite_url(str(where), Path.cwd()))
+                used = broker._core.store.name if broker is where else url
                 self._broker, self._declared, self._used = broker, set(self._queues), used
             try:
                 yield broker
@@ -233,9 +234,3 @@ class App:
         new = {name: queue.settings for name, queue in self._queues.items() if name not in known}
         broker._run(declare(broker._core, new))
         self._declared = known | new.keys()
-
-
-def _whole(url: str) -> str:
-    """A URL with the whole path of the file, where it names one: the working directory may be another than expected."""
-    path = url.removeprefix("sqlite:///")
-    return url if path == url else f"sqlite:///{Path(unquote(path)).absolute()}"

@@ -46,6 +46,7 @@ STATUS: dict[str, int] = {
     "error": 500,
     "store_error": 503,
     "store_unavailable": 503,
+    "store_busy": 503,
     "store_read_only": 503,
     "disk_full": 503,
     "not_a_store": 503,
@@ -69,7 +70,7 @@ OF_HTTP: dict[str, int] = {
 }
 """The same for what only the HTTP server says."""
 
-RETRY_AFTER = {"queue_full": 5, "overloaded": 1, "store_unavailable": 5, "disk_full": 30, "closed": 1}
+RETRY_AFTER = {"queue_full": 5, "overloaded": 1, "store_unavailable": 5, "store_busy": 5, "disk_full": 30, "closed": 1}
 """Seconds that a caller is asked to wait."""
 
 BY_CODE: dict[str, type[RedriveError]] = {

@@ -64,6 +64,8 @@ class Checkpointer:
         """Stop, and wait for the checkpoint that is under way."""
         self._closed = True
         self._bell.set()
+        if self.turn is not None:
+            self.turn.cancel()
         if self._thread is not None:
             self._thread.join()
 
@@ -89,21 +91,28 @@ class Checkpointer:
             self.turn.close()
 
     def _checkpoint(self) -> None:
-        turn = self.turn = self.turn or Turn(self._engine.name)
+        turn = self.turn = self.turn or Turn(self._engine.name, self._engine.mode)
+        self._engine.check_files()
         connection = self.connection = self.connection or self._connect()
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         self._is_in_line = True
         try:
-            turn.take()
-            pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            self._is_held_up = copied < pages
-            self._bell.clear()  # rung by commits of a moment ago, whose pages are copied now
+            turn.run(self._copy_the_rest)
         finally:
             self._is_in_line = False
-            turn.end()
+
+    def _copy_the_rest(self) -> None:
+        """In a turn."""
+        assert self.connection is not None
+        self._is_in_line = False
+        self._engine.check_files()
+        pages, copied = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        self._is_held_up = copied < pages
+        self._bell.clear()  # rung by commits of a moment ago, whose pages are copied now
 
     def _connect(self) -> apsw.Connection:
-        connection = apsw.Connection(self._engine.name)
+        connection = apsw.Connection(self._engine.name, apsw.SQLITE_OPEN_READWRITE)
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.pragma("synchronous", "NORMAL" if self._engine.relaxed else "FULL")
         connection.pragma("user_version")  # one that has read nothing yet does not know of the log and copies nothing
         return connection

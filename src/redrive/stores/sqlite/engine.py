@@ -24,7 +24,10 @@ from redrive.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from redrive.model.sqlite_url import OWNER_ONLY
+from redrive.stores.sqlite import files
 from redrive.stores.sqlite.checkpoint import COURTESY_SECONDS, Checkpointer
+from redrive.stores.sqlite.file_guard import FileGuard
 from redrive.stores.sqlite.turn import Turn
 
 OLDEST_ENGINE = (3, 51, 3)
@@ -39,15 +42,9 @@ LONGEST_PAUSE_SECONDS = 10.0
 """How long a fork waits for a thread that is inside SQLite."""
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 """The log file is cut to this size when it starts anew."""
-LOG_LOST = (
-    "its log was removed under this program, probably because the file was also opened with the sqlite3 module; use "
-    "apsw for your own connections, and restart this program"
-)
-FOLDER_SETTLES_NS = 100_000_000
-"""Two changes of a folder that are this far apart have different times; some systems keep them in steps of 10 ms."""
 
 _kept_for_ever: list[object] = []
-"""Connections that must not be closed: inherited by a child in the middle of a transaction, or with a lost log."""
+"""Connections that must not be closed: inherited by a child in the middle of a transaction."""
 
 _T = TypeVar("_T")
 
@@ -60,45 +57,48 @@ class Engine:
     and the parent, closing its own, would delete the log that the child writes to.
     """
 
-    def __init__(self, path: Path, *, relaxed: bool) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, relaxed: bool, mode: int = OWNER_ONLY) -> None:
+        """mode: who may read and write the files that are created."""
         self.name = str(path)
-        self._folder = str(path.parent)
+        self.mode = mode
         self.relaxed = relaxed
         self.alone = False
         """Whether nobody else has committed since the transaction before."""
         _check_engine()
         with self.translated():
-            if path.is_dir():
-                raise NotAStore(self.name, "it is a folder")
-            if not path.parent.is_dir():
-                raise StoreUnavailable(self.name, f"the folder {path.parent} does not exist; create it first")
+            self.name = str(files.locate(path))
             self._open()
 
     def _open(self) -> None:
         self._writing = threading.Lock()
         self._reading = threading.Lock()
         self._paused: list[threading.Lock] = []
-        self._closed = False
+        self._closed = True
         self._checkpointer = Checkpointer(self)
         self._reader: apsw.Connection | None = None
         self._last_version = -1
-        self._log: tuple[int, int] | None = None
-        self._log_lost = False
-        self._folder_changed_at: int | None = None
-        """What its time was when the log was last seen there; None while another change could have the same time."""
-        self._turn = Turn(self.name)
-        self._turn.take()
+        self._turn = Turn(self.name, self.mode)
         try:
-            self.writer = self._connect(WRITER_CACHE_KIB)
+            self._turn.run(self._open_writer)
         except BaseException:
             self._turn.close()
             raise
-        self._turn.end()
+        self._closed = False
         _open_engines.add(self)
 
+    def _open_writer(self) -> None:
+        files.create_database(self.name, self.mode)
+        files.check_names(self.name)
+        self._guard = FileGuard(self.name)
+        self.writer = self._connect(WRITER_CACHE_KIB)
+        try:
+            self._guard.watch_log()
+        except BaseException:
+            self.writer.close()
+            raise
+
     def _connect(self, cache_kib: int) -> apsw.Connection:
-        connection = apsw.Connection(self.name)
+        connection = apsw.Connection(self.name, apsw.SQLITE_OPEN_READWRITE)  # what does not exist is not created
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         if connection.readonly("main"):
             connection.close()
@@ -115,7 +115,10 @@ class Engine:
         connection.pragma("temp_store", "MEMORY")
         connection.pragma("journal_size_limit", LOG_LIMIT_BYTES)
         connection.wal_autocheckpoint(0)
+        # The last one to close removes the log by its name, which may be that of another database by then.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.set_wal_hook(self._checkpointer.log_grew)
+        connection.pragma("user_version")  # the log is opened, or created, by whatever is read first
         return connection
 
     def transact(self, work: Callable[[apsw.Connection], _T]) -> _T:
@@ -127,17 +130,17 @@ class Engine:
         """
         with self._writing:
             self._check_open()
-            if self._log_lost:
-                raise StoreUnavailable(self.name, LOG_LOST)
-            self._roll_back()  # left open by one who was interrupted as it rolled back
-            try:
-                self._turn.take()
-                result = self._commit(work)
-                self._check_files()
-            finally:
-                self._turn.end()
+            result = self._turn.run(lambda: self._transact(work))
         if pause := self._checkpointer.pause_seconds() if self.alone else COURTESY_SECONDS:
             time.sleep(pause)
+        return result
+
+    def _transact(self, work: Callable[[apsw.Connection], _T]) -> _T:
+        """In a turn, and in any thread."""
+        self.check_files()
+        self._roll_back()  # left open by one who was interrupted as it rolled back
+        result = self._commit(work)
+        self._check_committed()
         return result
 
     def _commit(self, work: Callable[[apsw.Connection], _T]) -> _T:
@@ -165,42 +168,20 @@ class Engine:
             return OutcomeUnknown(self.name, str(error))
         return error
 
-    def _check_files(self) -> None:
-        """After a COMMIT: whether it is in the file that others open, and how far those have come."""
+    def _check_committed(self) -> None:
+        """Acknowledge nothing that went into files which are no longer those of the store."""
         try:
-            self._check_log()
-        except OSError as error:
-            raise OutcomeUnknown(self.name, str(error)) from error
+            self.check_files()
+        except StoreUnavailable as error:
+            raise OutcomeUnknown(self.name, error.problem) from error
         try:
             self._last_version = self.writer.data_version()
         except apsw.Error:
             self._last_version = -1  # the next one reads anew what others may have changed
 
-    def _check_log(self) -> None:
-        """Acknowledge nothing that went into a log which no longer has a name.
-
-        Another copy of SQLite in this process, such as Python's own sqlite3 module, does not see our locks. When it
-        closes the file, it takes itself for the last one, and removes the log that we write to.
-
-        As long as nothing in the folder changed, the log is still there. To ask for the times of the log itself would
-        be dear: since Linux 6.13 a file whose times were read gets new ones with its next write, and a sync that has
-        to wait for them takes half as long again.
-        """
-        folder_changed_at = os.stat(self._folder).st_mtime_ns
-        if folder_changed_at == self._folder_changed_at:
-            return
-        try:
-            found = os.stat(f"{self.name}-wal")
-        except FileNotFoundError:
-            found = None
-        log = None if found is None else (found.st_dev, found.st_ino)
-        if self._log is None:
-            self._log = log
-        elif log != self._log:
-            self._log_lost = True
-            raise OutcomeUnknown(self.name, LOG_LOST)
-        if time.time_ns() - folder_changed_at > FOLDER_SETTLES_NS:
-            self._folder_changed_at = folder_changed_at
+    def check_files(self) -> None:
+        """Raise `StoreUnavailable` unless the database and its log are where they were opened."""
+        self._guard.check()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
@@ -223,13 +204,15 @@ class Engine:
         """How large the log is."""
         try:
             return os.path.getsize(f"{self.name}-wal")
-        except FileNotFoundError:
+        except OSError:
             return 0
 
     def _open_reader(self) -> apsw.Connection:
         self._check_open()
+        self.check_files()
         if self._reader is None:
             self._reader = self._connect(READER_CACHE_KIB)
+            self.check_files()  # it may be on something else that was put there this moment
         return self._reader
 
     def _check_open(self) -> None:
@@ -265,24 +248,27 @@ class Engine:
         # The parent's turn must not outlive the parent because a child has the file open.
         for turn in (self._turn, self._checkpointer.turn):
             if turn is not None:
-                turn.close()
+                turn.leave_to_the_parent()
         self._closed = True
         self._writing, self._reading = threading.Lock(), threading.Lock()
         _open_engines.discard(self)
 
     def close(self) -> None:
-        """Release the file. The last connection to close copies the log back. Twice is no error."""
+        """Release the file. The last connection to close copies the log back, unless a file is lost.
+
+        Twice is no error.
+        """
         with self._writing, self._reading:
             if self._closed:
                 return
             self._closed = True
-            if self._log_lost:  # closing would copy a log back that is no longer that of the file
-                _kept_for_ever.extend((self.writer, self._reader, self._checkpointer))
-            else:
-                self._checkpointer.close()
-                if self._reader is not None:
-                    self._reader.close()
-                self.writer.close()
+            self._checkpointer.close()
+            if self._reader is not None:
+                self._reader.close()
+            with contextlib.suppress(StoreUnavailable):
+                self.check_files()
+                self.writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+            self.writer.close()
             self._turn.close()
             # Not before: a fork that holds these locks must find the engine here to let go of them.
             _open_engines.discard(self)

@@ -12,6 +12,7 @@ from redrive.clock import Clock, Instant, SystemClock
 from redrive.errors import InvalidInput, NotAStore, SchemaTooNew, StoreUnavailable
 from redrive.model.item import Receipt
 from redrive.model.shown import size
+from redrive.model.sqlite_url import OWNER_ONLY
 from redrive.store import Call, Commit, Durability, Put, Query
 from redrive.stores.relational.batch import NO_QUEUES, Batch, Numbers, Queues, draw_anew, epoch_of
 from redrive.stores.relational.calls import carry_out, finish
@@ -19,6 +20,7 @@ from redrive.stores.relational.puts import put_together
 from redrive.stores.relational.queries import answer
 from redrive.stores.sqlite import schema
 from redrive.stores.sqlite.engine import LOG_LIMIT_BYTES, Engine
+from redrive.stores.sqlite.files import names_of, several_names
 from redrive.stores.sqlite.session import Session
 
 LARGE_LOG_BYTES = 4 * LOG_LIMIT_BYTES
@@ -41,6 +43,7 @@ class SQLiteStore:
         namespace: str = "default",
         name: str = "sqlite",
         relaxed: bool = False,
+        mode: int = OWNER_ONLY,
         clock: Clock | None = None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
@@ -49,9 +52,8 @@ class SQLiteStore:
         self._relaxed = relaxed
         self._closed = False
         self._noticed = -1
-        self._path = path.absolute()
         self._numbers = Numbers()
-        self._open(Engine(self._path, relaxed=relaxed))
+        self._open(Engine(path.absolute(), relaxed=relaxed, mode=mode))
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
         try:
@@ -76,6 +78,7 @@ class SQLiteStore:
             raise InvalidInput("within takes a connection with a transaction open; begin one, put, then commit it")
         if Path(connection.db_filename("main")) != self._filename:
             raise InvalidInput(f"within takes a connection to {self._path}, and this one is to another database")
+        self._engine.check_files()
         with self._engine.translated(), connection:
             self._lock_for_writing(connection)
             session = Session(connection)
@@ -100,13 +103,20 @@ class SQLiteStore:
         return Durability("full", "a crash of the program and a power cut", "nothing that was acknowledged")
 
     def warnings(self) -> tuple[str, ...]:
-        log = self._engine.log_bytes()
-        if log <= LARGE_LOG_BYTES:
-            return ()
-        return (
-            f"The log of {self._path} has grown to {size(log)}: it cannot begin anew while a program reads in one long "
-            f"transaction; end that transaction, or the program",
-        )
+        try:
+            self._engine.check_files()
+            names = names_of(self._engine.name)
+        except (StoreUnavailable, OSError) as error:
+            return (str(error),)
+        found = []
+        if names > 1:
+            found.append(f"{self._path}: {several_names(names)}")
+        if (log := self._engine.log_bytes()) > LARGE_LOG_BYTES:
+            found.append(
+                f"The log of {self._path} has grown to {size(log)}: it cannot begin anew while a program reads in one "
+                f"long transaction; end that transaction, or the program"
+            )
+        return tuple(found)
 
     def reopen(self) -> None:
         self._engine.reopen()
@@ -129,6 +139,7 @@ class SQLiteStore:
 
     def _open(self, engine: Engine) -> None:
         self._engine = engine
+        self._path = Path(engine.name)
         self._filename = Path(engine.writer.db_filename("main"))
         self._closed = False
         self._forget()
