@@ -157,32 +157,6 @@ def test_what_comes_back_stays_lost_until_a_restart(path: Path) -> None:
     assert payloads(path) == [1]
 
 
-def test_log_of_the_next_program_survives_the_end_of_one_that_lost_the_file(path: Path) -> None:
-    """The last one to close removes the log by its name, and by now that is the log of the next program."""
-    former, idle = opened(path), opened(path)
-    former.put("jobs", 1)
-    remove_all(path)
-    said, go = os.pipe(), os.pipe()
-
-    def work(_: Say) -> None:
-        broker = opened(path)
-        broker.put("jobs", 2)
-        os.write(said[1], b"x")
-        os.read(go[0], 1)
-        os._exit(0)  # as if it were killed: nothing is copied back
-
-    pid, reader = fork(work)
-    assert os.read(said[0], 1) == b"x"
-    assert put_all(former, range(2))[0] == []
-    former.close()
-    idle.close()
-    os.write(go[1], b"x")
-    join(pid, reader)
-    for end in (*said, *go):
-        os.close(end)
-    assert payloads(path) == [2]
-
-
 NEXT_PROGRAM = """
 import os, sys
 from redrive import connect
@@ -194,19 +168,22 @@ os._exit(0)  # as if it were killed: nothing is copied back
 FORMER_PROGRAM = """
 import os, subprocess, sys
 from redrive import connect
-url, path, next_program = sys.argv[1:]
+url, path, end, lost, next_program = sys.argv[1:]
 broker = connect(url, lifecycle=False)
 broker.create_queue("jobs")
-broker.put("jobs", 1)
-for name in ("", "-wal", "-shm"):
+for name in lost.split(","):
     os.unlink(path + name)
 subprocess.run([sys.executable, "-c", next_program, url], check=True)
+if end == "close":
+    broker.close()
 """
 
 
-def test_program_that_ends_without_closing_leaves_the_log_of_the_next_one(path: Path) -> None:
-    """Connections that are left open are closed when the interpreter ends."""
-    script = [sys.executable, "-c", FORMER_PROGRAM, f"sqlite:///{path}", str(path), NEXT_PROGRAM]
+@pytest.mark.parametrize("end", ["close", "exit"])
+@pytest.mark.parametrize("lost", [",-wal,-shm", "-wal,-shm"], ids=["all files", "log and index"])
+def test_log_of_the_next_program_survives_the_end_of_one_that_lost_its_files(path: Path, end: str, lost: str) -> None:
+    """The last one to close copies the log back and removes it by its name, which is that of another log by now."""
+    script = [sys.executable, "-c", FORMER_PROGRAM, f"sqlite:///{path}", str(path), end, lost, NEXT_PROGRAM]
     subprocess.run(script, check=True, timeout=PATIENCE_SECONDS)
     assert payloads(path) == [2]
 

@@ -100,18 +100,15 @@ def test_commit_is_acknowledged_where_the_log_cannot_be_copied_back(
     assert broker.stats("jobs").pending == 1
 
 
-def test_interrupted_while_it_takes_its_turn_it_gives_the_turn_back(
+def test_interrupted_in_its_turn_it_gives_the_turn_back(
     broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store: Any = broker._core.store
-    turn = store._engine._turn
-    take = turn.take
 
-    def interrupted() -> None:
-        take()
+    def interrupted(work: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(turn, "take", interrupted)
+    monkeypatch.setattr(store._engine, "_transact", interrupted)
     with pytest.raises(KeyboardInterrupt):
         broker.put("jobs", 1)
     with connect(f"sqlite:///{path}", lifecycle=False) as other:

@@ -37,7 +37,7 @@ def check_files(url: str) -> Iterator[Check]:
         told = f"a file of that name which was removed or replaced is still in use, by process {pids}"
         yield Check("files", "warn", told, "restart what still uses it: what it reads and writes is not in this store")
     if not loose and not left_behind:
-        yield Check("files", "ok", f"{path} and its log, index and lock are there, for those alone who may use them")
+        yield Check("files", "ok", "in place, and closed to users other than the URL says")
 
 
 def _mode(name: str) -> int:
