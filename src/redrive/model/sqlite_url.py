@@ -60,6 +60,6 @@ def _mode(text: str) -> int:
         if mode & OWNER_ONLY == OWNER_ONLY and mode | _READ_AND_WRITE == _READ_AND_WRITE:
             return mode
     raise InvalidInput(
-        f"mode={text!r:.20} is not a mode for a database; write 0600 for its owner alone, 0660 for its group too, "
-        f"or 0640 to let the group read"
+        f"mode={text!r:.20} is not a mode for a database; write sqlite:///FILE?mode=0660 for its owner and its "
+        f"group, 0640 to let the group read, or 0600 for its owner alone, as without it"
     )
