@@ -61,6 +61,7 @@ EXITS: dict[str, int] = {
     "result_timeout": BUSY,
     "store_error": UNAVAILABLE,
     "store_unavailable": UNAVAILABLE,
+    "store_busy": UNAVAILABLE,
     "store_read_only": UNAVAILABLE,
     "disk_full": UNAVAILABLE,
     "not_a_store": UNAVAILABLE,
