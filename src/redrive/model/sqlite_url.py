@@ -34,8 +34,8 @@ def parse_sqlite_url(url: str) -> SQLiteFile:
     options = parse_qsl(parts.query, keep_blank_values=True)
     if [name for name, _ in options] not in ([], ["mode"]):
         raise InvalidInput(
-            f"{redact_url(url)!r} has options that a file does not have; there is only ?mode=0660, for files that a group "
-            f"shares. A ? that is part of the name is written %3F"
+            f"{redact_url(url)!r} has options that a file does not have; there is only ?mode=0660, for files that a "
+            f"group shares. A ? that is part of the name is written %3F"
         )
     return SQLiteFile(path, *(_mode(value) for _, value in options))
 
