@@ -8,14 +8,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.integration.projects import until
 
 from redrive.model.duration import MILLISECOND
 from redrive.model.program import Program
 from redrive.model.url import strip_password
+from redrive.testing.clock import PATIENCE_SECONDS
 from redrive.worker.passing import Passing
 from redrive.worker.run import (
     MAX_OUTPUT_BYTES,
@@ -24,7 +25,6 @@ from redrive.worker.run import (
     Ran,
     Run,
     environment,
-    keep_exits,
 )
 
 MIB = 1024 * 1024
@@ -109,7 +109,7 @@ def test_waiting_for_a_program_to_end_costs_nothing() -> None:
 
 def test_child_of_a_program_that_ended_too_late_ends_with_it(tmp_path: Path) -> None:
     source = f"(trap '' TERM; exec sleep 300) & echo $! > {tmp_path}/pid; exec sleep 300"
-    ran = run(shell(source, timeout=300 * MILLISECOND))
+    ran = run(shell(source, timeout=300 * MILLISECOND, grace=300 * MILLISECOND))
     assert ran.is_late
     assert is_gone(int((tmp_path / "pid").read_text()))
 
@@ -133,50 +133,46 @@ def test_program_that_cannot_be_started_raises(word: str) -> None:
         run(Program((word,), "/"))
 
 
-def test_nothing_is_started_that_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_started_that_cannot_be_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def none_left() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    started: list[object] = []
     monkeypatch.setattr("redrive.worker.run.selectors.DefaultSelector", none_left)
-    monkeypatch.setattr("redrive.worker.run.subprocess.Popen", lambda *words, **options: started.append(words))
     with pytest.raises(NotStarted, match="Too many open files"):
-        run(shell("exit 0"))
-    assert started == []
+        run(shell(f"touch {tmp_path}/begun"))
+    monkeypatch.undo()
+    run(shell("exit 0"))
+    assert not (tmp_path / "begun").exists()
 
 
-@pytest.fixture
-def exits_not_kept() -> Iterator[None]:
-    """As with a worker that was started by something that ignores SIGCHLD."""
+def test_exit_code_is_seen_where_the_worker_ignores_the_end_of_children() -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    yield
-    signal.signal(signal.SIGCHLD, before)
-
-
-@pytest.mark.usefixtures("exits_not_kept")
-def test_program_whose_end_the_system_does_not_keep_has_vanished() -> None:
-    ran = run(shell("cat; sleep 0.1; echo told >&2; exit 3"), b"given")
-    assert (ran.has_vanished, ran.exit.is_clean, ran.output, ran.errors) == (True, False, b"given", b"told\n")
-
-
-@pytest.mark.usefixtures("exits_not_kept")
-def test_exits_are_kept_once_that_was_asked_for() -> None:
-    keep_exits()
-    ran = run(shell("exit 3"))
-    assert (ran.has_vanished, ran.exit.exit_code) == (False, 3)
-    assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
-
-
-def test_who_handles_the_end_of_children_goes_on_to_do_so() -> None:
-    before = signal.signal(signal.SIGCHLD, handler := lambda *_: None)
     try:
-        keep_exits()
-        assert signal.getsignal(signal.SIGCHLD) is handler
+        ran = run(shell("cat; echo told >&2; exit 3"), b"given")
     finally:
         signal.signal(signal.SIGCHLD, before)
+    assert (ran.exit.exit_code, ran.output, ran.errors) == (3, b"given", b"told\n")
+
+
+def test_program_whose_parent_is_killed_has_vanished(tmp_path: Path) -> None:
+    program = Run(
+        shell(f"echo $PPID > {tmp_path}/parent; sleep 300 & echo $! > {tmp_path}/pid; wait"), b"", {}, keep_output=True
+    )
+    ended: list[Ran] = []
+    thread = threading.Thread(target=lambda: ended.append(program.wait()))
+    thread.start()
+    child = int(written(tmp_path / "pid"))
+    until(lambda: program._pid is not None)
+    os.kill(int(written(tmp_path / "parent")), signal.SIGKILL)
+    thread.join(PATIENCE_SECONDS)
+    (ran,) = ended
+    assert (ran.has_vanished, ran.is_stopped) == (True, False)
+    assert is_gone(child)
+    assert run(shell("exit 4")).exit.exit_code == 4  # another parent takes its place
 
 
 def test_nothing_is_left_open() -> None:
+    run(shell("echo x"))  # the parent of commands stays
     before = len(os.listdir("/dev/fd"))
     for _ in range(5):
         run(shell("echo x"))
@@ -254,6 +250,12 @@ def test_output_that_nobody_reads_keeps_no_program_waiting() -> None:
         read = read[-200:] + os.read(reads, 65536)
     assert b"bytes of output were left out" in read
     os.close(reads)
+
+
+def written(path: Path) -> str:
+    """What a program writes into a file."""
+    until(lambda: path.exists() and path.read_text().endswith("\n"))
+    return path.read_text().strip()
 
 
 def is_gone(pid: int) -> bool:

@@ -19,7 +19,6 @@ from redrive.config.watching import FileWatch
 from redrive.errors import Forbidden
 from redrive.model.duration import DurationInput
 from redrive.telemetry import events
-from redrive.worker.run import keep_exits
 
 _log = events.logger("redrive.file")
 
@@ -44,7 +43,6 @@ class Running:
         watch: bool = True,
         metrics: bool = False,
     ) -> None:
-        keep_exits()
         self._broker = broker
         self._config = config
         self._chosen = workers

@@ -34,14 +34,21 @@ class TaskItem(NamedTuple):
 class Context:
     """One delivery, as its handler sees it. A parameter annotated with this class is given it."""
 
-    __slots__ = ("_stopping", "lease", "puts", "task")
+    __slots__ = ("_lease_lost", "_stopping", "lease", "puts", "task")
 
-    def __init__(self, lease: Lease, task: Task[..., Any], stopping: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        task: Task[..., Any],
+        stopping: Callable[[], bool] | None = None,
+        lease_lost: Callable[[], bool] | None = None,
+    ) -> None:
         self.lease = lease
         self.task = task
         self.puts: list[tuple[str, NewItem]] = []
         """What is put when this delivery completes, and only then."""
         self._stopping = stopping
+        self._lease_lost = lease_lost
 
     def put(self, item: TaskItem) -> None:
         """Put this together with the completion of this delivery, in one transaction. If it fails, nothing is put."""
@@ -93,6 +100,12 @@ class Context:
     def stopping(self) -> bool:
         """Whether the worker was asked to stop: a long handler may end early, for example with `Release()`."""
         return self._stopping is not None and self._stopping()
+
+    @property
+    def lease_lost(self) -> bool:
+        """Whether the item was taken away: what comes of this delivery is refused, and the handler should end. Only a
+        function in a thread can see that; a coroutine is cancelled, and a process is killed."""
+        return self._lease_lost is not None and self._lease_lost()
 
     @property
     def trace_id(self) -> str | None:

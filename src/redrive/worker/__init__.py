@@ -1,3 +1,14 @@
 """Runs the tasks of an app: leases, handlers, outcomes."""
 
-from redrive.worker.worker import Worker as Worker
+TYPE_CHECKING = False  # as in the package above
+if TYPE_CHECKING:
+    from redrive.worker.worker import Worker as Worker
+else:
+
+    def __getattr__(name: str) -> object:
+        """The parent of commands needs none of it, and is to start fast."""
+        if name != "Worker":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from redrive.worker.worker import Worker
+
+        return Worker

@@ -8,16 +8,20 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from typing import Any, NoReturn
 
-from redrive.broker.exchange import End, Failed
+from redrive.broker.exchange import End, Failed, Returned
 from redrive.model.failure import failure_from_exception
 from redrive.task.app import App
+from redrive.telemetry import events
 from redrive.worker.exits import leave_copy
 from redrive.worker.frames import Channel, Delivery, ToChild
 from redrive.worker.job import perform
+from redrive.worker.run_lock import LOOK_SECONDS, RunLock
 
+_log = events.logger("redrive.worker")
 _PR_SET_PDEATHSIG = 1
 # Looked up before any fork, so that a child finds it ready.
 _prctl: Any = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
@@ -45,13 +49,27 @@ def _work(app: App, channel: Channel[ToChild]) -> None:
     pid = os.getpid()
     while isinstance(frame := channel.wait(), Delivery):
         # While an item runs nothing comes but the word to stop, or the end of the worker.
-        end = perform(app, frame.lease, frame.handling, channel.has_more)
+        lock = RunLock(frame.lease.id)
+        end = perform(app, frame.lease, frame.handling, channel.has_more) if _locked(lock, channel) else Returned()
         if os.getpid() != pid:
             leave_copy()
+        lock.release()
         try:
             _answer(channel, end)
         except (BrokenPipeError, ConnectionResetError):
             return
+
+
+def _locked(lock: RunLock, channel: Channel[ToChild]) -> bool:
+    """Wait until no other run of the item lives on this host. False: it is to stop meanwhile."""
+    try:
+        while not lock.take():
+            if channel.has_more():
+                return False
+            time.sleep(LOOK_SECONDS)
+    except OSError as error:  # rather without a lock than not at all
+        _log.warning("run_not_locked", error=str(error))
+    return True
 
 
 def _answer(channel: Channel[ToChild], end: End) -> None:

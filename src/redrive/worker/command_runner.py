@@ -108,6 +108,13 @@ class CommandRunner:
     def stop_job(self, job: Job, failure: Failure) -> None:
         """Programs have a time limit of their own, which is seen to where they run."""
 
+    def revoke(self, job: Job) -> None:
+        """End its program, with all that it started. The slot is free once they are gone."""
+        with self._changed:
+            run = self._runs.get(job)
+        if run is not None:  # else it is not started: it was seen before that the lease is lost
+            run.stop()
+
     def close(self, jobs_too: bool) -> list[Job]:
         """Stop. With `jobs_too` what runs is ended, and given back: it is to blame for nothing."""
         with self._changed:
@@ -173,7 +180,7 @@ class CommandRunner:
             self._changed.wait_for(lambda: self._closing, seconds)
 
     def _perform(self, job: Job) -> End | None:
-        """How it ended; None where it was cut short, which the worker knows to give back."""
+        """How it ended; None where it was cut short by a stop, which the worker knows to give back."""
         if job.lease_lost:
             return Returned()
         command = self._command
@@ -184,7 +191,7 @@ class CommandRunner:
                     return refused
             ran = self._run(job, command.program, keep_output=command.keep_result is not None)
         except Stopped:
-            return None
+            return Returned() if job.lease_lost else None
         return end_of(command, job, ran)
 
     def _run(self, job: Job, program: Program, *, keep_output: bool) -> Ran:
@@ -196,10 +203,11 @@ class CommandRunner:
             keep_output=keep_output,
             output=self._output,
             errors=self._errors,
+            item=job.lease.id,
         )
         with self._changed:
             self._runs[job] = run
-            if self._killing:
+            if self._killing or job.lease_lost:
                 run.stop()
         ran = run.wait()
         if ran.is_stopped:
@@ -208,7 +216,7 @@ class CommandRunner:
 
 
 class Stopped(Exception):
-    """A program was cut short because the worker stops."""
+    """A program was cut short because the worker stops, or has lost its lease."""
 
 
 def variables_of(lease: Lease, namespace: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from redrive.clock import Instant
 from redrive.errors import Closed, ItemNotFound, LeaseLost, OutcomeUnknown, PayloadTooLarge, RedriveError
 from redrive.model.duration import MILLISECOND, SECOND
 from redrive.model.failure import failure_from_exception
+from redrive.model.ids import ItemId
 from redrive.model.item import Lease, Settled
 from redrive.task.app import App
 from redrive.task.task import TASK_HEADER
@@ -57,6 +58,10 @@ class Dispatcher:
         self._alone: deque[Job] = deque()
         """Suspects, which wait until nothing else runs."""
         self._running_alone: Job | None = None
+        self._latest: dict[ItemId, Job] = {}
+        """The latest job of each item in hand."""
+        self._parked: list[tuple[Job, Job]] = []
+        """Jobs that wait, each for the end of an earlier run of its item that has lost its lease."""
         self._empty: dict[str, float] = {}
         """Queues that had nothing more, and when they said so."""
         self._found_empty: set[str] = set()
@@ -111,9 +116,10 @@ class Dispatcher:
 
     def finish(self, until: Instant) -> bool:
         """After `stop`: give back what has not begun, and settle the rest as it ends. True if nothing is in hand."""
-        for job in (*self._runner.take_back(), *self._alone):
+        for job in (*self._runner.take_back(), *self._alone, *(job for job, _ in self._parked)):
             self._ends.append((job, Returned()))
         self._alone.clear()
+        self._parked.clear()
         self._return_unknown()
         while (self._jobs or self._is_unsure) and self.exchange.now < until:
             self._return_unknown()
@@ -135,6 +141,7 @@ class Dispatcher:
         if self._is_unsure:
             self._begin(self._look_for_unknown())
         self._return_what_lies()
+        self._submit_parked()
         self._submit_alone()
         wants = self._wants()
         if not self._ends and not wants:
@@ -172,7 +179,11 @@ class Dispatcher:
         """How many jobs more it may have."""
         if self._alone or self._running_alone:
             return 0
-        return self._runner.slots + self._pace.ahead(self.shortest_lease) - (len(self._jobs) - len(self._ends))
+        return self._runner.slots + self._pace.ahead(self.shortest_lease) - self._count_given()
+
+    def _count_given(self) -> int:
+        """How many jobs the runner has, or may have at any moment."""
+        return len(self._jobs) - len(self._ends) - len(self._parked)
 
     def _has_not_asked_all(self) -> bool:
         """Whether there is a queue to be asked: there was no room for something of each of them at once."""
@@ -223,6 +234,8 @@ class Dispatcher:
                 again.append((job, _instead_of(end, settled)))
                 continue
             self._jobs.pop(job.lease.token, None)
+            if self._latest.get(job.lease.id) is job:
+                del self._latest[job.lease.id]
             if job is self._running_alone:
                 self._running_alone = None
             self._told(job, end, settled)
@@ -247,6 +260,9 @@ class Dispatcher:
         jobs = [self._job(lease) for lease in leases]
         for job in jobs:
             self._jobs[job.lease.token] = job
+        self._submit([job for job in jobs if not self._park(job)])
+
+    def _submit(self, jobs: Sequence[Job]) -> None:
         if self._runner.isolated:
             self._runner.submit(jobs)
             return
@@ -254,11 +270,31 @@ class Dispatcher:
         if ordinary := [job for job in jobs if not job.is_suspect]:
             self._runner.submit(ordinary)
 
+    def _park(self, job: Job) -> bool:
+        """Whether an earlier run of its item is still going on here. It has lost its lease, since there is a newer."""
+        before, self._latest[job.lease.id] = self._latest.get(job.lease.id), job
+        if before is None or not self._is_going_on(before):
+            return False
+        if not before.lease_lost:
+            before.lease_lost = True
+            self._runner.revoke(before)
+        self._parked.append((job, before))
+        return True
+
+    def _submit_parked(self) -> None:
+        """Begin what waited for the end of an earlier run."""
+        if self._parked:
+            self._submit([job for job, before in self._parked if not self._is_going_on(before)])
+            self._parked = [(job, before) for job, before in self._parked if self._is_going_on(before)]
+
+    def _is_going_on(self, job: Job) -> bool:
+        return not job.has_ended and job.lease.token in self._jobs
+
     def _return_what_lies(self) -> None:
         """Tasks were short and now are long, or a suspect takes its time: others may have room for what lies here."""
         if time.monotonic() - self._ended_at < LYING_SECONDS:
             return
-        if not self._running_alone and len(self._jobs) - len(self._ends) <= self._runner.slots:
+        if not self._running_alone and self._count_given() <= self._runner.slots:
             return
         lying = self._runner.take_back()
         if self._running_alone:
@@ -268,7 +304,7 @@ class Dispatcher:
 
     def _submit_alone(self) -> None:
         """A suspect runs when nothing else does, and until it has ended nothing else begins."""
-        if self._alone and not self._running_alone and len(self._jobs) - len(self._ends) <= len(self._alone):
+        if self._alone and not self._running_alone and self._count_given() <= len(self._alone):
             self._running_alone = self._alone.popleft()
             self._runner.submit([self._running_alone])
 

@@ -56,16 +56,20 @@ class Handling(msgspec.Struct, frozen=True):
 
 
 Stopping = Callable[[], bool]
+LeaseLost = Callable[[], bool]
 
 
 class Performance:
     """One call of a handler: what it is given, and what becomes of what it gives."""
 
-    def __init__(self, app: App, lease: Lease, handling: Handling, stopping: Stopping) -> None:
+    def __init__(
+        self, app: App, lease: Lease, handling: Handling, stopping: Stopping, lease_lost: LeaseLost = lambda: False
+    ) -> None:
         self._app = app
         self._lease = lease
         self._handling = handling
         self._stopping = stopping
+        self._lease_lost = lease_lost
         self._began = time.monotonic()
         self._trace_id: str | None = None
 
@@ -100,7 +104,7 @@ class Performance:
         task = None if name is None else self._app.tasks.get(name)
         if task is None:
             raise UnknownHandler(name, tuple(self._app.tasks))
-        context = Context(self._lease, task, self._stopping)
+        context = Context(self._lease, task, self._stopping, self._lease_lost)
         args, kwargs = task.arguments.bind(self._lease.payload, self._lease.content_type, context)
         return task, context, args, kwargs
 

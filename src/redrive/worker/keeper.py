@@ -1,4 +1,4 @@
-"""Keeps what the worker has: extends leases, and ends jobs whose time is over.
+"""Keeps what the worker has: extends leases, and ends jobs whose lease is lost or whose time is over.
 
 In a thread of its own, which waits for nothing that a handler or the dispatcher does.
 """
@@ -25,6 +25,10 @@ LOOKS_IN_A_LEASE = 4
 SHORTEST_PAUSE_SECONDS = 0.01
 KEEP_BEFORE = 0.5
 """A lease is extended when less than this share of its time is left."""
+CONFIRM_SECONDS = 2.0
+"""A lease is extended also where the store has not confirmed it for so long: that is how a lost one is noticed."""
+CONFIRMED_PER_SECOND = 100
+"""A worker that has more than this times CONFIRM_SECONDS in hand confirms each of them less often."""
 _log = events.logger("redrive.worker")
 
 
@@ -59,8 +63,8 @@ class Keeper:
         """One look at everything."""
         jobs = tuple(self._in_hand())
         self._stop_late(jobs)
-        now = self._exchange.now
-        due = [job for job in jobs if not job.lease_lost and _is_due(job, now)]
+        now, confirmed_after = self._exchange.now, time.monotonic() - _confirmation_seconds(len(jobs))
+        due = [job for job in jobs if not job.lease_lost and (_is_due(job, now) or _is_old(job, confirmed_after))]
         if due:
             self._extend(due)
 
@@ -87,6 +91,7 @@ class Keeper:
                 self._runner.stop_job(job, _too_long(job))
 
     def _extend(self, jobs: Sequence[Job]) -> None:
+        asked_at = time.monotonic()
         answers = self._exchange.extend([job.lease for job in jobs])
         for job, answer in zip(jobs, answers, strict=True):
             if isinstance(answer, LeaseLost | NotFound):
@@ -95,13 +100,22 @@ class Keeper:
                     continue
                 begun = job.began_at is not None
                 _log.warning("lease_lost", item=job.lease.id, queue=job.lease.queue, begun=begun, error=str(answer))
+                self._runner.revoke(job)
             elif not isinstance(answer, RedriveError):
-                job.deadline = answer
+                job.deadline, job.confirmed_at = answer, asked_at
 
 
 def _is_due(job: Job, now: Instant) -> bool:
     whole = job.lease.deadline - job.lease.leased_at
     return job.deadline - now < whole * KEEP_BEFORE
+
+
+def _is_old(job: Job, confirmed_after: float) -> bool:
+    return job.confirmed_at < confirmed_after and not job.has_ended
+
+
+def _confirmation_seconds(jobs: int) -> float:
+    return max(CONFIRM_SECONDS, jobs / CONFIRMED_PER_SECOND)
 
 
 def _too_long(job: Job) -> Failure:

@@ -26,7 +26,7 @@ from redrive.worker.forking import ZygoteProcess
 from redrive.worker.frames import Channel, Delivery, Died, Forked, FrameInvalid, FromChild, Setup, Stop
 from redrive.worker.journal import Journal
 from redrive.worker.runner import Ended, Job
-from redrive.worker.slots import STOPPED, Dying, Slot
+from redrive.worker.slots import REVOKED, STOPPED, Dying, Slot
 
 LOOK_SECONDS = 0.5
 """How often the thread looks, whatever happens."""
@@ -121,11 +121,11 @@ class ProcessRunner:
 
     def stop_job(self, job: Job, failure: Failure) -> None:
         """Kill its process. It ends as lost, with this failure and what is known of the process."""
-        with self._lock:
-            for slot in self._slots:
-                if slot.job is job and slot.because is None and self._zygote is not None:
-                    slot.because = failure.text
-                    self._zygote.kill(slot.pid)
+        self._kill(job, failure.text)
+
+    def revoke(self, job: Job) -> None:
+        """Kill its process. Another one takes its slot."""
+        self._kill(job, REVOKED)
 
     def close(self, jobs_too: bool) -> list[Job]:
         """Stop. With `jobs_too`, what runs is killed, and given back: it is to blame for nothing."""
@@ -138,6 +138,13 @@ class ProcessRunner:
         self._end()
         left = [slot.job for slot in self._slots if slot.job is not None]
         return self._killed + left
+
+    def _kill(self, job: Job, because: str) -> None:
+        with self._lock:
+            for slot in self._slots:
+                if slot.job is job and slot.because is None and self._zygote is not None:
+                    slot.because = because
+                    self._zygote.kill(slot.pid)
 
     # The thread.
 
@@ -348,7 +355,7 @@ class ProcessRunner:
         if dying.because is STOPPED:
             self._killed.append(job)
             return
-        self._reports.append((job, dying.end(exit)))
+        self._reports.append((job, Returned() if dying.because is REVOKED else dying.end(exit)))
 
     def _tell_to_stop(self, slot: Slot) -> None:
         assert slot.channel is not None

@@ -2,45 +2,47 @@
 
 The input is a file, so that a program which does not read it keeps nobody waiting. What it writes is read as it comes,
 and no more than a bounded part of it is kept. The end of the process counts, not the end of its output: something that
-it left running may hold that open.
+it left running may hold that open. Its parent is another process (`command_parent`), which ends it when its time is
+over, when nobody wants it any longer, and when this process is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
 import selectors
 import signal
 import socket
-import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import IO
+from typing import Any
 
 import msgspec
 
 from redrive.clock import SystemClock
 from redrive.model.duration import SECOND
+from redrive.model.ids import ItemId
 from redrive.model.limits import KIB, MIB
 from redrive.model.program import Program
 from redrive.model.url import strip_password
-from redrive.worker.exits import Exit, exit_of
+from redrive.telemetry import events
+from redrive.worker.exits import Exit
+from redrive.worker.launcher import LAUNCHER
 from redrive.worker.passing import Lines, Passing
 
 MAX_OUTPUT_BYTES = 8 * MIB
 """Of what it prints, where somebody wants that."""
 TAIL_BYTES = 4 * KIB
 """Of what it writes to stderr: the end."""
-LOOK_SECONDS = 0.5
-"""How often it is looked at, whatever happens."""
-POLL_SECONDS = 0.02
-"""The same, where the system does not tell that a process has ended."""
 _CHUNK = 64 * KIB
 _LAST_BYTES = 2 * MIB
 """Of what is in the pipes when it has ended. Something that it left behind may go on writing."""
 _SECRETS = ("REDRIVE_TOKEN",)
+_log = events.logger("redrive.worker")
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -60,7 +62,7 @@ class Ran(msgspec.Struct, frozen=True):
 
     @property
     def has_vanished(self) -> bool:
-        """Whether it has ended and nobody can tell how: it was waited for elsewhere, or the system does not keep it."""
+        """Whether it has ended and nobody can tell how: its parent is gone."""
         return self.exit.exit_code is None and self.exit.signal is None
 
 
@@ -71,7 +73,8 @@ class NotStarted(OSError):
 class Run:
     """A program that is about to run. `wait` runs it, in one thread; `stop` is for any other.
 
-    What it prints is kept, or else passed on to `output`; what it writes to stderr is passed on to `errors`.
+    What it prints is kept, or else passed on to `output`; what it writes to stderr is passed on to `errors`. With
+    `item` it begins when no other run of that item lives on this host.
     """
 
     def __init__(
@@ -83,148 +86,165 @@ class Run:
         keep_output: bool,
         output: Passing | None = None,
         errors: Passing | None = None,
+        item: ItemId | None = None,
     ) -> None:
         self._program = program
         self._given = given
         self._variables = environment(program, variables)
+        self._item = item
         self._kept_bytes = MAX_OUTPUT_BYTES if keep_output else 0
         self._passed_output = None if output is None or keep_output else Lines(output)
         self._passed_errors = None if errors is None else Lines(errors)
         self._output = bytearray()
         self._errors = bytearray()
         self._is_whole = True
-        with _starting():
-            self._wakes, self._wake = socket.socketpair()
+        self._stopping = threading.Lock()
         self._stop_asked = False
-        self._is_late = self._is_stopped = False
-        self._kill_at: float | None = None
+        self._connection: socket.socket | None = None
+        self._said = bytearray()
+        self._has_begun = False
+        """Something of it may have run."""
+        self._pid: int | None = None
 
     def stop(self) -> None:
         """End it: politely first, then not. From any thread; twice is no error."""
-        self._stop_asked = True
-        with contextlib.suppress(OSError):
-            self._wake.send(b"\0", socket.MSG_DONTWAIT)
+        with self._stopping:
+            self._stop_asked = True
+            if self._connection is not None:
+                _end_output(self._connection)
 
     def wait(self) -> Ran:
         """Run it to its end. Raises `NotStarted` where it cannot be started."""
-        with self._wakes, self._wake, contextlib.ExitStack() as opened:
-            began = time.monotonic()
+        began = time.monotonic()
+        with contextlib.ExitStack() as opened:  # whatever happens: with its socket closed, it is ended
             with _starting():
-                selector = opened.enter_context(selectors.DefaultSelector())  # before it runs: there may be none left
-                with self._input() as given:
-                    process = subprocess.Popen(
-                        self._program.words,
-                        stdin=given,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.PIPE,
-                        cwd=self._program.folder,
-                        env=self._variables,
-                        process_group=0,  # so that all it starts can be ended with it
-                    )
-            try:
-                exit = self._follow(process, selector, began)
-            except BaseException:  # whatever happens here, it does not run on unseen
-                _signal(process.pid, signal.SIGKILL)
-                process.wait()
-                raise
-            finally:
-                assert process.stdout is not None
-                assert process.stderr is not None
-                process.stdout.close()
-                process.stderr.close()
+                selector = opened.enter_context(selectors.DefaultSelector())
+                pipes = self._launch(opened)
+            report = self._follow(selector, *pipes)
+        code = report["ended"]
         return Ran(
-            exit=exit,
+            exit=Exit(
+                exit_code=code if code is not None and code >= 0 else None,
+                signal=-code if code is not None and code < 0 else None,
+                peak_memory=0,
+                at=SystemClock().now(),
+            ),
             seconds=time.monotonic() - began,
             output=bytes(self._output),
             is_whole=self._is_whole,
             errors=bytes(self._errors[-TAIL_BYTES:]),
-            is_late=self._is_late,
-            is_stopped=self._is_stopped,
+            is_late=report["late"],
+            is_stopped=report["stopped"],
         )
 
+    def _launch(self, opened: contextlib.ExitStack) -> tuple[socket.socket, int, int]:
+        """Have it started. Gives the socket on which its parent reports, and what it prints and writes to stderr."""
+        ours, theirs = socket.socketpair()
+        opened.callback(self._disconnect, ours)
+        with theirs, contextlib.ExitStack() as passed:
+            printed, writes_output = _pipe(opened, passed)
+            told, writes_errors = _pipe(opened, passed)
+            with self._input() as given:
+                LAUNCHER.hand_over((theirs.fileno(), given, writes_output, writes_errors))
+        with self._stopping:
+            self._connection = ours
+            if self._stop_asked:
+                _end_output(ours)
+        if not self._stop_asked:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it will be seen that nobody is there
+                ours.sendall(self._order())
+        return ours, printed, told
+
+    def _order(self) -> bytes:
+        program = self._program
+        order = {
+            "words": program.words,
+            "folder": program.folder,
+            "variables": self._variables,
+            "timeout": None if program.timeout is None else program.timeout / SECOND,
+            "grace": program.grace / SECOND,
+            "item": self._item,
+        }
+        return json.dumps(order).encode() + b"\n"
+
+    def _disconnect(self, connection: socket.socket) -> None:
+        with self._stopping:
+            self._connection = None
+            connection.close()
+
     @contextlib.contextmanager
-    def _input(self) -> Iterator[int | IO[bytes]]:
+    def _input(self) -> Iterator[int]:
         """What it is given, as a file that nobody else sees."""
-        if hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create("redrive-item")
-            try:
-                with open(descriptor, "wb", closefd=False) as file:
-                    file.write(self._given)
-                os.lseek(descriptor, 0, os.SEEK_SET)
-                yield descriptor
-            finally:
-                os.close(descriptor)
-        else:
-            with tempfile.TemporaryFile() as file:
+        with contextlib.ExitStack() as opened:
+            if hasattr(os, "memfd_create"):
+                descriptor = os.memfd_create("redrive-item")
+                opened.callback(os.close, descriptor)
+            else:
+                descriptor = opened.enter_context(tempfile.TemporaryFile()).fileno()
+            with open(descriptor, "wb", closefd=False) as file:
                 file.write(self._given)
-                file.seek(0)
-                yield file
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            yield descriptor
 
-    def _follow(self, process: subprocess.Popen[bytes], selector: selectors.BaseSelector, began: float) -> Exit:
-        """Read what it writes until it has ended, and end it when its time is over."""
-        timeout = self._program.timeout
-        late_at = None if timeout is None else began + timeout / SECOND
-        with _exit_told(process.pid) as told:
-            selector.register(self._wakes, selectors.EVENT_READ)
-            for pipe in (process.stdout, process.stderr):
-                assert pipe is not None
-                os.set_blocking(pipe.fileno(), False)
-                selector.register(pipe, selectors.EVENT_READ, pipe is process.stdout)
-            if told is not None:
-                selector.register(told, selectors.EVENT_READ)
-            while (exit := self._ended(process)) is None:
-                self._end_in_time(process.pid, late_at)
-                due = late_at if self._kill_at is None else self._kill_at
-                longest = LOOK_SECONDS if told is not None else POLL_SECONDS
-                wait = longest if due is None else min(longest, due - time.monotonic())
-                for key, _ in selector.select(max(0.0, wait)):
-                    if key.fileobj is self._wakes:
-                        self._wakes.recv(4096)
-                    elif isinstance(key.data, bool) and self._read(key.fd, key.data) == 0:
-                        selector.unregister(key.fileobj)
-            self._read_rest(process)
-        return exit
+    def _follow(
+        self, selector: selectors.BaseSelector, connection: socket.socket, printed: int, told: int
+    ) -> dict[str, Any]:
+        """Read what it writes, until its parent says that it has ended."""
+        selector.register(connection, selectors.EVENT_READ)
+        for descriptor in (printed, told):
+            os.set_blocking(descriptor, False)
+            selector.register(descriptor, selectors.EVENT_READ)
+        report: dict[str, Any] | None = None
+        while report is None:
+            for key, _ in selector.select():
+                if key.fileobj is connection:
+                    report = self._heard(connection)
+                elif self._read(key.fd, key.fd == printed) == 0:
+                    selector.unregister(key.fd)
+        self._read_rest(printed, told)
+        return report
 
-    def _ended(self, process: subprocess.Popen[bytes]) -> Exit | None:
-        """How it ended, once it has. What else is in its group goes with it, if it was ended."""
+    def _heard(self, connection: socket.socket) -> dict[str, Any] | None:
+        """What its parent said last of it: how it ended. None: it has not."""
         try:
-            return self._reaped(process)
-        except ChildProcessError:  # it has ended, and somebody else was told how; its number may be anybody's by now
-            process.returncode = 0  # or it is taken for one that runs
-            return Exit(exit_code=None, signal=None, peak_memory=0, at=SystemClock().now())
+            data = connection.recv(_CHUNK)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            return self._vanished()
+        self._said += data
+        while b"\n" in self._said:
+            line, _, self._said = self._said.partition(b"\n")
+            match json.loads(line):
+                case {"begins": _}:
+                    self._has_begun = True
+                case {"started": pid}:
+                    self._pid = pid
+                case {"refused": [number, problem]}:
+                    where = self._program.words[0] if os.path.isdir(self._program.folder) else self._program.folder
+                    raise NotStarted(number or errno.EINVAL, problem, where)
+                case {"waits": _}:
+                    _log.warning("run_waits", item=self._item)
+                case {"unlocked": problem}:
+                    _log.warning("run_not_locked", item=self._item, error=problem)
+                case report:
+                    ended: dict[str, Any] = report
+                    return ended
+        return None
 
-    def _reaped(self, process: subprocess.Popen[bytes]) -> Exit | None:
-        can_look = hasattr(os, "waitid")
-        if can_look and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            return None
-        was_ended = self._is_late or self._is_stopped
-        if was_ended and can_look:  # until it is reaped, its number cannot be that of anybody else
-            _signal(process.pid, signal.SIGKILL)
-        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if not pid:
-            return None
-        if was_ended and not can_look:
-            _signal(process.pid, signal.SIGKILL)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        return exit_of(status, usage)
+    def _vanished(self) -> dict[str, Any]:
+        """Its parent is gone. So is it, where the system sees to that; and what else is in its group goes now."""
+        if not self._has_begun:
+            raise NotStarted(errno.ECHILD, "the process that starts commands is gone")
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, signal.SIGKILL)
+        return {"ended": None, "late": False, "stopped": self._stop_asked}
 
-    def _end_in_time(self, pid: int, late_at: float | None) -> None:
-        now = time.monotonic()
-        if self._kill_at is None:
-            self._is_stopped = self._stop_asked
-            self._is_late = not self._is_stopped and late_at is not None and now >= late_at
-            if self._is_stopped or self._is_late:
-                self._kill_at = now + self._program.grace / SECOND
-                _signal(pid, signal.SIGTERM)
-        elif now >= self._kill_at:
-            self._kill_at = now + LOOK_SECONDS
-            _signal(pid, signal.SIGKILL)
-
-    def _read_rest(self, process: subprocess.Popen[bytes]) -> None:
-        for pipe in (process.stdout, process.stderr):
-            assert pipe is not None
+    def _read_rest(self, printed: int, told: int) -> None:
+        for descriptor in (printed, told):
             read = 0
-            while read < _LAST_BYTES and (more := self._read(pipe.fileno(), pipe is process.stdout) or 0):
+            while read < _LAST_BYTES and (more := self._read(descriptor, descriptor == printed) or 0):
                 read += more
         for passed in (self._passed_output, self._passed_errors):
             if passed is not None:
@@ -259,34 +279,17 @@ def _starting() -> Iterator[None]:
         raise NotStarted(error.errno, error.strerror or str(error), error.filename) from error
 
 
-def keep_exits() -> None:
-    """Let the system keep how children end, where whoever started this process said not to (SIGCHLD ignored).
-
-    Only the main thread can say so; in any other this does nothing.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+def _pipe(reading: contextlib.ExitStack, writing: contextlib.ExitStack) -> tuple[int, int]:
+    reads, writes = os.pipe()
+    reading.callback(os.close, reads)
+    writing.callback(os.close, writes)
+    return reads, writes
 
 
-@contextlib.contextmanager
-def _exit_told(pid: int) -> Iterator[int | None]:
-    """A descriptor that can be read once the process has ended, where the system has such a thing."""
-    try:
-        descriptor = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
-    except OSError:
-        descriptor = None
-    try:
-        yield descriptor
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _signal(pid: int, number: int) -> None:
-    """To it and all that it started. It is not reaped yet, so its number is its own."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
+def _end_output(connection: socket.socket) -> None:
+    """Say that the run is to end."""
+    with contextlib.suppress(OSError):  # it has
+        connection.shutdown(socket.SHUT_WR)
 
 
 def environment(program: Program, variables: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ class Job:
 
     __slots__ = (
         "began_at",
+        "confirmed_at",
         "deadline",
         "duration",
         "handling",
@@ -39,6 +41,8 @@ class Job:
         """Until when the lease holds; the keeper moves it."""
         self.began_at: float | None = None
         """By the clock of `time.monotonic`."""
+        self.confirmed_at = time.monotonic()
+        """When the store last said that the lease holds, by the same clock."""
         self.duration = 0.0
         """Seconds that it ran."""
         self.has_ended = False
@@ -88,6 +92,10 @@ class Runner(Protocol):
 
     def stop_job(self, job: Job, failure: Failure) -> None:
         """It has run for too long: end it, as soon as this kind of runner can."""
+        ...
+
+    def revoke(self, job: Job) -> None:
+        """Its lease is lost: end it, as soon as this kind of runner can. How it ends then is of no matter."""
         ...
 
     def close(self, jobs_too: bool) -> list[Job]:

@@ -90,6 +90,12 @@ class ThreadRunner:
         if thread is not None and thread.interrupt(job):
             threading.Timer(STOPPING_SECONDS, self._abandon, (thread, job, failure)).start()
 
+    def revoke(self, job: Job) -> None:
+        """A coroutine is cancelled. A function in a thread is told by its context, and has its slot until it ends."""
+        if job.task is not None and job.task.is_async:
+            for loop in self._loops():
+                loop.revoke(job)
+
     def close(self, jobs_too: bool) -> list[Job]:
         with self._mutex:
             self._closed = True
@@ -150,7 +156,7 @@ class ThreadRunner:
 
     def perform(self, job: Job) -> Performance:
         """How a job is run."""
-        return Performance(self._app, job.lease, job.handling, self._stopping)
+        return Performance(self._app, job.lease, job.handling, self._stopping, lambda: job.lease_lost)
 
     def begin(self, job: Job, slot: int) -> None:
         """A job begins: from here on it is charged if the process is lost."""
@@ -289,6 +295,12 @@ class _Loop:
         self._loop.call_soon_threadsafe(self._cancel, job)
         threading.Timer(STOPPING_SECONDS, self._press, (job, failure)).start()
 
+    def revoke(self, job: Job) -> None:
+        """From any thread: cancel it, if it still runs. One that goes on all the same has its slot until it ends."""
+        if job in self._running:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._cancel, job)
+
     def close(self, jobs_too: bool) -> list[Job]:
         """Wait for what runs, unless it is not to be waited for; then end the loop."""
         if not jobs_too:
@@ -326,6 +338,8 @@ class _Loop:
             self._free.append(slot)
             return
         self._running[job] = task
+        if job.lease_lost:  # since it was given a slot
+            task.cancel()
         self._runner.begin(job, slot)
         performance = self._runner.perform(job)
         end = await performance.run_async(lambda: job in self._late)

@@ -221,7 +221,8 @@ class Worker:
             labels = (job.lease.queue, "" if job.task is None else job.task.name, type(end).__name__.lower())
             self._metrics.observe(HANDLER_SECONDS, labels, job.duration)
         if isinstance(settled, RedriveError):
-            self._refused(job, settled)
+            if not (job.lease_lost and isinstance(end, Returned)):  # it was ended for that
+                self._refused(job, settled)
         elif isinstance(end, Completed):
             self._completed += 1
         elif not isinstance(end, Returned):

@@ -1,0 +1,107 @@
+"""The parent of commands: starts them, ends them in time, and says how they ended. It outlives a worker that is killed.
+
+    worker ──a byte, with the socket of a run and its stdin, stdout and stderr──► parent
+    worker ──what to run, a line of JSON──► socket of the run ──lines: waits, begins, refused | started, ended──► worker
+
+A worker that closes its half of the socket of a run wants the run to end. The system does the same for a worker that is
+gone. So a run is ended in one way, whatever the reason: SIGTERM to all of its session, and SIGKILL after its grace.
+
+It imports only modules of Python, so that it starts fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+
+from redrive.worker.launched import Launched
+
+DESCRIPTORS = 4
+"""What comes with a run: its socket, stdin, stdout and stderr."""
+
+
+class CommandParent:
+    """Tends to commands until its worker is gone and the last of them has ended."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._has_worker = True
+        self._launched: set[Launched] = set()
+        self._selector = selectors.DefaultSelector()
+        self._wakes, self._wake = socket.socketpair()
+
+    def run(self) -> None:
+        """Until it is over."""
+        # A service manager may signal every process of a service; the worker decides.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, _pass_over)
+        self._wake.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        self._selector.register(self._connection, selectors.EVENT_READ)
+        self._selector.register(self._wakes, selectors.EVENT_READ)
+        while self._has_worker or self._launched:
+            self._turn()
+
+    def _turn(self) -> None:
+        due = min((launched.due for launched in self._launched), default=float("inf"))
+        timeout = None if due == float("inf") else max(0.0, due - time.monotonic())
+        touched: set[Launched] = set()
+        for key, _ in self._selector.select(timeout):
+            if key.fileobj is self._connection:
+                touched |= self._hear()
+            elif key.fileobj is self._wakes:
+                self._wakes.recv(4096)
+                # Where a process is no descriptor, a signal says that one of them has ended.
+                touched |= {launched for launched in self._launched if launched.exit_descriptor is None}
+            else:
+                touched.add(key.data)
+                if key.fileobj is not key.data.connection or not key.data.hear():
+                    self._selector.unregister(key.fileobj)
+        now = time.monotonic()
+        for launched in touched | {launched for launched in self._launched if launched.due <= now}:
+            self._tend(launched, now)
+
+    def _hear(self) -> set[Launched]:
+        """The worker has a run for it, or is gone."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._connection, 1, DESCRIPTORS)
+        except OSError:
+            data, descriptors = b"", []
+        if not data:
+            self._has_worker = False
+            self._selector.unregister(self._connection)
+        if len(descriptors) < DESCRIPTORS:  # there is no room for more: the worker sees the socket of the run closed
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return set()
+        launched = Launched(socket.socket(fileno=descriptors[0]), descriptors[1:])
+        self._launched.add(launched)
+        self._selector.register(launched.connection, selectors.EVENT_READ, launched)
+        return {launched}
+
+    def _tend(self, launched: Launched, now: float) -> None:
+        had = launched.exit_descriptor
+        if not launched.tend(now):
+            if launched.exit_descriptor != had and launched.exit_descriptor is not None:
+                self._selector.register(launched.exit_descriptor, selectors.EVENT_READ, launched)
+            return
+        self._launched.discard(launched)
+        for opened in (launched.connection, launched.exit_descriptor):
+            if opened is not None:
+                with contextlib.suppress(KeyError):  # it has said its last
+                    self._selector.unregister(opened)
+        launched.close()
+
+
+def _pass_over(number: int, frame: object) -> None:
+    """The worker decides."""
+
+
+def main() -> None:
+    """What the process does that `launcher` starts."""
+    CommandParent(socket.socket(fileno=int(sys.argv[1]))).run()
