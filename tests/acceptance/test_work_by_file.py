@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.acceptance.by_file import command, environment, working
 from tests.integration.projects import Project, until
 
 FAILS_UNTIL_TOLD = "touch begun; until [ -e go ]; do sleep 0.01; done; echo 'no luck' >&2; exit 1"
@@ -22,31 +20,6 @@ def project(tmp_path: Path) -> Iterator[Project]:
     project = Project(tmp_path, f"sqlite:///{tmp_path}/redrive.db")
     yield project
     project.broker.close()
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "redrive", *arguments]
-
-
-def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
-
-
-@contextmanager
-def working(project: Project, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The command, until the end of the block; then it is killed if it still runs."""
-    with open(project.folder / "log", "wb") as log:
-        process = subprocess.Popen(
-            command("work", *arguments), cwd=project.folder, env=environment(), stdout=log, stderr=log, process_group=0
-        )
-    try:
-        until(lambda: process.poll() is not None or project.broker.workers())
-        assert process.poll() is None, project.text("log")
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def run(project: Project, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -119,7 +92,6 @@ def test_item_of_a_worker_that_was_killed_is_lost_once_and_done_by_the_next(proj
         until(lambda: project.has("pids"))
         process.kill()
         process.wait()
-    os.kill(int(project.text("pids").split()[0]), signal.SIGKILL)  # nobody else ends it
     assert project.get(id).status == "active"
     with working(project):
         until(lambda: project.broker.stats("jobs").completed_total == 1)
