@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.acceptance.by_file import working
 from tests.integration.projects import Project, until
+
+from redrive import Task
+from redrive.worker.loading import load_app
 
 HOLDS_ON = """
 trap '' TERM
@@ -26,6 +32,38 @@ echo "$REDRIVE_ID" >> begun
 while :; do wait; sleep 0.1; done
 """
 """The first runs of an item neither end nor heed SIGTERM, and start others. Each run says which it meets alive."""
+
+
+TASKS = """
+import os, subprocess, time
+from redrive import App, Context
+
+app = App("sqlite:///redrive.db")
+jobs = app.queue("jobs", lease_timeout="2s", keep_completed="1h")
+
+def lives(pid):
+    try:
+        return "State:\\tZ" not in open(f"/proc/{pid}/status").read()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+@jobs.task
+def hold(context: Context) -> None:
+    with open("pids", "a+") as pids, open("beside", "a") as beside:
+        pids.seek(0)
+        beside.writelines(filter(lives, pids.read().split()))
+    if not os.path.getsize("beside"):
+        os.remove("beside")
+    if context.deliveries > 1:
+        return
+    other = subprocess.Popen(["sleep", "1000"])
+    with open("pids", "a") as pids:
+        print(os.getpid(), other.pid, file=pids)
+    with open("begun", "a") as begun:
+        print(context.id, file=begun)
+    other.wait()
+"""
+"""The same as a task."""
 
 
 @pytest.fixture
@@ -127,3 +165,47 @@ def test_item_of_a_worker_that_sleeps_waits_until_that_one_wakes_and_ends_its_co
             assert all_are_gone(project)
     assert not project.has("beside")
     assert "lease_lost" in project.text("log")
+
+
+@pytest.fixture
+def hold(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Task[..., Any]]:
+    monkeypatch.chdir(project.folder)
+    name = f"tasks_{os.getpid()}_{time.monotonic_ns()}"
+    (project.folder / f"{name}.py").write_text(TASKS)
+    monkeypatch.syspath_prepend(str(project.folder))
+    with load_app(f"{name}:app") as app:
+        app.declare(app.broker)
+        yield app.tasks["hold"]
+    sys.modules.pop(name)
+
+
+def test_task_that_is_brought_back_by_force_runs_again_when_its_process_has_ended(
+    project: Project, hold: Task[..., Any]
+) -> None:
+    spec = f"{hold.function.__module__}:app"
+    with working(project, spec, "--processes", "2"), working(project, spec, "--processes", "2", log="log2", workers=2):
+        id = hold.put().id
+        until(lambda: has_begun(project))
+        project.broker.retry(id, force=True)
+        until(lambda: project.get(id).status == "completed")
+        assert all_are_gone(project)
+    assert not project.has("beside")
+
+
+def test_task_of_a_worker_that_sleeps_runs_again_when_that_one_wakes_and_ends_its_process(
+    project: Project, hold: Task[..., Any]
+) -> None:
+    spec = f"{hold.function.__module__}:app"
+    with working(project, spec, "--processes", "1") as supervisor:
+        id = hold.put().id
+        until(lambda: has_begun(project))
+        asleep = next(info.pid for info in project.broker.workers())
+        with working(project, spec, "--processes", "1", log="log2", workers=2):
+            supervisor.send_signal(signal.SIGSTOP)  # it would take its worker for dead
+            os.kill(asleep, signal.SIGSTOP)
+            until(lambda: "run_waits" in project.text("log2"))
+            os.kill(asleep, signal.SIGCONT)
+            until(lambda: project.get(id).status == "completed")
+            assert all_are_gone(project)
+            supervisor.send_signal(signal.SIGCONT)
+    assert not project.has("beside")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -169,6 +170,25 @@ def test_program_whose_parent_is_killed_has_vanished(tmp_path: Path) -> None:
     assert (ran.has_vanished, ran.is_stopped) == (True, False)
     assert is_gone(child)
     assert run(shell("exit 4")).exit.exit_code == 4  # another parent takes its place
+
+
+_WORKER = """
+import sys
+from redrive.model.program import Program
+from redrive.worker.run import Run
+Run(Program(("/bin/sh", "-c", sys.argv[1]), "/"), b"", {}, keep_output=True).wait()
+"""
+
+
+def test_program_ends_though_its_worker_and_its_parent_are_killed_together(tmp_path: Path) -> None:
+    source = f"cd {tmp_path}; echo $PPID > parent; sleep 300 & echo $! > pid; echo $$ > leader; wait"
+    worker = subprocess.Popen([sys.executable, "-c", _WORKER, source])
+    pids = [int(written(tmp_path / name)) for name in ("leader", "pid")]
+    worker.send_signal(signal.SIGSTOP)
+    os.kill(int(written(tmp_path / "parent")), signal.SIGKILL)
+    worker.kill()
+    worker.wait()
+    assert all(map(is_gone, pids))
 
 
 def test_nothing_is_left_open() -> None:

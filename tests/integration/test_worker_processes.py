@@ -445,6 +445,61 @@ def test_item_that_somebody_else_may_have_is_not_begun(start: Start, job: Make, 
     assert value(ends.of(after)[0]) == "after"
 
 
+def test_item_whose_lease_is_lost_is_killed_with_all_that_it_started_and_its_slot_is_free(
+    start: Start, job: Make, ends: Ends, tmp_path: Path
+) -> None:
+    one, after = job("start_another", str(tmp_path / "one")), job("echo", "after")
+    runner = start()
+    runner.submit([one, after])
+    started = begun(tmp_path / "one")
+    one.lease_lost = True
+    runner.revoke(one)
+    assert ends.of(one) == [Returned()]
+    assert value(ends.of(after)[0]) == "after"
+    until(lambda: not is_alive(started))
+
+
+def test_item_begins_when_its_earlier_run_has_ended_in_whatever_worker_that_is(
+    start: Start, job: Make, ends: Ends, broker: Broker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one = job("wait", str(tmp_path / "go"))
+    first, second = start(), start()
+    first.submit([one])
+    earlier = begun(tmp_path / "go")
+    broker.retry(one.lease.id, force=True)
+    again = Job(broker.lease("jobs")[0], one.task, one.handling)
+    second.submit([again])
+    until(lambda: "run_waits" in capfd.readouterr().err)
+    assert begun(tmp_path / "go") == earlier
+    first.revoke(one)
+    until(lambda: begun(tmp_path / "go") != earlier)
+    assert not is_alive(earlier)
+    (tmp_path / "go").touch()
+    assert value(ends.of(again)[0]) == "done"
+
+
+def test_item_that_waits_for_its_earlier_run_goes_back_when_the_worker_stops(
+    start: Start, job: Make, ends: Ends, broker: Broker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one = job("wait", str(tmp_path / "go"))
+    start().submit([one])
+    begun(tmp_path / "go")
+    broker.retry(one.lease.id, force=True)
+    again = Job(broker.lease("jobs")[0], one.task, one.handling)
+    second = start()
+    second.submit([again])
+    until(lambda: "run_waits" in capfd.readouterr().err)
+    second.close(jobs_too=False)
+    assert ends.of(again) == [Returned()]
+
+
+def begun(path: Path) -> int:
+    """The process that said that it has begun."""
+    file = path.with_name(f"{path.name}.begun")
+    until(lambda: file.exists() and file.read_text())
+    return int(file.read_text())
+
+
 def test_signals_that_stop_a_service_do_not_reach_the_item(start: Start, job: Make, ends: Ends, tmp_path: Path) -> None:
     one = job("wait", str(tmp_path / "go"))
     start().submit([one])

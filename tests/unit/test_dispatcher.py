@@ -19,7 +19,7 @@ from redrive.errors import Closed, Forbidden, OutcomeUnknown, StoreUnavailable
 from redrive.model.item import Item
 from redrive.store import Call, LeaseItems
 from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.worker import threads
+from redrive.worker import keeper, threads
 from redrive.worker.prefetch import Pace
 from redrive.worker.threads import ThreadRunner
 from redrive.worker.worker import Worker
@@ -36,6 +36,12 @@ def app(broker: Broker) -> Iterator[App]:
     app = App()
     with app.using(broker):
         yield app
+
+
+@pytest.fixture
+def quick_to_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "CONFIRM_SECONDS", 0.01)
+    monkeypatch.setattr(keeper, "LOOK_SECONDS", 0.01)
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -432,6 +438,110 @@ def test_item_whose_lease_is_lost_before_it_began_does_not_run(
         go.set()
         until(lambda: not worker._dispatcher.in_hand())
     assert not ran.is_set()
+
+
+def test_function_in_a_thread_is_told_that_its_lease_is_lost_and_has_its_slot_until_it_ends(
+    app: App, broker: Broker, quick_to_notice: None
+) -> None:
+    jobs = app.queue("jobs", lease_timeout="1h")
+    began, told, go, other = (threading.Event() for _ in range(4))
+
+    @jobs.task
+    def hold(context: Context) -> None:
+        began.set()
+        until(lambda: context.lease_lost)
+        told.set()
+        go.wait()
+
+    @jobs.task
+    def run() -> None:
+        assert go.is_set()
+        other.set()
+
+    id = hold.put().id
+    with Worker(app, broker=broker, concurrency=1):
+        assert began.wait(PATIENCE_SECONDS)
+        broker.drop(id, force=True)
+        assert told.wait(PATIENCE_SECONDS)
+        run.put()
+        go.set()
+        assert other.wait(PATIENCE_SECONDS)
+
+
+def test_coroutine_whose_lease_is_lost_is_cancelled(app: App, broker: Broker, quick_to_notice: None) -> None:
+    jobs = app.queue("jobs", lease_timeout="1h")
+    began, cancelled, other = (threading.Event() for _ in range(3))
+
+    @jobs.task
+    async def hold() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    @jobs.task
+    async def run() -> None:
+        other.set()
+
+    id = hold.put().id
+    with Worker(app, broker=broker, concurrency=1):
+        assert began.wait(PATIENCE_SECONDS)
+        broker.drop(id, force=True)
+        assert cancelled.wait(PATIENCE_SECONDS)
+        run.put()
+        assert other.wait(PATIENCE_SECONDS)
+
+
+def test_item_does_not_run_beside_itself(app: App, broker: Broker) -> None:
+    jobs = app.queue("jobs", lease_timeout="1h", keep_completed="1h")
+    began, go = threading.Event(), threading.Event()
+    running: list[int] = []
+    met: list[list[int]] = []
+
+    @jobs.task
+    def hold(context: Context) -> None:
+        met.append(running.copy())
+        running.append(context.deliveries)
+        began.set()
+        if context.deliveries == 1:
+            until(lambda: context.lease_lost)
+            go.wait()
+        running.remove(context.deliveries)
+
+    id = hold.put().id
+    worker = Worker(app, broker=broker, concurrency=3)
+    with worker:
+        assert began.wait(PATIENCE_SECONDS)
+        for deliveries in (2, 3):
+            broker.retry(id, force=True)
+            until(lambda deliveries=deliveries: broker.get(id).counters.deliveries == deliveries)
+        go.set()
+        item(broker, id, Status.COMPLETED)
+    assert met == [[], []]
+
+
+def test_item_that_waits_for_its_earlier_run_goes_back_when_the_worker_stops(app: App, broker: Broker) -> None:
+    jobs = app.queue("jobs", lease_timeout="1h")
+    began, go = threading.Event(), threading.Event()
+
+    @jobs.task
+    def hold() -> None:
+        began.set()
+        go.wait()
+
+    id = hold.put().id
+    worker = Worker(app, broker=broker, concurrency=2, shutdown_timeout=PATIENCE_SECONDS)
+    with worker:
+        try:
+            assert began.wait(PATIENCE_SECONDS)
+            broker.retry(id, force=True)
+            until(lambda: broker.get(id).counters.deliveries == 2)
+            worker.stop()
+            assert charged(item(broker, id, Status.PENDING)) == (0, 0, 0)
+        finally:
+            go.set()
 
 
 def test_what_was_leased_ahead_of_tasks_that_turn_out_long_goes_back(app: App, broker: Broker) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from redrive.broker.exchange import End, Failed, Returned
 from redrive.model.failure import failure_from_exception
+from redrive.model.item import Lease
 from redrive.task.app import App
 from redrive.telemetry import events
 from redrive.worker.exits import leave_copy
@@ -49,8 +50,9 @@ def _work(app: App, channel: Channel[ToChild]) -> None:
     pid = os.getpid()
     while isinstance(frame := channel.wait(), Delivery):
         # While an item runs nothing comes but the word to stop, or the end of the worker.
-        lock = RunLock(frame.lease.id)
-        end = perform(app, frame.lease, frame.handling, channel.has_more) if _locked(lock, channel) else Returned()
+        lease, lock = frame.lease, RunLock(frame.lease.id)
+        has_turn = _has_turn(lock, lease, channel)
+        end = perform(app, lease, frame.handling, channel.has_more) if has_turn else Returned()
         if os.getpid() != pid:
             leave_copy()
         lock.release()
@@ -60,15 +62,18 @@ def _work(app: App, channel: Channel[ToChild]) -> None:
             return
 
 
-def _locked(lock: RunLock, channel: Channel[ToChild]) -> bool:
-    """Wait until no other run of the item lives on this host. False: it is to stop meanwhile."""
+def _has_turn(lock: RunLock, lease: Lease, channel: Channel[ToChild]) -> bool:
+    """Wait until no other run of the item lives on this host. False: it is to stop before that."""
     try:
+        if lock.take():
+            return True
+        _log.warning("run_waits", item=lease.id)
         while not lock.take():
             if channel.has_more():
                 return False
             time.sleep(LOOK_SECONDS)
     except OSError as error:  # rather without a lock than not at all
-        _log.warning("run_not_locked", error=str(error))
+        _log.warning("run_not_locked", item=lease.id, error=str(error))
     return True
 
 

@@ -20,6 +20,8 @@ import sys
 import time
 
 from redrive.worker.launched import Launched
+from redrive.worker.run_lock import remove_left
+from redrive.worker.sentinel import Sentinel
 
 DESCRIPTORS = 4
 """What comes with a run: its socket, stdin, stdout and stderr."""
@@ -34,6 +36,7 @@ class CommandParent:
         self._launched: set[Launched] = set()
         self._selector = selectors.DefaultSelector()
         self._wakes, self._wake = socket.socketpair()
+        self._sentinel = Sentinel()
 
     def run(self) -> None:
         """Until it is over."""
@@ -42,6 +45,7 @@ class CommandParent:
             signal.signal(number, _pass_over)
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        remove_left()
         self._selector.register(self._connection, selectors.EVENT_READ)
         self._selector.register(self._wakes, selectors.EVENT_READ)
         while self._has_worker or self._launched:
@@ -79,7 +83,7 @@ class CommandParent:
             for descriptor in descriptors:
                 os.close(descriptor)
             return set()
-        launched = Launched(socket.socket(fileno=descriptors[0]), descriptors[1:])
+        launched = Launched(socket.socket(fileno=descriptors[0]), descriptors[1:], self._sentinel)
         self._launched.add(launched)
         self._selector.register(launched.connection, selectors.EVENT_READ, launched)
         return {launched}

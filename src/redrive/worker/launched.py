@@ -11,6 +11,7 @@ import subprocess
 from typing import Any
 
 from redrive.worker.run_lock import LOOK_SECONDS, RunLock
+from redrive.worker.sentinel import Sentinel
 from redrive.worker.sessions import members_of, signal_session
 
 REST_SECONDS = 0.05
@@ -24,8 +25,9 @@ _CHUNK = 1 << 16
 class Launched:
     """One command, from the order to run it to its end. `due` is when to tend to it, if nothing happens before."""
 
-    def __init__(self, connection: socket.socket, streams: list[int]) -> None:
+    def __init__(self, connection: socket.socket, streams: list[int], sentinel: Sentinel) -> None:
         self.connection = connection
+        self._sentinel = sentinel
         self.due = NEVER
         self.exit_descriptor: int | None = None
         """Can be read once the program has ended, where the system has such a thing."""
@@ -91,6 +93,7 @@ class Launched:
             self._release()
             self._say(refused=[getattr(error, "errno", None), getattr(error, "strerror", None) or str(error)])
             return False
+        self._sentinel.watch(self._process.pid)
         if hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):
                 self.exit_descriptor = os.pidfd_open(self._process.pid)
@@ -143,6 +146,7 @@ class Launched:
 
     def _over(self) -> bool:
         assert self._process is not None
+        self._sentinel.forget(self._process.pid)
         if self._status is None:
             _, self._status = os.waitpid(self._process.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(self._status)

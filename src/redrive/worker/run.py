@@ -33,6 +33,7 @@ from redrive.telemetry import events
 from redrive.worker.exits import Exit
 from redrive.worker.launcher import LAUNCHER
 from redrive.worker.passing import Lines, Passing
+from redrive.worker.sessions import signal_session
 
 MAX_OUTPUT_BYTES = 8 * MIB
 """Of what it prints, where somebody wants that."""
@@ -233,12 +234,11 @@ class Run:
         return None
 
     def _vanished(self) -> dict[str, Any]:
-        """Its parent is gone. So is it, where the system sees to that; and what else is in its group goes now."""
+        """Its parent is gone."""
         if not self._has_begun:
             raise NotStarted(errno.ECHILD, "the process that starts commands is gone")
         if self._pid is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pid, signal.SIGKILL)
+            signal_session(self._pid, signal.SIGKILL)
         return {"ended": None, "late": False, "stopped": self._stop_asked}
 
     def _read_rest(self, printed: int, told: int) -> None:

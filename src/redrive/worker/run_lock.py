@@ -11,23 +11,25 @@ import fcntl
 import os
 import stat
 import tempfile
+from itertools import islice
 from pathlib import Path
 
 LOOK_SECONDS = 0.05
 """How often to look whether a lock that was taken is free."""
+MOST_LEFT = 1_000
+"""How many files of runs that were killed are looked at."""
 
 
 class RunLock:
     """The lock of one item. For one thread."""
 
-    def __init__(self, item: str, folder: Path | None = None) -> None:
-        self._folder = folder or Path(tempfile.gettempdir(), f"redrive-{os.getuid()}")
-        self._path = self._folder / item
+    def __init__(self, item: str) -> None:
+        self._path = _folder() / item
         self._descriptor: int | None = None
 
     def take(self) -> bool:
         """Whether it is ours now. Raises OSError where there can be no lock at all."""
-        _make_private(self._folder)
+        _make_private(self._path.parent)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -48,6 +50,19 @@ class RunLock:
                 self._path.unlink(missing_ok=True)
                 os.close(self._descriptor)
             self._descriptor = None
+
+
+def remove_left() -> None:
+    """Remove the files of runs that were killed, of which others took no notice. For whoever just started."""
+    with contextlib.suppress(OSError):
+        for name in islice(os.listdir(_folder()), MOST_LEFT):
+            lock = RunLock(name)
+            if lock.take():
+                lock.release()
+
+
+def _folder() -> Path:
+    return Path(tempfile.gettempdir(), f"redrive-{os.getuid()}")
 
 
 def _make_private(folder: Path) -> None:

@@ -24,6 +24,7 @@ from redrive.worker import child
 from redrive.worker.exits import exit_of
 from redrive.worker.frames import Channel, Died, Fork, Forked, Kill, Ready, Setup, ToZygote, Unfit
 from redrive.worker.loading import load_app
+from redrive.worker.run_lock import remove_left
 
 
 class Zygote:
@@ -50,6 +51,7 @@ class Zygote:
         app = self._imported(setup)
         if app is None:
             return
+        remove_left()
         try:
             self._serve(app)
         finally:

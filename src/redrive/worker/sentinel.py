@@ -1,0 +1,59 @@
+"""Ends commands whose parent was killed, when their worker was killed too and nobody else can.
+
+A shell, because whoever kills all that is called python or redrive does not mean it, and because it is small. It reads
+which sessions live, and when nothing more can come it kills what is left of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+
+_SOURCE = """
+trap '' HUP INT TERM
+live=' '
+while read -r sign leader; do
+    case $sign in
+        +) live="$live$leader " ;;
+        -) live="${live%%" $leader "*} ${live#*" $leader "}" ;;
+    esac
+done
+for leader in $live; do
+    kill -s KILL -- "-$leader"
+    pkill -KILL -s "$leader"
+done
+"""
+
+
+class Sentinel:
+    """The shell, as the parent of commands sees it. Where it cannot be started, or is gone, the parent does without."""
+
+    def __init__(self) -> None:
+        self._pipe: int | None = None
+        with contextlib.suppress(OSError):
+            reads, self._pipe = os.pipe()
+            os.set_blocking(self._pipe, False)
+            try:
+                self._process = subprocess.Popen(
+                    ["/bin/sh", "-c", _SOURCE],
+                    stdin=reads,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    process_group=0,
+                )
+            finally:
+                os.close(reads)
+
+    def watch(self, leader: int) -> None:
+        """A session began."""
+        self._tell(f"+ {leader}\n")
+
+    def forget(self, leader: int) -> None:
+        """It is over. To be said before its leader is reaped: from then on the number may be that of another."""
+        self._tell(f"- {leader}\n")
+
+    def _tell(self, line: str) -> None:
+        if self._pipe is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._pipe, line.encode())
