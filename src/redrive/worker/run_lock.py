@@ -11,8 +11,8 @@ import fcntl
 import os
 import stat
 import tempfile
+from functools import cache
 from itertools import islice
-from pathlib import Path
 
 LOOK_SECONDS = 0.05
 """How often to look whether a lock that was taken is free."""
@@ -24,16 +24,20 @@ class RunLock:
     """The lock of one item. For one thread."""
 
     def __init__(self, item: str) -> None:
-        self._path = _folder() / item
+        self._item = item
+        self._path = ""
         self._descriptor: int | None = None
 
     def take(self) -> bool:
         """Whether it is ours now. Raises OSError where there can be no lock at all."""
-        _make_private(self._path.parent)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = self._open()
+        except FileNotFoundError:  # somebody tidied up
+            private_folder.cache_clear()
+            descriptor = self._open()
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The file may have been removed by its holder since it was opened: then the lock is on nothing.
+            # Its holder may have removed the file since it was opened: then the lock is on nothing.
             if os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
                 self._descriptor = descriptor
         except (BlockingIOError, FileNotFoundError):
@@ -46,33 +50,35 @@ class RunLock:
     def release(self) -> None:
         """Let others have it, also where a process that was forked meanwhile still has the file open."""
         if self._descriptor is not None:
+            with contextlib.suppress(FileNotFoundError):  # somebody tidied up
+                os.unlink(self._path)
             with contextlib.suppress(OSError):  # what ran may have closed it
-                self._path.unlink(missing_ok=True)
                 os.close(self._descriptor)
             self._descriptor = None
 
+    def _open(self) -> int:
+        self._path = f"{private_folder()}/{self._item}"
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
 
 def remove_left() -> None:
-    """Remove the files of runs that were killed, of which others took no notice. For whoever just started."""
+    """Remove the files of runs that were killed, and of which no other has been begun. For a process that starts."""
     with contextlib.suppress(OSError):
-        for name in islice(os.listdir(_folder()), MOST_LEFT):
+        for name in islice(os.listdir(private_folder()), MOST_LEFT):
             lock = RunLock(name)
             if lock.take():
                 lock.release()
 
 
-def _folder() -> Path:
-    return Path(tempfile.gettempdir(), f"redrive-{os.getuid()}")
-
-
-def _make_private(folder: Path) -> None:
-    try:
-        found = os.lstat(folder)
-    except FileNotFoundError:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-        found = os.lstat(folder)
+@cache
+def private_folder() -> str:
+    """Where the files are. Raises PermissionError where another user has a hand in it."""
+    folder = f"{tempfile.gettempdir()}/redrive-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise PermissionError(
             f"{folder} is not a folder of this user alone: remove it, or set TMPDIR to another folder"
         )
+    return folder
