@@ -24,7 +24,7 @@ def environment() -> dict[str, str]:
 def working(
     project: Project, *arguments: str, verb: str = "work", log: str = "log", workers: int = 1
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The command, from when there are so many workers to the end of the block; then it is killed if it still runs.
+    """The command, from when there are that many workers to the end of the block; then it is killed if it still runs.
 
     `log` is the name of the file that it writes to.
     """

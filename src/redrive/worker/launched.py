@@ -15,7 +15,7 @@ from redrive.worker.sentinel import Sentinel
 from redrive.worker.sessions import members_of, signal_session
 
 REST_SECONDS = 0.05
-"""How often to look whether all of a session have ended that were told to."""
+"""How often to look whether all of a session have ended that were sent a signal."""
 GIVE_UP_SECONDS = 10.0
 """How long after SIGKILL the rest of a session is waited for: a process that the system holds may not end at all."""
 NEVER = float("inf")
@@ -40,7 +40,7 @@ class Launched:
         self._has_exited = self._is_unwanted = self._is_late = False
         self._late_at = NEVER
         self._kill_at: float | None = None
-        """When it is killed. None: nobody wants it to end."""
+        """When it is killed. None: it is not being ended."""
         connection.setblocking(False)
 
     def hear(self) -> bool:
@@ -160,5 +160,5 @@ class Launched:
             self._lock.release()
 
     def _say(self, **fields: Any) -> None:
-        with contextlib.suppress(OSError):  # nobody listens
+        with contextlib.suppress(OSError):  # the worker is gone
             self.connection.sendall(json.dumps(fields).encode() + b"\n")

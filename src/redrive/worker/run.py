@@ -3,7 +3,7 @@
 The input is a file, so that a program which does not read it keeps nobody waiting. What it writes is read as it comes,
 and no more than a bounded part of it is kept. The end of the process counts, not the end of its output: something that
 it left running may hold that open. Its parent is another process (`command_parent`), which ends it when its time is
-over, when nobody wants it any longer, and when this process is gone.
+over, when `stop` is called, and when this process is gone.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Ran(msgspec.Struct, frozen=True):
 
     @property
     def has_vanished(self) -> bool:
-        """Whether it has ended and nobody can tell how: its parent is gone."""
+        """Whether it is not known how it ended: its parent is gone."""
         return self.exit.exit_code is None and self.exit.signal is None
 
 
@@ -144,7 +144,7 @@ class Run:
         opened.callback(self._disconnect, ours)
         with theirs, contextlib.ExitStack() as passed:
             printed, writes_output = _pipe(opened, passed)
-            told, writes_errors = _pipe(opened, passed)
+            said, writes_errors = _pipe(opened, passed)
             with self._input() as given:
                 LAUNCHER.hand_over((theirs.fileno(), given, writes_output, writes_errors))
         with self._stopping:
@@ -152,9 +152,9 @@ class Run:
             if self._stop_asked:
                 _end_output(ours)
         if not self._stop_asked:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it will be seen that nobody is there
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its parent is gone: `_follow` sees that
                 ours.sendall(self._order())
-        return ours, printed, told
+        return ours, printed, said
 
     def _order(self) -> bytes:
         program = self._program
@@ -188,11 +188,11 @@ class Run:
             yield descriptor
 
     def _follow(
-        self, selector: selectors.BaseSelector, connection: socket.socket, printed: int, told: int
+        self, selector: selectors.BaseSelector, connection: socket.socket, printed: int, said: int
     ) -> dict[str, Any]:
         """Read what it writes, until its parent says that it has ended."""
         selector.register(connection, selectors.EVENT_READ)
-        for descriptor in (printed, told):
+        for descriptor in (printed, said):
             os.set_blocking(descriptor, False)
             selector.register(descriptor, selectors.EVENT_READ)
         report: dict[str, Any] | None = None
@@ -202,7 +202,7 @@ class Run:
                     report = self._heard(connection)
                 elif self._read(key.fd, key.fd == printed) == 0:
                     selector.unregister(key.fd)
-        self._read_rest(printed, told)
+        self._read_rest(printed, said)
         return report
 
     def _heard(self, connection: socket.socket) -> dict[str, Any] | None:
@@ -241,8 +241,8 @@ class Run:
             signal_session(self._pid, signal.SIGKILL)
         return {"ended": None, "late": False, "stopped": self._stop_asked}
 
-    def _read_rest(self, printed: int, told: int) -> None:
-        for descriptor in (printed, told):
+    def _read_rest(self, printed: int, said: int) -> None:
+        for descriptor in (printed, said):
             read = 0
             while read < _LAST_BYTES and (more := self._read(descriptor, descriptor == printed) or 0):
                 read += more

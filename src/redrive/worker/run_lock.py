@@ -1,6 +1,6 @@
-"""One item runs once at a time on one host, for one user: whoever runs it holds a lock on a file of its name.
+"""One item runs once at a time on one host, for one user: a run holds a lock on a file that has the item's id.
 
-The lock ends with the process that holds it, however that ends. Whoever finds it taken waits: the other run has lost
+The lock ends with the process that holds it, however that ends. A run that finds it taken waits: the other run has lost
 its lease, and is about to end. Only modules of Python are imported here, because `command_parent` has to start fast.
 """
 
@@ -32,7 +32,7 @@ class RunLock:
         """Whether it is ours now. Raises OSError where there can be no lock at all."""
         try:
             descriptor = self._open()
-        except FileNotFoundError:  # somebody tidied up
+        except FileNotFoundError:  # the folder was tidied
             private_folder.cache_clear()
             descriptor = self._open()
         try:
@@ -50,7 +50,7 @@ class RunLock:
     def release(self) -> None:
         """Let others have it, also where a process that was forked meanwhile still has the file open."""
         if self._descriptor is not None:
-            with contextlib.suppress(FileNotFoundError):  # somebody tidied up
+            with contextlib.suppress(FileNotFoundError):  # the folder was tidied
                 os.unlink(self._path)
             with contextlib.suppress(OSError):  # what ran may have closed it
                 os.close(self._descriptor)

@@ -1,7 +1,7 @@
-"""Ends commands whose parent was killed, when their worker was killed too and nobody else can.
+"""Ends commands when their worker and their parent were killed together.
 
-A shell, because whoever kills all that is called python or redrive does not mean it, and because it is small. It reads
-which sessions live, and when nothing more can come it kills what is left of them.
+It is a shell: small, and not hit by a kill of every process whose name has python or redrive in it. It reads which
+sessions live, and at the end of its input it kills what is left of them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from redrive.worker.runner import Job
 STOPPED = "the worker was stopped"
 """Why a child was killed whose job is given back, and not charged."""
 REVOKED = "its lease was lost"
-"""Why a child was killed whose job is somebody else's by now."""
+"""Why a child was killed whose item was taken away."""
 
 
 class Slot:

@@ -91,7 +91,7 @@ class ThreadRunner:
             threading.Timer(STOPPING_SECONDS, self._abandon, (thread, job, failure)).start()
 
     def revoke(self, job: Job) -> None:
-        """A coroutine is cancelled. A function in a thread is told by its context, and has its slot until it ends."""
+        """A coroutine is cancelled. A function in a thread sees it in its context, and has its slot until it ends."""
         if job.task is not None and job.task.is_async:
             for loop in self._loops():
                 loop.revoke(job)
