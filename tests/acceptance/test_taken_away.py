@@ -39,7 +39,7 @@ import os, subprocess, time
 from redrive import App, Context
 
 app = App("sqlite:///redrive.db")
-jobs = app.queue("jobs", lease_timeout="2s", keep_completed="1h")
+jobs = app.queue("jobs", lease_timeout="5s", keep_completed="1h")
 
 def lives(pid):
     try:
@@ -139,7 +139,7 @@ def test_commands_end_with_a_worker_that_is_killed(project: Project, verb: str, 
 
 
 def test_item_of_a_worker_that_was_killed_waits_for_the_end_of_its_command(project: Project) -> None:
-    set_up(project, settings='lease_timeout = "500ms"', grace="3s")
+    set_up(project, settings='lease_timeout = "3s"', grace="3s")
     with working(project) as process:
         project.put(1)
         until(lambda: has_begun(project))
@@ -152,7 +152,7 @@ def test_item_of_a_worker_that_was_killed_waits_for_the_end_of_its_command(proje
 
 
 def test_item_of_a_worker_that_sleeps_waits_until_that_one_wakes_and_ends_its_command(project: Project) -> None:
-    set_up(project, settings='lease_timeout = "500ms"')
+    set_up(project, settings='lease_timeout = "3s"')
     with working(project) as asleep:
         project.put(1)
         until(lambda: has_begun(project))

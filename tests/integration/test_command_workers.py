@@ -11,6 +11,7 @@ import pytest
 from tests.integration.projects import Project, until
 
 from redrive.testing import FakeClock
+from redrive.worker import keeper
 from redrive.worker.run import Run
 
 WORKER = '[queue.jobs]\n{settings}\n[worker.w]\nqueue = "jobs"\nrun = "./run.sh"\n{options}\n'
@@ -123,6 +124,26 @@ def test_command_that_is_done_completes_its_item(on_any_store: Project) -> None:
     assert sorted(project.text("done")) == list("01234")
     assert project.broker.stats("jobs").completed_total == 5
     assert not project.broker.find(ids=ids).items
+
+
+@pytest.mark.parametrize("verb", ["drop", "retry", "fail_by_hand"])
+def test_command_whose_item_is_taken_away_by_force_ends_and_the_next_item_begins(
+    on_any_store: Project, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = on_any_store
+    monkeypatch.setattr(keeper, "CONFIRM_SECONDS", 0.05)
+    set_up(project, "echo $REDRIVE_ID >> begun; [ $REDRIVE_DELIVERIES -gt 1 ] || exec sleep 300")
+    running = project.running(watch=False)
+    running.start()
+    try:
+        ids = [project.put(n) for n in range(2)]
+        for number, id in enumerate(ids):
+            until(lambda id=id: project.has("begun") and id in project.text("begun"))
+            if number == 0:
+                getattr(project.broker, verb)(id, *(["no"] if verb == "fail_by_hand" else []), force=True)
+    finally:
+        running.hurry()
+        running.stop()
 
 
 # What a command is given.
