@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
@@ -211,16 +211,11 @@ def _open_postgres(
     except ImportError as error:
         raise InvalidInput(f"PostgreSQL needs psycopg: pip install 'redrive[postgres]' ({error})") from error
     _check_login(url.partition("?")[0], "@/")
-    parts = urlsplit(url)
-    options = parse_qsl(parts.query)
-    schemas = [value for name, value in options if name == "schema"]
-    if len(schemas) > 1:
-        raise InvalidInput(f"{parts.path!r:.200} is given more than one schema; leave one")
-    rest = urlencode([(name, value) for name, value in options if name != "schema"])
+    address, ours = _without(("schema",), url)
     return PostgresStore(
-        urlunsplit(parts._replace(query=rest)),
+        address,
         namespace=namespace,
-        schema_name=check_name("schema", schemas[0]) if schemas else "redrive",
+        schema_name=check_name("schema", ours.get("schema", "redrive")),
         relaxed=relaxed,
         create=create,
         clock=clock,
@@ -237,15 +232,12 @@ def _open_redis(
     except ImportError as error:
         raise InvalidInput(f"Redis needs redis-py: pip install 'redrive[redis]' ({error})") from error
     _check_login(url, "/?#")
-    parts = urlsplit(url)
-    options = parse_qsl(parts.query)
-    ours = {name: value for name, value in options if name in ("prefix", "wait_replicas")}
-    rest = urlencode([(name, value) for name, value in options if name not in ours])
+    address, ours = _without(("prefix", "wait_replicas"), url)
     replicas = ours.get("wait_replicas", "0")
     if not replicas.isdecimal():
         raise InvalidInput(f"wait_replicas is a number of replicas, not {replicas!r:.40}")
     return RedisStore(
-        urlunsplit(parts._replace(query=rest)),
+        address,
         namespace=namespace,
         prefix=check_name("prefix", ours.get("prefix", "redrive")),
         relaxed=relaxed,
@@ -278,3 +270,21 @@ def _open_server(
     if relaxed:
         raise InvalidInput("how durable a server is was decided when it was started; leave durability='relaxed' out")
     return RemoteStore(url, namespace=namespace, token=token, clock=clock, name=name)
+
+
+def _without(names: Collection[str], url: str) -> tuple[str, dict[str, str]]:
+    """A URL without the options of these names, and these. The rest is left as it was written: drivers differ in what
+    they take for the same (`///` and `//`, `+` and a blank)."""
+    address, _, query = url.partition("?")
+    found: dict[str, str] = {}
+    others = []
+    for option in query.split("&"):
+        name, _, value = option.partition("=")
+        if name not in names:
+            others.append(option)
+        elif name in found:
+            raise InvalidInput(f"the URL has more than one {name}; leave one")
+        else:
+            found[name] = unquote(value)
+    rest = "&".join(filter(None, others))
+    return f"{address}?{rest}" if rest else address, found

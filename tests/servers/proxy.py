@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -20,9 +21,12 @@ _PLEASE_ENCRYPT = (80877103, 80877104)
 
 
 class Proxy:
-    """Forwards to a port of this machine, in a thread of its own, until it is closed. Speaks PostgreSQL."""
+    """Forwards to a port of this machine, in a thread of its own, until it is closed. Speaks PostgreSQL.
 
-    def __init__(self, port: int) -> None:
+    With `tls`, its clients speak TLS.
+    """
+
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self._server_port = port
         self.delay = 0.0
         """Seconds that whatever is sent takes longer, each way."""
@@ -32,7 +36,7 @@ class Proxy:
         self.cuts = 0
         """How many connections were cut at a statement."""
         self._loop = asyncio.new_event_loop()
-        self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, *LISTENER))
+        self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, *LISTENER, ssl=tls))
         self.port: int = self._server.sockets[0].getsockname()[1]
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
@@ -122,7 +126,7 @@ class Proxy:
                 link.ending = True
                 self._loop.call_later(FAREWELL_SECONDS if link.farewell else 0, link.cut)
                 return
-        if not link.dark:
+        if not link.dark and writer.can_write_eof():
             writer.write_eof()
 
     def _asked(self, link: _Link, data: bytes) -> bytes:
