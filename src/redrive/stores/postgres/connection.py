@@ -1,4 +1,4 @@
-"""A connection that does not wait for ever: one whose server no longer answers is cut."""
+"""A connection that does not wait for ever, one whose server no longer answers is cut; and that hears warnings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Generator
 from typing import Any
 
 import psycopg
+from psycopg.errors import Diagnostic
 
 ANSWER_TIMEOUT_SECONDS = 75.0
 """How long an answer is waited for. The server itself ends a statement sooner (`statement_timeout`): where this time is
@@ -21,6 +22,15 @@ class PatientConnection(psycopg.Connection[Any]):
 
     gave_up = False
     """Whether it was cut because no answer came."""
+    in_order = True
+    """Whether whoever used it last came to an end: else something of that may be left in it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.warnings: list[str] = []
+        """What the server warned of, until somebody clears it."""
+        warnings = self.warnings  # not `self`: a connection that nobody has is closed
+        self.add_notice_handler(lambda notice: warnings.append(_words(notice)))
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         """Wait until it is done, as psycopg does."""
@@ -48,3 +58,7 @@ class PatientConnection(psycopg.Connection[Any]):
                 ours.shutdown(socket.SHUT_RDWR)
         finally:
             ours.detach()
+
+
+def _words(notice: Diagnostic) -> str:
+    return ": ".join(filter(None, (notice.message_primary, notice.message_detail)))

@@ -9,7 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import psycopg
 from psycopg import errors as pg
@@ -28,9 +28,11 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.model.url import ENCODED, redact_url
+from redrive.stores.interruption import interruption
 from redrive.stores.postgres import connection as patience
 from redrive.stores.postgres.connection import PatientConnection
-from redrive.stores.postgres.session import Session, adapt
+from redrive.stores.postgres.session import Rows, Session, adapt
+from redrive.stores.slots import Slots
 
 OLDEST_SERVER = 140_000
 MAX_READERS = 8
@@ -41,6 +43,7 @@ MAX_TRIES = 10
 """How often a transaction is tried that others made impossible (a deadlock)."""
 _SETTINGS = {
     "application_name": "redrive",
+    "client_min_messages": "warning",
     "statement_timeout": "60s",
     "lock_timeout": "30s",
     "idle_in_transaction_session_timeout": "60s",
@@ -50,7 +53,8 @@ _SETTINGS = {
     "tcp_user_timeout": "10s",
 }
 """What the server does by itself. A machine that vanished in a transaction holds its locks until the server notices,
-by default after two hours. That a transaction is idle is seen only between pipelines, and ours is within one."""
+by default after two hours. That a transaction is idle is seen only between pipelines, and ours is within one. A warning
+at COMMIT says that a synchronous standby may not have it: it is to come here, whatever the role has set."""
 _PLANS = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -81,6 +85,8 @@ _kept_for_ever: list[object] = []
 """Connections of a parent process: closing them in the child would say goodbye in the parent's name."""
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _T = TypeVar("_T")
+_OWN = (psycopg.Error, RedriveError)
+"""What is raised by the engine and by the work in it; anything else comes from outside."""
 
 
 class _LostBeforeCommit(Exception):
@@ -109,7 +115,7 @@ class Engine:
         self._writer: PatientConnection | None = None
         self._session: Session | None = None
         self._idle: list[PatientConnection] = []
-        self._readers = threading.BoundedSemaphore(MAX_READERS)
+        self._readers = Slots(MAX_READERS)
         self._mutex = threading.Lock()
         self._turn = threading.Lock()
         """Of whoever uses the writer."""
@@ -146,31 +152,49 @@ class Engine:
                 raise StoreUnavailable(self.name, _first_line(error)) from error
 
     def _transact_once(self, work: Callable[[Session], _T]) -> _T:
-        handled = sys.exception()
+        """From the moment in which COMMIT may have been sent there are two outcomes, done or unknown, unless the server
+        itself says that it rolled back. What was raised from outside is raised as it is, wherever it came."""
+        before = sys.exception()
         connection, session = self._writing()
+        connection.in_order = False
+        commit: Rows | None = None
         committing = False
         try:
             with connection.pipeline():
                 session.execute("BEGIN")
                 result = work(session)
+                connection.warnings.clear()
                 committing = True
-                session.execute("COMMIT")
-            return result
+                commit = session.execute("COMMIT")
         except BaseException as error:
-            if (interruption := _interruption(error, handled)) is not None:
+            if (interrupted := interruption(error, before, _OWN)) is not None:
                 self._drop_writer()  # wherever it was: not even a rollback can be relied on
-                raise interruption from None
-            lost = not _roll_back(connection)
-            if lost and committing:
+                raise interrupted from None
+            if commit is None or commit.tag != "COMMIT":
+                self._undo(connection, error, committing=committing)
+        else:
+            connection.in_order = True
+        if commit.tag != "COMMIT":
+            raise StoreFailed(self.name, f"the server answered COMMIT with {commit.tag}")
+        if connection.warnings:  # it is committed here; whether it is where else it has to be is not known
+            raise OutcomeUnknown(self.name, connection.warnings[0])
+        return result
+
+    def _undo(self, connection: PatientConnection, error: BaseException, *, committing: bool) -> NoReturn:
+        """Say what became of a transaction that was not answered with COMMIT."""
+        alive = connection.in_order = _roll_back(connection)
+        refusal = _refusal(error)
+        if refusal is None and isinstance(error, psycopg.Error):
+            if committing:
                 raise OutcomeUnknown(self.name, _problem(connection, error)) from error
-            if lost and isinstance(error, psycopg.Error):
+            if not alive:
                 self._check_patience(connection, error)
                 raise _LostBeforeCommit(_first_line(error)) from error
-            if isinstance(error, pg.DeadlockDetected | pg.SerializationFailure):
-                raise
-            if (translated := self.translate(error)) is error:
-                raise
-            raise translated from error
+        if isinstance(refusal, pg.DeadlockDetected | pg.SerializationFailure):
+            raise refusal
+        if (translated := self.translate(refusal or error)) is error:
+            raise error
+        raise translated from error
 
     def read(self, work: Callable[[Session], _T], *, lock: int | None = None) -> _T:
         """Do the work in one snapshot, which includes every acknowledged commit; again where its connection is lost.
@@ -187,10 +211,12 @@ class Engine:
     def aside(self, work: Callable[[Session], _T]) -> _T:
         """Do the work on a connection of its own, each statement by itself."""
         with self.translated(), self._reader() as connection:
-            return work(Session(connection, self.schema, locking=True))
+            result = work(Session(connection, self.schema, locking=True))
+            connection.in_order = True
+            return result
 
     def _read_once(self, connection: PatientConnection, work: Callable[[Session], _T], lock: int | None) -> _T:
-        handled = sys.exception()
+        before = sys.exception()
         session = Session(connection, self.schema, locking=False)
         try:
             with connection.pipeline():
@@ -199,12 +225,14 @@ class Engine:
                     session.execute("SELECT pg_advisory_xact_lock(?)", (lock,))
                 result = work(session)
                 session.execute("ROLLBACK")
+            connection.in_order = True
             return result
         except BaseException as error:
-            if (interruption := _interruption(error, handled)) is not None:
+            if (interrupted := interruption(error, before, _OWN)) is not None:
                 connection.close()
-                raise interruption from None
-            if not _roll_back(connection) and isinstance(error, psycopg.Error):
+                raise interrupted from None
+            connection.in_order = _roll_back(connection)
+            if not connection.in_order and isinstance(error, psycopg.Error):
                 self._check_patience(connection, error)
                 raise _LostWhileReading(_first_line(error)) from error
             raise
@@ -246,7 +274,7 @@ class Engine:
             raise self.translate(error) from error
 
     def translate(self, error: BaseException) -> BaseException:
-        """PostgreSQL's error, and one that nobody foresaw, as ours; refusals and interruptions as they are."""
+        """PostgreSQL's error as ours; any other as it is."""
         match error:
             case pg.DiskFull():
                 return DiskFull(self.name)
@@ -257,7 +285,7 @@ class Engine:
                 return StoreReadOnly(self.name, problem)
             case psycopg.OperationalError() | psycopg.InterfaceError():
                 return StoreUnavailable(self.name, _first_line(error))
-            case Exception() if not isinstance(error, RedriveError):
+            case psycopg.Error():
                 return StoreFailed(self.name, f"{type(error).__name__}: {_first_line(error)}")
             case _:
                 return error
@@ -310,15 +338,17 @@ class Engine:
 
     @contextlib.contextmanager
     def _reader(self) -> Iterator[PatientConnection]:
-        if not self._readers.acquire(timeout=READER_TIMEOUT_SECONDS):
-            raise StoreUnavailable(self.name, f"{MAX_READERS} queries are under way and none of them ends; try again")
-        try:
+        with self._readers.one(READER_TIMEOUT_SECONDS) as is_free:
+            if not is_free:
+                problem = f"{MAX_READERS} queries are under way and none of them ends; try again"
+                raise StoreUnavailable(self.name, problem)
             with self._mutex:
                 if self._closed:
                     raise Closed
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 connection = self.connect()
+            connection.in_order = False
             try:
                 yield connection
             finally:
@@ -328,8 +358,6 @@ class Engine:
                         self._idle.append(connection)
                 if not keep:
                     connection.close()
-        finally:
-            self._readers.release()
 
 
 def _configure(connection: PatientConnection, settings: dict[str, str]) -> None:
@@ -342,19 +370,24 @@ def _configure(connection: PatientConnection, settings: dict[str, str]) -> None:
 def _is_idle(connection: PatientConnection) -> bool:
     """Whether it is there, as far as is known, and nothing is left in it of what came before."""
     state = connection.pgconn
-    return state.transaction_status == TransactionStatus.IDLE and state.pipeline_status == PipelineStatus.OFF
+    return (
+        connection.in_order
+        and state.transaction_status == TransactionStatus.IDLE
+        and state.pipeline_status == PipelineStatus.OFF
+    )
 
 
-def _interruption(error: BaseException, handled: BaseException | None) -> BaseException | None:
-    """Ctrl-C, or its like, where that is what happened, and not what the caller was handling already.
+def _refusal(error: BaseException) -> psycopg.Error | None:
+    """The server's own word that a statement of the transaction failed, and with it the transaction.
 
-    Where it comes while psycopg leaves a pipeline, psycopg raises an error of its own instead.
+    Not where the server ends the connection: that may come after the commit. Psycopg may say of statements behind the
+    one that failed that the pipeline was aborted, last.
     """
     found: BaseException | None = error
-    while found is not None and found is not handled:
-        if not isinstance(found, Exception):
-            return found
+    while isinstance(found, pg.PipelineAborted):
         found = found.__context__
+    if isinstance(found, psycopg.Error) and found.diag.severity_nonlocalized == "ERROR":
+        return found
     return None
 
 

@@ -119,6 +119,12 @@ class Rows:
             return None
         return first[0] if len(first) == 1 else first
 
+    @property
+    def tag(self) -> str | None:
+        """What the server says that it did, as `COMMIT`; None before it was answered."""
+        tag: str | None = self._cursor.statusmessage
+        return tag
+
     def fetchone(self) -> Row | None:
         """The first row."""
         row: Row | None = self._cursor.fetchone()

@@ -1,0 +1,206 @@
+"""A primary that waits for a standby which is not there: what is committed here and may be nowhere else is unknown."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from tests.acceptance.places import places
+from tests.acceptance.test_postgres_faults import wait_until
+from tests.servers.postgres import Server
+
+from redrive import Broker, connect
+from redrive.errors import OutcomeUnknown
+from redrive.stores.postgres import connection as patience
+from redrive.stores.postgres import engine
+from redrive.testing.conformance.deliveries import Background
+
+Admin = psycopg.Connection[Any]
+WAITING = "SELECT pid FROM pg_stat_activity WHERE application_name = 'redrive' AND wait_event = 'SyncRep'"
+AWAITED = "ALTER SYSTEM SET synchronous_standby_names = 'absent'"
+ENOUGH = "ALTER SYSTEM RESET synchronous_standby_names"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture
+def url(server: Server, request: pytest.FixtureRequest) -> str:
+    return f"{server.url}?schema=own_{abs(hash(request.node.nodeid)):x}"
+
+
+class Primary:
+    """The server, as its administrator sees it."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    def run(self, *statements: str) -> list[Any]:
+        with psycopg.connect(self.server.url, autocommit=True, options="-c synchronous_commit=local") as admin:
+            found = [admin.execute(statement) for statement in statements]
+            return found[-1].fetchall() if found[-1].description else []
+
+    def reload(self, statement: str, names: str) -> None:
+        self.run(statement, "SELECT pg_reload_conf()")
+        wait_until(lambda: self.run("SHOW synchronous_standby_names") == [(names,)])
+
+    def waiting(self) -> list[int]:
+        return [pid for (pid,) in self.run(WAITING)]
+
+    def end_waits(self, how: str) -> None:
+        """`pg_cancel_backend` or `pg_terminate_backend`, once something waits."""
+        wait_until(self.waiting)
+        for pid in self.waiting():
+            self.run(f"SELECT {how}({pid})")
+
+
+@pytest.fixture
+def primary(server: Server) -> Iterator[Primary]:
+    primary = Primary(server)
+    yield primary
+    primary.reload(ENOUGH, "")
+
+
+@pytest.fixture
+def broker(url: str, primary: Primary) -> Iterator[Broker]:
+    """One whose next commit waits for the standby. Nothing else of it writes."""
+    with connect(url, lifecycle=False) as broker:
+        broker.create_queue("jobs")
+        broker.put("jobs", 0)
+        primary.reload(AWAITED, "absent")
+        yield broker
+        primary.reload(ENOUGH, "")
+
+
+def values(url: str) -> list[int]:
+    return sorted(int(standing.payload) for standing in places(url))
+
+
+def check_goes_on(broker: Broker, primary: Primary, url: str) -> None:
+    """The first put is there once, and the next call gets its own answer."""
+    primary.reload(ENOUGH, "")
+    broker.put("jobs", 2)
+    assert values(url) == [0, 1, 2]
+    assert broker.stats("jobs").pending == 3
+
+
+@pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])
+def test_commit_whose_wait_is_ended_is_unknown(how: str, broker: Broker, primary: Primary, url: str) -> None:
+    putting = Background(lambda: broker.put("jobs", 1))
+    primary.end_waits(how)
+    with pytest.raises(OutcomeUnknown):
+        putting.result()
+    check_goes_on(broker, primary, url)
+
+
+def test_what_the_server_warns_of_is_in_the_error(broker: Broker, primary: Primary) -> None:
+    putting = Background(lambda: broker.put("jobs", 1))
+    primary.end_waits("pg_cancel_backend")
+    with pytest.raises(OutcomeUnknown, match=r"already committed locally, but might not have been replicated"):
+        putting.result()
+
+
+def test_role_that_asks_for_no_warnings_gets_the_same(url: str, primary: Primary) -> None:
+    primary.run("CREATE ROLE quiet LOGIN SUPERUSER", "ALTER ROLE quiet SET client_min_messages = error")
+    with connect(url.replace("postgres@", "quiet@"), lifecycle=False) as broker:
+        broker.create_queue("jobs")
+        primary.reload(AWAITED, "absent")
+        putting = Background(lambda: broker.put("jobs", 1))
+        primary.end_waits("pg_cancel_backend")
+        with pytest.raises(OutcomeUnknown):
+            putting.result()
+        primary.reload(ENOUGH, "")
+
+
+def test_every_call_of_the_batch_is_unknown(broker: Broker, primary: Primary, url: str) -> None:
+    def put_many() -> object:
+        return broker.put_many("jobs", [1, 2, 3])
+
+    putting = Background(put_many)
+    primary.end_waits("pg_cancel_backend")
+    with pytest.raises(OutcomeUnknown):
+        putting.result()
+    primary.reload(ENOUGH, "")
+    assert values(url) == [0, 1, 2, 3]
+
+
+def test_server_that_stops_while_a_commit_waits(broker: Broker, primary: Primary, url: str, server: Server) -> None:
+    putting = Background(lambda: broker.put("jobs", 1))
+    wait_until(primary.waiting)
+    server.stop(signal.SIGINT)
+    with pytest.raises(OutcomeUnknown):
+        putting.result()
+    server.start()
+    check_goes_on(broker, primary, url)
+
+
+def test_no_timeout_of_the_server_ends_the_wait_but_ours_does(
+    url: str, primary: Primary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(engine._SETTINGS, "statement_timeout", "300ms")
+    monkeypatch.setattr(engine, "_TRANSACTION_TIMEOUT", "300ms")
+    with connect(url, lifecycle=False) as broker:
+        broker.create_queue("jobs")
+        broker.put("jobs", 0)
+        primary.reload(AWAITED, "absent")
+        monkeypatch.setattr(patience, "ANSWER_TIMEOUT_SECONDS", 1.0)
+        with pytest.raises(OutcomeUnknown, match="no answer within 1 seconds"):
+            broker.put("jobs", 1)
+        monkeypatch.undo()
+        check_goes_on(broker, primary, url)
+
+
+class Alarm(Exception):
+    """What a handler raises."""
+
+
+@pytest.mark.parametrize("raised", [TimeoutError("alarm"), Alarm("alarm"), KeyboardInterrupt()])
+def test_alarm_while_a_commit_waits_is_the_callers(
+    raised: BaseException, broker: Broker, primary: Primary, url: str
+) -> None:
+    def handle(*_: object) -> None:
+        raise raised
+
+    before = signal.signal(signal.SIGALRM, handle)
+    ringing = Background(ring_when(primary))
+    try:
+        with pytest.raises(type(raised)) as caught:
+            broker.put("jobs", 1)
+    finally:
+        ringing.result()
+        signal.signal(signal.SIGALRM, before)
+    assert caught.value is raised
+    check_goes_on(broker, primary, url)
+
+
+def ring_when(primary: Primary) -> Callable[[], None]:
+    """Ring once a commit waits. Signals are for the main thread."""
+
+    def ring() -> None:
+        wait_until(primary.waiting)
+        signal.raise_signal(signal.SIGALRM)
+
+    return ring
+
+
+def test_warning_of_a_transaction_of_ones_own_is_for_its_owner(broker: Broker, primary: Primary, url: str) -> None:
+    """As the guide to transactions says."""
+    warned: list[str] = []
+    with psycopg.connect(primary.server.url, application_name="redrive") as own:
+        own.add_notice_handler(lambda notice: warned.append(notice.message_detail or ""))
+        own.execute("SELECT 1")
+        broker.put("jobs", 1, within=own)
+        committing = Background(own.commit)
+        primary.end_waits("pg_cancel_backend")
+        committing.result()
+    assert warned == [
+        "The transaction has already committed locally, but might not have been replicated to the standby."
+    ]
+    check_goes_on(broker, primary, url)

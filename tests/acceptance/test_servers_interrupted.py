@@ -1,0 +1,138 @@
+"""Whatever is raised from outside in a call to PostgreSQL or Redis, and wherever: it comes out as itself, nothing is
+done twice or reported wrongly, and the next call gets its own answer."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.acceptance.interrupted import DRIVERS, STORES, Outcome, at_every_line
+from tests.acceptance.places import places
+
+from redrive import Broker, connect
+from redrive.model.item import Lease, Receipt
+from redrive.store import Complete, GetItem, GetQueue, GetStats, LeaseItems, NewItem, Put, SetPaused, Store
+
+Report = Callable[[str, object], None]
+THOROUGH = os.environ.get("REDRIVE_HYPOTHESIS_PROFILE") == "thorough"
+FOLDERS = {"ours": ((STORES,), 1 if THOROUGH else 9), "drivers": (DRIVERS, 1 if THOROUGH else 41)}
+"""Which lines of what. Both are odd, so that everything is raised that can be."""
+
+
+@pytest.fixture(autouse=True)
+def hush(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is raised while something is destroyed cannot be given to anybody, and nothing is wrong."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    yield
+    gc.collect()
+
+
+@pytest.fixture(params=["postgres_url", "redis_url"])
+def url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[Broker]:
+    with connect(url, lifecycle=False) as broker:
+        broker.create_queue("jobs", keep_completed="1h")
+        broker.create_queue("others", keep_completed="1h")
+        yield broker
+
+
+@pytest.fixture
+def store(broker: Broker) -> Store:
+    return broker._core.store
+
+
+def put(store: Store, value: int) -> Receipt:
+    item = NewItem(str(value).encode(), "application/json", plain=True)
+    receipt: Receipt = store.commit([Put("jobs", (item,))]).results[0][0]
+    return receipt
+
+
+def check_own_answers(store: Store, number: int) -> None:
+    """The next calls, of each kind, get the answers to what they asked."""
+    receipt = put(store, -number)
+    assert store.read(GetItem(receipt.id)).payload == str(-number).encode()
+    assert store.read(GetStats("others")).queue == "others"
+
+
+def check_raised(outcome: Outcome) -> None:
+    assert outcome.error is None or outcome.error is outcome.raised, f"{outcome.place}: {outcome.error!r}"
+
+
+@pytest.mark.parametrize("where", FOLDERS)
+def test_put(where: str, store: Store, url: str, record_property: Report) -> None:
+    under, step = FOLDERS[where]
+    acknowledged, interrupted = [], []
+    for outcome in at_every_line(lambda number: put(store, number), under, step=step):
+        check_raised(outcome)
+        number = int(str(outcome.raised).rpartition(" ")[2])
+        (acknowledged if outcome.error is None else interrupted).append(number)
+        check_own_answers(store, number)
+    assert len(interrupted) > 20
+    there = Counter(int(standing.payload) for standing in places(url))
+    both = [number for number in interrupted if there[number]]
+    record_property("figures", f"{len(interrupted)} interrupted, {len(both)} of them there, {len(acknowledged)} not")
+    print(f"{len(interrupted)} interrupted, {len(both)} of them there, {len(acknowledged)} acknowledged")
+    assert max(there.values()) == 1
+    assert both
+    assert len(both) < len(interrupted)
+    assert all(there[number] for number in (*acknowledged, *(-number for number in (*acknowledged, *interrupted))))
+
+
+@pytest.mark.parametrize("where", FOLDERS)
+def test_lease(where: str, store: Store, url: str) -> None:
+    """Leases that were given and never arrived are nobody's, and run out."""
+    under, step = FOLDERS[where]
+    count = 0
+    for outcome in at_every_line(lambda _: store.commit([LeaseItems("jobs", 1)]), under, step=step):
+        check_raised(outcome)
+        check_own_answers(store, count := count + 1)
+    assert Counter(standing.deliveries for standing in places(url)).keys() <= {0, 1}
+
+
+@pytest.mark.parametrize("where", FOLDERS)
+def test_complete(where: str, store: Store, url: str) -> None:
+    under, step = FOLDERS[where]
+    lease = leased(store, 0)
+    count = 0
+    for outcome in at_every_line(lambda _: store.commit([Complete(lease.token)]), under, step=step):  # noqa: B023
+        check_raised(outcome)
+        check_own_answers(store, count := count + 1)
+        status = store.read(GetItem(lease.id)).status
+        assert status == "completed" or (status == "active" and outcome.error is not None)
+        if status == "completed":
+            lease = leased(store, count)
+    there = Counter(int(standing.payload) for standing in places(url) if int(standing.payload) >= 0)
+    assert set(there.values()) == {1}
+
+
+def leased(store: Store, value: int) -> Lease:
+    """A lease of a new item, in a queue in which there is nothing else."""
+    item = NewItem(str(value).encode(), "application/json", plain=True)
+    (lease,) = store.commit([Put("others", (item,)), LeaseItems("others", 1)]).results[1].leases
+    assert lease.payload == item.payload
+    return lease
+
+
+def test_change_of_a_queue(store: Store, url: str) -> None:
+    """On Redis it is read, worked out and written in turn."""
+    paused, count = False, 0
+    for outcome in at_every_line(
+        lambda _: store.commit([SetPaused("others", not paused, "me")]),
+        (STORES,),
+        step=FOLDERS["ours"][1],  # noqa: B023
+    ):
+        check_raised(outcome)
+        now = store.read(GetQueue("others")).paused
+        assert outcome.error is not None or now is not paused
+        paused = now
+        check_own_answers(store, count := count + 1)
+    places(url)
