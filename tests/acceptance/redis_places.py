@@ -64,6 +64,7 @@ class Dump:
 def places(url: str) -> list[Standing]:
     """Every item. Raises Broken unless each is in exactly one place and all keys belong together."""
     dump = Dump(url)
+    _leave_out_removed(dump)
     if "turn" in dump.values:
         raise Broken(f"somebody has the turn: {dump.values['turn']}")
     items = {body: _record(dump, body, content) for body, content in dump.of("c").items()}
@@ -72,6 +73,23 @@ def places(url: str) -> list[Standing]:
     _check_counts(dump, items)
     _check_letters(dump, items)
     return [_standing(item) for item in items.values()]
+
+
+def _leave_out_removed(dump: Dump) -> None:
+    """What deleted queues left is nowhere any more. Each list of it is known, and all that is on one is there still."""
+    lists = {number: members for number, members in dump.of("removed").items() if number}
+    if sorted(lists) != sorted(number.decode() for number in dump.values.get("removed", ())):
+        raise Broken(f"lists of removed items are not those that are known: {sorted(lists)}")
+    for body in {body for members in lists.values() for body in members}:
+        if f"c:{body}" not in dump.values:
+            raise Broken(f"the removed item {body} is on a list and does not exist")
+        for kind in ("c", *PARTS):
+            dump.values.pop(f"{kind}:{body}", None)
+        for later in [number for number, of in dump.of("o").items() if of.decode() == body]:
+            del dump.values[f"o:{later}"]
+        for kind in ("held", "moving"):
+            for members in dump.of(kind).values():
+                members.pop(body, None)
 
 
 def _record(dump: Dump, body: str, content: bytes) -> Record:

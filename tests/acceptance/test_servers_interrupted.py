@@ -126,9 +126,9 @@ def test_change_of_a_queue(store: Store, url: str) -> None:
     """On Redis it is read, worked out and written in turn."""
     paused, count = False, 0
     for outcome in at_every_line(
-        lambda _: store.commit([SetPaused("others", not paused, "me")]),
+        lambda _: store.commit([SetPaused("others", not paused, "me")]),  # noqa: B023
         (STORES,),
-        step=FOLDERS["ours"][1],  # noqa: B023
+        step=FOLDERS["ours"][1],
     ):
         check_raised(outcome)
         now = store.read(GetQueue("others")).paused

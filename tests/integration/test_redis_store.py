@@ -4,7 +4,9 @@ that were left behind, what changes between two looks, and a full memory."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -12,7 +14,16 @@ from tests.servers.redis import Server
 
 from redrive import Again, Dead, DeadReason, Status
 from redrive.clock import Instant
-from redrive.errors import InvalidInput, PayloadTooLarge, QueueFull, QueueNotFound, StoreUnavailable, WrongStatus
+from redrive.errors import (
+    InvalidInput,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    QueueFull,
+    QueueNotFound,
+    RedriveError,
+    StoreUnavailable,
+    WrongStatus,
+)
 from redrive.model.failure import failure_from_exception
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
@@ -107,6 +118,31 @@ def test_puts_that_run_together_are_refused_one_by_one(store: RedisStore) -> Non
     leased = store.commit([LeaseItems("jobs", 10), LeaseItems("others", 10)]).results
     assert [[lease.payload for lease in result.leases] for result in leased] == [[b"1", b"3", b"4"], [b"a", b"b", b"c"]]
     assert [lease.id for lease in leased[0].leases] == [results[place][0].id for place in (0, 4, 7)]
+
+
+@pytest.mark.parametrize("problem", [StoreUnavailable("redis", "away"), OutcomeUnknown("redis", "cut")])
+def test_calls_before_puts_that_break_off_are_not_said_to_have_failed(
+    problem: RedriveError, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Puts that are refused together are put one by one, by a second script."""
+    store.commit([CreateQueue("jobs", QueueSettings(max_payload_size=10)), CreateQueue("others", QueueSettings())])
+    run_write, runs = connection.Connection.run_write, itertools.count(1)
+
+    def once(self: connection.Connection, *args: Any) -> Any:
+        if next(runs) > 1:
+            raise problem
+        return run_write(self, *args)
+
+    puts = [
+        Put(queue, (NewItem(payload, "x", plain=True),))
+        for queue, payload in (("others", b"a"), ("jobs", b"1"), ("jobs", b"22222222222"))
+    ]
+    with monkeypatch.context() as patched:
+        patched.setattr(connection.Connection, "run_write", once)
+        (receipt,), *broken = store.commit(puts).results
+    assert broken == [problem, problem]
+    assert store.read(GetItem(receipt.id)).payload == b"a"
+    assert store.read(GetStats("jobs")).pending == 0
 
 
 def item(payload: bytes = b"1", **options: object) -> NewItem:

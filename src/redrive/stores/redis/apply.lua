@@ -1,9 +1,8 @@
 -- Writes what a holder of the turn has worked out, and gives the turn back. Or writes nothing.
 -- KEYS[1] meta: hash of numbers    KEYS[2] turn: "TOKEN CLIENT UNTIL"
 -- ARGV[1] token    ARGV[2] the last number drawn
--- ARGV[3] 0: give the turn back; else for how many microseconds more he keeps it, because this is only a part
--- ARGV[4] 1: also in a full memory, because nothing new comes of it
--- ARGV[5…] commands: how many parts it has, then the parts
+-- ARGV[3] 1: also in a full memory, because nothing new comes of it
+-- ARGV[4…] commands: how many parts it has, then the parts
 -- Answers 1, or 0 where the turn is no longer that of the token.
 -- The client keeps commands short (no more parts than fit on the stack of Lua), and none of them can fail.
 
@@ -12,21 +11,15 @@ if not turn or string.sub(turn, 1, #ARGV[1]) ~= ARGV[1] then
   return 0
 end
 -- A full memory refuses nothing after a command that frees some. Else the first one is such that it refuses all.
-if ARGV[4] == '1' then
+if ARGV[3] == '1' then
   redis.call('DEL', KEYS[2])
 end
 redis.call('HSET', KEYS[1], 'next', ARGV[2])
-local at = 5
+local at = 4
 while at <= #ARGV do
   local count = tonumber(ARGV[at])
   redis.call(unpack(ARGV, at + 1, at + count))
   at = at + count + 1
 end
-if ARGV[3] == '0' then
-  redis.call('DEL', KEYS[2])
-else
-  local time = redis.call('TIME')
-  local ends = string.format('%016.0f', time[1] * 1000000 + time[2] + ARGV[3])
-  redis.call('SET', KEYS[2], string.sub(turn, 1, -17) .. ends)
-end
+redis.call('DEL', KEYS[2])
 return 1

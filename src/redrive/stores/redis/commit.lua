@@ -16,6 +16,7 @@
 --   result:ID resultage    results that outlive their items: 16 digits until, then the result; and ids by until
 --   keys:Q keyage:Q    idempotency keys: 32 digits id, 64 digits digest, 16 digits until; and by until
 --   sources:Q          source ids: 32 digits id, 16 digits until
+--   removed removed:N  lists of the items of deleted queues: their numbers, and bodies
 --   feed               entries by number
 -- Every call is checked before its first write. A full memory refuses puts, and completions with puts; what else ends
 -- a delivery, and leases, begin with a command that it does not refuse, so that a full server can be worked off.
@@ -343,6 +344,16 @@ end
 
 -- Ends of deliveries. A call is {kind, number, key of the token, id, …}.
 
+-- Whether an item is of a deleted queue, and has yet to be swept.
+local function is_removed(body)
+  for _, number in ipairs(redis.call('LRANGE', root .. 'removed', 0, -1)) do
+    if redis.call('ZSCORE', root .. 'removed:' .. number, body) then
+      return true
+    end
+  end
+  return false
+end
+
 -- The body and the stand of the item that is active under a token, in that queue unless it is false; or nil, and the
 -- answer that says why not.
 local function leased(number, key, queue)
@@ -357,7 +368,7 @@ local function leased(number, key, queue)
   fetched[body] = nil
   if not raw then
     if redis.call('EXISTS', root .. 'c:' .. body) == 1 then
-      return nil, {0, 'pending'}
+      return nil, {0, is_removed(body) and '' or 'pending'}
     end
     body = redis.call('GET', root .. 'o:' .. number)
     raw = body and not gone[body] and redis.call('GET', root .. 's:' .. body)
@@ -367,7 +378,7 @@ local function leased(number, key, queue)
   end
   local stand = cmsgpack.unpack(raw)
   if stand.t ~= key then
-    return nil, {0, stand.s or 'pending'}
+    return nil, {0, is_removed(body) and '' or stand.s or 'pending'}
   end
   if queue and queue ~= stand.q then
     return nil, {4, stand.q}

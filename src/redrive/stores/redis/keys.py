@@ -19,6 +19,7 @@ those of the ids without their last 11 bits: they have to fit into the 53 bits o
 | `leases:Q` | sorted set | active items by deadline; members are seq and body |
 | `waiting:Q` `expiring:Q` `completed:Q` `dead:Q` `archived:Q` | sorted sets | bodies by instant |
 | `all:Q` | sorted set | every item of the queue: body by the number of its id |
+| `removed`, `removed:N` | list, sorted set | what was `all:Q` of deleted queues: items that are found no more |
 | `letters:Q` `aside:Q` | sorted sets | dead letters, archived items: body by the number of the death |
 | `groups:Q` | hash | fingerprint → count, first, last, hours |
 | `group:Q:F` | sorted set | dead letters of one cause: body by the number of the death |

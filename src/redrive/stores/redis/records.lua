@@ -1,20 +1,32 @@
 -- Reads items whole: those of some numbers, or those in some ranges of sorted sets.
 -- KEYS[1] meta, which says on which server the namespace is
--- ARGV[1] the beginning of every key    ARGV[2] 1: with words
--- ARGV[3] how many numbers of ids follow, then these
+-- ARGV[1] the beginning of every key    ARGV[2] 1: with words    ARGV[3] 1: those of deleted queues, too
+-- ARGV[4] how many numbers of ids follow, then these
 -- then ranges: key, 'up' or 'down', lowest score, highest score, how many to pass over, how many
 --   c:B content    s:B how it stands    h:B history    d:B deaths    w:B words    y:B result    o:N body of a later id
+--   removed, removed:N    lists of the items of deleted queues: their numbers, and bodies. Those are not there any more.
 -- Answers {for each number its body or false, for each range its members and scores, bodies, records}. A member is a
 -- body, or a seq and a body, 16 digits each.
 
 local root, words = ARGV[1], ARGV[2] == '1'
 local found, ranges, bodies, records, seen = {}, {}, {}, {}, {}
 
+local lists = ARGV[3] == '1' and {} or redis.call('LRANGE', root .. 'removed', 0, -1)
+
+local function is_removed(body)
+  for _, number in ipairs(lists) do
+    if redis.call('ZSCORE', root .. 'removed:' .. number, body) then
+      return true
+    end
+  end
+  return false
+end
+
 local function read(body)
   if seen[body] ~= nil then
     return seen[body]
   end
-  local content = redis.call('GET', root .. 'c:' .. body)
+  local content = not is_removed(body) and redis.call('GET', root .. 'c:' .. body)
   seen[body] = content and true or false
   if content then
     bodies[#bodies + 1] = body
@@ -30,8 +42,8 @@ local function read(body)
   return seen[body]
 end
 
-local count = tonumber(ARGV[3])
-for at = 4, 3 + count do
+local count = tonumber(ARGV[4])
+for at = 5, 4 + count do
   local number = ARGV[at]
   local body = number
   if not read(body) then
@@ -39,7 +51,7 @@ for at = 4, 3 + count do
   end
   found[#found + 1] = body and read(body) and body
 end
-for at = 4 + count, #ARGV, 6 do
+for at = 5 + count, #ARGV, 6 do
   local key, way, low, high = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local first, most = ARGV[at + 4], ARGV[at + 5]
   local range

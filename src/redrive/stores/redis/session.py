@@ -6,6 +6,7 @@ Nothing that it read can change meanwhile.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -101,6 +102,27 @@ class Session:
         """What stands in ranges of sorted sets whose members are items. These are read, too."""
         return self._read((), ranges, words=words)[1]
 
+    def first(self, key: str, limit: int) -> list[Record]:
+        """The first items in a sorted set that are there, up to so many. They are read, too."""
+        items: list[Record] = []
+        for passed in itertools.count(0, limit):
+            (found,) = self.ranges((key, "up", "-inf", "+inf", passed, limit))
+            items += [item for member, _ in found if (item := self.at(member)) is not None]
+            if len(items) >= limit or len(found) < limit:
+                break
+        return items[:limit]
+
+    def removed(self, key: str, limit: int) -> list[Record]:
+        """Some items of a deleted queue, whose list this is."""
+        members: Found = []
+        while len(members) < limit:
+            most = min(_LOAD, limit - len(members))
+            _, (found,) = self._read((), [(key, "up", "-inf", "+inf", len(members), most)], removed=True)
+            members += found
+            if len(found) < most:
+                break
+        return [item for member, _ in members if (item := self.at(member)) is not None]
+
     def at(self, member: str) -> Record | None:
         """The item of a member that was found. None where it was removed in this transaction."""
         return self._records.get(int(member[-16:]))
@@ -113,9 +135,9 @@ class Session:
         return found
 
     def _read(
-        self, numbers: Sequence[str], ranges: Sequence[Range], *, words: bool = False
+        self, numbers: Sequence[str], ranges: Sequence[Range], *, words: bool = False, removed: bool = False
     ) -> tuple[list[int | None], list[Found]]:
-        parts: list[Part] = [self.keys.root, int(words), len(numbers), *numbers]
+        parts: list[Part] = [self.keys.root, int(words), int(removed), len(numbers), *numbers]
         for one in ranges:
             parts.extend(one)
         found, ranged, bodies, records = self._connection.run(RECORDS, [self.keys.meta], parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 from redrive.model.address import address_of
 from redrive.model.filter import Filter, Order
@@ -26,8 +26,8 @@ from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
 
 _PAGE = 250
-_PART = 1000
-"""Items that one script removes."""
+_MANY = 500
+"""Keys that one command removes."""
 
 
 class Items(MutableMapping[ItemId, Record]):
@@ -85,8 +85,6 @@ class RedisState(State):
         """How many items are on their way to each queue in another store."""
         self._held_now: list[Record] = []
         """Items that this transaction filed as held: some of them may be so no longer."""
-        self.write_part: Callable[[], None] = lambda: None
-        """Writes what was changed so far, in the midst of a call."""
         self._last = last
         self.last_version = version
         self._version = version
@@ -96,13 +94,6 @@ class RedisState(State):
     def settings(self) -> dict[str, QueueSettings]:
         return {name: queue.settings for name, queue in self.queues.present().items()}
 
-    def items_of(self, queue: str) -> Iterator[Record]:
-        """Written part by part, because a queue may be larger than what one script should remove."""
-        for count, (_, item) in enumerate(self.by_number.walk((queue,), Order.OLDEST, None, words=False), 1):
-            yield item
-            if count % _PART == 0:
-                self.write_part()
-
     def read_ahead(self, queue: str, kind: str, names: Sequence[str]) -> None:
         """Read at once what a queue knows under these names, and the items that it leads to."""
         if names and queue in self.queues.values_now:
@@ -111,8 +102,7 @@ class RedisState(State):
             self._session.load(known.id for name in names if (known := table.get(name)) is not None)
 
     def held_ids(self, held_by: str, limit: int) -> list[ItemId]:
-        (found,) = self._session.ranges((self._held(held_by), "up", "-inf", "+inf", 0, limit))
-        there = (item for member, _ in found if (item := self._session.at(member)) is not None)
+        there = self._session.first(self._held(held_by), limit)
         items = {item.id: item for item in (*there, *self._held_now)}
         return [id for id, item in items.items() if item.held_by == held_by and item.status in WORK][:limit]
 
@@ -167,9 +157,7 @@ class RedisState(State):
         return sorted(map(bytes.decode, raw))
 
     def moving_ids(self, to: str, limit: int) -> list[ItemId]:
-        (found,) = self._session.ranges((self._session.keys.of("moving", to), "up", "-inf", "+inf", 0, limit))
-        items = (self._session.at(member) for member, _ in found)
-        return [item.id for item in items if item is not None]
+        return [item.id for item in self._session.first(self._session.keys.of("moving", to), limit)]
 
     def open_move_ids(self, queue: str, store: str, after: str, limit: int) -> list[ItemId]:
         beyond = f"({after}" if after else "-"
@@ -189,6 +177,44 @@ class RedisState(State):
         key = self._session.keys.of("openfrom", queue)
         (stores,) = self._session.look(("SMEMBERS", key))
         self._session.write("UNLINK", key, *(self._open(queue, store.decode()) for store in stores))
+
+    def remove_all(self, queue: str) -> None:
+        """By a few commands, however many items there are: the list of them is set aside, and what is on it is found no
+        more. What they take up is freed by `Clean`."""
+        keys = self._session.keys
+        (causes,) = self._session.look(("HKEYS", keys.of("groups", queue)))
+        for start in range(0, len(causes), _MANY):
+            some = (keys.of("group", queue, cause.decode()) for cause in causes[start : start + _MANY])
+            self._session.write("UNLINK", *some)
+        if self.queues[queue].counts.total():
+            number = digits(short(self.draw_number()))
+            self._session.write("RENAME", keys.of("all", queue), keys.of("removed", number))
+            self._session.write("RPUSH", keys.of("removed"), number)
+
+    def sweep_removed(self, limit: int) -> int:
+        (lists,) = self._session.look(("LRANGE", self._session.keys.of("removed"), 0, -1))
+        left = limit
+        for number in lists:
+            if left:
+                left -= self._sweep(number.decode(), left)
+        return limit - left
+
+    def _sweep(self, number: str, limit: int) -> int:
+        """Some of the items of one list, and the list where there are no more."""
+        keys = self._session.keys
+        items = self._session.removed(keys.of("removed", number), limit)
+        for item in items:
+            self._session.write("ZREM", keys.of("removed", number), digits(body_of(item.ids[0])))
+            if item.held_by is not None and item.status in WORK:
+                self._unfile_held(item)
+            if item.passage is not None:
+                self._unfile_moving(item)
+            for id in item.ids:
+                self._session.forget(id)
+        if len(items) < limit:
+            self._session.write("LREM", keys.of("removed"), 1, number)
+            self._session.write("UNLINK", keys.of("removed", number))
+        return len(items)
 
     def draw_number(self) -> int:
         self._last = max(self._last + 1, self.now)

@@ -207,8 +207,11 @@ class RedisStore:
         return self._put_apart(calls, plan.apart, commit) if plan.apart else commit
 
     def _put_apart(self, calls: Sequence[Call], places: Sequence[int], commit: Commit) -> Commit:
-        """Puts that were refused together, each for itself."""
-        apart = self._commit_at_once([calls[place] for place in places], commit.now, together=False)
+        """Puts that were refused together, each for itself. Where that breaks off, all others have happened."""
+        try:
+            apart = self._commit_at_once([calls[place] for place in places], commit.now, together=False)
+        except (StoreError, OutcomeUnknown) as problem:
+            apart = Commit([problem] * len(places), {}, commit.now)
         for place, result in zip(places, apart.results, strict=True):
             commit.results[place] = result
         return Commit(commit.results, Counter(commit.arrivals) + Counter(apart.arrivals), commit.now)
@@ -231,7 +234,6 @@ class RedisStore:
             queues = queues_to_clean(session, queues, now)
         state = RedisState(session, self.namespace, self.name, queues, taken.last, taken.version)
         state.begin(now)
-        state.write_part = lambda: self._write_part(taken, session, state)
         state.queues.load(_queues_named(calls))
         session.load(_ids_named(calls))
         for named in _names_named(calls):
@@ -250,13 +252,6 @@ class RedisStore:
         if not self._turns.apply(taken.token, last, session, when_full=not any(map(_takes_memory, calls))):
             return None
         return Commit(results, state.arrived(), now)
-
-    def _write_part(self, taken: Taken, session: Session, state: RedisState) -> None:
-        """Write what there is so far, and keep the turn: for what is too much for one script."""
-        last = state.flush()
-        if not self._turns.apply(taken.token, last, session, keep=True, when_full=True):
-            raise StoreUnavailable(self.name, "the namespace was taken over by another process; try again")
-        session.writes.clear()
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[Taken]:
@@ -299,7 +294,7 @@ def _queues(raw: list[bytes]) -> dict[str, Queue]:
 
 
 def _part_of(place: int, call: Call) -> str:
-    """Calls of one part are carried out together. A queue is deleted alone: it may be written in several parts."""
+    """Calls of one part are carried out together. A queue is deleted alone: what is read for others may be in it."""
     if is_hot(call):
         return "hot"
     if isinstance(call, DeleteQueue):

@@ -90,10 +90,10 @@ class Turns:
                 return Taken(token, Instant(now), last, epoch, version)
             waiting.wait(answer[0])
 
-    def apply(self, token: str, last: int, session: Session, *, keep: bool = False, when_full: bool = False) -> bool:
-        """Write what the session has, and give the turn back, or keep it for longer. False where it was lost before,
-        and nothing was written. `when_full`: also where the memory of the server is full."""
-        args = (token, last, TURN_MICROSECONDS if keep else 0, int(when_full), *flat(session.writes))
+    def apply(self, token: str, last: int, session: Session, *, when_full: bool = False) -> bool:
+        """Write what the session has, and give the turn back. False where it was lost before, and nothing was written.
+        `when_full`: also where the memory of the server is full."""
+        args = (token, last, int(when_full), *flat(session.writes))
         return bool(self._connection.run_write(_APPLY, [self._keys.meta, self._keys.turn], args))
 
     def release(self, turn: str | bytes) -> None:

@@ -35,14 +35,16 @@ def _ends(queue: Queue, now: Instant) -> Iterator[tuple[str, int]]:
 
 
 def is_anything_old(session: Session, now: Instant) -> bool:
-    """Whether an entry of the feed, an operation, a registration or a result may be past its time."""
-    feed, operations, registrations, results = session.look(
+    """Whether an entry of the feed, an operation, a registration or a result may be past its time, or something is left
+    of a deleted queue."""
+    feed, operations, registrations, results, removed = session.look(
         ("ZRANGE", session.keys.of("feed"), 0, 0),
         ("ZRANGE", session.keys.of("operationorder"), 0, 0, "WITHSCORES"),
         ("ZCOUNT", session.keys.of("registeredage"), "-inf", now),
         ("ZCOUNT", session.keys.of("resultage"), "-inf", now),
+        ("LLEN", session.keys.of("removed")),
     )
-    if registrations or results:
+    if registrations or results or removed:
         return True
     entry_is_old = bool(feed) and int(feed[0][16:32]) <= now - FEED_TIMEOUT
     return entry_is_old or (bool(operations) and score_of(operations[1]) <= now - OPERATION_TIMEOUT)

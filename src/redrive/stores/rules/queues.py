@@ -7,7 +7,6 @@ import msgspec
 from redrive.errors import ConfirmMismatch, ItemActive, QueueExists, QueueInUse
 from redrive.model.dead_queue import check_dead_queues, check_used, here, used_by_after, users_of
 from redrive.model.queue import Queue, QueueSettings
-from redrive.model.transitions import Verb
 from redrive.store import CreateQueue, DeleteQueue, SetPaused, SetUsedBy, Stale, UpdateQueue
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.state import State
@@ -76,8 +75,7 @@ def delete_queue(state: State, call: DeleteQueue) -> int:
         raise ConfirmMismatch(f"deleting queue '{call.name}'", call.confirm, count)
     if active := queue.leases.first():
         raise ItemActive(active, state.items[active].worker)
-    for item in state.items_of(call.name):
-        state.remove(item, Verb.DROP, forced=True)
+    state.remove_all(call.name)
     state.forget_open_moves(call.name)
     del state.queues[call.name]
     state.write_audit(call.actor, "delete_queue", call.name, (), count)

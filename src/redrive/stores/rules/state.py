@@ -126,10 +126,6 @@ class State:
             raise WrongQueue(id, item.queue, queue)
         return item
 
-    def items_of(self, queue: str) -> Iterator[Record]:
-        """Every item of a queue, in whatever status. They may be removed meanwhile."""
-        return iter([item for id, item in self.items.items() if item.queue == queue and item.id == id])
-
     def held_ids(self, held_by: str, limit: int) -> list[ItemId]:
         """Some of the items that are held by that name."""
         return list(islice(self.held.get(held_by, ()), limit))
@@ -259,6 +255,15 @@ class State:
         for id in item.ids:
             del self.items[id]
         self._regroup(item, letter, None)
+
+    def remove_all(self, queue: str) -> None:
+        """Every item of a queue, in whatever status, for good."""
+        for item in [item for id, item in self.items.items() if item.queue == queue and item.id == id]:
+            self.remove(item, Verb.DROP, forced=True)
+
+    def sweep_removed(self, limit: int) -> int:
+        """Free what items of deleted queues still take up, up to so many of them. Gives how many."""
+        return 0
 
     def tell(
         self,

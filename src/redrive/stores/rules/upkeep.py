@@ -50,6 +50,7 @@ def clean(state: State, call: Clean) -> int:
     left -= state.results.forget(state.now, left)
     left -= state.feed.forget(state.now - FEED_TIMEOUT, left)
     left -= state.operations.forget(state.now - OPERATION_TIMEOUT, left)
+    left -= state.sweep_removed(left)
     return call.limit - left
 
 
