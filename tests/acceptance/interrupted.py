@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import itertools
 import linecache
 import os
@@ -46,7 +47,7 @@ def at_line(number: int, raised: BaseException, call: Callable[[], Any], under: 
         nonlocal place
         if not frame.f_code.co_filename.startswith(under) or frame.f_code.co_name == "__del__":
             return None
-        if event == "line" and not _leaves_a_block(frame) and next(left) == 1:
+        if event == "line" and not _is_between(frame) and next(left) == 1:
             place = f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
             sys.settrace(None)
             raise raised
@@ -66,10 +67,12 @@ def at_line(number: int, raised: BaseException, call: Callable[[], Any], under: 
     return Outcome(place, raised, result, error) if place else None
 
 
-def _leaves_a_block(frame: FrameType) -> bool:
-    """Whether a `with` block ended, and its line comes a second time. Python runs no handler between the last step of
-    the block and its end, as it would then leave a lock locked."""
+def _is_between(frame: FrameType) -> bool:
+    """Whether nothing is done here: `try:`, or the line of a `with` that comes a second time as its block ends. Python
+    runs no handler there, as it would then leave a lock locked."""
     code, line = frame.f_code, frame.f_lineno
+    if code.co_code[frame.f_lasti] == dis.opmap["NOP"]:
+        return True
     if not linecache.getline(code.co_filename, line).lstrip().startswith("with "):
         return False
     return frame.f_lasti > min(start for start, _, number in code.co_lines() if number == line)

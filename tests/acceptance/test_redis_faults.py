@@ -309,7 +309,7 @@ def test_process_that_is_killed_in_its_turn_is_waited_for_only_a_moment(url: str
             own = connect(url, lifecycle=False)
             store = own._core.store
             assert isinstance(store, RedisStore)
-            store._turns.take()
+            store._turns._take("token")
             say(b"x")
             signal.pause()
 

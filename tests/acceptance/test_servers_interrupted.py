@@ -4,13 +4,17 @@ done twice or reported wrongly, and the next call gets its own answer."""
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from tests.acceptance.interrupted import DRIVERS, STORES, Outcome, at_every_line
+import redis
+from tests.acceptance.interrupted import DRIVERS, RAISED, STORES, Outcome, at_every_line
 from tests.acceptance.places import places
 
 from redrive import Broker, connect
@@ -19,8 +23,13 @@ from redrive.store import Complete, GetItem, GetQueue, GetStats, LeaseItems, New
 
 Report = Callable[[str, object], None]
 THOROUGH = os.environ.get("REDRIVE_HYPOTHESIS_PROFILE") == "thorough"
-FOLDERS = {"ours": ((STORES,), 1 if THOROUGH else 9), "drivers": (DRIVERS, 1 if THOROUGH else 41)}
-"""Which lines of what. Both are odd, so that everything is raised that can be."""
+FOLDERS = {"ours": (STORES,), "drivers": DRIVERS}
+FEWER = {"ours": 9, "drivers": 41}
+"""One in so many lines where a connection takes long to make. Odd, so that everything is raised that can be."""
+
+
+def step(where: str, url: str) -> int:
+    return 1 if THOROUGH or url.startswith("redis") else FEWER[where]
 
 
 @pytest.fixture(autouse=True)
@@ -69,9 +78,8 @@ def check_raised(outcome: Outcome) -> None:
 
 @pytest.mark.parametrize("where", FOLDERS)
 def test_put(where: str, store: Store, url: str, record_property: Report) -> None:
-    under, step = FOLDERS[where]
     acknowledged, interrupted = [], []
-    for outcome in at_every_line(lambda number: put(store, number), under, step=step):
+    for outcome in at_every_line(lambda number: put(store, number), FOLDERS[where], step=step(where, url)):
         check_raised(outcome)
         number = int(str(outcome.raised).rpartition(" ")[2])
         (acknowledged if outcome.error is None else interrupted).append(number)
@@ -90,9 +98,10 @@ def test_put(where: str, store: Store, url: str, record_property: Report) -> Non
 @pytest.mark.parametrize("where", FOLDERS)
 def test_lease(where: str, store: Store, url: str) -> None:
     """Leases that were given and never arrived are nobody's, and run out."""
-    under, step = FOLDERS[where]
     count = 0
-    for outcome in at_every_line(lambda _: store.commit([LeaseItems("jobs", 1)]), under, step=step):
+    for outcome in at_every_line(
+        lambda _: store.commit([LeaseItems("jobs", 1)]), FOLDERS[where], step=step(where, url)
+    ):
         check_raised(outcome)
         check_own_answers(store, count := count + 1)
     assert Counter(standing.deliveries for standing in places(url)).keys() <= {0, 1}
@@ -100,10 +109,13 @@ def test_lease(where: str, store: Store, url: str) -> None:
 
 @pytest.mark.parametrize("where", FOLDERS)
 def test_complete(where: str, store: Store, url: str) -> None:
-    under, step = FOLDERS[where]
     lease = leased(store, 0)
     count = 0
-    for outcome in at_every_line(lambda _: store.commit([Complete(lease.token)]), under, step=step):  # noqa: B023
+    for outcome in at_every_line(
+        lambda _: store.commit([Complete(lease.token)]),  # noqa: B023
+        FOLDERS[where],
+        step=step(where, url),
+    ):
         check_raised(outcome)
         check_own_answers(store, count := count + 1)
         status = store.read(GetItem(lease.id)).status
@@ -128,7 +140,7 @@ def test_change_of_a_queue(store: Store, url: str) -> None:
     for outcome in at_every_line(
         lambda _: store.commit([SetPaused("others", not paused, "me")]),  # noqa: B023
         (STORES,),
-        step=FOLDERS["ours"][1],
+        step=step("ours", url),
     ):
         check_raised(outcome)
         now = store.read(GetQueue("others")).paused
@@ -136,3 +148,62 @@ def test_change_of_a_queue(store: Store, url: str) -> None:
         paused = now
         check_own_answers(store, count := count + 1)
     places(url)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_socket_of_redis(after: bool, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler runs within a call of the system, before or after it did what it was asked to do."""
+    left = itertools.count(0, -1)
+    raised: BaseException = TimeoutError()
+
+    def call(work: Callable[..., int | None], *args: Any) -> Any:
+        now = next(left) == 1
+        if now and not after:
+            raise raised
+        done = work(*args)
+        if now:
+            raise raised
+        return done
+
+    class Socket(socket.socket):
+        def sendall(self, *args: Any) -> None:
+            call(super().sendall, *args)
+
+        def recv_into(self, *args: Any) -> int:  # type: ignore[override]
+            found: int = call(super().recv_into, *args)
+            return found
+
+    connect_ = redis.connection.Connection._connect
+
+    def connected(self: redis.connection.Connection) -> socket.socket:
+        made = connect_(self)
+        timeout = made.gettimeout()
+        ours = Socket(fileno=made.detach())
+        ours.settimeout(timeout)
+        return ours
+
+    monkeypatch.setattr(redis.connection.Connection, "_connect", connected)
+    with connect(redis_url, lifecycle=False) as broker:
+        broker.create_queue("jobs")
+        broker.create_queue("others")
+        store = broker._core.store
+        put(store, 0)
+        interrupted = []
+        for number in range(1, 40):
+            at = (number + 3) // 4  # each call with each of the exceptions
+            raised = RAISED[number % len(RAISED)]("raised")
+            left = itertools.count(at, -1)
+            problem = None
+            try:
+                put(store, number)
+            except BaseException as error:
+                problem = error
+                interrupted.append(number)
+            assert problem in (None, raised)
+            left = itertools.count(0, -1)
+            check_own_answers(store, number)
+    assert len(interrupted) >= 8  # a send and an answer
+    there = Counter(int(standing.payload) for standing in places(redis_url))
+    assert max(there.values()) == 1
+    assert all(there[number] for number in range(1, 40) if number not in interrupted)
+    assert {bool(there[number]) for number in interrupted} == ({True} if after else {False, True})

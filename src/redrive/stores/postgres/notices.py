@@ -73,6 +73,9 @@ class Notices:
             except (psycopg.Error, RedriveError):
                 self._drop_listener()
                 return None
+            except BaseException:  # raised from outside: what is half read is of no use to the next one
+                self._drop_listener()
+                raise
             if self._ear is not None:
                 self._ear.go_on()
         now = self._clock.now()

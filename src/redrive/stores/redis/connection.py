@@ -24,6 +24,7 @@ from redrive.stores.redis.durability import Found, Memory, check, check_version,
 from redrive.stores.redis.link import Address, Command, Link, Lost, Unsent, in_cluster, options, shown
 from redrive.stores.redis.refusals import Meaning, meaning, redirection
 from redrive.stores.redis.script import Script
+from redrive.stores.slots import Slots
 
 MAX_LINKS = 8
 """Connections that are open for scripts at a time."""
@@ -80,7 +81,7 @@ class Connection:
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
         self._idle: list[Link] = []
         self._mutex = threading.Lock()
-        self._turns = threading.BoundedSemaphore(MAX_LINKS)
+        self._turns = Slots(MAX_LINKS)
         self._presence: Link | None = None
         self._client: str | None = None
         self._presence_mutex = threading.Lock()
@@ -130,8 +131,9 @@ class Connection:
                 address = self._address()
                 if self._presence is None or self._presence.address != address or not self._presence.is_alive():
                     self._leave()
-                    self._presence = self._link(address)
-                    (answer,) = self._presence.ask(("CLIENT", "ID"))
+                    presence = self._link(address)
+                    (answer,) = presence.ask(("CLIENT", "ID"))
+                    self._presence = presence
                     self._client = None if isinstance(answer, rs.ResponseError) else str(answer)
             except (Unsent, Lost):
                 self._leave()
@@ -300,9 +302,9 @@ class Connection:
 
     @contextlib.contextmanager
     def _borrowed(self, slot: int, to: _Moved | None) -> Iterator[Link]:
-        if not self._turns.acquire(timeout=TURN_SECONDS):
-            raise StoreUnavailable(self.name, f"{MAX_LINKS} calls are under way and none of them ends; try again")
-        try:
+        with self._turns.one(TURN_SECONDS) as is_free:
+            if not is_free:
+                raise StoreUnavailable(self.name, f"{MAX_LINKS} calls are under way and none of them ends; try again")
             address = to.to if to is not None else self._cluster.owner(slot) if self._cluster is not None else None
             link = self._take(address) or self._examined(address)
             try:
@@ -316,8 +318,6 @@ class Connection:
                     self._idle.append(link)
             if not keep:
                 link.close()
-        finally:
-            self._turns.release()
 
     def _take(self, address: Address | None) -> Link | None:
         """An idle connection that is still there."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import redis.exceptions as rs
@@ -16,6 +17,7 @@ from redis.retry import Retry
 
 from redrive.errors import InvalidInput
 from redrive.model.url import ENCODED, redact_url
+from redrive.stores.interruption import interruption
 from redrive.stores.redis.refusals import meaning
 
 Address = tuple[str, int]
@@ -94,8 +96,16 @@ def shown(url: str, given: Mapping[str, Any]) -> str:
     return f"{scheme}://{given.get('host', 'localhost')}:{given.get('port', 6379)}/{given.get('db', 0)}"
 
 
+_OWN = (rs.RedisError, Unsent, Lost)
+"""Errors of the driver and of a link; anything else comes from outside."""
+
+
 class Link:
-    """A connection that is open from its making until `close`. For one thread at a time."""
+    """A connection that is open from its making until `close`. For one thread at a time.
+
+    What is raised from outside comes out as itself, and the connection is of no more use then: an answer may be on its
+    way that nobody asked for.
+    """
 
     def __init__(self, given: Mapping[str, Any], address: Address | None = None) -> None:
         wanted = dict(given)
@@ -111,7 +121,25 @@ class Link:
             raise InvalidInput(f"the URL of Redis has an option that the driver does not know: {named}") from None
         self._used_at = 0.0
         self._closed = False
-        self._open()
+        self._in_order = True
+        """Whether every answer was read to what was asked."""
+        with self._interruptible():
+            self._open()
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """The driver takes what a signal handler raises for its own, where it is a TimeoutError or an OSError."""
+        before = sys.exception()
+        self._in_order = False
+        try:
+            yield
+        except BaseException as error:
+            interrupted = interruption(error, before, _OWN)
+            if interrupted is None:
+                raise
+            self.close()
+            raise interrupted from None
+        self._in_order = True
 
     def _open(self) -> None:
         try:
@@ -131,19 +159,21 @@ class Link:
 
         Raises `Unsent` or `Lost`; the connection is closed then.
         """
-        try:
-            self._send(*commands)
-        except Unsent as unsent:
-            if len(commands) > 1:  # the first of them may have left whole
-                raise Lost(str(unsent), gave_up=isinstance(unsent.__cause__, rs.TimeoutError)) from unsent
-            raise
-        answers = [self._answer() for _ in commands]
-        self._used_at = time.monotonic()
+        with self._interruptible():
+            try:
+                self._send(*commands)
+            except Unsent as unsent:
+                if len(commands) > 1:  # the first of them may have left whole
+                    raise Lost(str(unsent), gave_up=isinstance(unsent.__cause__, rs.TimeoutError)) from unsent
+                raise
+            answers = [self._answer() for _ in commands]
+            self._used_at = time.monotonic()
         return answers
 
     def say(self, *command: Any) -> None:
         """Send something whose answer is heard later. Raises `Unsent`; the connection is closed then."""
-        self._send(command)
+        with self._interruptible():
+            self._send(command)
 
     def _send(self, *commands: Command) -> None:
         if self._closed:  # the driver would connect anew
@@ -174,28 +204,29 @@ class Link:
 
     def is_alive(self) -> bool:
         """Whether something can be sent, as far as can be known before it is."""
-        if self._closed:
+        if self._closed or not self._in_order:
             return False
         try:
-            if self._wire.can_read(0):  # nobody was asked anything: a goodbye, or the rest of an interrupted call
-                return False
-            if time.monotonic() - self._used_at > IDLE_SECONDS:
+            with self._interruptible():
+                unasked = self._wire.can_read(0)  # a goodbye
+            if not unasked and time.monotonic() - self._used_at > IDLE_SECONDS:
                 self.ask(("PING",))
-        except (rs.RedisError, Unsent, Lost):
+        except _OWN:
             return False
-        return True
+        return not unasked
 
     def heard(self) -> list[Any]:
         """What the server said unasked, without waiting. Raises `Lost`; the connection is closed then."""
         found = []
-        if self._closed:
+        if self._closed or not self._in_order:
             raise Lost("the connection is closed", gave_up=False)
-        try:
-            while self._wire.can_read(0):
-                found.append(self._answer())
-        except rs.RedisError as error:
-            self.close()
-            raise Lost(_text(error), gave_up=False) from error
+        with self._interruptible():
+            try:
+                while self._wire.can_read(0):
+                    found.append(self._answer())
+            except rs.RedisError as error:
+                self.close()
+                raise Lost(_text(error), gave_up=False) from error
         return found
 
     def fileno(self) -> int:

@@ -76,6 +76,9 @@ class Notices:
                 self._drop_listener()
                 self._listen_from = now + AGAIN_SECONDS
                 return None
+            except BaseException:  # raised from outside: what is half read is of no use to the next one
+                self._drop_listener()
+                raise
             if self._ear is not None:
                 self._ear.go_on()
             if now - self._looked_at >= LOOK_SECONDS:

@@ -6,7 +6,6 @@ What is done often (puts, leases, ends of deliveries) is one script. Everything 
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -219,7 +218,7 @@ class RedisStore:
     def _commit_in_turn(self, calls: Sequence[Call], now: Instant | None) -> Commit:
         """By the rules. Again where the turn was lost before anything was written."""
         for _ in range(_MOST_LOST_TURNS):
-            with self._turn() as taken:
+            with self._turns.mine() as taken:
                 self._follow(taken.now)
                 commit = self._try(taken, calls, self.clock.now() if now is None else now)
                 if commit is not None:
@@ -252,18 +251,6 @@ class RedisStore:
         if not self._turns.apply(taken.token, last, session, when_full=not any(map(_takes_memory, calls))):
             return None
         return Commit(results, state.arrived(), now)
-
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[Taken]:
-        """The turn. Where it ends with an error, nothing was written, unless that is what is not known."""
-        taken = self._turns.take()
-        try:
-            yield taken
-        except BaseException as error:
-            self._turns.give_up(taken.token)
-            if isinstance(error, RedriveError) or not isinstance(error, Exception):
-                raise
-            raise StoreFailed(self.name, repr(error)) from error
 
     def _has_to_clean(self, now: Instant | None) -> bool:
         session = self._session()

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from redrive.clock import Instant
 from redrive.errors import OutcomeUnknown, RedriveError, StoreUnavailable
@@ -74,21 +75,41 @@ class Turns:
         self._keys = keys
         self.name = connection.name
 
-    def take(self) -> Taken:
-        """Wait for the turn, and take it."""
-        token, waiting = secrets.token_hex(8), Waiting(self)
-        while True:
-            try:
-                args = (token, self._client(), TURN_MICROSECONDS)
-                taken, *answer = self._connection.run_write(_TAKE, [self._keys.meta, self._keys.turn], args)
-            except OutcomeUnknown as unknown:
-                # Nothing was changed. Others would wait for one who does not know whether he has the turn.
+    @contextlib.contextmanager
+    def mine(self) -> Iterator[Taken]:
+        """Within this, the turn is taken. Where it ends with an exception, it is given back, from wherever it comes."""
+        token, taken = secrets.token_hex(8), None
+        try:
+            taken = self._take(token)
+            yield taken
+        except RedriveError:
+            if taken is not None:
                 self.give_up(token)
-                raise StoreUnavailable(self.name, str(unknown)) from unknown
+            raise
+        except BaseException:  # raised from outside, perhaps before it was known here that it was taken
+            self.give_up(token)
+            raise
+
+    def _take(self, token: str) -> Taken:
+        """Wait for the turn, and take it."""
+        waiting = Waiting(self)
+        while True:
+            taken, *answer = self._ask(token)
             if taken:
                 now, last, epoch, version = answer
                 return Taken(token, Instant(now), last, epoch, version)
             waiting.wait(answer[0])
+
+    def _ask(self, token: str) -> list[Any]:
+        """Ask for the turn once."""
+        try:
+            args = (token, self._client(), TURN_MICROSECONDS)
+            answer: list[Any] = self._connection.run_write(_TAKE, [self._keys.meta, self._keys.turn], args)
+            return answer
+        except OutcomeUnknown as unknown:
+            # Nothing was changed. Others would wait for one who does not know whether he has the turn.
+            self.give_up(token)
+            raise StoreUnavailable(self.name, str(unknown)) from unknown
 
     def apply(self, token: str, last: int, session: Session, *, when_full: bool = False) -> bool:
         """Write what the session has, and give the turn back. False where it was lost before, and nothing was written.
