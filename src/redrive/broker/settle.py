@@ -100,7 +100,8 @@ def put_failed(
     """
     queue = yield from get_queue(core, queue_name)
     failure = failure_of(error, queue.settings.error_rules, None)
-    note = note_of("note", verdict.note) if isinstance(verdict, Dead) else None
+    with reading("verdict"):
+        note = note_of("note", verdict.note) if isinstance(verdict, Dead) else None
     for _ in range(MAX_ROUNDS):
         judged = core.routed(queue, verdict, failure) or core.judge(
             queue, Ending.FAILED, Counters(failures=1), failure=failure, overrides=item.overrides
