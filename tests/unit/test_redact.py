@@ -30,7 +30,7 @@ SECRET_KEYS = [
     *("Authorization", "proxy-authorization", "cookie", "Set-Cookie", "private_key", "PRIVATE-KEY", "credentials"),
     *("aws_secret_access_key", "session_id", "sessionId", "session", "auth", "jwt"),
 ]
-OTHER_KEYS = ["author", "tokenizer", "key", "name", "sessions", "monkey", "pass", "keyboard"]
+OTHER_KEYS = ["author", "tokenizer", "key", "name", "sessions", "monkey", "compass", "keyboard", "boarding_pass"]
 SECRET_TEXTS = [
     ("Authorization: Bearer abc.def-123456", "abc.def"),
     ("sent Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "eyJ"),

@@ -1,19 +1,30 @@
 """Redaction: what looks like a secret is hidden from whoever looks. What is stored, and what workers get, is untouched.
 
 Two things give a secret away: the key it stands under (`password`, `X-Api-Key`, `clientSecret`), and the form it has
-(`Bearer …`, a JSON web token, a private key, the password in a URL). Both are guesses; `connect(redact=…)` replaces
-them.
+(`Bearer …`, a JSON web token, a private key, the password in a URL). Both are guesses. Rules of a queue add to them;
+`connect(redact=…)` replaces them.
 """
 
 from __future__ import annotations
 
-import re
+import contextlib
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias, cast
 
-REDACTED = "[redacted]"
-"""What stands in place of a secret."""
+from redrive.model.card_numbers import has_cards, is_card, without_cards
+from redrive.model.redact_rules import NO_RULES, RedactRules, Rules
+from redrive.model.secret_forms import (
+    COMMANDS,
+    FORMS,
+    FORMS_IN_ANY_CASE,
+    REDACTED,
+    lowered_of,
+    may_be_pgpass,
+    without_forms,
+)
+from redrive.model.secret_keys import HINTS, MAX_KEY_CHARS, Secrecy, secrecy_of
+from redrive.model.secret_pairs import hide_between_bytes, hide_pairs, is_code_number, is_secret_text
 
 Kind = Literal["payload", "headers", "text"]
 Redact: TypeAlias = Callable[[Kind, Any], Any]
@@ -23,214 +34,176 @@ payload: what was put, decoded from JSON, or bytes. headers: a table of names an
 traceback, a title or a note.
 """
 
-# Under a key that has one of these in it, whatever stands there is a secret. Separators and case do not matter.
-_STRONG = (
-    "password",
-    "passwd",
-    "passphrase",
-    "secret",
-    "credential",
-    "authorization",
-    "apikey",
-    "accesskey",
-    "privatekey",
-    "cookie",
-)
-# These are parts of a key by themselves, as in `session_id` and `refreshToken`; a number under them is no secret.
-_WEAK = frozenset({"token", "tokens", "session", "sessionid", "auth", "jwt", "pwd", "bearer"})
-_PAIRED = ("token", "session", "auth", "cookie")
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_SEPARATOR = re.compile(r"[^a-z0-9]+")
-
-_NOT_YET = r"(?!\[redacted\])"
-_RUN = r"[^\s,;&\"'\\\])}]"
-_EQUALS = r"(?:\\?[\"'])?(?:=|\s{0,3}:\s{0,3})"
-_QUOTED = r"""(?P<quote>\\?["'])(?:(?!(?P=quote))[^\\\r\n]|\\(?!["']).){1,4096}?(?=(?P=quote))"""
-# `password=…`, `"api_key": "…"`, `Authorization: Basic …`, and in a program `password = "…"`.
-_PAIR = (
-    r"\w{0,20}(?:\\?[\"'])?(?:=|\s{0,3}:\s{0,3}|\s=\s(?=[\"'])))"
-    rf"(?:{_NOT_YET}(?:(?:bearer|basic|digest|token)\s{{1,3}}{_NOT_YET})?{_RUN}{{1,4096}}"
-    rf"|(?!\\?[\"']\[redacted\]){_QUOTED})"
-)
-_PAIR_SHOWN = r"\g<1>\g<quote>" + REDACTED
-# The same under words that mean other things too: only what is long and has a digit.
-_LONG_PAIR = (
-    rf"(?:[_-]?id)?{_EQUALS}(?:\\?[\"'])?){_NOT_YET}(?={_RUN}{{0,64}}[0-9]){_RUN}{{8,4096}}",
-    rf"\g<1>{REDACTED}",
-)
-_ALONE = r"(?:(?<![A-Za-z0-9])|(?<=[a-z])(?=[A-Z]))"
-# The words of a sentence have no digits.
-_AUTHENTICATION = r"\s{1,3}(?=[A-Za-z._~+/=-]*[0-9]|\S{24})[\w.~+/=-]{8,}"
-_KEYS = "".join(rf"|(?<={before}{joint})" for before in ("api", "access", "private") for joint in ("", "_", "-"))[1:]
+_MAX_ROUNDS = 8
+"""A text that shows yet another secret after so many rounds was made to."""
+# Deeper than any payload that was put as a value; bytes that claim to be JSON may be anything.
+_MAX_DEPTH = 200
+_HINTS = tuple({*HINTS, *(form.word.lower() for form in (*FORMS, *COMMANDS, *FORMS_IN_ANY_CASE))})
+_NAMING = ("name", "key", "field", "header", "param", "parameter", "variable", "id", "label", "attribute", "property")
+_HOLDING = ("value", "val", "content", "text", "data", "default", "input", "stringValue", "input_value")
 
 
-class _Rule(NamedTuple):
-    """A form of secrets. `word` is looked for first, which is quick; the pattern is tried only where that stands."""
+class Redactor:
+    """Shows values without what looks like a secret, by the rules that all share and by those of a queue."""
 
-    word: str
-    pattern: re.Pattern[str]
-    shown: str
+    def __init__(self, rules: RedactRules = NO_RULES) -> None:
+        self._rules = Rules(rules)
+
+    def __call__(self, kind: Kind, value: Any) -> Any:
+        """A `Redact`. A value that holds nothing like a secret comes back itself."""
+        if kind == "headers":
+            return self._table(value, 0)
+        if isinstance(value, bytes):
+            return self._bytes(value)
+        return self._value(value, 0)
+
+    def text(self, text: str) -> str:
+        """A text without secrets."""
+        if not self.may_hold_secrets(text):
+            return text
+        for _ in range(_MAX_ROUNDS):
+            before = text
+            for pattern in self._rules.patterns:
+                text = pattern.sub(REDACTED, text)
+            text = without_forms(text, lowered_of(text))
+            text = without_cards(hide_pairs(text, self._rules.secrecy))
+            if text == before:
+                return text
+        return REDACTED
+
+    def may_hold_secrets(self, text: str) -> bool:
+        """A quick look. False where neither a key nor a form in it could be that of a secret."""
+        lowered = text.lower()
+        return (
+            bool(self._rules.patterns)
+            or any(hint in lowered for hint in _HINTS)
+            or any(hint in lowered for hint in self._rules.hints)
+            or has_cards(text)
+            or may_be_pgpass(text)
+        )
+
+    def _value(self, value: Any, depth: int, secrecy: Secrecy = Secrecy.NONE) -> Any:
+        """A value that stands under a key, or inside of what does."""
+        if _is_hidden(value, secrecy):
+            return REDACTED
+        match value:
+            case str():
+                return self.text(value)
+            case int() if is_card(value):
+                return REDACTED
+            case Mapping() | list() | tuple() if depth >= _MAX_DEPTH:
+                return REDACTED
+            case Mapping():
+                return self._table(value, depth, min(secrecy, Secrecy.MAYBE))
+            case list() | tuple():
+                return self._list(value, depth, secrecy)
+        return value
+
+    def _table(self, table: Mapping[Any, Any], depth: int, around: Secrecy = Secrecy.NONE) -> Any:
+        changed = self._named(table)
+        for key, value in table.items():
+            secrecy = self._rules.secrecy(key) if isinstance(key, str) and len(key) <= MAX_KEY_CHARS else Secrecy.NONE
+            if key in changed or (secrecy is Secrecy.NONE and isinstance(key, str) and self._rules.is_allowed(key)):
+                continue
+            shown = self._value(value, depth + 1, max(secrecy, around))
+            if shown is not value:
+                changed[key] = shown
+        return {**table, **changed} if changed else table
+
+    def _named(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
+        """What is hidden of `{"name": "password", "value": …}`."""
+        secrecy = max(
+            (self._rules.secrecy(table[key]) for key in _NAMING if isinstance(table.get(key), str)), default=0
+        )
+        found = [key for key in _HOLDING if key in table] if secrecy else []
+        return {key: REDACTED for key in found if _is_hidden(table[key], Secrecy(secrecy))}
+
+    def _list(self, members: list[Any] | tuple[Any, ...], depth: int, secrecy: Secrecy) -> Any:
+        shown = [self._value(member, depth + 1, secrecy) for member in members]
+        for at, (before, value) in enumerate(pairwise(members), 1):
+            if isinstance(before, str) and isinstance(value, str) and self._is_told_by(before, value, len(members)):
+                shown[at] = REDACTED
+        return members if all(new is old for new, old in zip(shown, members, strict=True)) else shown
+
+    def _is_told_by(self, before: str, value: str, count: int) -> bool:
+        """Whether a member of a list is the secret that the one before it names: `--password` or one of a couple."""
+        is_option = before.startswith("-") and len(before) >= 5 and "=" not in before and not value.startswith("-")
+        if not is_option and count != 2:
+            return False
+        secrecy = self._rules.secrecy(before) if len(before) <= MAX_KEY_CHARS else Secrecy.NONE
+        return is_secret_text(value, secrecy if is_option else min(secrecy, Secrecy.LIKELY), bare=True)
+
+    def _bytes(self, data: bytes) -> bytes:
+        encoding, errors = _encoding_of(data)
+        text = data.decode(encoding, errors)
+        shown = self.text(text)
+        if errors != "strict" or "\0" in text:
+            shown = hide_between_bytes(shown, self._rules.secrecy)
+        return data if shown == text else shown.encode(encoding, errors)
 
 
-def _rule(word: str, pattern: str, shown: str = REDACTED, flags: re.RegexFlag = re.NOFLAG) -> _Rule:
-    return _Rule(word, re.compile(pattern, flags), shown)
+def _is_hidden(value: Any, secrecy: Secrecy) -> bool:
+    """Whether what stands under a key is hidden as a whole."""
+    match value:
+        case None | bool() | "" | float():
+            return value is not None and secrecy is Secrecy.SURE and isinstance(value, float)
+        case str():
+            return is_secret_text(value, secrecy)
+        case int():
+            return secrecy is Secrecy.SURE or (secrecy is Secrecy.CODE and is_code_number(str(value)))
+        case bytes():
+            return secrecy >= Secrecy.LIKELY
+        case Mapping() | list() | tuple():
+            return secrecy is Secrecy.SURE and any(
+                map(_has_secret, value.values() if isinstance(value, Mapping) else value)
+            )
+    return False
 
 
-# In small letters, to be found in a text in small letters.
-_RULES_IN_ANY_CASE = (
-    _rule("bearer", rf"(\bbearer){_AUTHENTICATION}", rf"\g<1> {REDACTED}", re.I),
-    _rule("basic", rf"(\bbasic){_AUTHENTICATION}", rf"\g<1> {REDACTED}", re.I),
-    _rule("pass", rf"(pass(?:word|wd|phrase){_PAIR}", _PAIR_SHOWN, re.I),
-    _rule("pwd", rf"(\bpwd{_PAIR}", _PAIR_SHOWN, re.I),
-    _rule("secret", rf"(secret{_PAIR}", _PAIR_SHOWN, re.I),
-    _rule("credential", rf"(credential{_PAIR}", _PAIR_SHOWN, re.I),
-    _rule("authorization", rf"(authorization{_PAIR}", _PAIR_SHOWN, re.I),
-    _rule("key", rf"((?:{_KEYS})key{_PAIR}", _PAIR_SHOWN, re.I),
-    *(_rule(word, rf"({_ALONE}(?i:{word}){_LONG_PAIR[0]}", _LONG_PAIR[1]) for word in _PAIRED),
-)
-# As they are written.
-_RULES = (
-    # A private key, to its end or to that of the text.
-    _rule(
-        "-----BEGIN ",
-        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
-    ),
-    # The password in a URL.
-    _rule("://", rf"(://[^\s/:@]{{0,256}}:){_NOT_YET}[^\s/@]{{1,256}}@", rf"\g<1>{REDACTED}@"),
-    # JSON web tokens, and keys that say by their form what they are.
-    _rule("eyJ", r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"),
-    _rule("AKIA", r"\bAKIA[0-9A-Z]{16}\b"),
-    _rule("ASIA", r"\bASIA[0-9A-Z]{16}\b"),
-    # A token of a server; its id tells which one.
-    _rule("redrive_", r"(\bredrive_[0-9a-f]{8}_)[0-9a-f]{40,}", rf"\g<1>{REDACTED}"),
-    _rule("gh", r"\bgh[pousr]_[A-Za-z0-9]{20,}"),
-    _rule("github_pat_", r"\bgithub_pat_\w{20,}"),
-    _rule("glpat-", r"\bglpat-[\w-]{20,}"),
-    _rule("AIza", r"\bAIza[\w-]{35}"),
-    _rule("xox", r"\bxox[abeoprs]-[\w-]{10,}"),
-    _rule("sk-", r"\bsk-[\w-]{20,}"),
-    _rule("k_live_", r"(?<=\b[prs])k_live_\w{10,}"),
-    _rule("k_test_", r"(?<=\b[prs])k_test_\w{10,}"),
-)
-# A payload that has none of these, in small letters, has no key and no form of a secret.
-_HINTS = tuple(
-    {rule.word.lower() for rule in (*_RULES_IN_ANY_CASE, *_RULES) if rule.word != "://"} | {"auth", "jwt", "cookie"}
-)
+def _has_secret(value: Any) -> bool:
+    return (isinstance(value, Mapping | list | tuple) and bool(value)) or _is_hidden(value, Secrecy.SURE)
+
+
+def _encoding_of(data: bytes) -> tuple[str, str]:
+    """How bytes are read that say nothing of it: what is no text comes out as it went in."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or (len(data) % 2 == 0 and b"\0" in data[:4]):
+        for encoding in ("utf-16-le", "utf-16-be"):
+            with contextlib.suppress(UnicodeDecodeError):
+                if is_mostly_ascii(data.decode(encoding)):
+                    return encoding, "strict"
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return "utf-8", "surrogateescape"
+    return "utf-8", "strict"
+
+
+def is_mostly_ascii(text: str) -> bool:
+    """Whether it is a text that was read in the right way."""
+    return 2 * sum(char.isascii() for char in text[:256]) > len(text[:256])
+
+
+_DEFAULT = Redactor()
 
 
 def redact_secrets(kind: Kind, value: Any) -> Any:
     """The default of `connect(redact=…)`. A value that holds nothing like a secret comes back itself."""
-    if kind == "headers":
-        return _redact_table(value, 0)
-    if isinstance(value, bytes):
-        return _redact_bytes(value)
-    return redact_text(value) if isinstance(value, str) else _redact_value(value, 0)
+    return _DEFAULT(kind, value)
 
 
 def redact_text(text: str) -> str:
     """A text without what has the form of a secret."""
-    before = None
-    while text != before:  # each round takes something away that is not put back, so there is a last one
-        before = text
-        for rule in _RULES:
-            if rule.word in text:
-                text = _apply(rule, text, text)
-        lowered = _lowered(text)
-        for rule in _RULES_IN_ANY_CASE:
-            if rule.word in lowered:
-                shown = _apply(rule, text, lowered)
-                if shown is not text:
-                    text, lowered = shown, _lowered(shown)
-    return text
-
-
-def _apply(rule: _Rule, text: str, searched: str) -> str:
-    """The text without what the rule finds. `searched` is the text, or the text in small letters."""
-    pieces: list[str] = []
-    end, at = 0, searched.find(rule.word)
-    while at >= 0:
-        found = rule.pattern.match(text, at)
-        if found is not None:
-            pieces += (text[end:at], found.expand(rule.shown))
-            end = found.end()
-        at = searched.find(rule.word, max(end, at + 1))
-    return "".join((*pieces, text[end:])) if pieces else text
-
-
-def _lowered(text: str) -> str:
-    """In small letters, each in its place: one capital letter of all becomes two characters."""
-    return text.replace("\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}", "I").lower()
-
-
-def names_a_secret(name: str) -> bool:
-    """Whether what stands under a name of a variable is hidden, whatever it is."""
-    return len(name) > _MAX_KEY_CHARS or _secrecy(name) > 0
+    return _DEFAULT.text(text)
 
 
 def may_hold_secrets(text: str) -> bool:
     """A quick look. False where neither a key nor a form in it could be that of a secret."""
-    lowered = text.lower()
-    return ("://" in lowered and "@" in lowered) or any(hint in lowered for hint in _HINTS)
+    return _DEFAULT.may_hold_secrets(text)
 
 
-def _redact_value(value: Any, depth: int) -> Any:
-    if isinstance(value, str):
-        return redact_text(value)
-    if isinstance(value, Mapping):
-        return _redact_table(value, depth)
-    if isinstance(value, list | tuple):
-        if depth >= _MAX_DEPTH:
-            return REDACTED
-        members = [_redact_value(member, depth + 1) for member in value]
-        return value if all(new is old for new, old in zip(members, value, strict=True)) else members
-    return value
-
-
-# Deeper than any payload that was put as a value; bytes that claim to be JSON may be anything.
-_MAX_DEPTH = 200
-
-
-def _redact_table(table: Mapping[str, Any], depth: int) -> Any:
-    if depth >= _MAX_DEPTH:
-        return REDACTED
-    changed = {}
-    for key, value in table.items():
-        secrecy = _secrecy(key) if isinstance(key, str) and len(key) <= _MAX_KEY_CHARS else 0
-        if secrecy and _is_hidden(value, secrecy):
-            changed[key] = REDACTED
-        else:
-            shown = _redact_value(value, depth + 1)
-            if shown is not value:
-                changed[key] = shown
-    return {**table, **changed} if changed else table
-
-
-_MAX_KEY_CHARS = 256
-
-
-def _is_hidden(value: Any, secrecy: int) -> bool:
-    if value is None or isinstance(value, bool) or value in ("", REDACTED, [], {}):
-        return False
-    return secrecy == 2 or not isinstance(value, int | float)
-
-
-@lru_cache(maxsize=4096)
-def _secrecy(key: str) -> int:
-    """0: no secret; 1: one, unless it is a number; 2: one, whatever it is."""
-    parts = [part for part in _SEPARATOR.split(_HUMP.sub("_", key).lower()) if part]
-    joined = "".join(parts)
-    if any(word in joined for word in _STRONG):
-        return 2
-    return 1 if not _WEAK.isdisjoint(parts) or joined.endswith(("token", "sessionid")) else 0
-
-
-def _redact_bytes(data: bytes) -> bytes:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return data  # no text: nobody can read a secret in it
-    shown = redact_text(text)
-    return data if shown is text or shown == text else shown.encode()
+def names_a_secret(name: str) -> bool:
+    """Whether what stands under a name of a variable is hidden, whatever it is."""
+    return len(name) > MAX_KEY_CHARS or secrecy_of(name) >= Secrecy.LIKELY
 
 
 def hidden(kind: Kind, value: Any) -> Any:

@@ -1,0 +1,205 @@
+"""Secrets that say by their form what they are: tokens of services, private keys, passwords in URLs and commands."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+REDACTED = "[redacted]"
+"""What stands in place of a secret."""
+NOT_YET = r"(?!\[redacted\])"
+_KEEP = rf"\g<1>{REDACTED}"
+
+
+class Form(NamedTuple):
+    """A form of secrets. `word` is looked for first, which is quick; the pattern is tried only where that stands."""
+
+    word: str
+    pattern: re.Pattern[str]
+    shown: str
+
+
+def _form(word: str, pattern: str, shown: str = REDACTED, flags: re.RegexFlag = re.NOFLAG) -> Form:
+    return Form(word, re.compile(pattern, flags), shown)
+
+
+def _tokens(prefixes: str, rest: str) -> list[Form]:
+    """Tokens that begin with one of these. Names in a program are in small letters, tokens are not."""
+    return [
+        _form(prefix, rf"(?<![A-Za-z0-9]){re.escape(prefix)}(?=[a-z_-]{{0,64}}[0-9A-Z]){rest}")
+        for prefix in prefixes.split()
+    ]
+
+
+_MARKED = r"(?:PRIVATE KEY(?: BLOCK)?|PGP MESSAGE|AGE ENCRYPTED FILE)"
+_PORT = r"(?!\d{1,5}(?:[/?#\s\"',;)]|\Z))"
+# The words of a sentence have no digits.
+_AUTHENTICATION = r"[ \t]{1,3}(?!\w{1,32}=[^=\s])(?=[A-Za-z._~+/=-]{0,256}[0-9]|\S{24})[\w.~+/=:-]{8,8192}+"
+_HASHES = "1 2a 2b 2y 5 6 7 y apr1 argon2id argon2i argon2d pbkdf2 pbkdf2-sha256 pbkdf2-sha512 scrypt P$B H$B"
+
+FORMS = (
+    # A private key, to its end or to that of the text.
+    _form(
+        "-----BEGIN ",
+        rf"-----BEGIN [A-Z ]{{0,40}}{_MARKED}-----[\s\S]*?(?:-----END [A-Z ]{{0,40}}{_MARKED}-----|\Z)",
+    ),
+    _form("PuTTY-User-Key-File", r"(PuTTY-User-Key-File)[\s\S]*?(?:Private-MAC: [0-9a-f]{1,128}|\Z)", _KEEP),
+    # The password in a URL: up to the last @ before a slash, or to the first behind one.
+    _form(
+        "://",
+        rf"(://[^\s/:@\"'<>]{{0,256}}+:){NOT_YET}{_PORT}(?:[^\s/\"'<>]{{1,256}}@|[^\s\"'<>@]{{1,256}}@(?=[\w\[]))",
+        rf"\g<1>{REDACTED}@",
+    ),
+    # A token that is the user of a URL, and addresses that are secrets themselves.
+    _form("://", r"(://)(?=[A-Za-z_-]{0,64}\d)[\w-]{20,256}+@", rf"\g<1>{REDACTED}@"),
+    _form("hooks.slack.com/", r"(hooks\.slack\.com/[a-z]{1,16}/)[\w/+-]{8,256}+", _KEEP),
+    _form("/webhooks/", r"(/webhooks/\d{6,24}/)[\w-]{16,256}+", _KEEP),
+    _form("office.com/webhook", r"(office\.com/webhook(?:b2)?/)[\w/@-]{16,512}+", _KEEP),
+    _form("telegram.org/", r"(telegram\.org/(?:file/)?bot)\d{5,16}:[\w-]{20,128}+", _KEEP),
+    # JSON web tokens, and keys of services.
+    _form("eyJ", r"(?<![\w-])eyJ[\w-]{8,8192}+\.[\w-]{2,8192}+(?:\.[\w-]{0,8192}+){0,3}"),
+    # A token of a server; its id tells which one.
+    _form("redrive_", r"(\bredrive_[0-9a-f]{8}_)[0-9a-f]{40,512}+", _KEEP),
+    *_tokens("AKIA ASIA ABIA ACCA LTAI AKID", r"[0-9A-Za-z]{12,32}+"),
+    *_tokens(
+        "ghp_ gho_ ghu_ ghs_ ghr_ npm_ hf_ dop_v1_ doo_v1_ dor_v1_ rubygems_ r8_ ntn_ sbp_", r"[A-Za-z0-9]{16,512}+"
+    ),
+    *_tokens("shpat_ shpss_ shpca_ shppa_ lin_api_ CCIPAT_ EZAK EZTK dapi nfp_ figd_ rnd_", r"[\w-]{20,512}+"),
+    *_tokens(
+        "github_pat_ glpat- gldt- glrt- glcbt- glptt- glft- glsoat- glagent- pypi- sk- pk-lf- xai-", r"[\w-]{16,512}+"
+    ),
+    *_tokens(
+        "gsk_ pplx- tvly- glc_ glsa_ sntrys_ sntryu_ phx_ pul- PMAK- NRAK- dckr_pat_ dckr_oat_", r"[\w-]{16,512}+"
+    ),
+    *_tokens("tskey- pscale_tkn_ pscale_pw_ ATATT3 ATCTT3 ATBB pat-na1- pat-eu1- AGE-SECRET-KEY-", r"[\w.=-]{16,512}+"),
+    *_tokens("sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_ whsec_", r"[\w/+=]{10,512}+"),
+    *_tokens("sq0atp- sq0csp- GOCSPX- ya29. 1//0 hvs. hvb. hvr. dp.pt. dp.st. dp.ct.", r"[\w.-]{20,2048}+"),
+    *_tokens("xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xoxc- xoxd- xoxe. xapp-", r"[\w%/+=.-]{10,512}+"),
+    *_tokens("AIza", r"[\w-]{30,64}+"),
+    *_tokens("SG.", r"[\w-]{16,64}+\.[\w-]{16,128}+"),
+    _form("key-", r"(?<![\w-])key-[0-9a-f]{32}(?![0-9a-f])"),
+    # Hashes of passwords.
+    *(_form(f"${kind}$", rf"\${re.escape(kind)}\$[\w./$=,+-]{{20,512}}+") for kind in _HASHES.split()),
+    _form("pbkdf2_sha", r"pbkdf2_sha\d{1,3}\$\d{1,9}\$[\w./$=+-]{20,512}+"),
+    _form("SHA}", r"(?<=\{)S?SHA\}[\w/+=]{20,512}+"),
+)
+"""In the letters that they are written in."""
+
+_LETTER_P = (
+    r"mysql\w{0,8}|mariadb\w{0,8}|sshpass|mongo\w{0,8}|docker login|podman login|registry login|cqlsh|beeline|influx"
+    r"|az login|ncftp\w{0,4}|7z|ipmitool|rabbitmqadmin|amqp-\w{3,12}"
+)
+_GAP = r"""[^\r\n|]{0,256}?[ \t"']{1,2}"""
+_WORD = rf"""(?:["'](?:,[ \t]?)?){{0,2}}{NOT_YET}"""
+_BARE = r"""[^\s"'\]]{1,256}+"""
+
+
+def _letter(programs: str, letter: str, joint: str) -> str:
+    return rf"((?<![\w-])(?:{programs})\b{_GAP}-{letter}{joint}{_WORD})(?!-){_BARE}"
+
+
+COMMANDS = (
+    # A user and a password, as for curl.
+    _form(
+        "-u",
+        rf"((?<![\w-])(?:-u|-U|--user|--proxy-user)(?:[ =]|[\"'],[ ]?)?[\"']?[A-Za-z][^\s:\"'/]{{0,127}}:){NOT_YET}[^\s\"']{{1,256}}+",
+        _KEEP,
+    ),
+    _form(
+        "--",
+        rf"((?<![\w-])--(?:proxy-)?user(?:[ =]|[\"'],[ ]?)[\"']?[A-Za-z][^\s:\"'/]{{0,127}}:){NOT_YET}[^\s\"']{{1,256}}+",
+        _KEEP,
+    ),
+    # Programs that have a letter for the password.
+    _form("-p", _letter(_LETTER_P, "p", "[ ]?"), _KEEP),
+    _form("-P", _letter(r"sqlcmd|bcp|zip|unzip|mosquitto_\w{3}|isql", "P", "[ ]?"), _KEEP),
+    _form("-a", _letter("redis-cli|valkey-cli", "a", "[ ]?"), _KEEP),
+    _form("-w", _letter(r"ldap\w{3,8}", "w", "[ ]?"), _KEEP),
+    _form("-pass", rf"(-pass(?:in|out)?[ \t]+pass:){_BARE}", _KEEP),
+    _form("/p:", rf"((?<=\s)/p:){NOT_YET}{_BARE}", _KEEP),
+)
+"""Passwords that a command is given."""
+
+FORMS_IN_ANY_CASE = (
+    _form("bearer", rf"(\bbearer){_AUTHENTICATION}", rf"\g<1> {REDACTED}", re.I),
+    _form("basic", rf"(\bbasic){_AUTHENTICATION}", rf"\g<1> {REDACTED}", re.I),
+    # `machine … login … password …` of netrc, and SQL.
+    _form(
+        "password",
+        r"(password[ \t]{1,3}[\"'])(?!\[redacted\]|is |was |for |in |must )[^\"'\r\n]{1,256}+(?=[\"'])",
+        _KEEP,
+        re.I,
+    ),
+    _form(
+        "identified",
+        r"(identified (?:with \S{1,40} )?(?:by|as)[ \t]{1,3}[\"'])(?!\[redacted\])[^\"'\r\n]{1,256}+",
+        _KEEP,
+        re.I,
+    ),
+    _form(
+        "securestring",
+        rf"(securestring[ \t]{{1,3}}(?:-String[ \t])?[\"']?){NOT_YET}(?!-)[^\"'\s]{{1,256}}+",
+        _KEEP,
+        re.I,
+    ),
+    _form("auth ", r"(auth (?:plain|login) )[\w+/=]{8,512}+", _KEEP, re.I),
+    _form("requirepass", rf"(requirepass ){NOT_YET}\S{{1,512}}+", _KEEP, re.I),
+    _form("masterauth", rf"(masterauth ){NOT_YET}\S{{1,512}}+", _KEEP, re.I),
+    _form(
+        "login",
+        rf"(login[ \t\r\n]{{1,4}}\S{{1,128}}[ \t\r\n]{{1,4}}password[ \t\r\n]{{1,4}}){NOT_YET}\S{{1,256}}+",
+        _KEEP,
+        re.I,
+    ),
+    *(
+        _form(
+            word,
+            rf"((?<![\w-]){word}[ \t]{{1,3}})(?=\S{{0,64}}[0-9])(?=\S{{0,64}}[A-Za-z!@#$%^&*])[^\s\"',;()\[\]]{{6,256}}+",
+            _KEEP,
+            re.I,
+        )
+        for word in ("password", "passwd", "pwd", "passcode", "passphrase", "secret", "token")
+    ),
+)
+PGPASS = re.compile(
+    rf"^([\w.*-]{{1,128}}+:(?:\d{{2,5}}|\*):[\w.*-]{{1,64}}+:[\w.*-]{{1,64}}+:){NOT_YET}\S{{1,256}}+$", re.M
+)
+"""A line of pgpass, which has no name in it."""
+
+
+def may_be_pgpass(text: str) -> bool:
+    """A quick look."""
+    return text.count(":") >= 4
+
+
+def without_forms(text: str, lowered: str) -> str:
+    """The text without what has the form of a secret. `lowered` is the same text in small letters."""
+    shown = text
+    for form in FORMS:
+        if form.word in shown:
+            shown = _applied(form, shown, shown)
+    for form in COMMANDS:
+        if form.word in shown:
+            shown = form.pattern.sub(form.shown, shown)
+    for form in FORMS_IN_ANY_CASE:
+        if form.word in lowered:
+            shown = _applied(form, shown, lowered_of(shown))
+    return PGPASS.sub(_KEEP, shown) if may_be_pgpass(shown) else shown
+
+
+def _applied(form: Form, text: str, searched: str) -> str:
+    """The text without what the form finds. `searched` is the text, or the text in small letters."""
+    pieces: list[str] = []
+    end, at = 0, searched.find(form.word)
+    while at >= 0:
+        found = form.pattern.match(text, at)
+        if found is not None:
+            pieces += (text[end:at], found.expand(form.shown))
+            end = found.end()
+        at = searched.find(form.word, max(end, at + 1))
+    return "".join((*pieces, text[end:])) if pieces else text
+
+
+def lowered_of(text: str) -> str:
+    """In small letters, each in its place: one capital letter of all becomes two characters."""
+    return text.replace("\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}", "I").lower()
