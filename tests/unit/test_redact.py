@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from redrive import connect
 from redrive.errors import InvalidInput
+from redrive.model.limits import MIB
 from redrive.model.redact import REDACTED, may_hold_secrets, redact_secrets, redact_text
 
 SECRET_KEYS = [
@@ -128,19 +129,58 @@ def test_values_are_redacted_once_and_for_all(value: Any) -> None:
 
 
 @given(st.binary())
-def test_bytes_that_are_no_text_are_left_alone(data: bytes) -> None:
-    assert isinstance(redact_secrets("payload", b"\xff" + data), bytes)
-    assert redact_secrets("payload", b"\xff" + data) == b"\xff" + data
+def test_bytes_come_out_as_they_went_in_where_they_hold_no_secret(data: bytes) -> None:
+    shown = redact_secrets("payload", b"\xff" + data)
+    assert isinstance(shown, bytes)
+    assert shown == b"\xff" + data or REDACTED.encode() in shown.replace(b"\0", b"")
 
 
 @pytest.mark.parametrize(
-    "piece",
-    ["eyJ-", "password='", "://a:", "token", "bearer ", "-----BEGIN PRIVATE KEY-----", "a_", 'secret="\\', "x-token "],
+    ("data", "shown"),
+    [
+        (b"caf\xe9 password=hunter2 \xff", b"caf\xe9 password=[redacted] \xff"),
+        (b"\x82\xa4user\xa3ann\xa8password\xa7hunter2", b"\x82\xa4user\xa3ann\xa8password\xa7[redacted]"),
+        ("password=hunter2".encode("utf-16-le"), "password=[redacted]".encode("utf-16-le")),
+        ("\ufeffpassword=hunter2".encode("utf-16-be"), "\ufeffpassword=[redacted]".encode("utf-16-be")),
+    ],
 )
-def test_hostile_texts_take_no_longer_than_others(piece: str) -> None:
+def test_secrets_in_bytes_that_are_no_utf_8_are_hidden(data: bytes, shown: bytes) -> None:
+    assert redact_secrets("payload", data) == shown
+
+
+HOSTILE = [
+    *("eyJ-", "password='", "://a:", "token", "bearer ", "-----BEGIN PRIVATE KEY-----", "a_", 'secret="\\', "x-token "),
+    *("a=b ", 'name="password" ', "value='x' ", "('a', ", "<a>b</", "--a b", "mysql -p", "curl -u a:", "a:1:b:c:d\n"),
+    *("4111 ", "password: a,b;c&d)e", "$1$", "login a password", "x\n  y input_value=", "Authorization: Digest a=b, "),
+    *(
+        "Cookie: ",
+        "mnemonic: a ",
+        "password=a.b.c.d",
+        "token is ",
+        "password=Secret(",
+        "password=((((",
+        "zip -Pa",
+        "A_B ",
+    ),
+]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_time_grows_with_the_text_and_no_faster(piece: str) -> None:
+    """Eight times the text takes about eight times as long; were it the square, it would take 64 times as long."""
+    small, large = (min(seconds(piece * (size // len(piece))) for _ in range(2)) for size in (8_192, 65_536))
+    assert large < 30 * small + 0.1
+
+
+def seconds(text: str) -> float:
     begin = time.process_time()
-    redact_text(piece * (200_000 // len(piece)))
-    assert time.process_time() - begin < 10
+    redact_text(text)
+    return time.process_time() - begin
+
+
+@pytest.mark.parametrize("text", ["a" * MIB, "password " * (MIB // 9), "{" * MIB, "4" * MIB], ids=lambda text: text[:8])
+def test_text_of_a_mebibyte_is_read_in_bounded_time(text: str) -> None:
+    assert seconds(text) < 60
 
 
 def test_looking_is_redacted_and_leases_are_not() -> None:

@@ -1,8 +1,8 @@
 """Redaction: what looks like a secret is hidden from whoever looks. What is stored, and what workers get, is untouched.
 
 Two things give a secret away: the key it stands under (`password`, `X-Api-Key`, `clientSecret`), and the form it has
-(`Bearer …`, a JSON web token, a private key, the password in a URL). Both are guesses. Rules of a queue add to them;
-`connect(redact=…)` replaces them.
+(`Bearer …`, a JSON web token, a private key, the password in a URL). Both are guesses. The rules of a queue add to
+them; `connect(redact=…)` adds to them for all queues, or replaces them.
 """
 
 from __future__ import annotations
@@ -12,19 +12,13 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias, cast
 
+from redrive.model import secret_forms, secret_keys
 from redrive.model.card_numbers import has_cards, is_card, without_cards
 from redrive.model.redact_rules import NO_RULES, RedactRules, Rules
-from redrive.model.secret_forms import (
-    COMMANDS,
-    FORMS,
-    FORMS_IN_ANY_CASE,
-    REDACTED,
-    lowered_of,
-    may_be_pgpass,
-    without_forms,
-)
-from redrive.model.secret_keys import HINTS, MAX_KEY_CHARS, Secrecy, secrecy_of
-from redrive.model.secret_pairs import hide_between_bytes, hide_pairs, is_code_number, is_secret_text
+from redrive.model.secret_forms import REDACTED, may_be_pgpass, without_forms
+from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy, secrecy_of
+from redrive.model.secret_pairs import hide_between_bytes, hide_pairs
+from redrive.model.secret_values import is_code_number, is_secret_text
 
 Kind = Literal["payload", "headers", "text"]
 Redact: TypeAlias = Callable[[Kind, Any], Any]
@@ -38,9 +32,14 @@ _MAX_ROUNDS = 8
 """A text that shows yet another secret after so many rounds was made to."""
 # Deeper than any payload that was put as a value; bytes that claim to be JSON may be anything.
 _MAX_DEPTH = 200
-_HINTS = tuple({*HINTS, *(form.word.lower() for form in (*FORMS, *COMMANDS, *FORMS_IN_ANY_CASE))})
+_HINTS = (*secret_keys.HINTS, *secret_forms.HINTS)
 _NAMING = ("name", "key", "field", "header", "param", "parameter", "variable", "id", "label", "attribute", "property")
 _HOLDING = ("value", "val", "content", "text", "data", "default", "input", "stringValue", "input_value")
+# What a JSON schema says of a password.
+_OF_A_SCHEMA = {
+    *("$ref", "description", "format", "maxLength", "minLength", "nullable", "pattern"),
+    *("readOnly", "required", "title", "type", "writeOnly"),
+}
 
 
 class Redactor:
@@ -51,11 +50,7 @@ class Redactor:
 
     def __call__(self, kind: Kind, value: Any) -> Any:
         """A `Redact`. A value that holds nothing like a secret comes back itself."""
-        if kind == "headers":
-            return self._table(value, 0)
-        if isinstance(value, bytes):
-            return self._bytes(value)
-        return self._value(value, 0)
+        return self._bytes(value) if isinstance(value, bytes) else self._value(value, 0)
 
     def text(self, text: str) -> str:
         """A text without secrets."""
@@ -65,8 +60,7 @@ class Redactor:
             before = text
             for pattern in self._rules.patterns:
                 text = pattern.sub(REDACTED, text)
-            text = without_forms(text, lowered_of(text))
-            text = without_cards(hide_pairs(text, self._rules.secrecy))
+            text = without_cards(hide_pairs(without_forms(text), self._rules.secrecy))
             if text == before:
                 return text
         return REDACTED
@@ -74,13 +68,7 @@ class Redactor:
     def may_hold_secrets(self, text: str) -> bool:
         """A quick look. False where neither a key nor a form in it could be that of a secret."""
         lowered = text.lower()
-        return (
-            bool(self._rules.patterns)
-            or any(hint in lowered for hint in _HINTS)
-            or any(hint in lowered for hint in self._rules.hints)
-            or has_cards(text)
-            or may_be_pgpass(text)
-        )
+        return self._rules.is_wide or any(hint in lowered for hint in _HINTS) or has_cards(text) or may_be_pgpass(text)
 
     def _value(self, value: Any, depth: int, secrecy: Secrecy = Secrecy.NONE) -> Any:
         """A value that stands under a key, or inside of what does."""
@@ -99,24 +87,21 @@ class Redactor:
                 return self._list(value, depth, secrecy)
         return value
 
-    def _table(self, table: Mapping[Any, Any], depth: int, around: Secrecy = Secrecy.NONE) -> Any:
+    def _table(self, table: Mapping[Any, Any], depth: int, around: Secrecy) -> Any:
         changed = self._named(table)
         for key, value in table.items():
-            secrecy = self._rules.secrecy(key) if isinstance(key, str) and len(key) <= MAX_KEY_CHARS else Secrecy.NONE
-            if key in changed or (secrecy is Secrecy.NONE and isinstance(key, str) and self._rules.is_allowed(key)):
+            if key in changed or (isinstance(key, str) and self._rules.is_allowed(key)):
                 continue
-            shown = self._value(value, depth + 1, max(secrecy, around))
+            shown = self._value(value, depth + 1, max(self._secrecy(key), around))
             if shown is not value:
                 changed[key] = shown
         return {**table, **changed} if changed else table
 
     def _named(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
         """What is hidden of `{"name": "password", "value": …}`."""
-        secrecy = max(
-            (self._rules.secrecy(table[key]) for key in _NAMING if isinstance(table.get(key), str)), default=0
-        )
+        secrecy = max([self._secrecy(table.get(key)) for key in _NAMING])
         found = [key for key in _HOLDING if key in table] if secrecy else []
-        return {key: REDACTED for key in found if _is_hidden(table[key], Secrecy(secrecy))}
+        return {key: REDACTED for key in found if _is_hidden(table[key], secrecy)}
 
     def _list(self, members: list[Any] | tuple[Any, ...], depth: int, secrecy: Secrecy) -> Any:
         shown = [self._value(member, depth + 1, secrecy) for member in members]
@@ -126,12 +111,14 @@ class Redactor:
         return members if all(new is old for new, old in zip(shown, members, strict=True)) else shown
 
     def _is_told_by(self, before: str, value: str, count: int) -> bool:
-        """Whether a member of a list is the secret that the one before it names: `--password` or one of a couple."""
+        """Whether a member of a list is the secret that the one before it names: `--password`, or one of a couple."""
         is_option = before.startswith("-") and len(before) >= 5 and "=" not in before and not value.startswith("-")
-        if not is_option and count != 2:
-            return False
-        secrecy = self._rules.secrecy(before) if len(before) <= MAX_KEY_CHARS else Secrecy.NONE
-        return is_secret_text(value, secrecy if is_option else min(secrecy, Secrecy.LIKELY), bare=True)
+        if is_option:
+            return is_secret_text(value, self._secrecy(before))
+        return count == 2 and is_secret_text(value, min(self._secrecy(before), Secrecy.LIKELY), bare=True)
+
+    def _secrecy(self, key: Any) -> Secrecy:
+        return self._rules.secrecy(key) if isinstance(key, str) and len(key) <= MAX_KEY_CHARS else Secrecy.NONE
 
     def _bytes(self, data: bytes) -> bytes:
         encoding, errors = _encoding_of(data)
@@ -144,43 +131,43 @@ class Redactor:
 
 def _is_hidden(value: Any, secrecy: Secrecy) -> bool:
     """Whether what stands under a key is hidden as a whole."""
+    is_sure = secrecy is Secrecy.SURE
     match value:
-        case None | bool() | "" | float():
-            return value is not None and secrecy is Secrecy.SURE and isinstance(value, float)
+        case None | bool():
+            return False
         case str():
             return is_secret_text(value, secrecy)
         case int():
-            return secrecy is Secrecy.SURE or (secrecy is Secrecy.CODE and is_code_number(str(value)))
+            return is_sure or (secrecy is Secrecy.CODE and is_code_number(str(value)))
+        case float():
+            return is_sure
         case bytes():
             return secrecy >= Secrecy.LIKELY
-        case Mapping() | list() | tuple():
-            return secrecy is Secrecy.SURE and any(
-                map(_has_secret, value.values() if isinstance(value, Mapping) else value)
-            )
+        case Mapping():
+            is_schema = "type" in value and _OF_A_SCHEMA.issuperset(value)
+            return is_sure and not is_schema and any(map(_may_be_secret, value.values()))
+        case list() | tuple():
+            return is_sure and any(map(_may_be_secret, value))
     return False
 
 
-def _has_secret(value: Any) -> bool:
-    return (isinstance(value, Mapping | list | tuple) and bool(value)) or _is_hidden(value, Secrecy.SURE)
+def _may_be_secret(value: Any) -> bool:
+    return _is_hidden(value, Secrecy.SURE) or (isinstance(value, Mapping | list | tuple) and bool(value))
 
 
 def _encoding_of(data: bytes) -> tuple[str, str]:
-    """How bytes are read that say nothing of it: what is no text comes out as it went in."""
+    """How bytes are read that say nothing of it. What is no text comes out as it went in."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff") or (len(data) % 2 == 0 and b"\0" in data[:4]):
         for encoding in ("utf-16-le", "utf-16-be"):
             with contextlib.suppress(UnicodeDecodeError):
-                if is_mostly_ascii(data.decode(encoding)):
+                beginning = data.decode(encoding)[:256]
+                if 2 * sum(char.isascii() for char in beginning) > len(beginning):
                     return encoding, "strict"
     try:
         data.decode()
     except UnicodeDecodeError:
         return "utf-8", "surrogateescape"
     return "utf-8", "strict"
-
-
-def is_mostly_ascii(text: str) -> bool:
-    """Whether it is a text that was read in the right way."""
-    return 2 * sum(char.isascii() for char in text[:256]) > len(text[:256])
 
 
 _DEFAULT = Redactor()
@@ -192,7 +179,7 @@ def redact_secrets(kind: Kind, value: Any) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """A text without what has the form of a secret."""
+    """A text without what looks like a secret."""
     return _DEFAULT.text(text)
 
 

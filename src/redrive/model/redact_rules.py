@@ -48,7 +48,8 @@ class Rules:
         self._keys = {words_of_key(key) for key in rules.keys}
         self._allowed = {"".join(words_of_key(key)) for key in rules.allow}
         self.patterns = tuple(re.compile(pattern) for pattern in rules.patterns)
-        self.hints = tuple("".join(words) for words in self._keys)
+        self.is_wide = bool(rules.keys or rules.patterns)
+        """Whether there is more to look for than what all share."""
         self.secrecy = lru_cache(maxsize=4096)(self._secrecy) if rules != NO_RULES else secrecy_of
 
     def is_allowed(self, key: str) -> bool:
@@ -137,5 +138,6 @@ def _ways_of(kind: str, argument: Any) -> int:
             once = _ways(repeated)
             if most > MAX_WAYS:
                 return MAX_WAYS + 1
-            return min(MAX_WAYS + 1, sum(min(MAX_WAYS + 1, once**count) for count in range(least, int(most) + 1)))
+            ways = sum(min(MAX_WAYS + 1, once**count) for count in range(int(least), int(most) + 1))
+            return min(MAX_WAYS + 1, int(ways))
     return 1

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 REDACTED = "[redacted]"
 """What stands in place of a secret."""
-NOT_YET = r"(?!\[redacted\])"
+_NOT_YET = r"(?!\[redacted\])"
 _KEEP = rf"\g<1>{REDACTED}"
 
 
@@ -33,11 +33,8 @@ def _tokens(prefixes: str, rest: str) -> list[Form]:
 
 _MARKED = r"(?:PRIVATE KEY(?: BLOCK)?|PGP MESSAGE|AGE ENCRYPTED FILE)"
 _PORT = r"(?!\d{1,5}(?:[/?#\s\"',;)]|\Z))"
-# The words of a sentence have no digits.
-_AUTHENTICATION = r"[ \t]{1,3}(?!\w{1,32}=[^=\s])(?=[A-Za-z._~+/=-]{0,256}[0-9]|\S{24})[\w.~+/=:-]{8,8192}+"
 _HASHES = "1 2a 2b 2y 5 6 7 y apr1 argon2id argon2i argon2d pbkdf2 pbkdf2-sha256 pbkdf2-sha512 scrypt P$B H$B"
-
-FORMS = (
+_AS_WRITTEN = (
     # A private key, to its end or to that of the text.
     _form(
         "-----BEGIN ",
@@ -47,31 +44,29 @@ FORMS = (
     # The password in a URL: up to the last @ before a slash, or to the first behind one.
     _form(
         "://",
-        rf"(://[^\s/:@\"'<>]{{0,256}}+:){NOT_YET}{_PORT}(?:[^\s/\"'<>]{{1,256}}@|[^\s\"'<>@]{{1,256}}@(?=[\w\[]))",
+        rf"(://[^\s/:@\"'<>]{{0,256}}+:){_NOT_YET}{_PORT}(?:[^\s/\"'<>]{{1,256}}@|[^\s\"'<>@]{{1,256}}@(?=[\w\[]))",
         rf"\g<1>{REDACTED}@",
     ),
     # A token that is the user of a URL, and addresses that are secrets themselves.
     _form("://", r"(://)(?=[A-Za-z_-]{0,64}\d)[\w-]{20,256}+@", rf"\g<1>{REDACTED}@"),
-    _form("hooks.slack.com/", r"(hooks\.slack\.com/[a-z]{1,16}/)[\w/+-]{8,256}+", _KEEP),
+    _form("/services/", r"(/services/)T[A-Z0-9]{6,16}/B[A-Z0-9]{6,16}/[\w+-]{8,256}+", _KEEP),
+    _form("hooks.slack.com/", r"(hooks\.slack\.com/[a-z]{1,16}/)(?!services/)[\w/+-]{8,256}+", _KEEP),
     _form("/webhooks/", r"(/webhooks/\d{6,24}/)[\w-]{16,256}+", _KEEP),
-    _form("office.com/webhook", r"(office\.com/webhook(?:b2)?/)[\w/@-]{16,512}+", _KEEP),
-    _form("telegram.org/", r"(telegram\.org/(?:file/)?bot)\d{5,16}:[\w-]{20,128}+", _KEEP),
+    _form("/webhook", r"(/webhook(?:b2)?/)[\w/@-]{48,512}+", _KEEP),
+    _form("/IncomingWebhook/", r"(/IncomingWebhook/)[\w/-]{16,256}+", _KEEP),
+    _form("/bot", r"(/bot)\d{5,16}:[\w-]{20,128}+", _KEEP),
     # JSON web tokens, and keys of services.
     _form("eyJ", r"(?<![\w-])eyJ[\w-]{8,8192}+\.[\w-]{2,8192}+(?:\.[\w-]{0,8192}+){0,3}"),
     # A token of a server; its id tells which one.
     _form("redrive_", r"(\bredrive_[0-9a-f]{8}_)[0-9a-f]{40,512}+", _KEEP),
     *_tokens("AKIA ASIA ABIA ACCA LTAI AKID", r"[0-9A-Za-z]{12,32}+"),
-    *_tokens(
-        "ghp_ gho_ ghu_ ghs_ ghr_ npm_ hf_ dop_v1_ doo_v1_ dor_v1_ rubygems_ r8_ ntn_ sbp_", r"[A-Za-z0-9]{16,512}+"
-    ),
-    *_tokens("shpat_ shpss_ shpca_ shppa_ lin_api_ CCIPAT_ EZAK EZTK dapi nfp_ figd_ rnd_", r"[\w-]{20,512}+"),
-    *_tokens(
-        "github_pat_ glpat- gldt- glrt- glcbt- glptt- glft- glsoat- glagent- pypi- sk- pk-lf- xai-", r"[\w-]{16,512}+"
-    ),
-    *_tokens(
-        "gsk_ pplx- tvly- glc_ glsa_ sntrys_ sntryu_ phx_ pul- PMAK- NRAK- dckr_pat_ dckr_oat_", r"[\w-]{16,512}+"
-    ),
-    *_tokens("tskey- pscale_tkn_ pscale_pw_ ATATT3 ATCTT3 ATBB pat-na1- pat-eu1- AGE-SECRET-KEY-", r"[\w.=-]{16,512}+"),
+    *_tokens("ghp_ gho_ ghu_ ghs_ ghr_ npm_ hf_ dop_v1_ doo_v1_ dor_v1_", r"[A-Za-z0-9]{16,512}+"),
+    *_tokens("rubygems_ r8_ ntn_ sbp_ shpat_ shpss_ shpca_ shppa_ lin_api_", r"[A-Za-z0-9]{16,512}+"),
+    *_tokens("CCIPAT_ EZAK EZTK dapi nfp_ figd_ rnd_", r"[\w-]{20,512}+"),
+    *_tokens("github_pat_ glpat- gldt- glrt- glcbt- glptt- glft- glsoat- glagent- pypi-", r"[\w-]{16,512}+"),
+    *_tokens("sk- pk-lf- xai- gsk_ pplx- tvly- glc_ glsa_ sntrys_ sntryu_ phx_ pul-", r"[\w-]{16,512}+"),
+    *_tokens("PMAK- NRAK- dckr_pat_ dckr_oat_ tskey- pscale_tkn_ pscale_pw_", r"[\w.=-]{16,512}+"),
+    *_tokens("ATATT3 ATCTT3 ATBB pat-na1- pat-eu1- AGE-SECRET-KEY-", r"[\w.=-]{16,512}+"),
     *_tokens("sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_ whsec_", r"[\w/+=]{10,512}+"),
     *_tokens("sq0atp- sq0csp- GOCSPX- ya29. 1//0 hvs. hvb. hvr. dp.pt. dp.st. dp.ct.", r"[\w.-]{20,2048}+"),
     *_tokens("xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xoxc- xoxd- xoxe. xapp-", r"[\w%/+=.-]{10,512}+"),
@@ -83,88 +78,71 @@ FORMS = (
     _form("pbkdf2_sha", r"pbkdf2_sha\d{1,3}\$\d{1,9}\$[\w./$=+-]{20,512}+"),
     _form("SHA}", r"(?<=\{)S?SHA\}[\w/+=]{20,512}+"),
 )
-"""In the letters that they are written in."""
 
-_LETTER_P = (
-    r"mysql\w{0,8}|mariadb\w{0,8}|sshpass|mongo\w{0,8}|docker login|podman login|registry login|cqlsh|beeline|influx"
-    r"|az login|ncftp\w{0,4}|7z|ipmitool|rabbitmqadmin|amqp-\w{3,12}"
-)
-_GAP = r"""[^\r\n|]{0,256}?[ \t"']{1,2}"""
-_WORD = rf"""(?:["'](?:,[ \t]?)?){{0,2}}{NOT_YET}"""
-_BARE = r"""[^\s"'\]]{1,256}+"""
+# The words of a sentence have no digits; `bearer expires_in=3600` is no token either.
+_AUTHENTICATION = r"[ \t]{1,3}(?!\w{1,32}=[^=\s])(?=[A-Za-z._~+/=-]{0,256}[0-9]|\S{24})[\w.~+/=:-]{8,8192}+"
+_QUOTE = "[\"']"
+_SPOKEN = r"(?=\S{0,64}[0-9])(?=\S{0,64}[A-Za-z!@#$%^&*])[^\s\"',;()\[\]]{6,256}+"
 
 
-def _letter(programs: str, letter: str, joint: str) -> str:
-    return rf"((?<![\w-])(?:{programs})\b{_GAP}-{letter}{joint}{_WORD})(?!-){_BARE}"
+def _in_any_case(word: str, before: str, secret: str) -> Form:
+    return _form(word, rf"({before}){_NOT_YET}{secret}", _KEEP, re.I)
 
 
-COMMANDS = (
-    # A user and a password, as for curl.
-    _form(
-        "-u",
-        rf"((?<![\w-])(?:-u|-U|--user|--proxy-user)(?:[ =]|[\"'],[ ]?)?[\"']?[A-Za-z][^\s:\"'/]{{0,127}}:){NOT_YET}[^\s\"']{{1,256}}+",
-        _KEEP,
-    ),
-    _form(
-        "--",
-        rf"((?<![\w-])--(?:proxy-)?user(?:[ =]|[\"'],[ ]?)[\"']?[A-Za-z][^\s:\"'/]{{0,127}}:){NOT_YET}[^\s\"']{{1,256}}+",
-        _KEEP,
-    ),
-    # Programs that have a letter for the password.
-    _form("-p", _letter(_LETTER_P, "p", "[ ]?"), _KEEP),
-    _form("-P", _letter(r"sqlcmd|bcp|zip|unzip|mosquitto_\w{3}|isql", "P", "[ ]?"), _KEEP),
-    _form("-a", _letter("redis-cli|valkey-cli", "a", "[ ]?"), _KEEP),
-    _form("-w", _letter(r"ldap\w{3,8}", "w", "[ ]?"), _KEEP),
-    _form("-pass", rf"(-pass(?:in|out)?[ \t]+pass:){_BARE}", _KEEP),
-    _form("/p:", rf"((?<=\s)/p:){NOT_YET}{_BARE}", _KEEP),
-)
-"""Passwords that a command is given."""
-
-FORMS_IN_ANY_CASE = (
+_IN_ANY_CASE = (
     _form("bearer", rf"(\bbearer){_AUTHENTICATION}", rf"\g<1> {REDACTED}", re.I),
     _form("basic", rf"(\bbasic){_AUTHENTICATION}", rf"\g<1> {REDACTED}", re.I),
-    # `machine … login … password …` of netrc, and SQL.
-    _form(
-        "password",
-        r"(password[ \t]{1,3}[\"'])(?!\[redacted\]|is |was |for |in |must )[^\"'\r\n]{1,256}+(?=[\"'])",
-        _KEEP,
-        re.I,
+    # SQL, netrc, PowerShell, SMTP, Redis.
+    _in_any_case(
+        "password", rf"password[ \t]{{1,3}}{_QUOTE}(?!is |was |for |in |must )", rf"[^\"'\r\n]{{1,256}}+(?={_QUOTE})"
     ),
-    _form(
-        "identified",
-        r"(identified (?:with \S{1,40} )?(?:by|as)[ \t]{1,3}[\"'])(?!\[redacted\])[^\"'\r\n]{1,256}+",
-        _KEEP,
-        re.I,
+    _in_any_case(
+        "identified", rf"identified (?:with \S{{1,40}} )?(?:by|as)[ \t]{{1,3}}{_QUOTE}", r"[^\"'\r\n]{1,256}+"
     ),
-    _form(
-        "securestring",
-        rf"(securestring[ \t]{{1,3}}(?:-String[ \t])?[\"']?){NOT_YET}(?!-)[^\"'\s]{{1,256}}+",
-        _KEEP,
-        re.I,
-    ),
-    _form("auth ", r"(auth (?:plain|login) )[\w+/=]{8,512}+", _KEEP, re.I),
-    _form("requirepass", rf"(requirepass ){NOT_YET}\S{{1,512}}+", _KEEP, re.I),
-    _form("masterauth", rf"(masterauth ){NOT_YET}\S{{1,512}}+", _KEEP, re.I),
-    _form(
-        "login",
-        rf"(login[ \t\r\n]{{1,4}}\S{{1,128}}[ \t\r\n]{{1,4}}password[ \t\r\n]{{1,4}}){NOT_YET}\S{{1,256}}+",
-        _KEEP,
-        re.I,
-    ),
+    _in_any_case("login", r"login\s{1,4}\S{1,128}\s{1,4}password\s{1,4}", r"\S{1,256}+"),
+    _in_any_case("securestring", rf"securestring[ \t]{{1,3}}(?:-String[ \t])?{_QUOTE}?", r"(?!-)[^\"'\s]{1,256}+"),
+    _in_any_case("auth ", "auth (?:plain|login) ", r"[\w+/=]{8,512}+"),
+    _in_any_case("requirepass", "requirepass ", r"\S{1,512}+"),
+    _in_any_case("masterauth", "masterauth ", r"\S{1,512}+"),
+    # In a sentence: `with password hunter22`.
     *(
-        _form(
-            word,
-            rf"((?<![\w-]){word}[ \t]{{1,3}})(?=\S{{0,64}}[0-9])(?=\S{{0,64}}[A-Za-z!@#$%^&*])[^\s\"',;()\[\]]{{6,256}}+",
-            _KEEP,
-            re.I,
-        )
+        _in_any_case(word, rf"(?<![\w-]){word}[ \t]{{1,3}}", _SPOKEN)
         for word in ("password", "passwd", "pwd", "passcode", "passphrase", "secret", "token")
     ),
 )
-PGPASS = re.compile(
-    rf"^([\w.*-]{{1,128}}+:(?:\d{{2,5}}|\*):[\w.*-]{{1,64}}+:[\w.*-]{{1,64}}+:){NOT_YET}\S{{1,256}}+$", re.M
+
+_WORD = rf"""(?:"{_NOT_YET}[^"\r\n]{{1,256}}+"|'{_NOT_YET}[^'\r\n]{{1,256}}+'|{_NOT_YET}(?!-)[^\s"'\]]{{1,256}}+)"""
+_LIST = r"""(?:["'],[ \t]?)?"""
+
+
+def _letter(letter: str, programs: str) -> Form:
+    """Programs that have a letter for the password."""
+    before = rf"(?<![\w-])(?:{programs})\b[^\r\n|]{{0,256}}?[ \t\"']-{letter}"
+    return _form(f"-{letter}", rf"({before}{_LIST}[ ]?){_WORD}", _KEEP)
+
+
+_USER = r"""[A-Za-z][^\s:"'/]{0,127}:"""
+_COMMANDS = (
+    # A user and a password, as for curl.
+    _form("-u", rf"((?<![\w-])-u{_LIST}[ =]?[\"']?{_USER}){_NOT_YET}[^\s\"']{{1,256}}+", _KEEP),
+    _form("user", rf"((?<![\w-])--(?:proxy-)?user(?:{_LIST}|[ =])[\"']?{_USER}){_NOT_YET}[^\s\"']{{1,256}}+", _KEEP),
+    _letter(
+        "p",
+        r"mysql\w{0,8}|mariadb\w{0,8}|sshpass|mongo\w{0,8}|docker login|podman login|registry login|cqlsh|beeline"
+        r"|influx|az login|ncftp\w{0,4}|7z|rabbitmqadmin|amqp-\w{3,12}",
+    ),
+    _letter("P", r"sqlcmd|bcp|zip|unzip|mosquitto_\w{3}|isql|ipmitool"),
+    _letter("a", "redis-cli|valkey-cli"),
+    _letter("w", r"ldap\w{3,8}"),
+    _form("-pass", rf"(-pass(?:in|out)?[ \t]{{1,3}}pass:){_WORD}", _KEEP),
+    _form("/p:", rf"((?<=\s)/p:){_WORD}", _KEEP),
 )
-"""A line of pgpass, which has no name in it."""
+# A line of pgpass, which has no name in it.
+_PGPASS = re.compile(
+    rf"^([\w.*-]{{1,128}}+:(?:\d{{2,5}}|\*):[\w.*-]{{1,64}}+:[\w.*-]{{1,64}}+:){_NOT_YET}\S{{1,256}}+$", re.M
+)
+HINTS = tuple({form.word.lower() for form in (*_AS_WRITTEN, *_IN_ANY_CASE, *_COMMANDS)})
+"""A text in small letters that has none of these, and no line of pgpass, has no form of a secret."""
 
 
 def may_be_pgpass(text: str) -> bool:
@@ -172,19 +150,21 @@ def may_be_pgpass(text: str) -> bool:
     return text.count(":") >= 4
 
 
-def without_forms(text: str, lowered: str) -> str:
-    """The text without what has the form of a secret. `lowered` is the same text in small letters."""
-    shown = text
-    for form in FORMS:
-        if form.word in shown:
-            shown = _applied(form, shown, shown)
-    for form in COMMANDS:
-        if form.word in shown:
-            shown = form.pattern.sub(form.shown, shown)
-    for form in FORMS_IN_ANY_CASE:
+def without_forms(text: str) -> str:
+    """The text without what has the form of a secret."""
+    for form in _AS_WRITTEN:
+        if form.word in text:
+            text = _applied(form, text, text)
+    for form in _COMMANDS:
+        if form.word in text:
+            text = form.pattern.sub(form.shown, text)
+    lowered = _lowered(text)
+    for form in _IN_ANY_CASE:
         if form.word in lowered:
-            shown = _applied(form, shown, lowered_of(shown))
-    return PGPASS.sub(_KEEP, shown) if may_be_pgpass(shown) else shown
+            shown = _applied(form, text, lowered)
+            if shown is not text:
+                text, lowered = shown, _lowered(shown)
+    return _PGPASS.sub(_KEEP, text) if may_be_pgpass(text) else text
 
 
 def _applied(form: Form, text: str, searched: str) -> str:
@@ -200,6 +180,6 @@ def _applied(form: Form, text: str, searched: str) -> str:
     return "".join((*pieces, text[end:])) if pieces else text
 
 
-def lowered_of(text: str) -> str:
+def _lowered(text: str) -> str:
     """In small letters, each in its place: one capital letter of all becomes two characters."""
     return text.replace("\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}", "I").lower()

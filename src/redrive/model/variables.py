@@ -10,7 +10,8 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from redrive.model.fingerprint import MAX_FRAMES_WALKED, OWN_FOLDER
-from redrive.model.redact import REDACTED, names_a_secret, redact_text
+from redrive.model.redact import names_a_secret, redact_text
+from redrive.model.secret_forms import REDACTED
 
 MAX_FRAMES = 8
 """The innermost frames; what went wrong is seldom further out."""

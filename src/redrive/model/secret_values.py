@@ -1,0 +1,122 @@
+"""Values that stand behind the name of a secret in a text: where they end, and whether they are one."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from redrive.model.secret_forms import REDACTED
+from redrive.model.secret_keys import Secrecy, words_of_key
+from redrive.model.secret_words import is_code, is_placeholder, is_random, is_said
+
+_MAX_RUN = 256
+"""So much of a value without quotes is looked at; the rest is hidden with it."""
+_AFTER_CHARS = 40
+_SCHEME = r"(?:bearer|basic|digest|token|apikey|negotiate|ntlm|key|aws4-hmac-sha256|sharedkey|bot)"
+# The repr of a value that hides itself, or does not.
+_WRAPPED = r"(?:(?:Secret|Password|Token|Sensitive|ApiKey|Credential)\w{0,32}|str|bytes|bytearray|memoryview)\("
+# A quote that is escaped itself ends where as many backslashes stand before it, and no more.
+_QUOTED = (
+    rf"(?:{_WRAPPED})?[bBrRuUfF]{{0,2}}(?:"
+    r"""(?P<quote>["'`])(?P<plain>(?:(?!(?P=quote))(?:\\.|[^\r\n\\])){1,65536}+)"""
+    r"""|(?P<escaped>\\{1,4}["'`]|&quot;|&#3[49];)(?P<inner>(?:(?!(?<!\\)(?P=escaped))[^\r\n]){1,65536}+))"""
+)
+# Up to a space, or a sign after which something else begins.
+_RUN = (
+    r"""(?:[^\s"'`\\,;&)}\]|<>]|\\(?!\w|["'`])"""
+    r"""|[,;&)}\]|<>](?![\s,;&)}\]|"'`<>]|\Z|/?[\w.-]{1,64}+["']?[ \t]?[=:>]))"""
+)
+_VALUE = re.compile(
+    rf"{_QUOTED}|[|>][+-]?\r?\n[ \t]{{1,16}}(?P<block>[^\r\n]{{1,4096}}+)"
+    rf"|(?!{_SCHEME}?[ \t]{{0,3}}\[redacted\])(?P<scheme>{_SCHEME}[ \t]{{1,3}})?(?P<run>{_RUN}{{1,{_MAX_RUN}}}+)",
+    re.I,
+)
+_REST = re.compile(r"""[^\s"'`]*+""")
+_LINE = re.compile(r"""[^\r\n"'`]*+""")
+# A line of a file of settings: a few words, and no other name with a value among them.
+_FEW_WORDS = re.compile(r"""[^\s"'`=:,;]{1,256}+(?:[ \t][^\s"'`=:,;(]{1,64}+){1,5}+(?=[ \t]*(?:\r?\n|\Z))""")
+_PARAMETERS = re.compile(r"""(?:,?[ \t]{0,3}[\w-]{1,32}=(?:"[^"\r\n]{0,512}+"|[^\s,"']{1,512}+)){1,16}""")
+_PHRASES = ("passphrase", "mnemonic", "seedphrase", "recoveryphrase")
+
+
+class Span(NamedTuple):
+    """Where something stands in a text."""
+
+    start: int
+    end: int
+
+
+def value_at(text: str, at: int, secrecy: Secrecy, name: str, *, whole_line: bool = False) -> Span | None:
+    """The value that begins here, if it is a secret. With `whole_line` it may be several words."""
+    found = None if secrecy is Secrecy.NONE or text.startswith(REDACTED, at) else _VALUE.match(text, at)
+    if found is None:
+        return None
+    if found["run"] is None:
+        span = _quoted(found)
+        return span if is_secret_text(text[span.start : span.end], secrecy) else None
+    run, after = found["run"], text[found.end() : found.end() + _AFTER_CHARS]
+    if is_said(run, after) or is_placeholder(run) or ("cookie" in name.lower() and "=" not in run):
+        return None
+    if not found["scheme"] and (is_code(run + after) or _is_same_name(name, run)):
+        return None
+    span = _bare(text, found, name, whole_line)
+    return span if found["scheme"] or is_secret_text(text[span.start : span.end], secrecy, bare=True) else None
+
+
+def quoted_or_run(text: str, at: int) -> Span | None:
+    """The value that begins here, whatever it is."""
+    found = _VALUE.match(text, at)
+    return None if found is None else _quoted(found) if found["run"] is None else Span(*found.span("run"))
+
+
+def random_run(text: str, at: int) -> Span | None:
+    """The value that begins here, if it is long and random."""
+    found = _VALUE.match(text, at)
+    return Span(*found.span("run")) if found and found["run"] and is_random(found["run"], 16) else None
+
+
+def _quoted(found: re.Match[str]) -> Span:
+    return Span(*found.span(next(group for group in ("plain", "inner", "block") if found[group] is not None)))
+
+
+def _bare(text: str, found: re.Match[str], name: str, whole_line: bool) -> Span:
+    start, end = found.span("run")
+    words = "".join(words_of_key(name))
+    more = None
+    if "cookie" in words or any(phrase in words for phrase in _PHRASES):
+        more = _LINE.match(text, start)
+    elif "auth" in words:
+        more = _PARAMETERS.match(text, start) or _PARAMETERS.match(text, end)
+    elif whole_line:
+        more = _FEW_WORDS.match(text, start)
+    elif end - start >= _MAX_RUN:
+        more = _REST.match(text, end)
+    return Span(start, end if more is None else max(end, more.end()))
+
+
+def _is_same_name(name: str, value: str) -> bool:
+    """Whether it is a name again: `self.password = password`, `--api-key API_KEY`."""
+    words = words_of_key(value[:64])
+    return bool(words) and words_of_key(name)[-len(words) :] == words and value.replace("_", "").isalpha()
+
+
+def is_secret_text(value: str, secrecy: Secrecy, bare: bool = False) -> bool:
+    """Whether a text under a key is a secret. `bare` is one without quotes, which may be a word of a sentence."""
+    if secrecy is Secrecy.NONE or not value.strip() or value.startswith(REDACTED):
+        return False
+    if is_said(value) or is_placeholder(value):
+        return False
+    match secrecy:
+        case Secrecy.SURE:
+            return True
+        case Secrecy.LIKELY:
+            return not bare or is_random(value, 6) or (len(value) >= 16 and value.isalnum())
+        case Secrecy.MAYBE:
+            return is_random(value, 16)
+    return is_code_number(value) or is_random(value, 6)
+
+
+def is_code_number(value: str) -> bool:
+    """Whether it is what people type in to prove who they are: 3 to 10 digits, in groups or not."""
+    digits = value.rstrip(".!?").replace(" ", "").replace("-", "")
+    return digits.isdigit() and 3 <= len(digits) <= 10
