@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
-from redrive.broker.redaction import Redaction
+from redrive.broker.redaction import Redaction, RedactOption
 from redrive.broker.shield import claimed
 from redrive.broker.stores import Stores
 from redrive.clock import Clock, SystemClock
@@ -19,7 +18,6 @@ from redrive.errors import InvalidInput, StoreUnavailable, shown
 from redrive.model.address import DEFAULT_URL
 from redrive.model.given import plain, reading, table
 from redrive.model.limits import MAX_BATCH, check_name
-from redrive.model.redact import Redact
 from redrive.model.retry import DelayFunction
 from redrive.model.sqlite_url import parse_sqlite_url
 from redrive.model.url import ENCODED, redact_url
@@ -41,7 +39,7 @@ def connect(
     durability: str = "full",
     create: bool = True,
     lifecycle: bool = True,
-    redact: Redact | Literal[False] | None = None,
+    redact: RedactOption = None,
     clock: Clock | None = None,
 ) -> Broker:
     """Open a broker on the store that the URL names.
@@ -62,7 +60,8 @@ def connect(
     create: whether a file that does not exist is created. Without, a mistaken path is an error, not an empty store.
     lifecycle: whether a thread of this broker sees to leases that ran out, expiry, retention, operations and moves. A
     server does that itself, for all its clients.
-    redact: what is hidden from whoever looks: what seems a secret by default; (kind, value) → value; False for nothing.
+    redact: what is hidden from whoever looks, beside what seems a secret: a table of rules for all queues. A function
+    (kind, value) → value takes the place of all rules; False hides nothing.
     clock: another source of time, for tests.
     """
     core = _core(url, namespace, token, name, stores, actor, backoffs, durability, create, lifecycle, redact, clock)
@@ -81,7 +80,7 @@ def connect_async(
     durability: str = "full",
     create: bool = True,
     lifecycle: bool = True,
-    redact: Redact | Literal[False] | None = None,
+    redact: RedactOption = None,
     clock: Clock | None = None,
 ) -> AsyncBroker:
     """The same for programs on an event loop: every method is awaited. Opening it does not need a running loop."""
@@ -100,7 +99,7 @@ def _core(
     durability: str,
     create: bool,
     lifecycle: bool,
-    redact: Redact | Literal[False] | None,
+    redact: RedactOption,
     clock: Clock | None,
 ) -> Core:
     with reading("durability"):

@@ -17,6 +17,7 @@ from redrive.model.ids import ItemId, Token
 from redrive.model.item import Lease, Overrides, Status
 from redrive.model.judge import Ending
 from redrive.server.access.guard import let_in, let_out
+from redrive.server.access.hiding import informed
 from redrive.server.access.principal import ANYONE, Principal, Role
 from redrive.store import (
     KINDS,
@@ -68,9 +69,10 @@ async def made(world: World, principal: Principal, call: Any) -> Any:
     core = world.broker._core
     if isinstance(let, COMMITTED):
         commit: Commit = core.store.commit([let])
-        return let_out(request, call, commit.results[0])
+        return let_out(await informed(request, commit.results), call, commit.results[0])
     try:
-        return let_out(request, call, core.read(let))
+        answer = core.read(let)
+        return let_out(await informed(request, (answer,)), call, answer)
     except RedriveError as refusal:
         return refusal
 
@@ -308,6 +310,17 @@ async def test_audit_is_redacted_for_viewers(world: World) -> None:
     target = (Target(ItemId(world.sides[OWN].letter_id)),)
     await made(world, everywhere(Role.OPERATOR), Change(Verb.REDRIVE, target, "x", note=note))
     assert b"hunter2" not in msgspec.msgpack.encode(await made(world, everywhere(Role.VIEWER), ListAudit()))
+
+
+async def test_viewers_see_errors_by_the_rules_of_the_queue(world: World) -> None:
+    queue = world.sides[OWN].queue
+    world.broker.update_queue(queue, redact={"patterns": ["ACME-[a-z]{6}"]})
+    world.broker.put(queue, 1)
+    for lease in world.broker.lease(queue, limit=100):
+        letter = world.broker.fail(lease, "see ACME-abcdef", final=True)
+    for call in (GetItem(ItemId(letter.id)), FindItems(Filter()), ListGroups(None, 100), ReadFeed()):
+        assert b"ACME-" in msgspec.msgpack.encode(await made(world, everywhere(Role.OPERATOR), call))
+        assert b"ACME-" not in msgspec.msgpack.encode(await made(world, everywhere(Role.VIEWER), call))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from redrive.model.duration import parse_duration
 from redrive.model.feed import FeedKind
 from redrive.model.item import Overrides
 from redrive.model.queue import QueueSettings, settings_from
+from redrive.model.redact_rules import RedactRules
 from redrive.model.retry import Retry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md"
@@ -58,7 +59,7 @@ def test_default_is_the_one_in_the_code(name: str) -> None:
     if written == "unset":
         assert default is None
     elif written == "none":
-        assert default in ((), Retry())
+        assert default in ((), Retry(), RedactRules())
     elif written.startswith("all but "):
         assert set(FeedKind) - set(default) == set(re.findall(r"`(\w+)`", written))
     elif isinstance(default, bool):
@@ -80,7 +81,7 @@ def test_range_ends_where_the_page_says(name: str) -> None:
 
 
 def test_settings_without_a_range_in_numbers_are_those_that_have_none() -> None:
-    listed = {"retry", "final_errors", "error_rules", "dead_queue", "on_dead", "search", "feed"}
+    listed = {"retry", "final_errors", "error_rules", "dead_queue", "on_dead", "search", "feed", "redact"}
     assert SETTINGS.keys() - RANGES.keys() == listed
 
 
@@ -96,6 +97,11 @@ def test_every_key_of_retry_and_of_error_rules_is_listed() -> None:
         settings_from({"retry": {"no such key": 1}})
     assert sorted(names("retry")) == sorted(str(refused.value).split("known are ")[1].split(", "))
     assert names("error_rules") == list(Rule.__struct_fields__)
+
+
+def test_every_rule_for_redaction_is_listed() -> None:
+    section = PAGE.read_text().split("\n### Rules of a queue\n")[1]
+    assert re.findall(r"^\| `(\w+)` \|", section.split("\n## ")[0], re.M) == list(RedactRules.__struct_fields__)
 
 
 def test_every_argument_of_connect_is_listed_with_its_default() -> None:

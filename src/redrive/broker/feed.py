@@ -11,6 +11,7 @@ from redrive.broker.checks import whole
 from redrive.broker.finding import one_of
 from redrive.broker.flow import Await, Flow, ask
 from redrive.broker.notify import EVERYTHING
+from redrive.broker.redaction import known
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, shown
 from redrive.model.duration import SECOND, DurationInput, parse_duration
@@ -60,7 +61,8 @@ def read(core: Core, asked: ReadFeed) -> Flow[FeedPage]:
     page: FeedPage = yield from ask(asked)
     if asked.queue is not None and not page.entries and not page.more:
         yield from core.queue(asked.queue)
-    return msgspec.structs.replace(page, entries=tuple(map(core.redaction.feed_entry, page.entries)))
+    shown = yield from known(core, (entry.queue for entry in page.entries if entry.title))
+    return msgspec.structs.replace(page, entries=tuple(map(shown.feed_entry, page.entries)))
 
 
 def newest() -> ReadFeed:

@@ -11,6 +11,7 @@ import msgspec
 
 from redrive.broker.checks import instant_of, whole
 from redrive.broker.flow import Flow, ask
+from redrive.broker.redaction import known, queues_of
 from redrive.clock import Instant
 from redrive.errors import InvalidDuration, InvalidInput, InvalidName, shown
 from redrive.model.classify import ErrorClass
@@ -65,7 +66,10 @@ def find(
         cursor = page.cursor
         if cursor is None or len(items) >= limit:
             break
-    return Page(tuple(map(core.redaction.item, items)) if hides else tuple(items), cursor)
+    if hides:
+        view = yield from known(core, (queue for item in items for queue in queues_of(item)))
+        items = [view.item(item) for item in items]
+    return Page(tuple(items), cursor)
 
 
 def count(core: Core, where: Filter | None, conditions: Mapping[str, Any]) -> Flow[int]:
@@ -89,7 +93,8 @@ def groups(core: Core, queue: str | None, limit: int) -> Flow[tuple[Group, ...]]
     whole("limit", limit, 1, MAX_BATCH)
     name = None if queue is None else check_name("queue", queue)
     found = yield from ask(ListGroups(name, limit))
-    return tuple(map(core.redaction.group, found))
+    view = yield from known(core, None if found else ())
+    return tuple(map(view.group, found))
 
 
 def chosen(

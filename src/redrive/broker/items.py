@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redrive.broker.checks import instant_of, positive, whole
 from redrive.broker.flow import Await, Flow, Send, accepted, ask
 from redrive.broker.lifecycle import sweep
+from redrive.broker.redaction import known, queues_of
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, InvalidName, shown
 from redrive.model.duration import DurationInput, parse_duration
@@ -177,7 +178,10 @@ def get(core: Core, id: str, redacted: bool) -> Flow[Item]:
     """Read an item with its history."""
     hides = flag("redacted", redacted)
     item: Item = yield from ask(GetItem(check_id(id)))
-    return core.redaction.item(item) if hides else item
+    if not hides:
+        return item
+    view = yield from known(core, queues_of(item))
+    return view.item(item)
 
 
 def result(id: str) -> Flow[Result | None]:
@@ -192,7 +196,8 @@ def audit(core: Core, limit: int, before: int | None) -> Flow[tuple[AuditEntry, 
     if before is not None:
         whole("before", before, 0, MAX_NUMBER)
     entries = yield from ask(ListAudit(limit, before))
-    return tuple(map(core.redaction.audit_entry, entries))
+    view = yield from known(core, (entry.queue for entry in entries if entry.note))
+    return tuple(map(view.audit_entry, entries))
 
 
 def token_of(lease: Lease | Token) -> Token:

@@ -14,6 +14,7 @@ from redrive.broker.finding import chosen, count_all, one_of
 from redrive.broker.flow import Await, Flow, ask, send
 from redrive.broker.moves import target_of
 from redrive.broker.queues import MAX_ROUNDS, unsettled
+from redrive.broker.redaction import known, rules_of
 from redrive.broker.workers import workers
 from redrive.clock import Instant
 from redrive.errors import ConfirmMismatch, InvalidInput, shown
@@ -173,20 +174,21 @@ def plan(core: Core, verb: str, where: Filter | None, conditions: Mapping[str, A
             planning.add(item, is_dead_letter=item.id in letters)
         cursor = page.cursor
         if cursor is None:
-            return core.redaction.plan(planning.result())
+            return core.redaction.knowing(rules_of(queues)).plan(planning.result())
 
 
 def get(core: Core, id: str) -> Flow[Operation]:
     """Read an operation."""
     operation: Operation = yield from ask(GetOperation(_checked(id)))
-    return core.redaction.operation(operation)
+    return (yield from _shown(core, operation))
 
 
 def list_all(core: Core, unfinished: bool, limit: int) -> Flow[tuple[Operation, ...]]:
     """Read operations, newest first."""
     whole("limit", limit, 1, MAX_BATCH)
     found = yield from ask(ListOperations(flag("unfinished", unfinished), limit))
-    return tuple(map(core.redaction.operation, found))
+    view = yield from known(core, (each.where.queue for each in found if each.note or each.problem))
+    return tuple(map(view.operation, found))
 
 
 def pause(core: Core, id: str, actor: str | None) -> Flow[Operation]:
@@ -203,7 +205,7 @@ def resume(core: Core, id: str, anyway: bool, actor: str | None) -> Flow[Operati
         operation = yield from _set(core, go_on)
     if operation.status is OperationStatus.WATCHING and regardless:
         return (yield from _set(core, msgspec.structs.replace(go_on, steps=operation.steps)))
-    return core.redaction.operation(operation)
+    return (yield from _shown(core, operation))
 
 
 def cancel(core: Core, id: str, actor: str | None) -> Flow[Operation]:
@@ -235,7 +237,7 @@ def drive(
         now = core.clock.now()
         watching = operation.status is OperationStatus.WATCHING and end is not None
         if not (watching or operation.status is OperationStatus.RUNNING) or (end is not None and now >= end):
-            return core.redaction.operation(operation)
+            return (yield from _shown(core, operation))
         if watching or operation.next_at > now:
             longest = Instant(now + LONGEST_WAIT)
             until = longest if watching else min(operation.next_at, longest)
@@ -245,7 +247,7 @@ def drive(
             continue
         operation = yield from step(core, operation, at_once)
         if progress is not None:
-            progress(core.redaction.operation(operation))
+            progress((yield from _shown(core, operation)))
 
 
 def step(core: Core, operation: Operation, limit: int = AT_ONCE) -> Flow[Operation]:
@@ -266,16 +268,21 @@ def step(core: Core, operation: Operation, limit: int = AT_ONCE) -> Flow[Operati
     raise unsettled(core, result.queue.name)
 
 
+def _shown(core: Core, operation: Operation) -> Flow[Operation]:
+    named = operation.note or operation.problem
+    return (yield from known(core, (operation.where.queue,) if named else ())).operation(operation)
+
+
 def _started(core: Core, call: StartOperation) -> Flow[Operation]:
     operation: Operation = yield from send(call)
     core.wake_lifecycle()
-    return core.redaction.operation(operation)
+    return (yield from _shown(core, operation))
 
 
 def _set(core: Core, call: SetOperation) -> Flow[Operation]:
     operation: Operation = yield from send(call)
     core.wake_lifecycle()
-    return core.redaction.operation(operation)
+    return (yield from _shown(core, operation))
 
 
 def _meant(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from redrive.errors import InvalidInput, InvalidPayload, shown
+from redrive.broker.flow import Flow, ask
+from redrive.errors import Forbidden, InvalidInput, InvalidPayload, QueueNotFound, shown
+from redrive.model.address import is_elsewhere
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedEntry
 from redrive.model.group import Group
@@ -15,9 +20,17 @@ from redrive.model.item import Death, HistoryEntry, Item, Result
 from redrive.model.operation import Operation
 from redrive.model.payload import decode_payload, encode_payload, is_json
 from redrive.model.plan import Plan
-from redrive.model.redact import Kind, Redact, hidden, may_hold_secrets, redact_secrets
-from redrive.store import AuditEntry
+from redrive.model.queue import Queue
+from redrive.model.redact import Kind, Redact, Redactor, hidden, redactor_by
+from redrive.model.redact_rules import NO_RULES, RedactRules, redact_rules_from
+from redrive.store import AuditEntry, GetQueue, ListQueues
 from redrive.telemetry import events
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+MAX_QUEUES_ONE_BY_ONE = 8
+"""Where the rules of more queues are asked for, all are read."""
 
 _log = events.logger("redrive.redaction")
 
@@ -26,15 +39,127 @@ _replace = msgspec.structs.replace
 _NO_LIMIT = 2**63
 
 
-class Redaction:
-    """Shows values as they may be seen. What holds no secret is given as the very same object."""
+RedactOption: TypeAlias = Redact | Mapping[str, Any] | RedactRules | Literal[False] | None
+"""What `connect(redact=…)` takes."""
 
-    def __init__(self, redact: Redact | Literal[False] | None = None) -> None:
-        if redact is not None and redact is not False and not callable(redact):
-            raise InvalidInput(
-                f"redact is a function (kind, value) → value, or False for none, not {shown(redact, 60)}"
-            )
-        self._redact = redact_secrets if redact is None else redact
+
+class Redaction:
+    """Shows values as they may be seen. What holds no secret is given as the very same object.
+
+    Rules of queues count for what is in them, and for what was in them. They count for nothing where the program
+    brought a function of its own, or hides nothing.
+    """
+
+    def __init__(
+        self,
+        redact: RedactOption = None,
+        rules: Mapping[str, RedactRules] | None = None,
+    ) -> None:
+        """`redact` is what `connect` takes, `rules` are those of queues by name."""
+        if isinstance(redact, Mapping | RedactRules):
+            self._function: Redact | Literal[False] | None = None
+            self._common = redact_rules_from(redact)
+        elif redact is None or redact is False or callable(redact):
+            self._function, self._common = redact, NO_RULES
+        else:
+            kinds = "a function (kind, value) → value, a table of rules, or False for none"
+            raise InvalidInput(f"redact is {kinds}, not {shown(redact, 60)}")
+        self._rules = rules or {}
+
+    @property
+    def takes_rules(self) -> bool:
+        """Whether the rules of queues count."""
+        return self._function is None
+
+    def knowing(self, rules: Mapping[str, RedactRules]) -> Redaction:
+        """The same, with the rules of these queues."""
+        return Redaction(self._common, rules) if rules and self.takes_rules else self
+
+    def item(self, item: Item) -> Item:
+        """An item with its payload, headers, result and errors as they may be seen."""
+        return self._in(*queues_of(item)).item(item)
+
+    def group(self, group: Group) -> Group:
+        """A group with its title as it may be seen. Where its letters died it does not say, so that all rules count."""
+        return _changed(group, title=self._in_all().text(group.title))
+
+    def feed_entry(self, entry: FeedEntry) -> FeedEntry:
+        """An entry of the feed with its title as it may be seen."""
+        return _changed(entry, title=self._in(entry.queue).text(entry.title))
+
+    def operation(self, operation: Operation) -> Operation:
+        """An operation with its texts as they may be seen."""
+        view = self._in(operation.where.queue)
+        return _changed(operation, note=view.text(operation.note), problem=view.text(operation.problem))
+
+    def audit_entry(self, entry: AuditEntry) -> AuditEntry:
+        """An audit row with its note as it may be seen."""
+        return _changed(entry, note=self._in(entry.queue).text(entry.note))
+
+    def plan(self, plan: Plan) -> Plan:
+        """A plan with its titles as they may be seen; those that are then the same are counted together."""
+        view, groups = self._in_all(), dict[str, int]()
+        for title, count in plan.groups.items():
+            seen = view.text(title)
+            groups[seen] = groups.get(seen, 0) + count
+        return _replace(plan, groups=groups)
+
+    def _in(self, *queues: str | None) -> _View:
+        """As seen in these queues: what one of them shows is shown, unless another names it a secret."""
+        rules = [self._rules[queue] for queue in queues if queue is not None and queue in self._rules]
+        return self._by(reduce(or_, rules, self._common))
+
+    def _in_all(self) -> _View:
+        """As seen in all queues alike: what is a secret in one is hidden."""
+        rules = [_replace(each, allow=()) for each in self._rules.values()]
+        return self._by(reduce(or_, rules, self._common))
+
+    def _by(self, rules: RedactRules) -> _View:
+        return _View(redactor_by(rules) if self._function is None else self._function)
+
+
+def queues_of(item: Item) -> Iterator[str]:
+    """The queues that an item is in and was in, as far as its history tells."""
+    yield item.queue
+    yield from (death.queue for death in item.deaths)
+    yield from (entry.queue for entry in item.history)
+
+
+def known(core: Core, queues: Iterable[str | None] | None) -> Flow[Redaction]:
+    """What a broker shows, by the rules that these queues have now. None: all queues."""
+    if not core.redaction.takes_rules:
+        return core.redaction
+    if queues is None:
+        return core.redaction.knowing(rules_of((yield from ask(ListQueues()))))
+    names = {name for name in queues if name is not None and not is_elsewhere(name)}
+    found = yield from (_all_queues(names) if len(names) > MAX_QUEUES_ONE_BY_ONE else _each_queue(core, names))
+    return core.redaction.knowing(rules_of(found))
+
+
+def rules_of(queues: Iterable[Queue]) -> dict[str, RedactRules]:
+    """The rules of those queues that have some."""
+    return {queue.name: queue.settings.redact for queue in queues if queue.settings.redact != NO_RULES}
+
+
+def _all_queues(names: set[str]) -> Flow[list[Queue]]:
+    queues: tuple[Queue, ...] = yield from ask(ListQueues())
+    return [queue for queue in queues if queue.name in names]
+
+
+def _each_queue(core: Core, names: set[str]) -> Flow[list[Queue]]:
+    """Those that are there, and that the caller may see."""
+    queues = []
+    for name in sorted(names):
+        with contextlib.suppress(QueueNotFound, Forbidden):
+            queues.append(core.remember((yield from ask(GetQueue(name)))))
+    return queues
+
+
+class _View:
+    """What one function lets be seen."""
+
+    def __init__(self, redact: Redact | Literal[False]) -> None:
+        self._redact = redact
 
     def item(self, item: Item) -> Item:
         """An item with its payload, headers, result and errors as they may be seen."""
@@ -51,30 +176,6 @@ class Redaction:
             deaths=_each(item.deaths, self._death),
         )
 
-    def group(self, group: Group) -> Group:
-        """A group with its title as it may be seen."""
-        return _changed(group, title=self.text(group.title))
-
-    def feed_entry(self, entry: FeedEntry) -> FeedEntry:
-        """An entry of the feed with its title as it may be seen."""
-        return _changed(entry, title=self.text(entry.title))
-
-    def operation(self, operation: Operation) -> Operation:
-        """An operation with its texts as they may be seen."""
-        return _changed(operation, note=self.text(operation.note), problem=self.text(operation.problem))
-
-    def audit_entry(self, entry: AuditEntry) -> AuditEntry:
-        """An audit row with its note as it may be seen."""
-        return _changed(entry, note=self.text(entry.note))
-
-    def plan(self, plan: Plan) -> Plan:
-        """A plan with its titles as they may be seen; those that are then the same are counted together."""
-        groups: dict[str, int] = {}
-        for title, count in plan.groups.items():
-            shown = self.text(title)
-            groups[shown] = groups.get(shown, 0) + count
-        return _replace(plan, groups=groups)
-
     def text(self, text: _Text) -> _Text:
         """A text as it may be seen."""
         if not text or self._redact is False:
@@ -85,7 +186,7 @@ class Redaction:
     def _payload(self, payload: bytes, content_type: str) -> tuple[bytes, str]:
         if not is_json(content_type):
             return self._bytes(payload), content_type
-        if self._redact is redact_secrets and not _may_hold_secrets(payload):
+        if isinstance(self._redact, Redactor) and not _may_hold_secrets(self._redact, payload):
             return payload, content_type
         try:
             value = decode_payload(payload, content_type)
@@ -147,9 +248,9 @@ class Redaction:
 _Text = TypeVar("_Text", str, "str | None")
 
 
-def _may_hold_secrets(payload: bytes) -> bool:
+def _may_hold_secrets(redactor: Redactor, payload: bytes) -> bool:
     # An escaped letter could be part of a key.
-    return b"\\u" in payload or may_hold_secrets(payload.decode(errors="replace"))
+    return b"\\u" in payload or redactor.may_hold_secrets(payload.decode(errors="replace"))
 
 
 def _changed(value: _T, **fields: Any) -> _T:

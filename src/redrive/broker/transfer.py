@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from redrive.broker.finding import check_cursor, chosen
 from redrive.broker.flow import Flow, Send, accepted, ask
 from redrive.broker.item_checks import checked_item
+from redrive.broker.redaction import known, queues_of
 from redrive.errors import InvalidInput, RedriveError, shown
 from redrive.model.filter import Filter, Order
 from redrive.model.given import flag, reading
@@ -62,13 +63,17 @@ class Exporting:
         """The lines of the next page: its items, and where to go on."""
         page: Page = yield from ask(FindItems(self._where, Order.OLDEST, PAGE, self._cursor))
         self._cursor, self.finished = page.cursor, page.cursor is None
-        lines = [self._line(item) for item in page.items]
+        shown = (yield from self._shown(page.items)) if self._redacted else page.items
+        lines = [self._line(*each) for each in zip(page.items, shown, strict=True)]
         if page.cursor is not None:
             lines.append(_encode({"format": FORMAT, "cursor": page.cursor}) + b"\n")
         return lines
 
-    def _line(self, item: Item) -> bytes:
-        shown = self._core.redaction.item(item) if self._redacted else item
+    def _shown(self, items: Sequence[Item]) -> Flow[list[Item]]:
+        redaction = yield from known(self._core, (queue for item in items for queue in queues_of(item)))
+        return [redaction.item(item) for item in items]
+
+    def _line(self, item: Item, shown: Item) -> bytes:
         changed = any(getattr(shown, name) is not getattr(item, name) for name in ("payload", "headers", "result"))
         return line_of(shown, redacted=changed or is_hidden(item))
 

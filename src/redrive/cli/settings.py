@@ -37,6 +37,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "keep_archived": ("TIME", "How long archived items are kept, from their death."),
     "search": ("true|false", "Whether dead letters can be found by their words."),
     "feed": ("all|none|KIND,…", "What of all that happens is kept for `redrive queue logs`."),
+    "redact": ("", ""),
 }
 """Every setting, what its option takes, and what it means. Those without a text are tables: for --set."""
 
@@ -153,6 +154,8 @@ def given_settings(present: QueueSettings | None = None) -> dict[str, Any]:
     if isinstance(kept.get("retry"), Mapping):
         before = Retry() if present is None else present.retry
         kept["retry"] = _retry({} if before == Retry() else written_retry(before), kept["retry"])
+    if isinstance(kept.get("redact"), Mapping) and present is not None:
+        kept["redact"] = {**msgspec.structs.asdict(present.redact), **kept["redact"]}
     return kept
 
 

@@ -19,6 +19,7 @@ from redrive.model.failure import Failure
 from redrive.model.feed import DEFAULT_KINDS, FeedKind
 from redrive.model.given import plain, reading, table
 from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES
+from redrive.model.redact_rules import NO_RULES, RedactRules, redact_rules_from
 from redrive.model.retry import Retry, check_delay, retry_from
 from redrive.model.shown import tally
 from redrive.model.suggest import suggest
@@ -89,6 +90,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Whether dead letters can be found by the words of their error and payload."""
     feed: tuple[FeedKind, ...] = DEFAULT_KINDS
     """What of all that happens is kept in the feed."""
+    redact: RedactRules = NO_RULES
+    """What is hidden from whoever looks, and what is not, beside what looks like a secret."""
 
     def attempts_limit(self, retries: int) -> int:
         """`max_attempts` with its default for an item that gets so many retries; 0 = unlimited."""
@@ -244,6 +247,8 @@ def _checked(name: str, value: Any) -> Any:
             return _switch(name, value)
         case "feed":
             return _feed(name, value)
+        case "redact":
+            return NO_RULES if value is None else redact_rules_from(value)
         case "dead_queue":
             return _dead_queue(value)
         case _:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias, cast
 
@@ -170,7 +171,13 @@ def _encoding_of(data: bytes) -> tuple[str, str]:
     return "utf-8", "strict"
 
 
-_DEFAULT = Redactor()
+@lru_cache(maxsize=256)
+def redactor_by(rules: RedactRules) -> Redactor:
+    """The redactor for these rules, made once."""
+    return Redactor(rules)
+
+
+_DEFAULT = redactor_by(NO_RULES)
 
 
 def redact_secrets(kind: Kind, value: Any) -> Any:

@@ -23,6 +23,7 @@ from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError, RequestTo
 from redrive.model.item import Settled
 from redrive.server import portions
 from redrive.server.access import guard
+from redrive.server.access.hiding import informed
 from redrive.server.access.lookups import may
 from redrive.server.access.needs import SEES_QUEUES
 from redrive.server.access.principal import Right
@@ -161,6 +162,7 @@ class _Remote:
                 await self._carry_out(core, [Return(token) for token in too_many], asked)
         results = iter(kept)
         answered = [call if isinstance(call, RedriveError) else next(results) for call in calls]
+        request = await informed(request, answered)
         shown = [guard.let_out(request, *each) for each in zip(asked.calls, answered, strict=True)]
         given = Commit(shown, _visible(request, _caused(let_in, commit)), commit.now)
         return Response(200, encode_commit(self._seen, asked.calls, given), MESSAGEPACK)
@@ -182,7 +184,7 @@ class _Remote:
             raise query
         core, most = request.broker._core, request.limits.answer
         answer = await asyncio.get_running_loop().run_in_executor(None, portions.read, core, query, most)
-        return _response(guard.let_out(request, asked, answer))
+        return _response(guard.let_out(await informed(request, (answer,)), asked, answer))
 
     async def watch(self, request: Request, body: bytes) -> Response:
         asked = _decoded("store.watch", decode_watch, body)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from redrive.broker.async_broker import AsyncBroker
+from redrive.broker.redaction import Redaction
 from redrive.errors import RequestTooLarge
 from redrive.server.access.gate import Access
 from redrive.server.access.principal import Principal, Right
@@ -41,6 +42,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     access: Access | None = None
     hold: Hold | None = None
     leases: KnownLeases = msgspec.field(default_factory=KnownLeases)
+    redaction: Redaction | None = None
+    """By which secrets are hidden from the caller, where the rules of queues were looked up."""
 
     def actor(self, given: str | None) -> str | None:
         """Who stands in the audit: the token's name, or on a server without tokens whoever the call names."""

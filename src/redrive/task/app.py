@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
+from redrive.broker.redaction import RedactOption
 from redrive.clock import Clock
 from redrive.connect import connect
 from redrive.errors import InvalidInput, shown
 from redrive.model.address import DEFAULT_URL
 from redrive.model.limits import check_name
-from redrive.model.redact import Redact
 from redrive.model.retry import DelayFunction
 from redrive.model.sqlite_url import absolute_sqlite_url
 from redrive.model.url import redact_url
@@ -58,7 +58,7 @@ class App:
         backoffs: Mapping[str, DelayFunction] | None = None,
         durability: str = "full",
         lifecycle: bool = True,
-        redact: Redact | Literal[False] | None = None,
+        redact: RedactOption = None,
         clock: Clock | None = None,
     ) -> None:
         self._url = url

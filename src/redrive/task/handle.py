@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from redrive.broker.flow import Await, Flow, ask
 from redrive.broker.notify import EVERYTHING
+from redrive.broker.redaction import known, queues_of
 from redrive.clock import Instant
 from redrive.errors import ItemNotFound, ResultNotKept, ResultTimeout, TaskFailed
 from redrive.model.duration import MILLISECOND, SECOND, DurationInput, parse_duration
@@ -109,7 +110,8 @@ def _look(core: Core, task: str, id: ItemId) -> Flow[Result | None]:
             raise ResultNotKept(task, id) from None
         return result
     if is_dead_letter(item):
-        raise _failed(task, core.redaction.item(item))
+        shown = yield from known(core, queues_of(item))
+        raise _failed(task, shown.item(item))
     if item.status is Status.COMPLETED:
         return (yield from _completed(task, item))
     return None

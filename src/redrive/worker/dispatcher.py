@@ -323,7 +323,7 @@ class Dispatcher:
             except RedriveError:
                 handling, timeout = handling or Handling(), timeout or SECOND
             else:
-                handling = Handling(settings.error_rules, bool(settings.keep_completed))
+                handling = Handling(settings.error_rules, bool(settings.keep_completed), settings.redact)
                 timeout = settings.lease_timeout
             self._handling[queue] = handling, timeout, now
         return handling, timeout

@@ -25,6 +25,7 @@ from redrive.model.judge import Again, Dead
 from redrive.model.limits import MAX_STORABLE_BYTES
 from redrive.model.payload import encode_payload
 from redrive.model.reason import DeadReason
+from redrive.model.redact_rules import NO_RULES, RedactRules
 from redrive.store import Put
 from redrive.task.app import App
 from redrive.task.arguments import ArgumentsInvalid, Undecodable
@@ -53,6 +54,8 @@ class Handling(msgspec.Struct, frozen=True):
     """How errors are classified."""
     keeps_completed: bool = False
     """Whether results are kept with the items."""
+    redact: RedactRules = NO_RULES
+    """What is hidden in the log."""
 
 
 Stopping = Callable[[], bool]

@@ -228,7 +228,7 @@ class Worker:
         elif not isinstance(end, Returned):
             self._not_completed += 1
             failure = getattr(end, "failure", None)
-            report(job.lease, end, settled)
+            report(job.lease, end, settled, job.handling.redact)
             self._hooks.call(job, failure, settled)
 
     def _refused(self, job: Job, refusal: RedriveError) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
 
-from redrive.broker.redaction import Redaction
+from redrive.broker.redaction import Redaction, known, queues_of
 from redrive.broker.workers import KIND as WORKER
+from redrive.model.feed import FeedEntry
+from redrive.model.group import Group
 from redrive.model.hidden import awaited_item, hidden_item
 from redrive.model.item import Item, Lease
 from redrive.model.moves import Move
@@ -138,7 +140,40 @@ def _sees_all(request: Request) -> bool:
 
 
 def _redaction(request: Request) -> Redaction:
-    return request.broker._core.redaction
+    return request.redaction or request.broker._core.redaction
+
+
+async def informed(request: Request, results: Iterable[Any]) -> Request:
+    """The request with the rules of all queues that the results tell of, where something may have to be hidden."""
+    if _sees_all(request):
+        return request
+    told: set[str | None] | None = {queue for result in results for queue in _queues_told(result)}
+    if not told:
+        return request
+    if _EVERY in told:
+        told = None
+    return _replace(request, redaction=await request.broker._run(known(request.broker._core, told)))
+
+
+_EVERY = "*"
+"""Stands for all queues; none is called so."""
+
+
+def _queues_told(result: Any) -> Iterator[str | None]:
+    match result:
+        case Item():
+            yield from queues_of(result)
+        case Move():
+            yield from queues_of(result.item)
+        case Group():
+            yield _EVERY
+        case Operation():
+            yield result.where.queue
+        case FeedEntry() | AuditEntry():
+            yield result.queue
+        case Page(items=members) | FeedPage(entries=members) | tuple(members):
+            for member in members:
+                yield from _queues_told(member)
 
 
 SHOWN: dict[type[Any], Callable[[Request, Any, Any], Any]] = {

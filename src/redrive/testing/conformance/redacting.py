@@ -7,12 +7,32 @@ from typing import Any
 import pytest
 
 from redrive import Broker, Failure
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, InvalidSetting
+from redrive.model.redact_rules import redact_rules_from
 from redrive.testing.conformance.deliveries import kill, take
 from redrive.testing.conformance.suite import OpenBroker, Suite
 
 SECRET = "hunter2-hunter2"
 ORDER = {"user": "ann", "password": SECRET, "nested": [{"api_key": SECRET, "n": 1}]}
+
+
+RULES = {"keys": ["iban"], "patterns": ["ACME-[a-z]{6,12}"], "allow": ["pin"]}
+BAD_RULES: list[Any] = [
+    "password",
+    ["password"],
+    {"key": ["iban"]},
+    {"keys": "iban"},
+    {"keys": [""]},
+    {"keys": [7]},
+    {"keys": ["---"]},
+    {"keys": ["a"] * 101},
+    {"allow": ["\ud800"]},
+    {"patterns": ["("]},
+    {"patterns": ["a{0,3}"]},
+    {"patterns": [r"\d+"]},
+    {"patterns": ["(a{1,9}){1,9}b"]},
+    {"patterns": ["a" * 501]},
+]
 
 
 def seen(broker: Broker, id: str) -> str:
@@ -85,6 +105,44 @@ class RedactConformance(Suite):
         for payload in ({"b": 1, "a": [1.5, None, "é"]}, "text", [1, 2], b"\0\xff", None):
             dead = kill(broker, payload)
             assert broker.get(dead.id) == broker.get(dead.id, redacted=False)
+
+    def test_rules_of_a_queue_hide_and_show(self, broker: Broker) -> None:
+        broker.create_queue("jobs", redact=RULES)
+        dead = kill(broker, {"customerIban": "DE02", "pin": "1234", "n": 1}, error="see ACME-abcdef and iban=DE02")
+        assert broker.get_queue("jobs").settings.redact == redact_rules_from(RULES)
+        item = broker.get(dead.id)
+        assert item.value == {"customerIban": "[redacted]", "pin": "1234", "n": 1}
+        assert item.last_failure is not None
+        assert item.last_failure.text == "see [redacted] and iban=[redacted]"
+        for hidden in ("ACME-abcdef", "DE02"):
+            assert hidden not in seen(broker, dead.id)
+        assert broker.get(dead.id, redacted=False).value["customerIban"] == "DE02"
+
+    def test_rules_of_one_queue_are_not_those_of_another(self, broker: Broker) -> None:
+        broker.create_queue("jobs", redact=RULES)
+        broker.create_queue("others")
+        id = broker.put("others", {"iban": "DE02", "pin": "1234"}).id
+        assert broker.get(id).value == {"iban": "DE02", "pin": "[redacted]"}
+
+    def test_dead_letter_is_shown_by_the_rules_of_the_queue_in_which_it_died(self, broker: Broker) -> None:
+        broker.create_queue("morgue")
+        broker.create_queue("jobs", redact=RULES, dead_queue="morgue")
+        dead = kill(broker, {"iban": "DE02", "pin": "1234"}, error="see ACME-abcdef")
+        assert dead.queue == "morgue"
+        assert broker.get(dead.id).value == {"iban": "[redacted]", "pin": "1234"}
+        assert "ACME-abcdef" not in seen(broker, dead.id)
+
+    def test_rules_of_the_program_hold_in_all_queues(self, open_broker: OpenBroker) -> None:
+        broker = open_broker(redact={"keys": ["iban"]})
+        broker.create_queue("jobs", redact={"keys": ["bic"]})
+        id = broker.put("jobs", {"iban": "DE02", "bic": "X", "n": 1}).id
+        assert broker.get(id).value == {"iban": "[redacted]", "bic": "[redacted]", "n": 1}
+
+    @pytest.mark.parametrize("rules", BAD_RULES, ids=lambda rules: repr(rules)[:60])
+    def test_rules_that_cannot_be_used_are_refused(self, broker: Broker, rules: Any) -> None:
+        with pytest.raises(InvalidSetting):
+            broker.create_queue("jobs", redact=rules)
+        assert broker.list_queues() == ()
 
     def test_redact_is_a_function_or_false(self, open_broker: OpenBroker) -> None:
         with pytest.raises(InvalidInput):

@@ -170,3 +170,14 @@ class DurableConformance(Suite):
             broker.put("jobs", n)
             broker.close()
         assert values(take_all(open_broker())) == [0, 1, 2, 3]
+
+    def test_rules_for_redaction_hold_from_the_next_look_on(self, open_broker: OpenBroker) -> None:
+        self.require("shared")
+        one, other = open_broker(), open_broker()
+        one.create_queue("jobs")
+        id = one.put("jobs", {"iban": "DE02"}).id
+        assert other.get(id).value == {"iban": "DE02"}
+        one.update_queue("jobs", redact={"keys": ["iban"]})
+        assert other.get(id).value == {"iban": "[redacted]"}
+        one.update_queue("jobs", redact=None)
+        assert other.get(id).value == {"iban": "DE02"}
