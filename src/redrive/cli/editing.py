@@ -235,7 +235,7 @@ class _Revival:
                 for sample in self._samples.values():
                     say(f"    {printable(sample)}")
             if problem:
-                say(f"  stopped: {problem}; {several(rest, 'item')} not touched")
+                say(f"  stopped: {printable(problem)}; {several(rest, 'item')} not touched")
             elif self.changed:
                 remark(f"  the originals are in the archive as they were: {to_type('dead list --archived')}")
         if problem:

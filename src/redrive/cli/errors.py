@@ -16,6 +16,7 @@ from redrive.cli.options import as_json, to_type
 from redrive.errors import RedriveError
 from redrive.model.address import DEFAULT_NAMESPACE
 from redrive.model.shown import several
+from redrive.model.text import visible, visible_json
 from redrive.wire.errors import body_of
 
 
@@ -31,7 +32,7 @@ def show(error: RedriveError) -> None:
     """Print it to stderr: a line or two, or an object with `-o json`."""
     if as_json():
         body = body_of(error)
-        _print(msgspec.json.encode({"code": body.code, "message": text_of(error), "details": body.details}).decode())
+        _print_json({"code": body.code, "message": text_of(error), "details": body.details})
     else:
         _print(f"redrive: {text_of(error)}")
 
@@ -40,13 +41,17 @@ def show_usage(error: click.ClickException) -> None:
     """A mistake in the command line itself."""
     if as_json():
         body = {"code": "usage", "message": error.format_message(), "details": {}}
-        _print(msgspec.json.encode(body).decode())
+        _print_json(body)
     else:
         error.show()
 
 
+def _print_json(value: dict[str, Any]) -> None:
+    click.echo(visible_json(msgspec.json.encode(value).decode()), err=True)
+
+
 def _print(text: str) -> None:
-    click.echo(text, err=True)
+    click.echo(visible(text, "\n"), err=True)
 
 
 def text_of(error: RedriveError) -> str:

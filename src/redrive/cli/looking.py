@@ -102,7 +102,7 @@ def print_item(item: Item) -> None:
 def _print_death(item: Item) -> None:
     death = item.death
     assert death is not None
-    say(death.cause.title, style="red")
+    say(printable(death.cause.title), style="red")
     reason = death.reason.value.replace("_", " ")
     attempts = several(death.counters.attempts, "attempt")
     say(f"died {ago(death.at)}, {moment(death.at)}, in {death.queue}: {reason} after {attempts}")
@@ -157,7 +157,7 @@ def _print_facts(item: Item) -> None:
 
 def _print_payload(item: Item) -> None:
     data, text = bytes(item.payload), payload_text(item)
-    say(f"\npayload ({item.content_type}, {size(len(data))}):")
+    say(f"\npayload ({printable(item.content_type)}, {size(len(data))}):")
     if is_json(item.content_type):
         text = msgspec.json.format(text, indent=2) if len(text) > 80 and text[:1] in "{[" else text
     for line in text[:MAX_SHOWN_CHARS].splitlines():
@@ -166,7 +166,7 @@ def _print_payload(item: Item) -> None:
         say(f"  … and {len(text) - MAX_SHOWN_CHARS:,} more characters; -o json has all")
     if item.result is not None:
         result = msgspec.structs.replace(item, payload=item.result.payload, content_type=item.result.content_type)
-        say(f"\nresult: {payload_text(result)[:MAX_SHOWN_CHARS]}")
+        say(f"\nresult: {printable(payload_text(result)[:MAX_SHOWN_CHARS])}")
 
 
 def _print_history(item: Item) -> None:

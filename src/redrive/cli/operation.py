@@ -8,7 +8,7 @@ from redrive.cli import bulk
 from redrive.cli.connection import opened
 from redrive.cli.ids import operation_id
 from redrive.cli.options import StoreCommand, as_json
-from redrive.cli.printing import ago, print_json, say, short, table, with_short_ids
+from redrive.cli.printing import ago, print_json, printable, say, short, table, with_short_ids
 from redrive.model.operation import Operation
 from redrive.model.shown import moment
 from redrive.server.views import view_of
@@ -63,8 +63,8 @@ def show(id: str) -> None:
     if not as_json():
         rate = f", at most {found.rate:,g} per second" if found.rate else ""
         note = f": {with_short_ids(found.note)}" if found.note else ""
-        say(f"  started {moment(found.created_at)} by {found.actor}{rate}{note}")
-        say(f"  items: {with_short_ids(_where(found))}")
+        say(printable(f"  started {moment(found.created_at)} by {found.actor}{rate}{note}"))
+        say(printable(f"  items: {with_short_ids(_where(found))}"))
 
 
 def _where(found: Operation) -> str:

@@ -17,6 +17,7 @@ from redrive.cli.forms import form
 from redrive.cli.options import as_json
 from redrive.clock import Instant, SystemClock
 from redrive.model.duration import DAY, HOUR, MINUTE, SECOND
+from redrive.model.text import visible, visible_json
 
 ID_DIGITS = 8
 """So many digits of an id are printed; they tell items apart."""
@@ -28,6 +29,8 @@ COLOURS = {
 }  # fmt: skip
 """Statuses and outcomes, each with its colour."""
 _WHOLE_ID = re.compile(r"\b[0-9a-f]{32}\b")
+_OUR_COLOURS = re.compile(r"(\x1b\[(?:0|[39][0-7])m)")
+_SPACES = dict.fromkeys(map(ord, "\n\r\t"), " ")
 _GAP = "  "
 _SHORTEST_TEXT = 20
 """Columns of text are cut down to this before another column is left out."""
@@ -41,25 +44,32 @@ def in_colour() -> bool:
 
 
 def say(text: str = "", *, style: str | None = None) -> None:
-    """A line for a person, to stdout."""
-    click.echo(click.style(text, fg=style) if style and in_colour() else text)
+    """A line for a person, to stdout. To a terminal, nothing in it means anything but line ends and our own colours."""
+    shown = harmless(text)
+    click.echo(click.style(shown, fg=style) if style and in_colour() else shown)
+
+
+def harmless(text: str) -> str:
+    """A text of one or more lines as a terminal may be given it: with the colours of `coloured`, and nothing else."""
+    ours = _OUR_COLOURS.split(text) if in_colour() else [text]
+    return "".join(part if at % 2 else visible(part, "\n") for at, part in enumerate(ours))
 
 
 def remark(text: str) -> None:
     """A line for a person that is no part of the output: to stderr, and not at all with `-o json`."""
     if not as_json():
-        click.echo(text, err=True)
+        click.echo(visible(text, "\n"), err=True)
 
 
 def print_json(value: Any) -> None:
     """A value for a program."""
     text = msgspec.json.format(msgspec.json.encode(form(value)), indent=2)
-    click.echo(text.decode())
+    click.echo(visible_json(text.decode()))
 
 
 def print_json_line(value: Any) -> None:
     """One value on one line, at once: for output that goes on and on."""
-    click.echo(msgspec.json.encode(form(value)).decode())
+    click.echo(visible_json(msgspec.json.encode(form(value)).decode()))
     sys.stdout.flush()
 
 
@@ -75,9 +85,7 @@ def with_short_ids(text: str) -> str:
 
 def printable(text: str) -> str:
     """A text on one line that does nothing to a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else " " if char in "\n\r\t" else ascii(char)[1:-1] for char in text)
+    return visible(text if text.isprintable() else text.translate(_SPACES))
 
 
 def now() -> Instant:

@@ -34,9 +34,9 @@ class Bar:
 
 
 @contextmanager
-def bar(title: str, total: int | None) -> Iterator[Bar]:
-    """A bar on stderr, while this runs. With no total, it only moves."""
-    if as_json() or not sys.stderr.isatty():
+def bar(title: str, total: int | None, *, hidden: bool = False) -> Iterator[Bar]:
+    """A bar on stderr, while this runs. With no total, it only moves. `hidden` where the output is in its place."""
+    if hidden or as_json() or not sys.stderr.isatty():
         yield Bar(None, title, total)
         return
     from rich.console import Console

@@ -13,7 +13,7 @@ from redrive.cli.confirming import confirm, confirm_options
 from redrive.cli.connection import opened
 from redrive.cli.forms import changed_settings, form
 from redrive.cli.options import as_json, command, to_type, was_given
-from redrive.cli.printing import ago, fields, print_json, remark, say, table
+from redrive.cli.printing import ago, fields, print_json, printable, remark, say, table
 from redrive.cli.settings import given_settings, setting_options
 from redrive.model.item import Status
 from redrive.model.shown import moment, several
@@ -142,7 +142,7 @@ def show(queue: str) -> None:
     fields((name, _shown(value)) for name, value in settings.items())
     say("workers:" if workers else "workers: none that is alive")
     for worker in workers:
-        say(f"  {worker}")
+        say(printable(f"  {worker}"))
     if listing is not None:
         _print_listing(listing)
     if stats.dead_letters:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import IO, Any, cast
 
 import click
@@ -17,6 +18,7 @@ from redrive.cli.progress import bar
 from redrive.errors import InvalidInput
 from redrive.model.item import Status
 from redrive.model.shown import several
+from redrive.model.text import visible_json
 
 
 @command("export")
@@ -38,9 +40,10 @@ def export(status: str, target: str, secrets: bool, cursor: str | None) -> None:
         where = conditions(broker, status=status) if was_given("status") else {"status": status, **conditions(broker)}
         total = broker.count(**where)
         count = 0
-        with _written(target) as file, bar("export", total) as shown:
+        in_terminal = target == "-" and sys.stdout.isatty()  # elsewhere the bytes are as they are
+        with _written(target) as file, bar("export", total, hidden=in_terminal) as shown:
             for line in broker.export(cursor=cursor, redacted=not secrets, **where):
-                file.write(line)
+                file.write(visible_json(line.decode()).encode() if in_terminal else line)
                 count += not line.startswith(b'{"format":1,"cursor"')
                 shown.at(count)
             file.flush()

@@ -37,6 +37,30 @@ def clean_text(text: str, limit: int) -> str:
     return _without_middle(data, limit, size)
 
 
+def visible(text: str, keep: str = "") -> str:
+    """The text with escapes such as `\\x1b` and `\\u202e` in place of all that cannot be seen in it, but for `keep`.
+
+    Neither in a terminal nor in a log does it then move a cursor, end a line, turn the direction of reading, or hide.
+    These are the control characters of ASCII and ISO 8859, formatting characters such as those of bidirectional text,
+    separators but the space, and lone surrogates.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)
+
+
+def visible_json(text: str) -> str:
+    """JSON that means the same, and in which everything can be seen but its line ends."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else _json_escape(char) for char in text)
+
+
+def _json_escape(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
 def _without_middle(data: bytes, limit: int, size: int) -> str:
     mark = f"\n… cut: {size:,} characters …\n"
     room = limit - len(mark.encode())

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from redrive.model.failure import failure_from_exception
 from redrive.model.limits import KIB
 from redrive.model.redact import redact_text
-from redrive.model.text import clean_text
+from redrive.model.text import clean_text, visible, visible_json
 
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
@@ -144,6 +144,10 @@ class _PlainFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ")
 
+    def format(self, record: logging.LogRecord) -> str:
+        """A line; of what has several, such as a traceback, the others are indented: none looks like one of ours."""
+        return visible(super().format(record), "\n\t").replace("\n", "\n    ")
+
 
 def _json_formatter() -> logging.Formatter:
     import structlog
@@ -157,8 +161,14 @@ def _json_formatter() -> logging.Formatter:
             structlog.processors.format_exc_info,
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.JSONRenderer(ensure_ascii=False),
+            _on_one_line,
         ],
     )
+
+
+def _on_one_line(_: object, __: str, rendered: Any) -> str:
+    """What some readers take for the end of a line is written as an escape."""
+    return visible_json(str(rendered))
 
 
 def _unfolded(_: object, __: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -209,11 +219,10 @@ def _to_logging(_: object, __: str, told: MutableMapping[str, Any]) -> tuple[tup
 def _written(value: str | int | float | bool) -> str:
     if not isinstance(value, str):
         return str(value).lower() if isinstance(value, bool) else str(value)
-    plain = value and not any(character in ' ="\\' or not character.isprintable() for character in value)
+    plain = value.isprintable() and value and not any(character in ' ="\\' for character in value)
     return value if plain else _quoted(value)
 
 
 def _quoted(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in escaped)
-    return f'"{printable}"'
+    return f'"{visible(escaped)}"'

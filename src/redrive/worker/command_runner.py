@@ -16,7 +16,7 @@ from redrive.model.item import Lease
 from redrive.model.program import Program
 from redrive.telemetry import events
 from redrive.worker.command_ends import Command, end_of
-from redrive.worker.passing import Passing
+from redrive.worker.passing import Origin, Passing, Telling
 from redrive.worker.run import NotStarted, Ran, Run
 from redrive.worker.runner import Ended, Job
 
@@ -65,7 +65,7 @@ class CommandRunner:
         """Jobs that have begun; with what runs for them now, if anything does."""
         self._closing = self._killing = self._over = False
         self._killed: list[Job] = []
-        self._output, self._errors = Passing(STDOUT), Passing(STDERR)
+        self._output, self._errors = Passing(STDOUT), Telling(STDERR)
 
     @property
     def slots(self) -> int:
@@ -204,6 +204,7 @@ class CommandRunner:
             output=self._output,
             errors=self._errors,
             item=job.lease.id,
+            origin=Origin(job.lease.id, job.lease.queue, job.handling.redact),
         )
         with self._changed:
             self._runs[job] = run

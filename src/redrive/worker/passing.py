@@ -1,4 +1,5 @@
-"""What programs print, passed on to the output of this process: line by line, and without ever making them wait.
+"""What programs print, passed on line by line, and without ever making them wait: stdout to the stdout of this process,
+and stderr to its log, as an event for each line.
 
 Where nobody reads that output, what has piled up is bounded, and the rest is left out.
 """
@@ -7,37 +8,60 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import threading
 from collections import deque
 
+import msgspec
+
 from redrive.model.limits import KIB, MIB
+from redrive.model.redact import redactor_by
+from redrive.model.redact_rules import NO_RULES, RedactRules
+from redrive.model.text import visible
+from redrive.telemetry import events
 
 MOST_WAITING_BYTES = MIB
 """What may wait to be written."""
 LONGEST_LINE_BYTES = 8 * KIB
 """A line that is longer is passed on in parts."""
 FLUSH_SECONDS = 1.0
+_log = events.logger("redrive.worker")
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What a program runs for."""
+
+    item: str | None = None
+    queue: str | None = None
+    rules: RedactRules = NO_RULES
+
+
+UNKNOWN = Origin()
 
 
 class Passing:
-    """Writes to a descriptor from a thread of its own. `write` is for any thread, and never waits."""
+    """Writes to a descriptor from a thread of its own. `write` is for any thread, and never waits.
+
+    A terminal is given nothing that it would act upon; what goes elsewhere stays as it is.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._changed = threading.Condition()
-        self._waiting: deque[bytes] = deque()
+        self._is_terminal = os.isatty(descriptor)
+        self._waiting: deque[tuple[bytes, Origin]] = deque()
         self._size = 0
         self._left_out = 0
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, origin: Origin = UNKNOWN) -> None:
         """Pass it on soon; or leave it out, where too much waits."""
         with self._changed:
             if self._closed or self._size + len(data) > MOST_WAITING_BYTES:
                 self._left_out += len(data)
                 return
-            self._waiting.append(data)
+            self._waiting.append((data, origin))
             self._size += len(data)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="redrive-output", daemon=True)
@@ -58,35 +82,55 @@ class Passing:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if not self._waiting:
                     return
-                data = b"".join(self._waiting)
+                taken = list(self._waiting)
                 self._waiting.clear()
                 if self._left_out:
-                    data += b"(%d bytes of output were left out: nobody read them in time)\n" % self._left_out
+                    said = b"(%d bytes of output were left out: nobody read them in time)\n" % self._left_out
+                    taken.append((said, UNKNOWN))
                     self._left_out = 0
             with contextlib.suppress(OSError):  # closed, or its reader is gone: then nobody wants it
-                while data:
-                    data = data[os.write(self._descriptor, data) :]
+                self._pass(taken)
             with self._changed:
-                self._size = sum(map(len, self._waiting))
+                self._size = sum(len(data) for data, _ in self._waiting)
+
+    def _pass(self, taken: list[tuple[bytes, Origin]]) -> None:
+        data = b"".join(each for each, _ in taken)
+        if self._is_terminal:
+            data = visible(data.decode("utf-8", "replace"), "\n\t").encode()
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+
+class Telling(Passing):
+    """Tells each line as an event of the log, so that none can be taken for a line of it."""
+
+    def _pass(self, taken: list[tuple[bytes, Origin]]) -> None:
+        for data, origin in taken:
+            for line in data.removesuffix(b"\n").split(b"\n"):
+                # Wait here for a reader, and not in the log, where all others would wait too.
+                select.select((), (self._descriptor,), ())
+                shown = redactor_by(origin.rules).text(line.decode("utf-8", "replace"))
+                _log.info("command_stderr", item=origin.item, queue=origin.queue, line=shown)
 
 
 class Lines:
     """Passes on what one program prints, in whole lines, so that those of many do not mix."""
 
-    def __init__(self, passing: Passing) -> None:
+    def __init__(self, passing: Passing, origin: Origin = UNKNOWN) -> None:
         self._passing = passing
+        self._origin = origin
         self._begun = b""
 
     def add(self, data: bytes) -> None:
         """It printed this."""
         whole, newline, self._begun = (self._begun + data).rpartition(b"\n")
         if newline:
-            self._passing.write(whole + newline)
+            self._passing.write(whole + newline, self._origin)
         if len(self._begun) > LONGEST_LINE_BYTES:
             self.end()
 
     def end(self) -> None:
         """It prints no more."""
         if self._begun:
-            self._passing.write(self._begun + b"\n")
+            self._passing.write(self._begun + b"\n", self._origin)
             self._begun = b""

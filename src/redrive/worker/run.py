@@ -32,7 +32,7 @@ from redrive.model.url import strip_password
 from redrive.telemetry import events
 from redrive.worker.exits import Exit
 from redrive.worker.launcher import LAUNCHER
-from redrive.worker.passing import Lines, Passing
+from redrive.worker.passing import UNKNOWN, Lines, Origin, Passing
 from redrive.worker.sessions import signal_session
 
 MAX_OUTPUT_BYTES = 8 * MIB
@@ -88,14 +88,15 @@ class Run:
         output: Passing | None = None,
         errors: Passing | None = None,
         item: ItemId | None = None,
+        origin: Origin = UNKNOWN,
     ) -> None:
         self._program = program
         self._given = given
         self._variables = environment(program, variables)
         self._item = item
         self._kept_bytes = MAX_OUTPUT_BYTES if keep_output else 0
-        self._passed_output = None if output is None or keep_output else Lines(output)
-        self._passed_errors = None if errors is None else Lines(errors)
+        self._passed_output = None if output is None or keep_output else Lines(output, origin)
+        self._passed_errors = None if errors is None else Lines(errors, origin)
         self._output = bytearray()
         self._errors = bytearray()
         self._is_whole = True

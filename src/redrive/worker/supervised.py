@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from redrive.errors import AccessError, InvalidInput, NotFound, RedriveError, StoreError
+from redrive.model.text import visible
 from redrive.task.app import App
 from redrive.telemetry import events
 from redrive.telemetry.metrics import serve_metrics
@@ -113,7 +114,7 @@ def serving_metrics(app: App, orders: Orders) -> Iterator[None]:
 
 
 def _unfit(problem: str, code: int = UNFIT) -> int:
-    print(f"redrive: {problem}", file=sys.stderr)
+    print(visible(f"redrive: {problem}", "\n"), file=sys.stderr)
     return code
 
 

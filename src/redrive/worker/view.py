@@ -15,6 +15,7 @@ from rich.text import Text
 
 from redrive.model.limits import MIB
 from redrive.model.shown import several
+from redrive.model.text import visible
 from redrive.worker.journal import Journal
 
 MAX_ROWS = 30
@@ -66,7 +67,8 @@ class LiveView:
             memory = _memory(each.pid)
             where = str(each.pid) if each.pid else "thread"
             used = "" if memory is None else f"{memory / MIB:,.0f} MiB"
-            table.add_row(str(each.slot), each.label or "–", each.id[:8], f"{seconds:,.1f} s", where, used)
+            label = Text(visible(each.label or "–"))  # no markup: it comes with the item
+            table.add_row(str(each.slot), label, each.id[:8], f"{seconds:,.1f} s", where, used)
         if len(running) > MAX_ROWS:
             table.add_row("", f"and {len(running) - MAX_ROWS} more")
         return Group(head, table) if running else Group(head)
@@ -90,7 +92,7 @@ class LiveView:
     def _print(self, stream: IO[bytes]) -> None:
         with stream:
             for line in stream:
-                text = Text(line.decode("utf-8", "replace").rstrip("\n"))
+                text = Text(visible(line.decode("utf-8", "replace").rstrip("\n"), "\t"))
                 self._console.print(text, highlight=False)
 
 
