@@ -90,11 +90,12 @@ def test_export_elsewhere_is_exact(url: str) -> None:
 
 def stderr_of_worker(folder: Path, *options: str) -> str:
     """What `redrive work` writes to stderr, whose command writes lines like those of the log."""
-    (folder / "lines").write_bytes(
-        f'{FORGED}\n{{"event": "forged"}}\nx\u2028{FORGED}\r{EVIL}\npassword=hunter2'.encode()
-    )
+    lines = (FORGED, '{"event": "forged"}', f"x\u2028{FORGED}\r{EVIL}", "password=hunter2 ACME-123456")
+    (folder / "lines").write_bytes("\n".join(lines).encode())
     (folder / "redrive.toml").write_text(
-        'url = "sqlite:///jobs.db"\n[queue.jobs]\n[worker.w]\nqueue = "jobs"\nrun = "cat lines >&2"\nshell = true\n'
+        'url = "sqlite:///jobs.db"\n[queue.jobs]\n'
+        'redact.patterns = ["ACME-[0-9]{6}"]\n'
+        '[worker.w]\nqueue = "jobs"\nrun = "cat lines >&2"\nshell = true\n'
     )
     for words in (["config", "apply"], ["queue", "push", "jobs", "1"]):
         subprocess.run([REDRIVE, *words], cwd=folder, env=CLEAN, check=True, capture_output=True)
@@ -107,7 +108,7 @@ def test_command_cannot_break_a_log_in_json(tmp_path: Path) -> None:
     told = [json.loads(line) for line in stderr_of_worker(tmp_path, "--log-json").splitlines()]
     lines = [each for each in told if each["event"] == "command_stderr"]
     assert [each["line"] for each in lines][:2] == [FORGED, '{"event": "forged"}']
-    assert lines[-1]["line"] == "password=[redacted]"
+    assert lines[-1]["line"] == "password=[redacted] [redacted]"
     assert {each["queue"] for each in lines} == {"jobs"}
     assert len({each["item"] for each in lines}) == 1
     assert "forged" not in {each["event"] for each in told}

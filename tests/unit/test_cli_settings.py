@@ -57,7 +57,7 @@ def test_every_setting_that_is_no_table_has_an_option(cli: Cli) -> None:
     shown = cli("queue", "create", "--help").output
     for name, (_, text) in SETTINGS.items():
         assert (f"--{name.replace('_', '-')} " in shown) == bool(text)
-    assert {name for name, (_, text) in SETTINGS.items() if not text} == {"retry", "error_rules"}
+    assert {name for name, (_, text) in SETTINGS.items() if not text} == {"retry", "error_rules", "redact"}
 
 
 def test_set_takes_toml_json_and_plain_text(cli: Cli) -> None:
@@ -112,3 +112,12 @@ def test_setting_out_of_range_is_invalid(cli: Cli) -> None:
 def test_update_without_a_setting_is_a_mistake(cli: Cli) -> None:
     settings(cli)
     assert "no setting to change" in cli("queue", "update", "q", exits=2).stderr
+
+
+def test_rules_for_redaction_are_set_one_by_one(cli: Cli) -> None:
+    cli("queue", "create", "jobs", "--set", 'redact.keys=["iban"]')
+    cli("queue", "update", "jobs", "--set", 'redact.allow=["pin"]')
+    settings = cli.json("queue", "show", "jobs")["settings"]["redact"]
+    assert settings == {"keys": ["iban"], "patterns": [], "allow": ["pin"]}
+    refused = cli("queue", "update", "jobs", "--set", 'redact.patterns=["("]', exits=3)
+    assert "redact.patterns[0] is no regular expression" in refused.stderr
