@@ -31,6 +31,8 @@ traceback, a title or a note.
 
 _MAX_ROUNDS = 8
 """A text that shows yet another secret after so many rounds was made to."""
+_SHORTEST_TOKEN = 16
+"""A word that is shorter has no form that gives it away."""
 # Deeper than any payload that was put as a value; bytes that claim to be JSON may be anything.
 _MAX_DEPTH = 200
 _HINTS = (*secret_keys.HINTS, *secret_forms.HINTS)
@@ -55,13 +57,14 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """A text without secrets."""
-        if not self.may_hold_secrets(text):
+        is_word = len(text) < _SHORTEST_TOKEN and text.isalnum() and not self._rules.patterns
+        if is_word or not self.may_hold_secrets(text):
             return text
         for _ in range(_MAX_ROUNDS):
             before = text
             for pattern in self._rules.patterns:
                 text = pattern.sub(REDACTED, text)
-            text = without_cards(hide_pairs(without_forms(text), self._rules.secrecy))
+            text = without_cards(hide_pairs(without_forms(text), self._rules.secrecy, self._rules.hints))
             if text == before:
                 return text
         return REDACTED

@@ -158,12 +158,12 @@ def without_forms(text: str) -> str:
     for form in _COMMANDS:
         if form.word in text:
             text = form.pattern.sub(form.shown, text)
-    lowered = _lowered(text)
+    lowered = lower_in_place(text)
     for form in _IN_ANY_CASE:
         if form.word in lowered:
             shown = _applied(form, text, lowered)
             if shown is not text:
-                text, lowered = shown, _lowered(shown)
+                text, lowered = shown, lower_in_place(shown)
     return _PGPASS.sub(_KEEP, text) if may_be_pgpass(text) else text
 
 
@@ -180,6 +180,6 @@ def _applied(form: Form, text: str, searched: str) -> str:
     return "".join((*pieces, text[end:])) if pieces else text
 
 
-def _lowered(text: str) -> str:
+def lower_in_place(text: str) -> str:
     """In small letters, each in its place: one capital letter of all becomes two characters."""
     return text.replace("\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}", "I").lower()

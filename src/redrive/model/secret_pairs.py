@@ -7,11 +7,11 @@ is bounded and tried once for each word of the text, so that time grows with the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
-from redrive.model.secret_forms import REDACTED
-from redrive.model.secret_keys import Secrecy
+from redrive.model.secret_forms import REDACTED, lower_in_place
+from redrive.model.secret_keys import HINTS, Secrecy
 from redrive.model.secret_values import Span, is_secret_text, quoted_or_run, random_run, value_at
 
 Judge = Callable[[str], Secrecy]
@@ -60,11 +60,14 @@ _BETWEEN_BYTES = re.compile(rf"(?<![\w.$-])(?P<name>{_NAME})[\0-\x08\x0e-\x1f\x7
 _WORDS_BEFORE = re.compile(r"(?:([\w-]{1,32})[ \t])?([\w-]{1,32})[ \t]\Z")
 _COMPLETED = ("key", "code", "phrase", "answer", "pin", "passe", "string")
 _MAX_INDENT = 64
-_OF_A_QUERY = ("key", "code", "k", "h", "hash")
+_OF_A_QUERY = ("key", "code")
+_REST_OF_NAME = re.compile(r"[\w.$-]*+")
 
 
-def hide_pairs(text: str, judge: Judge) -> str:
-    """The text without values that stand beside the name of a secret."""
+def hide_pairs(text: str, judge: Judge, hints: Iterable[str] = HINTS) -> str:
+    """The text without values that stand beside the name of a secret. Every such name has one of `hints` in it."""
+    if not _names_a_secret(text, judge, hints):
+        return text
     for pattern, find in _PASSES:
         text = _replaced(text, pattern, find, judge)
     return text
@@ -73,6 +76,35 @@ def hide_pairs(text: str, judge: Judge) -> str:
 def hide_between_bytes(text: str, judge: Judge) -> str:
     """The same in bytes that were read as a text, where no sign stands between name and value."""
     return _replaced(text, _BETWEEN_BYTES, _after_name, judge)
+
+
+def _names_a_secret(text: str, judge: Judge, hints: Iterable[str]) -> bool:
+    """Whether there is a name of a secret in it: most texts have none, and need no closer look."""
+    lowered = lower_in_place(text)
+    for hint in hints:
+        at = lowered.find(hint)
+        while at >= 0:
+            start, end = _around(text, at, at + len(hint))
+            name = text[start:end]
+            if judge(name) is not Secrecy.NONE or _is_part_of_a_name(text, start, name, judge):
+                return True
+            at = lowered.find(hint, end)
+    return False
+
+
+def _around(text: str, start: int, end: int) -> tuple[int, int]:
+    """The name that this is a part of."""
+    while start and (text[start - 1].isalnum() or text[start - 1] in "_.$-"):
+        start -= 1
+    found = _REST_OF_NAME.match(text, end)
+    assert found is not None
+    return start, found.end()
+
+
+def _is_part_of_a_name(text: str, start: int, name: str, judge: Judge) -> bool:
+    if name.lower() not in _COMPLETED:
+        return False
+    return text[start - 1 : start] in ("?", "&") or _completed(text, start, name, judge) is not Secrecy.NONE
 
 
 _Find = Callable[[str, re.Match[str], Judge], Span | None]
@@ -97,7 +129,7 @@ def _after_pair(text: str, place: re.Match[str], judge: Judge) -> Span | None:
         return None  # a part of `arn:aws:…`
     secrecy = judge(name)
     if secrecy is Secrecy.NONE and name.lower() in _COMPLETED:
-        secrecy = _completed(text, place, judge)
+        secrecy = _completed(text, place.start(), name, judge)
     if secrecy is Secrecy.NONE:
         is_query = before in ("?", "&") and name.lower() in _OF_A_QUERY
         return random_run(text, place.end()) if is_query else None
@@ -114,11 +146,12 @@ def _begins_line(text: str, at: int) -> bool:
     return not before[before.rfind("\n") + 1 :].strip() and (at < _MAX_INDENT or "\n" in before)
 
 
-def _completed(text: str, place: re.Match[str], judge: Judge) -> Secrecy:
-    words = _WORDS_BEFORE.search(text[max(0, place.start() - 66) : place.start()])
+def _completed(text: str, start: int, name: str, judge: Judge) -> Secrecy:
+    is_sentence = start >= 2 and text[start - 1] in " \t" and text[start - 2].isalnum()
+    words = _WORDS_BEFORE.search(text[max(0, start - 66) : start]) if is_sentence else None
     if words is None:
         return Secrecy.NONE
-    return max(judge(f"{words[2]}_{place['name']}"), judge(f"{words[1]}_{words[2]}_{place['name']}"))
+    return max(judge(f"{words[2]}_{name}"), judge(f"{words[1]}_{words[2]}_{name}"))
 
 
 def _after_name(text: str, place: re.Match[str], judge: Judge, most: Secrecy = Secrecy.SURE) -> Span | None:
