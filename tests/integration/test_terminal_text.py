@@ -51,6 +51,9 @@ def url(tmp_path: Path) -> str:
         (lease,) = broker.lease("jobs", worker="w")
         broker.fail(lease, f"{EVIL} happened")
         broker.put("jobs", EVIL.encode(), content_type="text/plain")
+        broker.create_queue("others")
+        other = broker.put_failed("others", 1, "boom")
+        broker.redrive(other.id, note=EVIL)
     return url
 
 
@@ -62,10 +65,10 @@ def url(tmp_path: Path) -> str:
         ("dead", "list"),
         ("dead", "groups"),
         ("dead", "export", "--status", "any"),
-        ("queue", "logs", "jobs"),
+        ("queue", "logs", "-q", "jobs"),
         ("queue", "list", "jobs", "--status", "pending"),
         ("dead", "redrive", "--all", "--dry-run"),
-        ("dead", "search", EVIL.replace("\x7f", "")),
+        ("dead", "search", "happened"),
         ("audit",),
     ],
     ids=" ".join,
@@ -74,7 +77,7 @@ def test_terminal_is_sent_nothing_that_it_would_act_upon(url: str, words: tuple[
     with connect(url, lifecycle=False) as broker:
         id = broker.find().items[0].id
     seen = in_a_terminal(url, [id if word == "ID" else word for word in words])
-    assert seen
+    assert "\\u202e" in seen  # or it shows nothing of what is foreign, and this tests nothing
     text = OUR_COLOURS.sub("", seen).replace("\r\n", "")
     assert text.isprintable(), ascii(text)
 
