@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit, urlunsplit
 
-from redrive.model.redact import REDACTED, redact_text
+from redrive.model.redact import redact_text
+from redrive.model.secret_forms import REDACTED
 
 ENCODED = "in a user or password, write @ as %40, / as %2F, : as %3A, ? as %3F and # as %23"
 """What to do about an address that cannot be read."""
