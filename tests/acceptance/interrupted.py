@@ -47,7 +47,7 @@ def at_line(number: int, raised: BaseException, call: Callable[[], Any], under: 
         nonlocal place
         if not frame.f_code.co_filename.startswith(under) or frame.f_code.co_name == "__del__":
             return None
-        if event == "line" and not _is_between(frame) and next(left) == 1:
+        if event == "line" and not is_between(frame) and next(left) == 1:
             place = f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
             sys.settrace(None)
             raise raised
@@ -67,7 +67,7 @@ def at_line(number: int, raised: BaseException, call: Callable[[], Any], under: 
     return Outcome(place, raised, result, error) if place else None
 
 
-def _is_between(frame: FrameType) -> bool:
+def is_between(frame: FrameType) -> bool:
     """Whether nothing is done here: `try:`, or the line of a `with` that comes a second time as its block ends. Python
     runs no handler there, as it would then leave a lock locked."""
     code, line = frame.f_code, frame.f_lineno

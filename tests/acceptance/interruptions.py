@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Callable
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
+
+from tests.acceptance.interrupted import is_between
 
 import redrive
 
@@ -58,16 +58,9 @@ class Interrupter:
     def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
         if not frame.f_code.co_filename.startswith(SOURCES):
             return None
-        last = frame.f_lineno
-
-        def trace(frame: FrameType, event: str, argument: object) -> Any:
-            nonlocal last
-            before, last = last, frame.f_lineno
-            if event == "line" and not _is_never_struck(frame.f_code.co_filename, before, last):
-                self._strike()
-            return trace
-
-        return trace
+        if event == "line" and not is_between(frame):
+            self._strike()
+        return self._trace
 
     def _profile(self, frame: FrameType, event: str, argument: object) -> None:
         if frame.f_code.co_filename != __file__ and event in ("call", "c_return"):
@@ -77,27 +70,6 @@ class Interrupter:
         self.count += 1
         if self.count == self._nth:
             raise Interruption
-
-
-def _is_never_struck(path: str, before: int, line: int) -> bool:
-    """Whether a line is nothing but a `try`, or the head of a `with` whose body has just ended: CPython runs no signal
-    handler there, so that a lock that was taken is released."""
-    heads = _heads(path).get(line)
-    return heads is not None and any(first <= before <= last for first, last in heads)
-
-
-@cache
-def _heads(path: str) -> dict[int, list[tuple[int, int]]]:
-    """The lines of `with` and `try`, and the lines from which each is reached without anything to interrupt."""
-    heads: dict[int, list[tuple[int, int]]] = {}
-    for node in ast.walk(ast.parse(Path(path).read_text())):
-        if isinstance(node, ast.With | ast.AsyncWith):
-            body = (node.body[0].lineno, node.body[-1].end_lineno or node.body[-1].lineno)
-            for line in range(node.lineno, node.body[0].lineno):
-                heads.setdefault(line, []).append(body)
-        elif isinstance(node, ast.Try):
-            heads.setdefault(node.lineno, []).append((0, sys.maxsize))
-    return heads
 
 
 def every_point(point: Point, attempt: Callable[[Interrupter], None], *, stride: int = 1, first: int = 1) -> int:
