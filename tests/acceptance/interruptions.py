@@ -29,6 +29,8 @@ class Point(StrEnum):
     CALL = "call"
     """On entry to a function, and when one written in C returns: there CPython runs signal handlers, as it does at the
     end of each turn of a loop, which is the line at its head."""
+    OWN_CALL = "own call"
+    """The same in Redrive's own code only: locks of other libraries cannot be released from outside."""
 
 
 class Interrupter:
@@ -63,7 +65,9 @@ class Interrupter:
         return self._trace
 
     def _profile(self, frame: FrameType, event: str, argument: object) -> None:
-        if frame.f_code.co_filename != __file__ and event in ("call", "c_return"):
+        file = frame.f_code.co_filename
+        own = self._point is Point.OWN_CALL
+        if event in ("call", "c_return") and (file.startswith(SOURCES) if own else file != __file__):
             self._strike()
 
     def _strike(self) -> None:

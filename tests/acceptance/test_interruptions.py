@@ -24,7 +24,8 @@ from redrive.testing.clock import PATIENCE_SECONDS
 from redrive.testing.conformance.deliveries import Background
 
 THOROUGH = bool(os.environ.get("REDRIVE_THOROUGH"))
-POINTS = pytest.mark.parametrize("point", Point)
+POINTS = pytest.mark.parametrize("point", [Point.LINE, Point.CALL])
+OWN_POINTS = pytest.mark.parametrize("point", [Point.LINE, Point.OWN_CALL])
 STORES = ("memory", "sqlite", "postgres", "redis", "http")
 SIGNALS = 20_000 if THOROUGH else 300
 
@@ -92,7 +93,7 @@ def _outcome(work: Callable[[], Any]) -> str:
 TRUE_COUNTS = {"done": {1}, "refused": {0}, "unknown": {0, 1}}
 
 
-@POINTS
+@OWN_POINTS
 def test_put_that_is_struck_while_it_commits_is_reported_as_it_is(
     broker: Broker, url: str, point: Point, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +114,7 @@ def test_put_that_is_struck_while_it_commits_is_reported_as_it_is(
     assert seen >= {"done", "unknown"}
 
 
-@POINTS
+@OWN_POINTS
 @pytest.mark.parametrize("url", STORES[1:], indirect=True)  # memory has no way back from the middle of a call
 def test_completion_that_is_struck_while_it_commits_is_reported_as_it_is(
     broker: Broker, url: str, point: Point, monkeypatch: pytest.MonkeyPatch
@@ -137,7 +138,7 @@ def test_completion_that_is_struck_while_it_commits_is_reported_as_it_is(
     assert every_point(point, attempt, stride=_stride(url)) > 10
 
 
-@POINTS
+@OWN_POINTS
 def test_calls_of_others_in_a_transaction_that_is_struck_are_reported_as_they_are(
     broker: Broker, url: str, point: Point, monkeypatch: pytest.MonkeyPatch
 ) -> None:
