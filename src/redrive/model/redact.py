@@ -13,13 +13,14 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias, cast
 
-from redrive.model import secret_forms, secret_keys
-from redrive.model.card_numbers import has_cards, is_card, without_cards
+from redrive.model import card_numbers, secret_forms
+from redrive.model.card_numbers import is_card, without_cards
 from redrive.model.redact_rules import NO_RULES, RedactRules, Rules
-from redrive.model.secret_forms import REDACTED, may_be_pgpass, without_forms
+from redrive.model.secret_forms import REDACTED, lower_in_place, without_forms, without_spoken_forms
 from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy, secrecy_of
 from redrive.model.secret_pairs import hide_between_bytes, hide_pairs
 from redrive.model.secret_values import is_code_number, is_secret_text
+from redrive.model.word_search import any_of
 
 Kind = Literal["payload", "headers", "text"]
 Redact: TypeAlias = Callable[[Kind, Any], Any]
@@ -35,7 +36,7 @@ _SHORTEST_TOKEN = 16
 """A word that is shorter has no form that gives it away."""
 # Deeper than any payload that was put as a value; bytes that claim to be JSON may be anything.
 _MAX_DEPTH = 200
-_HINTS = (*secret_keys.HINTS, *secret_forms.HINTS)
+_MARKS = any_of((*secret_forms.MARKS, *card_numbers.MARKS))
 _NAMING = ("name", "key", "field", "header", "param", "parameter", "variable", "id", "label", "attribute", "property")
 _HOLDING = ("value", "val", "content", "text", "data", "default", "input", "stringValue", "input_value")
 # What a JSON schema says of a password.
@@ -50,6 +51,8 @@ class Redactor:
 
     def __init__(self, rules: RedactRules = NO_RULES) -> None:
         self._rules = Rules(rules)
+        # Most texts have neither, and are not looked at further.
+        self._marks, self._hints = _MARKS, self._rules.hints
 
     def __call__(self, kind: Kind, value: Any) -> Any:
         """A `Redact`. A value that holds nothing like a secret comes back itself."""
@@ -57,22 +60,24 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """A text without secrets."""
-        is_word = len(text) < _SHORTEST_TOKEN and text.isalnum() and not self._rules.patterns
-        if is_word or not self.may_hold_secrets(text):
+        if len(text) < _SHORTEST_TOKEN and text.isalnum() and not self._rules.patterns:
             return text
         for _ in range(_MAX_ROUNDS):
             before = text
             for pattern in self._rules.patterns:
                 text = pattern.sub(REDACTED, text)
-            text = without_cards(hide_pairs(without_forms(text), self._rules.secrecy, self._rules.hints))
+            if self._marks.search(text):
+                text = without_cards(without_forms(text))
+            if self._hints.search(lower_in_place(text)):
+                text = hide_pairs(without_spoken_forms(text), self._rules.secrecy, self._hints)
             if text == before:
                 return text
         return REDACTED
 
     def may_hold_secrets(self, text: str) -> bool:
         """A quick look. False where neither a key nor a form in it could be that of a secret."""
-        lowered = text.lower()
-        return self._rules.is_wide or any(hint in lowered for hint in _HINTS) or has_cards(text) or may_be_pgpass(text)
+        is_marked = self._rules.patterns or self._marks.search(text) or self._hints.search(lower_in_place(text))
+        return bool(is_marked)
 
     def _value(self, value: Any, depth: int, secrecy: Secrecy = Secrecy.NONE) -> Any:
         """A value that stands under a key, or inside of what does."""

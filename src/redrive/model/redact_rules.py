@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 
 from redrive.errors import InvalidSetting
-from redrive.model.secret_keys import HINTS, MAX_KEY_CHARS, Secrecy, secrecy_of, words_of_key
+from redrive.model import secret_forms, secret_pairs
+from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy, secrecy_of, words_of_key
+from redrive.model.word_search import any_of
 
 MAX_RULES = 100
 """Keys, patterns or exceptions of a queue."""
@@ -48,9 +50,9 @@ class Rules:
         self._keys = {words_of_key(key) for key in rules.keys}
         self._allowed = {"".join(words_of_key(key)) for key in rules.allow}
         self.patterns = tuple(re.compile(pattern) for pattern in rules.patterns)
-        self.hints = (*HINTS, *(max(words, key=len) for words in self._keys))
-        self.is_wide = bool(rules.keys or rules.patterns)
-        """Whether there is more to look for than what all share."""
+        longest = tuple(max(words, key=len) for words in self._keys)
+        self.hints = any_of((hint, "") for hint in (*secret_pairs.HINTS, *secret_forms.HINTS, *longest))
+        """Finds something in each text in small letters that has a name of a secret or a word for one."""
         self.secrecy = lru_cache(maxsize=4096)(self._secrecy) if rules != NO_RULES else secrecy_of
 
     def is_allowed(self, key: str) -> bool:

@@ -17,22 +17,31 @@ class Form(NamedTuple):
     word: str
     pattern: re.Pattern[str]
     shown: str
+    near: str
+    """An expression for what else is at the word wherever the pattern matches, right behind it or before it."""
 
 
-def _form(word: str, pattern: str, shown: str = REDACTED, flags: re.RegexFlag = re.NOFLAG) -> Form:
-    return Form(word, re.compile(pattern, flags), shown)
+def _form(
+    word: str, pattern: str, shown: str = REDACTED, flags: re.RegexFlag = re.NOFLAG, *, near: str = ""
+) -> Form:
+    return Form(word, re.compile(pattern, flags), shown, near)
 
 
 def _tokens(prefixes: str, rest: str) -> list[Form]:
     """Tokens that begin with one of these. Names in a program are in small letters, tokens are not."""
     return [
-        _form(prefix, rf"(?<![A-Za-z0-9]){re.escape(prefix)}(?=[a-z_-]{{0,64}}[0-9A-Z]){rest}")
+        _form(
+            prefix,
+            rf"(?<![A-Za-z0-9]){re.escape(prefix)}(?=[a-z_-]{{0,64}}[0-9A-Z]){rest}",
+            near=rf"(?<![A-Za-z0-9]{re.escape(prefix)})",
+        )
         for prefix in prefixes.split()
     ]
 
 
 _MARKED = r"(?:PRIVATE KEY(?: BLOCK)?|PGP MESSAGE|AGE ENCRYPTED FILE)"
 _PORT = r"(?!\d{1,5}(?:[/?#\s\"',;)]|\Z))"
+_HAS_USER = r"[^\s\"'<>@]{0,513}+@"
 _HASHES = "1 2a 2b 2y 5 6 7 y apr1 argon2id argon2i argon2d pbkdf2 pbkdf2-sha256 pbkdf2-sha512 scrypt P$B H$B"
 _AS_WRITTEN = (
     # A private key, to its end or to that of the text.
@@ -46,9 +55,10 @@ _AS_WRITTEN = (
         "://",
         rf"(://[^\s/:@\"'<>]{{0,256}}+:){_NOT_YET}{_PORT}(?:[^\s/\"'<>]{{1,256}}@|[^\s\"'<>@]{{1,256}}@(?=[\w\[]))",
         rf"\g<1>{REDACTED}@",
+        near=_HAS_USER,
     ),
     # A token that is the user of a URL, and addresses that are secrets themselves.
-    _form("://", r"(://)(?=[A-Za-z_-]{0,64}\d)[\w-]{20,256}+@", rf"\g<1>{REDACTED}@"),
+    _form("://", r"(://)(?=[A-Za-z_-]{0,64}\d)[\w-]{20,256}+@", rf"\g<1>{REDACTED}@", near=_HAS_USER),
     _form("/services/", r"(/services/)T[A-Z0-9]{6,16}/B[A-Z0-9]{6,16}/[\w+-]{8,256}+", _KEEP),
     _form("hooks.slack.com/", r"(hooks\.slack\.com/[a-z]{1,16}/)(?!services/)[\w/+-]{8,256}+", _KEEP),
     _form("/webhooks/", r"(/webhooks/\d{6,24}/)[\w-]{16,256}+", _KEEP),
@@ -118,14 +128,24 @@ _LIST = r"""(?:["'],[ \t]?)?"""
 def _letter(letter: str, programs: str) -> Form:
     """Programs that have a letter for the password."""
     before = rf"(?<![\w-])(?:{programs})\b[^\r\n|]{{0,256}}?[ \t\"']-{letter}"
-    return _form(f"-{letter}", rf"({before}{_LIST}[ ]?){_WORD}", _KEEP)
+    return _form(f"-{letter}", rf"({before}{_LIST}[ ]?){_WORD}", _KEEP, near=rf"(?<=[ \t\"']-{letter})")
 
 
 _USER = r"""[A-Za-z][^\s:"'/]{0,127}:"""
 _COMMANDS = (
     # A user and a password, as for curl.
-    _form("-u", rf"((?<![\w-])-u{_LIST}[ =]?[\"']?{_USER}){_NOT_YET}[^\s\"']{{1,256}}+", _KEEP),
-    _form("user", rf"((?<![\w-])--(?:proxy-)?user(?:{_LIST}|[ =])[\"']?{_USER}){_NOT_YET}[^\s\"']{{1,256}}+", _KEEP),
+    _form(
+        "-u",
+        rf"((?<![\w-])-u{_LIST}[ =]?[\"']?{_USER}){_NOT_YET}[^\s\"']{{1,256}}+",
+        _KEEP,
+        near=r"(?<![\w-]-u)",
+    ),
+    _form(
+        "user",
+        rf"((?<![\w-])--(?:proxy-)?user(?:{_LIST}|[ =])[\"']?{_USER}){_NOT_YET}[^\s\"']{{1,256}}+",
+        _KEEP,
+        near="(?:(?<=--user)|(?<=--proxy-user))",
+    ),
     _letter(
         "p",
         r"mysql\w{0,8}|mariadb\w{0,8}|sshpass|mongo\w{0,8}|docker login|podman login|registry login|cqlsh|beeline"
@@ -134,20 +154,20 @@ _COMMANDS = (
     _letter("P", r"sqlcmd|bcp|zip|unzip|mosquitto_\w{3}|isql|ipmitool"),
     _letter("a", "redis-cli|valkey-cli"),
     _letter("w", r"ldap\w{3,8}"),
-    _form("-pass", rf"(-pass(?:in|out)?[ \t]{{1,3}}pass:){_WORD}", _KEEP),
+    _form("-pass", rf"(-pass(?:in|out)?[ \t]{{1,3}}pass:){_WORD}", _KEEP, near=r"(?:in|out)?[ \t]"),
     _form("/p:", rf"((?<=\s)/p:){_WORD}", _KEEP),
 )
 # A line of pgpass, which has no name in it.
 _PGPASS = re.compile(
     rf"^([\w.*-]{{1,128}}+:(?:\d{{2,5}}|\*):[\w.*-]{{1,64}}+:[\w.*-]{{1,64}}+:){_NOT_YET}\S{{1,256}}+$", re.M
 )
-HINTS = tuple({form.word.lower() for form in (*_AS_WRITTEN, *_IN_ANY_CASE, *_COMMANDS)})
-"""A text in small letters that has none of these, and no line of pgpass, has no form of a secret."""
-
-
-def may_be_pgpass(text: str) -> bool:
-    """A quick look."""
-    return text.count(":") >= 4
+MARKS = (
+    *((form.word, form.near) for form in (*_AS_WRITTEN, *_COMMANDS)),
+    (":", r"(?:\d{2,5}|\*):[\w.*-]{1,64}+:[\w.*-]{1,64}+:"),
+)
+"""A text that has none of these words, with what is near each, comes out of `without_forms` as it is."""
+HINTS = tuple(form.word for form in _IN_ANY_CASE)
+"""A text in small letters that has none of these comes out of `without_spoken_forms` as it is."""
 
 
 def without_forms(text: str) -> str:
@@ -158,13 +178,18 @@ def without_forms(text: str) -> str:
     for form in _COMMANDS:
         if form.word in text:
             text = form.pattern.sub(form.shown, text)
+    return _PGPASS.sub(_KEEP, text)
+
+
+def without_spoken_forms(text: str) -> str:
+    """The text without secrets that stand behind a word which may be written in any case."""
     lowered = lower_in_place(text)
     for form in _IN_ANY_CASE:
         if form.word in lowered:
             shown = _applied(form, text, lowered)
             if shown is not text:
                 text, lowered = shown, lower_in_place(shown)
-    return _PGPASS.sub(_KEEP, text) if may_be_pgpass(text) else text
+    return text
 
 
 def _applied(form: Form, text: str, searched: str) -> str:

@@ -1,17 +1,19 @@
 """Secrets in texts that stand beside their name: `password=…`, `"api_key": "…"`, `--token …`, `<pin>…</pin>`.
 
-A place is found first, and its name judged as a key of a table is; only then is the value looked at. Every expression
-is bounded and tried once for each word of the text, so that time grows with the length of the text.
+The names of secrets are found first, each judged as a key of a table is; most texts have none. Then their places are
+looked at, and last the values. Every expression is bounded and tried once for each word of the text, so that time grows
+with the length of the text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from redrive.model import secret_keys
 from redrive.model.secret_forms import REDACTED, lower_in_place
-from redrive.model.secret_keys import HINTS, Secrecy
+from redrive.model.secret_keys import Secrecy
 from redrive.model.secret_values import Span, is_secret_text, quoted_or_run, random_run, value_at
 
 Judge = Callable[[str], Secrecy]
@@ -26,18 +28,20 @@ _PAIR = re.compile(
 )
 # `--name value`, `-name value`, and `'--name', 'value'` of a list.
 _OPTION = re.compile(
-    rf"(?<![\w-])(?P<name>--[A-Za-z][\w-]{{1,63}}+|-[A-Za-z][\w-]{{3,63}}+)"
+    rf"(?P<name>-(?<![\w-]-)(?:-[A-Za-z][\w-]{{1,63}}+|[A-Za-z][\w-]{{3,63}}+))"
     rf"(?:[ \t]{{1,3}}+(?!-)|{_QUOTE},[ \t]{{0,2}}(?=b?{_QUOTE}))"
 )
 # `ENV NPM_TOKEN value`
 _VARIABLE = re.compile(r"(?<![\w.$-])(?P<name>[A-Z][A-Z0-9]{0,63}+(?:_[A-Z0-9]{1,63}+){1,8}+)[ \t]{1,3}+")
-# `<name>value</name>`
-_ELEMENT = re.compile(r"<(?P<name>[A-Za-z][\w.:-]{0,63}+)(?:[ \t][^<>]{0,128}+)?>(?P<value>[^<>\r\n]{1,4096}+)</")
+# `<name>value</name>`, `<space:name>value</space:name>`
+_ELEMENT = re.compile(r"<(?:\w[\w.-]{0,63}+:)?(?P<name>[A-Za-z][\w.-]{0,63}+)(?:[ \t][^<>]{0,128}+)?>(?P<value>[^<>\r\n]{1,4096}+)</")
 # `"name": "password", "value": "…"`, `key="password" value="…"`, and the value first.
 _NAMING = (
     r"(?<![A-Za-z])(?:name|key|field|header|param|parameter|variable|var|id|label|attribute|property|option)"
-    rf"(?:{_QUOTE})?{_GAP}[:=]{_GAP}b?(?:{_QUOTE})?(?P<name>{_NAME})"
+    rf"(?:{_QUOTE})?{_GAP}[:=]{_GAP}(?:b?{_QUOTE})?(?P<name>{_NAME})"
 )
+_IS_NAMED = re.compile(rf"[:=]{_GAP}(?:b?{_QUOTE})?\Z")
+_IS_NAMED_CHARS = 12
 _HOLDING = (
     r"(?<![A-Za-z])(?:value|val|content|contents|text|data|default|stringvalue|input_value)"
     rf"(?:{_QUOTE})?{_GAP}[:=]{_GAP}"
@@ -59,37 +63,39 @@ _BETWEEN_BYTES = re.compile(rf"(?<![\w.$-])(?P<name>{_NAME})[\0-\x08\x0e-\x1f\x7
 # `api key: …` and `mot de passe : …` in a sentence: the words before say what it is.
 _WORDS_BEFORE = re.compile(r"(?:([\w-]{1,32})[ \t])?([\w-]{1,32})[ \t]\Z")
 _COMPLETED = ("key", "code", "phrase", "answer", "pin", "passe", "string")
+HINTS = (*secret_keys.HINTS, *_COMPLETED)
+"""A text in small letters that has none of these has no name of a secret."""
 _MAX_INDENT = 64
 _OF_A_QUERY = ("key", "code")
 _REST_OF_NAME = re.compile(r"[\w.$-]*+")
 
 
-def hide_pairs(text: str, judge: Judge, hints: Iterable[str] = HINTS) -> str:
-    """The text without values that stand beside the name of a secret. Every such name has one of `hints` in it."""
-    if not _names_a_secret(text, judge, hints):
-        return text
-    for pattern, find in _PASSES:
-        text = _replaced(text, pattern, find, judge)
+def hide_pairs(text: str, judge: Judge, hints: re.Pattern[str]) -> str:
+    """The text without values that stand beside the name of a secret. `hints` finds a part of every such name."""
+    names = _names_of_secrets(text, judge, hints)
+    for places, pattern, find in _PASSES if names else ():
+        shown = _replaced(text, places(pattern, text, names), find, judge)
+        if shown is not text:
+            text, names = shown, _names_of_secrets(shown, judge, hints)
     return text
 
 
 def hide_between_bytes(text: str, judge: Judge) -> str:
     """The same in bytes that were read as a text, where no sign stands between name and value."""
-    return _replaced(text, _BETWEEN_BYTES, _after_name, judge)
+    return _replaced(text, _anywhere(_BETWEEN_BYTES, text, ()), _after_name, judge)
 
 
-def _names_a_secret(text: str, judge: Judge, hints: Iterable[str]) -> bool:
-    """Whether there is a name of a secret in it: most texts have none, and need no closer look."""
-    lowered = lower_in_place(text)
-    for hint in hints:
-        at = lowered.find(hint)
-        while at >= 0:
-            start, end = _around(text, at, at + len(hint))
+def _names_of_secrets(text: str, judge: Judge, hints: re.Pattern[str]) -> list[int]:
+    """Where they begin."""
+    names: list[int] = []
+    end = 0
+    for hint in hints.finditer(lower_in_place(text)):
+        if hint.start() >= end:
+            start, end = _around(text, *hint.span())
             name = text[start:end]
             if judge(name) is not Secrecy.NONE or _is_part_of_a_name(text, start, name, judge):
-                return True
-            at = lowered.find(hint, end)
-    return False
+                names.append(start)
+    return names
 
 
 def _around(text: str, start: int, end: int) -> tuple[int, int]:
@@ -107,13 +113,32 @@ def _is_part_of_a_name(text: str, start: int, name: str, judge: Judge) -> bool:
     return text[start - 1 : start] in ("?", "&") or _completed(text, start, name, judge) is not Secrecy.NONE
 
 
+_Next = Callable[[int], re.Match[str] | None]
+"""The next place at or behind a position."""
+_Places = Callable[[re.Pattern[str], str, Sequence[int]], _Next]
 _Find = Callable[[str, re.Match[str], Judge], Span | None]
 
 
-def _replaced(text: str, pattern: re.Pattern[str], find: _Find, judge: Judge) -> str:
+def _anywhere(pattern: re.Pattern[str], text: str, _: Sequence[int]) -> _Next:
+    return lambda at: pattern.search(text, at)
+
+
+def _at_names(pattern: re.Pattern[str], text: str, names: Sequence[int]) -> _Next:
+    """Places that begin with the name of a secret."""
+    rest = iter(names)
+    return lambda at: next((place for name in rest if name >= at and (place := pattern.match(text, name))), None)
+
+
+def _where_named(pattern: re.Pattern[str], text: str, names: Sequence[int]) -> _Next:
+    """Places in a text in which the name of a secret is itself a value: `name="password"`."""
+    is_named = any(_IS_NAMED.search(text, max(0, name - _IS_NAMED_CHARS), name) for name in names)
+    return _anywhere(pattern, text, names) if is_named else lambda at: None
+
+
+def _replaced(text: str, next_place: _Next, find: _Find, judge: Judge) -> str:
     pieces: list[str] = []
     end = at = 0
-    while (place := pattern.search(text, at)) is not None:
+    while (place := next_place(at)) is not None:
         at = max(place.end(), at + 1)
         found = find(text, place, judge)
         if found is not None:
@@ -169,14 +194,14 @@ def _inside(text: str, place: re.Match[str], judge: Judge) -> Span | None:
     return Span(*place.span("value")) if is_secret_text(place["value"], judge(place["name"])) else None
 
 
-_PASSES: tuple[tuple[re.Pattern[str], _Find], ...] = (
-    (_NAMED, _after_name),
-    (_NAMED_AFTER, _inside),
-    (_REFUSED, _after_name),
-    (_FIELD, _after_name),
-    (_COUPLE, _in_couple),
-    (_ELEMENT, _inside),
-    (_OPTION, _after_name),
-    (_VARIABLE, partial(_after_name, most=Secrecy.LIKELY)),
-    (_PAIR, _after_pair),
+_PASSES: tuple[tuple[_Places, re.Pattern[str], _Find], ...] = (
+    (_where_named, _NAMED, _after_name),
+    (_where_named, _NAMED_AFTER, _inside),
+    (_at_names, _REFUSED, _after_name),
+    (_anywhere, _FIELD, _after_name),
+    (_anywhere, _COUPLE, _in_couple),
+    (_anywhere, _ELEMENT, _inside),
+    (_anywhere, _OPTION, _after_name),
+    (_at_names, _VARIABLE, partial(_after_name, most=Secrecy.LIKELY)),
+    (_at_names, _PAIR, _after_pair),
 )

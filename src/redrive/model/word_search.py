@@ -1,0 +1,39 @@
+"""One expression that finds any of many words: a text is looked through once, however many words there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+# The letters and signs of tracebacks, payloads and messages, the most frequent first.
+_FREQUENT = "etrsinloap/\"c,u.dhy:1_mg0fbk(39)42v-w78T=S{}B65A"
+
+
+def any_of(words: Iterable[tuple[str, str]]) -> re.Pattern[str]:
+    """Finds a place in each text that has one of these words, with what the expression beside the word asks for there.
+
+    What it finds begins at the rarest letter of the word, because the search stops at each place that could be one.
+    """
+    return re.compile(_branches([_from_rarest_letter(word, near) for word, near in words]))
+
+
+def _from_rarest_letter(word: str, near: str) -> tuple[str, str]:
+    at = max(range(len(word)), key=lambda at: (_rarity(word[at]), -at))
+    return word[at:], (f"(?<={re.escape(word)})" if at else "") + near
+
+
+def _rarity(letter: str) -> int:
+    return _FREQUENT.find(letter) if letter in _FREQUENT else len(_FREQUENT)
+
+
+def _branches(words: list[tuple[str, str]]) -> str:
+    """Words that begin alike share their beginning, so that each letter of the text is looked at once."""
+    longer: dict[str, list[tuple[str, str]]] = {}
+    for word, near in words:
+        if word:
+            longer.setdefault(word[0], []).append((word[1:], near))
+    ends = dict.fromkeys(near for word, near in words if not word)
+    if "" in ends:
+        return ""
+    branches = [*ends, *(re.escape(letter) + _branches(rest) for letter, rest in longer.items())]
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
