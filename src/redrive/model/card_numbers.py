@@ -10,7 +10,8 @@ _FOURS = r"(?:4\d{3}|5[1-5]\d\d|2[2-7]\d\d|6011|6[45]\d\d|62\d\d|35\d\d)(?P<a>[ 
 _FIFTEEN = r"3[47]\d\d(?P<b>[ .-]?)\d{6}(?P=b)\d{5}"
 _FOURTEEN = r"3(?:0[0-5]|[68]\d)\d(?P<c>[ .-]?)\d{6}(?P=c)\d{4}"
 _CARD = re.compile(rf"(?<![\w.])(?:{_FOURS}|{_FIFTEEN}|{_FOURTEEN})(?![\w]|[.-]\d)", re.ASCII)
-MARKS = tuple((first, rf"(?<![A-Za-z0-9_.]{first})[0-9]{{3}}[ .-]?[0-9]{{4}}[ .-]?[0-9]{{2}}") for first in "23456")
+_REST = r"\d{3}[ .-]?(?:\d{4}[ .-]?\d{4}[ .-]?\d{4}|\d{6}[ .-]?\d{4,5})(?!\d)".replace(r"\d", "[0-9]")
+MARKS = tuple((first, rf"(?<![A-Za-z0-9_.]{first}){_REST}") for first in "23456")
 """A text that has none of these digits, with what is near each, has no number of a card."""
 _LEAST, _MOST = 10**13, 10**16
 

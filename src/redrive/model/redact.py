@@ -68,16 +68,18 @@ class Redactor:
                 text = pattern.sub(REDACTED, text)
             if self._marks.search(text):
                 text = without_cards(without_forms(text))
-            if self._hints.search(lower_in_place(text)):
-                text = hide_pairs(without_spoken_forms(text), self._rules.secrecy, self._hints)
+            if hint := self._hints.search(lower_in_place(text)):
+                # Before the first hint nothing is hidden, and nothing moves.
+                text = hide_pairs(without_spoken_forms(text), self._rules.secrecy, self._hints, hint.start())
             if text == before:
                 return text
         return REDACTED
 
     def may_hold_secrets(self, text: str) -> bool:
         """A quick look. False where neither a key nor a form in it could be that of a secret."""
-        is_marked = self._rules.patterns or self._marks.search(text) or self._hints.search(lower_in_place(text))
-        return bool(is_marked)
+        return bool(
+            self._rules.patterns or self._hints.search(lower_in_place(text)) or self._marks.search(text)
+        )
 
     def _value(self, value: Any, depth: int, secrecy: Secrecy = Secrecy.NONE) -> Any:
         """A value that stands under a key, or inside of what does."""
@@ -108,7 +110,7 @@ class Redactor:
 
     def _named(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
         """What is hidden of `{"name": "password", "value": …}`."""
-        secrecy = max([self._secrecy(table.get(key)) for key in _NAMING])
+        secrecy = max([self._secrecy(table[key]) for key in _NAMING if key in table], default=Secrecy.NONE)
         found = [key for key in _HOLDING if key in table] if secrecy else []
         return {key: REDACTED for key in found if _is_hidden(table[key], secrecy)}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 REDACTED = "[redacted]"
 """What stands in place of a secret."""
@@ -11,20 +12,27 @@ _NOT_YET = r"(?!\[redacted\])"
 _KEEP = rf"\g<1>{REDACTED}"
 
 
-class Form(NamedTuple):
+@dataclass(frozen=True)
+class Form:
     """A form of secrets. `word` is looked for first, which is quick; the pattern is tried only where that stands."""
 
     word: str
-    pattern: re.Pattern[str]
+    expression: str
     shown: str
+    flags: re.RegexFlag
     near: str
     """An expression for what else is at the word wherever the pattern matches, right behind it or before it."""
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled when a text has the word: most programs never meet most forms."""
+        return re.compile(self.expression, self.flags)
 
 
 def _form(
     word: str, pattern: str, shown: str = REDACTED, flags: re.RegexFlag = re.NOFLAG, *, near: str = ""
 ) -> Form:
-    return Form(word, re.compile(pattern, flags), shown, near)
+    return Form(word, pattern, shown, flags, near)
 
 
 def _tokens(prefixes: str, rest: str) -> list[Form]:
@@ -141,7 +149,7 @@ _COMMANDS = (
         near=r"(?<![\w-]-u)",
     ),
     _form(
-        "user",
+        "-user",
         rf"((?<![\w-])--(?:proxy-)?user(?:{_LIST}|[ =])[\"']?{_USER}){_NOT_YET}[^\s\"']{{1,256}}+",
         _KEEP,
         near="(?:(?<=--user)|(?<=--proxy-user))",

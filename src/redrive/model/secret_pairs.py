@@ -13,7 +13,7 @@ from functools import partial
 
 from redrive.model import secret_keys
 from redrive.model.secret_forms import REDACTED, lower_in_place
-from redrive.model.secret_keys import Secrecy
+from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy
 from redrive.model.secret_values import Span, is_secret_text, quoted_or_run, random_run, value_at
 
 Judge = Callable[[str], Secrecy]
@@ -36,19 +36,20 @@ _VARIABLE = re.compile(r"(?<![\w.$-])(?P<name>[A-Z][A-Z0-9]{0,63}+(?:_[A-Z0-9]{1
 # `<name>value</name>`, `<space:name>value</space:name>`
 _ELEMENT = re.compile(r"<(?:\w[\w.-]{0,63}+:)?(?P<name>[A-Za-z][\w.-]{0,63}+)(?:[ \t][^<>]{0,128}+)?>(?P<value>[^<>\r\n]{1,4096}+)</")
 # `"name": "password", "value": "…"`, `key="password" value="…"`, and the value first.
+_NAMING_CHARS = 32
 _NAMING = (
     r"(?<![A-Za-z])(?:name|key|field|header|param|parameter|variable|var|id|label|attribute|property|option)"
-    rf"(?:{_QUOTE})?{_GAP}[:=]{_GAP}(?:b?{_QUOTE})?(?P<name>{_NAME})"
+    rf"(?:{_QUOTE})?{_GAP}[:=]{_GAP}(?:b?{_QUOTE})?"
 )
-_IS_NAMED = re.compile(rf"[:=]{_GAP}(?:b?{_QUOTE})?\Z")
-_IS_NAMED_CHARS = 12
+_VALUE_HERE = re.compile(rf"[:=]{_GAP}(?:b?{_QUOTE})?\Z")
+_NAMED_HERE = re.compile(rf"{_NAMING}\Z", re.I)
 _HOLDING = (
     r"(?<![A-Za-z])(?:value|val|content|contents|text|data|default|stringvalue|input_value)"
     rf"(?:{_QUOTE})?{_GAP}[:=]{_GAP}"
 )
-_NAMED = re.compile(rf"{_NAMING}(?:{_QUOTE}|\r?\n)[^<>{{}}]{{0,64}}?{_HOLDING}", re.I)
+_NAMED = re.compile(rf"{_NAMING}(?P<name>{_NAME})(?:{_QUOTE}|\r?\n)[^<>{{}}]{{0,64}}?{_HOLDING}", re.I)
 _NAMED_AFTER = re.compile(
-    rf"""{_HOLDING}["'](?P<value>[^"'<>{{}}\r\n]{{1,256}}+)["'],?[ \t\r\n]{{1,3}}["']?{_NAMING}["']""", re.I
+    rf"""{_HOLDING}["'](?P<value>[^"'<>{{}}\r\n]{{1,256}}+)["'],?[ \t\r\n]{{1,3}}["']?{_NAMING}(?P<name>{_NAME})["']""", re.I
 )
 # What pydantic says of a field, whose name is on the line before.
 _REFUSED = re.compile(r"^(?P<name>[\w.]{1,256}+)\r?\n[ ]{1,8}[^\r\n]{0,512}?input_value=", re.M)
@@ -61,7 +62,7 @@ _COUPLE = re.compile(rf"""[(\[]{_GAP}b?["'](?P<name>{_NAME})["']{_GAP},{_GAP}(?=
 # In formats of bytes a name is followed by a length or a type, and that by the value.
 _BETWEEN_BYTES = re.compile(rf"(?<![\w.$-])(?P<name>{_NAME})[\0-\x08\x0e-\x1f\x7f-\x9f\udc80-\udcff]{{1,8}}+")
 # `api key: …` and `mot de passe : …` in a sentence: the words before say what it is.
-_WORDS_BEFORE = re.compile(r"(?:([\w-]{1,32})[ \t])?([\w-]{1,32})[ \t]\Z")
+_WORDS_BEFORE = re.compile(r"(?<![\w-])(?:([\w-]{1,32}+)[ \t])?([\w-]{1,32}+)[ \t]\Z")
 _COMPLETED = ("key", "code", "phrase", "answer", "pin", "passe", "string")
 HINTS = (*secret_keys.HINTS, *_COMPLETED)
 """A text in small letters that has none of these has no name of a secret."""
@@ -70,9 +71,12 @@ _OF_A_QUERY = ("key", "code")
 _REST_OF_NAME = re.compile(r"[\w.$-]*+")
 
 
-def hide_pairs(text: str, judge: Judge, hints: re.Pattern[str]) -> str:
-    """The text without values that stand beside the name of a secret. `hints` finds a part of every such name."""
-    names = _names_of_secrets(text, judge, hints)
+def hide_pairs(text: str, judge: Judge, hints: re.Pattern[str], first: int = 0) -> str:
+    """The text without values that stand beside the name of a secret.
+
+    `hints` finds a part of every such name in a text in small letters, none of them before `first`.
+    """
+    names = _names_of_secrets(text, judge, hints, first)
     for places, pattern, find in _PASSES if names else ():
         shown = _replaced(text, places(pattern, text, names), find, judge)
         if shown is not text:
@@ -85,14 +89,14 @@ def hide_between_bytes(text: str, judge: Judge) -> str:
     return _replaced(text, _anywhere(_BETWEEN_BYTES, text, ()), _after_name, judge)
 
 
-def _names_of_secrets(text: str, judge: Judge, hints: re.Pattern[str]) -> list[int]:
+def _names_of_secrets(text: str, judge: Judge, hints: re.Pattern[str], first: int = 0) -> list[int]:
     """Where they begin."""
     names: list[int] = []
     end = 0
-    for hint in hints.finditer(lower_in_place(text)):
+    for hint in hints.finditer(lower_in_place(text), first):
         if hint.start() >= end:
             start, end = _around(text, *hint.span())
-            name = text[start:end]
+            name = text[start : min(end, start + MAX_KEY_CHARS + 1)]
             if judge(name) is not Secrecy.NONE or _is_part_of_a_name(text, start, name, judge):
                 names.append(start)
     return names
@@ -100,11 +104,11 @@ def _names_of_secrets(text: str, judge: Judge, hints: re.Pattern[str]) -> list[i
 
 def _around(text: str, start: int, end: int) -> tuple[int, int]:
     """The name that this is a part of."""
-    while start and (text[start - 1].isalnum() or text[start - 1] in "_.$-"):
-        start -= 1
-    found = _REST_OF_NAME.match(text, end)
-    assert found is not None
-    return start, found.end()
+    before = _REST_OF_NAME.match(text[max(0, start - MAX_KEY_CHARS) : start][::-1])
+    after = _REST_OF_NAME.match(text, end)
+    assert before is not None
+    assert after is not None
+    return start - before.end(), after.end()
 
 
 def _is_part_of_a_name(text: str, start: int, name: str, judge: Judge) -> bool:
@@ -131,8 +135,18 @@ def _at_names(pattern: re.Pattern[str], text: str, names: Sequence[int]) -> _Nex
 
 def _where_named(pattern: re.Pattern[str], text: str, names: Sequence[int]) -> _Next:
     """Places in a text in which the name of a secret is itself a value: `name="password"`."""
-    is_named = any(_IS_NAMED.search(text, max(0, name - _IS_NAMED_CHARS), name) for name in names)
+    is_named = any(
+        _VALUE_HERE.search(text, max(0, at - _NAMING_CHARS // 2), at)
+        and _NAMED_HERE.search(text, max(0, at - _NAMING_CHARS), at)
+        for at in names
+    )
     return _anywhere(pattern, text, names) if is_named else lambda at: None
+
+
+def _where_quoted(pattern: re.Pattern[str], text: str, names: Sequence[int]) -> _Next:
+    """Places in a text in which the name of a secret is in quotes."""
+    is_quoted = any(text[at - 1 : at] in ('"', "'") for at in names)
+    return _anywhere(pattern, text, names) if is_quoted else lambda at: None
 
 
 def _replaced(text: str, next_place: _Next, find: _Find, judge: Judge) -> str:
@@ -198,8 +212,8 @@ _PASSES: tuple[tuple[_Places, re.Pattern[str], _Find], ...] = (
     (_where_named, _NAMED, _after_name),
     (_where_named, _NAMED_AFTER, _inside),
     (_at_names, _REFUSED, _after_name),
-    (_anywhere, _FIELD, _after_name),
-    (_anywhere, _COUPLE, _in_couple),
+    (_where_quoted, _FIELD, _after_name),
+    (_where_quoted, _COUPLE, _in_couple),
     (_anywhere, _ELEMENT, _inside),
     (_anywhere, _OPTION, _after_name),
     (_at_names, _VARIABLE, partial(_after_name, most=Secrecy.LIKELY)),

@@ -12,13 +12,25 @@ _FREQUENT = "etrsinloap/\"c,u.dhy:1_mg0fbk(39)42v-w78T=S{}B65A"
 def any_of(words: Iterable[tuple[str, str]]) -> re.Pattern[str]:
     """Finds a place in each text that has one of these words, with what the expression beside the word asks for there.
 
-    What it finds begins at the rarest letter of the word, because the search stops at each place that could be one.
+    What it finds begins at a letter inside the word: the search stops at each letter with which something could begin,
+    so that these are few and rare.
     """
-    return re.compile(_branches([_from_rarest_letter(word, near) for word, near in words]))
+    words = list(words)
+    letters = _few_letters([word for word, _ in words])
+    return re.compile(_branches([_from_letter(word, near, letters) for word, near in words]))
 
 
-def _from_rarest_letter(word: str, near: str) -> tuple[str, str]:
-    at = max(range(len(word)), key=lambda at: (_rarity(word[at]), -at))
+def _few_letters(words: list[str]) -> set[str]:
+    """Letters of which each word has one. Words that have frequent letters only come first; others share theirs."""
+    letters: set[str] = set()
+    for word in sorted(words, key=lambda word: max(map(_rarity, word))):
+        if letters.isdisjoint(word):
+            letters.add(max(word, key=_rarity))
+    return letters
+
+
+def _from_letter(word: str, near: str, letters: set[str]) -> tuple[str, str]:
+    at = max((at for at in range(len(word)) if word[at] in letters), key=lambda at: _rarity(word[at]))
     return word[at:], (f"(?<={re.escape(word)})" if at else "") + near
 
 
