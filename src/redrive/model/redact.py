@@ -66,20 +66,21 @@ class Redactor:
             before = text
             for pattern in self._rules.patterns:
                 text = pattern.sub(REDACTED, text)
-            if self._marks.search(text):
-                text = without_cards(without_forms(text))
+            is_marked = self._marks.search(text) is not None
+            if is_marked:
+                text = without_forms(text)
             if hint := self._hints.search(lower_in_place(text)):
                 # Before the first hint nothing is hidden, and nothing moves.
                 text = hide_pairs(without_spoken_forms(text), self._rules.secrecy, self._hints, hint.start())
+            if is_marked:
+                text = without_cards(text)
             if text == before:
                 return text
         return REDACTED
 
     def may_hold_secrets(self, text: str) -> bool:
         """A quick look. False where neither a key nor a form in it could be that of a secret."""
-        return bool(
-            self._rules.patterns or self._hints.search(lower_in_place(text)) or self._marks.search(text)
-        )
+        return bool(self._rules.patterns or self._hints.search(lower_in_place(text)) or self._marks.search(text))
 
     def _value(self, value: Any, depth: int, secrecy: Secrecy = Secrecy.NONE) -> Any:
         """A value that stands under a key, or inside of what does."""

@@ -29,9 +29,7 @@ class Form:
         return re.compile(self.expression, self.flags)
 
 
-def _form(
-    word: str, pattern: str, shown: str = REDACTED, flags: re.RegexFlag = re.NOFLAG, *, near: str = ""
-) -> Form:
+def _form(word: str, pattern: str, shown: str = REDACTED, flags: re.RegexFlag = re.NOFLAG, *, near: str = "") -> Form:
     return Form(word, pattern, shown, flags, near)
 
 

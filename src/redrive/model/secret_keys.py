@@ -77,7 +77,7 @@ _OTHER_PASSES = _words(
     "boarding bus by bypass com compass day encompass first guest hall high last low one over sea season second "
     "single ski surpass tres trespass two under"
 )
-HINTS = tuple({*_SURE, *_SURE_ABROAD, *_SURE_WORDS, *_LIKELY_WORDS, *_MAYBE_WORDS, *_CODE_WORDS})
+HINTS = tuple(sorted(_SURE | _SURE_ABROAD | _SURE_WORDS | _LIKELY_WORDS | _MAYBE_WORDS | _CODE_WORDS))
 HINTS += ("pass", "key", "code", "assertion", "phrase", "answer")
 """A text in small letters that has none of these has no key of a secret."""
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

@@ -34,7 +34,9 @@ _OPTION = re.compile(
 # `ENV NPM_TOKEN value`
 _VARIABLE = re.compile(r"(?<![\w.$-])(?P<name>[A-Z][A-Z0-9]{0,63}+(?:_[A-Z0-9]{1,63}+){1,8}+)[ \t]{1,3}+")
 # `<name>value</name>`, `<space:name>value</space:name>`
-_ELEMENT = re.compile(r"<(?:\w[\w.-]{0,63}+:)?(?P<name>[A-Za-z][\w.-]{0,63}+)(?:[ \t][^<>]{0,128}+)?>(?P<value>[^<>\r\n]{1,4096}+)</")
+_ELEMENT = re.compile(
+    r"<(?:\w[\w.-]{0,63}+:)?(?P<name>[A-Za-z][\w.-]{0,63}+)(?:[ \t][^<>]{0,128}+)?>(?P<value>[^<>\r\n]{1,4096}+)</"
+)
 # `"name": "password", "value": "…"`, `key="password" value="…"`, and the value first.
 _NAMING_CHARS = 32
 _NAMING = (
@@ -49,7 +51,8 @@ _HOLDING = (
 )
 _NAMED = re.compile(rf"{_NAMING}(?P<name>{_NAME})(?:{_QUOTE}|\r?\n)[^<>{{}}]{{0,64}}?{_HOLDING}", re.I)
 _NAMED_AFTER = re.compile(
-    rf"""{_HOLDING}["'](?P<value>[^"'<>{{}}\r\n]{{1,256}}+)["'],?[ \t\r\n]{{1,3}}["']?{_NAMING}(?P<name>{_NAME})["']""", re.I
+    rf"""{_HOLDING}["'](?P<value>[^"'<>{{}}\r\n]{{1,256}}+)["'],?[ \t\r\n]{{1,3}}["']?{_NAMING}(?P<name>{_NAME})["']""",
+    re.I,
 )
 # What pydantic says of a field, whose name is on the line before.
 _REFUSED = re.compile(r"^(?P<name>[\w.]{1,256}+)\r?\n[ ]{1,8}[^\r\n]{0,512}?input_value=", re.M)
@@ -61,8 +64,8 @@ _FIELD = re.compile(
 _COUPLE = re.compile(rf"""[(\[]{_GAP}b?["'](?P<name>{_NAME})["']{_GAP},{_GAP}(?=b?["'])""")
 # In formats of bytes a name is followed by a length or a type, and that by the value.
 _BETWEEN_BYTES = re.compile(rf"(?<![\w.$-])(?P<name>{_NAME})[\0-\x08\x0e-\x1f\x7f-\x9f\udc80-\udcff]{{1,8}}+")
-# `api key: …` and `mot de passe : …` in a sentence: the words before say what it is.
-_WORDS_BEFORE = re.compile(r"(?<![\w-])(?:([\w-]{1,32}+)[ \t])?([\w-]{1,32}+)[ \t]\Z")
+# `api key: …` and `mot de passe : …` in a sentence: the words before say what it is. They are read backwards.
+_WORDS_BEFORE = re.compile(r"[ \t]([\w-]{1,32}+)(?:[ \t]([\w-]{1,32}+))?")
 _COMPLETED = ("key", "code", "phrase", "answer", "pin", "passe", "string")
 HINTS = (*secret_keys.HINTS, *_COMPLETED)
 """A text in small letters that has none of these has no name of a secret."""
@@ -187,10 +190,12 @@ def _begins_line(text: str, at: int) -> bool:
 
 def _completed(text: str, start: int, name: str, judge: Judge) -> Secrecy:
     is_sentence = start >= 2 and text[start - 1] in " \t" and text[start - 2].isalnum()
-    words = _WORDS_BEFORE.search(text[max(0, start - 66) : start]) if is_sentence else None
+    words = _WORDS_BEFORE.match(text[max(0, start - 66) : start][::-1]) if is_sentence else None
     if words is None:
         return Secrecy.NONE
-    return max(judge(f"{words[2]}_{name}"), judge(f"{words[1]}_{words[2]}_{name}"))
+    # `is` or `no` as the first word would say that it is none; there is always a word before them.
+    second, first = words[1][::-1], words[2][::-1] if words[2] else "the"
+    return max(judge(f"{second}_{name}"), judge(f"{first}_{second}_{name}"))
 
 
 def _after_name(text: str, place: re.Match[str], judge: Judge, most: Secrecy = Secrecy.SURE) -> Span | None:

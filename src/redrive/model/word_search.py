@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 # The letters and signs of tracebacks, payloads and messages, the most frequent first.
-_FREQUENT = "etrsinloap/\"c,u.dhy:1_mg0fbk(39)42v-w78T=S{}B65A"
+_FREQUENT = 'etrsinloap/"c,u.dhy:1_mg0fbk(39)42v-w78T=S{}B65A'
 
 
 def any_of(words: Iterable[tuple[str, str]]) -> re.Pattern[str]:
