@@ -38,7 +38,7 @@ _ELEMENT = re.compile(
     r"<(?:\w[\w.-]{0,63}+:)?(?P<name>[A-Za-z][\w.-]{0,63}+)(?:[ \t][^<>]{0,128}+)?>(?P<value>[^<>\r\n]{1,4096}+)</"
 )
 # `"name": "password", "value": "…"`, `key="password" value="…"`, and the value first.
-_NAMING_CHARS = 32
+_NAMING_CHARS = 32  # at most that long
 _NAMING = (
     r"(?<![A-Za-z])(?:name|key|field|header|param|parameter|variable|var|id|label|attribute|property|option)"
     rf"(?:{_QUOTE})?{_GAP}[:=]{_GAP}(?:b?{_QUOTE})?"
@@ -193,7 +193,7 @@ def _completed(text: str, start: int, name: str, judge: Judge) -> Secrecy:
     words = _WORDS_BEFORE.match(text[max(0, start - 66) : start][::-1]) if is_sentence else None
     if words is None:
         return Secrecy.NONE
-    # `is` or `no` as the first word would say that it is none; there is always a word before them.
+    # `is_key` and `no_key` are names of no secret, but in a sentence `is key: …` goes on from something.
     second, first = words[1][::-1], words[2][::-1] if words[2] else "the"
     return max(judge(f"{second}_{name}"), judge(f"{first}_{second}_{name}"))
 

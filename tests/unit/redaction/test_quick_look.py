@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.redaction.corpus import FOLDER, Case, cases, texts_in
 
+from redrive.model import secret_forms
 from redrive.model.redact import Redactor
 from redrive.model.redact_rules import NO_RULES, RedactRules
 
@@ -41,6 +42,12 @@ def test_values_of_the_corpus_come_out_the_same(case: Case) -> None:
             assert quick.text(text) == shown
             assert quick.text(text.upper()) == slow.text(text.upper())
             assert shown == text or quick.may_hold_secrets(text)
+
+
+def test_every_form_can_be_compiled() -> None:
+    forms = [form for value in vars(secret_forms).values() if isinstance(value, tuple) for form in value]
+    compiled = [form.pattern for form in forms if isinstance(form, secret_forms.Form)]
+    assert len(compiled) > 100
 
 
 @given(composed)
