@@ -105,6 +105,11 @@ def test_what_has_the_form_of_a_secret_is_hidden(text: str, secret: str) -> None
     assert redact_secrets("payload", text.encode()) == shown.encode()
 
 
+@pytest.mark.parametrize("number", ["30569309025904", "378282246310005", "4111111111111111"])
+def test_number_of_a_card_is_hidden_where_it_stands_alone(number: str) -> None:
+    assert redact_secrets("payload", [number, int(number)]) == [REDACTED, REDACTED]
+
+
 def test_the_rest_of_a_text_stays() -> None:
     assert redact_text("postgres://ann:x@db/jobs?a=1 failed") == f"postgres://ann:{REDACTED}@db/jobs?a=1 failed"
     assert redact_text('{"password": "a b", "c": 1}') == f'{{"password": "{REDACTED}", "c": 1}}'

@@ -32,8 +32,6 @@ traceback, a title or a note.
 
 _MAX_ROUNDS = 8
 """A text that shows yet another secret after so many rounds was made to."""
-_SHORTEST_TOKEN = 16
-"""A word that is shorter has no form that gives it away."""
 # Deeper than any payload that was put as a value; bytes that claim to be JSON may be anything.
 _MAX_DEPTH = 200
 _MARKS = any_of((*secret_forms.MARKS, *card_numbers.MARKS))
@@ -60,8 +58,6 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """A text without secrets."""
-        if len(text) < _SHORTEST_TOKEN and text.isalnum() and not self._rules.patterns:
-            return text
         for _ in range(_MAX_ROUNDS):
             before = text
             for pattern in self._rules.patterns:
