@@ -106,7 +106,8 @@ def _core(
         is_level = isinstance(durability, str) and plain(durability) in ("full", "relaxed")
     if not is_level:
         raise InvalidInput(f"durability is 'full' or 'relaxed', not {shown(durability, 40)}")
-    redaction = Redaction(redact)
+    with reading("redact"):
+        redaction = Redaction(redact)
     with reading("backoffs"):
         named = _checked_backoffs(backoffs or {})
     namespace = check_name("namespace", namespace)

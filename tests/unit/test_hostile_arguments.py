@@ -169,7 +169,8 @@ ALSO_AWAITED = ("object", "text")
 _LEASE, _DEAD, _OPERATION = "a lease", "a dead letter", "an operation"
 USES: dict[str, dict[str, Any]] = {
     "create_queue": {"name": "more", "lease_timeout": 5, "max_attempts": 3, "retry": {"attempts": 2}, "feed": "all",
-                     "dead_queue": "jobs", "final_errors": ["X"], "error_rules": [], "on_dead": "keep", "search": True},
+                     "dead_queue": "jobs", "final_errors": ["X"], "error_rules": [], "on_dead": "keep", "search": True,
+                     "redact": {"keys": ["iban"]}},
     "update_queue": {"name": "jobs", "actor": "ann", "max_size": 100, "keep_dead": "7d"},
     "get_queue": {"name": "jobs"},
     "delete_queue": {"name": "jobs", "confirm": 3, "actor": "ann"},
@@ -438,3 +439,11 @@ def test_connect_refuses_hostile_arguments(argument: str, kind: str) -> None:
     given = {"url": "memory://", "lifecycle": False, argument: KINDS[kind]()}
     with contextlib.suppress(RedriveError):
         connect(**given).close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["keys", "patterns", "allow"])
+def test_connect_refuses_hostile_rules_for_redaction(name: str, kind: str) -> None:
+    for given in (KINDS[kind](), [KINDS[kind]()]):
+        with contextlib.suppress(RedriveError):
+            connect("memory://", lifecycle=False, redact={name: given}).close()

@@ -12,6 +12,7 @@ import msgspec
 
 from redrive.errors import InvalidSetting
 from redrive.model import secret_forms, secret_pairs
+from redrive.model.given import listed, plain, table
 from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy, secrecy_of, words_of_key
 from redrive.model.word_search import any_of
 
@@ -76,6 +77,7 @@ def redact_rules_from(value: Any, setting: str = "redact") -> RedactRules:
     known = RedactRules.__struct_fields__
     if not isinstance(value, Mapping):
         raise InvalidSetting(setting, f"must be a table with {', '.join(known)}, not {value!a:.40}")
+    value = table(setting, value, MAX_RULES)
     for key in value:
         if key not in known:
             raise InvalidSetting(f"{setting}.{key}", f"is not known; there are {', '.join(known)}")
@@ -93,12 +95,12 @@ def redact_rules_from(value: Any, setting: str = "redact") -> RedactRules:
 def _texts(setting: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidSetting(setting, f"must be a list of texts, not {value!a:.40}")
-    texts = tuple(value)
+    texts = listed(setting, value, MAX_RULES)
+    if len(texts) > MAX_RULES:
+        raise InvalidSetting(setting, f"has more than {MAX_RULES} members")
     if not all(isinstance(text, str) and text for text in texts):
         raise InvalidSetting(setting, "must be a list of texts, none of them empty")
-    if len(texts) > MAX_RULES:
-        raise InvalidSetting(setting, f"has {len(texts):,} members; there may be {MAX_RULES}")
-    return texts
+    return tuple(map(plain, texts))
 
 
 def _check_pattern(setting: str, pattern: str) -> None:
