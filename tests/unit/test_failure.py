@@ -486,7 +486,7 @@ def test_locals_never_fail_and_are_bounded() -> None:
     failure = failure_from_exception(error, with_locals=True)
     text = failure.locals or ""
     assert "hostile = <Hostile that cannot be printed>" in text
-    assert "number = <int that cannot be printed>" in text or "number = 1000" in text
+    assert "number = <int " in text  # the rest is Python's or ours, by version
     assert len(text.encode()) <= MAX_LOCALS_BYTES
     assert text.count("in test_locals") <= 8
     assert storable(failure)
