@@ -58,7 +58,7 @@ class Load:
         begun = time.monotonic()
         with self._news:
             assert self._news.wait_for(lambda: condition() or bool(self.problems), seconds), f"{self.outcomes}"
-        assert self.problems == []
+        assert not self.problems, self.problems
         return time.monotonic() - begun
 
     def resumes(self) -> float:
@@ -87,7 +87,7 @@ class Load:
         `where` is where it is, if a server has it.
         """
         self.stop()
-        assert self.problems == []
+        assert not self.problems, self.problems
         with connect(url, lifecycle=False) as broker:
             end = time.monotonic() + PATIENCE_SECONDS
             while (stats := broker.stats(QUEUE)).pending + stats.failed + stats.active:
@@ -205,7 +205,7 @@ class _Rounds:
     def round(self) -> None:
         """One put, some leases, their ends, and a look."""
         self._put()
-        wait = "50ms" if self._random.random() < 0.3 else None
+        wait = "50ms" if self._random.random() < 0.3 else 0
         _, _, leases = self._call("lease", lambda: self._broker.lease(QUEUE, 3, wait=wait))
         for lease in leases or ():
             self._load.leased(lease)
