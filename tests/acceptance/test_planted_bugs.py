@@ -30,7 +30,11 @@ OPERATION = {operation.name: operation for operation in OPERATIONS}
 
 
 def acknowledge_before_the_commit() -> None:
-    Engine._commit = lambda self, execute: None  # type: ignore[method-assign]
+    def begin_only(self: Engine, work: Any) -> Any:
+        self.writer.execute("BEGIN IMMEDIATE")
+        return work(self.writer)
+
+    Engine._commit = begin_only  # type: ignore[method-assign]
 
 
 def forget_the_transaction() -> None:
