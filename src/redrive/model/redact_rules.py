@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from re import _parser  # type: ignore[attr-defined]  # there is no public way to read an expression
 from typing import Any
 
 import msgspec
@@ -106,6 +105,9 @@ def _texts(setting: str, value: Any) -> tuple[str, ...]:
 def _check_pattern(setting: str, pattern: str) -> None:
     if len(pattern) > MAX_PATTERN_CHARS:
         raise InvalidSetting(setting, f"has {len(pattern):,} characters; there may be {MAX_PATTERN_CHARS}")
+    # There is no public way to read an expression. Where this one is gone, patterns are refused and all else works.
+    from re import _parser  # type: ignore[attr-defined]
+
     try:
         compiled = re.compile(pattern)
         ways = _ways(_parser.parse(pattern))
@@ -145,4 +147,6 @@ def _ways_of(kind: str, argument: Any) -> int:
                 return MAX_WAYS + 1
             ways = sum(min(MAX_WAYS + 1, once**count) for count in range(int(least), int(most) + 1))
             return min(MAX_WAYS + 1, int(ways))
-    return 1
+        case "LITERAL" | "NOT_LITERAL" | "ANY" | "IN" | "AT" | "GROUPREF" | "FAILURE":
+            return 1
+    return MAX_WAYS + 1  # of a later Python, and unknown here
