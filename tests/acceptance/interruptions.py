@@ -21,6 +21,11 @@ class Interruption(Exception):
     """What a signal handler raises, for example an alarm that is used as a time limit."""
 
 
+def interrupt(*_: object) -> None:
+    """What a program may install as a signal handler."""
+    raise Interruption
+
+
 class Point(StrEnum):
     """Where it can strike."""
 
@@ -73,7 +78,7 @@ class Interrupter:
     def _strike(self) -> None:
         self.count += 1
         if self.count == self._nth:
-            raise Interruption
+            interrupt()
 
 
 def every_point(point: Point, attempt: Callable[[Interrupter], None], *, stride: int = 1, first: int = 1) -> int:

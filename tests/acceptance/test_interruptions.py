@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.acceptance.interruptions import Interrupter, Interruption, Point, every_point
+from tests.acceptance.interruptions import Interrupter, Interruption, Point, every_point, interrupt
 from tests.servers.http import HttpServer
 
 from redrive import Broker, connect
@@ -56,6 +56,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             server.stop()
         case store:
             yield request.getfixturevalue(f"{store}_url")
+
+
+@pytest.fixture(autouse=True)
+def installed_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    yield
+    signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.fixture

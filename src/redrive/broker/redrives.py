@@ -13,7 +13,7 @@ from redrive.broker.checks import note_of
 from redrive.broker.flow import Flow, ask, send
 from redrive.broker.moves import target_of
 from redrive.errors import InvalidInput, InvalidPayload, RedriveError, shown
-from redrive.model.given import flag, reading
+from redrive.model.given import flag, is_of_a_signal, reading
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Result
 from redrive.model.limits import MAX_STORABLE_BYTES
@@ -114,6 +114,8 @@ def _apply(what: str, edit: Edit, value: Any) -> Any:
         except RedriveError:
             raise
         except Exception as error:
+            if is_of_a_signal(error):
+                raise
             problem = f"could not be edited: {type(error).__name__}: {error}"
             raise InvalidPayload("$", problem) if what == "payload" else InvalidInput(f"{what} {problem}") from error
     if isinstance(value, bytes):

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Annotated, TypeAlias
 
 from redrive.errors import InvalidDuration, RedriveError
-from redrive.model.given import plain, unreadable
+from redrive.model.given import is_of_a_signal, plain, unreadable
 
 MILLISECOND = 1_000
 SECOND = 1_000 * MILLISECOND
@@ -44,6 +44,8 @@ def parse_duration(value: DurationInput, what: str = "duration") -> int:
     except RedriveError:
         raise
     except Exception as error:
+        if is_of_a_signal(error):
+            raise
         raise unreadable(what, error) from error
     if duration < 0:
         raise InvalidDuration(what, value, "is negative")

@@ -1,14 +1,18 @@
 """What a caller gives. It may be any object, and do anything when something is asked of it.
 
 The checks of arguments ask it here. What the object raises becomes an `InvalidInput` that names the argument, with the
-original as its cause; what is no `Exception`, such as KeyboardInterrupt, passes as itself.
+original as its cause; what is no `Exception`, such as KeyboardInterrupt, passes as itself, and so does what a signal
+handler of the program raises meanwhile.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from redrive.errors import InvalidInput, RedriveError
@@ -22,7 +26,28 @@ def reading(what: str) -> Iterator[None]:
     except RedriveError:
         raise
     except Exception as error:
+        if is_of_a_signal(error):
+            raise
         raise unreadable(what, error) from error
+
+
+def is_of_a_signal(error: BaseException) -> bool:
+    """Whether a signal handler raised it, which may run between any two instructions of the main thread."""
+    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    link = error.__traceback__
+    while link is not None and link.tb_frame.f_code not in handlers:
+        link = link.tb_next
+    return link is not None
+
+
+def _code(handler: Any) -> CodeType | None:
+    """Of a function, a method, a partial of these, or an object that can be called. None of a default."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    if not isinstance(handler, FunctionType | MethodType):
+        handler = type(handler).__call__ if callable(handler) else None
+    code = getattr(handler, "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 def unreadable(what: str, error: Exception) -> InvalidInput:

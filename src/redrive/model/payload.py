@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from redrive.errors import InvalidName, InvalidPayload, PayloadTooLarge, RedriveError, shown
-from redrive.model.given import plain, reading, unreadable
+from redrive.model.given import is_of_a_signal, plain, reading, unreadable
 from redrive.model.limits import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES, text_problem
 
 JSON = "application/json"
@@ -54,6 +54,8 @@ def encode_payload(value: object, content_type: str | None = None, limit: int = 
     except RedriveError:
         raise
     except Exception as error:
+        if is_of_a_signal(error):
+            raise
         with reading("payload"):
             _check_value(value)
         if isinstance(error, RecursionError):

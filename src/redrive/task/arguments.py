@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from redrive.errors import ArgumentsInvalid as ArgumentsInvalid
 from redrive.errors import InvalidPayload, RedriveError
-from redrive.model.given import unreadable
+from redrive.model.given import is_of_a_signal, unreadable
 from redrive.model.item import Result
 from redrive.model.limits import MAX_STORABLE_BYTES
 from redrive.model.payload import encode_payload, is_json
@@ -87,6 +87,8 @@ class Arguments:
         except (RedriveError, Undecodable):
             raise
         except Exception as error:  # of a type of the caller's own, which is made of what was written
+            if is_of_a_signal(error):
+                raise
             raise ArgumentsInvalid(self._task, str(unreadable("what was given", error))) from error
         return payload
 
@@ -187,9 +189,11 @@ class Arguments:
     def _builtins(self, name: str, value: Any) -> Any:
         try:
             return msgspec.to_builtins(value, str_keys=True)
-        except (TypeError, ValueError, RecursionError, OverflowError) as error:
-            raise ArgumentsInvalid(self._task, f"{name} cannot be written as JSON: {error}") from None
         except Exception as error:
+            if is_of_a_signal(error):
+                raise
+            if isinstance(error, TypeError | ValueError | RecursionError | OverflowError):
+                raise ArgumentsInvalid(self._task, f"{name} cannot be written as JSON: {error}") from None
             raise ArgumentsInvalid(self._task, str(unreadable(name, error))) from error
 
 
