@@ -74,8 +74,8 @@ def broker(url: str) -> Iterator[Broker]:
 
 
 def _stride(url: str) -> int:
-    """Every point where it is cheap; elsewhere a share of them, unless there is time."""
-    return 1 if THOROUGH or url.startswith(("memory", "sqlite")) else 7
+    """Every point where they are few or cheap; elsewhere a share of them, unless there is time."""
+    return 1 if THOROUGH or not url.startswith(("postgres", "redis")) else 7
 
 
 # In the thread that commits: what is reported is true.
@@ -144,10 +144,9 @@ def test_completion_that_is_struck_while_it_commits_is_reported_as_it_is(
         set_loose(interrupter)
         outcome = _outcome(lambda: broker.complete(lease, puts=[("others", 2)]))
         set_loose(None)
-        stats = broker.stats("jobs")
-        done = 1 - stats.active
+        followed = broker.lease("others", 10)  # first: it waits for a COMMIT that a server still carries out
+        done = 1 - broker.stats("jobs").active
         assert done in TRUE_COUNTS[outcome], f"{outcome}; point {interrupter.count}"
-        followed = broker.lease("others", 10)
         assert len(followed) == done, "completion and follow-up are one transaction"
         for each in (*followed, *(() if done else (lease,))):
             broker.complete(each)
@@ -178,7 +177,7 @@ def test_calls_of_others_in_a_transaction_that_is_struck_are_reported_as_they_ar
         for lease in there:
             broker.complete(lease)
 
-    assert every_point(point, attempt, stride=3 * _stride(url)) > 10
+    assert every_point(point, attempt, stride=_stride(url)) > 10
 
 
 def _until(condition: Callable[[], bool]) -> None:
