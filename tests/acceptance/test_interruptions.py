@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.acceptance.interruptions import Interrupter, Interruption, Point, every_point, interrupt
+from tests.acceptance.interruptions import Interrupter, Interruption, Point, every_point, fork_and_wait, interrupt
 from tests.servers.http import HttpServer
 
 from redrive import Broker, connect
@@ -266,6 +266,34 @@ def test_interrupted_main_thread_lets_the_others_go_on(
         others.go_on()
 
     every_point(point, attempt, stride=_stride(url))
+    others.stop()
+
+
+@pytest.mark.parametrize("url", ["memory", "sqlite"], indirect=True)
+def test_leases_that_an_interrupted_main_thread_does_not_get_are_returned(broker: Broker) -> None:
+    def attempt(interrupter: Interrupter) -> None:
+        broker.put("jobs", 1)
+        leases: list[Any] = []
+        with contextlib.suppress(Interruption):
+            leases = interrupter.run(lambda: broker.lease("jobs"))
+        _until(lambda: broker.stats("jobs").active == len(leases))
+        for lease in leases or broker.lease("jobs"):
+            broker.complete(lease)
+
+    assert every_point(Point.CALL, attempt) > 10
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_interrupted_fork_lets_the_others_go_on(broker: Broker) -> None:
+    """Python reports what is raised there, and goes on."""
+    others = Others(broker)
+
+    def attempt(interrupter: Interrupter) -> None:
+        interrupter.run(fork_and_wait)
+        others.go_on()
+
+    assert every_point(Point.LINE, attempt) > 10
     others.stop()
 
 

@@ -128,7 +128,7 @@ def test_close_does_not_wait_for_the_turn_of_a_checkpoint(path: Path, monkeypatc
     wait_until(lambda: checkpointer.turn is not None)
     with held(path):
         checkpointer._bell.set()
-        wait_until(lambda: checkpointer.working.locked() and checkpointer.turn._job is not None)
+        wait_until(lambda: checkpointer._is_in_line and checkpointer.turn._job is not None)
         began = time.monotonic()
         broker.close()
         assert time.monotonic() - began < turn.LONGEST_WAIT_SECONDS

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from redrive.broker.shield import claimed
+from redrive.broker.shield import claimed, shielded_later
 from redrive.clock import Instant
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreFailed
 from redrive.store import Call, Commit, Leased, Return, Store
@@ -82,7 +82,7 @@ class Committer:
         that a signal handler raises comes out as itself; the calls are then done once or not at all, and leases among
         them are given back.
         """
-        return claimed(partial(self._transact, calls), self._give_back)
+        return claimed(partial(self._transact, calls), self._give_back_of)
 
     def _transact(self, calls: Sequence[Call]) -> Commit:
         if self._revival is not None:
@@ -184,10 +184,18 @@ class Committer:
         if revival is not None:
             revival()
 
-    def _give_back(self, commit: Commit) -> None:
+    def give_up(self, results: Any) -> None:
+        """The caller was interrupted as it was given these results. Leases among them are returned."""
+        if isinstance(results, list) and _returns(results):
+            shielded_later(self._give_back, results)
+
+    def _give_back_of(self, commit: Commit) -> None:
+        self._give_back(commit.results)
+
+    def _give_back(self, results: list[Any]) -> None:
         """Return leases whose caller was interrupted: the items never ran. Where that fails, they run out."""
-        if returns := _returns(commit.results):
-            with contextlib.suppress(RedriveError):
+        if returns := _returns(results):
+            with contextlib.suppress(Exception):
                 self._transact(returns)
 
     def _lead(self) -> None:

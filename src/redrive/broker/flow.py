@@ -78,7 +78,8 @@ def ask(query: Query) -> Flow[Any]:
 
 
 def run(core: Core, flow: Flow[_T]) -> _T:
-    """Drive a flow to its end in this thread."""
+    """Drive a flow to its end in this thread. Leases that it was given and does not give to the caller are returned."""
+    answer: Any = None
     try:
         effect = next(flow)
         while True:
@@ -91,8 +92,10 @@ def run(core: Core, flow: Flow[_T]) -> _T:
     except StopIteration as end:
         result: _T = end.value
         return result
-    finally:
+    except BaseException:
+        core.committer.give_up(answer)
         flow.close()
+        raise
 
 
 def take(core: Core, effect: Effect) -> Any:

@@ -5,6 +5,9 @@ Ctrl-C or an alarm used as a time limit, can leave a lock taken, a transaction o
 thread does no such work: another thread does it, and the main thread waits. When it is interrupted it leaves, and the
 work is finished without it.
 
+Handlers run where a call begins or ends, and where a loop begins anew. What has to happen together in the main thread
+is therefore written without a call in between, or is one call of a function in C, which no handler divides.
+
 All other threads do the work themselves: signal handlers do not run there.
 """
 
@@ -14,7 +17,10 @@ import contextvars
 import os
 import sys
 import threading
+import weakref
+from _thread import start_new_thread
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from threading import get_ident
 from typing import Any, ParamSpec, TypeVar
@@ -41,17 +47,21 @@ def claimed(work: Callable[[], _T], unclaimed: Callable[[_T], None]) -> _T:
 
 def shielded_later(work: Callable[_P, object], *args: _P.args, **options: _P.kwargs) -> None:
     """Have the work done where no signal handler runs. The main thread does not wait for it."""
-    runner = _free_runner() if get_ident() == _main_ident else None
-    if runner is None:
+    if get_ident() != _main_ident:
         work(*args, **options)
+        return
+    job = _Job(work, args, options)
+    runner = _free_runner()
+    if runner is None:
+        job.run()
     else:
-        runner.jobs.put(_Job(work, args, options))
+        runner.jobs.put(job.run)
 
 
 class _Job:
     """Work, and what came of it."""
 
-    __slots__ = ("args", "context", "done", "error", "is_left", "options", "result", "unclaimed", "work")
+    __slots__ = ("args", "context", "done", "error", "has_result", "options", "result", "unclaimed", "work")
 
     def __init__(
         self,
@@ -66,74 +76,65 @@ class _Job:
         self.unclaimed = unclaimed
         self.context = contextvars.copy_context()
         self.result: Any = None
+        self.has_result = False
         self.error: BaseException | None = None
-        self.is_left = False
-        """The main thread takes nothing of it any more."""
         self.done = threading.Lock()
         self.done.acquire()
 
     def run(self) -> None:
         try:
             self.result = self.context.run(self.work, *self.args, **self.options)
+            self.has_result = True
         except BaseException as error:
-            self.error, self.unclaimed = error, None
+            self.error = error
+        self.done.release()
 
-    def finish(self) -> None:
-        """After it was run, and taken or left."""
-        if self.is_left and self.unclaimed is not None:
+    def give_up(self) -> None:
+        """After it was run: the main thread has left, and takes nothing of it."""
+        if self.has_result and self.unclaimed is not None:
             self.unclaimed(self.result)
 
 
 class _Runner:
-    """A thread that works for the main thread."""
+    """A thread that works for the main thread. It does the jobs that it has, and ends once nothing refers to this.
+
+    So one that the main thread leaves, or could not even take into use, needs no further step of the main thread.
+    """
 
     def __init__(self) -> None:
-        self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self.jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.is_busy = False
-        """The main thread waits for a job here, or has left one that is not done. It takes another runner then."""
-        self.is_retired = False
-        """It gets no more jobs, and ends after those that it has."""
-        threading.Thread(target=self._run, name="redrive-shield", daemon=True).start()
-
-    def _run(self) -> None:
-        last: _Job | None = None
-        while (job := self.jobs.get()) is not None:
-            job.run()
-            last = job
-            self.is_busy = False
-            job.done.release()
-        if last is not None:
-            last.finish()
-
-    def retire(self) -> None:
-        self.is_retired = True
-        self.jobs.put(None)
+        """The main thread waits for a job here, or has left one. It takes another runner then."""
+        # The call is put(None, <the reference>), without a line of Python that a handler could interrupt.
+        self.end = weakref.ref(self, partial(self.jobs.put, None))
 
 
 def _wait_for(job: _Job) -> Any:
     runner = _free_runner()
     if runner is None:
         job.run()
-        return _outcome(job)
+        if job.error is not None:
+            raise job.error
+        return job.result
     try:
         runner.is_busy = True
-        runner.jobs.put(job)
+        runner.jobs.put(job.run)
         job.done.acquire()
-        return _outcome(job)
+        # No handler runs from here until the caller has it: nothing is called.
+        if job.error is not None:
+            raise job.error
+        runner.is_busy = False
+        return job.result
     except BaseException as error:
-        # No signal handler runs until both are set: nothing is called in between.
-        job.is_left = runner.is_retired = error is not job.error
+        if error is job.error:
+            runner.is_busy = False
+        else:
+            runner.is_busy = True
+            runner.jobs.put(job.give_up)
         raise
     finally:
         job.error = None  # its traceback refers to this frame
-        if runner.is_retired or runner is not _runner:
-            runner.retire()
-
-
-def _outcome(job: _Job) -> Any:
-    if job.error is not None:
-        raise job.error
-    return job.result
+        del runner  # as does the traceback of an interruption, which may be kept
 
 
 def _free_runner() -> _Runner | None:
@@ -142,13 +143,31 @@ def _free_runner() -> _Runner | None:
     if sys.is_finalizing():
         return None
     runner = _runner
-    if runner is None or runner.is_busy or runner.is_retired:
+    if runner is None or runner.is_busy:
+        runner = _Runner()
         try:
-            runner = _Runner()
-        except RuntimeError:
+            start_new_thread(_start, (runner.jobs, runner.end))
+        except RuntimeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # by a signal handler
             return None
         _runner = runner
     return runner
+
+
+def _start(*args: Any) -> None:
+    """In a thread without a name: `Thread.start` is not for the main thread, where it can be interrupted."""
+    try:
+        threading.Thread(target=_serve, args=args, name="redrive-shield", daemon=True).start()
+    except RuntimeError:
+        _serve(*args)
+
+
+def _serve(jobs: SimpleQueue[Callable[[], None] | None], end: weakref.ref[_Runner]) -> None:
+    """`end` calls nothing unless it outlives what it refers to."""
+    while (work := jobs.get()) is not None:
+        work()
+        del work  # while it waits, it keeps nothing of the job
 
 
 _main_ident = threading.main_thread().ident

@@ -33,7 +33,7 @@ class Checkpointer:
     def __init__(self, engine: Engine) -> None:
         # The thread keeps the engine alive: a fork must find this connection, even if nobody closed the engine.
         self._engine = engine
-        self.working = threading.Lock()
+        self.working = threading.RLock()
         self.connection: apsw.Connection | None = None
         self.turn: Turn | None = None
         self._is_in_line = False

@@ -70,9 +70,9 @@ class Engine:
             self._open()
 
     def _open(self) -> None:
-        self._writing = threading.Lock()
-        self._reading = threading.Lock()
-        self._paused: list[threading.Lock] = []
+        # Locks that know who holds them: a fork lets go of those that it took, wherever a handler interrupted it.
+        self._writing = threading.RLock()
+        self._reading = threading.RLock()
         self._closed = True
         self._checkpointer = Checkpointer(self)
         self._reader: apsw.Connection | None = None
@@ -227,19 +227,23 @@ class Engine:
 
     def pause(self) -> None:
         """Before a fork: wait until no thread is inside SQLite, and let none in."""
-        locks = (self._writing, self._reading, self._checkpointer.working)
-        self._paused = [lock for lock in locks if lock.acquire(timeout=LONGEST_PAUSE_SECONDS)]
+        for lock in self._locks:
+            lock.acquire(timeout=LONGEST_PAUSE_SECONDS)
 
     def resume(self) -> None:
-        """After a fork, in the parent."""
-        paused, self._paused = self._paused, []
-        for lock in paused:
-            lock.release()
+        """After a fork, in the parent: let go of what `pause` took, if anything. Twice is no error."""
+        for lock in self._locks:
+            _let_go(lock)
+
+    @property
+    def _locks(self) -> tuple[threading.RLock, ...]:
+        """A thread that is inside SQLite holds one of them."""
+        return self._writing, self._reading, self._checkpointer.working
 
     def leave_to_the_parent(self) -> None:
         """After a fork, in the child: let go of what was inherited. It is closed until `reopen` opens it anew."""
         connections = (self.writer, self._reader, self._checkpointer.connection)
-        if len(self._paused) == len(connections):
+        if all(lock.acquire(blocking=False) for lock in self._locks):
             for connection in connections:
                 if connection is not None:
                     connection.close()
@@ -250,7 +254,7 @@ class Engine:
             if turn is not None:
                 turn.leave_to_the_parent()
         self._closed = True
-        self._writing, self._reading = threading.Lock(), threading.Lock()
+        self._writing, self._reading = threading.RLock(), threading.RLock()
         _open_engines.discard(self)
 
     def close(self) -> None:
@@ -326,7 +330,7 @@ def _check_engine() -> None:
 
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-_forking = threading.Lock()
+_forking = threading.RLock()
 
 
 def _before_fork() -> None:
@@ -338,14 +342,24 @@ def _before_fork() -> None:
 def _after_fork_in_parent() -> None:
     for engine in tuple(_open_engines):
         engine.resume()
-    _forking.release()
+    _let_go(_forking)
 
 
 def _after_fork_in_child() -> None:
+    global _forking
+    _forking = threading.RLock()
     for engine in tuple(_open_engines):
         engine.leave_to_the_parent()
-    _forking.release()
+
+
+def _let_go(lock: threading.RLock) -> None:
+    """Release a lock if this thread holds it."""
+    with contextlib.suppress(RuntimeError):
+        lock.release()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    # A signal that arrives in a fork is handled in the first of these functions. What its handler raises ends that one,
+    # is reported by Python and goes no further; so another one does what is left.
+    os.register_at_fork(after_in_parent=_after_fork_in_parent)
