@@ -36,7 +36,9 @@ class Point(StrEnum):
     """On entry to a function, and when one written in C returns: there CPython runs signal handlers, as it does at the
     end of each turn of a loop, which is the line at its head."""
     OWN_CALL = "own call"
-    """The same in Redrive's own code only: locks of other libraries cannot be released from outside."""
+    """The same in Redrive's own code only: locks of other libraries cannot be released from outside. And not between
+    `__enter__` and the block: Python 3.14 looks for signals there, when a lock is taken and its release is not sure.
+    No signal comes in the thread that commits, and the main thread is struck there too."""
 
 
 class Interrupter:
@@ -72,8 +74,11 @@ class Interrupter:
 
     def _profile(self, frame: FrameType, event: str, argument: object) -> None:
         file = frame.f_code.co_filename
-        own = self._point is Point.OWN_CALL
-        if event in ("call", "c_return") and (file.startswith(SOURCES) if own else file != __file__):
+        if self._point is Point.OWN_CALL:
+            is_meant = file.startswith(SOURCES) and getattr(argument, "__name__", "") != "__enter__"
+        else:
+            is_meant = file != __file__
+        if is_meant and event in ("call", "c_return"):
             self._strike()
 
     def _strike(self) -> None:
