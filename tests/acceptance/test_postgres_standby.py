@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -181,11 +182,11 @@ def test_alarm_while_a_commit_waits_is_the_callers(
 
 
 def ring_when(primary: Primary) -> Callable[[], None]:
-    """Ring once a commit waits. Signals are for the main thread."""
+    """Ring once a commit waits, in the main thread: there the system delivers what is sent to a process."""
 
     def ring() -> None:
         wait_until(primary.waiting)
-        signal.raise_signal(signal.SIGALRM)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
 
     return ring
 
