@@ -1,5 +1,6 @@
 import os
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -16,6 +17,13 @@ os.environ.pop("COLUMNS", None)
 settings.register_profile("ci", derandomize=True, max_examples=30, deadline=None, database=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("REDRIVE_HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker that died has reported nothing: its exit status is what there is, and -n is a signal."""
+    if error:
+        print(f"\n{node.gateway.id} ended with status {node.gateway._io.popen.wait(60)}")
 
 
 @pytest.fixture

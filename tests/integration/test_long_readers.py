@@ -28,11 +28,10 @@ def test_log_of_a_file_that_a_reader_holds_up_is_told_of(tmp_path: Path, monkeyp
 
 
 def test_long_transaction_on_the_server_is_told_of(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with connect(postgres_url) as broker:
-        assert broker.health().is_well
-        with psycopg.connect(postgres_url.partition("?")[0]) as connection:
-            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            connection.execute("SELECT count(*) FROM pg_class")
+    with psycopg.connect(postgres_url.partition("?")[0]) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("SELECT count(*) FROM pg_class")  # older than any transaction of the broker
+        with connect(postgres_url) as broker:
             assert broker.health().is_well
             monkeypatch.setattr("redrive.stores.postgres.store.LONG_TRANSACTION", 0)
             (warning,) = broker.health().warnings
