@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -19,7 +22,9 @@ from redrive.errors import Closed, Forbidden, OutcomeUnknown, StoreUnavailable
 from redrive.model.item import Item
 from redrive.store import Call, LeaseItems
 from redrive.testing.clock import PATIENCE_SECONDS
+from redrive.worker import dispatcher as dispatching
 from redrive.worker import keeper, threads
+from redrive.worker.dispatcher import Dispatcher
 from redrive.worker.prefetch import Pace
 from redrive.worker.threads import ThreadRunner
 from redrive.worker.worker import Worker
@@ -520,6 +525,68 @@ def test_item_does_not_run_beside_itself(app: App, broker: Broker) -> None:
         go.set()
         item(broker, id, Status.COMPLETED)
     assert met == [[], []]
+
+
+def _has_line(number: int, call: Callable[[], Any], then: Callable[[], Any]) -> bool:
+    """Make the call, and do something else just before the line of this number of the dispatcher. False: it has fewer
+    lines."""
+    left = itertools.count(number, -1)
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != dispatching.__file__:
+            return None
+        if event == "line" and next(left) == 1:
+            then()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return next(left) < 1
+
+
+def test_item_runs_again_at_whichever_line_of_the_dispatcher_its_earlier_run_ends(app: App, broker: Broker) -> None:
+    jobs = app.queue("jobs", lease_timeout="1h", keep_completed="1h")
+    began, go = threading.Semaphore(0), threading.Semaphore(0)
+
+    @jobs.task
+    def hold(context: Context) -> None:
+        if context.deliveries == 1:
+            began.release()
+            go.acquire()
+
+    app.declare(broker)
+    runner = ThreadRunner(app, 2, lambda: False)
+    dispatcher = Dispatcher(app, broker, ["jobs"], runner, "w", lambda *told: None)
+
+    def has_completed(id: str) -> bool:
+        dispatcher.step()
+        return broker.get(id).status is Status.COMPLETED
+
+    def ends_at(number: int) -> bool:
+        """Whether the dispatcher has that line in two steps: one that leases the item again, and one after it."""
+        id = hold.put().id
+        dispatcher.step()
+        assert began.acquire(timeout=PATIENCE_SECONDS)
+        (first,) = dispatcher.in_hand()
+        broker.retry(id, force=True)
+
+        def end() -> None:
+            go.release()
+            until(lambda: first.has_ended)
+
+        has_line = _has_line(number, lambda: (dispatcher.step(), dispatcher.step()), end)
+        if not has_line:
+            end()
+        until(lambda: has_completed(id))
+        return has_line
+
+    lines = sum(1 for _ in itertools.takewhile(ends_at, itertools.count(1)))
+    runner.close(jobs_too=False)
+    assert lines > 50
 
 
 def test_item_that_waits_for_its_earlier_run_goes_back_when_the_worker_stops(app: App, broker: Broker) -> None:

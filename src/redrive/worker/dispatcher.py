@@ -283,9 +283,13 @@ class Dispatcher:
 
     def _submit_parked(self) -> None:
         """Begin what waited for the end of an earlier run."""
-        if self._parked:
-            self._submit([job for job, before in self._parked if not self._is_going_on(before)])
-            self._parked = [(job, before) for job, before in self._parked if self._is_going_on(before)]
+        parked, self._parked = self._parked, []
+        for job, before in parked:
+            # Asked once: a run ends at any moment, and its item's next job is submitted or parked, never neither.
+            if self._is_going_on(before):
+                self._parked.append((job, before))
+            else:
+                self._submit([job])
 
     def _is_going_on(self, job: Job) -> bool:
         return not job.has_ended and job.lease.token in self._jobs
