@@ -19,11 +19,19 @@ settings.register_profile("thorough", max_examples=1000, deadline=None, print_bl
 settings.load_profile(os.environ.get("REDRIVE_HYPOTHESIS_PROFILE", "ci"))
 
 
+_DIED: list[str] = []
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
     """A worker that died has reported nothing: its exit status is what there is, and -n is a signal."""
     if error:
-        print(f"\n{node.gateway.id} ended with status {node.gateway._io.popen.wait(60)}")
+        _DIED.append(f"{node.gateway.id} ended with status {node.gateway._io.popen.wait(60)}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in _DIED:
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture

@@ -55,10 +55,11 @@ class Interrupter:
 
     def run(self, work: Callable[[], _T]) -> _T:
         """Do the work in this thread, unless it strikes."""
+        strikes = self._trace if self._point is Point.LINE else self._profile  # CPython uses it after it lets go of it
         if self._point is Point.LINE:
-            sys.settrace(self._trace)
+            sys.settrace(strikes)
         else:
-            sys.setprofile(self._profile)
+            sys.setprofile(strikes)
         try:
             return work()
         finally:
