@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -23,6 +24,7 @@ Admin = psycopg.Connection[Any]
 WAITING = "SELECT pid FROM pg_stat_activity WHERE application_name = 'redrive' AND wait_event = 'SyncRep'"
 AWAITED = "ALTER SYSTEM SET synchronous_standby_names = 'absent'"
 ENOUGH = "ALTER SYSTEM RESET synchronous_standby_names"
+WRITES = b"SELECT pg_logical_emit_message(true, 'probe', '')"
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +50,23 @@ class Primary:
             found = [admin.execute(statement) for statement in statements]
             return found[-1].fetchall() if found[-1].description else []
 
-    def reload(self, statement: str, names: str) -> None:
-        self.run(statement, "SELECT pg_reload_conf()")
-        wait_until(lambda: self.run("SHOW synchronous_standby_names") == [(names,)])
+    def await_standby(self) -> None:
+        """Commits wait from now on: once the checkpointer has read the setting, which only a commit shows."""
+        self.run(AWAITED, "SELECT pg_reload_conf()")
+        wait_until(self._lets_a_commit_wait)
+
+    def await_nothing(self) -> None:
+        """Commits that wait are through as soon as the checkpointer has read the setting."""
+        self.run(ENOUGH, "SELECT pg_reload_conf()")
+
+    def _lets_a_commit_wait(self) -> bool:
+        with closing(psycopg.connect(self.server.url, application_name="redrive")) as probe:
+            probe.pgconn.send_query(WRITES)
+            wait_until(lambda: probe.info.backend_pid in self.waiting() or _has_answered(probe))
+            waits = not _has_answered(probe)
+            probe.cancel_safe()
+            wait_until(lambda: _has_answered(probe))
+            return waits
 
     def waiting(self) -> list[int]:
         return [pid for (pid,) in self.run(WAITING)]
@@ -62,11 +78,16 @@ class Primary:
             self.run(f"SELECT {how}({pid})")
 
 
+def _has_answered(connection: Admin) -> bool:
+    connection.pgconn.consume_input()
+    return not connection.pgconn.is_busy()
+
+
 @pytest.fixture
 def primary(server: Server) -> Iterator[Primary]:
     primary = Primary(server)
     yield primary
-    primary.reload(ENOUGH, "")
+    primary.await_nothing()
 
 
 @pytest.fixture
@@ -75,9 +96,9 @@ def broker(url: str, primary: Primary) -> Iterator[Broker]:
     with connect(url, lifecycle=False) as broker:
         broker.create_queue("jobs")
         broker.put("jobs", 0)
-        primary.reload(AWAITED, "absent")
+        primary.await_standby()
         yield broker
-        primary.reload(ENOUGH, "")
+        primary.await_nothing()
 
 
 def values(url: str) -> list[int]:
@@ -86,7 +107,7 @@ def values(url: str) -> list[int]:
 
 def check_goes_on(broker: Broker, primary: Primary, url: str) -> None:
     """The first put is there once, and the next call gets its own answer."""
-    primary.reload(ENOUGH, "")
+    primary.await_nothing()
     broker.put("jobs", 2)
     assert values(url) == [0, 1, 2]
     assert broker.stats("jobs").pending == 3
@@ -112,12 +133,12 @@ def test_role_that_asks_for_no_warnings_gets_the_same(url: str, primary: Primary
     primary.run("CREATE ROLE quiet LOGIN SUPERUSER", "ALTER ROLE quiet SET client_min_messages = error")
     with connect(url.replace("postgres@", "quiet@"), lifecycle=False) as broker:
         broker.create_queue("jobs")
-        primary.reload(AWAITED, "absent")
+        primary.await_standby()
         putting = Background(lambda: broker.put("jobs", 1))
         primary.end_waits("pg_cancel_backend")
         with pytest.raises(OutcomeUnknown):
             putting.result()
-        primary.reload(ENOUGH, "")
+        primary.await_nothing()
 
 
 def test_every_call_of_the_batch_is_unknown(broker: Broker, primary: Primary, url: str) -> None:
@@ -128,7 +149,7 @@ def test_every_call_of_the_batch_is_unknown(broker: Broker, primary: Primary, ur
     primary.end_waits("pg_cancel_backend")
     with pytest.raises(OutcomeUnknown):
         putting.result()
-    primary.reload(ENOUGH, "")
+    primary.await_nothing()
     assert values(url) == [0, 1, 2, 3]
 
 
@@ -150,7 +171,7 @@ def test_no_timeout_of_the_server_ends_the_wait_but_ours_does(
     with connect(url, lifecycle=False) as broker:
         broker.create_queue("jobs")
         broker.put("jobs", 0)
-        primary.reload(AWAITED, "absent")
+        primary.await_standby()
         monkeypatch.setattr(patience, "ANSWER_TIMEOUT_SECONDS", 1.0)
         with pytest.raises(OutcomeUnknown, match="no answer within 1 seconds"):
             broker.put("jobs", 1)
