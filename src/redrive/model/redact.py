@@ -17,7 +17,7 @@ from redrive.model import card_numbers, secret_forms
 from redrive.model.card_numbers import is_card, without_cards
 from redrive.model.redact_rules import NO_RULES, RedactRules, Rules
 from redrive.model.secret_forms import REDACTED, lower_in_place, without_forms, without_spoken_forms
-from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy, secrecy_of
+from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy, describes, secrecy_of
 from redrive.model.secret_pairs import hide_between_bytes, hide_pairs
 from redrive.model.secret_values import is_code_number, is_secret_text
 from redrive.model.word_search import any_of
@@ -37,11 +37,7 @@ _MAX_DEPTH = 200
 _MARKS = any_of((*secret_forms.MARKS, *card_numbers.MARKS))
 _NAMING = ("name", "key", "field", "header", "param", "parameter", "variable", "id", "label", "attribute", "property")
 _HOLDING = ("value", "val", "content", "text", "data", "default", "input", "stringValue", "input_value")
-# What a JSON schema says of a password.
-_OF_A_SCHEMA = {
-    *("$ref", "description", "format", "maxLength", "minLength", "nullable", "pattern"),
-    *("readOnly", "required", "title", "type", "writeOnly"),
-}
+_SETTING = ("set", "put", "config")
 
 
 class Redactor:
@@ -114,16 +110,17 @@ class Redactor:
     def _list(self, members: list[Any] | tuple[Any, ...], depth: int, secrecy: Secrecy) -> Any:
         shown = [self._value(member, depth + 1, secrecy) for member in members]
         for at, (before, value) in enumerate(pairwise(members), 1):
-            if isinstance(before, str) and isinstance(value, str) and self._is_told_by(before, value, len(members)):
+            is_couple = len(members) == 2 or (at >= 2 and str(members[at - 2]).lower() in _SETTING)
+            if isinstance(before, str) and isinstance(value, str) and self._is_told_by(before, value, is_couple):
                 shown[at] = REDACTED
         return members if all(new is old for new, old in zip(shown, members, strict=True)) else shown
 
-    def _is_told_by(self, before: str, value: str, count: int) -> bool:
+    def _is_told_by(self, before: str, value: str, is_couple: bool) -> bool:
         """Whether a member of a list is the secret that the one before it names: `--password`, or one of a couple."""
         is_option = before.startswith("-") and len(before) >= 5 and "=" not in before and not value.startswith("-")
         if is_option:
             return is_secret_text(value, self._secrecy(before))
-        return count == 2 and is_secret_text(value, min(self._secrecy(before), Secrecy.LIKELY), bare=True)
+        return is_couple and is_secret_text(value, min(self._secrecy(before), Secrecy.LIKELY), bare=True)
 
     def _secrecy(self, key: Any) -> Secrecy:
         return self._rules.secrecy(key) if isinstance(key, str) and len(key) <= MAX_KEY_CHARS else Secrecy.NONE
@@ -152,15 +149,23 @@ def _is_hidden(value: Any, secrecy: Secrecy) -> bool:
         case bytes():
             return secrecy >= Secrecy.LIKELY
         case Mapping():
-            is_schema = "type" in value and _OF_A_SCHEMA.issuperset(value)
-            return is_sure and not is_schema and any(map(_may_be_secret, value.values()))
+            return is_sure and not _is_description(value) and any(map(_may_be_secret, value.values()))
         case list() | tuple():
             return is_sure and any(map(_may_be_secret, value))
     return False
 
 
+def _is_description(table: Mapping[Any, Any]) -> bool:
+    """Whether a table says what a secret is like, as a schema does, or where it is."""
+    return all(
+        isinstance(value, bool | None) or (isinstance(key, str) and describes(key)) for key, value in table.items()
+    )
+
+
 def _may_be_secret(value: Any) -> bool:
-    return _is_hidden(value, Secrecy.SURE) or (isinstance(value, Mapping | list | tuple) and bool(value))
+    if isinstance(value, Mapping):
+        return not _is_description(value)
+    return bool(value) if isinstance(value, list | tuple) else _is_hidden(value, Secrecy.SURE)
 
 
 def _encoding_of(data: bytes) -> tuple[str, str]:

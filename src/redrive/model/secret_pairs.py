@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from redrive.model import secret_keys
 from redrive.model.secret_forms import REDACTED, lower_in_place
@@ -21,7 +20,7 @@ _NAME = r"[\w.$-]{1,256}+"
 _QUOTE = r"""(?:\\{0,4}["'`]|&quot;|&#3[49];)"""
 _GAP = r"[ \t]{0,3}"
 # `name=`, `"name": `, `name := `, `['name'] = `, `name => `, `name%3D`, and in a sentence `name is `.
-_SIGN = r"(?:=>|:=|===?|=|:(?!//)|%3[Dd])"
+_SIGN = r"(?:=>|:=|===?|=|:(?!//|:)|%3[Dd])"
 _PAIR = re.compile(
     rf"(?<![\w.$-])(?P<name>{_NAME})(?:{_QUOTE})?\]?[ \t]{{0,8}}+"
     rf"(?:(?P<sign>{_SIGN})[ \t]{{0,8}}+|(?P<said>(?:is|was)(?:[ \t]|:[ \t]?)))"
@@ -31,8 +30,15 @@ _OPTION = re.compile(
     rf"(?P<name>-(?<![\w-]-)(?:-[A-Za-z][\w-]{{1,63}}+|[A-Za-z][\w-]{{3,63}}+))"
     rf"(?:[ \t]{{1,3}}+(?!-)|{_QUOTE},[ \t]{{0,2}}(?=b?{_QUOTE}))"
 )
-# `ENV NPM_TOKEN value`
-_VARIABLE = re.compile(r"(?<![\w.$-])(?P<name>[A-Z][A-Z0-9]{0,63}+(?:_[A-Z0-9]{1,63}+){1,8}+)[ \t]{1,3}+")
+# `ENV NPM_TOKEN value`, `aws configure set aws_secret_access_key value`
+_BEFORE_SPACE = re.compile(rf"(?<![\w.$-])(?P<name>{_NAME})(?:{_QUOTE})?[ \t]{{1,3}}+(?![-=])")
+_SETTING = re.compile(
+    r"""(?<![\w-])(?:set|SET|setx|put|config)(?:[ \t]{1,3}--?[\w-]{1,16}+){0,2}[ \t]{1,3}["']?[^\s"'=]{0,64}+\Z"""
+)
+_SETTING_CHARS = 128  # at most that long
+_LEAST_CHARS_IN_SENTENCE = 12
+# `az keyvault secret set --name db-password --value value`
+_BEFORE_VALUE = re.compile(rf"(?P<name>{_NAME}){_QUOTE}?[ \t](?:[^\r\n|;]{{0,96}}?[ \t])?--(?:value|body)[ =]{_GAP}")
 # `<name>value</name>`, `<space:name>value</space:name>`
 _ELEMENT = re.compile(
     r"<(?:\w[\w.-]{0,63}+:)?(?P<name>[A-Za-z][\w.-]{0,63}+)(?:[ \t][^<>]{0,128}+)?>(?P<value>[^<>\r\n]{1,4096}+)</"
@@ -70,6 +76,14 @@ _COMPLETED = ("key", "code", "phrase", "answer", "pin", "passe", "string")
 HINTS = (*secret_keys.HINTS, *_COMPLETED)
 """A text in small letters that has none of these has no name of a secret."""
 _MAX_INDENT = 64
+# The number of a field that is a text, in Protocol Buffers: `string api_key = 3;`
+_NUMBER = re.compile(r"\d{1,5}[ \t]?[;\[]")
+_OF_A_TEXT = re.compile(r"(?:string|bytes|StringValue|BytesValue)[ \t]{1,3}\Z")
+# The rest of a path: `session:user:42`
+_MORE_PATH = re.compile(r"[a-z_]{1,32}+:[\w*{<]")
+# The end of a prompt: `input("Password: ")`
+_QUOTE_CLOSED = re.compile(r"""["'](?:[\s)\]},;+]|\Z)""")
+_PROMPT_CHARS = 256
 _OF_A_QUERY = ("key", "code")
 _REST_OF_NAME = re.compile(r"[\w.$-]*+")
 
@@ -167,8 +181,8 @@ def _replaced(text: str, next_place: _Next, find: _Find, judge: Judge) -> str:
 
 def _after_pair(text: str, place: re.Match[str], judge: Judge) -> Span | None:
     name, sign, before = place["name"], place["sign"], text[max(0, place.start() - 1) : place.start()]
-    if sign == ":" and before == ":" and text[place.end() - 1] == ":":
-        return None  # a part of `arn:aws:…`
+    if _is_no_value(text, place, before):
+        return None
     secrecy = judge(name)
     if secrecy is Secrecy.NONE and name.lower() in _COMPLETED:
         secrecy = _completed(text, place.start(), name, judge)
@@ -181,6 +195,20 @@ def _after_pair(text: str, place: re.Match[str], judge: Judge) -> Span | None:
         secrecy = min(secrecy, Secrecy.LIKELY)
     is_setting = secrecy is Secrecy.SURE and place[0][-1] in " \t" and _begins_line(text, place.start())
     return value_at(text, place.end(), secrecy, name, whole_line=is_setting)
+
+
+def _is_no_value(text: str, place: re.Match[str], before: str) -> bool:
+    """Whether what stands behind a name and a sign belongs to something else."""
+    start, end = place.span()
+    if place["sign"] == ":" and text[end - 1] == ":":
+        # `arn:aws:…`
+        return before == ":" or _MORE_PATH.match(text, end) is not None
+    if place["sign"] == "=" and _NUMBER.match(text, end):
+        return _OF_A_TEXT.search(text, max(0, start - _NAMING_CHARS), start) is not None
+    if place[0][-1] in " \t" and _QUOTE_CLOSED.match(text, end):
+        line = max(text.rfind("\n", 0, start), start - _PROMPT_CHARS, 0)
+        return text.count(text[end], line, start) % 2 == 1
+    return False
 
 
 def _begins_line(text: str, at: int) -> bool:
@@ -198,8 +226,20 @@ def _completed(text: str, start: int, name: str, judge: Judge) -> Secrecy:
     return max(judge(f"{second}_{name}"), judge(f"{first}_{second}_{name}"))
 
 
-def _after_name(text: str, place: re.Match[str], judge: Judge, most: Secrecy = Secrecy.SURE) -> Span | None:
-    return value_at(text, place.end(), min(judge(place["name"]), most), place["name"])
+def _after_name(text: str, place: re.Match[str], judge: Judge) -> Span | None:
+    return value_at(text, place.end(), judge(place["name"]), place["name"])
+
+
+def _after_space(text: str, place: re.Match[str], judge: Judge) -> Span | None:
+    """A sentence has names too, so that the value must look like a secret there."""
+    name = place["name"]
+    is_set = _SETTING.search(text, max(0, place.start() - _SETTING_CHARS), place.start()) is not None
+    is_sentence = not is_set and not name.isupper()
+    if not is_set and ("_" not in name or (is_sentence and text[place.end() : place.end() + 1] in ('"', "'"))):
+        return None
+    found = value_at(text, place.end(), min(judge(name), Secrecy.LIKELY), name)
+    is_short = found is not None and found.end - found.start < _LEAST_CHARS_IN_SENTENCE
+    return None if is_sentence and is_short else found
 
 
 def _in_couple(text: str, place: re.Match[str], judge: Judge) -> Span | None:
@@ -221,6 +261,7 @@ _PASSES: tuple[tuple[_Places, re.Pattern[str], _Find], ...] = (
     (_where_quoted, _COUPLE, _in_couple),
     (_anywhere, _ELEMENT, _inside),
     (_anywhere, _OPTION, _after_name),
-    (_at_names, _VARIABLE, partial(_after_name, most=Secrecy.LIKELY)),
+    (_at_names, _BEFORE_VALUE, _after_name),
+    (_at_names, _BEFORE_SPACE, _after_space),
     (_at_names, _PAIR, _after_pair),
 )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from redrive.model.secret_forms import REDACTED
 from redrive.model.secret_keys import Secrecy, words_of_key
-from redrive.model.secret_words import is_code, is_placeholder, is_random, is_said
+from redrive.model.secret_words import is_code, is_place, is_placeholder, is_random, is_said, is_slug
 
 _MAX_RUN = 256
 """So much of a value without quotes is looked at; the rest is hidden with it."""
@@ -17,7 +17,7 @@ _SCHEME = r"(?:bearer|basic|digest|token|apikey|negotiate|ntlm|key|aws4-hmac-sha
 _WRAPPED = r"(?:(?:Secret|Password|Token|Sensitive|ApiKey|Credential)\w{0,32}|str|bytes|bytearray|memoryview)\("
 # A quote that is escaped itself ends where as many backslashes stand before it, and no more.
 _QUOTED = (
-    rf"(?:{_WRAPPED})?[bBrRuUfF]{{0,2}}(?:"
+    rf"(?:{_WRAPPED})?[bBeEfFnNrRuU]{{0,2}}(?:"
     r"""(?P<quote>["'`])(?P<plain>(?:(?!(?P=quote))(?:\\.|[^\r\n\\])){1,65536}+)"""
     r"""|(?P<escaped>\\{1,4}["'`]|&quot;|&#3[49];)(?P<inner>(?:(?!(?<!\\)(?P=escaped))[^\r\n]){1,65536}+))"""
 )
@@ -55,7 +55,7 @@ def value_at(text: str, at: int, secrecy: Secrecy, name: str, *, whole_line: boo
         span = _quoted(found)
         return span if is_secret_text(text[span.start : span.end], secrecy) else None
     run, after = found["run"], text[found.end() : found.end() + _AFTER_CHARS]
-    if is_said(run, after) or is_placeholder(run) or ("cookie" in name.lower() and "=" not in run):
+    if is_said(run, after) or is_placeholder(run) or _is_said_of_cookie(name, run):
         return None
     if not found["scheme"] and (is_code(run + after) or _is_same_name(name, run)):
         return None
@@ -94,26 +94,36 @@ def _bare(text: str, found: re.Match[str], name: str, whole_line: bool) -> Span:
     return Span(start, end if more is None else max(end, more.end()))
 
 
+def _is_said_of_cookie(name: str, run: str) -> bool:
+    return "cookie" in name.lower() and "=" not in run and not is_random(run, 16)
+
+
 def _is_same_name(name: str, value: str) -> bool:
-    """Whether it is a name again: `self.password = password`, `--api-key API_KEY`."""
-    words = words_of_key(value[:64])
-    return bool(words) and words_of_key(name)[-len(words) :] == words and value.replace("_", "").isalpha()
+    """Whether it is a name again: `self.password = password`, `--api-key API_KEY`, `secret = excluded.secret`."""
+    words, named = words_of_key(value[:64]), words_of_key(name)
+    if not words or not named or not value.replace("_", "").replace(".", "").isalpha():
+        return False
+    return named[-1] in words if "." in value else named[-len(words) :] == words
 
 
 def is_secret_text(value: str, secrecy: Secrecy, bare: bool = False) -> bool:
     """Whether a text under a key is a secret. `bare` is one without quotes, which may be a word of a sentence."""
     if secrecy is Secrecy.NONE or not value.strip() or value.startswith(REDACTED):
         return False
-    if is_said(value) or is_placeholder(value):
+    if is_said(value) or is_placeholder(value) or is_place(value):
         return False
     match secrecy:
         case Secrecy.SURE:
             return True
         case Secrecy.LIKELY:
-            return not bare or is_random(value, 6) or (len(value) >= 16 and value.isalnum())
+            return _is_likely(value) if bare else not value.isdigit() or len(value) > 3
         case Secrecy.MAYBE:
-            return is_random(value, 16)
+            return is_random(value, 16) and not is_slug(value)
     return is_code_number(value) or is_random(value, 6)
+
+
+def _is_likely(value: str) -> bool:
+    return is_random(value, 6) or (len(value) >= 16 and value.isalnum())
 
 
 def is_code_number(value: str) -> bool:

@@ -11,8 +11,9 @@ def _words(text: str) -> frozenset[str]:
 
 # The first word of what a message says of a secret: `password: must be at least 8 characters`.
 _BEGINNINGS = _words(
-    "can't cannot contains did didn't does doesn't ensure expected expired failed field has have incorrect invalid is "
-    "isn't may mismatch missing must no not please required shall should this too unable unknown value was will wrong"
+    "can't cannot contains did didn't does doesn't ensure expected expired failed field has have incorrect invalid "
+    "is isn't may mismatch missing must needs no not please required requires shall should this too unable unknown "
+    "value was will wrong"
 )
 # The same without quotes, where it goes on as a sentence does: `use --token to sign in`.
 _WORDS = _BEGINNINGS | _words(
@@ -29,34 +30,51 @@ _WORDS = _BEGINNINGS | _words(
 )
 # The same, where it is all that is said: `token=None`.
 _ALONE = _words(
-    "absent bad bool boolean bytes changed denied disabled empty enabled error exists expired failed failure false "
-    "forbidden hidden ignored incorrect int integer invalid malformed masked mismatch missing n/a nil no none not null "
-    "ok omitted optional provided redacted rejected removed required reset revoked rotated secretstr set str string "
-    "true unauthorized undefined unknown unset unsupported updated valid varchar verified wrong yes"
+    "absent active anonymous bad basic changed closed denied disabled empty enabled error exists expired failed "
+    "failure false forbidden hidden ignored inactive include incorrect invalid kerberos ldap malformed masked mismatch "
+    "missing n/a nil no none not null oauth oauth2 oidc off ok omitted opened pass passed provided redacted rejected "
+    "removed required reset revoked rotated same-origin saml set sso true unauthorized undefined unknown unset "
+    "unsupported updated valid verified wrong yes"
 )
-_FIRST = re.compile(r"[\w'/-]{1,32}+(?:\[\w{1,16}\])?")
+# The same, where it is a type: `password varchar(64)`, `token: string`.
+_TYPES = _words(
+    "bigint binary blob bool boolean bytea bytes char citext clob int integer json jsonb keyword longtext mediumtext "
+    "nchar nvarchar optional secretstr smallint str string text uuid varbinary varchar varchar2"
+)
+_SIZE = re.compile(r"\(\d{1,6}(?: char)?\)?", re.I)
+_FIRST = re.compile(r"&?[\w'/-]{1,32}+(?:\[\w{1,16}\])?")
 _GOES_ON = re.compile(r"[,;:]?[ \t|]{1,3}[\w'\"(|=<>≥]")
 # `Token has expired.`, `Your password must …`
 _SUBJECT = re.compile(
     r"(?:the |your |this )?(?:[a-z]{1,16} )?"
     r"(?:token|password|secret|session|code|pin|key|cookie|signature|credentials?) "
-    r"(?:has|have|is|was|were|are|must|may|can|cannot|can't|should|does|doesn't|did|not|expired|required|invalid)\b",
+    r"(?:has|have|is|was|were|are|must|may|can|cannot|can't|should|does|doesn't|did|not|expired|required|invalid)\b"
+    # `12 characters minimum`, `Reset your password`
+    r"|\d{1,3} (?:char|digit|letter|segment)|[^\d\s]{1,16}(?: [^\d\s]{1,16}){0,4} (?:password|passphrase|passwort)\b",
     re.I,
 )
 _PLACEHOLDER = re.compile(
     r"[*•]{2,64}\w{0,4}|[xX#_.?-]{3,64}|<[^<>]{0,64}>?|\[[A-Za-z]{4,12}\]?"
-    r"|\(?(?:hidden|redacted|masked|filtered|omitted|sensitive)\)?"
+    r"|(?:hidden|redacted|masked|filtered|omitted|sensitive)|\([a-z]{3,16}\)?|!(?:Ref|Sub|GetAtt|vault|secret|env)"
     r"|\$[A-Z][A-Z0-9_]{0,64}|\$\{{1,2}[^{}]{0,128}\}{0,2}|\$\([^()]{1,128}\)?|\{{1,2}[ \w.:!]{0,64}\}{0,2}"
-    r"|[$:@][a-z_]{0,32}(?:pass|pw|secret|token|key|auth|cred)[a-z_]{0,32}|%\(\w{1,32}\)s|%[sdr]|[?-]"
+    r"|\{\{[^{}]{0,128}\}\}"
+    r"|[$:@][a-z_]{0,32}(?:pass|pw|secret|token|key|auth|cred)[a-z_]{0,32}|%\(\w{1,32}\)s|%[sdr]|[?-]|\$\d{1,2}"
 )
+_SCHEME = re.compile(r"(?:bearer|basic|token|apikey) ", re.I)
 # `get_token(user)`, `config["password"]`, `self._password`.
 _CODE = re.compile(
-    r"(?:await |new |not |lambda )?[A-Za-z_]\w{0,64}(?:\.[A-Za-z_]\w{0,64}){0,8}+[(\[]"
-    r"|(?:self|cls|this|os|process|settings|config|conf|cfg|app|request|req|response|ctx|context|args|opts|options"
+    r"\(?(?:await |new |not |lambda )?[A-Za-z_]\w{0,64}(?:\.[A-Za-z_]\w{0,64}){0,8}+[(\[]"
+    r"|(?:Read|Get|Import|ConvertTo)-[A-Z][A-Za-z]{1,32} "
+    r"|\(?(?:self|cls|this|os|process|settings|config|conf|cfg|app|request|req|response|ctx|context|args|opts|options"
     r"|params|env|environ|kwargs|data|user|form|var|local|module|obj|secrets|credentials|creds|Values|vault)"
     r"(?:\.[A-Za-z_]\w{0,64}){1,8}+(?![\w.-])"
 )
-_FILE = re.compile(r"^(?:https?://|/|\./)|/.{0,256}\.[a-z]{2,4}$")
+_FILE = re.compile(r"^(?:https?://|/|\./)|/.{0,256}\.[a-z]{2,8}$")
+# Ids that services and systems give: `SM` and 32 digits, `S-1-5-21-…`.
+_ID = re.compile(r"[A-Z]{2}[0-9a-f]{32}|S-1(?:-\d{1,12}){2,16}")
+_PIECE = r"(?:[A-Za-z]{1,24}+\d{0,4}+|\d{1,8}+)"
+_SLUG = re.compile(rf"{_PIECE}(?:[-_/.:]{{1,3}}+{_PIECE}){{1,32}}+")
+_PLACE = re.compile(rf"(?:https?://|~?/|\.{{1,2}}/)(?:[._-]?{_PIECE}(?:[-_/.:@]{{1,3}}+|\Z)){{0,32}}+")
 _LOOKED_AT_CHARS = 512
 
 
@@ -71,17 +89,31 @@ def is_said(value: str, after: str | None = None) -> bool:
     word, rest = first[0].lower(), value[first.end() :] + (after or "")
     if _GOES_ON.match(rest):
         return word in (_BEGINNINGS if after is None else _WORDS) or _SUBJECT.match(first[0] + rest) is not None
-    return first.end() == len(value.rstrip(".,;:!?)")) and word in _ALONE
+    word = word.removeprefix("&")
+    if word in _TYPES and _SIZE.match(rest):
+        return True
+    return first.end() == len(value.rstrip(".,;:!?)")) and (word in _ALONE or word in _TYPES)
 
 
 def is_placeholder(value: str) -> bool:
     """Whether it stands for a secret that is filled in elsewhere, or was hidden by someone else: `${TOKEN}`, `****`."""
-    return _PLACEHOLDER.fullmatch(value) is not None
+    scheme = _SCHEME.match(value)
+    return _PLACEHOLDER.fullmatch(value, scheme.end() if scheme else 0) is not None
 
 
 def is_code(value: str) -> bool:
     """Whether it is an expression of a program that gives a secret."""
     return _CODE.match(value) is not None
+
+
+def is_slug(value: str) -> bool:
+    """Whether it is made of words and numbers that a person can read: `checkout-redesign-2026-q4`."""
+    return _SLUG.fullmatch(value) is not None
+
+
+def is_place(value: str) -> bool:
+    """Whether it is where something is, a path or an address, with nothing random in it."""
+    return _PLACE.fullmatch(value) is not None
 
 
 def is_random(value: str, least: int) -> bool:
@@ -91,4 +123,4 @@ def is_random(value: str, least: int) -> bool:
         return False
     if not any(char.isdigit() for char in beginning):
         return len(value) >= 20 and value.isalnum() and not value.islower() and not value.isupper()
-    return any(char.isalpha() for char in beginning) and _FILE.search(value) is None
+    return any(char.isalpha() for char in beginning) and not (_FILE.search(value) or _ID.fullmatch(value))
