@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from redrive import connect
 from redrive.errors import InvalidInput
 from redrive.model.limits import MIB
-from redrive.model.redact import REDACTED, may_hold_secrets, redact_secrets, redact_text
+from redrive.model.redact import REDACTED, Redactor, may_hold_secrets, redact_secrets, redact_text
+from redrive.model.redact_rules import RedactRules
 
 SECRET_KEYS = [
     *("password", "Password", "db_password", "userPassword", "passwd", "pwd", "passphrase", "secret", "client_secret"),
@@ -97,6 +98,19 @@ def test_numbers_are_secrets_only_where_the_key_leaves_no_doubt() -> None:
     assert redact_secrets("payload", {"password": 1234}) == {"password": REDACTED}
 
 
+def test_what_a_rule_names_is_hidden_whatever_it_is() -> None:
+    named = {
+        "customer": {"name": "Ann"},
+        "home": "/home/ann",
+        "age": 41,
+        "born": "2026-11-17 08:00",
+        "list": [{"url": "x"}],
+    }
+    redact = Redactor(RedactRules(keys=tuple(named)))
+    assert redact("payload", named) == dict.fromkeys(named, REDACTED)
+    assert redact_secrets("payload", named) is named
+
+
 @pytest.mark.parametrize(("text", "secret"), SECRET_TEXTS)
 def test_what_has_the_form_of_a_secret_is_hidden(text: str, secret: str) -> None:
     shown = redact_text(text)
@@ -167,6 +181,15 @@ HOSTILE = [
         "zip -Pa",
         "A_B ",
     ),
+    *(
+        "vault login -a ",
+        "rabbitmqctl add_user a ",
+        "htpasswd -b a b ",
+        "sqlplus -a ",
+        "gh secret set a -b ",
+        "set --a ",
+    ),
+    *('("password: ")', "api_key b --value ", "set api_key ", "token=/a", "token=a-1.", "password:a:", "session_a_of "),
 ]
 
 

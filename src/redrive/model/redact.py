@@ -19,7 +19,7 @@ from redrive.model.redact_rules import NO_RULES, RedactRules, Rules
 from redrive.model.secret_forms import REDACTED, lower_in_place, without_forms, without_spoken_forms
 from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy, describes, secrecy_of
 from redrive.model.secret_pairs import hide_between_bytes, hide_pairs
-from redrive.model.secret_values import is_code_number, is_secret_text
+from redrive.model.secret_values import is_code_number, is_count, is_secret_text
 from redrive.model.word_search import any_of
 
 Kind = Literal["payload", "headers", "text"]
@@ -136,36 +136,41 @@ class Redactor:
 
 def _is_hidden(value: Any, secrecy: Secrecy) -> bool:
     """Whether what stands under a key is hidden as a whole."""
-    is_sure = secrecy is Secrecy.SURE
+    is_sure, is_named = secrecy >= Secrecy.SURE, secrecy is Secrecy.NAMED
     match value:
         case None | bool():
             return False
         case str():
             return is_secret_text(value, secrecy)
         case int():
-            return is_sure or (secrecy is Secrecy.CODE and is_code_number(str(value)))
+            written = str(value)
+            is_code = secrecy is Secrecy.CODE and is_code_number(written)
+            return is_code or is_named or (is_sure and not is_count(written))
         case float():
             return is_sure
         case bytes():
             return secrecy >= Secrecy.LIKELY
         case Mapping():
-            return is_sure and not _is_description(value) and any(map(_may_be_secret, value.values()))
+            is_description = not is_named and _is_description(value)
+            return is_sure and not is_description and any(_may_be_secret(member, secrecy) for member in value.values())
         case list() | tuple():
-            return is_sure and any(map(_may_be_secret, value))
+            return is_sure and any(_may_be_secret(member, secrecy) for member in value)
     return False
+
+
+def _may_be_secret(value: Any, secrecy: Secrecy) -> bool:
+    match value:
+        case Mapping():
+            return bool(value) and (secrecy is Secrecy.NAMED or not _is_description(value))
+        case list() | tuple():
+            return bool(value)
+    return _is_hidden(value, secrecy)
 
 
 def _is_description(table: Mapping[Any, Any]) -> bool:
     """Whether a table says what a secret is like, as a schema does, or where it is."""
-    return all(
-        isinstance(value, bool | None) or (isinstance(key, str) and describes(key)) for key, value in table.items()
-    )
-
-
-def _may_be_secret(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return not _is_description(value)
-    return bool(value) if isinstance(value, list | tuple) else _is_hidden(value, Secrecy.SURE)
+    rest = [key for key, value in table.items() if not isinstance(value, bool | None)]
+    return all(isinstance(key, str) and describes(key) for key in rest)
 
 
 def _encoding_of(data: bytes) -> tuple[str, str]:

@@ -62,7 +62,7 @@ class Rules:
     def _secrecy(self, key: str) -> Secrecy:
         words = words_of_key(key[:MAX_KEY_CHARS])
         if any(words[at : at + len(wanted)] == wanted for wanted in self._keys for at in range(len(words))):
-            return Secrecy.SURE
+            return Secrecy.NAMED
         return Secrecy.NONE if self._joined(key) in self._allowed else secrecy_of(key)
 
     def _joined(self, key: str) -> str:

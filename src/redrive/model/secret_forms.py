@@ -101,15 +101,19 @@ _QUOTE = "[\"']"
 _SPOKEN_CHAR = r"[^\s\"',;()\[\]]"
 # Not `password varchar2(64)`.
 _SPOKEN = rf"(?={_SPOKEN_CHAR}{{0,64}}[0-9])(?={_SPOKEN_CHAR}{{0,64}}[A-Za-z!@#$%^&*]){_SPOKEN_CHAR}{{6,256}}+(?!\()"
-# What is no token of someone, and what goes by a name.
-_NO_SECRET = "".join(rf"(?<!{before} )" for before in ("unexpected", "get", "describe", "delete", "mount", "edit"))
+# What is the token of a language, and what goes by a name.
+_NOT_BEHIND = {"token": ("unexpected",), "secret": ("get", "describe", "delete", "mount", "edit")}
+
+
+def _not_behind(word: str) -> str:
+    return "".join(rf"(?<!{before} )" for before in _NOT_BEHIND.get(word, ()))
 
 
 def _in_any_case(word: str, before: str, secret: str) -> Form:
     return _form(word, rf"({before}){_NOT_YET}{secret}", _KEEP, re.I)
 
 
-_CHANGED = r"password[ \t](?:(?:was|is|has been)[ \t])?(?:re)?(?:changed|set|updated)[ \t]to[ \t]\"?"
+_CHANGED = r"password (?:for \S{1,64} (?:is|was)|(?:(?:was|is|has been) )?(?:re)?(?:changed|set|updated) to) \"?"
 _IN_ANY_CASE = (
     _form("bearer", rf"(\bbearer){_AUTHENTICATION}", rf"\g<1> {REDACTED}", re.I),
     _form("basic", rf"(\bbasic){_AUTHENTICATION}", rf"\g<1> {REDACTED}", re.I),
@@ -123,14 +127,15 @@ _IN_ANY_CASE = (
         "identified", rf"identified (?:with \S{{1,40}} )?(?:by|as)[ \t]{{1,3}}N?{_QUOTE}", r"[^\"'\r\n]{1,256}+"
     ),
     _in_any_case("password", _CHANGED, _SPOKEN),
+    *(_in_any_case(word, rf"(?<![\w-]){word} (?:code )?", r"[0-9]{4,8}(?![\w.:-])") for word in ("otp", "pin")),
     _in_any_case("login", r"login\s{1,4}\S{1,128}\s{1,4}password\s{1,4}", r"\S{1,256}+"),
     _in_any_case("securestring", rf"securestring[ \t]{{1,3}}(?:-String[ \t])?{_QUOTE}?", r"(?!-)[^\"'\s]{1,256}+"),
     _in_any_case("auth ", "auth (?:plain|login) ", r"[\w+/=]{8,512}+"),
-    _in_any_case("requirepass", "requirepass ", r"\S{1,512}+"),
+    _in_any_case("requirepass", "requirepass (?!is |was |not )", r"\S{1,512}+"),
     _in_any_case("masterauth", "masterauth ", r"\S{1,512}+"),
     # In a sentence: `with password hunter22`. A path ends in it too: `/auth/token HTTP/1.1`.
     *(
-        _in_any_case(word, rf"(?<![\w/-]){_NO_SECRET}{word}[ \t]{{1,3}}", _SPOKEN)
+        _in_any_case(word, rf"(?<![\w/-]){_not_behind(word)}{word}[ \t]{{1,3}}", _SPOKEN)
         for word in ("password", "passwd", "pwd", "passcode", "passphrase", "secret", "token")
     ),
 )
@@ -150,7 +155,7 @@ _COMMANDS = (
     # A user and a password, as for curl.
     _form(
         "-u",
-        rf"((?<![\w-])-u{_LIST}[ =]?[\"']?{_USER}){_NOT_YET}[^\s\"']{{1,256}}+",
+        rf"((?<![\w-])-u{_LIST}[ =]?[\"']?{_USER}){_NOT_YET}(?!//)[^\s\"']{{1,256}}+",
         _KEEP,
         near=r"(?<![\w-]-u)",
     ),
@@ -172,13 +177,12 @@ _COMMANDS = (
     _form("-pass", rf"(-pass(?:in|out)?[ \t]{{1,3}}pass:){_WORD}", _KEEP, near=r"(?:in|out)?[ \t]"),
     _form("/p:", rf"((?<=\s)/p:){_WORD}", _KEEP),
     # The password is an argument of its own.
-    _form("sqlplus ", rf"(sqlplus (?:-\S{{1,16}} ){{0,4}}\w{{1,64}}/){_NOT_YET}[^\s@\"']{{1,256}}+", _KEEP),
-    _form("rabbitmqctl ", rf"(rabbitmqctl [^\r\n|]{{0,64}}?(?:add_user|_password|_user) \S{{1,64}} ){_WORD}", _KEEP),
+    _form("sqlplus", rf"(sqlplus (?:-\S{{1,16}} ){{0,4}}\w{{1,64}}/){_NOT_YET}[^\s@\"']{{1,256}}+", _KEEP),
+    _form("rabbitmqctl", rf"(rabbitmqctl [^\r\n|]{{0,64}}?(?:add_user|_password|_user) \S{{1,64}} ){_WORD}", _KEEP),
     _form(
         "htpasswd -", rf"(htpasswd -\w{{0,4}}b\w{{0,4}} (?:-\S{{1,16}} ){{0,4}}\S{{1,256}} \S{{1,64}} ){_WORD}", _KEEP
     ),
-    _form("mc alias set ", rf"(mc alias set (?:\S{{1,256}} ){{3}}){_WORD}", _KEEP),
-    _form("vault login ", rf"(vault login (?:-\S{{1,64}} ){{0,4}})(?=\S{{16}}){_WORD}", _KEEP),
+    _form("vault login", rf"(vault login (?:-\S{{1,64}} ){{0,4}})(?=\S{{16}}){_WORD}", _KEEP),
 )
 # A line of pgpass, which has no name in it.
 _PGPASS = re.compile(

@@ -22,7 +22,9 @@ class Secrecy(IntEnum):
     LIKELY = 3
     """Any text is a secret; a number is a count."""
     SURE = 4
-    """Whatever it is."""
+    """Whatever could be one: no count, no path, no description."""
+    NAMED = 5
+    """Whatever it is: a rule of a queue names the key."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -37,13 +39,12 @@ _SURE = _words(
 )
 _SURE_ABROAD = _words("contraseña hasło heslo lösenord şifre пароль 密码 密碼 パスワード 비밀번호")
 # As one of its words.
+_LIKELY_WORDS = _words("apitoken creds jsessionid jwt phpsessid sessid sessionid token")
 _SURE_WORDS = _words("passkey passw psw pswd pw pwd")
 # As the last of them. Before another one they only say of what kind that is: `cookie_domain`, `session_speaker`.
-_SURE_LAST = _words("authorization authorizations cookie cookies")
-_LIKELY_LAST = _words(
-    "apitoken auth bearer creds csrf jsessionid jwt phpsessid sas sessid session sessionid token xsrf"
-)
-_MAYBE_WORDS = _SURE_LAST | _LIKELY_LAST | _words("appid hmac saml sig sign signature tokens")
+_SURE_LAST = _words("authorization cookie cookies")
+_LIKELY_LAST = _words("auth bearer csrf sas session xsrf")
+_MAYBE_WORDS = _SURE_LAST | _LIKELY_LAST | _words("appid authorizations hmac saml sig sign signature tokens")
 _CODE_WORDS = _words("2fa cav2 csc cvc cvc2 cvv cvv2 mfa otp pin ssn tan totp")
 _KINDS_OF_CODE = _words(
     "access auth authentication authorization confirm confirmation device entry login mfa one otp passcode reset "
@@ -51,8 +52,9 @@ _KINDS_OF_CODE = _words(
 )
 # Which keys open something, `signing_key`, and which only find something, `partition_key`. Others may be either.
 _OPENING = _words(
-    "access admin api auth cipher crypt crypto decryption deploy encrypt encryption fernet gpg hmac jwt licence "
-    "license master pgp private prv recovery rsa secret shared sign signing ssh ssl tls wallet webhook"
+    "access admin api auth authorization cipher cookie crypt crypto decryption deploy encrypt encryption fernet gpg "
+    "hmac jwt licence license master pgp private prv recovery rsa secret session shared sign signing ssh ssl tls "
+    "wallet webhook"
 )
 _FINDING = _words(
     "aggregate asset blob business cache column composite config correlation dedup dedupe deduplication doc "
@@ -64,20 +66,20 @@ _FINDING = _words(
 # What is said about a secret is none: `password_changed_at`, `token_type`, `session_timeout`, `has_password`.
 _ABOUT = _words(
     "accepted action address age alg algo algorithm alias amount analyzer arn at attempt audience backend banner "
-    "bits bucket budget bus change changed channel char checker class column command complexity config configured "
-    "consent count counter created date day decimals description details dir directory disabled domain duration "
-    "email enabled encoder encoding endpoint engine entropy error event exists expiration expired expires expiry "
-    "factory field file filename flag flow form format generator group handler hasher header helper hint history "
-    "host hour image in index info interval invalid issuer kind label language last4 layout len length level "
-    "lifetime limit link loader location lock manager mapping max mechanism menu message meter method middleware "
-    "min minute missing mode module mount ms name needed notice notification number of ok on only option page path "
-    "pattern placeholder plugin policy pool position preference prefix present price priority prompt properties "
-    "property protocol provider proxy py queue quota rate reason ref reference regex region request required "
-    "requirement reset resolver resource retries role rotated rotation route router rule samesite schema scheme "
-    "scope score screen sec second section serializer service set setting size sock source start state status stdin "
-    "step storage store strategy strength style subject suffix symbol table tag template theme threshold time "
-    "timeout title topic total ttl type unit uri url usage used user username valid validator variant vendor "
-    "verified version view warning window worker"
+    "bits bucket budget bus change changed channel char character checker class column command complexity config "
+    "configured consent count counter created date day decimals description details dir directory disabled domain "
+    "duration enabled encoder encoding encryption endpoint engine entropy error event exists expiration expired "
+    "expires expiry factory field file filename fingerprint flag flow form format found generator group handler "
+    "hasher header help helper hint history holder host hour image in index info interval invalid issuer kind label "
+    "language last last4 layout len length level lifetime limit link loader location lock manager mapping max "
+    "mechanism menu message meter method middleware min minute missing mode module mount ms name needed notice "
+    "notification number of ok on only option origin owner page path pattern placeholder plugin policy pool "
+    "position preference prefix present price priority prompt properties property protocol provider proxy py quota "
+    "rate reason ref reference regex region request required requirement reset resolver resource retries role "
+    "rotated rotation route rule samesite scan schema scheme scope score screen sec second section selector "
+    "serializer set setting site size sock source standard start state status stdin step store strategy strength "
+    "style subject suffix symbol tag template theme threshold time timeout title topic total transfer ttl type unit "
+    "uri url usage use used user username valid validator variant vendor verified version warning window"
 )
 _ASKED = _words(
     "allow allows ask can count enable forgot forgotten has have invalid is max min missing need needs no num "
@@ -88,14 +90,17 @@ _OTHER_PASSES = _words(
     "ask askpass boarding bus by bypass com compass day encompass first guest hall high last low one over sea "
     "season second single ski surpass tres trespass two under"
 )
-HINTS = tuple(sorted(_SURE | _SURE_ABROAD | _SURE_WORDS | _MAYBE_WORDS | _CODE_WORDS))
+HINTS = tuple(sorted(_SURE | _SURE_ABROAD | _SURE_WORDS | _LIKELY_WORDS | _MAYBE_WORDS | _CODE_WORDS))
 HINTS += ("pass", "sid", "key", "code", "assertion", "phrase", "answer")
 """A text in small letters that has none of these has no key of a secret."""
+# They have a word in them that they do not mean either.
+_OTHER_WORDS = re.compile("secretar(?:y|iat)|secretion|secrets?manager|existingsecret|passwordless")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SEPARATOR = re.compile(r"[^a-z0-9]+")
 # `token_2`, `password_v2` and `token_prod` are a token, a password and a token.
 _VARIANT = re.compile(
-    r"v?\d+|[a-z]|value|raw|old|new|current|previous|next|backup|dev|test|staging|prod|production|live"
+    r"v?\d+|[a-z]|value|raw|plain|string|text|data|content|json|base64|hash|hashed|encoded|encrypted"
+    r"|old|new|current|previous|next|backup|dev|test|staging|prod|production|live"
 )
 
 
@@ -116,13 +121,18 @@ def secrecy_of(key: str) -> Secrecy:
         words = words[:-1]
     if not words or (len(words) > 1 and (describes(words[-1]) or words[0] in _ASKED)):
         return Secrecy.NONE
-    joined = "".join(words)
+    joined = _OTHER_WORDS.sub("", "".join(words))
     found = max(_of_words(words, joined), _of_key(words, joined), _of_pass(words))
     if found <= Secrecy.MAYBE and _is_code(words):
         return Secrecy.CODE
-    # The id of a secret finds it; one that is made by a machine may be a secret itself, as in Vault.
-    is_id = words[-1] == "id" and not joined.endswith("sessionid")
-    return min(found, Secrecy.MAYBE) if is_id else found
+    return min(found, Secrecy.MAYBE) if _is_of_something_else(words, joined) else found
+
+
+def _is_of_something_else(words: tuple[str, ...], joined: str) -> bool:
+    """`secret_id` finds a secret, `password_reset_email` is an address; made by a machine, either may be a secret."""
+    if words[-1] == "id":
+        return not joined.endswith("sessionid")
+    return len(words) > 2 and describes(words[-2]) and secrecy_of(words[-1]) is Secrecy.NONE
 
 
 def describes(key: str) -> bool:
@@ -135,9 +145,9 @@ def _of_words(words: tuple[str, ...], joined: str) -> Secrecy:
     last = words[-1]
     if last in _SURE_LAST or not _SURE_WORDS.isdisjoint(words):
         return Secrecy.SURE
-    if any(word in joined for word in _SURE) and not joined.startswith("secretar"):
+    if any(word in joined for word in _SURE):
         return Secrecy.SURE
-    if last in _LIKELY_LAST or joined.endswith(("token", "sessionid")):
+    if last in _LIKELY_LAST or not _LIKELY_WORDS.isdisjoint(words) or joined.endswith(("token", "sessionid")):
         return Secrecy.LIKELY
     # `sid` is that of a session; `message_sid` is no secret.
     is_session = last == "sid" and (words[:-1] or ("session",))[-1] in ("connect", "session")

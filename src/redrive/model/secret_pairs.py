@@ -28,7 +28,7 @@ _PAIR = re.compile(
 # `--name value`, `-name value`, and `'--name', 'value'` of a list.
 _OPTION = re.compile(
     rf"(?P<name>-(?<![\w-]-)(?:-[A-Za-z][\w-]{{1,63}}+|[A-Za-z][\w-]{{3,63}}+))"
-    rf"(?:[ \t]{{1,3}}+(?!-)|{_QUOTE},[ \t]{{0,2}}(?=b?{_QUOTE}))"
+    rf"(?:[ \t]{{1,3}}+(?!-|(?:id|source|type)=)|{_QUOTE},[ \t]{{0,2}}(?=b?{_QUOTE}))"
 )
 # `ENV NPM_TOKEN value`, `aws configure set aws_secret_access_key value`
 _BEFORE_SPACE = re.compile(rf"(?<![\w.$-])(?P<name>{_NAME})(?:{_QUOTE})?[ \t]{{1,3}}+(?![-=])")
@@ -39,10 +39,10 @@ _SETTING_CHARS = 128  # at most that long
 _LEAST_CHARS_IN_SENTENCE = 12
 # `az keyvault secret set --name db-password --value value`
 _BEFORE_VALUE = re.compile(rf"(?P<name>{_NAME}){_QUOTE}?[ \t](?:[^\r\n|;]{{0,96}}?[ \t])?--(?:value|body)[ =]{_GAP}")
-# `<name>value</name>`, `<space:name>value</space:name>`
-_ELEMENT = re.compile(
-    r"<(?:\w[\w.-]{0,63}+:)?(?P<name>[A-Za-z][\w.-]{0,63}+)(?:[ \t][^<>]{0,128}+)?>(?P<value>[^<>\r\n]{1,4096}+)</"
-)
+# `<name>value</name>`, `<space:name>value</space:name>`, `<entry key="name">value</entry>`
+_TEXT = r">(?P<value>[^<>\r\n]{1,4096}+)</"
+_ELEMENT = re.compile(rf"<(?:\w[\w.-]{{0,63}}+:)?(?P<name>[A-Za-z][\w.-]{{0,63}}+)(?:[ \t][^<>]{{0,128}}+)?{_TEXT}")
+_ENTRY = re.compile(rf"(?:(?<=key=\")|(?<=name=\"))(?P<name>{_NAME})\"[^<>]{{0,128}}+{_TEXT}")
 # `"name": "password", "value": "…"`, `key="password" value="…"`, and the value first.
 _NAMING_CHARS = 32  # at most that long
 _NAMING = (
@@ -76,9 +76,6 @@ _COMPLETED = ("key", "code", "phrase", "answer", "pin", "passe", "string")
 HINTS = (*secret_keys.HINTS, *_COMPLETED)
 """A text in small letters that has none of these has no name of a secret."""
 _MAX_INDENT = 64
-# The number of a field that is a text, in Protocol Buffers: `string api_key = 3;`
-_NUMBER = re.compile(r"\d{1,5}[ \t]?[;\[]")
-_OF_A_TEXT = re.compile(r"(?:string|bytes|StringValue|BytesValue)[ \t]{1,3}\Z")
 # The rest of a path: `session:user:42`
 _MORE_PATH = re.compile(r"[a-z_]{1,32}+:[\w*{<]")
 # The end of a prompt: `input("Password: ")`
@@ -190,10 +187,10 @@ def _after_pair(text: str, place: re.Match[str], judge: Judge) -> Span | None:
         is_query = before in ("?", "&") and name.lower() in _OF_A_QUERY
         return random_run(text, place.end()) if is_query else None
     if name.lower() == "pass" and sign == "=" and not text[place.end() : place.end() + 1].isdigit():
-        secrecy = Secrecy.SURE
+        secrecy = max(secrecy, Secrecy.SURE)
     if place["said"] is not None:
         secrecy = min(secrecy, Secrecy.LIKELY)
-    is_setting = secrecy is Secrecy.SURE and place[0][-1] in " \t" and _begins_line(text, place.start())
+    is_setting = secrecy >= Secrecy.SURE and place[0][-1] in " \t" and _begins_line(text, place.start())
     return value_at(text, place.end(), secrecy, name, whole_line=is_setting)
 
 
@@ -203,11 +200,9 @@ def _is_no_value(text: str, place: re.Match[str], before: str) -> bool:
     if place["sign"] == ":" and text[end - 1] == ":":
         # `arn:aws:…`
         return before == ":" or _MORE_PATH.match(text, end) is not None
-    if place["sign"] == "=" and _NUMBER.match(text, end):
-        return _OF_A_TEXT.search(text, max(0, start - _NAMING_CHARS), start) is not None
     if place[0][-1] in " \t" and _QUOTE_CLOSED.match(text, end):
-        line = max(text.rfind("\n", 0, start), start - _PROMPT_CHARS, 0)
-        return text.count(text[end], line, start) % 2 == 1
+        before_name = text[max(0, start - _PROMPT_CHARS) : start]
+        return before_name[before_name.rfind("\n") + 1 :].count(text[end]) % 2 == 1
     return False
 
 
@@ -260,6 +255,7 @@ _PASSES: tuple[tuple[_Places, re.Pattern[str], _Find], ...] = (
     (_where_quoted, _FIELD, _after_name),
     (_where_quoted, _COUPLE, _in_couple),
     (_anywhere, _ELEMENT, _inside),
+    (_at_names, _ENTRY, _inside),
     (_anywhere, _OPTION, _after_name),
     (_at_names, _BEFORE_VALUE, _after_name),
     (_at_names, _BEFORE_SPACE, _after_space),

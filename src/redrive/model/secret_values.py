@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from redrive.model.secret_forms import REDACTED
 from redrive.model.secret_keys import Secrecy, words_of_key
-from redrive.model.secret_words import is_code, is_place, is_placeholder, is_random, is_said, is_slug
+from redrive.model.secret_words import is_code, is_place_or_time, is_placeholder, is_random, is_said, is_slug
 
 _MAX_RUN = 256
 """So much of a value without quotes is looked at; the rest is hidden with it."""
@@ -95,7 +95,7 @@ def _bare(text: str, found: re.Match[str], name: str, whole_line: bool) -> Span:
 
 
 def _is_said_of_cookie(name: str, run: str) -> bool:
-    return "cookie" in name.lower() and "=" not in run and not is_random(run, 16)
+    return name.lower().endswith(("cookie", "cookies")) and "=" not in run and not is_random(run, 16)
 
 
 def _is_same_name(name: str, value: str) -> bool:
@@ -110,20 +110,23 @@ def is_secret_text(value: str, secrecy: Secrecy, bare: bool = False) -> bool:
     """Whether a text under a key is a secret. `bare` is one without quotes, which may be a word of a sentence."""
     if secrecy is Secrecy.NONE or not value.strip() or value.startswith(REDACTED):
         return False
-    if is_said(value) or is_placeholder(value) or is_place(value):
+    if is_said(value) or is_placeholder(value):
+        return False
+    if secrecy is not Secrecy.NAMED and (is_place_or_time(value) or is_count(value)):
         return False
     match secrecy:
-        case Secrecy.SURE:
+        case Secrecy.SURE | Secrecy.NAMED:
             return True
         case Secrecy.LIKELY:
-            return _is_likely(value) if bare else not value.isdigit() or len(value) > 3
+            return not bare or is_random(value, 6) or (len(value) >= 16 and value.isalnum())
         case Secrecy.MAYBE:
             return is_random(value, 16) and not is_slug(value)
     return is_code_number(value) or is_random(value, 6)
 
 
-def _is_likely(value: str) -> bool:
-    return is_random(value, 6) or (len(value) >= 16 and value.isalnum())
+def is_count(value: str) -> bool:
+    """Whether it is a number that is too short for a secret."""
+    return value.isdigit() and len(value) < 3
 
 
 def is_code_number(value: str) -> bool:

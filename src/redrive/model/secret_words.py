@@ -30,11 +30,12 @@ _WORDS = _BEGINNINGS | _words(
 )
 # The same, where it is all that is said: `token=None`.
 _ALONE = _words(
-    "absent active anonymous bad basic changed closed denied disabled empty enabled error exists expired failed "
-    "failure false forbidden hidden ignored inactive include incorrect invalid kerberos ldap malformed masked mismatch "
-    "missing n/a nil no none not null oauth oauth2 oidc off ok omitted opened pass passed provided redacted rejected "
-    "removed required reset revoked rotated same-origin saml set sso true unauthorized undefined unknown unset "
-    "unsupported updated valid verified wrong yes"
+    "absent active anonymous approved bad basic booked canceled cancelled changed closed completed denied disabled "
+    "empty enabled error exists expired failed failure false forbidden hidden ignored inactive include incorrect "
+    "inherit invalid kerberos ldap malformed masked mismatch missing n/a nil no none not null oauth oauth2 off oidc "
+    "ok omitted opened pass passed pending provided read redacted rejected removed required reset revoked rotated "
+    "same-origin saml scheduled set sso true unauthorized undefined unknown unset unsupported updated valid "
+    "verified write wrong yes"
 )
 # The same, where it is a type: `password varchar(64)`, `token: string`.
 _TYPES = _words(
@@ -54,16 +55,16 @@ _SUBJECT = re.compile(
     re.I,
 )
 _PLACEHOLDER = re.compile(
-    r"[*•]{2,64}\w{0,4}|[xX#_.?-]{3,64}|<[^<>]{0,64}>?|\[[A-Za-z]{4,12}\]?"
+    r"[*•]{2,64}\w{0,4}|[\w-]{1,8}[*•]{4,64}\w{0,4}|[xX#_.?-]{3,64}|<[^<>]{0,64}>?|\[[A-Za-z]{3,12}\]?"
     r"|(?:hidden|redacted|masked|filtered|omitted|sensitive)|\([a-z]{3,16}\)?|!(?:Ref|Sub|GetAtt|vault|secret|env)"
     r"|\$[A-Z][A-Z0-9_]{0,64}|\$\{{1,2}[^{}]{0,128}\}{0,2}|\$\([^()]{1,128}\)?|\{{1,2}[ \w.:!]{0,64}\}{0,2}"
-    r"|\{\{[^{}]{0,128}\}\}"
-    r"|[$:@][a-z_]{0,32}(?:pass|pw|secret|token|key|auth|cred)[a-z_]{0,32}|%\(\w{1,32}\)s|%[sdr]|[?-]|\$\d{1,2}"
+    r"|\{\{[^{}]{0,128}\}\}|(?:\{[\w.]{1,64}\}[-:/._]?){2,8}"
+    r"|[$:@][a-z_]{0,32}(?:pass|pw|secret|token|key|auth|cred)[a-z_]{0,32}|%\w{0,8}\(\w{1,32}\)[s%]|%[sdr]|[?-]|\$\d{1,2}"
 )
 _SCHEME = re.compile(r"(?:bearer|basic|token|apikey) ", re.I)
 # `get_token(user)`, `config["password"]`, `self._password`.
 _CODE = re.compile(
-    r"\(?(?:await |new |not |lambda )?[A-Za-z_]\w{0,64}(?:\.[A-Za-z_]\w{0,64}){0,8}+[(\[]"
+    r"\(?(?:await |new |not |lambda )?[A-Za-z_$]\w{0,64}(?:\.[A-Za-z_]\w{0,64}){0,8}+[(\[]"
     r"|(?:Read|Get|Import|ConvertTo)-[A-Z][A-Za-z]{1,32} "
     r"|\(?(?:self|cls|this|os|process|settings|config|conf|cfg|app|request|req|response|ctx|context|args|opts|options"
     r"|params|env|environ|kwargs|data|user|form|var|local|module|obj|secrets|credentials|creds|Values|vault)"
@@ -72,9 +73,12 @@ _CODE = re.compile(
 _FILE = re.compile(r"^(?:https?://|/|\./)|/.{0,256}\.[a-z]{2,8}$")
 # Ids that services and systems give: `SM` and 32 digits, `S-1-5-21-…`.
 _ID = re.compile(r"[A-Z]{2}[0-9a-f]{32}|S-1(?:-\d{1,12}){2,16}")
-_PIECE = r"(?:[A-Za-z]{1,24}+\d{0,4}+|\d{1,8}+)"
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.,+Z -]{0,32}")
+_PIECE = r"(?:[A-Za-z]{1,24}+\d{0,4}+|\d{1,12}+)"
 _SLUG = re.compile(rf"{_PIECE}(?:[-_/.:]{{1,3}}+{_PIECE}){{1,32}}+")
-_PLACE = re.compile(rf"(?:https?://|~?/|\.{{1,2}}/)(?:[._-]?{_PIECE}(?:[-_/.:@]{{1,3}}+|\Z)){{0,32}}+")
+_PLACE = re.compile(
+    rf"(?:[a-z][a-z0-9+]{{1,15}}:///?|arn:|~?/|\.{{1,2}}/)(?:[._-]?{_PIECE}(?:[-_/.:@#]{{1,3}}+|\Z)){{0,32}}+"
+)
 _LOOKED_AT_CHARS = 512
 
 
@@ -111,9 +115,9 @@ def is_slug(value: str) -> bool:
     return _SLUG.fullmatch(value) is not None
 
 
-def is_place(value: str) -> bool:
-    """Whether it is where something is, a path or an address, with nothing random in it."""
-    return _PLACE.fullmatch(value) is not None
+def is_place_or_time(value: str) -> bool:
+    """Whether it is where something is, a path or an address, with nothing random in it; or when."""
+    return _PLACE.fullmatch(value) is not None or _TIME.fullmatch(value) is not None
 
 
 def is_random(value: str, least: int) -> bool:

@@ -1,7 +1,7 @@
 """Redaction against a corpus: secrets that must not be seen, and innocent values that must stay as they are.
 
-`blind_…` was written by someone who had not seen the rules. What of it the rules got wrong when they met it first is in
-`missed_…`, and fresh cases of the same families stand in its place.
+`blind_…` are two sets, of 160 secrets and 160 innocent values each, by authors who had not seen the rules. What of them
+the rules got wrong when they met a set first is in `missed_…`, and fresh cases of the same families stand in its place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_left(case: Case) -> bool:
 
 
 def test_corpus_is_large_and_says_what_is_secret() -> None:
-    assert min(len(SECRETS), len(INNOCENT)) >= 300
+    assert min(len(SECRETS), len(INNOCENT)) >= 480
     assert all(case.secrets and all(is_seen(secret, case.value) for secret in case.secrets) for case in SECRETS)
     assert not any(case.secrets for case in INNOCENT)
 
