@@ -197,6 +197,8 @@ def _after_pair(text: str, place: re.Match[str], judge: Judge) -> Span | None:
 def _is_no_value(text: str, place: re.Match[str], before: str) -> bool:
     """Whether what stands behind a name and a sign belongs to something else."""
     start, end = place.span()
+    if before == "{" and text.startswith("?", end):
+        return True  # `${PASSWORD:?must be set}`
     if place["sign"] == ":" and text[end - 1] == ":":
         # `arn:aws:…`
         return before == ":" or _MORE_PATH.match(text, end) is not None

@@ -18,24 +18,24 @@ _BEGINNINGS = _words(
 # The same without quotes, where it goes on as a sentence does: `use --token to sign in`.
 _WORDS = _BEGINNINGS | _words(
     "a about access after allowed already an and any apply are argument as at attribute auth authentication bad be "
-    "because been before being bool boolean both but by bytes can changed char could default denied deprecated "
-    "different disabled don't empty enabled error exceeded exception exists expires expiry failure false fetch file "
-    "flag for forbidden format found from generated given had header hidden if ignored in insufficient int integer "
-    "issued it its leaked length less longer malformed manager mandatory masked method more never new nil none null "
-    "number of off ok on only option optional optional[str] or parameter parsing policy present protected provided "
-    "rate read redacted rejected removed reset retrieved retry revoked rotated rotation same secret secretstr server "
-    "set signed since specified str string supplied text than that the their there to true type unauthorized "
-    "undefined unexpected unset unsupported updated use used user using valid validation values varchar verification "
-    "verified via were when which with without yes you your"
+    "bearer because been before being bool boolean both but by bytes can changed char could default denied "
+    "deprecated different disabled don't empty enabled error exceeded exception exists expires expiry failure false "
+    "fetch file flag for forbidden format found from generated given had header hidden if ignored in insufficient "
+    "int integer issued it its leaked length less longer malformed manager mandatory masked method more never new "
+    "nil none null number of off ok on only option optional optional[str] or parameter parsing policy present "
+    "protected provided rate read redacted rejected removed reset retrieved retry revoked rotated rotation same "
+    "secret secretstr server set signed since specified str string supplied text than that the their there to true "
+    "type unauthorized undefined unexpected unset unsupported updated use used user using valid validation values "
+    "varchar verification verified via were when which with without yes you your"
 )
 # The same, where it is all that is said: `token=None`.
 _ALONE = _words(
-    "absent active anonymous approved bad basic booked canceled cancelled changed closed completed denied disabled "
-    "empty enabled error exists expired failed failure false forbidden hidden ignored inactive include incorrect "
-    "inherit invalid kerberos ldap malformed masked mismatch missing n/a nil no none not null oauth oauth2 off oidc "
-    "ok omitted opened pass passed pending provided read redacted rejected removed required reset revoked rotated "
-    "same-origin saml scheduled set sso true unauthorized undefined unknown unset unsupported updated valid "
-    "verified write wrong yes"
+    "absent active anonymous approved bad basic bearer booked canceled cancelled changed closed completed denied "
+    "disabled empty enabled error exists expired failed failure false forbidden hidden ignored inactive include "
+    "incorrect inherit invalid kerberos ldap malformed masked mismatch missing n/a nil no none not null oauth "
+    "oauth2 off oidc ok omitted opened pass passed pending provided read redacted rejected removed required reset "
+    "revoked rotated same-origin saml scheduled set sso true unauthorized undefined unknown unset unsupported "
+    "updated valid verified write wrong yes"
 )
 # The same, where it is a type: `password varchar(64)`, `token: string`.
 _TYPES = _words(
@@ -60,6 +60,7 @@ _PLACEHOLDER = re.compile(
     r"|\$[A-Z][A-Z0-9_]{0,64}|\$\{{1,2}[^{}]{0,128}\}{0,2}|\$\([^()]{1,128}\)?|\{{1,2}[ \w.:!]{0,64}\}{0,2}"
     r"|\{\{[^{}]{0,128}\}\}|(?:\{[\w.]{1,64}\}[-:/._]?){2,8}"
     r"|[$:@][a-z_]{0,32}(?:pass|pw|secret|token|key|auth|cred)[a-z_]{0,32}|%\w{0,8}\(\w{1,32}\)[s%]|%[sdr]|[?-]|\$\d{1,2}"
+    r"|(?:YOUR|Your|your)[-_ ][A-Za-z_ -]{2,40}"
 )
 _SCHEME = re.compile(r"(?:bearer|basic|token|apikey) ", re.I)
 # `get_token(user)`, `config["password"]`, `self._password`.
@@ -70,7 +71,7 @@ _CODE = re.compile(
     r"|params|env|environ|kwargs|data|user|form|var|local|module|obj|secrets|credentials|creds|Values|vault)"
     r"(?:\.[A-Za-z_]\w{0,64}){1,8}+(?![\w.-])"
 )
-_FILE = re.compile(r"^(?:https?://|/|\./)|/.{0,256}\.[a-z]{2,8}$")
+_FILE = re.compile(r"^(?:https?://|\./|/[a-z]{2,24}/)|/.{0,256}\.[a-z]{2,8}$")
 # Ids that services and systems give: `SM` and 32 digits, `S-1-5-21-…`.
 _ID = re.compile(r"[A-Z]{2}[0-9a-f]{32}|S-1(?:-\d{1,12}){2,16}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.,+Z -]{0,32}")
@@ -96,7 +97,7 @@ def is_said(value: str, after: str | None = None) -> bool:
     word = word.removeprefix("&")
     if word in _TYPES and _SIZE.match(rest):
         return True
-    return first.end() == len(value.rstrip(".,;:!?)")) and (word in _ALONE or word in _TYPES)
+    return first.end() == len(value.rstrip(" .,;:!?)")) and (word in _ALONE or word in _TYPES)
 
 
 def is_placeholder(value: str) -> bool:
