@@ -17,7 +17,7 @@ from redrive.store import NewItem
 
 MAX_LISTED = 10_000
 """Objects of one listing; the rest is not looked at."""
-_SIGN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{},]', re.DOTALL)
+_SIGN = re.compile(rb'"(?:[^"\\]++|\\.)*"?|[\[\]{},]', re.DOTALL)
 """A text of JSON, or what may divide an array."""
 
 

@@ -40,7 +40,7 @@ _SURE = _words(
 _SURE_ABROAD = _words("contraseña hasło heslo lösenord şifre пароль 密码 密碼 パスワード 비밀번호")
 # As one of its words.
 _LIKELY_WORDS = _words("apitoken creds jsessionid jwt phpsessid sessid sessionid token")
-_SURE_WORDS = _words("passkey passw psw pswd pw pwd")
+_SURE_WORDS = _words("passkey passw psk psw pswd pw pwd")
 # As the last of them. Before another one they only say of what kind that is: `cookie_domain`, `session_speaker`.
 _SURE_LAST = _words("authorization cookie cookies")
 _LIKELY_LAST = _words("auth bearer csrf sas session xsrf")

@@ -18,8 +18,8 @@ _WRAPPED = r"(?:(?:Secret|Password|Token|Sensitive|ApiKey|Credential)\w{0,32}|st
 # A quote that is escaped itself ends where as many backslashes stand before it, and no more.
 _QUOTED = (
     rf"(?:{_WRAPPED})?[bBeEfFnNrRuU]{{0,2}}(?:"
-    r"""(?P<quote>["'`])(?P<plain>(?:(?!(?P=quote))(?:\\.|[^\r\n\\])){1,65536}+)"""
-    r"""|(?P<escaped>\\{1,4}["'`]|&quot;|&#3[49];)(?P<inner>(?:(?!(?<!\\)(?P=escaped))[^\r\n]){1,65536}+))"""
+    r"""(?P<quote>["'`])(?P<plain>(?:(?!(?P=quote))(?:\\.|[^\r\n\\])){1,65536})"""
+    r"""|(?P<escaped>\\{1,4}["'`]|&quot;|&#3[49];)(?P<inner>(?:(?!(?<!\\)(?P=escaped))[^\r\n]){1,65536}))"""
 )
 # Up to a space, or a sign after which something else begins.
 _RUN = (
@@ -28,13 +28,13 @@ _RUN = (
 )
 _VALUE = re.compile(
     rf"{_QUOTED}|[|>][+-]?\r?\n[ \t]{{1,16}}(?P<block>[^\r\n]{{1,4096}}+)"
-    rf"|(?!{_SCHEME}?[ \t]{{0,3}}\[redacted\])(?P<scheme>{_SCHEME}[ \t]{{1,3}})?(?P<run>{_RUN}{{1,{_MAX_RUN}}}+)",
+    rf"|(?!{_SCHEME}?[ \t]{{0,3}}\[redacted\])(?P<scheme>{_SCHEME}[ \t]{{1,3}})?(?P<run>{_RUN}{{1,{_MAX_RUN}}})",
     re.I,
 )
 _REST = re.compile(r"""[^\s"'`]*+""")
 _LINE = re.compile(r"""[^\r\n"'`]*+""")
 # A line of a file of settings: a few words, and no other name with a value among them.
-_FEW_WORDS = re.compile(r"""[^\s"'`=:,;]{1,256}+(?:[ \t][^\s"'`=:,;(]{1,64}+){1,5}+(?=[ \t]*(?:\r?\n|\Z))""")
+_FEW_WORDS = re.compile(r"""[^\s"'`=:,;]{1,256}+(?:[ \t][^\s"'`=:,;(]{1,64}+){1,5}(?=[ \t]*(?:\r?\n|\Z))""")
 _PARAMETERS = re.compile(r"""(?:,?[ \t]{0,3}[\w-]{1,32}=(?:"[^"\r\n]{0,512}+"|[^\s,"']{1,512}+)){1,16}""")
 _PHRASES = ("passphrase", "mnemonic", "seedphrase", "recoveryphrase")
 

@@ -65,20 +65,20 @@ _PLACEHOLDER = re.compile(
 _SCHEME = re.compile(r"(?:bearer|basic|token|apikey) ", re.I)
 # `get_token(user)`, `config["password"]`, `self._password`.
 _CODE = re.compile(
-    r"\(?(?:await |new |not |lambda )?[A-Za-z_$]\w{0,64}(?:\.[A-Za-z_]\w{0,64}){0,8}+[(\[]"
+    r"\(?(?:await |new |not |lambda )?[A-Za-z_$]\w{0,64}(?:\.[A-Za-z_]\w{0,64}){0,8}[(\[]"
     r"|(?:Read|Get|Import|ConvertTo)-[A-Z][A-Za-z]{1,32} "
     r"|\(?(?:self|cls|this|os|process|settings|config|conf|cfg|app|request|req|response|ctx|context|args|opts|options"
     r"|params|env|environ|kwargs|data|user|form|var|local|module|obj|secrets|credentials|creds|Values|vault)"
-    r"(?:\.[A-Za-z_]\w{0,64}){1,8}+(?![\w.-])"
+    r"(?:\.[A-Za-z_]\w{0,64}){1,8}(?![\w.-])"
 )
 _FILE = re.compile(r"^(?:https?://|\./|/[a-z]{2,24}/)|/.{0,256}\.[a-z]{2,8}$")
 # Ids that services and systems give: `SM` and 32 digits, `S-1-5-21-…`.
 _ID = re.compile(r"[A-Z]{2}[0-9a-f]{32}|S-1(?:-\d{1,12}){2,16}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.,+Z -]{0,32}")
 _PIECE = r"(?:[A-Za-z]{1,24}+\d{0,4}+|\d{1,12}+)"
-_SLUG = re.compile(rf"{_PIECE}(?:[-_/.:]{{1,3}}+{_PIECE}){{1,32}}+")
+_SLUG = re.compile(rf"{_PIECE}(?:[-_/.:]{{1,3}}+{_PIECE}){{1,32}}")
 _PLACE = re.compile(
-    rf"(?:[a-z][a-z0-9+]{{1,15}}:///?|arn:|~?/|\.{{1,2}}/)(?:[._-]?{_PIECE}(?:[-_/.:@#]{{1,3}}+|\Z)){{0,32}}+"
+    rf"(?:[a-z][a-z0-9+]{{1,15}}:///?|arn:|~?/|\.{{1,2}}/)(?:[._-]?{_PIECE}(?:[-_/.:@#]{{1,3}}+|\Z)){{0,32}}"
 )
 _LOOKED_AT_CHARS = 512
 

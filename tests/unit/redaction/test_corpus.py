@@ -1,6 +1,6 @@
 """Redaction against a corpus: secrets that must not be seen, and innocent values that must stay as they are.
 
-`blind_…` are two sets, of 160 secrets and 160 innocent values each, by authors who had not seen the rules. What of them
+`blind_…` are three sets, of 160 secrets and 160 innocent values each, by authors who had not seen the rules. What of them
 the rules got wrong when they met a set first is in `missed_…`, and fresh cases of the same families stand in its place.
 """
 
@@ -27,7 +27,7 @@ def is_left(case: Case) -> bool:
 
 
 def test_corpus_is_large_and_says_what_is_secret() -> None:
-    assert min(len(SECRETS), len(INNOCENT)) >= 480
+    assert min(len(SECRETS), len(INNOCENT)) >= 640
     assert all(case.secrets and all(is_seen(secret, case.value) for secret in case.secrets) for case in SECRETS)
     assert not any(case.secrets for case in INNOCENT)
 
