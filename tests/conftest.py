@@ -1,6 +1,5 @@
 import os
 from collections.abc import Iterator
-from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -10,6 +9,8 @@ from tests.servers.postgres import Server
 from tests.servers.redis import Cluster as RedisCluster
 from tests.servers.redis import Server as RedisServer
 
+pytest_plugins = ["tests.run_report"]
+
 # Where tests run in parallel their workers have one, and what commands print would be cut to it.
 os.environ.pop("COLUMNS", None)
 
@@ -17,21 +18,6 @@ os.environ.pop("COLUMNS", None)
 settings.register_profile("ci", derandomize=True, max_examples=30, deadline=None, database=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("REDRIVE_HYPOTHESIS_PROFILE", "ci"))
-
-
-_DIED: list[str] = []
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:
-    """A worker that died has reported nothing: its exit status is what there is, and -n is a signal."""
-    if error:
-        _DIED.append(f"{node.gateway.id} ended with status {node.gateway._io.popen.wait(60)}")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in _DIED:
-        terminalreporter.write_line(line)
 
 
 @pytest.fixture

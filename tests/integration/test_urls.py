@@ -101,6 +101,22 @@ def test_redis_cluster(redis_cluster: Cluster) -> None:
     check(f"valkey+cluster://127.0.0.1:{port}")
 
 
+@pytest.mark.parametrize("scheme", ["rediss+cluster", "valkeys+cluster"])
+def test_redis_cluster_with_tls(scheme: str, authority: tuple[Path, ssl.SSLContext]) -> None:
+    """One server that has all slots, and names the proxy as its address."""
+    cluster = Cluster(1)
+    proxy = RedisProxy(cluster.servers[0].port, authority[1])
+    try:
+        with cluster.servers[0].client() as client:
+            client.config_set("cluster-announce-port", proxy.port)
+            client.config_set("cluster-announce-hostname", "localhost")
+            client.config_set("cluster-preferred-endpoint-type", "hostname")
+        check(f"{scheme}://localhost:{proxy.port}?ssl_ca_certs={authority[0]}")
+    finally:
+        proxy.close()
+        cluster.destroy()
+
+
 @pytest.mark.parametrize(
     "url",
     [
