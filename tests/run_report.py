@@ -30,7 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Report(config.getoption("--budgets")))
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
     item.stash[_BEGAN] = _cpu()
 
 
@@ -39,7 +40,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report: Any = yield
     if call.when == "teardown":
         report.user_properties.append(("cpu", _cpu() - item.stash[_BEGAN]))
-    return report  # noqa: B901
+    return report
 
 
 def _cpu() -> float:

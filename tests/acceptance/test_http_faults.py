@@ -325,7 +325,14 @@ def server(tmp_path: Path) -> Iterator[HttpServer]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_server_restarts(how: signal.Signals, server: HttpServer, tmp_path: Path, record_property: Report) -> None:
+def test_server_restarts(
+    how: signal.Signals,
+    server: HttpServer,
+    tmp_path: Path,
+    record_property: Report,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("redrive.client.store.LOST_SECONDS", 1.0)  # until it gives up what was sent and not answered
     load = Load(server.url)
     resumed = []
     for _ in range(KILLS):

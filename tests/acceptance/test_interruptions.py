@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import random
 import signal
 import sys
@@ -19,13 +18,13 @@ from typing import Any
 import pytest
 from tests.acceptance.interruptions import Interrupter, Interruption, Point, every_point, fork_and_wait, interrupt
 from tests.servers.http import HttpServer
+from tests.sizes import THOROUGH
 
 from redrive import Broker, connect
 from redrive.errors import Closed, OutcomeUnknown, RedriveError
 from redrive.testing.clock import PATIENCE_SECONDS
 from redrive.testing.conformance.deliveries import Background
 
-THOROUGH = bool(os.environ.get("REDRIVE_THOROUGH"))
 POINTS = pytest.mark.parametrize("point", [Point.LINE, Point.CALL])
 OWN_POINTS = pytest.mark.parametrize("point", [Point.LINE, Point.OWN_CALL])
 STORES = ("memory", "sqlite", "postgres", "redis", "http")

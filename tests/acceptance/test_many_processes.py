@@ -15,12 +15,12 @@ from tests.acceptance.children import fork, join
 from tests.acceptance.histories import Tally, check_history, read_journal
 from tests.acceptance.places import Where, places
 from tests.acceptance.working import MAX_ATTEMPTS, QUEUE, Worker, create_queues, share_fairly
+from tests.sizes import THOROUGH
 
 from redrive import connect
 from redrive.testing.clock import FakeClock
 
 PROCESSES = 8
-THOROUGH = bool(os.environ.get("REDRIVE_THOROUGH"))
 FEWER = 1 if THOROUGH else 2
 """A call to a server takes longer than one to a file: by what to divide the number of items."""
 ITEMS = int(os.environ.get("REDRIVE_ITEMS", 100_000 if THOROUGH else 4_000))

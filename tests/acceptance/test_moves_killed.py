@@ -20,6 +20,7 @@ from tests.acceptance.children import Say, fork, join, run
 from tests.acceptance.faults import Fault, Faults, die
 from tests.acceptance.histories import Entry, Journal, read_journal
 from tests.acceptance.places import Broken, Where, places
+from tests.sizes import THOROUGH
 
 from redrive import Broker, Lease, connect
 from redrive.broker import flow
@@ -29,7 +30,6 @@ from redrive.store import FinishMove, ListMoves, ListOpenMoves, Receive
 from redrive.stores.relational import moves
 from redrive.testing.clock import FakeClock
 
-THOROUGH = bool(os.environ.get("REDRIVE_THOROUGH"))
 ITEMS = int(os.environ.get("REDRIVE_ITEMS", 70_000 if THOROUGH else 400))
 """Each moves once, and every second one back: three moves for two items."""
 KILLS = 1_000 if THOROUGH else 20

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.acceptance.children import Say, fork, join
 from tests.acceptance.places import places
+from tests.sizes import THOROUGH
 
 from redrive import Broker, Item, connect
 
-THOROUGH = bool(os.environ.get("REDRIVE_THOROUGH"))
 ITEMS = int(os.environ.get("REDRIVE_ITEMS", 100_000 if THOROUGH else 3_000))
 KILLS = 100 if THOROUGH else 12
 AT_ONCE = ITEMS // (KILLS * 10)

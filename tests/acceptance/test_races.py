@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sizes import THOROUGH
 
 from redrive import Broker, Lease, connect
 from redrive.errors import LeaseLost
 from redrive.store import GetOverdue, Query
 from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
 
-ROUNDS = int(os.environ.get("REDRIVE_ROUNDS", 10_000 if os.environ.get("REDRIVE_THOROUGH") else 250))
+ROUNDS = int(os.environ.get("REDRIVE_ROUNDS", 10_000 if THOROUGH else 250))
 """Races of each kind on each store."""
 
 HEAD_STARTS = 8

@@ -23,8 +23,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 from tests.servers.http import HttpServer
+from tests.sizes import THOROUGH
 
-THOROUGH = bool(os.environ.get("REDRIVE_THOROUGH"))
 EXAMPLES = int(os.environ.get("REDRIVE_FUZZ_EXAMPLES", 2000 if THOROUGH else 6))
 ANSWER_SECONDS = 20.0
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

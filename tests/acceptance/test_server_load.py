@@ -4,7 +4,6 @@ REDRIVE_THOROUGH=1: 1,000 clients for 60 seconds, and 10 kills under the same lo
 """
 
 import asyncio
-import os
 import random
 import statistics
 import time
@@ -15,8 +14,8 @@ from typing import Any
 
 import pytest
 from tests.servers.http import Caller, HttpServer
+from tests.sizes import THOROUGH
 
-THOROUGH = bool(os.environ.get("REDRIVE_THOROUGH"))
 CLIENTS = 1000 if THOROUGH else 100
 SECONDS = 60.0 if THOROUGH else 4.0
 KILLS = 10 if THOROUGH else 2

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import re
 from collections import Counter, defaultdict
@@ -17,11 +16,11 @@ from typing import Any
 
 import pytest
 from tests.servers.asgi import Client
+from tests.sizes import THOROUGH
 
 from redrive.server.application import application
 from redrive.server.limits import Limits
 
-THOROUGH = bool(os.environ.get("REDRIVE_THOROUGH"))
 REQUESTS = 100_000 if THOROUGH else 3_000
 AT_ONCE = 20
 ANSWER_SECONDS = 20.0

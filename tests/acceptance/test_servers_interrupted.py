@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
 import socket
 import sys
 import threading
@@ -17,13 +16,13 @@ import pytest
 import redis
 from tests.acceptance.interrupted import DRIVERS, RAISED, STORES, Outcome, at_every_line
 from tests.acceptance.places import places
+from tests.sizes import THOROUGH
 
 from redrive import Broker, connect
 from redrive.model.item import Lease, Receipt
 from redrive.store import Complete, GetItem, GetQueue, GetStats, LeaseItems, NewItem, Put, SetPaused, Store
 
 Report = Callable[[str, object], None]
-THOROUGH = os.environ.get("REDRIVE_HYPOTHESIS_PROFILE") == "thorough"
 FOLDERS = {"ours": (STORES,), "drivers": DRIVERS}
 FEWER = {"postgres": {"ours": 9, "drivers": 41}, "redis": {"ours": 3, "drivers": 3}}
 """Every n-th line, unless there is time. Odd, so that everything is raised that can be."""

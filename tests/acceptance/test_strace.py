@@ -16,8 +16,9 @@ import pytest
 from tests.acceptance.crashing import prepare
 from tests.acceptance.operations import OPERATIONS, Operation
 from tests.acceptance.places import state
+from tests.sizes import THOROUGH
 
-STRIDE = 1 if os.environ.get("REDRIVE_THOROUGH") else 6
+STRIDE = 1 if THOROUGH else 6
 """Look at every so many-th point."""
 MAX_POINTS = 500
 FEWEST_KILLS = 3

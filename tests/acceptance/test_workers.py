@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 from tests.acceptance import killable
+from tests.sizes import THOROUGH
 
 from redrive import Broker, DeadReason, Item, Status, connect, new_item
 from redrive.errors import StoreUnavailable
 
-THOROUGH = bool(os.environ.get("REDRIVE_THOROUGH"))
 ITEMS = 20_000 if THOROUGH else 400
 KILLERS = 20 if THOROUGH else 8
 STOPS = 100 if THOROUGH else 5
@@ -254,7 +254,7 @@ def _sleep_beyond(broker: Broker, url: str, folder: Path) -> None:
         worker = running.worker()
         os.kill(worker, signal.SIGSTOP)
         leases = []
-        end = time.monotonic() + 90
+        end = time.monotonic() + 240
         while len(leases) < AT_ONCE and time.monotonic() < end:
             with contextlib.suppress(StoreUnavailable):  # it may have been stopped in a transaction, which ends soon
                 leases += broker.lease("jobs", AT_ONCE, wait="1s", lease_timeout="10m")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import Counter
 from random import Random
 from typing import Any
@@ -18,6 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.access.world import FOREIGN, OWN, SECRET, World, limited
 from tests.simulation.hostile import Mischief
+from tests.sizes import THOROUGH
 
 from redrive import RedriveError
 from redrive.model.filter import Filter
@@ -27,7 +27,6 @@ from redrive.server.access.principal import Role
 from redrive.store import KINDS, FindItems, GetOperation, GetResult, ListRegistrations, Register
 from redrive.wire.results import encode, written
 
-THOROUGH = os.environ.get("REDRIVE_HYPOTHESIS_PROFILE") == "thorough"
 RUNS, STEPS = (300, 500) if THOROUGH else (5, 250)
 COMMITTED = tuple(kind for kinds in KINDS for kind in kinds)
 QUEUES = tuple(f"{side}-{name}" for side in (OWN, FOREIGN) for name in ("jobs", "dead", "third"))

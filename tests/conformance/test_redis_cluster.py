@@ -3,9 +3,8 @@
 All of the suite with REDRIVE_THOROUGH; else the parts that between them run every script and every kind of query.
 """
 
-import os
-
 import pytest
+from tests.sizes import THOROUGH
 
 from redrive.testing.conformance import StoreConformance
 from redrive.testing.conformance.batches import BatchConformance
@@ -50,7 +49,7 @@ class Essentials(
     """What a store does, without what it refuses."""
 
 
-Parts = StoreConformance if os.environ.get("REDRIVE_THOROUGH") else Essentials
+Parts = StoreConformance if THOROUGH else Essentials
 
 
 class TestRedisCluster(Parts):

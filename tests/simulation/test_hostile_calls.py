@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.simulation.hostile import QUEUES, TAME, Mischief
+from tests.sizes import THOROUGH
 
 from redrive import AsyncBroker, Broker, Item, Lease, RedriveError, Status, connect
 from redrive.broker.transfer import line_of
@@ -33,7 +33,6 @@ from redrive.store import KINDS, FindItems, Leased
 from redrive.testing import FakeClock
 from redrive.wire.results import encode, written
 
-THOROUGH = os.environ.get("REDRIVE_HYPOTHESIS_PROFILE") == "thorough"
 RUNS, STEPS = (500, 1000) if THOROUGH else (8, 600)
 RECOUNT_EVERY = 100
 COMMITTED = tuple(kind for kinds in KINDS for kind in kinds)

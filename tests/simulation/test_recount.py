@@ -7,7 +7,6 @@ items of an operation. What an item is, it tells from the item's own history and
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -18,6 +17,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from tests.sizes import THOROUGH
 
 from redrive import Broker, Event, HistoryEntry, Item, Lease, RedriveError, Status, connect
 from redrive.errors import ItemNotFound
@@ -27,7 +27,6 @@ from redrive.model.operation import Operation
 from redrive.testing import FakeClock
 
 QUEUES = ("jobs", "mails", "morgue")
-THOROUGH = os.environ.get("REDRIVE_HYPOTHESIS_PROFILE") == "thorough"
 RUNS, STEPS = (1500, 60) if THOROUGH else (30, 50)
 EVERY = 10
 """A recount reads everything: it is done after so many steps, and at the end."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -23,6 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from tests.simulation.naive import SECOND, Naive, Settings, Twin
+from tests.sizes import THOROUGH
 
 from redrive import Broker, Lease, connect
 from redrive.errors import (
@@ -46,7 +46,6 @@ RARE_FLOORS = dict.fromkeys(
     ("failed again", "failed anew", "redriven", "moved back", "archived", "completed", "failed", *REASONS), 0.005
 )
 QUEUES = ("jobs", "mails", "morgue")
-THOROUGH = os.environ.get("REDRIVE_HYPOTHESIS_PROFILE") == "thorough"
 RUNS, STEPS = (2000, 50) if THOROUGH else (150, 40)
 
 seconds = st.integers(0, 12)

@@ -7,7 +7,6 @@ A seed that finds a difference prints the last calls; run it alone with `-k "[ST
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tests.simulation.many_items import (
 )
 from tests.simulation.registrations import change_registrations, look_at_all_results, look_at_work
 from tests.simulation.twins import QUEUES, Ask, Twins, by_queue
+from tests.sizes import THOROUGH
 
 from redrive import Again, Broker, Dead, DeadReason, Status, new_item
 from redrive.model.failure import failure_from_fields
@@ -39,7 +39,7 @@ from redrive.store import (
     Receive,
 )
 
-SEEDS = 1_000 if os.environ.get("REDRIVE_HYPOTHESIS_PROFILE") == "thorough" else 20
+SEEDS = 1_000 if THOROUGH else 20
 CALLS = 120
 FEWEST_ANSWERS = 60
 BY_A_WORKER = failure_from_fields("Error", "outside", worker="w1")
