@@ -1,5 +1,6 @@
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from uuid import uuid4
@@ -21,6 +22,9 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ENOUGH_BYT
 
 # Where tests run in parallel their workers have one, and what commands print would be cut to it.
 os.environ.pop("COLUMNS", None)
+
+# A shell starts what it runs in the background deaf to Ctrl-C, and Python then leaves it so, as do its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # `ci` finds the same things on every run; `thorough` looks for new ones.
 settings.register_profile("ci", derandomize=True, max_examples=30, deadline=None, database=None)

@@ -23,7 +23,7 @@ ROUNDS = int(os.environ.get("REDRIVE_ROUNDS", 10_000 if THOROUGH else 250))
 """Races of each kind on each store."""
 
 HEAD_STARTS = 8
-"""By how many reads the late one may start later than its rival."""
+"""By how many reads one of them may start later than the other."""
 
 Late = Callable[[Broker, Lease], Any]
 Rival = Callable[[Broker, Lease], bool]
@@ -138,10 +138,16 @@ def race(
     taken: list[bool] = []
     failed: list[BaseException] = []
 
+    def wait_for_the_other(broker: Broker, is_later: bool, round: int) -> None:
+        """Give the other one a head start, so that either of them wins now and then."""
+        for _ in range(is_later * (round // len(late) % HEAD_STARTS)):
+            broker.stats("jobs")
+
     def compete() -> None:
         try:
-            for _ in range(rounds):
+            for round in range(rounds):
                 start.wait(PATIENCE_SECONDS)
+                wait_for_the_other(two, round % 2 == 1, round)
                 taken.append(rival(two, leases[-1]))
                 finish.wait(PATIENCE_SECONDS)
         except BaseException as error:
@@ -158,8 +164,7 @@ def race(
         clock.advance("1s")
         try:
             start.wait(PATIENCE_SECONDS)
-            for _ in range(round // len(late) % HEAD_STARTS):
-                one.stats("jobs")  # gives the rival a head start, so that either of them wins now and then
+            wait_for_the_other(one, round % 2 == 0, round)
             accepted = _accepted(partial(late[round % len(late)], one, leases[-1]))
             finish.wait(PATIENCE_SECONDS)
         except threading.BrokenBarrierError:

@@ -40,14 +40,6 @@ def broker(path: Path) -> Iterator[Broker]:
         yield broker
 
 
-@pytest.fixture(autouse=True)
-def interruptible() -> Iterator[None]:
-    """A shell starts what it runs in the background deaf to Ctrl-C, and Python then leaves it so."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 class Door:
     """Stands before the store's commit: whoever comes waits there until it is opened."""
 

@@ -584,7 +584,8 @@ def test_item_runs_again_at_whichever_line_of_the_dispatcher_its_earlier_run_end
         until(lambda: has_completed(id))
         return has_line
 
-    lines = sum(1 for _ in itertools.takewhile(ends_at, itertools.count(1)))
+    # It looks again and again where it waits, so that it may have any number of lines on a busy machine.
+    lines = sum(1 for _ in itertools.takewhile(ends_at, range(1, 150)))
     runner.close(jobs_too=False)
     assert lines > 50
 
