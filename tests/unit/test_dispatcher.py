@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -22,7 +20,6 @@ from redrive.errors import Closed, Forbidden, OutcomeUnknown, StoreUnavailable
 from redrive.model.item import Item
 from redrive.store import Call, LeaseItems
 from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.worker import dispatcher as dispatching
 from redrive.worker import keeper, threads
 from redrive.worker.dispatcher import Dispatcher
 from redrive.worker.prefetch import Pace
@@ -527,67 +524,52 @@ def test_item_does_not_run_beside_itself(app: App, broker: Broker) -> None:
     assert met == [[], []]
 
 
-def _has_line(number: int, call: Callable[[], Any], then: Callable[[], Any]) -> bool:
-    """Make the call, and do something else just before the line of this number of the dispatcher. False: it has fewer
-    lines."""
-    left = itertools.count(number, -1)
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename != dispatching.__file__:
-            return None
-        if event == "line" and next(left) == 1:
-            then()
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return next(left) < 1
-
-
-def test_item_runs_again_at_whichever_line_of_the_dispatcher_its_earlier_run_ends(app: App, broker: Broker) -> None:
+@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_item_runs_again_whenever_its_earlier_run_ends(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch, nth: int, when: str
+) -> None:
+    """It ends before or after the dispatcher is told for the n-th time whether that run goes on."""
     jobs = app.queue("jobs", lease_timeout="1h", keep_completed="1h")
-    began, go = threading.Semaphore(0), threading.Semaphore(0)
+    began, go = threading.Event(), threading.Event()
 
     @jobs.task
     def hold(context: Context) -> None:
         if context.deliveries == 1:
-            began.release()
-            go.acquire()
+            began.set()
+            go.wait()
 
     app.declare(broker)
     runner = ThreadRunner(app, 2, lambda: False)
     dispatcher = Dispatcher(app, broker, ["jobs"], runner, "w", lambda *told: None)
+    is_going_on, asked = dispatcher._is_going_on, itertools.count(1)
+
+    def end() -> None:
+        go.set()
+        until(lambda: first.has_ended)
+
+    def answer(job: Any) -> bool:
+        is_now = next(asked) == nth
+        if is_now and when == "before":
+            end()
+        goes_on = is_going_on(job)
+        if is_now and when == "after":
+            end()
+        return goes_on
 
     def has_completed(id: str) -> bool:
         dispatcher.step()
         return broker.get(id).status is Status.COMPLETED
 
-    def ends_at(number: int) -> bool:
-        """Whether the dispatcher has that line in two steps: one that leases the item again, and one after it."""
-        id = hold.put().id
-        dispatcher.step()
-        assert began.acquire(timeout=PATIENCE_SECONDS)
-        (first,) = dispatcher.in_hand()
-        broker.retry(id, force=True)
-
-        def end() -> None:
-            go.release()
-            until(lambda: first.has_ended)
-
-        has_line = _has_line(number, lambda: (dispatcher.step(), dispatcher.step()), end)
-        if not has_line:
-            end()
-        until(lambda: has_completed(id))
-        return has_line
-
-    # It looks again and again where it waits, so that it may have any number of lines on a busy machine.
-    lines = sum(1 for _ in itertools.takewhile(ends_at, range(1, 150)))
+    id = hold.put().id
+    dispatcher.step()
+    assert began.wait(PATIENCE_SECONDS)
+    (first,) = dispatcher.in_hand()
+    broker.retry(id, force=True)
+    monkeypatch.setattr(dispatcher, "_is_going_on", answer)
+    until(lambda: has_completed(id))
+    assert next(asked) > nth
     runner.close(jobs_too=False)
-    assert lines > 50
 
 
 def test_item_that_waits_for_its_earlier_run_goes_back_when_the_worker_stops(app: App, broker: Broker) -> None:
