@@ -97,7 +97,7 @@ def _strike_in_commit(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Callab
 
 
 def _until_carried_out(broker: Broker) -> None:
-    """Wait for a COMMIT that was sent, and whose answer nobody waits for: no change of a queue runs beside it."""
+    """Wait for a COMMIT that was sent, and whose answer has no reader: no change of a queue runs beside it."""
     broker.resume_queue("others")
 
 

@@ -529,7 +529,7 @@ def test_item_does_not_run_beside_itself(app: App, broker: Broker) -> None:
 def test_item_runs_again_whenever_its_earlier_run_ends(
     app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch, nth: int, when: str
 ) -> None:
-    """It ends before or after the dispatcher is told for the n-th time whether that run goes on."""
+    """It ends before or after the dispatcher asks for the n-th time whether that run goes on."""
     jobs = app.queue("jobs", lease_timeout="1h", keep_completed="1h")
     began, go = threading.Event(), threading.Event()
 
@@ -541,7 +541,7 @@ def test_item_runs_again_whenever_its_earlier_run_ends(
 
     app.declare(broker)
     runner = ThreadRunner(app, 2, lambda: False)
-    dispatcher = Dispatcher(app, broker, ["jobs"], runner, "w", lambda *told: None)
+    dispatcher = Dispatcher(app, broker, ["jobs"], runner, "w", lambda *_: None)
     is_going_on, asked = dispatcher._is_going_on, itertools.count(1)
 
     def end() -> None:

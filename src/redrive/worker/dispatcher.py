@@ -283,13 +283,11 @@ class Dispatcher:
 
     def _submit_parked(self) -> None:
         """Begin what waited for the end of an earlier run."""
-        parked, self._parked = self._parked, []
-        for job, before in parked:
+        if self._parked:
             # Asked once: a run ends at any moment, and its item's next job is submitted or parked, never neither.
-            if self._is_going_on(before):
-                self._parked.append((job, before))
-            else:
-                self._submit([job])
+            asked = [(job, before, self._is_going_on(before)) for job, before in self._parked]
+            self._submit([job for job, _, goes_on in asked if not goes_on])
+            self._parked = [(job, before) for job, before, goes_on in asked if goes_on]
 
     def _is_going_on(self, job: Job) -> bool:
         return not job.has_ended and job.lease.token in self._jobs
