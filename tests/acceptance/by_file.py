@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.integration.projects import Project, until
+from tests.integration.projects import Project
+from tests.until import until
 
 
 def command(*arguments: str) -> list[str]:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.projects import Project, until
+from tests.integration.projects import Project
 from tests.servers.http import HttpServer
+from tests.until import until
 
 from redrive import connect
 from redrive.broker import polls

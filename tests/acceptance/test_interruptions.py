@@ -19,6 +19,7 @@ import pytest
 from tests.acceptance.interruptions import Interrupter, Interruption, Point, every_point, fork_and_wait, interrupt
 from tests.servers.http import HttpServer
 from tests.sizes import THOROUGH
+from tests.until import until
 
 from redrive import Broker, connect
 from redrive.errors import Closed, OutcomeUnknown, RedriveError
@@ -171,7 +172,7 @@ def test_calls_of_others_in_a_transaction_that_is_struck_are_reported_as_they_ar
     def attempt(interrupter: Interrupter) -> None:
         committer._busy = True  # as if another thread were committing
         puts = [Background(lambda n=n: _outcome(lambda: broker.put("jobs", n))) for n in range(3)]
-        _until(lambda: committer.waiting_calls == 3)
+        until(lambda: committer.waiting_calls == 3)
         set_loose(interrupter)
         committer._hand_over()
         outcomes = [put.result() for put in puts]
@@ -185,14 +186,6 @@ def test_calls_of_others_in_a_transaction_that_is_struck_are_reported_as_they_ar
             broker.complete(lease)
 
     assert every_point(point, attempt, stride=_stride(url)) > 10
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    for _ in range(int(PATIENCE_SECONDS * 1000)):
-        if condition():
-            return
-        threading.Event().wait(0.001)
-    raise AssertionError("it did not come to that")
 
 
 # In the main thread: the others go on.
@@ -223,7 +216,7 @@ class Others:
         before = tuple(self._rounds)
         self._broker.put("jobs", "for the one that waits")
         self._broker.put("jobs", "and once more")
-        _until(lambda: all(now >= then + 2 for now, then in zip(self._rounds, before, strict=True)))
+        until(lambda: all(now >= then + 2 for now, then in zip(self._rounds, before, strict=True)))
 
     def stop(self) -> None:
         self._stopped = True
@@ -283,7 +276,7 @@ def test_leases_that_an_interrupted_main_thread_does_not_get_are_returned(broker
         leases: list[Any] = []
         with contextlib.suppress(Interruption):
             leases = interrupter.run(lambda: broker.lease("jobs"))
-        _until(lambda: broker.stats("jobs").active == len(leases))
+        until(lambda: broker.stats("jobs").active == len(leases))
         for lease in leases or broker.lease("jobs"):
             broker.complete(lease)
 

@@ -21,6 +21,7 @@ from tests.acceptance.load import Load
 from tests.acceptance.places import places
 from tests.servers.postgres import Server
 from tests.servers.proxy import Proxy
+from tests.until import until
 
 from redrive import Broker, connect
 from redrive.errors import Closed, LeaseLost, OutcomeUnknown, StoreUnavailable
@@ -98,13 +99,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_TRANSACTION_TIMEOUT", "2s")
 
 
-def wait_until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.005)
-
-
 def values(url: str) -> list[int]:
     return sorted(int(standing.payload) for standing in places(url))
 
@@ -158,7 +152,7 @@ def test_connections_are_terminated_again_and_again(url: str, admin: Admin, reco
         done = sum(load.outcomes.values())
         load.wait_until(lambda done=done: sum(load.outcomes.values()) >= done + 5)
     finish(load, url, record_property, ended=ended, resumed=round(load.resumes(), 2))
-    wait_until(lambda: not admin.execute(OURS).fetchall())  # none is leaked
+    until(lambda: not admin.execute(OURS).fetchall())  # none is leaked
 
 
 def test_slow_network_that_resets_connections(url: str, far_url: str, proxy: Proxy, record_property: Report) -> None:
@@ -375,7 +369,7 @@ def test_more_queries_than_connections_are_refused_in_time(
 ) -> None:
     held = held_up(admin, schema)
     threads, answers = ask(near, engine.MAX_READERS)
-    wait_until(lambda: waiting_queries(server) == engine.MAX_READERS)
+    until(lambda: waiting_queries(server) == engine.MAX_READERS)
     monkeypatch.setattr(engine, "READER_TIMEOUT_SECONDS", 0.2)
     late_threads, late = ask(near, 4)
     for thread in late_threads:
@@ -397,7 +391,7 @@ def test_more_queries_than_connections_are_all_answered_where_there_is_time(
 ) -> None:
     held = held_up(admin, schema)
     threads, answers = ask(near, 5 * engine.MAX_READERS)
-    wait_until(lambda: waiting_queries(server) == engine.MAX_READERS)
+    until(lambda: waiting_queries(server) == engine.MAX_READERS)
     held.__exit__(None, None, None)
     for thread in threads:
         thread.join(PATIENCE_SECONDS)
@@ -427,7 +421,7 @@ def test_interrupted_anywhere_nothing_of_it_is_left(
             try:
                 near.put("jobs", last)
             except KeyboardInterrupt:
-                wait_until(lambda: not admin.execute(f"{OURS} AND state <> 'idle'").fetchall())  # no lock is held
+                until(lambda: not admin.execute(f"{OURS} AND state <> 'idle'").fetchall())  # no lock is held
             else:
                 acknowledged.append(last)
                 break
@@ -532,9 +526,9 @@ def test_close_waits_for_a_transaction_that_is_under_way(url: str, server: Serve
     held = held_up(admin, schema)
     committing = Background(lambda: store.commit([LeaseItems("jobs", 1)]))
     reading = Background(lambda: store.read(GetStats("jobs")))
-    wait_until(lambda: waiting_queries(server) == 2)
+    until(lambda: waiting_queries(server) == 2)
     closing = Background(store.close)
-    wait_until(lambda: store._engine._closed)
+    until(lambda: store._engine._closed)
     held.__exit__(None, None, None)
     assert len(committing.result().results[0].leases) == 1
     assert reading.result().pending + reading.result().active == 1
@@ -542,7 +536,7 @@ def test_close_waits_for_a_transaction_that_is_under_way(url: str, server: Serve
     for call in (store.changed, lambda: store.read(GetStats("jobs")), lambda: store.commit([LeaseItems("jobs", 1)])):
         with pytest.raises(Closed):
             call()
-    wait_until(lambda: not admin.execute(OURS).fetchall())
+    until(lambda: not admin.execute(OURS).fetchall())
 
 
 def test_parent_and_child_of_a_fork_both_go_on(near: Broker, url: str, admin: Admin) -> None:
@@ -559,5 +553,5 @@ def test_parent_and_child_of_a_fork_both_go_on(near: Broker, url: str, admin: Ad
     assert run(lambda say: near.close()).code == 0
     near.put("jobs", 2)
     assert near.stats("jobs").pending == 3
-    wait_until(lambda: {pid for pid, _ in admin.execute(OURS).fetchall()} == before)
+    until(lambda: {pid for pid, _ in admin.execute(OURS).fetchall()} == before)
     assert values(url) == [0, 1, 2]

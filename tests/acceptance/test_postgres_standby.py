@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 from tests.acceptance.places import places
-from tests.acceptance.test_postgres_faults import wait_until
 from tests.servers.postgres import Server
+from tests.until import until
 
 from redrive import Broker, connect
 from redrive.errors import OutcomeUnknown
@@ -53,7 +53,7 @@ class Primary:
     def await_standby(self) -> None:
         """Commits wait from now on: once the checkpointer has read the setting, which only a commit shows."""
         self.run(AWAITED, "SELECT pg_reload_conf()")
-        wait_until(self._lets_a_commit_wait)
+        until(self._lets_a_commit_wait)
 
     def await_nothing(self) -> None:
         """Commits that wait are through as soon as the checkpointer has read the setting."""
@@ -62,10 +62,10 @@ class Primary:
     def _lets_a_commit_wait(self) -> bool:
         with closing(psycopg.connect(self.server.url, application_name="redrive")) as probe:
             probe.pgconn.send_query(WRITES)
-            wait_until(lambda: probe.info.backend_pid in self.waiting() or _has_answered(probe))
+            until(lambda: probe.info.backend_pid in self.waiting() or _has_answered(probe))
             waits = not _has_answered(probe)
             probe.cancel_safe()
-            wait_until(lambda: _has_answered(probe))
+            until(lambda: _has_answered(probe))
             return waits
 
     def waiting(self) -> list[int]:
@@ -73,7 +73,7 @@ class Primary:
 
     def end_waits(self, how: str) -> None:
         """`pg_cancel_backend` or `pg_terminate_backend`, once something waits."""
-        wait_until(self.waiting)
+        until(self.waiting)
         for pid in self.waiting():
             self.run(f"SELECT {how}({pid})")
 
@@ -155,7 +155,7 @@ def test_every_call_of_the_batch_is_unknown(broker: Broker, primary: Primary, ur
 
 def test_server_that_stops_while_a_commit_waits(broker: Broker, primary: Primary, url: str, server: Server) -> None:
     putting = Background(lambda: broker.put("jobs", 1))
-    wait_until(primary.waiting)
+    until(primary.waiting)
     server.stop(signal.SIGINT)
     with pytest.raises(OutcomeUnknown):
         putting.result()
@@ -206,7 +206,7 @@ def ring_when(primary: Primary) -> Callable[[], None]:
     """Ring once a commit waits, in the main thread: there the system delivers what is sent to a process."""
 
     def ring() -> None:
-        wait_until(primary.waiting)
+        until(primary.waiting)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
 
     return ring

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.servers.http import HttpServer
+from tests.until import until
 
 from redrive import connect
 
 PATIENCE_SECONDS = 20.0
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from tests.acceptance.by_file import working
-from tests.integration.projects import Project, until
+from tests.integration.projects import Project
+from tests.until import until
 
 from redrive import Task
 from redrive.worker.loading import load_app

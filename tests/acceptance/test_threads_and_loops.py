@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.acceptance.places import places
+from tests.until import until
 
 from redrive import AsyncBroker, Broker, connect
 from redrive.broker import committer
@@ -60,16 +61,6 @@ class Door:
 
     def open(self) -> None:
         self._open.set()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that another thread brings about."""
-    event = threading.Event()
-    for _ in range(int(PATIENCE_SECONDS * 1000)):
-        if condition():
-            return
-        event.wait(0.001)
-    raise AssertionError("it did not happen")
 
 
 def test_threads_and_loops_share_one_broker(broker: Broker, path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from tests.acceptance.by_file import command, environment, working
-from tests.integration.projects import Project, until
+from tests.integration.projects import Project
+from tests.until import until
 
 FAILS_UNTIL_TOLD = "touch begun; until [ -e go ]; do sleep 0.01; done; echo 'no luck' >&2; exit 1"
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from redrive import Broker, Failure, Item, connect
 from redrive.config import load
 from redrive.config.running import Running
-from redrive.testing.clock import PATIENCE_SECONDS
 
 
 class Project:
@@ -59,11 +55,3 @@ class Project:
 
     def has(self, name: str) -> bool:
         return (self.folder / name).exists()
-
-
-def until(condition: Callable[[], Any]) -> None:
-    """Wait for something that other threads and processes bring about."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        threading.Event().wait(0.01)

@@ -8,7 +8,8 @@ from pathlib import Path
 from socket import socket
 
 import pytest
-from tests.integration.projects import Project, until
+from tests.integration.projects import Project
+from tests.until import until
 
 from redrive.testing import FakeClock
 from redrive.worker import keeper

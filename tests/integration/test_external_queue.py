@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.projects import Project, until
+from tests.integration.projects import Project
 from tests.terminal.cli import Cli
+from tests.until import until
 
 from redrive import Item, connect
 from redrive.broker import polls

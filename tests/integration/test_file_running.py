@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.projects import Project, until
+from tests.integration.projects import Project
+from tests.until import until
 
 from redrive.config import load
 from redrive.config.external import Poller

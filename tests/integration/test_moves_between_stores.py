@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -11,12 +9,12 @@ import apsw
 import psycopg
 import pytest
 from tests.servers.postgres import Server
+from tests.until import until
 
 from redrive import Broker, connect
 from redrive.clock import Instant
 from redrive.stores.postgres import schema as postgres_schema
 from redrive.stores.sqlite import schema as sqlite_schema
-from redrive.testing.clock import PATIENCE_SECONDS
 from redrive.testing.conformance.deliveries import kill, take, values
 
 QUEUE = "INSERT INTO redrive_queue VALUES (1, 'default', 'jobs', '{}', 1, 0, 0, 0)"
@@ -25,16 +23,6 @@ ITEM = """
 READY = "INSERT INTO redrive_ready VALUES (1, 7, 4, 5, 7, NULL, 0, 0, 0, 0, 0, NULL, 0, 0, NULL)"
 COUNT = "INSERT INTO redrive_count VALUES (1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0)"
 NAMESPACE = "INSERT INTO redrive_namespace (name) VALUES ('default')"
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for what other threads do."""
-    looking = threading.Event()
-    for _ in range(int(PATIENCE_SECONDS * 100)):
-        if condition():
-            return
-        looking.wait(0.01)
-    raise AssertionError("it did not happen")
 
 
 def check_old_item_moves(url: str) -> None:

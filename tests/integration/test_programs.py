@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.integration.projects import until
+from tests.until import until
 
 from redrive.model.duration import MILLISECOND
 from redrive.model.program import Program

@@ -16,6 +16,7 @@ import redis
 from tests.acceptance.children import Say, run
 from tests.servers.proxy import RedisProxy
 from tests.servers.redis import Cluster, Server
+from tests.until import until
 
 from redrive import connect
 from redrive.errors import Closed, EngineUnsupported, InvalidInput, OutcomeUnknown, StoreFailed, StoreUnavailable
@@ -94,13 +95,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "CONNECT_TIMEOUT_SECONDS", SHORT_SECONDS)
     monkeypatch.setattr(connections, "PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr(connections, "REPLICA_SECONDS", 0.1)
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.005)
 
 
 def ours(admin: redis.Redis) -> list[dict[str, str]]:
@@ -281,13 +275,13 @@ def test_server_that_is_loading_says_so(
             pipeline.set(f"filling {number}", os.urandom(20_000))  # it answers after each 2 MB
         pipeline.execute()
         admin.bgrewriteaof()
-        wait_until(lambda: _is_rewritten(admin.info("persistence")))
+        until(lambda: _is_rewritten(admin.info("persistence")))
     server.stop()
     server.settings["key-load-delay"] = "1000"  # microseconds
     server.start(wait=False)
-    wait_until(lambda: "loading" in _problem_of(connection, key))
+    until(lambda: "loading" in _problem_of(connection, key))
     server.wait_until(lambda client: client.config_set("key-load-delay", "0"))
-    wait_until(lambda: not _problem_of(connection, key))
+    until(lambda: not _problem_of(connection, key))
 
 
 def _is_rewritten(info: dict[str, Any]) -> bool:
@@ -313,7 +307,7 @@ def test_server_that_runs_a_script_without_end_says_so(
         admin.config_set("lua-time-limit", "1")
         endless = threading.Thread(target=lambda: _unheard(lambda: other.run(FOREVER, [key], [])))
         endless.start()
-        wait_until(lambda: "SCRIPT KILL" in _problem_of(connection, key))
+        until(lambda: "SCRIPT KILL" in _problem_of(connection, key))
         admin.script_kill()
         endless.join(PATIENCE_SECONDS)
     assert connection.run_write(ADD, [key], []) == 2
@@ -335,7 +329,7 @@ def test_replica_does_not_take_writes(
     with pytest.raises(StoreUnavailable, match="is a replica"):
         connection.run_write(ADD, [key], [])
     primary.stop()
-    wait_until(lambda: "lost its primary" in _problem_of(connection, key))
+    until(lambda: "lost its primary" in _problem_of(connection, key))
     with contextlib.closing(replica.client()) as admin:
         admin.slaveof()
     assert connection.run_write(ADD, [key], []) == 1
@@ -533,7 +527,7 @@ def test_closed_connection_is_closed(connection: Connection, admin: redis.Redis,
     assert ours(admin)
     connection.close()
     connection.close()
-    wait_until(lambda: not ours(admin))
+    until(lambda: not ours(admin))
     with pytest.raises(Closed):
         connection.run_write(ADD, [key], [])
 
@@ -568,7 +562,7 @@ def test_process_that_is_gone_is_known_to_be_gone(
     again = other.client()
     assert again not in (client, None)
     other.close()
-    wait_until(lambda: not connection.has_client(str(again)))
+    until(lambda: not connection.has_client(str(again)))
 
 
 def test_process_in_a_cluster_is_known_where_its_keys_are(
@@ -582,7 +576,7 @@ def test_process_in_a_cluster_is_known_where_its_keys_are(
     assert client is not None
     assert two.has_client(client)
     one.close()
-    wait_until(lambda: not two.has_client(client))
+    until(lambda: not two.has_client(client))
 
 
 def test_interrupted_call_leaves_no_answer_behind(

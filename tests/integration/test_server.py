@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from tests.servers.http import HttpServer
 from tests.servers.postgres import _free_port as free_port
+from tests.until import until
 
 PATIENCE_SECONDS = 30.0
 MIB = 1024 * 1024
@@ -65,13 +66,6 @@ def head(route: str, length: int, *lines: str) -> bytes:
     return "\r\n".join(
         [f"POST /v1/{route} HTTP/1.1", "host: localhost", f"content-length: {length}", *lines, "", ""]
     ).encode()
-
-
-def until(condition: Any) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 class Waiter(threading.Thread):

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.terminal.cli import Cli
+from tests.until import until
 
 from redrive import Broker, connect
 from redrive.errors import InvalidInput, StoreBusy, StoreReadOnly, StoreUnavailable
@@ -107,7 +108,7 @@ def test_store_is_not_opened_while_its_turn_does_not_come(broker: Broker, path: 
     before = len(os.listdir("/proc/self/fd"))
     with held(path), pytest.raises(StoreBusy):
         connect(f"sqlite:///{path}", lifecycle=False)
-    wait_until(lambda: len(os.listdir("/proc/self/fd")) == before)
+    until(lambda: len(os.listdir("/proc/self/fd")) == before)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -125,10 +126,10 @@ def test_close_does_not_wait_for_the_turn_of_a_checkpoint(path: Path, monkeypatc
     broker = connect(f"sqlite:///{path}", lifecycle=False)
     broker.create_queue("jobs")
     checkpointer = broker._core.store._engine._checkpointer  # type: ignore[attr-defined]
-    wait_until(lambda: checkpointer.turn is not None)
+    until(lambda: checkpointer.turn is not None)
     with held(path):
         checkpointer._bell.set()
-        wait_until(lambda: checkpointer._is_in_line and checkpointer.turn._job is not None)
+        until(lambda: checkpointer._is_in_line and checkpointer.turn._job is not None)
         began = time.monotonic()
         broker.close()
         assert time.monotonic() - began < turn.LONGEST_WAIT_SECONDS
@@ -137,7 +138,7 @@ def test_close_does_not_wait_for_the_turn_of_a_checkpoint(path: Path, monkeypatc
 def test_waiting_caller_gets_its_turn_when_it_is_free(broker: Broker, path: Path) -> None:
     with held(path):
         waiting = Background(lambda: broker.put("jobs", 1))
-        wait_until(lambda: broker._core.store._engine._turn._job is not None)  # type: ignore[attr-defined]
+        until(lambda: broker._core.store._engine._turn._job is not None)  # type: ignore[attr-defined]
         assert broker.stats("jobs").pending == 0
     assert waiting.result().id
     assert broker.stats("jobs").pending == 1
@@ -151,7 +152,7 @@ def test_error_of_work_done_in_line_is_the_callers(broker: Broker, path: Path) -
 
     with held(path):
         waiting = Background(lambda: engine._turn.run(fail))
-        wait_until(lambda: engine._turn._job is not None)
+        until(lambda: engine._turn._job is not None)
     with pytest.raises(LookupError, match="redrive-turn"):
         waiting.result()
 
@@ -182,7 +183,7 @@ def test_wait_for_a_turn_can_be_interrupted(broker: Broker, path: Path) -> None:
             program.stdin.write("go\n")
             program.stdin.flush()
             # Beside its main thread one that works for it, which waits for another that stands in line.
-            wait_until(lambda: len(os.listdir(f"/proc/{program.pid}/task")) == 3)
+            until(lambda: len(os.listdir(f"/proc/{program.pid}/task")) == 3)
             program.send_signal(signal.SIGINT)
             assert program.stdout.readline() == "interrupted\n"
         program.communicate("go\n", timeout=PATIENCE_SECONDS)
@@ -329,11 +330,3 @@ def file_check(cli: Cli, exits: int) -> dict[str, Any]:
     (check,) = (each for each in cli.json("doctor", exits=exits)["checks"] if each["name"] == "files")
     assert isinstance(check, dict)
     return check
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    pause = threading.Event()
-    while not holds():
-        assert time.monotonic() < end
-        pause.wait(0.005)

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.until import until
 
 from redrive import Broker, Item, Status, connect
 from redrive.broker.exchange import exchange_of
@@ -114,13 +115,6 @@ def work(tmp_path: Path) -> Iterator[Work]:
     for name in ("a", "b", "c"):
         work.go(name)  # whatever still waits ends
     work.close()
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        threading.Event().wait(0.005)
 
 
 def is_alive(pid: int) -> bool:

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 import redis
 from tests.acceptance.children import Say, run
+from tests.until import until
 
 from redrive import Broker, connect
 from redrive.broker import notify
@@ -72,15 +73,6 @@ class Bell:
         assert self._rung.wait(PATIENCE_SECONDS), "it did not ring"
         self._rung.clear()
         return self._store.changed()
-
-
-def until(condition: Callable[[], object]) -> None:
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_SECONDS * 1000)):
-        if condition():
-            return
-        pause.wait(0.001)
-    raise AssertionError("it did not happen")
 
 
 def cut_listeners(url: str) -> int:

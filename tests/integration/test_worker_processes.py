@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.until import until
 
 from redrive import Broker, Failure, connect
 from redrive.broker.exchange import Completed, End, Failed, Lost, Returned
@@ -228,13 +229,6 @@ def failure(end: End) -> Failure:
     assert isinstance(end, Lost | Failed), end
     assert end.failure is not None
     return end.failure
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        threading.Event().wait(0.002)
 
 
 def is_alive(pid: int) -> bool:

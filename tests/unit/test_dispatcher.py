@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.until import until
 
 from redrive import App, Broker, Context, Dead, Status, connect
 from redrive.broker.exchange import Lost, exchange_of
@@ -44,13 +45,6 @@ def app(broker: Broker) -> Iterator[App]:
 def quick_to_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "CONFIRM_SECONDS", 0.01)
     monkeypatch.setattr(keeper, "LOOK_SECONDS", 0.01)
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        threading.Event().wait(0.005)
 
 
 def work(app: App, broker: Broker, **options: Any) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.until import until
 
 from redrive import Broker, Dead, DeadReason, Moving, connect, connect_async
 from redrive.broker.moves import LONGEST_PAUSE, Trials
@@ -32,16 +32,6 @@ def broker(clock: FakeClock) -> Iterator[Broker]:
         broker.at("there").create_queue("morgue")
         broker.create_queue("jobs", dead_queue="morgue@there")
         yield broker
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for what other threads do."""
-    looking = threading.Event()
-    for _ in range(int(PATIENCE_SECONDS * 100)):
-        if condition():
-            return
-        looking.wait(0.01)
-    raise AssertionError("it did not happen")
 
 
 @pytest.mark.parametrize(

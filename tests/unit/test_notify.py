@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pytest
+from tests.until import until
 
 from redrive import AsyncBroker, Broker, connect
 from redrive.broker import items
@@ -83,7 +84,7 @@ def test_wake_up_of_a_closed_loop_goes_to_the_next(broker: Broker, clock: FakeCl
     loop.run_until_complete(enter())
     loop.close()
     waiter = Background(lambda: broker.lease("jobs", wait="1h"))
-    _until(lambda: len(notify._waiters.get("jobs", ())) == 2)
+    until(lambda: len(notify._waiters.get("jobs", ())) == 2)
     broker.put("jobs", 1)
     assert [lease.value for lease in waiter.result()] == [1]
 
@@ -143,7 +144,7 @@ def test_woken_waiter_that_is_cancelled_while_it_sweeps_wakes_the_next(broker: B
 
     async def cancel() -> None:
         first = asyncio.create_task(face.lease("jobs", wait="1h"))
-        await asyncio.to_thread(_until, lambda: len(core.notify._waiters.get("jobs", ())) == 1)
+        await asyncio.to_thread(until, lambda: len(core.notify._waiters.get("jobs", ())) == 1)
         core.read = read  # type: ignore[method-assign]
         core.committer.submit = overdue  # type: ignore[method-assign]
         core.notify.announce({"jobs": 1})
@@ -162,20 +163,11 @@ def test_woken_waiter_that_is_cancelled_while_it_sweeps_wakes_the_next(broker: B
     assert passed == ["jobs"]
 
 
-def _until(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_SECONDS * 1000)):
-        if condition():
-            return
-        pause.wait(0.001)
-    raise AssertionError("it did not happen")
-
-
 def test_every_commit_wakes_all_who_wait_for_everything(broker: Broker, clock: FakeClock) -> None:
     notify = broker._core.notify
     step = Await(EVERYTHING, notify.ticket(EVERYTHING), Instant(clock.now() + HOUR), None)
     waiters = [Background(lambda: notify.wait(step)) for _ in range(3)]
-    _until(lambda: len(notify._waiters.get(EVERYTHING, ())) == 3)
+    until(lambda: len(notify._waiters.get(EVERYTHING, ())) == 3)
     broker.step()  # nothing arrives by it
     assert [waiter.result() for waiter in waiters] == [True] * 3
     assert notify.wait(step) is True  # the ticket is of before the commit
@@ -189,9 +181,9 @@ def test_change_by_another_process_wakes_all_who_wait_for_everything(
     notify = Notify(_Watched(clock, iter(lambda: looks.pop() if looks else (lambda: ()), None)))
     step = Await(EVERYTHING, notify.ticket(EVERYTHING), Instant(clock.now() + HOUR), None)
     waiters = [Background(lambda: notify.wait(step)) for _ in range(3)]
-    _until(lambda: len(notify._waiters.get(EVERYTHING, ())) == 3)
+    until(lambda: len(notify._waiters.get(EVERYTHING, ())) == 3)
     looks.append(lambda: changed)
-    _until(lambda: not looks or not clock.advance("20ms"))
+    until(lambda: not looks or not clock.advance("20ms"))
     assert [waiter.result() for waiter in waiters] == [True] * 3
     notify.close()
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import platform
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.until import until
 
 from redrive import Broker, connect
 from redrive.broker import workers
 from redrive.errors import StoreUnavailable
 from redrive.store import ListRegistrations
-from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
+from redrive.testing.clock import FakeClock
 from redrive.worker.presence import EVERY, Presence
 
 
@@ -34,15 +35,6 @@ def presence(broker: Broker) -> Iterator[Presence]:
     presence = Presence(broker, "w1", ["jobs"], ["send"], 4, running=lambda: 3)
     yield presence
     presence.close()
-
-
-def until(condition: Callable[[], object]) -> None:
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_SECONDS * 1000)):
-        if condition():
-            return
-        pause.wait(0.001)
-    raise AssertionError("it did not happen")
 
 
 def times(broker: Broker) -> int:

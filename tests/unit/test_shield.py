@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 import pytest
+from tests.until import until
 
 from redrive.broker import shield
 from redrive.broker.shield import claimed, shielded
@@ -63,20 +64,11 @@ def shields() -> int:
     return sum(thread.name == "redrive-shield" for thread in threading.enumerate())
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_SECONDS * 1000)):
-        if holds():
-            return
-        pause.wait(0.001)
-    raise AssertionError("it did not come to that")
-
-
 def test_what_was_done_is_not_kept() -> None:
     thing = shielded(Thing)
     found = weakref.ref(thing)
     del thing
-    wait_until(lambda: found() is None)
+    until(lambda: found() is None)
 
 
 def test_handler_that_has_work_done_and_then_raises_leaves_nothing_unclaimed(handler: Handler) -> None:
@@ -96,8 +88,8 @@ def test_handler_that_has_work_done_and_then_raises_leaves_nothing_unclaimed(han
     handler.handle = handle
     with pytest.raises(Interruption):
         claimed(work, unclaimed.append)
-    wait_until(lambda: unclaimed == ["of the main thread"])
-    wait_until(lambda: shields() <= 1)
+    until(lambda: unclaimed == ["of the main thread"])
+    until(lambda: shields() <= 1)
 
 
 def test_second_interruption_as_the_main_thread_leaves_changes_nothing(handler: Handler) -> None:
@@ -125,9 +117,9 @@ def test_second_interruption_as_the_main_thread_leaves_changes_nothing(handler: 
         finally:
             sys.setprofile(None)
         left.set()
-    wait_until(lambda: sorted(unclaimed) == [1, 2, 3, 4])
+    until(lambda: sorted(unclaimed) == [1, 2, 3, 4])
     shielded(Thing)
-    wait_until(lambda: shields() <= 1)
+    until(lambda: shields() <= 1)
 
 
 def _strike_at(nth: int) -> Callable[..., None]:
@@ -174,4 +166,4 @@ def test_interruptions_at_any_time_leave_no_threads_behind(handler: Handler) -> 
         over.set()
         sender.join()
     shielded(Thing)
-    wait_until(lambda: shields() <= 1)
+    until(lambda: shields() <= 1)
