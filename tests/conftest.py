@@ -1,6 +1,8 @@
+import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from uuid import uuid4
@@ -20,6 +22,10 @@ _MEMORY, _ENOUGH_BYTES = "/dev/shm", 4 << 30
 if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ENOUGH_BYTES:
     os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
 
+# Hundreds of tests start a Python of their own: without bytecode it compiles all of Redrive before it does anything.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Where tests run in parallel their workers have one, and what commands print would be cut to it.
 os.environ.pop("COLUMNS", None)
 
@@ -30,6 +36,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("ci", derandomize=True, max_examples=30, deadline=None, database=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None, print_blob=True)
 settings.load_profile("thorough" if THOROUGH else "ci")
+
+
+def pytest_collection_finish() -> None:
+    """What was collected lives as long as the run. Each garbage collection, and each fork, would go through all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
