@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import threading
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -49,29 +50,32 @@ class Faults(apsw.VFS):
         self.fault = fault
         self.count = 0
         self.at = 0
+        self._note: Callable[[bytes], object] | None = None
         self.lock = threading.RLock()
         """One thread at a time, so that none writes any more while the power goes."""
         self._random = random.Random(seed)
         self._unsynced: dict[str, list[_Change]] = {}
 
-    def arm(self, at: int) -> None:
-        """Let it happen at the n-th point from now; 0 is never."""
-        self.count, self.at = 0, at
+    def arm(self, at: int, note: Callable[[bytes], object] | None = None) -> None:
+        """Let it happen at the n-th point from now; 0 is never. `note` is called with the kind of each point."""
+        self.count, self.at, self._note = 0, at, note
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
         return _File(self, name, flags)
 
     def xDelete(self, name: str, sync: bool) -> None:  # noqa: N802
         with self.lock:
-            self.point()
+            self.point("delete", name)
             super().xDelete(name, sync)
 
     def excepthook(self, *_: object) -> None:
         """The store reports the error; it need not be printed."""
 
-    def point(self) -> None:
+    def point(self, kind: str, path: str) -> None:
         """One more write, sync, truncation or deletion is about to be done."""
         self.count += 1
+        if self._note is not None:
+            self._note(f"{kind} {os.path.splitext(path)[1]}\n".encode())
         if self.count != self.at:
             return
         match self.fault:
@@ -118,18 +122,18 @@ class _File(apsw.VFSFile):
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
         with self._faults.lock:
-            self._faults.point()
+            self._faults.point("write", self._path)
             self._faults.changing(self._path, offset, bytes(data))
             super().xWrite(data, offset)
 
     def xSync(self, flags: int) -> None:  # noqa: N802
         with self._faults.lock:
-            self._faults.point()
+            self._faults.point("sync", self._path)
             self._faults.synced(self._path)
 
     def xTruncate(self, size: int) -> None:  # noqa: N802
         with self._faults.lock:
-            self._faults.point()
+            self._faults.point("truncate", self._path)
             self._faults.changing(self._path, size, b"")
             super().xTruncate(size)
 

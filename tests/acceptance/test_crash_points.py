@@ -1,4 +1,4 @@
-"""kill -9, and a power cut, at every write, sync, truncation and deletion of every operation."""
+"""kill -9, and a power cut, at every kind of write, sync, truncation and deletion of every operation."""
 
 from __future__ import annotations
 
