@@ -39,7 +39,7 @@ settings.load_profile("thorough" if THOROUGH else "ci")
 
 
 def pytest_collection_finish() -> None:
-    """What was collected lives as long as the run. Each garbage collection, and each fork, would go through all of it."""
+    """What was collected lives as long as the run: no garbage collection goes through all of it again."""
     gc.collect()
     gc.freeze()
 

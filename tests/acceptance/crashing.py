@@ -8,7 +8,7 @@ between, meets every kind, and what is there when it begins and when it ends. Wi
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -73,22 +73,26 @@ def crash_everywhere(
             left.unlink()
         return ended
 
-    points = runs_of_points(crash(0).said)
-    for run_of_points in points:
-        for point in (*run_of_points[:-1:STRIDE], run_of_points[-1]):
-            crash(point)
-    return sum(map(len, points))
+    said = crash(0).said
+    for point in chosen_points(said):
+        crash(point)
+    return count_points(said)
 
 
-def runs_of_points(said: bytes) -> list[range]:
-    """The points of an operation that ran through; those of one kind that follow each other are together."""
-    runs: list[range] = []
-    first = 1
+def count_points(said: bytes) -> int:
+    """How many points there were, of an operation that ran through, and said their kinds and its acknowledgements."""
+    return said.count(b"\n") - said.count(ACK)
+
+
+def chosen_points(said: bytes) -> Iterator[int]:
+    """Those of them at which to crash."""
+    before = 0
     for kind, same in groupby(said.splitlines(keepends=True)):
         if kind != ACK:
-            runs.append(range(first, first + len(list(same))))
-            first = runs[-1].stop
-    return runs
+            last = before + len(list(same))
+            yield from range(before + 1, last, STRIDE)
+            yield last
+            before = last
 
 
 def _operate(

@@ -75,7 +75,7 @@ class Faults(apsw.VFS):
         """One more write, sync, truncation or deletion is about to be done."""
         self.count += 1
         if self._note is not None:
-            self._note(f"{kind} {os.path.splitext(path)[1]}\n".encode())
+            self._note(f"{kind} {os.path.basename(path)}\n".encode())
         if self.count != self.at:
             return
         match self.fault:

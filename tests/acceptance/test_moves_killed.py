@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.acceptance.children import Say, fork, join, run
+from tests.acceptance.children import Ended, Say, fork, join, run
+from tests.acceptance.crashing import ACK, chosen_points, count_points
 from tests.acceptance.faults import Fault, Faults, die
 from tests.acceptance.histories import Entry, Journal, read_journal
 from tests.acceptance.places import Broken, Where, places
@@ -35,10 +36,7 @@ ITEMS = int(os.environ.get("REDRIVE_ITEMS", 70_000 if THOROUGH else 400))
 KILLS = 1_000 if THOROUGH else 20
 AT_ONCE = 10
 FEWEST_POINTS = 10
-STRIDE = 1 if THOROUGH else 4
-"""Every so many writes it is killed."""
 FEWEST_BOUNDARIES = 6
-MAX_POINTS = 2_000
 VALUES = range(2)
 Report = Callable[[str, object], None]
 
@@ -124,7 +122,7 @@ def test_killed_at_every_write_of_two_files(
 def kill_everywhere(
     tmp_path: Path, fault: Fault = Fault.KILL, consumed: bool = False, plant: Callable[[], None] | None = None
 ) -> int:
-    """Kill at the first write, the second, … until the moves are through. Gives how many there were."""
+    """Kill at every kind of write that the moves have, as `crashing` chooses them. Gives how many points there are."""
     template = tmp_path / "template"
     template.mkdir()
     leases = prepare(*_files(template))
@@ -139,15 +137,25 @@ def kill_everywhere(
             move(broker, leases, consumed, say)
             faults.arm(0)
 
-    for point in range(1, MAX_POINTS, STRIDE):
-        folder = tmp_path / str(point)
+    def rehearse(urls: tuple[str, str], say: Say) -> None:
+        faults = Faults(fault)
+        with open_here(*urls) as broker:
+            broker.at("there")
+            faults.arm(0, note=say)
+            move(broker, leases, consumed, lambda _: say(ACK))
+            faults.arm(0)
+
+    def attempt(name: str, work: Callable[[tuple[str, str], Say], None]) -> tuple[Path, Ended]:
+        folder = tmp_path / name
         shutil.copytree(template, folder)
-        ended = run(partial(die_at, point, _files(folder)))
-        check(*_files(folder), (folder / "here.db", folder / "there.db"), ended.said)
+        return folder, run(partial(work, _files(folder)))
+
+    _, ended = attempt("rehearsal", rehearse)
+    for point in chosen_points(ended.said):
+        folder, died = attempt(str(point), partial(die_at, point))
+        check(*_files(folder), (folder / "here.db", folder / "there.db"), died.said)
         shutil.rmtree(folder)
-        if not ended.killed:
-            return point
-    raise AssertionError(f"a move has more than {MAX_POINTS} points")
+    return count_points(ended.said)
 
 
 def _forget_what_came() -> None:

@@ -1,6 +1,5 @@
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -8,29 +7,17 @@ from tests.servers.postgres import Server
 
 from redrive.testing.conformance import StoreConformance
 
-_EMPTY = """
-    SELECT string_agg(format('DELETE FROM %%I.%%I', schemaname, tablename), ';') FROM pg_tables
-    WHERE schemaname = %s AND tablename <> 'redrive_meta'"""
-
-
-@pytest.fixture(scope="session")
-def schema_url(postgres: Server) -> str:
-    """One schema for all tests of a process: making one takes longer than most tests."""
-    return f"{postgres.url}?schema=test_{uuid4().hex}"
+SCHEMA = "conformance"
 
 
 class TestPostgres(StoreConformance):
     transactions = True
 
     @pytest.fixture
-    def url(self, schema_url: str) -> Iterator[str]:
-        yield schema_url
-        server, _, schema = schema_url.partition("?schema=")
-        with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute("SET lock_timeout = '10s'")
-            (statements,) = connection.execute(_EMPTY, (schema,)).fetchone() or (None,)
-            if statements:
-                connection.execute(statements)
+    def url(self, postgres: Server) -> Iterator[str]:
+        """One schema for all tests of a process, emptied after each."""
+        yield f"{postgres.url}?schema={SCHEMA}"
+        postgres.empty(SCHEMA)
 
     @pytest.fixture
     def own_connection(self, postgres: Server) -> Iterator[psycopg.Connection[Any]]:

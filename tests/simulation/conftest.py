@@ -1,6 +1,5 @@
 from collections.abc import Callable, Iterator
 
-import psycopg
 import pytest
 from tests.servers.postgres import Server
 from tests.servers.redis import Server as RedisServer
@@ -26,14 +25,12 @@ def place(request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
         emptied("")
     else:
         server: Server = request.getfixturevalue("postgres")
-        with psycopg.connect(server.url, autocommit=True) as connection:
 
-            def empty(folder: str) -> str:
-                connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
-                return f"{server.url}?schema={SCHEMA}"
+        def empty(folder: str) -> str:
+            server.empty(SCHEMA)
+            return f"{server.url}?schema={SCHEMA}"
 
-            yield empty
-            empty("")
+        yield empty
 
 
 @pytest.fixture
