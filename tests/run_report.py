@@ -2,17 +2,31 @@
 
 CPU seconds are those of the process that runs a test and of its children that have ended. A server that lives as long
 as the tests is not among them.
+
+Each folder has a budget. With REDRIVE_BUDGETS=1, as in `.ci/run`, a run fails if a folder takes half as much again.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import pytest
+from tests.sizes import THOROUGH
 
+BUDGETS = {
+    "acceptance": 300,
+    "access": 10,
+    "conformance": 300,
+    "integration": 120,
+    "simulation": 100,
+    "unit": 70,
+}
+"""CPU seconds of all tests of a folder, with CPython 3.11 on two cores of 2026."""
+_ALLOWED = 1.5
+"""How much more than its budget a folder may take: machines differ, and a busy one takes longer for the same."""
 _SLOWEST = 20
 _BEGAN = pytest.StashKey[float]()
 
@@ -39,6 +53,16 @@ def _cpu() -> float:
     return sum(os.times()[:4])
 
 
+def over_budget(cpu: Mapping[str, float]) -> list[str]:
+    """Which folders took too long, and what to do about it."""
+    return [
+        f"{folder}: {seconds:.0f} CPU seconds, and its budget is {BUDGETS[folder]}. "
+        "Make its slowest tests smaller, move what is large into ./dev soak, or raise the budget and say why."
+        for folder, seconds in cpu.items()
+        if seconds > BUDGETS.get(folder, float("inf")) * _ALLOWED
+    ]
+
+
 class _Report:
     """In the process that is asked to run the tests."""
 
@@ -57,17 +81,25 @@ class _Report:
         if error:
             self._died.append(f"{node.gateway.id} ended with status {node.gateway._io.popen.wait(60)}")
 
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._over_budget() and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _over_budget(self) -> list[str]:
+        return over_budget(self._cpu) if os.environ.get("REDRIVE_BUDGETS") and not THOROUGH else []
+
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for line in self._died:
             terminalreporter.write_line(line)
-        if len(self._seconds) < _SLOWEST:
-            return
-        terminalreporter.section(f"slowest {_SLOWEST} tests")
-        for name, seconds in self._seconds.most_common(_SLOWEST):
-            terminalreporter.write_line(f"{seconds:7.1f} s  {name}")
-        terminalreporter.section("CPU seconds by folder")
-        for folder, cpu in self._cpu.most_common():
-            terminalreporter.write_line(f"{cpu:7.0f}  {folder}")
+        if len(self._seconds) >= _SLOWEST:
+            terminalreporter.section(f"slowest {_SLOWEST} tests")
+            for name, seconds in self._seconds.most_common(_SLOWEST):
+                terminalreporter.write_line(f"{seconds:7.1f} s  {name}")
+            terminalreporter.section("CPU seconds by folder, and the budget of each")
+            for folder, cpu in self._cpu.most_common():
+                terminalreporter.write_line(f"{cpu:7.0f} of {BUDGETS.get(folder, 0):4}  {folder}")
+        for line in self._over_budget():
+            terminalreporter.write_line(line, red=True)
 
 
 def _folder(nodeid: str) -> str:

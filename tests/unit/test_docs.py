@@ -19,9 +19,11 @@ README_LINES_MAX = 150
 
 def files(folder: Path = ROOT) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
+        if path.name in IGNORED:
+            continue
         if path.is_file():
             yield path
-        elif path.name not in IGNORED and not path.is_symlink():
+        elif not path.is_symlink():
             yield from files(path)
 
 
