@@ -38,6 +38,7 @@ class Server:
         memory = MEMORY if os.access(MEMORY, os.W_OK) else None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="pg-", dir=memory))
         self.port = _free_port()
+        self._own: psycopg.Connection[Any] | None = None
         self._settings = {
             "listen_addresses": "127.0.0.1",
             "max_connections": "200",
@@ -98,11 +99,12 @@ class Server:
 
         No broker is open on them.
         """
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute("SET lock_timeout = '10s'")
-            (statements,) = connection.execute(_EMPTY, (schema,)).fetchone() or (None,)
-            if statements:
-                connection.execute(statements)
+        if self._own is None or self._own.closed:
+            self._own = psycopg.connect(self.url, autocommit=True)
+            self._own.execute("SET lock_timeout = '10s'")
+        (statements,) = self._own.execute(_EMPTY, (schema,)).fetchone() or (None,)
+        if statements:
+            self._own.execute(statements)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT is the fast stop, SIGQUIT the immediate one, SIGKILL a crash."""
@@ -110,6 +112,8 @@ class Server:
         self._process.wait(STARTING_SECONDS)
 
     def destroy(self) -> None:
+        if self._own is not None:
+            self._own.close()
         self.stop(signal.SIGQUIT)
         shutil.rmtree(self.folder, ignore_errors=True)
 
