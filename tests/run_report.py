@@ -1,7 +1,7 @@
 """What a run of the tests prints at its end: CPU seconds by folder, the slowest tests, workers that died.
 
 CPU seconds are those of the process that runs a test and of its children that have ended. A server that lives as long
-as the tests is not among them.
+as the tests is not among them: it ends after the last one, in whose clean-up nothing is counted.
 
 Each folder has a budget. With REDRIVE_BUDGETS=1, as in `.ci/run`, a run fails if a folder takes half as much again.
 """
@@ -29,6 +29,7 @@ _ALLOWED = 1.5
 """How much more than its budget a folder may take: machines differ, and a busy one takes longer for the same."""
 _SLOWEST = 20
 _BEGAN = pytest.StashKey[float]()
+_IS_LAST = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,15 +38,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> None:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     item.stash[_BEGAN] = _cpu()
+    item.stash[_IS_LAST] = nextitem is None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     report = yield
-    if call.when == "teardown":
-        report.user_properties.append(("cpu", _cpu() - item.stash[_BEGAN]))
+    now = _cpu()
+    if call.when != "teardown" or not item.stash[_IS_LAST]:
+        report.user_properties.append((f"cpu of {call.when}", now - item.stash[_BEGAN]))
+    item.stash[_BEGAN] = now
     return report
 
 
@@ -73,7 +77,7 @@ class _Report:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
-        self._cpu[_folder(report.nodeid)] += dict(report.user_properties).get("cpu", 0)
+        self._cpu[_folder(report.nodeid)] += dict(report.user_properties).get(f"cpu of {report.when}", 0)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
