@@ -17,12 +17,12 @@ import pytest
 from tests.sizes import THOROUGH
 
 BUDGETS = {
-    "acceptance": 300,
+    "acceptance": 290,
     "access": 10,
-    "conformance": 300,
-    "integration": 120,
+    "conformance": 230,
+    "integration": 125,
     "simulation": 100,
-    "unit": 70,
+    "unit": 85,
 }
 """CPU seconds of all tests of a folder, with CPython 3.11 on two cores of 2026."""
 _ALLOWED = 1.5
