@@ -143,7 +143,8 @@ def test_commands_end_with_a_worker_that_is_killed(project: Project, verb: str, 
 
 
 def test_item_of_a_worker_that_was_killed_waits_for_the_end_of_its_command(project: Project) -> None:
-    set_up(project, settings='lease_timeout = "3s"', grace="3s")
+    # Its command lives on for the grace, well beyond the lease, also where the next worker takes seconds to start.
+    set_up(project, settings='lease_timeout = "2s"', grace="8s")
     with working(project) as process:
         project.put(1)
         until(lambda: has_begun(project))
