@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,7 @@ class Told:
         self.fields: set[str] = set()
 
 
+@cache
 def _emitted() -> dict[str, Told]:
     """Every event in the source: `_log.warning("name", field=…)` where `_log = events.logger("redrive.…")`."""
     found: dict[str, Told] = {}
