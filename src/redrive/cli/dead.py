@@ -6,7 +6,7 @@ import click
 
 from redrive.cli.lazy import LazyGroup
 
-COMMANDS = {
+DEAD_COMMANDS = {
     "groups": ("redrive.cli.letters:groups", "What died, by cause. Begin here."),
     "list": ("redrive.cli.letters:list_", "Dead letters, the newest first."),
     "show": ("redrive.cli.letters:show", "One item: what, why, traceback, history, what to type next."),
@@ -20,7 +20,7 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, table=COMMANDS)
+@click.group(cls=LazyGroup, table=DEAD_COMMANDS)
 def dead() -> None:
     """What died, why, and how it comes back.
 

@@ -6,7 +6,7 @@ import click
 
 from redrive.cli.lazy import LazyGroup
 
-COMMANDS = {
+QUEUE_COMMANDS = {
     "create": ("redrive.cli.queues:create", "Make a queue."),
     "list": ("redrive.cli.queues:list_", "All queues with their counts, or the items of one."),
     "show": ("redrive.cli.queues:show", "One queue: settings, counts, what it waits for."),
@@ -26,7 +26,7 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, table=COMMANDS)
+@click.group(cls=LazyGroup, table=QUEUE_COMMANDS)
 def queue() -> None:
     """Queues and what is in them.
 

@@ -39,7 +39,7 @@ class _Root(LazyGroup):
         if args and args[0] not in self.table:
             from redrive.cli import dead, queue
 
-            groups = {"queue": queue.COMMANDS, "dead": dead.COMMANDS}
+            groups = {"queue": queue.QUEUE_COMMANDS, "dead": dead.DEAD_COMMANDS}
             meant = [f"redrive {name} {args[0]}" for name, table in groups.items() if args[0] in table]
             if meant:
                 raise click.UsageError(f"There is no command '{args[0]}'; did you mean {' or '.join(meant)}?", ctx)

@@ -11,7 +11,7 @@ _FIFTEEN = r"3[47]\d\d(?P<b>[ .-]?)\d{6}(?P=b)\d{5}"
 _FOURTEEN = r"3(?:0[0-5]|[68]\d)\d(?P<c>[ .-]?)\d{6}(?P=c)\d{4}"
 _CARD = re.compile(rf"(?<![\w.])(?:{_FOURS}|{_FIFTEEN}|{_FOURTEEN})(?![\w]|[.-]\d)", re.ASCII)
 _REST = r"\d{3}[ .-]?(?:\d{4}[ .-]?\d{4}[ .-]?\d{4}|\d{6}[ .-]?\d{4,5})(?!\d)".replace(r"\d", "[0-9]")
-MARKS = tuple((first, rf"(?<![A-Za-z0-9_.]{first}){_REST}") for first in "23456")
+CARD_MARKS = tuple((first, rf"(?<![A-Za-z0-9_.]{first}){_REST}") for first in "23456")
 """A text that has none of these digits, with what is near each, has no number of a card."""
 _LEAST, _MOST = 10**13, 10**16
 

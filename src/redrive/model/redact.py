@@ -34,7 +34,7 @@ _MAX_ROUNDS = 8
 """A text that shows yet another secret after so many rounds was made to."""
 # Deeper than any payload that was put as a value; bytes that claim to be JSON may be anything.
 _MAX_DEPTH = 200
-_MARKS = any_of((*secret_forms.MARKS, *card_numbers.MARKS))
+_MARKS = any_of((*secret_forms.MARKS, *card_numbers.CARD_MARKS))
 _NAMING = ("name", "key", "field", "header", "param", "parameter", "variable", "id", "label", "attribute", "property")
 _HOLDING = ("value", "val", "content", "text", "data", "default", "input", "stringValue", "input_value")
 _SETTING = ("set", "put", "config")

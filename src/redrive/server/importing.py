@@ -110,7 +110,7 @@ def _instant(what: str, text: str | None) -> Instant | None:
     return None if text is None else read_instant(what, text)
 
 
-ROUTES = (
+IMPORT_ROUTES = (
     Route(
         name="items.import",
         summary="Put items that were elsewhere before, once",

@@ -28,7 +28,7 @@ ROUTES: tuple[Route, ...] = (
     *settling.ROUTES,
     *items.ROUTES,
     *by_hand.ROUTES,
-    *importing.ROUTES,
+    *importing.IMPORT_ROUTES,
     *dead.ROUTES,
     *operations.ROUTES,
     *feed.ROUTES,

@@ -96,7 +96,7 @@ def _prepare(parent: int, memory_limit: int | None) -> None:
     # A service manager that stops a service signals all of its processes; whether the item is finished is for the
     # worker to say. Handlers and not SIG_IGN, which programs that an item starts would inherit.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _pass_over)
+        signal.signal(number, ignore_signal)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if memory_limit is not None:
         import resource
@@ -104,5 +104,5 @@ def _prepare(parent: int, memory_limit: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
 
 
-def _pass_over(number: int, frame: object) -> None:
-    """The worker decides."""
+def ignore_signal(number: int, frame: object) -> None:
+    """Do nothing: the worker decides when a process ends."""

@@ -21,6 +21,7 @@ from redrive.errors import RedriveError
 from redrive.task.app import App
 from redrive.telemetry import events
 from redrive.worker import child
+from redrive.worker.child import ignore_signal
 from redrive.worker.exits import exit_of
 from redrive.worker.frames import Channel, Died, Fork, Forked, Kill, Ready, Setup, ToZygote, Unfit
 from redrive.worker.loading import load_app
@@ -44,7 +45,7 @@ class Zygote:
             return
         self._setup = setup
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(number, _pass_over)
+            signal.signal(number, ignore_signal)
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         events.configure()  # what tasks log in their processes is seen as it is in threads
@@ -140,10 +141,6 @@ def _kill_group(pid: int) -> None:
     """End a child and what it started: its group has its id."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-
-
-def _pass_over(number: int, frame: object) -> None:
-    """The worker decides when it is over."""
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ _JOINED = (
     ),
 )
 """Statements that change rows, and how they change many: their parts, and last the table of values."""
-_VALUE = re.compile(r"\?")
+_PLACEHOLDER = re.compile(r"\?")
 _ARRAYS: dict[type, tuple[str, type[list[Any]]]] = {
     int: ("bigint", Bigints),
     bool: ("bigint", Bigints),
@@ -76,7 +76,7 @@ def _given(rows: Sequence[Row]) -> tuple[list[str], str, list[Any]]:
 def _filled(parts: Iterable[str], columns: Sequence[str]) -> list[str]:
     """Parts of a statement with what stands for each value, one after the other."""
     rest = iter(columns)
-    return [_VALUE.sub(lambda _: next(rest), part) for part in parts]
+    return [_PLACEHOLDER.sub(lambda _: next(rest), part) for part in parts]
 
 
 def _where(rest: str) -> str:

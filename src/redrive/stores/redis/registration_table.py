@@ -16,7 +16,7 @@ from redrive.stores.rules.registration_table import RegistrationTable
 
 _BETWEEN = " "
 """What kinds do not have."""
-_read = msgspec.msgpack.Decoder(Registration).decode
+_read_registration = msgspec.msgpack.Decoder(Registration).decode
 
 
 class RedisRegistrations(RegistrationTable):
@@ -33,7 +33,7 @@ class RedisRegistrations(RegistrationTable):
     def of(self, kind: str) -> Iterable[Registration]:
         """As they are stored."""
         (raw,) = self._session.look(("HVALS", self._key(kind)))
-        return map(_read, raw)
+        return map(_read_registration, raw)
 
     def save(self, registration: Registration) -> None:
         kind, name = registration.kind, registration.name
@@ -55,7 +55,7 @@ class RedisRegistrations(RegistrationTable):
         return len(over)
 
     def _of(self, kind: str) -> Hash[str, Registration]:
-        return self._kinds.setdefault(kind, Hash(self._session, self._key(kind), encode, _read))
+        return self._kinds.setdefault(kind, Hash(self._session, self._key(kind), encode, _read_registration))
 
     def _key(self, kind: str) -> str:
         return self._session.keys.of("registered", kind)

@@ -16,7 +16,7 @@ from redrive.stores.redis.session import Session
 from redrive.stores.rules.result_table import ResultTable
 
 _DIGITS = 16
-_read = msgspec.msgpack.Decoder(Result).decode
+_read_result = msgspec.msgpack.Decoder(Result).decode
 
 
 class RedisResults(ResultTable):
@@ -28,7 +28,7 @@ class RedisResults(ResultTable):
 
     def get(self, id: ItemId, now: Instant) -> Result | None:
         (raw,) = self._session.look(("GET", self._key(id)))
-        return None if raw is None or int(raw[:_DIGITS]) <= now else _read(raw[_DIGITS:])
+        return None if raw is None or int(raw[:_DIGITS]) <= now else _read_result(raw[_DIGITS:])
 
     def keep(self, ids: Iterable[ItemId], result: Result, until: Instant) -> None:
         for id in ids:

@@ -71,11 +71,11 @@ class Lot(msgspec.Struct, frozen=True):
 
 
 def lot(
-    batch: Batch, row: QueueRow, numbers: Sequence[int], letters: Sequence[int], *, timeouts: bool, entries: int
+    batch: Batch, row: QueueRow, numbers: Sequence[int], deaths: Sequence[int], *, timeouts: bool, entries: int
 ) -> Lot:
     """A lot; `entries` is how long the longest history is."""
     long = entries >= HISTORY_FIRST + HISTORY_LAST
-    return Lot(row, len(numbers), batch.table(numbers), batch.table(letters), timeouts, long)
+    return Lot(row, len(numbers), batch.table(numbers), batch.table(deaths), timeouts, long)
 
 
 class Alike(msgspec.Struct, frozen=True, gc=False):

@@ -29,10 +29,10 @@ def leases_of(executor: Executor, names: Mapping[int, str], query: GetHeld) -> t
     sent = [(name, executor.execute(_HELD, (key, query.worker, query.limit))) for key, name in names.items()]
     found = [(name, row) for name, rows in sent for row in rows.fetchall()]
     found.sort(key=lambda each: each[1][:2])
-    return tuple(_lease(name, query.worker, *row) for name, row in found[: query.limit])
+    return tuple(_worker_lease(name, query.worker, *row) for name, row in found[: query.limit])
 
 
-def _lease(
+def _worker_lease(
     queue: str,
     worker: str,
     leased_at: Any,

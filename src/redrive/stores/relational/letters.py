@@ -143,9 +143,9 @@ def _particulars(batch: Batch, place: Place) -> LetterParticulars:
     return letter
 
 
-def _count(batch: Batch, queue: int, fingerprint: str, died_at: Instant, change: int) -> None:
-    batch.tally(queue, "dead_letters", change)
-    groups.change(batch, queue, fingerprint, died_at, change)
+def _count(batch: Batch, queue: int, fingerprint: str, died_at: Instant, delta: int) -> None:
+    batch.tally(queue, "dead_letters", delta)
+    groups.change(batch, queue, fingerprint, died_at, delta)
 
 
 def _count_all(batch: Batch, letters: Any, sign: int) -> None:

@@ -146,7 +146,7 @@ def answer(executor: Executor, query: Query, namespace: str, now: Instant) -> An
         case GetHeld():
             return held.leases_of(executor, _names(executor, namespace), query)
         case GetResult(id):
-            return results.get(executor, namespace_key(executor, namespace), id, now)
+            return results.read_result(executor, namespace_key(executor, namespace), id, now)
         case ListRegistrations():
             return registrations.list_registrations(executor, namespace_key(executor, namespace), query, now)
         case GetOverdue(name, limit):

@@ -19,7 +19,7 @@ _GET = """
     WHERE n = ? AND tail = ? AND namespace = ? AND until > ?"""
 
 
-def keep(batch: Batch, place: Place, result: Result, time: int) -> None:
+def store_result(batch: Batch, place: Place, result: Result, time: int) -> None:
     """Keep the result of an item that is about to be completed, under every id that it had."""
     ids = [(place.n, place.tail)]
     if place.entries:  # what moved has a history that says so
@@ -29,7 +29,7 @@ def keep(batch: Batch, place: Place, result: Result, time: int) -> None:
         batch.write(_KEEP, values)
 
 
-def get(executor: Executor, namespace_key: int | None, id: ItemId, now: Instant) -> Result | None:
+def read_result(executor: Executor, namespace_key: int | None, id: ItemId, now: Instant) -> Result | None:
     """What was kept, until its time is over."""
     n, tail = parse_id(id)
     if n > MAX_NUMBER or tail > MAX_NUMBER:  # nobody was ever given such an id

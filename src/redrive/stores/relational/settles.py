@@ -12,10 +12,11 @@ from redrive.model.ids import item_of, parse_token
 from redrive.model.item import Counters, Event, HistoryEntry, Result, Settled, Status
 from redrive.model.judge import Ending
 from redrive.store import Complete, Extend, Return, Settle, SettleCall, Stale
-from redrive.stores.relational import feed, letters, results, verdicts
+from redrive.stores.relational import feed, letters, verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.places import FEW, Place, find_all_leased, find_by_id, find_leased, lay, take
 from redrive.stores.relational.puts import put_together
+from redrive.stores.relational.results import store_result
 from redrive.stores.relational.session import ANY_QUEUE, NO_QUEUE, HeldAs
 
 _OF_LEASE = "SELECT n, token, queue, deliveries, attempts, failures, losses, redrives, entries, deaths"
@@ -181,7 +182,7 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, Place]) -> An
                 raise PayloadTooLarge("result", len(result.payload), row.settings.max_payload_size, "max_payload_size")
             put_together(batch, puts, leaving=place.queue)
             if result is not None and kept_for is not None:
-                results.keep(batch, place, result, kept_for)
+                store_result(batch, place, result, kept_for)
             take(batch, place)
             return finish(batch, place, result)
         case Return(_, note):
