@@ -26,7 +26,7 @@ from tests.servers.redis import Server
 from redrive import Broker, connect
 from redrive.errors import LeaseLost, OutcomeUnknown, StoreUnavailable
 from redrive.stores.redis import RedisStore, link, turn
-from redrive.stores.redis import connection as connections
+from redrive.stores.redis import redis_client as connections
 from redrive.stores.redis.script import Script
 from redrive.testing.clock import PATIENCE_SECONDS
 

@@ -19,9 +19,9 @@ from tests.servers.redis import Server
 from redrive import Broker, connect
 from redrive.stores.redis import notices
 from redrive.stores.redis import store as store_module
-from redrive.stores.redis.connection import Connection
 from redrive.stores.redis.link import Link, Lost, Unsent
 from redrive.stores.redis.notices import Notices
+from redrive.stores.redis.redis_client import Connection
 from redrive.stores.redis.script import Script
 from redrive.testing.clock import FakeClock
 

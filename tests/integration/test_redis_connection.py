@@ -20,9 +20,9 @@ from tests.until import until
 
 from redrive import connect
 from redrive.errors import Closed, EngineUnsupported, InvalidInput, OutcomeUnknown, StoreFailed, StoreUnavailable
-from redrive.stores.redis import connection as connections
 from redrive.stores.redis import durability, link
-from redrive.stores.redis.connection import Connection
+from redrive.stores.redis import redis_client as connections
+from redrive.stores.redis.redis_client import Connection
 from redrive.stores.redis.script import Script
 from redrive.testing.clock import PATIENCE_SECONDS
 

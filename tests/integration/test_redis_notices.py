@@ -15,8 +15,8 @@ from tests.servers.redis import Cluster, Server
 
 from redrive.errors import Closed
 from redrive.stores.redis import link, notices
-from redrive.stores.redis.connection import Connection
 from redrive.stores.redis.notices import Notices
+from redrive.stores.redis.redis_client import Connection
 from redrive.testing.clock import PATIENCE_SECONDS
 
 

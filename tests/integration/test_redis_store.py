@@ -61,7 +61,7 @@ from redrive.store import (
     Target,
 )
 from redrive.stores.memory import MemoryStore
-from redrive.stores.redis import connection
+from redrive.stores.redis import redis_client
 from redrive.stores.redis.keys import score_of
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.store import RedisStore
@@ -126,9 +126,9 @@ def test_calls_before_puts_that_break_off_are_not_said_to_have_failed(
 ) -> None:
     """Puts that are refused together are put one by one, by a second script."""
     store.commit([CreateQueue("jobs", QueueSettings(max_payload_size=10)), CreateQueue("others", QueueSettings())])
-    run_write, runs = connection.Connection.run_write, itertools.count(1)
+    run_write, runs = redis_client.Connection.run_write, itertools.count(1)
 
-    def once(self: connection.Connection, *args: Any) -> Any:
+    def once(self: redis_client.Connection, *args: Any) -> Any:
         if next(runs) > 1:
             raise problem
         return run_write(self, *args)
@@ -138,7 +138,7 @@ def test_calls_before_puts_that_break_off_are_not_said_to_have_failed(
         for queue, payload in (("others", b"a"), ("jobs", b"1"), ("jobs", b"22222222222"))
     ]
     with monkeypatch.context() as patched:
-        patched.setattr(connection.Connection, "run_write", once)
+        patched.setattr(redis_client.Connection, "run_write", once)
         (receipt,), *broken = store.commit(puts).results
     assert broken == [problem, problem]
     assert store.read(GetItem(receipt.id)).payload == b"a"
@@ -268,7 +268,7 @@ def test_who_does_not_know_that_he_has_the_turn_gives_it_back(
 ) -> None:
     store, other = opened(), opened()
     store.commit([CreateQueue("jobs", QueueSettings())])
-    monkeypatch.setattr(connection, "REPLICA_SECONDS", 0.001)
+    monkeypatch.setattr(redis_client, "REPLICA_SECONDS", 0.001)
     other._connection.wait_replicas = 1  # there is none
     with pytest.raises(StoreUnavailable):
         other.commit([SetPaused("jobs", True, "me")])

@@ -19,7 +19,7 @@ from redrive.client.line import Endpoint
 from redrive.config.config import StoreOptions
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.url import redact_url, strip_password
-from redrive.stores.redis import connection
+from redrive.stores.redis import redis_client
 from redrive.worker.frames import Orders, Setup
 
 SCHEMES = (
@@ -50,7 +50,7 @@ CHARACTERS = st.one_of(st.sampled_from("@/:?#&=%+,;[]{}$ \\'\"~ü℀"), st.chara
 def impatient() -> Iterator[None]:
     """Redis is not tried for a second each time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection, "PATIENCE_SECONDS", 0.0)
+        patch.setattr(redis_client, "PATIENCE_SECONDS", 0.0)
         yield
 
 

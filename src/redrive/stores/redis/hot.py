@@ -40,9 +40,9 @@ from redrive.store import (
     Stale,
 )
 from redrive.stores.redis.codec import content_of, decode_stand, encode, entry_told, read_content
-from redrive.stores.redis.connection import Part
 from redrive.stores.redis.keys import digits, long, short
 from redrive.stores.redis.queue_state import read_queue
+from redrive.stores.redis.redis_client import Part
 from redrive.stores.redis.refusals import meaning
 
 _FIRST_ARGUMENT = 3

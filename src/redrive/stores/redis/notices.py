@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable
 
 from redrive.errors import Closed, RedriveError
 from redrive.stores.listening import CAN_LISTEN, Ear
-from redrive.stores.redis.connection import Connection
 from redrive.stores.redis.link import Link, Lost, Unsent
+from redrive.stores.redis.redis_client import Connection
 from redrive.stores.telling import Teller
 
 LOOK_SECONDS = 1.0

@@ -25,8 +25,8 @@ from redrive.stores.redis.codec import (
     write_entry,
     write_stand,
 )
-from redrive.stores.redis.connection import Connection, Part
 from redrive.stores.redis.keys import Keys, body_of, digits, score_of, short
+from redrive.stores.redis.redis_client import Connection, Part
 from redrive.stores.redis.script import Script
 from redrive.stores.rules.record import Record
 

@@ -49,12 +49,12 @@ from redrive.store import (
     Settle,
     Unhold,
 )
-from redrive.stores.redis.connection import Connection
 from redrive.stores.redis.hot import Plan, arrivals_of, is_hot
 from redrive.stores.redis.keys import Keys
 from redrive.stores.redis.notices import Notices
 from redrive.stores.redis.queries import answer
 from redrive.stores.redis.queue_state import read_queue
+from redrive.stores.redis.redis_client import Connection
 from redrive.stores.redis.script import Script
 from redrive.stores.redis.session import Session
 from redrive.stores.redis.state import RedisState

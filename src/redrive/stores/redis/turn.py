@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from redrive.clock import Instant
 from redrive.errors import OutcomeUnknown, RedriveError, StoreUnavailable
-from redrive.stores.redis.connection import Connection
 from redrive.stores.redis.keys import Keys
+from redrive.stores.redis.redis_client import Connection
 from redrive.stores.redis.script import Script
 from redrive.stores.redis.session import Session, flat
 
