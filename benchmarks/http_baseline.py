@@ -13,10 +13,10 @@ import uvicorn
 
 from benchmarks.load import payload
 from redrive.model.item import Counters, Receipt
-from redrive.server.leasing import LeaseCall, LeasedItem, LeasedItems
-from redrive.server.producing import ProduceCall, Produced
-from redrive.server.results import Ended, EndedItems
-from redrive.server.settling import CompleteCall
+from redrive.server.responses import Ended, EndedItems
+from redrive.server.routes.leases import LeaseCall, LeasedItem, LeasedItems
+from redrive.server.routes.produce import ProduceCall, Produced
+from redrive.server.routes.settle import CompleteCall
 
 ID = "4f0c91a27b3d000000068f1c2a3b4800"
 AT = "2026-07-01T03:12:55.000000Z"

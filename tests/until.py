@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from redrive.testing.clock import PATIENCE_SECONDS
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 
 def until(condition: Callable[[], object]) -> None:

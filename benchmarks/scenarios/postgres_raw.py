@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.harness import Bar, Case
 from benchmarks.load import Measurement, payload, rate, run_one
 from benchmarks.postgres import server
-from redrive.stores.postgres.arrays import Bigints, Blobs
+from redrive.stores.postgres.dialect import Bigints, Blobs
 
 QUEUE = 1
 LEASE_MICROSECONDS = 60_000_000

@@ -31,9 +31,9 @@ class Raw:
     def __init__(self, url: str, sync: str) -> None:
         try:
             from redrive.stores.redis.codec import Content
+            from redrive.stores.redis.connection import Script
             from redrive.stores.redis.keys import Keys
             from redrive.stores.redis.redis_client import Connection
-            from redrive.stores.redis.script import Script
         except ImportError as error:
             raise NotReady(f"redrive: {error}") from error
         with open_broker(url, sync) as broker:

@@ -6,17 +6,17 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # for type checkers it is true; the module typing is not worth what it costs to import here
 if TYPE_CHECKING:
+    from redrive.broker.api.handle import AsyncQueueHandle, QueueHandle
     from redrive.broker.async_broker import AsyncBroker
     from redrive.broker.broker import Broker
-    from redrive.broker.handle import AsyncQueueHandle, QueueHandle
-    from redrive.broker.health import Health
-    from redrive.broker.items import new_item
-    from redrive.broker.lifecycle import Upkeep
-    from redrive.broker.moves import Moving
-    from redrive.broker.transfer import Imported
+    from redrive.broker.flows.deliveries import new_item
+    from redrive.broker.flows.export_import import Imported
+    from redrive.broker.flows.health import Health
+    from redrive.broker.flows.moves import Moving
+    from redrive.broker.maintenance import Upkeep
     from redrive.connect import connect, connect_async
     from redrive.errors import RedriveError
-    from redrive.model.cause import Cause
+    from redrive.model.death import Cause, DeadReason
     from redrive.model.failure import Failure
     from redrive.model.feed import FeedEntry, FeedKind
     from redrive.model.filter import Filter
@@ -24,19 +24,17 @@ if TYPE_CHECKING:
     from redrive.model.item import Counters, Death, Event, HistoryEntry, Item, Lease, Receipt, Result, Settled, Status
     from redrive.model.judge import Again, Dead, Verdict
     from redrive.model.operation import Operation, OperationStatus
-    from redrive.model.plan import Plan
+    from redrive.model.operation_plan import Plan
     from redrive.model.queue import Queue, QueueSettings, QueueStats
-    from redrive.model.reason import DeadReason
     from redrive.model.redact import redact_secrets
-    from redrive.model.transitions import Verb
+    from redrive.model.state_machine import Verb
     from redrive.model.worker_info import WorkerInfo
     from redrive.store import AuditEntry, Durability, FeedPage, NewItem, Page
     from redrive.task.app import App
-    from redrive.task.context import Context, TaskItem
-    from redrive.task.handle import Handle
-    from redrive.task.outcomes import Release, Retry
-    from redrive.task.queue import TaskQueue
+    from redrive.task.context import Context, Release, Retry, TaskItem
+    from redrive.task.result_handle import Handle
     from redrive.task.task import Task
+    from redrive.task.task_queue import TaskQueue
 
 __all__ = [
     "Again",
@@ -100,14 +98,14 @@ _HOMES = {
     "Again": "redrive.model.judge",
     "App": "redrive.task.app",
     "AsyncBroker": "redrive.broker.async_broker",
-    "AsyncQueueHandle": "redrive.broker.handle",
+    "AsyncQueueHandle": "redrive.broker.api.handle",
     "AuditEntry": "redrive.store",
     "Broker": "redrive.broker.broker",
-    "Cause": "redrive.model.cause",
+    "Cause": "redrive.model.death",
     "Context": "redrive.task.context",
     "Counters": "redrive.model.item",
     "Dead": "redrive.model.judge",
-    "DeadReason": "redrive.model.reason",
+    "DeadReason": "redrive.model.death",
     "Death": "redrive.model.item",
     "Durability": "redrive.store",
     "Event": "redrive.model.item",
@@ -117,39 +115,39 @@ _HOMES = {
     "FeedPage": "redrive.store",
     "Filter": "redrive.model.filter",
     "Group": "redrive.model.group",
-    "Handle": "redrive.task.handle",
-    "Health": "redrive.broker.health",
+    "Handle": "redrive.task.result_handle",
+    "Health": "redrive.broker.flows.health",
     "HistoryEntry": "redrive.model.item",
-    "Imported": "redrive.broker.transfer",
+    "Imported": "redrive.broker.flows.export_import",
     "Item": "redrive.model.item",
     "Lease": "redrive.model.item",
-    "Moving": "redrive.broker.moves",
+    "Moving": "redrive.broker.flows.moves",
     "NewItem": "redrive.store",
     "Operation": "redrive.model.operation",
     "OperationStatus": "redrive.model.operation",
     "Page": "redrive.store",
-    "Plan": "redrive.model.plan",
+    "Plan": "redrive.model.operation_plan",
     "Queue": "redrive.model.queue",
-    "QueueHandle": "redrive.broker.handle",
+    "QueueHandle": "redrive.broker.api.handle",
     "QueueSettings": "redrive.model.queue",
     "QueueStats": "redrive.model.queue",
     "Receipt": "redrive.model.item",
     "RedriveError": "redrive.errors",
-    "Release": "redrive.task.outcomes",
+    "Release": "redrive.task.context",
     "Result": "redrive.model.item",
-    "Retry": "redrive.task.outcomes",
+    "Retry": "redrive.task.context",
     "Settled": "redrive.model.item",
     "Status": "redrive.model.item",
     "Task": "redrive.task.task",
     "TaskItem": "redrive.task.context",
-    "TaskQueue": "redrive.task.queue",
-    "Upkeep": "redrive.broker.lifecycle",
-    "Verb": "redrive.model.transitions",
+    "TaskQueue": "redrive.task.task_queue",
+    "Upkeep": "redrive.broker.maintenance",
+    "Verb": "redrive.model.state_machine",
     "Verdict": "redrive.model.judge",
     "WorkerInfo": "redrive.model.worker_info",
     "connect": "redrive.connect",
     "connect_async": "redrive.connect",
-    "new_item": "redrive.broker.items",
+    "new_item": "redrive.broker.flows.deliveries",
     "redact_secrets": "redrive.model.redact",
 }
 

@@ -11,14 +11,13 @@ from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
 from redrive.broker.redaction import Redaction, RedactOption
-from redrive.broker.shield import claimed
-from redrive.broker.stores import Stores
+from redrive.broker.signal_shield import claimed
+from redrive.broker.store_registry import Stores
 from redrive.clock import Clock, SystemClock
 from redrive.errors import InvalidInput, StoreUnavailable, shown
-from redrive.model.address import DEFAULT_URL
-from redrive.model.given import plain, reading, table
-from redrive.model.limits import MAX_BATCH, check_name
-from redrive.model.retry import DelayFunction
+from redrive.model.caller_input import plain, reading, table
+from redrive.model.limits import DEFAULT_URL, MAX_BATCH, check_name
+from redrive.model.retry_policy import DelayFunction
 from redrive.model.sqlite_url import parse_sqlite_url
 from redrive.model.url import ENCODED, redact_url
 from redrive.store import Store

@@ -39,6 +39,7 @@ import msgspec
 
 from redrive.clock import Clock, Instant
 from redrive.errors import InvalidInput, ItemMoving
+from redrive.model.arrival import Move
 from redrive.model.duration import DAY
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedEntry, FeedKind
@@ -47,11 +48,10 @@ from redrive.model.ids import ItemId, Token
 from redrive.model.item import NO_OVERRIDES, Counters, Item, Lease, Overrides, Receipt, Result, Status
 from redrive.model.judge import Ending, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY, MIB
-from redrive.model.moves import Move
 from redrive.model.operation import Operation, OperationStatus
 from redrive.model.queue import Queue, QueueSettings
-from redrive.model.shown import lines, moment, several
-from redrive.model.transitions import Verb
+from redrive.model.state_machine import Verb
+from redrive.model.text import lines, moment, several
 
 STEP_LIMIT = 1000
 """Most items that one call of upkeep, or one change by hand, touches."""
@@ -375,7 +375,7 @@ class Target(Said, frozen=True, tag=False):
 class Change(Said, frozen=True):
     """→ tuple[Settled | Stale | RedriveError, …], one for each target, in order. Each stands for itself.
 
-    What a verb applies to: `redrive.model.by_hand`. Otherwise `WrongStatus`; `ItemNotFound`; an active item gives
+    What a verb applies to: `redrive.model.manual_change`. Otherwise `WrongStatus`; `ItemNotFound`; an active item gives
     `ItemActive`, unless `force`, which revokes its lease. An old id is followed to the item's present one.
     RETRY: pending in place, at the tail. REDRIVE: a dead item in place; a dead letter in a dead queue moves to the
     queue of its last death, under a new id; with `to`, to that queue; `QueueNotFound` where that is gone, and the
@@ -386,8 +386,8 @@ class Change(Said, frozen=True):
     With a payload or headers, REDRIVE archives the item (ARCHIVED in the feed) and makes a new one of it, without the
     earlier ids, with source_id = its id and a copy of its history and deaths; `PayloadTooLarge`.
     UNDO: to the queue it was brought back from (a new id if that is another, and no limit of size): dead as at its
-    last death, or pending in a dead queue; redrives goes down by one. MOVE: `redrive.model.by_hand.move_queue`; room
-    and key are checked unless it is dead. Both write a history row. PURGE removes an archived item.
+    last death, or pending in a dead queue; redrives goes down by one. MOVE: `redrive.model.manual_change.move_queue`;
+    room and key are checked unless it is dead. Both write a history row. PURGE removes an archived item.
     ARCHIVE remembers the status, RESTORE returns to it (`QueueFull` where the queue is full).
     REDRIVE and MOVE to another store (`to` is `name@store`; or REDRIVE of what came from there as a dead letter, which
     goes back): moving, as with Settle; nothing is checked of the other queue. `InvalidInput` with a payload or headers.

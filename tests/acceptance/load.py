@@ -16,7 +16,7 @@ from tests.acceptance.working import LATE_AT_ONCE, MAX_ATTEMPTS, QUEUE, SETTINGS
 
 from redrive import Broker, Lease, connect
 from redrive.errors import LeaseLost, OutcomeUnknown, StoreUnavailable
-from redrive.testing.clock import PATIENCE_SECONDS
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 BROKERS = 3
 THREADS = 2

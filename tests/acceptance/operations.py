@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from redrive import Broker, Settled, connect, new_item
 from redrive.model.duration import MINUTE
 from redrive.store import NewItem, Put, Register, StepOperation
-from redrive.testing.clock import FakeClock
+from redrive.testing.fake_clock import FakeClock
 
 Prepare = Callable[[Broker], Any]
 Step = Callable[[Broker, Any], object]

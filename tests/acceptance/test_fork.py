@@ -17,8 +17,8 @@ from tests.acceptance.places import Where, places
 from redrive import Broker, connect
 from redrive.stores.postgres import PostgresStore
 from redrive.stores.sqlite import checkpoint, engine
-from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
-from redrive.testing.conformance.deliveries import Background
+from redrive.testing.conformance.actions import Background
+from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
 
 @pytest.fixture

@@ -20,11 +20,11 @@ from tests.servers.mounted import Mounts
 from tests.servers.proxy import HttpProxy
 
 from redrive import Broker, connect, connect_async
-from redrive.client import store as client
-from redrive.client import watching
+from redrive.client import change_watcher
+from redrive.client import remote_store as client
 from redrive.errors import LeaseLost, OutcomeUnknown, StoreUnavailable
-from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.testing.conformance.deliveries import Background
+from redrive.testing.conformance.actions import Background
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 Report = Callable[[str, object], None]
 SHORT_SECONDS = 0.5
@@ -84,8 +84,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "ANSWER_SECONDS", SHORT_SECONDS)
     monkeypatch.setattr(client, "LOST_SECONDS", SHORT_SECONDS)
     monkeypatch.setattr(client, "UNSENT_SECONDS", 0.2)
-    monkeypatch.setattr(watching, "POLL_SECONDS", 0.1)
-    monkeypatch.setattr(watching, "SLACK_SECONDS", SHORT_SECONDS)
+    monkeypatch.setattr(change_watcher, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(change_watcher, "SLACK_SECONDS", SHORT_SECONDS)
 
 
 def values(path: Path) -> list[int]:
@@ -332,7 +332,9 @@ def test_server_restarts(
     record_property: Report,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("redrive.client.store.LOST_SECONDS", 1.0)  # until it gives up what was sent and not answered
+    monkeypatch.setattr(
+        "redrive.client.remote_store.LOST_SECONDS", 1.0
+    )  # until it gives up what was sent and not answered
     load = Load(server.url)
     resumed = []
     for _ in range(KILLS):

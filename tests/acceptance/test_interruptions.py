@@ -23,8 +23,8 @@ from tests.until import until
 
 from redrive import Broker, connect
 from redrive.errors import Closed, OutcomeUnknown, RedriveError
-from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.testing.conformance.deliveries import Background
+from redrive.testing.conformance.actions import Background
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 POINTS = pytest.mark.parametrize("point", [Point.LINE, Point.CALL])
 OWN_POINTS = pytest.mark.parametrize("point", [Point.LINE, Point.OWN_CALL])

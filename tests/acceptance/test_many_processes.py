@@ -18,7 +18,7 @@ from tests.acceptance.working import MAX_ATTEMPTS, QUEUE, Worker, create_queues,
 from tests.sizes import THOROUGH
 
 from redrive import connect
-from redrive.testing.clock import FakeClock
+from redrive.testing.fake_clock import FakeClock
 
 PROCESSES = 8
 FEWER = 1 if THOROUGH else 2

@@ -29,7 +29,7 @@ from redrive.broker.flow import Elsewhere, Send
 from redrive.errors import LeaseLost, RedriveError
 from redrive.store import FinishMove, ListMoves, ListOpenMoves, Receive
 from redrive.stores.relational import moves
-from redrive.testing.clock import FakeClock
+from redrive.testing.fake_clock import FakeClock
 
 ITEMS = int(os.environ.get("REDRIVE_ITEMS", 70_000 if THOROUGH else 400))
 """Each moves once, and every second one back: three moves for two items."""

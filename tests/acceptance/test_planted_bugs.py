@@ -17,10 +17,10 @@ from tests.acceptance.test_races import LATE, extend_while_the_sweep_looks, next
 from tests.acceptance.working import MAX_ATTEMPTS, Worker, create_queues
 
 from redrive import Broker, connect
-from redrive.stores.relational import settles
+from redrive.stores.relational import settle
 from redrive.stores.sqlite import session
 from redrive.stores.sqlite.engine import Engine
-from redrive.testing.clock import FakeClock
+from redrive.testing.fake_clock import FakeClock
 
 ROUNDS = 500
 OPERATION = {operation.name: operation for operation in OPERATIONS}
@@ -79,12 +79,12 @@ def test_missing_token_check_is_found(
     two_brokers: tuple[Broker, Broker, FakeClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def held(batch: Any, token: str) -> Any:
-        place = settles.find_by_id(batch, settles.item_of(token))  # type: ignore[arg-type]
+        place = settle.find_by_id(batch, settle.item_of(token))  # type: ignore[arg-type]
         if place is None or place.token is None:
-            raise settles._lost(batch, token)
+            raise settle._lost(batch, token)
         return place
 
-    monkeypatch.setattr(settles, "_held", held)
+    monkeypatch.setattr(settle, "_held", held)
     with pytest.raises(AssertionError, match="the late one True, its rival True"):
         race(*two_brokers, next_owner, [LATE[1]], ROUNDS)
 
@@ -92,7 +92,7 @@ def test_missing_token_check_is_found(
 def test_settle_that_does_not_end_the_lease_is_found(
     two_brokers: tuple[Broker, Broker, FakeClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settles, "_settle_one", lambda batch, call, held: settles._held(batch, call.token))
+    monkeypatch.setattr(settle, "_settle_one", lambda batch, call, held: settle._held(batch, call.token))
     with pytest.raises(AssertionError, match="the late one True, its rival True"):
         race(*two_brokers, same_token, [LATE[1]], ROUNDS)
 
@@ -100,14 +100,14 @@ def test_settle_that_does_not_end_the_lease_is_found(
 def test_sweep_that_ignores_an_extension_is_found(
     two_brokers: tuple[Broker, Broker, FakeClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = settles._held
+    held = settle._held
 
     def held_and_overdue(batch: Any, token: str) -> Any:
         place = held(batch, token)
         place.deadline = batch.now
         return place
 
-    monkeypatch.setattr(settles, "_held", held_and_overdue)
+    monkeypatch.setattr(settle, "_held", held_and_overdue)
     with pytest.raises(AssertionError, match="the sweep took it"):
         extend_while_the_sweep_looks(*two_brokers)
 

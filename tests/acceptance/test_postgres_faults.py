@@ -26,12 +26,12 @@ from tests.until import until
 from redrive import Broker, connect
 from redrive.errors import Closed, LeaseLost, OutcomeUnknown, StoreUnavailable
 from redrive.store import GetStats, LeaseItems
-from redrive.stores.postgres import connection as patience
 from redrive.stores.postgres import engine
+from redrive.stores.postgres import session as patience
 from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.store import PostgresStore
-from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.testing.conformance.deliveries import Background
+from redrive.testing.conformance.actions import Background
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 Admin = psycopg.Connection[Any]
 Report = Callable[[str, object], None]

@@ -16,9 +16,9 @@ from tests.until import until
 
 from redrive import Broker, connect
 from redrive.errors import OutcomeUnknown
-from redrive.stores.postgres import connection as patience
 from redrive.stores.postgres import engine
-from redrive.testing.conformance.deliveries import Background
+from redrive.stores.postgres import session as patience
+from redrive.testing.conformance.actions import Background
 
 Admin = psycopg.Connection[Any]
 WAITING = "SELECT pid FROM pg_stat_activity WHERE application_name = 'redrive' AND wait_event = 'SyncRep'"

@@ -17,7 +17,7 @@ from tests.sizes import THOROUGH
 from redrive import Broker, Lease, connect
 from redrive.errors import LeaseLost
 from redrive.store import GetOverdue, Query
-from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
+from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
 ROUNDS = int(os.environ.get("REDRIVE_ROUNDS", 10_000 if THOROUGH else 120))
 """Races of each kind on each store. 40 are each of the five late calls with each of the eight head starts, once."""

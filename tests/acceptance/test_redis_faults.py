@@ -25,10 +25,10 @@ from tests.servers.redis import Server
 
 from redrive import Broker, connect
 from redrive.errors import LeaseLost, OutcomeUnknown, StoreUnavailable
-from redrive.stores.redis import RedisStore, link, turn
+from redrive.stores.redis import RedisStore, connection, namespace_lock
 from redrive.stores.redis import redis_client as connections
-from redrive.stores.redis.script import Script
-from redrive.testing.clock import PATIENCE_SECONDS
+from redrive.stores.redis.connection import Script
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 Report = Callable[[str, object], None]
 ITEMS_BETWEEN = 30
@@ -86,10 +86,10 @@ def far(far_url: str) -> Iterator[Broker]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "ANSWER_TIMEOUT_SECONDS", SHORT_SECONDS)
-    monkeypatch.setattr(link, "CONNECT_TIMEOUT_SECONDS", SHORT_SECONDS)
+    monkeypatch.setattr(connection, "ANSWER_TIMEOUT_SECONDS", SHORT_SECONDS)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_SECONDS", SHORT_SECONDS)
     monkeypatch.setattr(connections, "PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(turn, "TURN_MICROSECONDS", 1_000_000)
+    monkeypatch.setattr(namespace_lock, "TURN_MICROSECONDS", 1_000_000)
 
 
 def values(url: str) -> list[int]:
@@ -121,7 +121,7 @@ def finish(load: Load, url: str, report: Report, **figures: object) -> Tally:
 
 
 def ours(admin: redis.Redis) -> list[dict[str, str]]:
-    return [each for each in admin.client_list() if each["name"] == link.CLIENT_NAME]
+    return [each for each in admin.client_list() if each["name"] == connection.CLIENT_NAME]
 
 
 # Under load
@@ -266,7 +266,7 @@ def test_turn_whose_taking_was_cut_off_is_no_obstacle(forward: bool, far: Broker
         with contextlib.suppress(StoreUnavailable):
             far.bury(lease)
             break
-    assert time.monotonic() - begun < 2 * turn.TURN_MICROSECONDS / 1e6
+    assert time.monotonic() - begun < 2 * namespace_lock.TURN_MICROSECONDS / 1e6
     assert proxy.cuts == 1
     assert far.stats("jobs").dead == 1
     assert values(url) == [0]
@@ -321,13 +321,13 @@ def test_process_that_is_killed_in_its_turn_is_waited_for_only_a_moment(url: str
             os.close(reader)
             begun = time.monotonic()
             broker.put("jobs", number)
-            assert time.monotonic() - begun < turn.TURN_MICROSECONDS / 2e6
+            assert time.monotonic() - begun < namespace_lock.TURN_MICROSECONDS / 2e6
     assert values(url) == [0, 1, 2, 3]
 
 
 def test_process_that_was_too_slow_writes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its turn is over, others wrote meanwhile: what it worked out is no longer true."""
-    monkeypatch.setattr(turn, "TURN_MICROSECONDS", 200_000)
+    monkeypatch.setattr(namespace_lock, "TURN_MICROSECONDS", 200_000)
     with connect(url, lifecycle=False) as slow, connect(url, lifecycle=False) as other:
         slow.create_queue("jobs")
         slow.put("jobs", 0)

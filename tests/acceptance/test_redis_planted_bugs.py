@@ -17,13 +17,12 @@ from tests.servers.proxy import RedisProxy
 from tests.servers.redis import Server
 
 from redrive import Broker, connect
-from redrive.stores.redis import notices
+from redrive.stores.redis import pubsub
 from redrive.stores.redis import store as store_module
-from redrive.stores.redis.link import Link, Lost, Unsent
-from redrive.stores.redis.notices import Notices
+from redrive.stores.redis.connection import Link, Lost, Script, Unsent
+from redrive.stores.redis.pubsub import Notices
 from redrive.stores.redis.redis_client import Connection
-from redrive.stores.redis.script import Script
-from redrive.testing.clock import FakeClock
+from redrive.testing.fake_clock import FakeClock
 
 ROUNDS = 250
 COMMIT = f"EVALSHA {Script.read('commit').sha}"
@@ -110,8 +109,8 @@ def test_without_a_bug_nothing_is_found(redis_url: str, redis_server: Server, pr
 
 def test_listener_that_is_not_armed_again_is_found(redis_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """It lost its connection, and makes another one on which it does not listen."""
-    monkeypatch.setattr(notices, "AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr(notices, "LOOK_SECONDS", 1e9)
+    monkeypatch.setattr(pubsub, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(pubsub, "LOOK_SECONDS", 1e9)
     channel = "{planted}notices"
     with contextlib.closing(Connection(redis_server.url)) as connection:
         listener, teller = Notices(connection, channel), Notices(connection, channel)

@@ -13,17 +13,18 @@ import msgspec
 import pytest
 from tests.servers.asgi import Answer, Client, Exchange
 
+from redrive.auth.principal import ANYONE, Principal, Role
 from redrive.errors import InvalidName, StoreUnavailable, Unauthorized
 from redrive.model.filter import Filter
 from redrive.model.limits import MIB
-from redrive.server import brokers, connection, remote
-from redrive.server.access import guard
-from redrive.server.access.gate import OpenAccess
-from redrive.server.access.principal import ANYONE, Principal, Role
+from redrive.server import broker_pool, http_protocol
 from redrive.server.application import application
 from redrive.server.asgi import Server
-from redrive.server.limits import Limits
-from redrive.server.serving import HttpRunner, listen
+from redrive.server.auth import authorization
+from redrive.server.auth.authentication import OpenAccess
+from redrive.server.http_server import HttpRunner, listen
+from redrive.server.request_limits import Limits
+from redrive.server.routes import store_api
 from redrive.store import FindItems, GetHeld, Leased, LeaseItems, ListRegistrations, NewItem, Page, Put, Register
 from redrive.wire.messages import (
     CONTENT_TYPE,
@@ -33,7 +34,7 @@ from redrive.wire.messages import (
     decode_watch_answer,
     read_commit,
 )
-from redrive.wire.results import encode, read_answer
+from redrive.wire.result_codec import encode, read_answer
 
 PATIENCE_SECONDS = 20.0
 HOST = b"host: 127.0.0.1\r\n"
@@ -172,7 +173,7 @@ async def test_commit_whose_answer_broke_is_not_done_again(client: Client, monke
 
     put = Put("jobs", (NewItem(b"1", "application/json"),))
     with monkeypatch.context() as context:
-        context.setattr(remote, "encode_commit", broken)
+        context.setattr(store_api, "encode_commit", broken)
         first = await commit(client, "id", put)
     again = await commit(client, "id", put, again=True)
     assert {first.json["code"], again.json["code"]} == {"outcome_unknown"}
@@ -183,7 +184,7 @@ async def test_request_that_may_have_been_on_its_way_for_long_is_not_run_again(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first answer is forgotten, because there were too many since."""
-    monkeypatch.setattr("redrive.server.answers.Answers._forget", _forget_all)
+    monkeypatch.setattr("redrive.server.replay_cache.Answers._forget", _forget_all)
     put = Put("jobs", (NewItem(b"1", "application/json"),))
     assert (await commit(client, "id", put)).status == 200
     again = await commit(client, "id", put, again=True)
@@ -373,12 +374,12 @@ async def test_trailers_without_end_are_not_kept(port: int) -> None:
     sent = 0
     with contextlib.suppress(ConnectionError):
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while sent < 200 * connection.MAX_HEAD_BYTES:
+            while sent < 200 * http_protocol.MAX_HEAD_BYTES:
                 writer.write(trailer)
                 sent += len(trailer)
                 await writer.drain()
                 await asyncio.sleep(0)
-    assert sent < 200 * connection.MAX_HEAD_BYTES, "the server took it all"
+    assert sent < 200 * http_protocol.MAX_HEAD_BYTES, "the server took it all"
     writer.close()
 
 
@@ -404,7 +405,7 @@ def produced(size: int) -> bytes:
 async def test_head_that_begins_behind_a_large_body_is_not_as_large_as_that(
     client: Client, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "MAX_HEAD_BYTES", 4096)
+    monkeypatch.setattr(http_protocol, "MAX_HEAD_BYTES", 4096)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     request = produced(20_000)
     writer.write(request + request[:40])
@@ -421,7 +422,7 @@ async def test_head_without_end_behind_a_request_is_refused(port: int) -> None:
     writer.write(produced(10))
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert b" 200 " in await reader.readline()
-        writer.write(b"GET / HTTP/1.1\r\nx: " + b"y" * 2 * connection.MAX_HEAD_BYTES)
+        writer.write(b"GET / HTTP/1.1\r\nx: " + b"y" * 2 * http_protocol.MAX_HEAD_BYTES)
         assert b" 431 " in await reader.read()
     writer.close()
 
@@ -431,7 +432,7 @@ async def test_what_comes_behind_a_request_is_not_answered_in_its_place(
     app: Server, client: Client, port: int, monkeypatch: pytest.MonkeyPatch, rest: bytes
 ) -> None:
     """Whoever reads an error takes it that nothing was done."""
-    monkeypatch.setattr(connection, "MAX_HEAD_BYTES", 4096)
+    monkeypatch.setattr(http_protocol, "MAX_HEAD_BYTES", 4096)
     gate = Gate(app, "commit", monkeypatch)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(produced(10))
@@ -533,7 +534,7 @@ def in_namespace(app: Server, namespace: str) -> Client:
 
 @pytest.fixture
 def few_namespaces(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brokers, "MAX_NAMESPACES", 4)
+    monkeypatch.setattr(broker_pool, "MAX_NAMESPACES", 4)
 
 
 @pytest.mark.usefixtures("few_namespaces")
@@ -660,7 +661,7 @@ async def test_payload_of_the_usual_size_may_have_as_many_values_as_fit_in(app: 
 async def test_calls_that_take_long_to_check_let_others_have_their_turn(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(authorization, "TURN_SECONDS", 0.0)
     put = Put("jobs", (NewItem(b"1", "application/json"),) * 10)
     committing = asyncio.ensure_future(commit(client, "many", *[put] * 100))
     turns = 0

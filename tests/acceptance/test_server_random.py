@@ -19,7 +19,7 @@ from tests.servers.asgi import Client
 from tests.sizes import THOROUGH
 
 from redrive.server.application import application
-from redrive.server.limits import Limits
+from redrive.server.request_limits import Limits
 
 REQUESTS = 100_000 if THOROUGH else 3_000
 AT_ONCE = 20

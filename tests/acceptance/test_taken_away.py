@@ -16,7 +16,7 @@ from tests.integration.projects import Project
 from tests.until import until
 
 from redrive import Task
-from redrive.worker.loading import load_app
+from redrive.worker.app_loader import load_app
 
 HOLDS_ON = """
 trap '' TERM

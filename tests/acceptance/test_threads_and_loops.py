@@ -20,8 +20,8 @@ from redrive.broker.flow import Await
 from redrive.clock import Instant
 from redrive.errors import Closed, OutcomeUnknown, Overloaded
 from redrive.model.duration import HOUR
-from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.testing.conformance.deliveries import Background
+from redrive.testing.conformance.actions import Background
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 THREADS = 8
 LOOPS = 3

@@ -15,19 +15,19 @@ import pytest
 from tests.access.world import FOREIGN, NAMESPACE, OWN, Side, World, everywhere, in_another_namespace, limited
 
 from redrive import Again, Dead, Failure, Filter, QueueSettings, RedriveError, Verb
+from redrive.auth.permissions import NEEDS
+from redrive.auth.principal import TOKENS_NAMESPACE, Principal, Role
 from redrive.clock import Instant
 from redrive.errors import Forbidden, InvalidInput, ItemNotFound, LeaseLost, OperationNotFound
+from redrive.model.arrival import Move, Passage
+from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Status
 from redrive.model.judge import Ending
-from redrive.model.moves import Move, Passage
 from redrive.model.operation import OperationStatus
-from redrive.model.reason import DeadReason
-from redrive.server.access.checks.table import CHECKS
-from redrive.server.access.guard import let_in
-from redrive.server.access.needs import NEEDS
-from redrive.server.access.principal import TOKENS_NAMESPACE, Principal, Role
+from redrive.server.auth.authorization import let_in
+from redrive.server.validation.dispatch import CHECKS
 from redrive.store import (
     Call,
     Change,

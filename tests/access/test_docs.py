@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from redrive.server.access.principal import RIGHTS, Right, Role
+from redrive.auth.principal import RIGHTS, Right, Role
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/guides/access.md"
 

@@ -11,14 +11,14 @@ from unittest.mock import patch
 import pytest
 
 from redrive import AsyncBroker, connect_async
+from redrive.auth import token_store
+from redrive.auth.principal import ANYONE, TOKENS_NAMESPACE, Role
+from redrive.auth.token_store import MadeToken
 from redrive.errors import InvalidInput, Overloaded, StoreUnavailable, Unauthorized
-from redrive.server.access import gate as gates
-from redrive.server.access import tokens
-from redrive.server.access.binding import may_bind
-from redrive.server.access.gate import Gate
-from redrive.server.access.principal import ANYONE, TOKENS_NAMESPACE, Role
-from redrive.server.access.tokens import MadeToken
-from redrive.server.brokers import Brokers
+from redrive.server.auth import authentication as gates
+from redrive.server.auth.authentication import Gate
+from redrive.server.broker_pool import Brokers
+from redrive.server.http_server import may_bind
 from redrive.store import Register
 from redrive.telemetry.metrics import TOKENS_REFUSED
 from redrive.testing import FakeClock
@@ -42,7 +42,9 @@ class Door:
         self.pauses.append(seconds)
 
     async def make(self, name: str, *roles: str, **more: Any) -> MadeToken:
-        return await self.broker._run(tokens.create(self.clock, name, roles or ("viewer",), created_by="test", **more))
+        return await self.broker._run(
+            token_store.create(self.clock, name, roles or ("viewer",), created_by="test", **more)
+        )
 
     async def identify(self, header: str | None) -> Any:
         return await self.gate.identify({} if header is None else {b"authorization": header.encode("latin-1")})
@@ -122,18 +124,18 @@ async def test_secrets_are_compared_in_constant_time(door: Door) -> None:
 
 async def test_only_a_digest_of_the_secret_is_kept(door: Door) -> None:
     made = await door.make("ann")
-    (kept,) = await door.broker._run(tokens.list_all())
+    (kept,) = await door.broker._run(token_store.list_all())
     secret = made.text.rpartition("_")[2]
     assert secret not in repr(kept)
     assert secret not in repr(made)
     assert len(secret) * 4 >= 160
-    assert kept.digest == tokens.digest_of(secret)
+    assert kept.digest == token_store.digest_of(secret)
 
 
 async def test_revoked_token_is_refused_within_a_second(door: Door) -> None:
     made, _ = await door.make("ann"), await door.make("bob")
     await door.identify(f"Bearer {made.text}")
-    assert await door.broker._run(tokens.revoke("ann", "test"))
+    assert await door.broker._run(token_store.revoke("ann", "test"))
     door.now += gates.STALE_SECONDS
     with pytest.raises(Unauthorized):
         await door.identify(f"Bearer {made.text}")
@@ -168,7 +170,7 @@ async def test_to_revoke_the_last_token_opens_nothing(door: Door) -> None:
     await door.make("ann")
     with pytest.raises(Unauthorized):
         await door.identify(None)
-    await door.broker._run(tokens.revoke("ann", "test"))
+    await door.broker._run(token_store.revoke("ann", "test"))
     door.now += 10
     with pytest.raises(Unauthorized):
         await door.identify(None)
@@ -259,7 +261,7 @@ async def test_names_of_tokens_are_unique(door: Door) -> None:
 async def test_token_that_makes_no_sense_is_refused(door: Door, given: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         await door.broker._run(
-            tokens.create(door.clock, **{"name": "ann", "roles": ("viewer",), "created_by": "test", **given})
+            token_store.create(door.clock, **{"name": "ann", "roles": ("viewer",), "created_by": "test", **given})
         )
 
 

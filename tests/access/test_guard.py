@@ -11,14 +11,14 @@ import pytest
 from tests.access.world import FOREIGN, OWN, SECRET, World, everywhere, limited
 
 from redrive import Again, Dead, Failure, Filter, RedriveError, Verb, connect
+from redrive.auth.principal import ANYONE, Principal, Role
 from redrive.errors import Forbidden, InvalidInput, ItemNotFound, LeaseLost
-from redrive.model.hidden import HIDDEN
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import Lease, Overrides, Status
 from redrive.model.judge import Ending
-from redrive.server.access.guard import let_in, let_out
-from redrive.server.access.hiding import informed
-from redrive.server.access.principal import ANYONE, Principal, Role
+from redrive.model.masked_item import HIDDEN
+from redrive.server.auth.authorization import let_in, let_out
+from redrive.server.auth.result_filter import informed
 from redrive.store import (
     KINDS,
     STEP_LIMIT,
@@ -47,7 +47,7 @@ from redrive.store import (
     StartOperation,
     Target,
 )
-from redrive.task.handle import is_dead_letter
+from redrive.task.result_handle import is_dead_letter
 from redrive.testing import FakeClock
 
 COMMITTED = tuple(kind for kinds in KINDS for kind in kinds)

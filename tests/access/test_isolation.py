@@ -20,12 +20,12 @@ from tests.simulation.hostile import Mischief
 from tests.sizes import THOROUGH
 
 from redrive import RedriveError
+from redrive.auth.principal import Role
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
-from redrive.server.access.guard import let_in, let_out
-from redrive.server.access.principal import Role
+from redrive.server.auth.authorization import let_in, let_out
 from redrive.store import KINDS, FindItems, GetOperation, GetResult, ListRegistrations, Register
-from redrive.wire.results import encode, written
+from redrive.wire.result_codec import encode, written
 
 RUNS, STEPS = (300, 500) if THOROUGH else (5, 250)
 COMMITTED = tuple(kind for kinds in KINDS for kind in kinds)

@@ -11,18 +11,17 @@ from tests.access.world import OWN_QUEUES, World, everywhere, limited
 from tests.servers.asgi import Answer, Client
 
 from redrive import Verb, connect_async
+from redrive.auth.principal import TOKENS_NAMESPACE, Principal, Right, Role
 from redrive.errors import Forbidden, RedriveError
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
 from redrive.model.item import Event, HistoryEntry, Item, Status
 from redrive.model.operation import Operation, OperationStatus
-from redrive.server import remote
-from redrive.server.access import guard
-from redrive.server.access.gate import OpenAccess
-from redrive.server.access.principal import TOKENS_NAMESPACE, Principal, Right, Role
 from redrive.server.asgi import Server
-from redrive.server.brokers import Brokers
-from redrive.server.routes import all_routes
+from redrive.server.auth import authorization
+from redrive.server.auth.authentication import OpenAccess
+from redrive.server.broker_pool import Brokers
+from redrive.server.routes import all_routes, store_api
 from redrive.store import Change, GetQueue, Import, SetOperation, StartOperation, StepOperation, Target
 
 ADMIN = frozenset({Role.ADMIN})
@@ -46,7 +45,7 @@ class Place(OpenAccess):
 
     async def made(self, principal: Principal, call: Any) -> Any:
         """The result of a call of our own client, as it is let in; or the refusal."""
-        (checked,) = await guard.let_in(self.world.request(principal), (call,))
+        (checked,) = await authorization.let_in(self.world.request(principal), (call,))
         if isinstance(checked, RedriveError):
             return checked
         return self.world.broker._core.store.commit([checked]).results[0]
@@ -58,7 +57,7 @@ class Place(OpenAccess):
 @pytest.fixture
 async def place() -> AsyncIterator[Place]:
     brokers = Brokers(lambda namespace: connect_async("memory://", namespace=namespace, lifecycle=False))
-    server = Server(brokers, (*all_routes(brokers), *remote.routes()))
+    server = Server(brokers, (*all_routes(brokers), *store_api.routes()))
     place = Place(server, World((await brokers.at("default"))._core))
     server.access = place
     yield place
@@ -76,7 +75,9 @@ async def test_no_pattern_lets_an_admin_into_the_namespace_of_tokens(place: Plac
             assert (await place.call(regional, "tokens.list", namespace)).status == 403
             assert (await place.call(regional, "tokens.revoke", namespace, name="ann")).status == 403
         assert (await place.call(regional, "queues.list", TOKENS_NAMESPACE)).status == 403
-        (refusal,) = await guard.let_in(place.world.request(regional, TOKENS_NAMESPACE), (GetQueue("own-jobs"),))
+        (refusal,) = await authorization.let_in(
+            place.world.request(regional, TOKENS_NAMESPACE), (GetQueue("own-jobs"),)
+        )
         assert isinstance(refusal, Forbidden)
     assert TOKENS_NAMESPACE not in place.server.brokers.open
 

@@ -11,13 +11,12 @@ from tests.access.world import FOREIGN, OWN, Side, World, everywhere, in_another
 from tests.servers.asgi import Answer, Client
 
 from redrive import connect_async
-from redrive.server import remote
-from redrive.server.access.gate import OpenAccess
-from redrive.server.access.principal import Principal, Role
+from redrive.auth.principal import Principal, Role
 from redrive.server.asgi import Server
-from redrive.server.brokers import Brokers
-from redrive.server.known_leases import KnownLeases
-from redrive.server.routes import all_routes
+from redrive.server.auth.authentication import OpenAccess
+from redrive.server.broker_pool import Brokers
+from redrive.server.request import KnownLeases
+from redrive.server.routes import all_routes, store_api
 from redrive.store import GetItem, Query
 
 HERE, ALL, ANY = "in the queue", "in all queues", "in any"
@@ -162,7 +161,7 @@ class Place:
 
     async def open(self) -> None:
         brokers = Brokers(lambda namespace: connect_async("memory://", namespace=namespace, lifecycle=False))
-        self.server = Server(brokers, (*all_routes(brokers), *remote.routes()), self.caller)
+        self.server = Server(brokers, (*all_routes(brokers), *store_api.routes()), self.caller)
         self.world = World((await brokers.at("default"))._core)
         own = self.world.sides[OWN]
         for side in self.world.sides.values():

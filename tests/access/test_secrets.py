@@ -11,11 +11,11 @@ from tests.access.test_routes import SAMPLES
 from tests.access.world import FOREIGN, OWN, OWN_QUEUES, SECRET, World
 from tests.servers.asgi import Answer, Client
 
-from redrive.server.access import tokens
-from redrive.server.access.gate import Gate
-from redrive.server.access.principal import TOKENS_NAMESPACE, Role
+from redrive.auth import token_store
+from redrive.auth.principal import TOKENS_NAMESPACE, Role
 from redrive.server.application import application
 from redrive.server.asgi import Server
+from redrive.server.auth.authentication import Gate
 
 PASSWORD = "hunter2hunter2"
 PAGES = ("/", "/health", "/health/live", "/health/ready", "/metrics", "/openapi.json")
@@ -45,7 +45,9 @@ class Door:
             for limited in (False, True):
                 name = f"{role}-{'some' if limited else 'all'}"
                 queues = OWN_QUEUES if limited else ("*",)
-                made = await broker._run(tokens.create(core.clock, name, (role,), queues=queues, created_by="test"))
+                made = await broker._run(
+                    token_store.create(core.clock, name, (role,), queues=queues, created_by="test")
+                )
                 self.texts[name] = made.text
 
     def client(self, token: str | None) -> Client:

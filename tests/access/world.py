@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from redrive import AsyncBroker, Broker, Verb, WorkerInfo, connect
+from redrive.auth.principal import Principal, Role
 from redrive.broker.core import Core
 from redrive.clock import Instant
 from redrive.model.filter import Filter
 from redrive.model.item import Status
-from redrive.server.access.principal import Principal, Role
-from redrive.server.requests import Request
+from redrive.server.request import Request
 from redrive.store import Register, StartOperation
 from redrive.testing import FakeClock
 

@@ -12,8 +12,8 @@ import pytest
 from tests.servers.mounted import Mounts, Uncounted
 
 from redrive import connect, connect_async
-from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import StoreConformance
+from redrive.testing.fake_clock import FakeClock
 
 STORE = os.environ.get("REDRIVE_HTTP_STORE", "sqlite")
 

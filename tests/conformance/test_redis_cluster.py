@@ -8,22 +8,21 @@ from tests.sizes import THOROUGH
 
 from redrive.testing.conformance import StoreConformance
 from redrive.testing.conformance.batches import BatchConformance
-from redrive.testing.conformance.by_hand import ByHandConformance
-from redrive.testing.conformance.completes import CompleteConformance
+from redrive.testing.conformance.completion import CompleteConformance, ResultConformance
+from redrive.testing.conformance.dead_queue_moves import MoveConformance
 from redrive.testing.conformance.deaths import DeadInPlaceConformance
 from redrive.testing.conformance.failures import FailConformance
-from redrive.testing.conformance.finding import FilterConformance
-from redrive.testing.conformance.held import HeldConformance
+from redrive.testing.conformance.find import FilterConformance
 from redrive.testing.conformance.idempotency import IdempotencyConformance
 from redrive.testing.conformance.leases import LeaseConformance
-from redrive.testing.conformance.moves import MoveConformance
-from redrive.testing.conformance.operating import BulkConformance
+from redrive.testing.conformance.lost_leases import HeldConformance
+from redrive.testing.conformance.maintenance import UpkeepConformance
+from redrive.testing.conformance.manual_changes import ByHandConformance
+from redrive.testing.conformance.operations import BulkConformance
 from redrive.testing.conformance.puts import PutConformance
 from redrive.testing.conformance.registrations import RegistrationConformance
-from redrive.testing.conformance.results import ResultConformance
-from redrive.testing.conformance.sharing import DurableConformance, SharingConformance
-from redrive.testing.conformance.upkeep import UpkeepConformance
-from redrive.testing.conformance.waits import WaitConformance
+from redrive.testing.conformance.shared_stores import DurableConformance, SharingConformance
+from redrive.testing.conformance.wakeups import WaitConformance
 
 
 class Essentials(

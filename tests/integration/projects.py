@@ -7,7 +7,7 @@ from typing import Any
 
 from redrive import Broker, Failure, Item, connect
 from redrive.config import load
-from redrive.config.running import Running
+from redrive.config.runtime import Running
 
 
 class Project:

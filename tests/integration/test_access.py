@@ -15,11 +15,11 @@ import pytest
 from tests.servers.http import HttpServer
 
 from redrive import App, Broker, connect
-from redrive.cli.exits import NOT_FOUND, UNAUTHORIZED
+from redrive.auth import token_store
+from redrive.auth.principal import TOKENS_NAMESPACE, Role
+from redrive.cli.error_output import NOT_FOUND, UNAUTHORIZED
 from redrive.errors import Forbidden, ItemNotFound, LeaseLost, ResultTimeout, TaskFailed, Unauthorized
-from redrive.model.hidden import HIDDEN
-from redrive.server.access import tokens
-from redrive.server.access.principal import TOKENS_NAMESPACE, Role
+from redrive.model.masked_item import HIDDEN
 from redrive.store import Noted, Register, Unregister
 from redrive.testing import drain
 from redrive.worker.worker import Worker
@@ -55,7 +55,7 @@ class Shop:
     def token(self, name: str, role: str, *queues: str, namespaces: tuple[str, ...] = ("*",)) -> str:
         """A token that the admin makes, over the server."""
         with connect(self.server.url, token=self.admin, namespace=TOKENS_NAMESPACE) as broker:
-            made = tokens.create(
+            made = token_store.create(
                 broker._core.clock, name, (role,), queues=queues or ("*",), namespaces=namespaces, created_by="ann"
             )
             return broker._run(made).text
@@ -212,7 +212,7 @@ def test_tokens_made_and_revoked_are_in_the_audit(shop: Shop) -> None:
     ]
     assert [entry["actor"] == "ann" for entry in reversed(entries)] == [True, True, False, False]
     assert {entry["namespace"] for entry in entries} == {TOKENS_NAMESPACE}
-    digest = tokens.digest_of(made.rpartition("_")[2])
+    digest = token_store.digest_of(made.rpartition("_")[2])
     assert made.rpartition("_")[2] not in printed
     assert digest not in printed
     assert "noted: producer, viewer" in shop.redrive("--url", shop.store_url, "audit")
@@ -224,7 +224,7 @@ def test_audit_of_tokens_is_shown_to_those_alone_who_may_make_some(shop: Shop) -
 
 
 def test_admin_cannot_make_a_token_that_the_audit_does_not_tell_of(shop: Shop) -> None:
-    made = tokens.AccessToken("0" * 8, "hushed", "0" * 64, (Role.ADMIN,))
+    made = token_store.AccessToken("0" * 8, "hushed", "0" * 64, (Role.ADMIN,))
     with connect(shop.server.url, token=shop.admin, namespace=TOKENS_NAMESPACE) as broker:
         commit = broker._core.store.commit
         commit([Register("token", "hushed", msgspec.json.encode(made))])
@@ -249,7 +249,7 @@ def test_only_an_admin_of_everything_makes_tokens(shop: Shop) -> None:
     )
     for token in almost:
         with pytest.raises(Forbidden), connect(shop.server.url, token=token, namespace=TOKENS_NAMESPACE) as broker:
-            broker._run(tokens.create(broker._core.clock, "x", ("admin",), created_by="x"))
+            broker._run(token_store.create(broker._core.clock, "x", ("admin",), created_by="x"))
     create = ("token", "create", "x", "--role", "admin")
     said = shop.redrive("--url", shop.server.url, "--token", almost[2], *create, code=7)
     assert "does not give the right" in said

@@ -13,8 +13,8 @@ from tests.integration.projects import Project
 from tests.until import until
 
 from redrive.testing import FakeClock
-from redrive.worker import keeper
-from redrive.worker.run import Run
+from redrive.worker import lease_extender
+from redrive.worker.command_process import Run
 
 WORKER = '[queue.jobs]\n{settings}\n[worker.w]\nqueue = "jobs"\nrun = "./run.sh"\n{options}\n'
 
@@ -133,7 +133,7 @@ def test_command_whose_item_is_taken_away_by_force_ends_and_the_next_item_begins
     on_any_store: Project, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = on_any_store
-    monkeypatch.setattr(keeper, "CONFIRM_SECONDS", 0.05)
+    monkeypatch.setattr(lease_extender, "CONFIRM_SECONDS", 0.05)
     set_up(project, "echo $REDRIVE_ID >> begun; [ $REDRIVE_DELIVERIES -gt 1 ] || exec sleep 300")
     running = project.running(watch=False)
     running.start()

@@ -13,9 +13,9 @@ from tests.terminal.cli import Cli
 from tests.until import until
 
 from redrive import Item, connect
-from redrive.broker import polls
+from redrive.broker.flows import external_polls
 from redrive.config import load
-from redrive.config.external import Poller
+from redrive.config.external_queue import Poller
 from redrive.model.poll_info import PollInfo
 from redrive.testing import FakeClock
 
@@ -61,7 +61,7 @@ class Source(Project):
 
     @property
     def info(self) -> PollInfo:
-        info = self.broker._run(polls.poll_of("tickets"))
+        info = self.broker._run(external_polls.poll_of("tickets"))
         assert info is not None
         return info
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.config.reading import parse
+from redrive.config.loader import parse
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/guides/file.md"
 

@@ -13,13 +13,13 @@ from tests.integration.projects import Project
 from tests.until import until
 
 from redrive.config import load
-from redrive.config.external import Poller
-from redrive.config.running import Running
-from redrive.config.watching import LOOK_SECONDS
+from redrive.config.external_queue import Poller
+from redrive.config.runtime import Running
+from redrive.config.watcher import LOOK_SECONDS
 from redrive.errors import InvalidFile, InvalidSetting
 from redrive.testing import FakeClock
-from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.worker.run import Run
+from redrive.testing.fake_clock import PATIENCE_SECONDS
+from redrive.worker.command_process import Run
 
 BEGIN_AND_WAIT = "touch begun; until [ -e go ]; do sleep 0.01; done"
 
@@ -488,7 +488,7 @@ def test_listing_that_begins_while_it_is_closed_is_ended(project: Project, monke
             super().__init__(*arguments, **options)
             poller._end.set()
 
-    monkeypatch.setattr("redrive.config.external.Run", Late)
+    monkeypatch.setattr("redrive.config.external_queue.Run", Late)
     poller = Poller(project.broker, "tickets", load(project.file).external["tickets"])
     poller.start()
     poller._thread.join(PATIENCE_SECONDS)

@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.integration.projects import Project
 
+from redrive.cli.commands.queue_manage import show
 from redrive.cli.main import redrive
-from redrive.cli.queues import show
 from redrive.config.trust import confirm_file, load_trust
 
 TOKEN = "redrive_0123abcd_Zq7"
@@ -257,7 +257,7 @@ def test_password_in_the_address_is_sent_without_being_confirmed(folder: Path) -
 
 def test_person_in_a_terminal_is_asked_once(folder: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(folder / "redrive.toml", f'url = "{listener.url}"\n')
-    monkeypatch.setattr("redrive.cli.confirming.in_a_terminal", lambda: True)
+    monkeypatch.setattr("redrive.cli.bulk_change.in_a_terminal", lambda: True)
 
     def answer(typed: str) -> Result:
         return CliRunner().invoke(redrive, ["queue", "list"], input=typed, env={"REDRIVE_TOKEN": TOKEN})
@@ -279,7 +279,7 @@ def test_completion_asks_nobody_and_sends_no_token(
     write(folder / "redrive.toml", f'url = "{listener.url}"\n')
     monkeypatch.chdir(folder / "src")
     monkeypatch.setenv("REDRIVE_TOKEN", TOKEN)
-    monkeypatch.setattr("redrive.cli.confirming.in_a_terminal", lambda: True)
+    monkeypatch.setattr("redrive.cli.bulk_change.in_a_terminal", lambda: True)
     (argument,) = (parameter for parameter in show.params if isinstance(parameter, click.Argument))
     assert argument.shell_complete(click.Context(show), "") == []
     assert listener.heard == []

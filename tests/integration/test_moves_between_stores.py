@@ -15,7 +15,7 @@ from redrive import Broker, connect
 from redrive.clock import Instant
 from redrive.stores.postgres import schema as postgres_schema
 from redrive.stores.sqlite import schema as sqlite_schema
-from redrive.testing.conformance.deliveries import kill, take, values
+from redrive.testing.conformance.actions import kill, take, values
 
 QUEUE = "INSERT INTO redrive_queue VALUES (1, 'default', 'jobs', '{}', 1, 0, 0, 0)"
 ITEM = """

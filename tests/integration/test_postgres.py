@@ -15,10 +15,8 @@ from redrive import Broker, connect
 from redrive.clock import SystemClock
 from redrive.errors import InvalidInput, StoreReadOnly, StoreUnavailable
 from redrive.stores.postgres import schema
-from redrive.stores.postgres.arrays import Bigints, Blobs, Texts
-from redrive.stores.postgres.rows import together
+from redrive.stores.postgres.dialect import Bigints, Blobs, Texts, together, translate
 from redrive.stores.postgres.session import Session, adapt
-from redrive.stores.postgres.translate import translate
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import pytest
 
 from redrive import Broker, connect
 from redrive.store import Complete
-from redrive.stores.postgres import PostgresStore, marks
+from redrive.stores.postgres import PostgresStore, low_water_marks
+from redrive.stores.postgres.dialect import translate
 from redrive.stores.postgres.session import TAKE_HEAD
-from redrive.stores.postgres.translate import translate
 from redrive.stores.relational import leases, queries
-from redrive.stores.relational.marks import SLACK
-from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
-from redrive.testing.conformance.deliveries import Background
+from redrive.stores.relational.low_water_marks import SLACK
+from redrive.testing.conformance.actions import Background
+from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
 READY = "ready_4"
 """The mark of ready items with the usual priority."""
@@ -25,7 +25,7 @@ READY = "ready_4"
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marks, "MOVE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(low_water_marks, "MOVE_EVERY_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_marks_follow_what_comes_and_goes(broker: Broker, admin: Any, clock: Fak
     work(broker)
     assert mark(admin) == clock.now() - SLACK
     assert mark(admin, "lease") == clock.now() - SLACK + 60_000_000
-    assert mark(admin, "tally", marks.TALLIES) > 0
+    assert mark(admin, "tally", low_water_marks.TALLIES) > 0
     assert broker.stats("jobs").pending == 0
 
 
@@ -181,11 +181,11 @@ def test_mark_that_is_raised_while_something_is_laid_below_stays(
     (lease,) = broker.lease("jobs")
     put_at = clock.now()
     clock.advance("10s")
-    lower = marks.Marks.lower
+    lower = low_water_marks.Marks.lower
     moving: list[Background[None]] = []
 
-    def lower_and_let_another_raise(self: marks.Marks, session: Any, below: Any) -> None:
-        monkeypatch.setattr(marks.Marks, "lower", lower)
+    def lower_and_let_another_raise(self: low_water_marks.Marks, session: Any, below: Any) -> None:
+        monkeypatch.setattr(low_water_marks.Marks, "lower", lower)
         lower(self, session, below)
         moving.append(Background(other.move))
         wait_until_somebody_waits_for_a_transaction(admin)
@@ -197,8 +197,8 @@ def test_mark_that_is_raised_while_something_is_laid_below_stays(
     try:
         other = store._marks
         other.used([1])
-        other._noted = marks.Noted(clock.now(), 0, 0)
-        monkeypatch.setattr(marks.Marks, "lower", lower_and_let_another_raise)
+        other._noted = low_water_marks.Noted(clock.now(), 0, 0)
+        monkeypatch.setattr(low_water_marks.Marks, "lower", lower_and_let_another_raise)
         if committed:
             broker.release(lease, counted=False)
         else:

@@ -13,10 +13,10 @@ from tests.acceptance.places import places
 from redrive import Broker, Receipt, connect
 from redrive.errors import LeaseLost, QueueNotFound, StoreUnavailable
 from redrive.stores.postgres.session import Session
-from redrive.stores.relational import groups
-from redrive.stores.relational import places as standing
-from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
-from redrive.testing.conformance.deliveries import Background
+from redrive.stores.relational import dead_letters
+from redrive.stores.relational import item_rows as standing
+from redrive.testing.conformance.actions import Background
+from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_letters_of_one_group_that_are_completed_at_once_all_leave_it(
     for lease in one.lease("jobs", 3):
         one.fail(lease, "boom", final=True)
     first, second = one.lease("morgue", 2)
-    once(monkeypatch, groups, "write", lambda: two.complete(second))
+    once(monkeypatch, dead_letters, "write", lambda: two.complete(second))
     one.complete(first)
     assert [group.count for group in one.groups()] == [1]
     assert len(places(postgres_url)) == 1

@@ -15,18 +15,10 @@ import pytest
 from tests.until import until
 
 from redrive.model.duration import MILLISECOND
-from redrive.model.program import Program
 from redrive.model.url import strip_password
-from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.worker.passing import Passing
-from redrive.worker.run import (
-    MAX_OUTPUT_BYTES,
-    TAIL_BYTES,
-    NotStarted,
-    Ran,
-    Run,
-    environment,
-)
+from redrive.testing.fake_clock import PATIENCE_SECONDS
+from redrive.worker.command_process import MAX_OUTPUT_BYTES, TAIL_BYTES, NotStarted, Program, Ran, Run, environment
+from redrive.worker.output_forwarder import Passing
 
 MIB = 1024 * 1024
 
@@ -138,7 +130,7 @@ def test_nothing_is_started_that_cannot_be_followed(monkeypatch: pytest.MonkeyPa
     def none_left() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("redrive.worker.run.selectors.DefaultSelector", none_left)
+    monkeypatch.setattr("redrive.worker.command_process.selectors.DefaultSelector", none_left)
     with pytest.raises(NotStarted, match="Too many open files"):
         run(shell(f"touch {tmp_path}/begun"))
     monkeypatch.undo()
@@ -174,8 +166,8 @@ def test_program_whose_parent_is_killed_has_vanished(tmp_path: Path) -> None:
 
 _WORKER = """
 import sys
-from redrive.model.program import Program
-from redrive.worker.run import Run
+from redrive.worker.command_process import Program
+from redrive.worker.command_process import Run
 Run(Program(("/bin/sh", "-c", sys.argv[1]), "/"), b"", {}, keep_output=True).wait()
 """
 

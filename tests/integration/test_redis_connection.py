@@ -20,11 +20,12 @@ from tests.until import until
 
 from redrive import connect
 from redrive.errors import Closed, EngineUnsupported, InvalidInput, OutcomeUnknown, StoreFailed, StoreUnavailable
-from redrive.stores.redis import durability, link
+from redrive.stores.redis import connection as redis_connection
 from redrive.stores.redis import redis_client as connections
+from redrive.stores.redis import server_info
+from redrive.stores.redis.connection import Script
 from redrive.stores.redis.redis_client import Connection
-from redrive.stores.redis.script import Script
-from redrive.testing.clock import PATIENCE_SECONDS
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 ADD = Script("add", "return redis.call('INCR', KEYS[1])")
 READ = Script("read", "return redis.call('GET', KEYS[1])")
@@ -91,14 +92,14 @@ def far(opened: Callable[..., Connection], proxy: RedisProxy, key: str) -> Conne
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "ANSWER_TIMEOUT_SECONDS", SHORT_SECONDS)
-    monkeypatch.setattr(link, "CONNECT_TIMEOUT_SECONDS", SHORT_SECONDS)
+    monkeypatch.setattr(redis_connection, "ANSWER_TIMEOUT_SECONDS", SHORT_SECONDS)
+    monkeypatch.setattr(redis_connection, "CONNECT_TIMEOUT_SECONDS", SHORT_SECONDS)
     monkeypatch.setattr(connections, "PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr(connections, "REPLICA_SECONDS", 0.1)
 
 
 def ours(admin: redis.Redis) -> list[dict[str, str]]:
-    return [each for each in admin.client_list() if each["name"] == link.CLIENT_NAME]
+    return [each for each in admin.client_list() if each["name"] == redis_connection.CLIENT_NAME]
 
 
 # Scripts
@@ -220,7 +221,7 @@ def test_connection_that_the_network_forgot_while_idle_is_found_out_before_somet
 ) -> None:
     far = opened(f"redis://127.0.0.1:{proxy.port}")
     far.run_write(ADD, [key], [])
-    monkeypatch.setattr(link, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(redis_connection, "IDLE_SECONDS", 0.0)
     proxy.go_dark()
     proxy.light_up()  # for new connections; the one that is open stays dark
     assert far.run_write(ADD, [key], []) == 2
@@ -353,7 +354,7 @@ def test_full_memory_refuses_and_nothing_was_written(
         keys = admin.dbsize()
         memory = connection.memory()
         assert memory.share is not None
-        assert memory.share > durability.WARN_AT
+        assert memory.share > server_info.WARN_AT
         assert memory.warning is not None
         assert "of its maxmemory" in memory.warning
         with pytest.raises(StoreUnavailable):
@@ -495,14 +496,14 @@ def test_server_that_does_not_tell_is_refused_unless_relaxed(
 
 @pytest.mark.parametrize(("version", "is_known"), [("6.0.16", False), ("5.0", False), ("6.2.0", True), ("9.1", True)])
 def test_old_server_is_refused(version: str, is_known: bool) -> None:
-    found = durability.Found(version, True, "always", "noeviction")
+    found = server_info.Found(version, True, "always", "noeviction")
     with contextlib.nullcontext() if is_known else pytest.raises(EngineUnsupported, match=r"6\.2 or newer"):
-        durability.check(found, "redis")
+        server_info.check(found, "redis")
 
 
 @pytest.mark.parametrize(("used", "warns"), [(69, False), (70, True), (100, True)])
 def test_memory_that_gets_full_is_told(used: int, warns: bool) -> None:
-    assert (durability.Memory(used, 100).warning is not None) == warns
+    assert (server_info.Memory(used, 100).warning is not None) == warns
 
 
 # Threads, processes, the end
@@ -583,13 +584,13 @@ def test_interrupted_call_leaves_no_answer_behind(
     connection: Connection, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection.run_write(ADD, [key], [])
-    answer = link.Link._answer
+    answer = redis_connection.Link._answer
 
-    def interrupt(self: link.Link) -> Any:
-        monkeypatch.setattr(link.Link, "_answer", answer)
+    def interrupt(self: redis_connection.Link) -> Any:
+        monkeypatch.setattr(redis_connection.Link, "_answer", answer)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(link.Link, "_answer", interrupt)
+    monkeypatch.setattr(redis_connection.Link, "_answer", interrupt)
     with pytest.raises(KeyboardInterrupt):
         connection.run_write(ADD, [key], [])
     assert connection.run(READ, [key], []) == b"2"

@@ -12,9 +12,9 @@ from tests.acceptance.redis_places import Dump, places
 from redrive import Broker, Receipt, connect, new_item
 from redrive.errors import ConfirmMismatch, ItemNotFound, LeaseLost, OutcomeUnknown, QueueNotFound, StoreUnavailable
 from redrive.model.item import Lease
+from redrive.stores.redis.namespace_lock import Turns
 from redrive.stores.redis.redis_client import Connection
 from redrive.stores.redis.store import RedisStore
-from redrive.stores.redis.turn import Turns
 
 MANY = 1200
 """More than one step of the lifecycle frees."""

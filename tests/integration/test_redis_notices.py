@@ -14,16 +14,17 @@ from tests.servers.proxy import RedisProxy
 from tests.servers.redis import Cluster, Server
 
 from redrive.errors import Closed
-from redrive.stores.redis import link, notices
-from redrive.stores.redis.notices import Notices
+from redrive.stores.redis import connection as redis_connection
+from redrive.stores.redis import pubsub
+from redrive.stores.redis.pubsub import Notices
 from redrive.stores.redis.redis_client import Connection
-from redrive.testing.clock import PATIENCE_SECONDS
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
 def _no_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is heard is heard, and not found by the look that is behind it."""
-    monkeypatch.setattr(notices, "LOOK_SECONDS", 1e9)
+    monkeypatch.setattr(pubsub, "LOOK_SECONDS", 1e9)
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_what_is_untold_at_the_end_is_told(opened: Callable[..., Notices], redis
 def test_lost_listener_listens_again(
     opened: Callable[..., Notices], redis_server: Server, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(pubsub, "AGAIN_SECONDS", 0.0)
     one, two = opened(redis_server.url), opened(redis_server.url)
     for number in range(3):
         assert admin.client_kill_filter(_type="pubsub") == 2
@@ -113,9 +114,9 @@ def test_lost_sender_is_replaced(opened: Callable[..., Notices], redis_server: S
 def test_listener_that_the_network_forgot_listens_again(
     opened: Callable[..., Notices], redis_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr(notices, "PING_SECONDS", 0.01)
-    monkeypatch.setattr(notices, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(pubsub, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(pubsub, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(pubsub, "SILENCE_SECONDS", 0.3)
     proxy = RedisProxy(redis_server.port)
     try:
         far = opened(f"redis://127.0.0.1:{proxy.port}")
@@ -137,7 +138,7 @@ def test_whoever_waits_looks_by_himself_each_second(
 ) -> None:
     one = opened(redis_server.url)
     assert one.heard() == set()
-    monkeypatch.setattr(notices, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(pubsub, "LOOK_SECONDS", 0.0)
     assert one.heard() is None
 
 
@@ -180,4 +181,4 @@ def test_closed_notices(opened: Callable[..., Notices], redis_server: Server, ad
         one.heard()
     one.tell(["y"])  # nobody hears it, and nobody is hurt
     assert "redrive-notices" not in {thread.name for thread in threading.enumerate()}
-    assert not [each for each in admin.client_list() if each["name"] == link.CLIENT_NAME]
+    assert not [each for each in admin.client_list() if each["name"] == redis_connection.CLIENT_NAME]

@@ -30,7 +30,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Lease, Result, Settled
 from redrive.model.judge import Ending
 from redrive.model.queue import QueueSettings
-from redrive.model.transitions import Verb
+from redrive.model.state_machine import Verb
 from redrive.store import (
     Call,
     Change,

@@ -32,8 +32,8 @@ from redrive.store import (
 )
 from redrive.stores.postgres import schema as postgres_schema
 from redrive.stores.sqlite import schema as sqlite_schema
-from redrive.testing.conformance.deliveries import Background
-from redrive.testing.conformance.direct import put
+from redrive.testing.conformance.actions import Background
+from redrive.testing.conformance.suite import put
 
 PROCESSES = 6
 ROUNDS = 15

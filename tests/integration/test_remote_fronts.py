@@ -13,13 +13,13 @@ from tests.servers.front import Front, Given
 from tests.servers.mounted import Mounts
 
 from redrive import Broker, connect, connect_async
-from redrive.client import store as client
+from redrive.client import remote_store as client
 from redrive.errors import OutcomeUnknown, Overloaded, RedriveError, StoreUnavailable, Unauthorized
 from redrive.model.limits import MIB
-from redrive.server.answers import Answers
+from redrive.server.replay_cache import Answers
 from redrive.store import NewItem, Put
-from redrive.testing.conformance.deliveries import Background
-from redrive.wire.errors import body_of
+from redrive.testing.conformance.actions import Background
+from redrive.wire.error_codec import body_of
 
 ADDRESS = "192.0.2.1"
 """Of nobody: only a proxy finds a server there."""

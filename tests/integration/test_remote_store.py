@@ -18,8 +18,8 @@ from tests.servers.mounted import Mounts
 
 from redrive import Broker, connect, connect_async
 from redrive.broker.committer import MAX_CALLS_PER_COMMIT
-from redrive.client import RemoteStore, line
-from redrive.client import store as client
+from redrive.client import RemoteStore, http_transport
+from redrive.client import remote_store as client
 from redrive.errors import (
     EngineUnsupported,
     InvalidInput,
@@ -35,14 +35,14 @@ from redrive.errors import (
 )
 from redrive.model.limits import MIB
 from redrive.model.queue import QueueSettings
-from redrive.server.limits import DEFAULT_LIMITS
-from redrive.server.remote import MAX_ITEMS_PER_COMMIT
+from redrive.server.request_limits import DEFAULT_LIMITS
+from redrive.server.routes.store_api import MAX_ITEMS_PER_COMMIT
 from redrive.store import CreateQueue, LeaseItems, NewItem, Put
-from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.testing.conformance.deliveries import Background
-from redrive.wire.errors import ErrorBody
+from redrive.testing.conformance.actions import Background
+from redrive.testing.fake_clock import PATIENCE_SECONDS
+from redrive.wire.error_codec import ErrorBody
 from redrive.wire.messages import CommitRequest, Seen, WatchAnswer
-from redrive.wire.results import encode
+from redrive.wire.result_codec import encode
 
 
 @pytest.fixture(scope="module")
@@ -180,9 +180,9 @@ def test_proxies_of_the_environment_are_not_for_this_machine(url: str, monkeypat
     monkeypatch.delenv("no_proxy", raising=False)
     with connect(url) as broker:
         assert broker.list_queues() == ()
-    assert line._proxy_for("http://redrive.example") == "http://127.0.0.1:1"
+    assert http_transport._proxy_for("http://redrive.example") == "http://127.0.0.1:1"
     monkeypatch.setenv("no_proxy", "redrive.example")
-    assert line._proxy_for("http://redrive.example") is None
+    assert http_transport._proxy_for("http://redrive.example") is None
 
 
 def test_server_with_a_certificate_that_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,12 +313,14 @@ def test_request_that_is_repeated_gets_the_first_answer_and_runs_once(broker: Br
 
 def test_answer_that_is_no_text_is_one_that_cannot_be_read(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     store: Any = broker._core.store
-    answer = line.Answer(200, b"\x94\xa1\xff\x00\x80\x90", "application/msgpack")  # a text of one byte, 0xff
+    answer = http_transport.Answer(200, b"\x94\xa1\xff\x00\x80\x90", "application/msgpack")  # a text of one byte, 0xff
     with monkeypatch.context() as context:
         context.setattr(store._line, "post", lambda *_: answer)
         with pytest.raises(OutcomeUnknown, match="cannot be read"):
             store.commit([put(b"a")])
-        context.setattr(store._watching._line, "post", lambda *_: line.Answer(200, b"\x82\xa4boot\xa1\xff", ""))
+        context.setattr(
+            store._watching._line, "post", lambda *_: http_transport.Answer(200, b"\x82\xa4boot\xa1\xff", "")
+        )
         assert store._watching._ask(WatchAnswer("", 0)) is None
     broker.put("jobs", 1)
 
@@ -358,8 +360,10 @@ def test_request_that_was_refused_may_be_sent_again(broker: Broker) -> None:
 
 async def test_calls_that_are_made_at_once_share_requests(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
-    post = line.Line.post
-    monkeypatch.setattr(line.Line, "post", lambda self, route, *rest: sent.append(route) or post(self, route, *rest))  # type: ignore[func-returns-value]
+    post = http_transport.Line.post
+    monkeypatch.setattr(
+        http_transport.Line, "post", lambda self, route, *rest: sent.append(route) or post(self, route, *rest)
+    )  # type: ignore[func-returns-value]
     async with connect_async(url) as broker:
         await broker.create_queue("jobs")
         sent.clear()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redrive import Broker, RedriveError, Settled, connect
-from redrive.stores.relational import bulk, by_hand, operations
+from redrive.stores.relational import bulk_changes, manual_changes, operations
 from redrive.testing import FakeClock
 
 _ID = re.compile(r"\b[0-9a-f]{32}\b")
@@ -70,7 +70,7 @@ def one_by_one(broker: Broker, verb: str, ids: list[str]) -> None:
 
 def as_a_list(broker: Broker, verb: str, ids: list[str]) -> None:
     results = getattr(broker, verb)(ids, actor="ada")
-    assert sum(isinstance(result, Settled) for result in results) > bulk.FEW
+    assert sum(isinstance(result, Settled) for result in results) > bulk_changes.FEW
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -103,7 +103,7 @@ def test_sweep_of_an_operation_changes_what_a_walk_does(
         ):
             if name == "walk":
                 patch.setattr(operations, "sweep", lambda *_: None)
-                patch.setattr(by_hand, "find_alike", lambda *_: {})
+                patch.setattr(manual_changes, "find_alike", lambda *_: {})
             elif queue == "plain":
                 patch.setattr(operations, "select", None)  # nothing is looked at one by one
             ids = furnish(broker, clock)
@@ -111,6 +111,6 @@ def test_sweep_of_an_operation_changes_what_a_walk_does(
                 broker.archive(ids)
             confirm = {"confirm": broker.count(status="archived", queue=queue)} if verb == "purge" else {}
             operation = broker.drive(broker.start(verb, queue=queue, reason=None, actor="ada", **confirm).id)
-            assert operation.changed > bulk.FEW
+            assert operation.changed > bulk_changes.FEW
             seen.append((operation.changed, operation.left_out, everything(broker, ids)))
     assert seen[0] == seen[1]

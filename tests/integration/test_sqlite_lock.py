@@ -20,9 +20,9 @@ from tests.until import until
 
 from redrive import Broker, connect
 from redrive.errors import InvalidInput, StoreBusy, StoreReadOnly, StoreUnavailable
-from redrive.stores.sqlite import checkpoint, turn
-from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.testing.conformance.deliveries import Background
+from redrive.stores.sqlite import checkpoint, write_lock
+from redrive.testing.conformance.actions import Background
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 HOLDER = """
 import fcntl, sys
@@ -48,7 +48,7 @@ def broker(path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn, "LONGEST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(write_lock, "LONGEST_WAIT_SECONDS", 0.05)
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def test_close_does_not_wait_for_the_turn_of_a_checkpoint(path: Path, monkeypatc
         until(lambda: checkpointer._is_in_line and checkpointer.turn._job is not None)
         began = time.monotonic()
         broker.close()
-        assert time.monotonic() - began < turn.LONGEST_WAIT_SECONDS
+        assert time.monotonic() - began < write_lock.LONGEST_WAIT_SECONDS
 
 
 def test_waiting_caller_gets_its_turn_when_it_is_free(broker: Broker, path: Path) -> None:

@@ -18,8 +18,8 @@ from tests.terminal.cli import Cli
 
 from redrive import Broker, connect
 from redrive.errors import OutcomeUnknown, RedriveError, StoreUnavailable
-from redrive.stores.sqlite.file_guard import FOLDER_SETTLES_NS
-from redrive.testing.clock import PATIENCE_SECONDS
+from redrive.stores.sqlite.file_identity import FOLDER_SETTLES_NS
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 PUTS = 5
 AFTER_LOSS = {"outcome_unknown", "store_unavailable"}

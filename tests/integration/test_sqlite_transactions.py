@@ -17,7 +17,7 @@ from redrive.model.queue import QueueSettings
 from redrive.store import Clean, GetOverdue, NextDue
 from redrive.stores.relational.batch import Batch
 from redrive.stores.sqlite import checkpoint
-from redrive.testing.conformance.deliveries import Background
+from redrive.testing.conformance.actions import Background
 
 MANY_QUEUES = 500
 

@@ -18,19 +18,18 @@ from rich.console import Console
 from tests.until import until
 
 from redrive import Broker, Item, Status, connect
-from redrive.broker.exchange import exchange_of
+from redrive.broker.worker_session import exchange_of
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, StoreError
 from redrive.model.ids import Token
 from redrive.task.app import App
-from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.worker import supervised, supervisor
-from redrive.worker.aftermath import settle_left
-from redrive.worker.exits import Exit
-from redrive.worker.journal import Ending, Journal
-from redrive.worker.loading import load_app
-from redrive.worker.reload import Sources
-from redrive.worker.view import LiveView
+from redrive.testing.fake_clock import PATIENCE_SECONDS
+from redrive.worker import supervisor, worker_process
+from redrive.worker.app_loader import Sources, load_app
+from redrive.worker.crash_recovery import settle_left
+from redrive.worker.in_flight import Ending, Journal
+from redrive.worker.live_view import LiveView
+from redrive.worker.process_exit import Exit
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no supervisor without fork")
 
@@ -210,7 +209,7 @@ def _parent(pid: int) -> int:
         return int(file.read().rpartition(")")[2].split()[1])
 
 
-@pytest.mark.parametrize("code", [0, 3, supervised.UNFIT])
+@pytest.mark.parametrize("code", [0, 3, worker_process.UNFIT])
 def test_item_that_ends_the_worker_dies_of_it(work: Work, code: int) -> None:
     killer = work.put("leave", code=code)
     process = work.start()
@@ -262,7 +261,7 @@ def test_worker_that_is_silent_is_killed(work: Work) -> None:
 
 _IMPATIENT = """
 from redrive.telemetry import events
-from redrive.worker.frames import Orders
+from redrive.worker.ipc import Orders
 from redrive.worker.supervisor import Supervisor
 events.configure()
 raise SystemExit(Supervisor(Orders("{name}:app", shutdown_timeout=0.1), grace_seconds=0.2).run())
@@ -453,7 +452,7 @@ def test_journal_is_kept_where_the_store_cannot_be_reached(tmp_path: Path, journ
     with pytest.raises((StoreError, InvalidInput)):
         app.open()
     journal.begin(0, Token("1" * 48))
-    supervised._settle(app, (str(journal.path), str(tmp_path / "missing")))
+    worker_process._settle(app, (str(journal.path), str(tmp_path / "missing")))
     assert journal.path.exists()
 
 

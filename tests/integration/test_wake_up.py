@@ -17,12 +17,12 @@ from tests.acceptance.children import Say, run
 from tests.until import until
 
 from redrive import Broker, connect
-from redrive.broker import notify
+from redrive.broker import notifier
 from redrive.model.duration import HOUR
-from redrive.stores.postgres import notices as postgres_notices
-from redrive.stores.redis import notices as redis_notices
-from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.testing.conformance.deliveries import Background
+from redrive.stores.postgres import listen_notify as postgres_notices
+from redrive.stores.redis import pubsub as redis_notices
+from redrive.testing.conformance.actions import Background
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 
 @pytest.fixture(params=["postgres", "redis"])
@@ -34,7 +34,7 @@ def url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def _nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who hears something was rung for: nobody asks by himself."""
-    monkeypatch.setattr(notify, "LOOK_EVERY", HOUR)
+    monkeypatch.setattr(notifier, "LOOK_EVERY", HOUR)
     monkeypatch.setattr(postgres_notices, "LOOK_EVERY", HOUR)
     monkeypatch.setattr(redis_notices, "LOOK_SECONDS", 3600.0)
     monkeypatch.setattr(redis_notices, "AGAIN_SECONDS", 0.0)

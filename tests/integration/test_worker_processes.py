@@ -16,16 +16,16 @@ import pytest
 from tests.until import until
 
 from redrive import Broker, Failure, connect
-from redrive.broker.exchange import Completed, End, Failed, Lost, Returned
+from redrive.broker.worker_session import Completed, End, Failed, Lost, Returned
 from redrive.errors import InvalidInput
 from redrive.model.classify import ErrorClass
 from redrive.model.limits import MIB
 from redrive.task.app import App
-from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.worker.job import Handling
-from redrive.worker.journal import Journal
-from redrive.worker.loading import load_app
-from redrive.worker.processes import ProcessRunner
+from redrive.testing.fake_clock import PATIENCE_SECONDS
+from redrive.worker.app_loader import load_app
+from redrive.worker.execution import Handling
+from redrive.worker.in_flight import Journal
+from redrive.worker.process_runner import ProcessRunner
 from redrive.worker.runner import Job
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no processes to fork here")
@@ -567,9 +567,9 @@ def test_app_that_cannot_be_imported_is_told_at_the_start(tmp_path: Path, monkey
 _PARENT = """
 import sys, threading
 from redrive import connect
-from redrive.worker.job import Handling
-from redrive.worker.loading import load_app
-from redrive.worker.processes import ProcessRunner
+from redrive.worker.execution import Handling
+from redrive.worker.app_loader import load_app
+from redrive.worker.process_runner import ProcessRunner
 from redrive.worker.runner import Job
 spec, path = sys.argv[1:]
 app = load_app(spec)

@@ -17,10 +17,10 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import InvalidInput
+from redrive.model.arrival import Passage
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import Item, Status
-from redrive.model.moves import Passage
 from redrive.model.queue import QueueSettings
 from redrive.store import Call, Query
 

@@ -17,7 +17,7 @@ from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId
 from redrive.model.item import Result
 from redrive.model.operation import IN_BULK, OperationStatus
-from redrive.model.transitions import Verb
+from redrive.model.state_machine import Verb
 from redrive.store import (
     Change,
     CountItems,

@@ -22,16 +22,16 @@ from tests.simulation.hostile import QUEUES, TAME, Mischief
 from tests.sizes import THOROUGH
 
 from redrive import AsyncBroker, Broker, Item, Lease, RedriveError, Status, connect
-from redrive.broker.transfer import line_of
+from redrive.auth.principal import ANYONE
+from redrive.broker.flows.export_import import line_of
 from redrive.errors import Closed, InvalidInput, NotFound, OutcomeUnknown, Overloaded, Refused, StoreError
 from redrive.model.filter import Filter, Order
 from redrive.model.operation import Operation
-from redrive.server.access.guard import let_in, let_out
-from redrive.server.access.principal import ANYONE
-from redrive.server.requests import Request
+from redrive.server.auth.authorization import let_in, let_out
+from redrive.server.request import Request
 from redrive.store import KINDS, FindItems, Leased
 from redrive.testing import FakeClock
-from redrive.wire.results import encode, written
+from redrive.wire.result_codec import encode, written
 
 RUNS, STEPS = (500, 1000) if THOROUGH else (8, 600)
 RECOUNT_EVERY = 100

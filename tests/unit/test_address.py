@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from redrive.errors import InvalidName
-from redrive.model.address import address_of, check_address, is_elsewhere, split_address
+from redrive.model.limits import address_of, check_address, is_elsewhere, split_address
 
 
 def test_queue_of_this_store_is_a_name() -> None:

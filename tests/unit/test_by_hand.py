@@ -8,7 +8,10 @@ import pytest
 
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, ItemActive, WrongStatus
-from redrive.model.by_hand import (
+from redrive.model.death import DeadReason, cause_of
+from redrive.model.ids import ItemId
+from redrive.model.item import Counters, Death, Event, HistoryEntry, Status
+from redrive.model.manual_change import (
     Standing,
     brings_back,
     check_change,
@@ -20,11 +23,7 @@ from redrive.model.by_hand import (
     undo_to,
     undone,
 )
-from redrive.model.cause import cause_of
-from redrive.model.ids import ItemId
-from redrive.model.item import Counters, Death, Event, HistoryEntry, Status
-from redrive.model.reason import DeadReason
-from redrive.model.transitions import BY_HAND, Verb
+from redrive.model.state_machine import BY_HAND, Verb
 
 ID = ItemId("0123456789abcdef" * 2)
 VERBS = sorted(BY_HAND)

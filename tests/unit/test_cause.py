@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.model.cause import Cause, cause_of
 from redrive.model.classify import ErrorClass
+from redrive.model.death import Cause, DeadReason, cause_of
 from redrive.model.failure import MAX_TITLE_CHARS, Failure
-from redrive.model.reason import DeadReason
 
 
 def test_failure_is_the_cause() -> None:

@@ -8,11 +8,11 @@ import pytest
 from tests.terminal.cli import Cli
 
 from redrive import connect
-from redrive.cli.audit import WORDS, in_words
+from redrive.auth import token_store
+from redrive.auth.principal import TOKENS_NAMESPACE
+from redrive.cli.commands.audit import WORDS, in_words
 from redrive.clock import Instant
-from redrive.model.by_hand import BY_HAND
-from redrive.server.access import tokens
-from redrive.server.access.principal import TOKENS_NAMESPACE
+from redrive.model.manual_change import BY_HAND
 from redrive.store import AuditEntry
 from redrive.testing import FakeClock
 
@@ -73,7 +73,7 @@ def test_tokens_stand_among_the_rest_page_by_page(cli: Cli) -> None:
             broker.pause_queue("jobs") if number % 2 == 0 else broker.resume_queue("jobs")
         clock.advance("1m")
         with connect(cli.url, lifecycle=False, clock=clock, namespace=TOKENS_NAMESPACE) as broker:
-            made = tokens.create(broker._core.clock, f"t{number}", ["viewer"], created_by="ann")
+            made = token_store.create(broker._core.clock, f"t{number}", ["viewer"], created_by="ann")
             broker._run(made)
         clock.advance("1m")
     whole = cli.json("audit")

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from tests.terminal.cli import Cli, kill
 
 from redrive import connect
-from redrive.cli.connection import Place, chosen
+from redrive.cli.common_options import command, to_type
 from redrive.cli.main import redrive
-from redrive.cli.options import command, to_type
+from redrive.cli.store_target import Place, chosen
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_completion_prints_a_script(shell: str) -> None:
 
 
 def test_names_of_queues_are_completed(tmp_path: Path) -> None:
-    from redrive.cli.queues import show
+    from redrive.cli.commands.queue_manage import show
 
     cli = Cli(f"sqlite:///{tmp_path}/store.db")
     cli("queue", "create", "orders")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.terminal.cli import Cli, kill
 
-from redrive.cli.demo import fill
+from redrive.cli.commands.demo import fill
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_id_of_nothing_is_told(cli: Cli, typed: str, code: int) -> None:
 
 
 def test_ambiguous_digits_list_the_candidates(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.cli.ids.SHORTEST", 1)
+    monkeypatch.setattr("redrive.cli.selection.SHORTEST", 1)
     ids = [item["id"] for item in cli.json("dead", "list", "--limit", "1000")["items"]]
     digit = next(digit for digit in "0123456789abcdef" if sum(id.startswith(digit) for id in ids) > 1)
     error = cli.error("dead", "show", digit, exits=3)
@@ -151,7 +151,7 @@ def test_redrive_of_a_group_is_planned_asked_back_done_and_undone(cli: Cli) -> N
 
 
 def test_number_is_asked_back_in_a_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.cli.confirming.in_a_terminal", lambda: True)
+    monkeypatch.setattr("redrive.cli.bulk_change.in_a_terminal", lambda: True)
     refused = cli("dead", "redrive", "-q", "mails", input="19\n", exits=10)
     assert "This will redrive 20 items." in refused.stderr
     assert "that is not the number; nothing was done" in refused.stderr
@@ -280,7 +280,7 @@ def test_how_canaries_of_an_edit_end_decides(
             for lease in broker.lease("mails", 10):
                 broker.fail(lease, "again") if dies else broker.complete(lease)
 
-    monkeypatch.setattr("redrive.cli.editing.sleep", work)
+    monkeypatch.setattr("redrive.cli.commands.dead_redrive.sleep", work)
     chosen = ("dead", "redrive", "-q", "mails", "--edit", '{"to": "x"}', "--yes", "20", "--canary", "2")
     assert cli.json(*chosen, exits=code)["changed"] == changed
 

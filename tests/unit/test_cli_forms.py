@@ -13,11 +13,11 @@ from tests.servers.asgi import Client
 from tests.terminal.cli import Cli, kill
 
 from redrive import connect
-from redrive.cli.forms import changed_settings, form
-from redrive.model.hidden import HIDDEN, hidden_item
+from redrive.cli.output import changed_settings, form
+from redrive.model.masked_item import HIDDEN, hidden_item
 from redrive.model.queue import settings_from
 from redrive.server.application import application
-from redrive.server.views import view_of
+from redrive.wire.json_views import view_of
 
 SETTINGS: list[dict[str, Any]] = [
     {},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.cli import printing
+from redrive.cli import output
 from redrive.clock import Instant
 from redrive.model.duration import DAY, HOUR, SECOND
 
@@ -12,7 +12,7 @@ COLUMNS = {"id": "<", "count": ">", "text": "~"}
 
 
 def test_columns_are_aligned_and_lines_end_with_their_text(capsys: pytest.CaptureFixture[str]) -> None:
-    printing.table(COLUMNS, [("a", 5, "x"), ("bcd", 1000, "")])
+    output.table(COLUMNS, [("a", 5, "x"), ("bcd", 1000, "")])
     assert capsys.readouterr().out == "ID   COUNT  TEXT\na        5  x\nbcd   1000\n"
 
 
@@ -20,10 +20,10 @@ def test_text_is_cut_to_the_width_of_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    printing.table(COLUMNS, [("1", 1, "word " * 40)])
-    printing.table(COLUMNS, [("1", 1, "漢字" * 40)])
+    output.table(COLUMNS, [("1", 1, "word " * 40)])
+    output.table(COLUMNS, [("1", 1, "漢字" * 40)])
     lines = capsys.readouterr().out.splitlines()
-    assert [printing._width(line) for line in lines[1::2]] == [40, 40]
+    assert [output._width(line) for line in lines[1::2]] == [40, 40]
     assert all(line.endswith("…") for line in lines[1::2])
 
 
@@ -33,7 +33,7 @@ ROW = ("0a1b2c3d", "retries_exhausted", 3, "orders-of-today", "ConnectionError: 
 
 def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
     monkeypatch.setenv("COLUMNS", str(width))
-    printing.table(WIDE, [ROW, ROW], least=("attempts", "queue"))
+    output.table(WIDE, [ROW, ROW], least=("attempts", "queue"))
     return capsys.readouterr().out.splitlines()
 
 
@@ -62,12 +62,12 @@ def test_columns_that_matter_least_are_left_out_first(
 
 def test_nothing_is_cut_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    printing.table(COLUMNS, [("1", 1, "x" * 500)])
+    output.table(COLUMNS, [("1", 1, "x" * 500)])
     assert "x" * 500 in capsys.readouterr().out
 
 
 def test_texts_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    printing.table(COLUMNS, [("1", 1, "a\x1b[31mred\x07\nnext\x9b0m")])
+    output.table(COLUMNS, [("1", 1, "a\x1b[31mred\x07\nnext\x9b0m")])
     assert capsys.readouterr().out.splitlines()[1] == r"1       1  a\x1b[31mred\x07 next\x9b0m"
 
 
@@ -76,12 +76,12 @@ def test_texts_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
     [(0, "now"), (SECOND, "1s ago"), (90 * SECOND, "1m ago"), (25 * HOUR, "1d ago"), (-3 * DAY, "in 3d")],
 )
 def test_times_are_told_in_one_unit(passed: int, told: str) -> None:
-    assert printing.ago(Instant(10**15 - passed), Instant(10**15)) == told
+    assert output.ago(Instant(10**15 - passed), Instant(10**15)) == told
 
 
 def test_there_are_no_colours_outside_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    printing.table({"status": "<"}, [("dead",)], coloured="status")
-    printing.say(printing.coloured("dead"), style="red")
+    output.table({"status": "<"}, [("dead",)], coloured="status")
+    output.say(output.coloured("dead"), style="red")
     assert "\x1b" not in capsys.readouterr().out
 
 
@@ -90,6 +90,6 @@ def test_a_person_can_turn_colours_off(variable: str, value: str, monkeypatch: p
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert printing.in_colour()
+    assert output.in_colour()
     monkeypatch.setenv(variable, value)
-    assert not printing.in_colour()
+    assert not output.in_colour()

@@ -284,7 +284,7 @@ def test_watch_writes_a_line_for_each_queue_and_each_change(cli: Cli, monkeypatc
     def change(seconds: float) -> None:
         push(cli, 1)
 
-    monkeypatch.setattr("redrive.cli.watching.sleep", change)
+    monkeypatch.setattr("redrive.cli.commands.queue_watch.sleep", change)
     lines = [json.loads(line) for line in cli("queue", "watch", "--times", "2").stdout.splitlines()]
     assert [(line["queue"], line["pending"]) for line in lines] == [("jobs", 0), ("mails", 0), ("jobs", 1)]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.terminal.cli import Cli
 
-from redrive.cli.settings import SETTINGS
+from redrive.cli.setting_options import SETTINGS
 from redrive.model.queue import QueueSettings
 
 

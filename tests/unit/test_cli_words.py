@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from redrive.cli.lazy import LazyGroup
+from redrive.cli.command_groups import LazyGroup
 from redrive.cli.main import redrive
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ def test_texts_of_a_module_name_what_there_is(path: Path) -> None:
             assert not wrong_in(code, typed=True)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "src/redrive/cli").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "src/redrive/cli").rglob("*.py")), ids=lambda path: path.name)
 def test_options_in_texts_of_the_command_line_exist(path: Path) -> None:
     for text in texts_of(path):
         assert not {name for name in _OPTION.findall(text) if name not in ALL_OPTIONS}, text

@@ -13,8 +13,8 @@ import pytest
 from redrive import AsyncBroker, Broker, connect, new_item
 from redrive.errors import DiskFull, OutcomeUnknown, Overloaded, QueueNotFound, StoreFailed
 from redrive.store import Call, LeaseItems, Promote, Put
-from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.testing.conformance.deliveries import Background
+from redrive.testing.conformance.actions import Background
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_call_that_meets_a_bug_fails_alone(broker: Broker, monkeypatch: pytest.M
     def broken(*_: object) -> None:
         raise AssertionError("item 7 is in no place")
 
-    monkeypatch.setattr("redrive.stores.relational.upkeep.promote", broken)
+    monkeypatch.setattr("redrive.stores.relational.maintenance.promote", broken)
     broker.put("jobs", 1, delay=0.001)
     threading.Event().wait(0.01)
     results = broker._core.committer.commit([Promote(), Put("jobs", ()), LeaseItems("nowhere", 1)])

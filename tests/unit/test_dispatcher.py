@@ -16,15 +16,15 @@ import pytest
 from tests.until import until
 
 from redrive import App, Broker, Context, Dead, Status, connect
-from redrive.broker.exchange import Lost, exchange_of
+from redrive.broker.worker_session import Lost, exchange_of
 from redrive.errors import Closed, Forbidden, OutcomeUnknown, StoreUnavailable
 from redrive.model.item import Item
 from redrive.store import Call, LeaseItems
-from redrive.testing.clock import PATIENCE_SECONDS
-from redrive.worker import keeper, threads
+from redrive.testing.fake_clock import PATIENCE_SECONDS
+from redrive.worker import lease_extender, thread_runner
 from redrive.worker.dispatcher import Dispatcher
 from redrive.worker.prefetch import Pace
-from redrive.worker.threads import ThreadRunner
+from redrive.worker.thread_runner import ThreadRunner
 from redrive.worker.worker import Worker
 
 
@@ -43,8 +43,8 @@ def app(broker: Broker) -> Iterator[App]:
 
 @pytest.fixture
 def quick_to_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "CONFIRM_SECONDS", 0.01)
-    monkeypatch.setattr(keeper, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(lease_extender, "CONFIRM_SECONDS", 0.01)
+    monkeypatch.setattr(lease_extender, "LOOK_SECONDS", 0.01)
 
 
 def work(app: App, broker: Broker, **options: Any) -> None:
@@ -696,7 +696,7 @@ def test_time_limit_that_passes_before_the_handler_is_entered_costs_no_thread(
     """The machine was suspended just then, say."""
     jobs = app.queue("jobs", lease_timeout="1h")
     told: list[bool] = []
-    perform, interrupt = ThreadRunner.perform, threads._Thread.interrupt
+    perform, interrupt = ThreadRunner.perform, thread_runner._Thread.interrupt
 
     @jobs.task(time_limit="10ms")
     def endless() -> None:
@@ -708,7 +708,7 @@ def test_time_limit_that_passes_before_the_handler_is_entered_costs_no_thread(
         return perform(runner, job)
 
     monkeypatch.setattr(ThreadRunner, "perform", late)
-    monkeypatch.setattr(threads._Thread, "interrupt", lambda *given: told.append(interrupt(*given)) or told[-1])
+    monkeypatch.setattr(thread_runner._Thread, "interrupt", lambda *given: told.append(interrupt(*given)) or told[-1])
     id = endless.put().id
     with Worker(app, broker=broker, concurrency=1):
         failed = item(broker, id, Status.DEAD)
@@ -719,7 +719,7 @@ def test_time_limit_that_passes_before_the_handler_is_entered_costs_no_thread(
 def test_thread_that_was_given_up_says_nothing_more_of_its_job(
     app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "STOPPING_SECONDS", 0.05)
+    monkeypatch.setattr(thread_runner, "STOPPING_SECONDS", 0.05)
     jobs = app.queue("jobs", lease_timeout="1h", retry={"attempts": 2, "cooldown": "1h"})
     go, left = threading.Event(), threading.Event()
 
@@ -778,7 +778,7 @@ def _computes(go: threading.Event) -> Any:
 def test_coroutine_beyond_its_time_limit_fails_and_others_go_on(
     app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch, make: Callable[[threading.Event], Any]
 ) -> None:
-    monkeypatch.setattr(threads, "STOPPING_SECONDS", 0.2)
+    monkeypatch.setattr(thread_runner, "STOPPING_SECONDS", 0.2)
     jobs = app.queue("jobs", lease_timeout="1h")
     go = threading.Event()
     endless = jobs.task(name="endless", time_limit="10ms")(make(go))

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from redrive import App, Broker, connect
-from redrive.broker.exchange import Buried, Completed, Failed, Lost, Released, Returned, exchange_of
+from redrive.broker.worker_session import Buried, Completed, Failed, Lost, Released, Returned, exchange_of
 from redrive.errors import InvalidName, LeaseLost, OutcomeUnknown, QueueNotFound, StoreUnavailable
 from redrive.model.duration import SECOND
 from redrive.model.failure import failure_from_fields
 from redrive.model.item import Settled
 from redrive.store import Call, GetOverdue, LeaseItems
 from redrive.testing import FakeClock
-from redrive.testing.clock import PATIENCE_SECONDS
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 from redrive.worker.worker import Worker
 
 FAILURE = failure_from_fields("Boom", "no")

@@ -9,7 +9,7 @@ import pytest
 
 import redrive
 from redrive import AsyncBroker, Broker, connect, connect_async
-from redrive.broker.handle import AsyncQueueHandle, QueueHandle
+from redrive.broker.api.handle import AsyncQueueHandle, QueueHandle
 
 ANSWERED_FROM_MEMORY = {"durability", "queue"}
 ITERATED = {"export", "follow"}

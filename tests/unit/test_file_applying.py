@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from redrive import App, Broker, QueueSettings, connect
-from redrive.broker import managed
-from redrive.config.applying import Applied, apply
-from redrive.config.reading import parse
+from redrive.broker.flows import queues
+from redrive.config.apply import Applied, apply
+from redrive.config.loader import parse
 from redrive.errors import InvalidFile, InvalidSetting, OutcomeUnknown, RedriveError, StoreUnavailable
 from redrive.store import Call, CreateQueue, DeleteQueue, Register, UpdateQueue
 
@@ -30,7 +30,7 @@ def broker() -> Iterator[Broker]:
 
 
 def state(broker: Broker) -> Any:
-    return {queue.name: queue.settings for queue in broker.list_queues()}, broker._run(managed.managements())
+    return {queue.name: queue.settings for queue in broker.list_queues()}, broker._run(queues.managements())
 
 
 def once(

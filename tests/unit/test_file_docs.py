@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.config import commands, queues, reading
+from redrive.config import loader, queue_tables, worker_tables
 from redrive.config.config import ServerOptions
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "file.md"
@@ -19,10 +19,10 @@ def keys(heading: str) -> list[str]:
 @pytest.mark.parametrize(
     ("heading", "known"),
     [
-        ("The whole", reading._KEYS),
+        ("The whole", loader._KEYS),
         ("server", ServerOptions.__struct_fields__),
-        ("External queues", queues.EXTERNAL_KEYS),
-        ("worker", commands.WORKER_KEYS),
+        ("External queues", queue_tables.EXTERNAL_KEYS),
+        ("worker", worker_tables.WORKER_KEYS),
     ],
 )
 def test_every_key_is_listed(heading: str, known: tuple[str, ...]) -> None:

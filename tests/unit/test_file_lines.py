@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.config.lines import KeyPath, Lines, shown
+from redrive.config.line_numbers import KeyPath, Lines, shown
 
 DOCUMENT = """\
 # url = "in a comment"

@@ -8,7 +8,7 @@ import pytest
 
 from redrive.config import Config, find_file, load, load_store
 from redrive.config.config import ServerOptions, StoreOptions
-from redrive.config.reading import MAX_FILE_BYTES, parse
+from redrive.config.loader import MAX_FILE_BYTES, parse
 from redrive.errors import InvalidFile, InvalidInput
 from redrive.model.duration import MINUTE, SECOND
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from redrive.config import Config, load
-from redrive.config.watching import FileWatch
+from redrive.config.watcher import FileWatch
 from redrive.errors import InvalidFile, Problem, StoreUnavailable
 
 BEFORE = "[queue.jobs]\nmax_size = 5\n"

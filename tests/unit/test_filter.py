@@ -9,12 +9,11 @@ import pytest
 
 from redrive.clock import Instant
 from redrive.errors import InvalidInput
-from redrive.model.cause import Cause
 from redrive.model.classify import ErrorClass
+from redrive.model.death import Cause, DeadReason
 from redrive.model.filter import Facts, Filter, Order, make_cursor, matches, parse_cursor
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Status
-from redrive.model.reason import DeadReason
 
 DEAD = Facts(
     id=ItemId("ab" * 16),

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from redrive.broker.finding import chosen, filter_from
+from redrive.broker.flows.inspection import chosen, filter_from
 from redrive.clock import Instant
 from redrive.errors import InvalidInput
 from redrive.model.classify import ErrorClass
+from redrive.model.death import DeadReason
 from redrive.model.duration import HOUR
 from redrive.model.filter import MAX_IDS, Filter
 from redrive.model.item import Status
-from redrive.model.reason import DeadReason
 
 NOW = Instant(1_800_000_000_000_000)
 ID = "0123456789abcdef" * 2

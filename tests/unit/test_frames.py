@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from redrive import Failure, NewItem, Result
-from redrive.broker.exchange import Buried, Completed, End, Failed, Lost, Released, Returned
+from redrive.broker.worker_session import Buried, Completed, End, Failed, Lost, Released, Returned
 from redrive.clock import Instant
 from redrive.model.classify import ErrorClass, Rule
+from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import Lease, Overrides
 from redrive.model.judge import Dead
-from redrive.model.reason import DeadReason
 from redrive.store import Put
-from redrive.worker.exits import Exit
-from redrive.worker.frames import (
+from redrive.worker.execution import Handling
+from redrive.worker.ipc import (
     Channel,
     Delivery,
     Died,
@@ -32,7 +32,7 @@ from redrive.worker.frames import (
     ToChild,
     ToZygote,
 )
-from redrive.worker.job import Handling
+from redrive.worker.process_exit import Exit
 
 Pair = tuple[socket.socket, socket.socket]
 

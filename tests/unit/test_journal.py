@@ -13,8 +13,8 @@ import pytest
 from redrive.clock import Instant
 from redrive.errors import InvalidInput
 from redrive.model.ids import Token, make_token
-from redrive.worker.exits import Exit
-from redrive.worker.journal import Ending, Journal
+from redrive.worker.in_flight import Ending, Journal
+from redrive.worker.process_exit import Exit
 
 ONE, TWO = make_token(1, 1, 1), make_token(2, 2, 2)
 
@@ -100,7 +100,7 @@ def test_slot_that_does_not_exist_is_refused(journal: Journal) -> None:
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from redrive.worker.journal import Journal
+from redrive.worker.in_flight import Journal
 journal = Journal(Path(sys.argv[1]))
 journal.begin(0, "1" * 48, "first")
 journal.begin(1, "2" * 48, "second")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from redrive.errors import InvalidInput
+from redrive.model.death import DeadReason
 from redrive.model.item import Status
 from redrive.model.judge import Again, Dead, check_brought
-from redrive.model.reason import DeadReason
 
 
 @pytest.mark.parametrize("reason", DeadReason)

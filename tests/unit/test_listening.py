@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from tests.acceptance.children import run
 
-from redrive.stores.listening import Ear
-from redrive.testing.clock import PATIENCE_SECONDS
+from redrive.stores.notifications import Ear
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 
 class Bell:

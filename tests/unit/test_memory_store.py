@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from redrive.errors import InvalidInput, OutcomeUnknown
+from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.item import Settled, Status
 from redrive.model.judge import Dead, Ending
-from redrive.model.reason import DeadReason
-from redrive.model.transitions import TRANSITIONS, Verb
+from redrive.model.state_machine import TRANSITIONS, Verb
 from redrive.store import Complete, LeaseItems, Promote, SetPaused, Settle, Store
 from redrive.stores.memory import MemoryStore
-from redrive.stores.rules.index import Index
+from redrive.stores.rules.indexes import Index
 from redrive.stores.rules.state import check_transition
 from redrive.testing import FakeClock
-from redrive.testing.conformance.direct import Direct, put
+from redrive.testing.conformance.suite import Direct, put
 
 
 @pytest.fixture

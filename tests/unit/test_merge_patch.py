@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from redrive.model.merge_patch import merge_patch
+from redrive.model.payload import merge_patch
 
 EXAMPLES = [
     ({"a": "b"}, {"a": "c"}, {"a": "c"}),

@@ -11,12 +11,12 @@ import pytest
 from tests.until import until
 
 from redrive import Broker, Dead, DeadReason, Moving, connect, connect_async
-from redrive.broker.moves import LONGEST_PAUSE, Trials
+from redrive.broker.flows.moves import LONGEST_PAUSE, Trials
 from redrive.clock import Instant
 from redrive.errors import Closed, InvalidInput, InvalidName, QueueFull, StoreUnavailable
 from redrive.model.duration import SECOND
-from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
-from redrive.testing.conformance.deliveries import kill, take, take_all, values
+from redrive.testing.conformance.actions import kill, take, take_all, values
+from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
 FULL = QueueFull("morgue", 1, 1)
 

@@ -11,16 +11,16 @@ import pytest
 from tests.until import until
 
 from redrive import AsyncBroker, Broker, connect
-from redrive.broker import items
 from redrive.broker.flow import Await, Send
-from redrive.broker.notify import EVERYTHING, Notify, Waiter
+from redrive.broker.flows import deliveries
+from redrive.broker.notifier import EVERYTHING, Notify, Waiter
 from redrive.clock import Instant
 from redrive.model.duration import HOUR, SECOND
 from redrive.store import Leased
 from redrive.stores.memory import MemoryStore
-from redrive.stores.telling import Teller
-from redrive.testing.clock import PATIENCE_SECONDS, FakeClock
-from redrive.testing.conformance.deliveries import Background
+from redrive.stores.notifications import Teller
+from redrive.testing.conformance.actions import Background
+from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
 
 class _Watched(MemoryStore):
@@ -90,7 +90,7 @@ def test_wake_up_of_a_closed_loop_goes_to_the_next(broker: Broker, clock: FakeCl
 
 
 def test_waiters_that_left_are_forgotten(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.broker.notify._STALE_ENDS", 10)
+    monkeypatch.setattr("redrive.broker.notifier._STALE_ENDS", 10)
     notify = Notify(MemoryStore(clock))
     for _ in range(50):
         waiter = Waiter(_await(notify, clock))
@@ -119,7 +119,7 @@ def test_woken_waiter_whose_time_is_over_wakes_the_next(
     """It alone was told when the next item falls due."""
     passed: list[str] = []
     monkeypatch.setattr(broker._core.notify, "pass_on", passed.append)
-    flow = items.lease(broker._core, "jobs", 1, "10s", None, None)
+    flow = deliveries.lease(broker._core, "jobs", 1, "10s", None, None)
     assert isinstance(_first_step(flow, Leased(())), Await)
     clock.advance("10s")
     assert isinstance(flow.send(True), Send)

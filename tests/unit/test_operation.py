@@ -25,7 +25,7 @@ from redrive.model.operation import (
     was_set,
     with_status,
 )
-from redrive.model.transitions import BY_HAND, Verb
+from redrive.model.state_machine import BY_HAND, Verb
 
 NOW = Instant(1_000 * SECOND)
 

@@ -16,7 +16,7 @@ import redrive
 for package in ("redrive.model", "redrive.config", "redrive.cli", "redrive.stores", "redrive.server"):
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
         importlib.import_module(module.name)
-forms = [each for group in vars(redrive.model.secret_forms).values() if isinstance(group, tuple) for each in group]
+forms = [each for group in vars(redrive.model.secret_patterns).values() if isinstance(group, tuple) for each in group]
 seen += [form.expression for form in forms if hasattr(form, "expression")]
 print(json.dumps(seen))
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from redrive import App, connect
 from redrive.testing import FakeClock
-from redrive.worker.schedule import Schedule
+from redrive.worker.scheduler import Schedule
 
 PROCESSES = 4
 HOURS = 60

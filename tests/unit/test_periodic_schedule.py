@@ -11,7 +11,7 @@ from redrive import App, Broker, Context, connect
 from redrive.errors import StoreUnavailable
 from redrive.store import ListRegistrations, Register
 from redrive.testing import FakeClock, memory_broker, put_due, run_all
-from redrive.worker.schedule import KIND, Schedule, Scheduler
+from redrive.worker.scheduler import KIND, Schedule, Scheduler
 
 HOUR = 3_600_000_000
 

@@ -12,11 +12,11 @@ import pytest
 from tests.until import until
 
 from redrive import Broker, connect
-from redrive.broker import workers
+from redrive.broker.flows import worker_registry
 from redrive.errors import StoreUnavailable
 from redrive.store import ListRegistrations
-from redrive.testing.clock import FakeClock
-from redrive.worker.presence import EVERY, Presence
+from redrive.testing.fake_clock import FakeClock
+from redrive.worker.heartbeat import EVERY, Presence
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_it_says_so_at_once_and_every_ten_seconds(broker: Broker, clock: FakeClo
         clock.advance("9.999999s")
         assert times(broker) == count
         clock.advance(0.000001)
-    assert 2 * EVERY < workers.TIMEOUT
+    assert 2 * EVERY < worker_registry.TIMEOUT
 
 
 def test_it_is_gone_at_once_when_it_is_closed(broker: Broker, presence: Presence) -> None:

@@ -2,7 +2,7 @@ from typing import Any, get_args
 
 import pytest
 
-from redrive.client.repeating import are_safe_to_repeat
+from redrive.client.idempotent_calls import are_safe_to_repeat
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
 from redrive.model.judge import Again

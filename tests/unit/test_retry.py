@@ -14,7 +14,7 @@ from redrive.errors import InvalidSetting
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import HOUR, MAX_DURATION, MINUTE, SECOND
 from redrive.model.failure import Failure
-from redrive.model.retry import FALLBACK, Delay, Retry, Schedule, delay_before, retry_from, rule_for
+from redrive.model.retry_policy import FALLBACK, Delay, Retry, Schedule, delay_before, retry_from, rule_for
 
 
 def seconds(value: dict[str, Any] | None, count: int, **kwargs: Any) -> list[float | None]:

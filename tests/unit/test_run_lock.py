@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.worker.run_lock import RunLock, private_folder, remove_left
+from redrive.worker.item_lock import RunLock, private_folder, remove_left
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from redrive.server import connection
+from redrive.server import http_protocol
 from redrive.server.application import application
-from redrive.server.immediate import begin
-from redrive.server.serving import HttpRunner, listen
+from redrive.server.http_server import HttpRunner, listen
+from redrive.server.long_poll import begin
 
 PATIENCE_SECONDS = 20.0
 IDLE_SECONDS = 0.05
@@ -19,8 +19,8 @@ IDLE_SECONDS = 0.05
 
 @pytest.fixture
 async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.1)
-    monkeypatch.setattr(connection, "MAX_CONNECTIONS", 5)
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS", 5)
     listener = listen("127.0.0.1", 0)
     app = application("memory://", lifecycle=False)
     runner = HttpRunner(app, listener, 5)

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from redrive.server.brokers import Brokers
-from redrive.server.limits import Limits
+from redrive.server.broker_pool import Brokers
+from redrive.server.request_limits import Limits
 from redrive.server.routes import all_routes
-from redrive.wire.errors import OF_HTTP, STATUS
+from redrive.wire.error_codec import OF_HTTP, STATUS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/reference/http.md").read_text()

@@ -15,7 +15,7 @@ from redrive import errors
 from redrive.errors import Overloaded, RedriveError, StoreUnavailable
 from redrive.server.application import application
 from redrive.server.asgi import Server
-from redrive.server.limits import Limits
+from redrive.server.request_limits import Limits
 
 LIMITS = Limits(body=1000, batch=3, page=100, body_seconds=0.05, waiting=2, wait_seconds=0.05, answer=100)
 PUT = "/v1/queue.produce"
@@ -413,7 +413,7 @@ async def test_metrics_count_requests_by_call_and_status(client: Client) -> None
 
 
 def test_every_error_has_a_status() -> None:
-    from redrive.wire.errors import STATUS
+    from redrive.wire.error_codec import STATUS
 
     def tree(error: type[RedriveError]) -> set[str]:
         return {error.code}.union(

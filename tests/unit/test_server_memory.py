@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from redrive.broker.notify import Notify
-from redrive.server import arrivals as arrivals_module
-from redrive.server.answers import Answers
-from redrive.server.arrivals import Arrivals
+from redrive.broker.notifier import Notify
+from redrive.server import long_poll as arrivals_module
+from redrive.server.long_poll import Arrivals
+from redrive.server.replay_cache import Answers
 
 pytestmark = pytest.mark.anyio
 

@@ -12,12 +12,12 @@ import pytest
 
 from redrive.model.filter import Filter
 from redrive.model.queue import QueueSettings
-from redrive.server.brokers import Brokers
-from redrive.server.conditions import NAMES, Conditions
+from redrive.server.broker_pool import Brokers
+from redrive.server.field_types import NAMES, Conditions
 from redrive.server.openapi import encoded
 from redrive.server.route import Route
 from redrive.server.routes import all_routes
-from redrive.server.views import view_of
+from redrive.wire.json_views import view_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKED_IN = ROOT / "docs/reference/openapi.json"

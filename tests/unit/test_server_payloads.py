@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.asgi import Client
 
+from redrive.auth.principal import Principal, Role
 from redrive.errors import Unauthorized
 from redrive.model.payload import JSON
-from redrive.server.access.gate import OpenAccess
-from redrive.server.access.principal import Principal, Role
 from redrive.server.application import application
-from redrive.server.payloads import shown
+from redrive.server.auth.authentication import OpenAccess
+from redrive.wire.json_views import shown
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

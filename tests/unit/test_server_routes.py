@@ -10,7 +10,7 @@ import pytest
 from tests.servers.asgi import Client
 
 from redrive.server.application import application
-from redrive.server.brokers import Brokers
+from redrive.server.broker_pool import Brokers
 from redrive.server.routes import all_routes
 
 NO_ID = "0" * 32

@@ -13,7 +13,7 @@ from tests.servers.asgi import Client
 from redrive.errors import StoreUnavailable
 from redrive.server.application import application
 from redrive.server.asgi import Server
-from redrive.server.limits import Limits
+from redrive.server.request_limits import Limits
 from redrive.store import ReadFeed
 
 PATIENCE_SECONDS = 120.0

@@ -19,7 +19,7 @@ from redrive.model.feed import FeedKind
 from redrive.model.item import Overrides
 from redrive.model.queue import QueueSettings, settings_from
 from redrive.model.redact_rules import RedactRules
-from redrive.model.retry import Retry
+from redrive.model.retry_policy import Retry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md"
 DURATION = re.compile(r"[0-9.]+(ms|s|m|h|d)")

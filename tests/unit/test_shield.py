@@ -13,9 +13,9 @@ from types import FrameType
 import pytest
 from tests.until import until
 
-from redrive.broker import shield
-from redrive.broker.shield import claimed, shielded
-from redrive.testing.clock import PATIENCE_SECONDS
+from redrive.broker import signal_shield
+from redrive.broker.signal_shield import claimed, shielded
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 
 class Interruption(Exception):
@@ -127,7 +127,7 @@ def _strike_at(nth: int) -> Callable[..., None]:
     points = iter(range(nth, 0, -1))
 
     def profile(frame: FrameType, event: str, argument: object) -> None:
-        is_point = event in ("call", "c_return") and frame.f_code.co_filename == shield.__file__
+        is_point = event in ("call", "c_return") and frame.f_code.co_filename == signal_shield.__file__
         if is_point and next(points, 0) == 1:
             raise Interruption
 

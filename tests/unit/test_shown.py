@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from redrive import Broker
-from redrive.model.shown import instant_text
+from redrive.model.text import instant_text
 from redrive.testing import FakeClock, memory_broker
 
 START = "2026-07-01 03:12:55 UTC"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from redrive import App, Broker, connect
-from redrive.model.given import reading
+from redrive.model.caller_input import reading
 
 
 class Alarm(Exception):

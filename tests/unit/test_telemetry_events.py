@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from redrive import Broker, connect
-from redrive.model.reason import DeadReason
+from redrive.model.death import DeadReason
 from redrive.telemetry import events
 
 ROOT = Path(__file__).resolve().parents[2]

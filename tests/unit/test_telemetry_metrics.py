@@ -199,7 +199,7 @@ def test_what_cannot_be_counted_is_done_all_the_same(
         raise AssertionError("a mistake")
 
     monkeypatch.setattr(broker._core.meter, "committed", broken)
-    monkeypatch.setattr("redrive.broker.measuring._count_ending", broken)
+    monkeypatch.setattr("redrive.broker.instrumentation._count_ending", broken)
     broker.put("jobs", 1)
     assert broker.fail(broker.lease("jobs")[0], "boom").status == "failed"
     assert caplog.text.count("counting_failed") == 4

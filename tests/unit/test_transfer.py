@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from redrive import Broker, Imported, Item
-from redrive.broker.transfer import PAGE, line_of
+from redrive.broker.flows.export_import import PAGE, line_of
 from redrive.errors import InvalidInput, QueueNotFound
 from redrive.store import FindItems, GetQueue
 from redrive.testing import memory_broker

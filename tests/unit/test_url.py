@@ -13,14 +13,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from redrive import App, connect
-from redrive.cli.connection import Place
 from redrive.cli.main import redrive
-from redrive.client.line import Endpoint
+from redrive.cli.store_target import Place
+from redrive.client.http_transport import Endpoint
 from redrive.config.config import StoreOptions
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.url import redact_url, strip_password
 from redrive.stores.redis import redis_client
-from redrive.worker.frames import Orders, Setup
+from redrive.worker.ipc import Orders, Setup
 
 SCHEMES = (
     *("postgresql", "postgres", "redis", "rediss", "valkey", "redis+cluster", "unix", "sqlite", "memory", "http"),

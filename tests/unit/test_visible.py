@@ -13,7 +13,7 @@ from rich.console import Console
 
 from redrive.model.text import visible, visible_json
 from redrive.telemetry import events
-from redrive.worker.view import LiveView
+from redrive.worker.live_view import LiveView
 
 EVERYTHING = [chr(number) for number in range(sys.maxunicode + 1)]
 DANGEROUS = [char for char in EVERYTHING if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")]

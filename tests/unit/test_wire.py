@@ -21,9 +21,9 @@ from redrive.errors import RedriveError
 from redrive.model.duration import MAX_DURATION
 from redrive.model.item import Receipt, Settled
 from redrive.model.queue import Queue
-from redrive.model.retry import IMMEDIATE, Delay, Retry, Schedule
+from redrive.model.retry_policy import IMMEDIATE, Delay, Retry, Schedule
 from redrive.store import Commit, Overtaken, Registration, Stale
-from redrive.wire.errors import (
+from redrive.wire.error_codec import (
     BY_CODE,
     OF_HTTP,
     STATUS,
@@ -36,7 +36,7 @@ from redrive.wire.errors import (
     sent_of,
 )
 from redrive.wire.messages import CommitRequest, Seen, decode_commit, decode_query, encode_commit, read_commit
-from redrive.wire.results import CALLS, QUERIES, encode, read_answer
+from redrive.wire.result_codec import CALLS, QUERIES, encode, read_answer
 
 _DELAYS = [IMMEDIATE, Delay(Schedule.LIST, delays=(1, MAX_DURATION)), Delay(Schedule.FUNCTION, function="polite")]
 

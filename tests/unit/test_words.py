@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.model.words import MAX_WORD_CHARS, MAX_WORDS, Query, parse_query, split_words, words_of
+from redrive.model.search_terms import MAX_WORD_CHARS, MAX_WORDS, Query, parse_query, split_words, words_of
 
 
 def test_words_are_runs_of_letters_and_digits() -> None:

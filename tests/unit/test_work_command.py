@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from redrive.cli.main import redrive
 from redrive.errors import InvalidInput
-from redrive.worker.loading import load_app
+from redrive.worker.app_loader import load_app
 
 
 @pytest.fixture

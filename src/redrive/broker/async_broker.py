@@ -1,6 +1,6 @@
 """`AsyncBroker`: what a program can do with queues and items, on an event loop.
 
-Its methods are in `redrive.broker.awaited`: queues, work, looking, by_hand, operations.
+Its methods are in `redrive.broker.async_api`: queues, work, looking, by_hand, operations.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from redrive.broker import items, lifecycle
-from redrive.broker.awaited.by_hand import AsyncByHandMethods
-from redrive.broker.awaited.looking import AsyncLookingMethods
-from redrive.broker.awaited.operations import AsyncOperationMethods
-from redrive.broker.awaited.queues import AsyncQueueMethods
-from redrive.broker.awaited.work import AsyncWorkMethods
-from redrive.broker.handle import AsyncQueueHandle
-from redrive.broker.health import Health, health_of, stuck
+from redrive.broker import maintenance
+from redrive.broker.api.handle import AsyncQueueHandle
+from redrive.broker.async_api.deliveries import AsyncWorkMethods
+from redrive.broker.async_api.inspection import AsyncLookingMethods
+from redrive.broker.async_api.manual_changes import AsyncByHandMethods
+from redrive.broker.async_api.operations import AsyncOperationMethods
+from redrive.broker.async_api.queues import AsyncQueueMethods
+from redrive.broker.flows import deliveries
+from redrive.broker.flows.health import Health, health_of, stuck
 from redrive.store import Durability
 from redrive.telemetry.metrics import Metrics
 
@@ -35,7 +36,7 @@ class AsyncBroker(AsyncQueueMethods, AsyncWorkMethods, AsyncLookingMethods, Asyn
 
     def queue(self, name: str) -> AsyncQueueHandle:
         """A handle on one queue, which need not exist yet."""
-        return AsyncQueueHandle(self, items.queue_name(name))
+        return AsyncQueueHandle(self, deliveries.queue_name(name))
 
     async def at(self, store: str) -> Self:
         """The broker on another store of this program, by the name that `connect` was given for it in `stores`.
@@ -45,9 +46,9 @@ class AsyncBroker(AsyncQueueMethods, AsyncWorkMethods, AsyncLookingMethods, Asyn
         core = await asyncio.get_running_loop().run_in_executor(None, self._core.stores.at, store)
         return type(self)(core)
 
-    async def step(self) -> lifecycle.Upkeep:
+    async def step(self) -> maintenance.Upkeep:
         """One step of the lifecycle, which otherwise runs by itself: for tests, and brokers opened without it."""
-        return await self._run(lifecycle.step(self._core))
+        return await self._run(maintenance.step(self._core))
 
     async def durability(self) -> Durability:
         """What an acknowledged call survives on this store."""

@@ -1,6 +1,6 @@
 """`Broker`: what a program can do with queues and items, blocking.
 
-Its methods are in `redrive.broker.blocking`: queues, work, looking, by_hand, operations.
+Its methods are in `redrive.broker.api`: queues, work, looking, by_hand, operations.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from redrive.broker import items, lifecycle
-from redrive.broker.blocking.by_hand import ByHandMethods
-from redrive.broker.blocking.looking import LookingMethods
-from redrive.broker.blocking.operations import OperationMethods
-from redrive.broker.blocking.queues import QueueMethods
-from redrive.broker.blocking.work import WorkMethods
-from redrive.broker.handle import QueueHandle
-from redrive.broker.health import Health, health_of, stuck
+from redrive.broker import maintenance
+from redrive.broker.api.deliveries import WorkMethods
+from redrive.broker.api.handle import QueueHandle
+from redrive.broker.api.inspection import LookingMethods
+from redrive.broker.api.manual_changes import ByHandMethods
+from redrive.broker.api.operations import OperationMethods
+from redrive.broker.api.queues import QueueMethods
+from redrive.broker.flows import deliveries
+from redrive.broker.flows.health import Health, health_of, stuck
 from redrive.store import Durability
 from redrive.telemetry.metrics import Metrics
 
@@ -34,7 +35,7 @@ class Broker(QueueMethods, WorkMethods, LookingMethods, ByHandMethods, Operation
 
     def queue(self, name: str) -> QueueHandle:
         """A handle on one queue, which need not exist yet."""
-        return QueueHandle(self, items.queue_name(name))
+        return QueueHandle(self, deliveries.queue_name(name))
 
     def at(self, store: str) -> Self:
         """The broker on another store of this program, by the name that `connect` was given for it in `stores`.
@@ -43,9 +44,9 @@ class Broker(QueueMethods, WorkMethods, LookingMethods, ByHandMethods, Operation
         """
         return type(self)(self._core.stores.at(store))
 
-    def step(self) -> lifecycle.Upkeep:
+    def step(self) -> maintenance.Upkeep:
         """One step of the lifecycle, which otherwise runs by itself: for tests, and brokers opened without it."""
-        return self._run(lifecycle.step(self._core))
+        return self._run(maintenance.step(self._core))
 
     def durability(self) -> Durability:
         """What an acknowledged call survives on this store."""

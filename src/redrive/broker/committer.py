@@ -21,14 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from redrive.broker.shield import claimed, shielded_later
+from redrive.broker.signal_shield import claimed, shielded_later
 from redrive.clock import Instant
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreFailed
 from redrive.store import Call, Commit, Leased, Return, Store
 from redrive.telemetry import events
 
 if TYPE_CHECKING:
-    from redrive.broker.measuring import Meter
+    from redrive.broker.instrumentation import Meter
 
 _log = events.logger("redrive.committer")
 

@@ -15,22 +15,21 @@ import msgspec
 
 from redrive.broker.committer import Committer
 from redrive.broker.flow import Flow, accepted, ask
-from redrive.broker.lifecycle import LifecycleThread
-from redrive.broker.measuring import Meter, measured
-from redrive.broker.moves import Trials
-from redrive.broker.notify import Notify
+from redrive.broker.flows.moves import Trials
+from redrive.broker.instrumentation import Meter, measured
+from redrive.broker.maintenance import LifecycleThread
+from redrive.broker.notifier import Notify
 from redrive.broker.redaction import Redaction
-from redrive.broker.shield import shielded
-from redrive.broker.stores import Stores
+from redrive.broker.signal_shield import shielded
+from redrive.broker.store_registry import Stores
 from redrive.errors import Closed
-from redrive.model.address import check_address, split_address
+from redrive.model.caller_input import reading
 from redrive.model.failure import Failure
-from redrive.model.given import reading
 from redrive.model.item import NO_OVERRIDES, Counters, Overrides, Receipt, Settled, Status
 from redrive.model.judge import Dead, Ending, Verdict, check_brought, dead, judge
-from redrive.model.limits import check_label
+from redrive.model.limits import check_address, check_label, split_address
 from redrive.model.queue import Queue
-from redrive.model.retry import DelayFunction
+from redrive.model.retry_policy import DelayFunction
 from redrive.store import Call, GetQueue, Put, Query, Store
 from redrive.telemetry.metrics import Metrics
 

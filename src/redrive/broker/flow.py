@@ -2,7 +2,7 @@
 
 A flow is a generator that yields effects: what it needs from the outside, which is calls to commit, a query to
 answer, or to wait for a queue. `run` drives it in the calling thread; the asynchronous driver is in
-`redrive.broker.awaited.face`.
+`redrive.broker.async_api.base`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from redrive.broker.shield import shielded
+from redrive.broker.signal_shield import shielded
 from redrive.clock import Instant
 from redrive.errors import RedriveError
 from redrive.store import Call, Query

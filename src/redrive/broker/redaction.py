@@ -12,14 +12,14 @@ import msgspec
 
 from redrive.broker.flow import Flow, ask
 from redrive.errors import Forbidden, InvalidInput, InvalidPayload, QueueNotFound, shown
-from redrive.model.address import is_elsewhere
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedEntry
 from redrive.model.group import Group
 from redrive.model.item import Death, HistoryEntry, Item, Result
+from redrive.model.limits import is_elsewhere
 from redrive.model.operation import Operation
+from redrive.model.operation_plan import Plan
 from redrive.model.payload import decode_payload, encode_payload, is_json
-from redrive.model.plan import Plan
 from redrive.model.queue import Queue
 from redrive.model.redact import Kind, Redact, Redactor, hidden, redactor_by
 from redrive.model.redact_rules import NO_RULES, RedactRules, redact_rules_from

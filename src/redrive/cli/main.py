@@ -11,25 +11,28 @@ if TYPE_CHECKING:
     from redrive.cli.root import redrive as redrive
 
 COMMANDS = {
-    "queue": ("redrive.cli.queue:queue", "Queues and what is in them: create, list, push, watch, pause…"),
-    "dead": ("redrive.cli.dead:dead", "What died, why, and how it comes back."),
-    "operation": ("redrive.cli.operation:operation", "Changes of many items: how they stand, cancel, resume."),
-    "undo": ("redrive.cli.undo:undo", "Take back a redrive, an archive, or a whole operation."),
-    "work": ("redrive.cli.work:work", "Run the tasks of an app, or the workers of redrive.toml."),
-    "config": ("redrive.cli.config:config", "The file redrive.toml: is it right, and what does it say."),
-    "serve": ("redrive.cli.serve:serve", "Serve queues over HTTP."),
-    "token": ("redrive.cli.token:token", "Who may call a server, and do what."),
-    "doctor": ("redrive.cli.doctor:doctor", "See whether all is well, and what to do if not."),
-    "audit": ("redrive.cli.audit:audit", "Who changed what by hand."),
-    "bench": ("redrive.cli.bench:bench", "Measure how fast this store is, here and now."),
-    "demo": ("redrive.cli.demo:demo", "Make a store with trouble in it, to practise on."),
-    "completion": ("redrive.cli.completion:completion", "Print the script that completes commands in your shell."),
+    "queue": ("redrive.cli.command_groups:queue", "Queues and what is in them: create, list, push, watch, pause…"),
+    "dead": ("redrive.cli.command_groups:dead", "What died, why, and how it comes back."),
+    "operation": ("redrive.cli.commands.operation:operation", "Changes of many items: how they stand, cancel, resume."),
+    "undo": ("redrive.cli.commands.operation:undo", "Take back a redrive, an archive, or a whole operation."),
+    "work": ("redrive.cli.commands.work:work", "Run the tasks of an app, or the workers of redrive.toml."),
+    "config": ("redrive.cli.commands.config:config", "The file redrive.toml: is it right, and what does it say."),
+    "serve": ("redrive.cli.commands.serve:serve", "Serve queues over HTTP."),
+    "token": ("redrive.cli.commands.token:token", "Who may call a server, and do what."),
+    "doctor": ("redrive.cli.commands.doctor:doctor", "See whether all is well, and what to do if not."),
+    "audit": ("redrive.cli.commands.audit:audit", "Who changed what by hand."),
+    "bench": ("redrive.cli.commands.bench:bench", "Measure how fast this store is, here and now."),
+    "demo": ("redrive.cli.commands.demo:demo", "Make a store with trouble in it, to practise on."),
+    "completion": (
+        "redrive.cli.commands.shell_completion:completion",
+        "Print the script that completes commands in your shell.",
+    ),
 }
 """Each subcommand: where it is, and what it does in a few words. A new one is a line here."""
 
 
 def main() -> None:
-    """Run the command line of this process. What it exits with is in `redrive.cli.exits`."""
+    """Run the command line of this process. What it exits with is in `redrive.cli.error_output`."""
     if sys.argv[1:] == ["--version"]:  # before anything that costs time is imported
         print(f"redrive {__version__}")
         return

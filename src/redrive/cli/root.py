@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from redrive import __version__
-from redrive.cli import errors, exits
-from redrive.cli.lazy import LazyGroup
+from redrive.cli import error_output
+from redrive.cli.command_groups import LazyGroup
+from redrive.cli.common_options import common_options
 from redrive.cli.main import COMMANDS
-from redrive.cli.options import common_options
 from redrive.errors import RedriveError
 
 WELCOME = """\
@@ -37,9 +37,9 @@ class _Root(LazyGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Say where a command is that was typed without its group."""
         if args and args[0] not in self.table:
-            from redrive.cli import dead, queue
+            from redrive.cli import command_groups
 
-            groups = {"queue": queue.QUEUE_COMMANDS, "dead": dead.DEAD_COMMANDS}
+            groups = {"queue": command_groups.QUEUE_COMMANDS, "dead": command_groups.DEAD_COMMANDS}
             meant = [f"redrive {name} {args[0]}" for name, table in groups.items() if args[0] in table]
             if meant:
                 raise click.UsageError(f"There is no command '{args[0]}'; did you mean {' or '.join(meant)}?", ctx)
@@ -50,10 +50,10 @@ class _Root(LazyGroup):
         try:
             return super().invoke(ctx)
         except RedriveError as error:
-            errors.show(error)
-            ctx.exit(exits.exit_code(error.code))
+            error_output.show(error)
+            ctx.exit(error_output.exit_code(error.code))
         except click.ClickException as error:
-            errors.show_usage(error)
+            error_output.show_usage(error)
             ctx.exit(error.exit_code)
 
     def main(
@@ -67,7 +67,7 @@ class _Root(LazyGroup):
         """As click does it, but that Ctrl-C has an exit code of its own."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-        code: Any = exits.INTERRUPTED
+        code: Any = error_output.INTERRUPTED
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
@@ -78,9 +78,9 @@ class _Root(LazyGroup):
             click.echo("redrive: interrupted", err=True)
         except BrokenPipeError:
             # Whoever read the output has enough of it. The interpreter must not try to write the rest at its end.
-            errors.forget_output()
-            code = exits.FAILED
-        sys.exit(code if isinstance(code, int) else exits.WELL)
+            error_output.forget_output()
+            code = error_output.FAILED
+        sys.exit(code if isinstance(code, int) else error_output.WELL)
 
 
 def _print_version(context: click.Context, parameter: click.Parameter, asked: bool) -> None:

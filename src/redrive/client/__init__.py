@@ -1,5 +1,5 @@
 """The store that is a server: `connect("http://…")`."""
 
-from redrive.client.store import RemoteStore
+from redrive.client.remote_store import RemoteStore
 
 __all__ = ["RemoteStore"]

@@ -3,5 +3,5 @@
 from redrive.config.config import Config as Config
 from redrive.config.config import StoreOptions as StoreOptions
 from redrive.config.discovery import find_file as find_file
-from redrive.config.reading import load as load
-from redrive.config.reading import load_store as load_store
+from redrive.config.loader import load as load
+from redrive.config.loader import load_store as load_store

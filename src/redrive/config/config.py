@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from redrive.config.lines import KeyPath, Lines, shown
-from redrive.config.problems import shown_file
+from redrive.config.line_numbers import KeyPath, Lines, shown
+from redrive.config.table_reader import shown_file
 from redrive.errors import InvalidFile, Problem
-from redrive.model.address import DEFAULT_NAMESPACE
 from redrive.model.duration import MINUTE, SECOND
-from redrive.model.program import Program
+from redrive.model.limits import DEFAULT_NAMESPACE
 from redrive.model.url import redact_url
+from redrive.worker.command_process import Program
 
 FILE_NAME = "redrive.toml"
 DEFAULT_HOST = "127.0.0.1"

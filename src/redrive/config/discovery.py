@@ -8,7 +8,7 @@ from pathlib import Path
 
 from redrive.config.config import FILE_NAME
 from redrive.config.ownership import find_exposure
-from redrive.config.problems import shown_file
+from redrive.config.table_reader import shown_file
 from redrive.config.trust import load_trust
 from redrive.errors import Problem, UntrustedFile
 

@@ -12,16 +12,15 @@ from typing import Any
 
 import msgspec
 
-from redrive.broker import polls
 from redrive.broker.broker import Broker
 from redrive.broker.flow import ask
+from redrive.broker.flows import external_polls
 from redrive.clock import Instant
 from redrive.errors import Forbidden
-from redrive.model.address import is_elsewhere
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Status
-from redrive.model.limits import MAX_BATCH
+from redrive.model.limits import MAX_BATCH, is_elsewhere
 from redrive.model.queue import QueueStats
 from redrive.store import FEED_TIMEOUT, RETENTION_ACTOR, FeedPage, NewItem, ReadFeed
 from redrive.telemetry import events
@@ -82,7 +81,7 @@ class KnownObjects:
 
     def put_again(self) -> dict[str, str]:
         """By the digest of each key under which an object was put again: the removed item."""
-        return self._broker._run(polls.put_again(self._queue))
+        return self._broker._run(external_polls.put_again(self._queue))
 
     def put_after(self, item: NewItem, removed: str) -> NewItem:
         """The item of an object whose last item was removed."""
@@ -93,7 +92,7 @@ class KnownObjects:
         """An object is put again because this item of it was removed. Known as long as the new key is."""
         timeout = self._broker.get_queue(self._queue).settings.idempotency_timeout
         key = digest(item.idempotency_key or "")
-        self._broker._run(polls.remember_put_again(self._queue, key, removed, timeout))
+        self._broker._run(external_polls.remember_put_again(self._queue, key, removed, timeout))
 
     def _may_not_look(self, refusal: Forbidden) -> None:
         if not self._is_told:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from redrive.broker.items import new_item
+from redrive.broker.flows.deliveries import new_item
 from redrive.config.known_objects import KEY_HEADER, VERSION_HEADER, object_key
 from redrive.model.limits import MAX_LABEL_CHARS
 from redrive.model.payload import JSON

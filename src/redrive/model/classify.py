@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import msgspec
 
-from redrive.model.words import split_words
+from redrive.model.search_terms import split_words
 
 MAX_CLASSIFIED_CHARS = 4_096
 

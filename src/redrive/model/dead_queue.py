@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from redrive.errors import InvalidSetting
-from redrive.model.address import is_elsewhere
+from redrive.model.limits import is_elsewhere
 from redrive.model.queue import QueueSettings
 
 _SETTING = "dead_queue"

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Annotated, TypeAlias
 
 from redrive.errors import InvalidDuration, RedriveError
-from redrive.model.given import is_of_a_signal, plain, unreadable
+from redrive.model.caller_input import is_of_a_signal, plain, unreadable
 
 MILLISECOND = 1_000
 SECOND = 1_000 * MILLISECOND

@@ -18,6 +18,7 @@ from redrive.model.duration import MAX_DURATION, Duration
 from redrive.model.exception import (
     MAX_BASES,
     attribute,
+    describe_variables,
     format_traceback,
     members,
     names_of_error,
@@ -26,9 +27,7 @@ from redrive.model.exception import (
 )
 from redrive.model.fingerprint import fingerprint, frames_of, normalise_text, place
 from redrive.model.limits import KIB
-from redrive.model.shown import lasting, lines, size
-from redrive.model.text import MAX_TEXT_BYTES, MAX_TYPE_BYTES, clean_text
-from redrive.model.variables import describe_variables
+from redrive.model.text import MAX_TEXT_BYTES, MAX_TYPE_BYTES, clean_text, lasting, lines, size
 
 MAX_TRACEBACK_BYTES = 32 * KIB
 MAX_LOCALS_BYTES = 16 * KIB

@@ -7,10 +7,10 @@ from enum import StrEnum
 import msgspec
 
 from redrive.clock import Instant
+from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId
 from redrive.model.item import Status
-from redrive.model.reason import DeadReason
-from redrive.model.shown import moment
+from redrive.model.text import moment
 
 
 class FeedKind(StrEnum):

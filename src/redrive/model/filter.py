@@ -9,11 +9,10 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, shown
-from redrive.model.cause import Cause
 from redrive.model.classify import ErrorClass, names_of
+from redrive.model.death import Cause, DeadReason
 from redrive.model.ids import MAX_NUMBER, ItemId
 from redrive.model.item import Counters, Status
-from redrive.model.reason import DeadReason
 
 MAX_IDS = 10_000
 """How many ids a filter may list."""

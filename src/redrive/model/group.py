@@ -10,7 +10,7 @@ from redrive.clock import Instant
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import HOUR
 from redrive.model.ids import ItemId
-from redrive.model.shown import lines, moment, tally
+from redrive.model.text import lines, moment, tally
 
 _ADVICE = {
     ErrorClass.TRANSIENT: "It will probably succeed later: redrive the group, slowly, once the other side is well.",

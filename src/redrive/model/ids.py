@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import NewType
 
 from redrive.errors import InvalidInput, InvalidName, shown
-from redrive.model.given import listed, plain, reading
+from redrive.model.caller_input import listed, plain, reading
 
 ItemId = NewType("ItemId", str)
 Token = NewType("Token", str)

@@ -9,12 +9,11 @@ from typing import Any
 import msgspec
 
 from redrive.clock import Instant
-from redrive.model.cause import Cause
+from redrive.model.death import Cause, DeadReason
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
 from redrive.model.payload import decode_payload
-from redrive.model.reason import DeadReason
-from redrive.model.shown import lasting, moment, several
+from redrive.model.text import lasting, moment, several
 
 
 class Status(StrEnum):

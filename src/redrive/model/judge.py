@@ -12,13 +12,13 @@ from enum import StrEnum
 import msgspec
 
 from redrive.errors import InvalidInput, InvalidSetting, shown
-from redrive.model.address import check_address
+from redrive.model.death import DeadReason
 from redrive.model.duration import MAX_DURATION, DurationInput, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.item import NO_OVERRIDES, WORK, Counters, Overrides, Status
+from redrive.model.limits import check_address
 from redrive.model.queue import OnDead, QueueSettings
-from redrive.model.reason import DeadReason
-from redrive.model.retry import DelayFunction, Schedule, delay_before, rule_for
+from redrive.model.retry_policy import DelayFunction, Schedule, delay_before, rule_for
 
 
 class Ending(StrEnum):

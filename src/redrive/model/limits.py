@@ -1,11 +1,16 @@
-"""The named bounds of everything a caller can give, each with its reason, and the checks that belong to them."""
+"""The named bounds of everything a caller can give, each with its reason, and the checks that belong to them.
+
+Where a queue is: its name, and the store that has it where that is another one. `name` or `name@store`.
+
+And where a store is, if nobody says it.
+"""
 
 from __future__ import annotations
 
 import re
 
 from redrive.errors import InvalidDuration, InvalidInput, InvalidName, shown
-from redrive.model.given import plain, reading
+from redrive.model.caller_input import plain, reading
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -112,3 +117,38 @@ def text_problem(text: str) -> str | None:
         except UnicodeEncodeError:
             return "has a lone surrogate, which UTF-8 cannot hold"
     return None
+
+
+DEFAULT_URL = "sqlite:///redrive.db"
+DEFAULT_NAMESPACE = "default"
+_SEPARATOR = "@"
+
+
+def check_address(what: str, address: object) -> str:
+    """The address itself, if it can be one; `what` says in the error what it was for."""
+    address = check_text(what, address)
+    if _SEPARATOR not in address:
+        return check_name(what, address)
+    queue, _, store = address.partition(_SEPARATOR)
+    for part in (queue, store):
+        try:
+            check_name(what, part)
+        except InvalidName as error:
+            raise InvalidName(what, address, f"is no name@store: {error}") from None
+    return address
+
+
+def address_of(queue: str, store: str) -> str:
+    """The address of a queue in a store, for those in other stores."""
+    return f"{queue}{_SEPARATOR}{store}"
+
+
+def split_address(address: str) -> tuple[str, str | None]:
+    """The queue, and the store where another one is named."""
+    queue, _, store = address.partition(_SEPARATOR)
+    return queue, store or None
+
+
+def is_elsewhere(address: str) -> bool:
+    """Whether it names another store."""
+    return _SEPARATOR in address

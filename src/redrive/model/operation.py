@@ -13,8 +13,8 @@ from redrive.errors import InvalidInput, OperationEnded
 from redrive.model.duration import SECOND
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
-from redrive.model.shown import lines, moment, tally
-from redrive.model.transitions import Verb
+from redrive.model.state_machine import Verb
+from redrive.model.text import lines, moment, tally
 
 IN_BULK = frozenset({Verb.RETRY, Verb.REDRIVE, Verb.UNDO, Verb.MOVE, Verb.BURY, Verb.ARCHIVE, Verb.RESTORE, Verb.PURGE})
 """What operations can do."""

@@ -2,6 +2,8 @@
 
 Bytes are never looked into. Tuples come back as lists, and members of a StrEnum or IntEnum as their values; apart from
 that, what is read equals what was put.
+
+JSON merge patches (RFC 7396): a small table that says what to change in a larger one.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 import msgspec
 
 from redrive.errors import InvalidName, InvalidPayload, PayloadTooLarge, RedriveError, shown
-from redrive.model.given import is_of_a_signal, plain, reading, unreadable
+from redrive.model.caller_input import is_of_a_signal, plain, reading, unreadable
 from redrive.model.limits import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES, text_problem
 
 JSON = "application/json"
@@ -240,3 +242,19 @@ def _path(entry: _Entry) -> str:
         link = link[3]
     path = "".join(reversed(keys)).encode("ascii", "backslashreplace").decode()
     return path if len(path) <= 200 else f"{path[:100]}…{path[-99:]}"
+
+
+def merge_patch(value: Any, patch: Any) -> Any:
+    """The value with the patch applied: tables are merged key by key, None removes a key, all else replaces.
+
+    Neither argument is changed.
+    """
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(value) if isinstance(value, Mapping) else {}
+    for key, change in patch.items():
+        if change is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), change)
+    return merged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from redrive.clock import Instant
-from redrive.model.shown import several
+from redrive.model.text import several
 
 
 class PollInfo(msgspec.Struct, frozen=True):

@@ -12,17 +12,15 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import InvalidSetting, shown
-from redrive.model.address import check_address
+from redrive.model.caller_input import plain, reading, table
 from redrive.model.classify import ErrorClass, Rule
 from redrive.model.duration import DAY, MAX_DURATION, MINUTE, SECOND, Duration, format_duration, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.feed import DEFAULT_KINDS, FeedKind
-from redrive.model.given import plain, reading, table
-from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES
+from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES, check_address
 from redrive.model.redact_rules import NO_RULES, RedactRules, redact_rules_from
-from redrive.model.retry import Retry, check_delay, retry_from
-from redrive.model.shown import tally
-from redrive.model.suggest import suggest
+from redrive.model.retry_policy import Retry, check_delay, retry_from
+from redrive.model.text import suggest, tally
 
 DEFAULT_ATTEMPTS = 5
 _LARGEST_COUNT = 2**31 - 1

@@ -13,12 +13,18 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias, cast
 
-from redrive.model import card_numbers, secret_forms
-from redrive.model.card_numbers import is_card, without_cards
+from redrive.model import secret_patterns
 from redrive.model.redact_rules import NO_RULES, RedactRules, Rules
-from redrive.model.secret_forms import REDACTED, lower_in_place, without_forms, without_spoken_forms
 from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy, describes, secrecy_of
 from redrive.model.secret_pairs import hide_between_bytes, hide_pairs
+from redrive.model.secret_patterns import (
+    REDACTED,
+    is_card,
+    lower_in_place,
+    without_cards,
+    without_forms,
+    without_spoken_forms,
+)
 from redrive.model.secret_values import is_code_number, is_count, is_secret_text
 from redrive.model.word_search import any_of
 
@@ -34,7 +40,7 @@ _MAX_ROUNDS = 8
 """A text that shows yet another secret after so many rounds was made to."""
 # Deeper than any payload that was put as a value; bytes that claim to be JSON may be anything.
 _MAX_DEPTH = 200
-_MARKS = any_of((*secret_forms.MARKS, *card_numbers.CARD_MARKS))
+_MARKS = any_of((*secret_patterns.MARKS, *secret_patterns.CARD_MARKS))
 _NAMING = ("name", "key", "field", "header", "param", "parameter", "variable", "id", "label", "attribute", "property")
 _HOLDING = ("value", "val", "content", "text", "data", "default", "input", "stringValue", "input_value")
 _SETTING = ("set", "put", "config")

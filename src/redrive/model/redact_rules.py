@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from redrive.errors import InvalidSetting
-from redrive.model import secret_forms, secret_pairs
-from redrive.model.given import listed, plain, table
+from redrive.model import secret_pairs, secret_patterns
+from redrive.model.caller_input import listed, plain, table
 from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy, secrecy_of, words_of_key
 from redrive.model.word_search import any_of
 
@@ -51,7 +51,7 @@ class Rules:
         self._allowed = {"".join(words_of_key(key)) for key in rules.allow}
         self.patterns = tuple(re.compile(pattern) for pattern in rules.patterns)
         longest = tuple(max(words, key=len) for words in self._keys)
-        self.hints = any_of((hint, "") for hint in (*secret_pairs.HINTS, *secret_forms.HINTS, *longest))
+        self.hints = any_of((hint, "") for hint in (*secret_pairs.HINTS, *secret_patterns.HINTS, *longest))
         """Finds something in each text in small letters that has a name of a secret or a word for one."""
         self.secrecy = lru_cache(maxsize=4096)(self._secrecy) if rules != NO_RULES else secrecy_of
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from redrive.model import secret_keys
-from redrive.model.secret_forms import REDACTED, lower_in_place
 from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy
+from redrive.model.secret_patterns import REDACTED, lower_in_place
 from redrive.model.secret_values import Span, is_secret_text, quoted_or_run, random_run, value_at
 
 Judge = Callable[[str], Secrecy]

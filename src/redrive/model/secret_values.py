@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from redrive.model.secret_forms import REDACTED
+from redrive.model.non_secret_words import is_code, is_place_or_time, is_placeholder, is_random, is_said, is_slug
 from redrive.model.secret_keys import Secrecy, words_of_key
-from redrive.model.secret_words import is_code, is_place_or_time, is_placeholder, is_random, is_said, is_slug
+from redrive.model.secret_patterns import REDACTED
 
 _MAX_RUN = 256
 """So much of a value without quotes is looked at; the rest is hidden with it."""

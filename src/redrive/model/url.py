@@ -10,7 +10,7 @@ import re
 from urllib.parse import urlsplit, urlunsplit
 
 from redrive.model.redact import redact_text
-from redrive.model.secret_forms import REDACTED
+from redrive.model.secret_patterns import REDACTED
 
 ENCODED = "in a user or password, write @ as %40, / as %2F, : as %3A, ? as %3F and # as %23"
 """What to do about an address that cannot be read."""

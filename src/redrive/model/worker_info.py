@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from redrive.clock import Instant
-from redrive.model.shown import moment
+from redrive.model.text import moment
 
 TASK_HEADER = "task"
 """The header that names the task which an item is for."""

@@ -12,15 +12,14 @@ from typing import Any
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.connect import connect_async
-from redrive.model.address import DEFAULT_URL
-from redrive.server import remote
-from redrive.server.access.gate import Access, Gate
+from redrive.model.limits import DEFAULT_URL
 from redrive.server.asgi import Server
-from redrive.server.brokers import Brokers
-from redrive.server.limits import Limits
-from redrive.server.pages import PAGES
-from redrive.server.routes import all_routes
-from redrive.server.sites import Sites
+from redrive.server.auth.authentication import Access, Gate
+from redrive.server.broker_pool import Brokers
+from redrive.server.host_check import Sites
+from redrive.server.request_limits import Limits
+from redrive.server.routes import all_routes, store_api
+from redrive.server.routes.system import PAGES
 
 
 def application(
@@ -51,7 +50,7 @@ def application(
     brokers = Brokers(open_one)
     return Server(
         brokers,
-        (*all_routes(brokers), *remote.routes()),
+        (*all_routes(brokers), *store_api.routes()),
         access or Gate(brokers),
         limits,
         pages=PAGES,

@@ -11,19 +11,16 @@ from typing import Any
 
 import msgspec
 
+from redrive.auth.principal import ANYONE, Principal
 from redrive.errors import Forbidden, InvalidInput, Overloaded, RedriveError, RequestTooLarge, StoreError, Unauthorized
-from redrive.server.access.gate import Access, OpenAccess
-from redrive.server.access.principal import ANYONE, Principal
-from redrive.server.brokers import Brokers
-from redrive.server.holding import Bodies, Hold
-from redrive.server.immediate import begin
-from redrive.server.known_leases import KnownLeases
-from redrive.server.limits import DEFAULT_LIMITS, Limits
-from redrive.server.refusals import SlowRequest, UnsupportedMediaType, http_error, refusal
-from redrive.server.requests import JSON, MESSAGEPACK, Receive, Request, Response
+from redrive.server.auth.authentication import Access, OpenAccess
+from redrive.server.broker_pool import Brokers
+from redrive.server.host_check import Sites
+from redrive.server.long_poll import ClientGone, Waiting, begin
+from redrive.server.request import JSON, MESSAGEPACK, KnownLeases, Receive, Request, Response
+from redrive.server.request_limits import DEFAULT_LIMITS, Bodies, Hold, Limits
+from redrive.server.responses import SlowRequest, UnsupportedMediaType, http_error, refusal
 from redrive.server.route import Route
-from redrive.server.sites import Sites
-from redrive.server.waiting import ClientGone, Waiting
 from redrive.telemetry import events
 from redrive.telemetry import metrics as names
 from redrive.telemetry.metrics import Metrics, Sample

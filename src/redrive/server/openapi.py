@@ -11,7 +11,7 @@ import msgspec
 from redrive import __version__
 from redrive.model.limits import MAX_NAME_CHARS
 from redrive.server.route import Route
-from redrive.wire.errors import ErrorBody
+from redrive.wire.error_codec import ErrorBody
 
 _REFS = "#/components/schemas/{name}"
 _ERRORS = {
@@ -171,7 +171,7 @@ def _pages() -> dict[str, Any]:
 
 def main() -> None:
     """Print the document."""
-    from redrive.server.brokers import Brokers
+    from redrive.server.broker_pool import Brokers
     from redrive.server.routes import all_routes
 
     def nothing(namespace: str) -> NoReturn:

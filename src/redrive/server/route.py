@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from redrive.server.access.principal import Right
-from redrive.server.requests import Request
+from redrive.auth.principal import Right
+from redrive.server.request import Request
 
 Handler = Callable[[Request, Any], Awaitable[Any]]
 

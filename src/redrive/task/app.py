@@ -19,15 +19,13 @@ from redrive.broker.redaction import RedactOption
 from redrive.clock import Clock
 from redrive.connect import connect
 from redrive.errors import InvalidInput, shown
-from redrive.model.address import DEFAULT_URL
-from redrive.model.limits import check_name
-from redrive.model.retry import DelayFunction
+from redrive.model.limits import DEFAULT_URL, check_name
+from redrive.model.retry_policy import DelayFunction
 from redrive.model.sqlite_url import absolute_sqlite_url
 from redrive.model.url import redact_url
 from redrive.task.context import Context
-from redrive.task.declaring import declare
-from redrive.task.queue import TaskQueue
 from redrive.task.task import Task
+from redrive.task.task_queue import TaskQueue, declare
 
 URL_VARIABLE = "REDRIVE_URL"
 """Where an app runs that is given no URL."""

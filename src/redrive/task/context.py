@@ -1,13 +1,21 @@
-"""What a handler may know of the delivery that it is called for, and what it may add to it."""
+"""What a handler may know of the delivery that it is called for, and what it may add to it.
+
+What a handler returns to say how its delivery ends. Anything else that it returns is its result.
+
+Beside these, `Dead(note=…)` makes the item dead, and `Again.after(…)` is a `Retry` without words. Raising means that it
+failed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, shown
-from redrive.model.duration import MAX_DURATION
+from redrive.model.duration import MAX_DURATION, DurationInput, parse_duration
 from redrive.model.ids import ItemId
 from redrive.model.item import Lease
 from redrive.store import NewItem
@@ -132,3 +140,25 @@ def _number(text: str | None) -> int | None:
     if text is None or len(text) > _NUMBER_DIGITS_MAX or not (text.isascii() and text.isdigit()):
         return None
     return int(text)
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """A failure that is tried again `after` that time, whatever the retry setting says, while attempts are left."""
+
+    after: DurationInput
+    reason: str | None = None
+    """What the history says of it."""
+
+    def __post_init__(self) -> None:
+        parse_duration(self.after, "after")
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Not now, and nobody's fault: the item goes to the tail after `delay`. The attempt counts, and no failure does."""
+
+    delay: DurationInput = 0
+    reason: str | None = None
+    """What the history says of it."""
+
+    def __post_init__(self) -> None:
+        parse_duration(self.delay, "delay")

@@ -1,4 +1,4 @@
-"""Periodic tasks: when they are due. Pure functions of time; `redrive.worker.schedule` puts them."""
+"""Periodic tasks: when they are due. Pure functions of time; `redrive.worker.scheduler` puts them."""
 
 from __future__ import annotations
 

@@ -3,9 +3,8 @@
 `redrive.testing.conformance` needs pytest and hypothesis; the rest needs neither.
 """
 
-from redrive.testing.clock import FakeClock
-from redrive.testing.drain import Drained, drain
-from redrive.testing.memory import memory_broker
-from redrive.testing.tasks import put_due, run_all
+from redrive.testing.drain import Drained, drain, memory_broker
+from redrive.testing.fake_clock import FakeClock
+from redrive.testing.run_tasks import put_due, run_all
 
 __all__ = ["Drained", "FakeClock", "drain", "memory_broker", "put_due", "run_all"]

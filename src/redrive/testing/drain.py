@@ -1,4 +1,7 @@
-"""Work through a queue in a test, without a worker."""
+"""Work through a queue in a test, without a worker.
+
+A broker for the tests of a program: in memory, on a clock that the test moves.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from redrive.broker.broker import Broker
+from redrive.clock import Clock
+from redrive.connect import connect
 from redrive.model.item import Lease, Status
+from redrive.testing.fake_clock import FakeClock
 
 MAX_DELIVERIES = 10_000
 """A test that needs more has a handler whose items come back for ever."""
@@ -46,3 +52,8 @@ def drain(broker: Broker, queue: str, handler: Callable[[Lease], object], *, mos
             broker.complete(leases[0])
             completed += 1
     raise AssertionError(f"queue '{queue}' still gives items after {most:,} deliveries; does its retry ever end?")
+
+
+def memory_broker(clock: Clock | None = None) -> Broker:
+    """A broker whose queues are gone when it is closed. Its lifecycle does not run by itself: call `step()`."""
+    return connect("memory://", clock=clock or FakeClock(), lifecycle=False)

@@ -13,7 +13,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.store import Call, Commit, Durability, Query
-from redrive.wire.results import encode, read_results, written
+from redrive.wire.result_codec import encode, read_results, written
 
 WIRE_VERSION = 1
 """Of all that is written here. A client of another version does not open."""

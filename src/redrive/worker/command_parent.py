@@ -19,9 +19,9 @@ import socket
 import sys
 import time
 
-from redrive.worker.launched import Launched
-from redrive.worker.run_lock import remove_left
-from redrive.worker.sentinel import Sentinel
+from redrive.worker.command_sentinel import Sentinel
+from redrive.worker.item_lock import remove_left
+from redrive.worker.launched_command import Launched
 
 DESCRIPTORS = 4
 """What comes with a run: its socket, stdin, stdout and stderr."""

@@ -8,16 +8,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from redrive.broker.exchange import End, Failed, Returned
+from redrive.broker.worker_session import End, Failed, Returned
 from redrive.errors import RedriveError
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure, failure_from_exception, failure_from_fields
 from redrive.model.item import Lease
-from redrive.model.program import Program
 from redrive.telemetry import events
-from redrive.worker.command_ends import Command, end_of
-from redrive.worker.passing import Origin, Passing, Telling
-from redrive.worker.run import NotStarted, Ran, Run
+from redrive.worker.command_outcome import Command, end_of
+from redrive.worker.command_process import NotStarted, Program, Ran, Run
+from redrive.worker.output_forwarder import Origin, Passing, Telling
 from redrive.worker.runner import Ended, Job
 
 AGAIN_SECONDS = 1.0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from redrive.broker.broker import Broker
-from redrive.broker.exchange import UNSERVED, End, Exchanged, Failed, Returned, exchange_of
+from redrive.broker.worker_session import UNSERVED, End, Exchanged, Failed, Returned, exchange_of
 from redrive.clock import Instant
 from redrive.errors import Closed, ItemNotFound, LeaseLost, OutcomeUnknown, PayloadTooLarge, RedriveError
 from redrive.model.duration import MILLISECOND, SECOND
@@ -21,7 +21,7 @@ from redrive.model.item import Lease, Settled
 from redrive.task.app import App
 from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events
-from redrive.worker.job import Handling
+from redrive.worker.execution import Handling
 from redrive.worker.prefetch import Pace
 from redrive.worker.runner import Job, Runner
 

@@ -1,9 +1,28 @@
-"""Shows whoever watches that the process is alive: that it gets to run Python, whatever the store or a handler does."""
+"""Shows whoever watches that the process is alive: that it gets to run Python, whatever the store or a handler does.
+
+A worker says that it is there, again and again, so that others see it: `broker.workers()`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import platform
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import metadata
+
+import msgspec
+
+from redrive.broker.broker import Broker
+from redrive.broker.flow import run
+from redrive.broker.flows import worker_registry
+from redrive.clock import ticks
+from redrive.errors import Closed, RedriveError
+from redrive.model.duration import SECOND
+from redrive.model.worker_info import WorkerInfo
+from redrive.telemetry import events
 
 BEAT_SECONDS = 0.5
 """How often."""
@@ -31,3 +50,66 @@ class Heartbeat:
         self._beat()
         while not self._end.wait(BEAT_SECONDS):
             self._beat()
+
+
+EVERY = 10 * SECOND
+"""How often: two announcements may fail before it is taken for gone."""
+_log = events.logger("redrive.worker")
+
+
+class Presence:
+    """Announces one worker, in a thread of its own, from `start` to `close`.
+
+    A store that does not answer is asked again the next time: nobody works less for it.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        name: str,
+        queues: Sequence[str],
+        handlers: Sequence[str] | None,
+        concurrency: int,
+        *,
+        running: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._core = broker._core
+        self._running = running
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="redrive-presence", daemon=True)
+        self._info = WorkerInfo(
+            name=name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=tuple(queues),
+            handlers=None if handlers is None else tuple(handlers),
+            versions={"redrive": metadata.version("redrive"), "python": platform.python_version()},
+            started_at=self._core.clock.now(),
+            concurrency=concurrency,
+        )
+
+    def start(self) -> None:
+        """Begin, at once."""
+        self._thread.start()
+
+    def announce(self) -> None:
+        """Say it once."""
+        info = msgspec.structs.replace(self._info, running=self._running())
+        try:
+            run(self._core, worker_registry.announce(info))
+        except Closed:
+            self._end.set()
+        except RedriveError as error:
+            _log.warning("announcement_failed", worker=info.name, error=str(error))
+
+    def close(self) -> None:
+        """Say no more, and be gone for others at once."""
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with contextlib.suppress(RedriveError):  # then it is gone when its time is over
+            run(self._core, worker_registry.leave(self._info.name))
+
+    def _run(self) -> None:
+        for _ in ticks(self._core.clock, EVERY, self._end):
+            self.announce()

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from redrive.broker.exchange import End
+from redrive.broker.worker_session import End
 from redrive.model.failure import Failure
 from redrive.model.item import Lease
 from redrive.task.task import Task
-from redrive.worker.job import Handling
+from redrive.worker.execution import Handling
 
 
 class Job:

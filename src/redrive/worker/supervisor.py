@@ -3,6 +3,8 @@
 The worker is a process in a group of its own, so that all it started can be ended with it, and so that Ctrl-C in a
 terminal reaches the supervisor alone. It does no work itself and imports no app: whatever the app does, the supervisor
 lives. What a dead worker left is settled by the next one, which has the app, or by a process for that alone.
+
+A worker for the tasks of an app, as `redrive work module:app` runs it: in the terminal, or as a service.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ from typing import IO, Protocol
 import msgspec
 
 from redrive.telemetry import events
-from redrive.worker.exits import Exit, exit_of
-from redrive.worker.frames import Channel, Orders, Stop, ToWorker
-from redrive.worker.journal import Ending, Journal
-from redrive.worker.reload import Sources
-from redrive.worker.supervised import NO_QUEUE, NOT_LET_IN, UNAVAILABLE, UNFIT
+from redrive.worker.app_loader import Sources, load_app
+from redrive.worker.in_flight import Ending, Journal
+from redrive.worker.ipc import Channel, Orders, Stop, ToWorker
+from redrive.worker.process_exit import Exit, exit_of
 from redrive.worker.worker import worker_name
+from redrive.worker.worker_process import NO_QUEUE, NOT_LET_IN, UNAVAILABLE, UNFIT, serving_metrics, worker_of
 
 LOOK_SECONDS = 0.25
 """How often it looks at the worker, whatever happens."""
@@ -71,7 +73,7 @@ class _Process:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "redrive.worker.supervised", str(theirs.fileno())],
+                [sys.executable, "-m", "redrive.worker.worker_process", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=None if view is None else subprocess.PIPE,
                 stderr=None if view is None else subprocess.STDOUT,
@@ -346,3 +348,33 @@ class Supervisor:
         if not process.has_ended():
             process.kill()
             _log.warning("left_not_settled", error="it took too long; leases run out by themselves")
+
+
+def can_supervise() -> bool:
+    """Whether this system lets a worker have a supervisor: one that can fork."""
+    return hasattr(os, "fork")
+
+
+def supervise(orders: Orders, *, watchdog_seconds: float, reload: bool, view: bool) -> int:
+    """Run a worker with a supervisor, until it is told to stop. Gives the exit code."""
+    from redrive.worker.app_loader import Sources
+
+    pass  # moved
+
+    sources = Sources(Path.cwd()) if reload else None
+    if not view:
+        return Supervisor(orders, watchdog_seconds=watchdog_seconds, sources=sources).run()
+    from redrive.worker.live_view import LiveView
+
+    with LiveView(f"redrive work {orders.app}") as live:
+        return Supervisor(orders, watchdog_seconds=watchdog_seconds, sources=sources, view=live).run()
+
+
+def work_here(orders: Orders) -> None:
+    """Without a supervisor, in this process."""
+    with load_app(orders.app, orders.url) as app:
+        worker = worker_of(app, orders, None)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: worker.stop())
+        with serving_metrics(app, orders):
+            worker.run(until_idle=orders.until_idle)

@@ -10,26 +10,24 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from redrive.broker.broker import Broker
-from redrive.broker.exchange import Completed, End, Returned
+from redrive.broker.worker_session import Completed, End, Returned
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, LeaseLost, RedriveError, shown
 from redrive.model.duration import SECOND, DurationInput, parse_duration
 from redrive.model.item import Settled
-from redrive.model.suggest import suggest
+from redrive.model.text import suggest
 from redrive.task.app import App
 from redrive.telemetry import events
 from redrive.telemetry.metrics import BUFFERED, HANDLER_SECONDS, RUNNING, SLOTS, Metrics, Sample
 from redrive.worker.dispatcher import Dispatcher
-from redrive.worker.heartbeat import Heartbeat
-from redrive.worker.hooks import HookCaller
-from redrive.worker.journal import Journal
-from redrive.worker.keeper import Keeper
-from redrive.worker.presence import Presence
-from redrive.worker.processes import ProcessRunner
-from redrive.worker.reporting import report
+from redrive.worker.heartbeat import Heartbeat, Presence
+from redrive.worker.in_flight import Journal
+from redrive.worker.lease_extender import Keeper
+from redrive.worker.outcome_report import HookCaller, report
+from redrive.worker.process_runner import ProcessRunner
 from redrive.worker.runner import Job, Runner
-from redrive.worker.schedule import Scheduler
-from redrive.worker.threads import ThreadRunner
+from redrive.worker.scheduler import Scheduler
+from redrive.worker.thread_runner import ThreadRunner
 
 DEFAULT_CONCURRENCY = 8
 DEFAULT_SHUTDOWN_TIMEOUT = 30 * SECOND

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.redaction.corpus import FOLDER, Case, cases, texts_in
 
-from redrive.model import secret_forms
+from redrive.model import secret_patterns
 from redrive.model.redact import Redactor
 from redrive.model.redact_rules import NO_RULES, RedactRules
 
@@ -45,8 +45,8 @@ def test_values_of_the_corpus_come_out_the_same(case: Case) -> None:
 
 
 def test_every_form_can_be_compiled() -> None:
-    forms = [form for value in vars(secret_forms).values() if isinstance(value, tuple) for form in value]
-    compiled = [form.pattern for form in forms if isinstance(form, secret_forms.Form)]
+    forms = [form for value in vars(secret_patterns).values() if isinstance(value, tuple) for form in value]
+    compiled = [form.pattern for form in forms if isinstance(form, secret_patterns.Form)]
     assert len(compiled) > 100
 
 

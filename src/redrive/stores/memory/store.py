@@ -10,7 +10,7 @@ from redrive.clock import Clock, Instant, SystemClock
 from redrive.errors import Closed, InvalidInput
 from redrive.model.item import Receipt
 from redrive.store import Call, Commit, Durability, Put, Query
-from redrive.stores.rules.calls import answer, attempt, in_order
+from redrive.stores.rules.dispatch import answer, attempt, in_order
 from redrive.stores.rules.state import State
 
 

@@ -28,11 +28,10 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.model.url import ENCODED, redact_url
+from redrive.stores.connection_slots import Slots
 from redrive.stores.interruption import interruption
-from redrive.stores.postgres import connection as patience
-from redrive.stores.postgres.connection import PatientConnection
-from redrive.stores.postgres.session import Rows, Session, adapt
-from redrive.stores.slots import Slots
+from redrive.stores.postgres import session as patience
+from redrive.stores.postgres.session import PatientConnection, Rows, Session, adapt
 
 OLDEST_SERVER = 140_000
 MAX_READERS = 8

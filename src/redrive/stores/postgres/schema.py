@@ -14,7 +14,7 @@ from redrive.clock import Instant
 from redrive.errors import SchemaTooNew, StoreUnavailable
 from redrive.model.ids import NUMBERS_PER_MICROSECOND
 from redrive.stores.postgres.session import Connection
-from redrive.stores.relational.marks import KINDS
+from redrive.stores.relational.low_water_marks import KINDS
 
 BLOCK = 16_384
 """Numbers that a transaction takes at once: more than the largest call needs in a row."""

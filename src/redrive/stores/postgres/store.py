@@ -20,7 +20,7 @@ from redrive.errors import Closed, InvalidInput
 from redrive.model.duration import MINUTE
 from redrive.model.item import Receipt
 from redrive.model.judge import Again
-from redrive.model.shown import lasting
+from redrive.model.text import lasting
 from redrive.store import (
     Call,
     Commit,
@@ -41,14 +41,14 @@ from redrive.store import (
     UpdateQueue,
 )
 from redrive.stores.postgres import schema
-from redrive.stores.postgres.arrays import Texts
+from redrive.stores.postgres.dialect import Texts
 from redrive.stores.postgres.engine import Engine
-from redrive.stores.postgres.marks import Marks
-from redrive.stores.postgres.notices import Notices
+from redrive.stores.postgres.listen_notify import Notices
+from redrive.stores.postgres.low_water_marks import Marks
 from redrive.stores.postgres.session import LOCK_KEYS, Session
 from redrive.stores.relational.batch import NO_QUEUES, Batch, Numbers, Queues, draw_anew
-from redrive.stores.relational.calls import carry_out, finish
-from redrive.stores.relational.marks import INSTANTS
+from redrive.stores.relational.dispatch import carry_out, finish
+from redrive.stores.relational.low_water_marks import INSTANTS
 from redrive.stores.relational.puts import put_together
 from redrive.stores.relational.queries import answer
 

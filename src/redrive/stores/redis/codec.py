@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from redrive.clock import Instant
+from redrive.model.arrival import Passage
 from redrive.model.ids import ItemId, Token, make_id
 from redrive.model.item import NO_OVERRIDES, Counters, Death, HistoryEntry, Overrides, Result, Status
-from redrive.model.moves import Passage
 from redrive.store import NewItem
 from redrive.stores.redis.keys import digits, long, short
 from redrive.stores.rules.record import Grant, History, Record

@@ -9,11 +9,11 @@ import msgspec
 from redrive.clock import Instant
 from redrive.model.group import Group, hour_of
 from redrive.stores.redis.codec import encode
-from redrive.stores.redis.hashes import Hash
 from redrive.stores.redis.keys import body_of, digits, short
-from redrive.stores.redis.session import Session
-from redrive.stores.rules.groups import Groups
+from redrive.stores.redis.tables import Hash
+from redrive.stores.redis.unit_of_work import Session
 from redrive.stores.rules.record import Letter, Record
+from redrive.stores.rules.tables import Groups
 
 
 class Figures(msgspec.Struct, array_like=True):

@@ -10,10 +10,9 @@ from redrive.clock import Instant
 from redrive.model.filter import Order
 from redrive.model.ids import ItemId
 from redrive.stores.redis.keys import RANKS, body_of, digits, long, short
-from redrive.stores.redis.session import Found, Session
-from redrive.stores.rules.index import Index, Key
+from redrive.stores.redis.unit_of_work import Found, Session
+from redrive.stores.rules.indexes import Index, Key, Shelf
 from redrive.stores.rules.record import Record
-from redrive.stores.rules.shelf import Shelf
 
 _WINDOW = 100
 _PAGE = 250

@@ -10,10 +10,10 @@ from redrive.clock import Instant
 from redrive.model.item import Status
 from redrive.model.queue import Queue
 from redrive.stores.redis.codec import encode
-from redrive.stores.redis.hashes import Hash, read_known, read_source, write_known, write_source
 from redrive.stores.redis.indexes import ByInstant, InLine, NamesByInstant, Ready
 from redrive.stores.redis.keys import RANKS, Keys, score_of
-from redrive.stores.redis.session import Session
+from redrive.stores.redis.tables import Hash, read_known, read_source, write_known, write_source
+from redrive.stores.redis.unit_of_work import Session
 from redrive.stores.rules.queue_state import QueueState
 
 _TOTALS = ("dead_letters", "put_total", "completed_total", "failed_total", "dead_total")

@@ -19,12 +19,23 @@ from redis.crc import key_slot
 
 from redrive.errors import Closed, OutcomeUnknown, StoreFailed, StoreUnavailable
 from redrive.store import Durability
-from redrive.stores.redis.cluster import Cluster
-from redrive.stores.redis.durability import Found, Memory, check, check_version, examine, memory, words
-from redrive.stores.redis.link import Address, Command, Link, Lost, Unsent, in_cluster, options, shown
-from redrive.stores.redis.refusals import Meaning, meaning, redirection
-from redrive.stores.redis.script import Script
-from redrive.stores.slots import Slots
+from redrive.stores.connection_slots import Slots
+from redrive.stores.redis.cluster_slots import Cluster
+from redrive.stores.redis.connection import (
+    Address,
+    Command,
+    Link,
+    Lost,
+    Meaning,
+    Script,
+    Unsent,
+    in_cluster,
+    meaning,
+    options,
+    redirection,
+    shown,
+)
+from redrive.stores.redis.server_info import Found, Memory, check, check_version, examine, memory, words
 
 MAX_LINKS = 8
 """Connections that are open for scripts at a time."""

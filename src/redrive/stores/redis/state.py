@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
-from redrive.model.address import address_of
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId
 from redrive.model.item import WORK, Status
+from redrive.model.limits import address_of
 from redrive.model.queue import Queue, QueueSettings
 from redrive.store import AuditEntry
 from redrive.stores.redis.codec import encode
-from redrive.stores.redis.feed import RedisFeed
 from redrive.stores.redis.groups import RedisGroups
-from redrive.stores.redis.hashes import Hash
 from redrive.stores.redis.indexes import QueueShelves, walk
 from redrive.stores.redis.keys import body_of, digits, long, short
-from redrive.stores.redis.operation_table import RedisOperations
 from redrive.stores.redis.queue_state import Queues
-from redrive.stores.redis.registration_table import RedisRegistrations
-from redrive.stores.redis.result_table import RedisResults
-from redrive.stores.redis.session import Session
+from redrive.stores.redis.tables import Hash, RedisFeed, RedisOperations, RedisRegistrations, RedisResults
+from redrive.stores.redis.unit_of_work import Session
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State

@@ -22,9 +22,9 @@ from redrive.errors import (
     StoreFailed,
     StoreUnavailable,
 )
+from redrive.model.arrival import ledger_key
 from redrive.model.ids import ItemId, item_of
 from redrive.model.item import Receipt
-from redrive.model.moves import ledger_key
 from redrive.model.queue import Queue
 from redrive.store import (
     Call,
@@ -49,18 +49,17 @@ from redrive.store import (
     Settle,
     Unhold,
 )
-from redrive.stores.redis.hot import Plan, arrivals_of, is_hot
+from redrive.stores.redis.connection import Script
+from redrive.stores.redis.fast_path import Plan, arrivals_of, is_hot
 from redrive.stores.redis.keys import Keys
-from redrive.stores.redis.notices import Notices
-from redrive.stores.redis.queries import answer
+from redrive.stores.redis.namespace_lock import Taken, Turns, Waiting
+from redrive.stores.redis.pubsub import Notices
+from redrive.stores.redis.queries import answer, is_anything_old, queues_to_clean
 from redrive.stores.redis.queue_state import read_queue
 from redrive.stores.redis.redis_client import Connection
-from redrive.stores.redis.script import Script
-from redrive.stores.redis.session import Session
 from redrive.stores.redis.state import RedisState
-from redrive.stores.redis.turn import Taken, Turns, Waiting
-from redrive.stores.redis.upkeep import is_anything_old, queues_to_clean
-from redrive.stores.rules.calls import carry_out, in_order
+from redrive.stores.redis.unit_of_work import Session
+from redrive.stores.rules.dispatch import carry_out, in_order
 
 FORMAT = 1
 """Of everything that a namespace has in Redis."""

@@ -16,7 +16,7 @@ from redrive.model.feed import HAPPY, FeedKind
 from redrive.model.ids import NUMBERS_PER_MICROSECOND, PARTITION_BITS, SALT_BITS, ItemId, make_id
 from redrive.model.item import Status
 from redrive.model.queue import Queue, QueueSettings
-from redrive.stores.relational.marks import SLACK
+from redrive.stores.relational.low_water_marks import SLACK
 from redrive.stores.relational.session import Executor, Session, Words
 
 TALLIED = (
@@ -252,7 +252,7 @@ class Batch:
         """How many items queues held when the transaction began, where somebody asked."""
         self.arrivals: defaultdict[str, int] = defaultdict(int)
         self.below: dict[tuple[int, str], Instant] = {}
-        """What was laid below where marks may be, by queue and kind: see `redrive.stores.relational.marks`."""
+        """What was laid below where marks may be, by queue and kind: see `relational.low_water_marks`."""
         self.rolled_up: list[int] = []
         """Queues whose tallies were added to their counts."""
 

@@ -10,8 +10,8 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import OperationNotFound, QueueNotFound, RedriveError
-from redrive.model.address import is_elsewhere
 from redrive.model.ids import ItemId, make_id
+from redrive.model.limits import is_elsewhere
 from redrive.model.operation import (
     REMEMBERED,
     Audited,
@@ -26,7 +26,7 @@ from redrive.model.operation import (
     was_set,
     with_status,
 )
-from redrive.model.transitions import Verb
+from redrive.model.state_machine import Verb
 from redrive.store import (
     GetOperation,
     ListOperations,
@@ -39,11 +39,11 @@ from redrive.store import (
 )
 from redrive.stores.relational import verdicts
 from redrive.stores.relational.batch import Batch
-from redrive.stores.relational.by_hand import change_all
-from redrive.stores.relational.deeds import Deed
-from redrive.stores.relational.finding import Selected, scope_of, select
+from redrive.stores.relational.bulk_changes import sweep
+from redrive.stores.relational.find import Selected, scope_of, select
+from redrive.stores.relational.manual_changes import change_all
 from redrive.stores.relational.session import Executor
-from redrive.stores.relational.sweeps import sweep
+from redrive.stores.relational.verdicts import Deed
 
 _INSERT = "INSERT INTO redrive_operation (number, namespace, id, ended_at, next_at, data) VALUES (?, ?, ?, ?, ?, ?)"
 _UPDATE = "UPDATE redrive_operation SET ended_at = ?, next_at = ?, data = ? WHERE number = ?"

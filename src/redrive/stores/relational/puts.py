@@ -10,18 +10,18 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull, RedriveError
+from redrive.model.arrival import ledger_key
 from redrive.model.feed import FeedKind
 from redrive.model.ids import PARTITION_BITS, ItemId, make_id
 from redrive.model.item import NO_OVERRIDES, Event, HistoryEntry, Receipt, Status
 from redrive.model.judge import Dead, Ending
 from redrive.model.limits import MAX_PRIORITY
-from redrive.model.moves import ledger_key
 from redrive.model.payload import JSON
 from redrive.store import OF_THIS_CALL, NewItem, Put, Stale, check_failure, stale, takes_failure
 from redrive.stores.relational import feed, verdicts
 from redrive.stores.relational.batch import SALT_MASK, SALT_STEP, Batch, QueueRow, draw_salt
-from redrive.stores.relational.marks import above
-from redrive.stores.relational.places import Place, find_by_id, lay, take
+from redrive.stores.relational.item_rows import Place, find_by_id, lay, take
+from redrive.stores.relational.low_water_marks import above
 
 _PLAIN_ITEMS = f"""
     INSERT INTO redrive_item (n, tail, queue, put_at, priority, content_type, expire_timeout, payload)

@@ -9,11 +9,11 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
+from redrive.model.arrival import Move
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
 from redrive.model.ids import MAX_NUMBER, ItemId, item_of, make_id, make_token, parse_token
 from redrive.model.item import Counters, Item, Lease
 from redrive.model.limits import MAX_PRIORITY
-from redrive.model.moves import Move
 from redrive.model.payload import JSON
 from redrive.model.queue import QueueStats
 from redrive.store import (
@@ -45,12 +45,13 @@ from redrive.store import (
     Query,
     ReadFeed,
 )
-from redrive.stores.relational import feed, finding, groups, held, moves, operations, redrives, registrations, results
+from redrive.stores.relational import dead_letters, feed, find, moves, operations, redrive, registrations, settle
+from redrive.stores.relational import leases as relational_leases
 from redrive.stores.relational.batch import TALLIED, QueueRow, namespace_key, queue_rows
-from redrive.stores.relational.marks import READY, above, each_queue, leases
-from redrive.stores.relational.places import find_all, find_by_id, find_leased
+from redrive.stores.relational.full_items import overrides_of, whole_items
+from redrive.stores.relational.item_rows import find_all, find_by_id, find_leased
+from redrive.stores.relational.low_water_marks import READY, above, each_queue, leases
 from redrive.stores.relational.session import Executor
-from redrive.stores.relational.whole import overrides_of, whole_items
 
 _CONTENT = "SELECT payload, content_type, headers, put_at, overrides FROM redrive_item WHERE n = ?"
 _COUNTS = f"""
@@ -129,13 +130,13 @@ def answer(executor: Executor, query: Query, namespace: str, now: Instant) -> An
         case CountItems(where, cursor):
             return _count(executor, namespace, where, cursor)
         case ListGroups(name, limit):
-            scope = finding.read_scope(executor, namespace)
-            return groups.largest(executor, scope, None if name is None else scope.key_of(name), limit)
+            scope = find.read_scope(executor, namespace)
+            return dead_letters.largest(executor, scope, None if name is None else scope.key_of(name), limit)
         case ReadFeed():
             return feed.read(executor, namespace_key(executor, namespace), query)
         case GetKeyHolders(name, keys):
             queue = _queue(executor, namespace, name)
-            holders = {key: redrives.holder_of(executor, queue.key, key, now) for key in keys}
+            holders = {key: redrive.holder_of(executor, queue.key, key, now) for key in keys}
             return {key: holder.id for key, holder in holders.items() if holder is not None}
         case GetOperation():
             return operations.get(executor, namespace_key(executor, namespace), query)
@@ -144,9 +145,9 @@ def answer(executor: Executor, query: Query, namespace: str, now: Instant) -> An
         case GetActive(token):
             return _active(executor, namespace, token)
         case GetHeld():
-            return held.leases_of(executor, _names(executor, namespace), query)
+            return relational_leases.leases_of(executor, _names(executor, namespace), query)
         case GetResult(id):
-            return results.read_result(executor, namespace_key(executor, namespace), id, now)
+            return settle.read_result(executor, namespace_key(executor, namespace), id, now)
         case ListRegistrations():
             return registrations.list_registrations(executor, namespace_key(executor, namespace), query, now)
         case GetOverdue(name, limit):
@@ -181,21 +182,21 @@ def _next_due(executor: Executor, namespace: str) -> Instant | None:
 
 def _page(executor: Executor, namespace: str, query: FindItems) -> Page:
     where, order = query.where, query.order
-    scope = finding.read_scope(executor, namespace)
+    scope = find.read_scope(executor, namespace)
     after = parse_cursor(where, order, query.cursor)
-    found = finding.select(executor, scope, where, limit=query.limit, after=after, newest=order is Order.NEWEST)
+    found = find.select(executor, scope, where, limit=query.limit, after=after, newest=order is Order.NEWEST)
     places = find_all(executor, found.numbers)
     items = whole_items(executor, [places[n] for n in found.numbers], scope.names)
     return Page(tuple(items), None if found.exhausted else _cursor(where, order, found.position))
 
 
 def _count(executor: Executor, namespace: str, where: Filter, cursor: str | None) -> Counted:
-    scope = finding.read_scope(executor, namespace)
+    scope = find.read_scope(executor, namespace)
     after = parse_cursor(where, Order.NEWEST, cursor)
     if where.counted_at_once:
         queue = None if where.queue is None else scope.key_of(where.queue)
-        return Counted(groups.count(executor, namespace, queue, where.fingerprint), None)
-    found = finding.select(executor, scope, where, limit=MAX_EXAMINED, after=after, newest=True)
+        return Counted(dead_letters.count(executor, namespace, queue, where.fingerprint), None)
+    found = find.select(executor, scope, where, limit=MAX_EXAMINED, after=after, newest=True)
     return Counted(len(found.numbers), None if found.exhausted else _cursor(where, Order.NEWEST, found.position))
 
 

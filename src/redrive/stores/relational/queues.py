@@ -12,7 +12,7 @@ from redrive.model.queue import Queue, QueueSettings
 from redrive.store import CreateQueue, DeleteQueue, QueueCall, SetPaused, SetUsedBy, Stale, UpdateQueue
 from redrive.stores.relational import verdicts
 from redrive.stores.relational.batch import Batch
-from redrive.stores.relational.places import find
+from redrive.stores.relational.item_rows import find
 
 _CREATE = """
     INSERT INTO redrive_queue (namespace, name, settings, version, paused, is_dead_queue, created_at)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from redrive.clock import Instant
-from redrive.model.words import Query
+from redrive.model.search_terms import Query
 
 if TYPE_CHECKING:
     from redrive.stores.relational.batch import Batch, QueueRow

@@ -1,4 +1,7 @@
-"""Carrying out a verdict: tried again, dead in place, moved to a dead queue, or dropped; and the record of it."""
+"""Carrying out a verdict: tried again, dead in place, moved to a dead queue, or dropped; and the record of it.
+
+Deeds, and the traces they leave in the file.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,19 @@ from typing import assert_never
 import msgspec
 
 from redrive.clock import Instant
-from redrive.model.address import is_elsewhere
-from redrive.model.cause import cause_of
+from redrive.model import manual_change
+from redrive.model.arrival import Passage
+from redrive.model.death import DeadReason, cause_of
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Death, Event, HistoryEntry, Settled, Status
 from redrive.model.judge import Again, Dead, Ending, Verdict, check_verdict
-from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
-from redrive.model.moves import Passage
-from redrive.model.reason import DeadReason
-from redrive.model.transitions import Verb
+from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST, is_elsewhere
+from redrive.model.state_machine import Verb
 from redrive.store import DROP_ACTOR
-from redrive.stores.relational import feed, letters
+from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch, QueueRow, Stage
-from redrive.stores.relational.places import Place, lay
+from redrive.stores.relational.item_rows import Place, lay
 from redrive.telemetry import events
 
 _log = events.logger("redrive.store")
@@ -135,7 +137,7 @@ def move(batch: Batch, place: Place, target: QueueRow, *, died: bool = False) ->
 
 def remove(batch: Batch, place: Place) -> None:
     """Remove an item that was taken from its place, and everything written about it."""
-    letters.unmark(batch, place)
+    dead_letters.unmark(batch, place)
     tables = ["item"]
     if place.deaths:
         tables.append("death")
@@ -167,7 +169,7 @@ def _die(batch: Batch, place: Place, row: QueueRow, verdict: Dead, entry: Histor
         batch.now, reason, queue, batch.namespace, batch.store, place.id, counters, cause, place.first_leased_at
     )
     record_death(batch, place, death)
-    letters.unmark(batch, place)
+    dead_letters.unmark(batch, place)
     source_id = None
     elsewhere = to is not None and is_elsewhere(to)
     if to is None:
@@ -183,7 +185,7 @@ def _die(batch: Batch, place: Place, row: QueueRow, verdict: Dead, entry: Histor
         source_id = move(batch, place, target, died=True)
         place.status, place.expire_deadline, place.held_by = Status.PENDING, None, None
         place.attempts = place.failures = place.losses = 0
-    letters.mark(batch, place, death, _text(entry) or cause.title)
+    dead_letters.mark(batch, place, death, _text(entry) or cause.title)
     lay(batch, place)
     tell(batch, FeedKind.DEAD, place, entry, source_id=source_id, title=cause.title, reason=reason)
     if to is None:
@@ -200,3 +202,31 @@ def _text(entry: HistoryEntry) -> str | None:
 def title(entry: HistoryEntry) -> str | None:
     """What the feed says of an ending, in one line."""
     return entry.note if entry.failure is None else entry.failure.title
+
+
+class Deed(manual_change.Deed, frozen=True):
+    """One verb, for one item or many."""
+
+    def entry(self, batch: Batch, event: Event, queue: str, delivery: int, before: Status) -> HistoryEntry:
+        """A row of the history of an item that was in that queue, and what it was there."""
+        return self.history_entry(batch.now, event, queue, delivery, before)
+
+    def record(
+        self, batch: Batch, place: Place, event: Event, queue: str, before: Status, *, to: str | None = None
+    ) -> None:
+        """Write it into an item's history. `to` is where it goes in another store."""
+        record(batch, place, self.history_entry(batch.now, event, queue, place.deliveries, before, to=to))
+
+    def tell(self, batch: Batch, kind: FeedKind, queue: str, place: Place, source_id: ItemId | None = None) -> None:
+        """Tell it in the feed of the queue where it happened."""
+        feed.tell(
+            batch,
+            kind,
+            queue,
+            place.n,
+            place.tail,
+            source_id=source_id,
+            actor=self.actor,
+            operation=self.operation,
+            from_status=place.status if kind is FeedKind.REMOVED else None,
+        )

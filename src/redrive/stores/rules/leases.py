@@ -8,7 +8,7 @@ from redrive.clock import Instant
 from redrive.model.feed import FeedKind
 from redrive.model.ids import KEY_BITS, make_token, parse_id
 from redrive.model.item import Counters, Lease, Status
-from redrive.model.transitions import Verb
+from redrive.model.state_machine import Verb
 from redrive.store import STEP_LIMIT, Leased, LeaseItems
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Grant, Record

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 
 from redrive.errors import OperationNotFound, RedriveError
-from redrive.model.address import is_elsewhere
 from redrive.model.filter import Order
 from redrive.model.ids import ItemId
 from redrive.model.item import Settled
+from redrive.model.limits import is_elsewhere
 from redrive.model.operation import (
     REMEMBERED,
     Audited,
@@ -23,13 +23,13 @@ from redrive.model.operation import (
     was_set,
     with_status,
 )
-from redrive.model.transitions import Verb
+from redrive.model.state_machine import Verb
 from redrive.store import ListOperations, SetOperation, Stale, StartOperation, StepOperation, Target, begun
-from redrive.stores.rules.by_hand import change_one
-from redrive.stores.rules.deeds import Deed
-from redrive.stores.rules.finding import Selected, select
+from redrive.stores.rules.manual_changes import change_one
+from redrive.stores.rules.queries import Selected, select
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
+from redrive.stores.rules.verdicts import Deed
 
 
 def start_operation(state: State, call: StartOperation) -> Operation:

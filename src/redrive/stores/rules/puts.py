@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from redrive.clock import Instant
 from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull
+from redrive.model.arrival import ledger_key
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Event, HistoryEntry, Receipt, Status
 from redrive.model.judge import Dead, Ending, count
-from redrive.model.moves import ledger_key
 from redrive.store import LEDGER_TIMEOUT, OF_THIS_CALL, NewItem, Put, Stale, check_failure, stale, takes_failure
 from redrive.stores.rules.queue_state import Known, QueueState, Source
 from redrive.stores.rules.record import Record

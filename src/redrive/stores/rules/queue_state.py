@@ -13,7 +13,7 @@ from redrive.errors import QueueFull
 from redrive.model.ids import ItemId
 from redrive.model.item import LIVING, Status
 from redrive.model.queue import Queue, QueueStats
-from redrive.stores.rules.index import Index
+from redrive.stores.rules.indexes import Index
 
 
 class Known(NamedTuple):

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from redrive.clock import Instant
-from redrive.model.by_hand import Standing
+from redrive.model.arrival import Passage
+from redrive.model.death import DeadReason
 from redrive.model.filter import Facts
 from redrive.model.ids import ItemId, Token, parse_id
 from redrive.model.item import (
@@ -28,8 +29,7 @@ from redrive.model.item import (
     Status,
 )
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
-from redrive.model.moves import Passage
-from redrive.model.reason import DeadReason
+from redrive.model.manual_change import Standing
 from redrive.store import Overdue
 
 

@@ -15,7 +15,7 @@ from itertools import islice
 
 from redrive.clock import Instant
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound, WrongQueue
-from redrive.model.address import address_of, split_address
+from redrive.model.death import DeadReason
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import (
@@ -30,18 +30,14 @@ from redrive.model.ids import (
     parse_token,
 )
 from redrive.model.item import WORK, Status
+from redrive.model.limits import address_of, split_address
 from redrive.model.queue import QueueSettings
-from redrive.model.reason import DeadReason
-from redrive.model.transitions import BY_HAND, TRANSITIONS, Verb
+from redrive.model.state_machine import BY_HAND, TRANSITIONS, Verb
 from redrive.store import AuditEntry
-from redrive.stores.rules.feed import Feed
-from redrive.stores.rules.groups import Groups
-from redrive.stores.rules.operation_table import OperationTable
+from redrive.stores.rules.indexes import Shelf
 from redrive.stores.rules.queue_state import QueueState, Source
 from redrive.stores.rules.record import Letter, Record
-from redrive.stores.rules.registration_table import RegistrationTable
-from redrive.stores.rules.result_table import ResultTable
-from redrive.stores.rules.shelf import Shelf
+from redrive.stores.rules.tables import Feed, Groups, OperationTable, RegistrationTable, ResultTable
 
 
 def check_transition(verb: Verb, before: Status | None, after: Status | None, *, forced: bool = False) -> None:

@@ -1,18 +1,22 @@
-"""Carrying out a verdict: an item is tried again, or it is dead. The store never judges."""
+"""Carrying out a verdict: an item is tried again, or it is dead. The store never judges.
+
+Deeds, and the traces they leave.
+"""
 
 from __future__ import annotations
 
-from redrive.model import judge
-from redrive.model.address import is_elsewhere
-from redrive.model.by_hand import text_of_death
-from redrive.model.cause import cause_of
+from redrive.model import judge, manual_change
+from redrive.model.arrival import Passage
+from redrive.model.death import cause_of
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedKind
+from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Death, Event, HistoryEntry, Settled, Status
 from redrive.model.judge import Dead, Ending, Verdict, count
-from redrive.model.moves import Passage
-from redrive.model.transitions import Verb
-from redrive.model.words import words_of
+from redrive.model.limits import is_elsewhere
+from redrive.model.manual_change import status_at_rest, text_of_death
+from redrive.model.search_terms import words_of
+from redrive.model.state_machine import Verb
 from redrive.store import DROP_ACTOR
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
@@ -152,3 +156,16 @@ def mark_dead(state: State, item: Record) -> None:
     if state.queues[item.queue].value.settings.search:
         text = text_of_death(death, item.history.entries())
         item.words = frozenset(words_of(death.cause.error_type, text, item.payload, item.content_type))
+
+
+class Deed(manual_change.Deed, frozen=True):
+    """One verb, for one item or many."""
+
+    def entry(self, state: State, event: Event, item: Record, *, to: str | None = None) -> HistoryEntry:
+        """A row of the item's history, while it still is what it was. `to` is where it goes in another store."""
+        before = status_at_rest(item.status)
+        return self.history_entry(state.now, event, item.queue, item.counters.deliveries, before, to=to)
+
+    def tell(self, state: State, kind: FeedKind, queue: str, item: Record, source_id: ItemId | None = None) -> None:
+        """Tell it in the feed of the queue where it happened."""
+        state.tell(kind, queue, item, source_id=source_id, actor=self.actor, operation=self.operation)

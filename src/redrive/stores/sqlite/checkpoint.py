@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from redrive.errors import RedriveError
-from redrive.stores.sqlite.turn import Turn
+from redrive.stores.sqlite.write_lock import Turn
 
 if TYPE_CHECKING:
     from redrive.stores.sqlite.engine import Engine

@@ -25,10 +25,10 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.model.sqlite_url import OWNER_ONLY
-from redrive.stores.sqlite import files
+from redrive.stores.sqlite import database_files
 from redrive.stores.sqlite.checkpoint import COURTESY_SECONDS, Checkpointer
-from redrive.stores.sqlite.file_guard import FileGuard
-from redrive.stores.sqlite.turn import Turn
+from redrive.stores.sqlite.file_identity import FileGuard
+from redrive.stores.sqlite.write_lock import Turn
 
 OLDEST_ENGINE = (3, 51, 3)
 """Before this one, two connections that write or checkpoint can lose committed data (the WAL-reset bug)."""
@@ -66,7 +66,7 @@ class Engine:
         """Whether nobody else has committed since the transaction before."""
         _check_engine()
         with self.translated():
-            self.name = str(files.locate(path))
+            self.name = str(database_files.locate(path))
             self._open()
 
     def _open(self) -> None:
@@ -87,8 +87,8 @@ class Engine:
         _open_engines.add(self)
 
     def _open_writer(self) -> None:
-        files.create_database(self.name, self.mode)
-        files.check_names(self.name)
+        database_files.create_database(self.name, self.mode)
+        database_files.check_names(self.name)
         self._guard = FileGuard(self.name)
         self.writer = self._connect(WRITER_CACHE_KIB)
         try:

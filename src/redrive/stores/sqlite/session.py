@@ -9,10 +9,10 @@ from typing import Any
 import apsw
 
 from redrive.clock import Instant
-from redrive.model.words import Query
+from redrive.model.search_terms import Query
 from redrive.stores.relational.batch import TALLIED, Batch, QueueRow
+from redrive.stores.relational.item_rows import STATE
 from redrive.stores.relational.leases import HEAD, TIMES
-from redrive.stores.relational.places import STATE
 from redrive.stores.relational.session import Head, HeldAs, Look, Row
 
 _FRESH = "(expire_deadline IS NULL OR expire_deadline > {now})"

@@ -11,16 +11,16 @@ import apsw
 from redrive.clock import Clock, Instant, SystemClock
 from redrive.errors import InvalidInput, NotAStore, SchemaTooNew, StoreUnavailable
 from redrive.model.item import Receipt
-from redrive.model.shown import size
 from redrive.model.sqlite_url import OWNER_ONLY
+from redrive.model.text import size
 from redrive.store import Call, Commit, Durability, Put, Query
 from redrive.stores.relational.batch import NO_QUEUES, Batch, Numbers, Queues, draw_anew, epoch_of
-from redrive.stores.relational.calls import carry_out, finish
+from redrive.stores.relational.dispatch import carry_out, finish
 from redrive.stores.relational.puts import put_together
 from redrive.stores.relational.queries import answer
 from redrive.stores.sqlite import schema
+from redrive.stores.sqlite.database_files import names_of, several_names
 from redrive.stores.sqlite.engine import LOG_LIMIT_BYTES, Engine
-from redrive.stores.sqlite.files import names_of, several_names
 from redrive.stores.sqlite.session import Session
 
 LARGE_LOG_BYTES = 4 * LOG_LIMIT_BYTES

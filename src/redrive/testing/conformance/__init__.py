@@ -28,7 +28,7 @@ import pytest  # noqa: E402
 # Before the modules are imported, so that a failed assertion shows its values in any project.
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
 
-from redrive.testing.conformance.store import StoreConformance  # noqa: E402
+from redrive.testing.conformance.store_conformance import StoreConformance  # noqa: E402
 from redrive.testing.conformance.suite import OpenBroker, Suite  # noqa: E402
 
 __all__ = ["OpenBroker", "StoreConformance", "Suite"]

@@ -8,13 +8,13 @@ import pytest
 
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, InvalidSetting, LeaseLost, QueueFull, QueueNotFound
+from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.ids import Token
 from redrive.model.item import Counters, Settled, Status
 from redrive.model.judge import Again, Dead, Ending
 from redrive.model.queue import QueueSettings
-from redrive.model.reason import DeadReason
 from redrive.store import (
     Complete,
     CreateQueue,
@@ -29,7 +29,7 @@ from redrive.store import (
     Unhold,
     UpdateQueue,
 )
-from redrive.testing.conformance.direct import Direct, DirectSuite, put
+from redrive.testing.conformance.suite import Direct, DirectSuite, put
 
 
 class BatchConformance(DirectSuite):

@@ -10,9 +10,9 @@ import pytest
 from redrive import Broker, Dead, DeadReason
 from redrive.errors import ItemNotFound
 from redrive.model.item import Counters
-from redrive.testing.clock import FakeClock
-from redrive.testing.conformance.deliveries import Boom, kill, lose, places, take, take_all, values
+from redrive.testing.conformance.actions import Boom, kill, lose, places, take, take_all, values
 from redrive.testing.conformance.suite import Suite
+from redrive.testing.fake_clock import FakeClock
 
 
 class BuryConformance(Suite):

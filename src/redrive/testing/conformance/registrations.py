@@ -23,8 +23,7 @@ from redrive.store import (
     Registration,
     Unregister,
 )
-from redrive.testing.conformance.direct import Direct, DirectSuite, put
-from redrive.testing.conformance.suite import OpenBroker
+from redrive.testing.conformance.suite import Direct, DirectSuite, OpenBroker, put
 
 REFUSED_PUTS: list[tuple[type[RedriveError], tuple[Put, ...]]] = [
     (QueueNotFound, (put(b"a"), put(b"b", queue="nowhere"))),

@@ -1,16 +1,46 @@
-"""What every part of the suite stands on: the fixtures that a store binds, and what it says of itself."""
+"""What every part of the suite stands on: the fixtures that a store binds, and what it says of itself.
+
+Tests that call the store itself: what the public face cannot say, such as batches of several kinds.
+
+Two stores that know each other: the one under test, and one in memory, both ways.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pytest
 
 from redrive import Broker
 from redrive.connect import connect, connect_async
-from redrive.store import Store
-from redrive.testing.clock import FakeClock
+from redrive.model.death import DeadReason
+from redrive.model.ids import ItemId
+from redrive.model.item import Item, Lease, Settled
+from redrive.model.judge import Dead, Ending
+from redrive.model.queue import QueueSettings, QueueStats
+from redrive.model.state_machine import Verb
+from redrive.store import (
+    Call,
+    Change,
+    Commit,
+    CreateQueue,
+    GetItem,
+    GetQueue,
+    GetStats,
+    Leased,
+    LeaseItems,
+    ListMoves,
+    ListOpenMoves,
+    NewItem,
+    Put,
+    Query,
+    Receive,
+    Settle,
+    Store,
+    Target,
+)
+from redrive.testing.fake_clock import FakeClock
 
 
 class OpenBroker(Protocol):
@@ -83,3 +113,136 @@ class Suite:
         """Skip a test, visibly, on a store that does not declare what it needs."""
         if not getattr(self, capability):
             pytest.skip(f"{type(self).__name__} does not declare `{capability}`")
+
+
+class Direct:
+    """A store that is called directly, with short words for what the tests say most."""
+
+    def __init__(self, store: Store, clock: FakeClock) -> None:
+        self.store = store
+        self.clock = clock
+
+    def commit(self, *calls: Call) -> Commit:
+        """All calls in one transaction."""
+        return self.store.commit(calls)
+
+    def do(self, call: Call) -> Any:
+        """One call; its result."""
+        (result,) = self.commit(call).results
+        return result
+
+    def read(self, query: Query) -> Any:
+        """The answer to a query."""
+        return self.store.read(query)
+
+    def queue(self, name: str = "jobs", **settings: Any) -> None:
+        """Create a queue."""
+        created = self.do(CreateQueue(name, QueueSettings(**settings)))
+        assert not isinstance(created, Exception), created
+
+    def version(self, queue: str = "jobs") -> int:
+        """The version of a queue's settings, which verdicts name. Stores number them as they like."""
+        version: int = self.read(GetQueue(queue)).version
+        return version
+
+    def stats(self, queue: str = "jobs") -> QueueStats:
+        """The counts of a queue."""
+        stats: QueueStats = self.read(GetStats(queue))
+        return stats
+
+    def put(self, *payloads: bytes, queue: str = "jobs", **options: Any) -> list[ItemId]:
+        """Put items with the same options."""
+        return [receipt.id for receipt in self.do(put(*payloads, queue=queue, **options))]
+
+    def lease(self, queue: str = "jobs", limit: int = 1, **options: Any) -> Sequence[Lease]:
+        """Lease items."""
+        leased: Leased = self.do(LeaseItems(queue, limit, **options))
+        return leased.leases
+
+    def take(self, queue: str = "jobs") -> Lease:
+        """Lease the one item that comes next."""
+        (lease,) = self.lease(queue)
+        return lease
+
+    def get(self, id: ItemId) -> Item:
+        """An item by any id it had."""
+        item: Item = self.read(GetItem(id))
+        return item
+
+    def change(self, verb: Verb, id: ItemId, **options: Any) -> Any:
+        """Change one item by hand."""
+        (result,) = self.do(Change(verb, (Target(id),), "ada", **options))
+        return result
+
+    def bury(self, lease: Lease, to: str | None = None) -> Settled:
+        """End a delivery by death, in place or by a move to another queue."""
+        settled = self.do(Settle(lease.token, Ending.BURIED, Dead(DeadReason.BURIED, to), self.version(lease.queue)))
+        assert isinstance(settled, Settled), settled
+        return settled
+
+
+def put(*payloads: bytes, queue: str = "jobs", **options: Any) -> Put:
+    """Items with the same options, in one call."""
+    return Put(queue, tuple(NewItem(payload, "application/octet-stream", **options) for payload in payloads))
+
+
+class DirectSuite(Suite):
+    """The fixture of tests that call the store itself."""
+
+    @pytest.fixture
+    def direct(self, store: Store, clock: FakeClock) -> Direct:
+        """The store under test."""
+        return Direct(store, clock)
+
+
+class Pair(NamedTuple):
+    """Two stores that know each other. Items die in the first one."""
+
+    source: Broker
+    target: Broker
+
+    @property
+    def source_name(self) -> str:
+        """What the second one calls the first."""
+        return self.source._core.store.name
+
+    @property
+    def target_name(self) -> str:
+        """What the first one calls the second."""
+        return self.target._core.store.name
+
+    def there(self, queue: str) -> str:
+        """The address of a queue in the second store."""
+        return f"{queue}@{self.target_name}"
+
+    def furnish(self, **settings: Any) -> None:
+        """A dead queue in the second store, and a queue in the first whose dead go there."""
+        self.target.create_queue("morgue")
+        self.source.create_queue("jobs", dead_queue=self.there("morgue"), **settings)
+
+    def receive(self) -> list[Any]:
+        """Only the second step of every move."""
+        moves = self.source._core.store.read(ListMoves())
+        calls = [Receive(move.passage.to.partition("@")[0], move, self.source_name) for move in moves]
+        return self.target._core.store.commit(calls).results
+
+    def left_open(self) -> int:
+        """What the second store has received and the first may still have."""
+        return len(self.target._core.store.read(ListOpenMoves(self.source_name)))
+
+
+class PairSuite(Suite):
+    """A store under test and one in memory, each once as the one that items leave."""
+
+    @pytest.fixture(params=["to memory", "from memory"])
+    def pair(self, request: pytest.FixtureRequest, open_broker: OpenBroker) -> Pair:
+        """Two stores that know each other."""
+        here = open_broker(name="here", stores={"there": "memory://"})
+        there = here.at("there")
+        return Pair(here, there) if request.param == "to memory" else Pair(there, here)
+
+
+def only(broker: Broker, **conditions: Any) -> Item:
+    """The one item that is found."""
+    (item,) = broker.find(**conditions).items
+    return item

@@ -1,22 +1,32 @@
-"""Workers that announce themselves, and what a plan makes of it."""
+"""Workers that announce themselves, and what a plan makes of it.
+
+What the suites of tasks and workers stand on: an app on the store under test, and a worker for it.
+
+The life of a worker: stops, leases, limits, suspects, and several queues, on the store under test.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from redrive import AsyncBroker, Broker, WorkerInfo
-from redrive.broker import workers
+from redrive import App, AsyncBroker, Broker, Context, Status, WorkerInfo
 from redrive.broker.flow import run
+from redrive.broker.flows import worker_registry
 from redrive.errors import InvalidInput
+from redrive.model.item import Item
 from redrive.store import ListRegistrations
-from redrive.testing.clock import FakeClock
-from redrive.testing.conformance.asynchronous import Scenario
-from redrive.testing.conformance.deliveries import take
+from redrive.testing.conformance.actions import places, take
+from redrive.testing.conformance.async_broker import Scenario
 from redrive.testing.conformance.suite import OpenBroker, Suite
+from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
+from redrive.worker.worker import Worker
 
 
 def announce(broker: Broker, name: str = "w1", **options: Any) -> WorkerInfo:
@@ -32,7 +42,7 @@ def announce(broker: Broker, name: str = "w1", **options: Any) -> WorkerInfo:
         **options,
     }
     info = WorkerInfo(name, **given)
-    run(broker._core, workers.announce(info))
+    run(broker._core, worker_registry.announce(info))
     return info
 
 
@@ -65,7 +75,7 @@ class WorkersConformance(Suite):
 
     def test_worker_that_leaves_is_gone_at_once(self, broker: Broker) -> None:
         announce(broker)
-        assert run(broker._core, workers.leave("w1")) is True
+        assert run(broker._core, worker_registry.leave("w1")) is True
         assert broker.workers() == ()
 
     def test_other_processes_see_it(self, broker: Broker, open_broker: OpenBroker) -> None:
@@ -80,7 +90,7 @@ class WorkersConformance(Suite):
     def test_what_cannot_be_read_is_passed_over(self, broker: Broker) -> None:
         """Of a worker with another release, say."""
         announce(broker)
-        run(broker._core, workers.register("worker", "odd", b"[1, 2]"))
+        run(broker._core, worker_registry.register("worker", "odd", b"[1, 2]"))
         assert [worker.name for worker in broker.workers()] == ["w1"]
 
     @pytest.mark.parametrize(
@@ -100,7 +110,7 @@ class WorkersConformance(Suite):
         self, broker: Broker, kind: str, name: str, value: Any, options: dict[str, Any]
     ) -> None:
         with pytest.raises(InvalidInput):
-            run(broker._core, workers.register(kind, name, value, **options))
+            run(broker._core, worker_registry.register(kind, name, value, **options))
         assert broker._core.read(ListRegistrations("worker")) == ()
 
     def test_plan_names_tasks_that_no_worker_knows(self, broker: Broker) -> None:
@@ -157,3 +167,188 @@ class AsyncWorkersConformance(Suite):
             assert await broker.workers() == ()
 
         play(scenario)
+
+
+def work(app: App, broker: Broker, **options: Any) -> Worker:
+    """Run what there is to run."""
+    worker = Worker(app, broker=broker, **{"concurrency": 4, **options})
+    worker.run(until_idle=True)
+    return worker
+
+
+def only(broker: Broker, queue: str = "jobs") -> Item:
+    """The one item of a queue, all of it."""
+    (found,) = broker.find(queue=queue, status="any").items
+    return broker.get(found.id)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds, which a thread of the worker sees to."""
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+class WorkerSuite(Suite):
+    """The fixtures of suites that run workers."""
+
+    @pytest.fixture
+    def app(self, broker: Broker) -> Iterator[App]:
+        """An app that puts to the broker of the test."""
+        app = App()
+        with app.using(broker):
+            yield app
+
+
+class WorkerLifeConformance(WorkerSuite):
+    """Deliveries end as they should whatever becomes of the worker, but for its death."""
+
+    def test_what_has_not_begun_is_given_back_uncounted(self, app: App, broker: Broker) -> None:
+        jobs = app.queue("jobs")
+        started, release = threading.Event(), threading.Event()
+
+        @jobs.task
+        def wait() -> None:
+            started.set()
+            assert release.wait(PATIENCE_SECONDS)
+
+        wait.put_many(wait.item() for _ in range(5))
+        worker = Worker(app, broker=broker, concurrency=1)
+        with worker:
+            assert started.wait(PATIENCE_SECONDS)
+            worker.stop()
+            release.set()
+        left = broker.find(queue="jobs", status="any").items
+        assert [(item.status, item.counters.attempts) for item in left] == [(Status.PENDING, 0)] * 4
+
+    def test_what_runs_at_the_deadline_of_a_stop_is_given_back_uncounted(self, app: App, broker: Broker) -> None:
+        jobs = app.queue("jobs")
+        started, release = threading.Event(), threading.Event()
+
+        @jobs.task
+        def wait() -> None:
+            started.set()
+            release.wait(PATIENCE_SECONDS)
+
+        wait.put()
+        with Worker(app, broker=broker, concurrency=1) as worker:
+            assert started.wait(PATIENCE_SECONDS)
+            worker.stop(at_once=True)
+        item = only(broker)
+        release.set()
+        assert (item.status, item.counters.attempts, item.counters.losses) == (Status.PENDING, 0, 0)
+
+    def test_late_outcome_is_refused(self, app: App, broker: Broker, clock: FakeClock) -> None:
+        jobs = app.queue("jobs", lease_timeout="10s")
+        started, release = threading.Event(), threading.Event()
+
+        @jobs.task
+        def wait() -> None:
+            started.set()
+            assert release.wait(PATIENCE_SECONDS)
+
+        wait.put()
+        app.declare(broker)
+        with Worker(app, broker=broker, concurrency=1):
+            assert started.wait(PATIENCE_SECONDS)
+            (lease,) = broker.find(queue="jobs", status="active").items
+            broker.drop(lease.id, force=True)
+            broker.put("jobs", {}, headers={"task": "other"}, held_by="test")
+            release.set()
+        assert places(broker.stats("jobs")) == {"pending": 1}
+
+    def test_lease_of_what_runs_is_extended(self, app: App, broker: Broker, clock: FakeClock) -> None:
+        jobs = app.queue("jobs", lease_timeout="10s")
+        started, release = threading.Event(), threading.Event()
+
+        @jobs.task
+        def wait() -> None:
+            started.set()
+            assert release.wait(PATIENCE_SECONDS)
+
+        wait.put()
+        with Worker(app, broker=broker, concurrency=1) as worker:
+            assert started.wait(PATIENCE_SECONDS)
+            for _ in range(3):
+                clock.advance("6s")
+                wait_for(lambda: only(broker).lease_deadline == clock.now() + 10_000_000)
+                broker.step()
+            assert only(broker).worker == worker.name
+            release.set()
+        assert places(broker.stats("jobs")) == {}
+
+    def test_time_limit_ends_a_handler(self, app: App, broker: Broker) -> None:
+        jobs = app.queue("jobs")
+        after: list[int] = []
+
+        @jobs.task(time_limit="10ms")
+        def busy() -> None:
+            while True:
+                pass
+
+        @jobs.task(time_limit="10ms")
+        async def sleepy() -> None:
+            await asyncio.sleep(60)
+
+        @jobs.task
+        def good() -> None:
+            after.append(1)
+
+        busy.put()
+        sleepy.put()
+        good.put()
+        work(app, broker, concurrency=1)
+        found = broker.find(queue="jobs", status="dead").items
+        types = [broker.get(item.id).last_failure for item in found]
+        for failure in types:
+            assert failure is not None
+            assert failure.type.endswith("TimeLimitExceeded")
+            assert "10ms" in failure.text
+        assert len(types) == 2
+        assert after == [1]
+
+    def test_suspect_runs_alone(self, app: App, broker: Broker, clock: FakeClock) -> None:
+        jobs = app.queue("jobs", lease_timeout="10s")
+        at_work: set[str] = set()
+        others = threading.Event()
+        beside: list[set[str]] = []
+        mutex = threading.Lock()
+
+        @jobs.task
+        def mark(context: Context, name: str) -> None:
+            with mutex:
+                at_work.add(name)
+                if context.losses:
+                    beside.append(at_work - {name})
+                    others.clear()
+                else:
+                    others.set()
+            if context.losses:  # time enough for somebody to begin who should not
+                beside.append({"somebody began"} if others.wait(0.2) else set())
+            with mutex:
+                at_work.discard(name)
+
+        mark.put("suspect")
+        broker.lease("jobs")
+        clock.advance("11s")
+        broker.step()
+        mark.put_many(mark.item(f"n{number}") for number in range(30))
+        work(app, broker)
+        assert beside == [set(), set()]
+        assert places(broker.stats("jobs")) == {}
+
+    def test_queues_are_worked_on_together(self, app: App, broker: Broker) -> None:
+        names = [f"q{number}" for number in range(5)]
+        seen: list[str] = []
+        tasks = []
+        for name in names:
+
+            def run(context: Context) -> None:
+                seen.append(context.queue)
+
+            tasks.append(app.queue(name).task(name=f"run-{name}")(run))
+        for task in tasks:
+            task.put_many(task.item() for _ in range(20))
+        work(app, broker)
+        assert sorted(seen) == sorted(names * 20)

@@ -1,0 +1,1 @@
+"""Principals, their tokens, and the permission that each call needs."""

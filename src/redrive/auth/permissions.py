@@ -1,0 +1,368 @@
+"""What each call of a remote client needs: which right, and where. Pure; `guard` finds out what is not in the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from redrive.auth.principal import Right
+from redrive.auth.token_store import KIND as TOKEN
+from redrive.broker.flows.external_polls import POLL, PUT_AGAIN, REQUEST
+from redrive.broker.flows.queues import KIND as MANAGED
+from redrive.broker.flows.worker_registry import KIND as WORKER
+from redrive.broker.flows.worker_registry import TAKEN
+from redrive.model.filter import Filter
+from redrive.model.ids import ItemId, Token
+from redrive.model.judge import Verdict
+from redrive.model.operation import OperationStatus
+from redrive.model.queue import QueueSettings
+from redrive.model.state_machine import Verb
+from redrive.store import (
+    Call,
+    Change,
+    Clean,
+    CloseMove,
+    Complete,
+    CountItems,
+    CreateQueue,
+    DeleteQueue,
+    Expire,
+    Extend,
+    FindItems,
+    FinishMove,
+    GetActive,
+    GetHeld,
+    GetItem,
+    GetKeyHolders,
+    GetOperation,
+    GetOverdue,
+    GetQueue,
+    GetResult,
+    GetStats,
+    Hold,
+    Import,
+    LeaseItems,
+    ListAudit,
+    ListDestinations,
+    ListGroups,
+    ListMoves,
+    ListOpenMoves,
+    ListOperations,
+    ListQueues,
+    ListRegistrations,
+    NextDue,
+    Promote,
+    Put,
+    Query,
+    ReadFeed,
+    Receive,
+    Register,
+    Return,
+    SetOperation,
+    SetPaused,
+    Settle,
+    SetUsedBy,
+    StartOperation,
+    StepOperation,
+    Unhold,
+    Unregister,
+    UpdateQueue,
+)
+from redrive.worker.scheduler import KIND as SCHEDULE
+
+PUT, WORK, AWAIT, LOOK, PAYLOADS = Right.PUT, Right.WORK, Right.AWAIT, Right.LOOK, Right.PAYLOADS
+CHANGE, MANAGE, ADMIT = Right.CHANGE, Right.MANAGE, Right.ADMIT
+
+LOSING = frozenset({Verb.DROP, Verb.PURGE})
+"""Verbs that lose items."""
+_HALTING = frozenset({OperationStatus.PAUSED, OperationStatus.CANCELLED, OperationStatus.STOPPED})
+SEES_QUEUES = (LOOK, PUT, WORK)
+"""Who puts or works somewhere may know the queue."""
+
+
+class Reach(Enum):
+    """Where, if no queue is named."""
+
+    EVERYWHERE = "everywhere"
+    """In every queue of the namespace."""
+    SOMEWHERE = "somewhere"
+    """In any queue. What comes of it is only what is in queues of theirs."""
+
+
+class InQueue(msgspec.Struct, frozen=True):
+    """In this queue; in another store, where that is named."""
+
+    name: str
+
+
+class OfItem(msgspec.Struct, frozen=True):
+    """In the queue that this item is in; to await it, also in the one that it was put to.
+
+    With `verb`, also in the one that this verb takes it to, as its past says. With `outlived`, what is asked for may be
+    there when the item is gone; whose it was is then not known.
+    """
+
+    id: ItemId
+    verb: Verb | None = None
+    outlived: bool = False
+
+
+class BackFrom(msgspec.Struct, frozen=True):
+    """In all queues that dead letters of this one may go back to."""
+
+    queue: str
+
+
+class OfLease(msgspec.Struct, frozen=True):
+    """In the queue of the item that this token holds."""
+
+    token: Token
+
+
+class OfOperation(msgspec.Struct, frozen=True):
+    """In the queue that this operation is about. With `drives` it makes steps, which takes what starting it does."""
+
+    id: str
+    drives: bool = False
+
+
+Place = Reach | InQueue | OfItem | BackFrom | OfLease | OfOperation
+
+
+class Need(msgspec.Struct, frozen=True):
+    """One of these rights, there."""
+
+    rights: tuple[Right, ...]
+    place: Place
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """A verdict that the caller brings: an item dies to where its queue says, or where the caller may bring it."""
+
+    place: Place
+    verdict: Verdict
+    version: int
+
+
+class AtOnce(msgspec.Struct, frozen=True):
+    """A loss that is reported before the lease ran out: it takes the token that leased, or the right to change."""
+
+    token: Token
+
+
+Requirement = Need | Judged | AtOnce
+_Needs = Iterable[Requirement]
+
+
+def needs(call: Call | Query) -> _Needs:
+    """All that a call needs."""
+    return NEEDS[call.__class__](call)
+
+
+def right_of(verb: Verb) -> Right:
+    """What a change by hand needs."""
+    return MANAGE if verb in LOSING else CHANGE
+
+
+def needs_of_filter(where: Filter, right: Right = LOOK) -> Iterator[Need]:
+    """What somebody needs who looks for such items. Whoever searches what he may not see learns it word by word."""
+    place = _place(where.queue)
+    yield Need((right,), place)
+    if where.words is not None or where.headers is not None:
+        yield Need((PAYLOADS,), place)
+
+
+def _place(queue: str | None) -> Place:
+    return Reach.EVERYWHERE if queue is None else InQueue(queue)
+
+
+def _in_queue(right: Right, field: str = "queue") -> Callable[[Any], _Needs]:
+    return lambda call: (Need((right,), InQueue(getattr(call, field))),)
+
+
+def _fixed(place: Place, *rights: Right) -> Callable[[Any], _Needs]:
+    always = (Need(rights, place),)
+    return lambda call: always
+
+
+def _settings(call: CreateQueue | UpdateQueue) -> _Needs:
+    yield Need((MANAGE,), InQueue(call.name))
+    yield from _dead_queues(call.settings)
+
+
+def _dead_queues(settings: QueueSettings) -> _Needs:
+    """Whoever lets the dead of a queue go to another one fills that."""
+    return [Need((MANAGE,), InQueue(name)) for name in settings.dead_queues()]
+
+
+def _put(call: Put) -> _Needs:
+    place = InQueue(call.queue)
+    yield Need((PUT,), place)
+    for item in call.items:
+        if item.plain:
+            continue
+        if item.source_id is not None:  # what really has that id would not be taken in any more
+            yield Need((MANAGE,), place)
+        if item.verdict is not None:
+            yield Judged(place, item.verdict, item.version)
+
+
+def _puts(puts: Iterable[Put]) -> _Needs:
+    for put in puts:
+        yield from _put(put)
+
+
+def _registration(call: Register | Unregister) -> Need:
+    if call.kind == WORKER and (isinstance(call, Unregister) or call.timeout is not None):
+        return Need((WORK,), Reach.SOMEWHERE)  # for a time: nobody can fill the store with workers
+    if call.kind in (POLL, REQUEST) and (isinstance(call, Unregister) or call.timeout is not None):
+        return Need((WORK,) if call.kind == POLL else (PUT, WORK), InQueue(call.name))
+    if call.kind in (SCHEDULE, TAKEN, PUT_AGAIN):  # they are called QUEUE/TASK and QUEUE/DIGEST
+        return Need((WORK,), InQueue(call.name.partition("/")[0]))
+    if call.kind == TOKEN:
+        return Need((ADMIT,), Reach.EVERYWHERE)
+    return Need((MANAGE,), Reach.EVERYWHERE)
+
+
+def _register(call: Register) -> _Needs:
+    yield from _unregister(call)
+    yield from _puts(call.puts)
+
+
+def _unregister(call: Register | Unregister) -> _Needs:
+    yield _registration(call)
+    if call.noted is not None and call.kind != TOKEN:  # the audit is not for everybody to write into
+        yield Need((MANAGE,), Reach.EVERYWHERE)
+
+
+def _registrations(call: ListRegistrations) -> _Needs:
+    if call.kind in (WORKER, SCHEDULE, TAKEN, POLL, REQUEST, PUT_AGAIN):
+        return (Need((LOOK, WORK), Reach.SOMEWHERE),)
+    if call.kind == TOKEN:
+        return (Need((ADMIT,), Reach.EVERYWHERE),)
+    if call.kind == MANAGED and call.name is not None:
+        return (Need((LOOK, MANAGE), InQueue(call.name)),)
+    return (Need((LOOK,), Reach.EVERYWHERE),)
+
+
+def _of_lease(call: Extend | Return | GetActive) -> _Needs:
+    return (Need((WORK,), OfLease(call.token)),)
+
+
+def _complete(call: Complete) -> _Needs:
+    yield Need((WORK,), OfLease(call.token))
+    yield from _puts(call.puts)
+
+
+def _settle(call: Settle) -> _Needs:
+    place = OfLease(call.token)
+    yield Need((WORK,), place)
+    yield Judged(place, call.verdict, call.version)
+    if call.at_once:
+        yield AtOnce(call.token)
+
+
+def _change(call: Change) -> _Needs:
+    right = right_of(call.verb)
+    if call.to is not None:
+        yield Need((right,), InQueue(call.to))
+    for target in call.targets:
+        place = OfItem(target.id, call.verb if call.to is None else None)
+        yield Need((right,), place)
+        if target.verdict is not None:
+            yield Judged(place, target.verdict, target.version)
+
+
+def _holds(call: Hold | Unhold) -> _Needs:
+    if call.ids is None:
+        return (Need((CHANGE,), Reach.EVERYWHERE),)
+    return [Need((CHANGE,), OfItem(id)) for id in call.ids]
+
+
+def _start(call: StartOperation) -> _Needs:
+    right = right_of(call.verb)
+    yield from needs_of_filter(call.where, right)
+    if call.to is not None:
+        yield Need((right,), InQueue(call.to))
+    elif call.verb is Verb.UNDO:  # each goes back to where it was, which is anywhere
+        yield Need((right,), Reach.EVERYWHERE)
+    elif call.verb is Verb.REDRIVE and call.where.queue is not None:
+        yield Need((right,), BackFrom(call.where.queue))
+
+
+def _step(call: StepOperation) -> _Needs:
+    yield Need((CHANGE,), OfOperation(call.id, drives=True))
+    for queue, (verdict, version) in call.verdicts.items():
+        yield Judged(InQueue(queue), verdict, version)
+
+
+def _set_operation(call: SetOperation) -> _Needs:
+    halts = call.status in _HALTING and call.rate is None
+    return (Need((CHANGE,), OfOperation(call.id, drives=not halts)),)
+
+
+def _expire(call: Expire) -> _Needs:
+    return (Need((MANAGE,), OfItem(call.id)), Judged(OfItem(call.id), call.verdict, call.version))
+
+
+def _of_item(*rights: Right) -> Callable[[Any], _Needs]:
+    return lambda call: (Need(rights, OfItem(call.id)),)
+
+
+def _feed(call: ReadFeed) -> _Needs:
+    return (Need((LOOK,), Reach.SOMEWHERE if call.queue is None else InQueue(call.queue)),)
+
+
+NEEDS: dict[type[Any], Callable[[Any], _Needs]] = {
+    CreateQueue: _settings,
+    UpdateQueue: _settings,
+    SetPaused: _in_queue(CHANGE, "name"),
+    SetUsedBy: _in_queue(MANAGE, "name"),
+    DeleteQueue: _in_queue(MANAGE, "name"),
+    Put: _put,
+    Register: _register,
+    Unregister: _unregister,
+    Import: _in_queue(MANAGE),
+    Receive: _in_queue(MANAGE),
+    Hold: _holds,
+    Unhold: _holds,
+    Complete: _complete,
+    Settle: _settle,
+    Return: _of_lease,
+    Extend: _of_lease,
+    Change: _change,
+    StartOperation: _start,
+    StepOperation: _step,
+    SetOperation: _set_operation,
+    Promote: _fixed(Reach.EVERYWHERE, MANAGE),
+    Expire: _expire,
+    Clean: _fixed(Reach.EVERYWHERE, MANAGE),
+    FinishMove: _fixed(Reach.EVERYWHERE, MANAGE),
+    CloseMove: _in_queue(MANAGE),
+    LeaseItems: _in_queue(WORK),
+    GetQueue: lambda query: (Need(SEES_QUEUES, InQueue(query.name)),),
+    ListQueues: _fixed(Reach.SOMEWHERE, *SEES_QUEUES),
+    GetStats: _in_queue(LOOK, "name"),
+    GetItem: _of_item(LOOK, AWAIT),
+    FindItems: lambda query: needs_of_filter(query.where),
+    CountItems: lambda query: needs_of_filter(query.where),
+    ListGroups: lambda query: (Need((LOOK,), _place(query.queue)),),
+    ReadFeed: _feed,
+    GetKeyHolders: _in_queue(PAYLOADS),
+    GetOperation: lambda query: (Need((LOOK,), OfOperation(query.id)),),
+    ListOperations: _fixed(Reach.SOMEWHERE, LOOK),
+    GetOverdue: lambda query: (Need((WORK, MANAGE), _place(query.queue)),),
+    GetActive: _of_lease,
+    GetHeld: _fixed(Reach.SOMEWHERE, WORK),
+    GetResult: lambda query: (Need((AWAIT,), OfItem(query.id, outlived=True)),),
+    ListRegistrations: _registrations,
+    ListAudit: _fixed(Reach.EVERYWHERE, LOOK),
+    ListDestinations: _fixed(Reach.EVERYWHERE, LOOK),
+    ListMoves: _fixed(Reach.EVERYWHERE, LOOK),
+    ListOpenMoves: _fixed(Reach.EVERYWHERE, LOOK),
+    NextDue: _fixed(Reach.SOMEWHERE, LOOK, WORK),
+}
+"""Every call and every query. A test sees to it that none is missing."""

@@ -1,0 +1,124 @@
+"""Who calls, and what they may do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from redrive.errors import Forbidden
+from redrive.model.limits import is_elsewhere
+
+TOKENS_NAMESPACE = "redrive-tokens"
+"""Where tokens are kept. Whoever can write there can do everything, so nobody enters it but who may let others into
+every namespace and every queue."""
+
+
+class Right(StrEnum):
+    """What a call needs. Each route, and each call of a remote client, names one."""
+
+    PUT = "put"
+    WORK = "work"
+    """Lease, settle, extend, and say that one works."""
+    AWAIT = "await"
+    """Learn what became of an item whose id one knows: its result, or what it died of."""
+    LOOK = "look"
+    """Everything that can be seen of queues and items, but payloads."""
+    PAYLOADS = "payloads"
+    """See payloads, headers and results without a lease."""
+    CHANGE = "change"
+    """Retry, redrive, archive, bury, pause: what somebody on call does. Nothing of it loses an item."""
+    MANAGE = "manage"
+    """Create, update and delete queues, purge, drop, import."""
+    ADMIT = "admit"
+    """Create and revoke tokens."""
+
+
+class Role(StrEnum):
+    """What a token was made for."""
+
+    PRODUCER = "producer"
+    REQUESTER = "requester"
+    CONSUMER = "consumer"
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+RIGHTS: dict[Role, frozenset[Right]] = {
+    Role.PRODUCER: frozenset({Right.PUT}),
+    Role.REQUESTER: frozenset({Right.PUT, Right.AWAIT}),
+    Role.CONSUMER: frozenset({Right.WORK, Right.PUT}),
+    Role.VIEWER: frozenset({Right.LOOK}),
+    Role.OPERATOR: frozenset({Right.AWAIT, Right.LOOK, Right.PAYLOADS, Right.CHANGE}),
+    Role.ADMIN: frozenset(Right),
+}
+"""What each role may do. A consumer may put, because work may make more work. A producer is not told how its items end:
+whoever names the idempotency key of another's item learns the id of that, and would learn its result."""
+
+ANY = ("*",)
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who calls: a name for the audit, roles, and where they hold."""
+
+    name: str | None
+    """None: nobody in particular, on a server that asks for no token. Then a call's own actor stands."""
+    roles: frozenset[Role]
+    namespaces: tuple[str, ...] = ANY
+    """Patterns, as in `team-*`."""
+    queues: tuple[str, ...] = ANY
+
+    @property
+    def in_all_queues(self) -> bool:
+        """Whether what they may do, they may do in every queue."""
+        return self.queues == ANY
+
+    def has(self, right: Right) -> bool:
+        """Whether one of the roles gives this right, wherever that is."""
+        return any(right in RIGHTS[role] for role in self.roles)
+
+    def may_somewhere(self, right: Right, namespace: str) -> bool:
+        """Whether they may do that in some queue of the namespace, or would if there were one."""
+        return self.has(right) and self.may_enter(namespace)
+
+    def may(self, right: Right, namespace: str, queue: str | None = None) -> bool:
+        """Whether they may do that there. Without a queue: in every queue of the namespace.
+
+        A queue of another store (`name@store`) is none that a pattern means.
+        """
+        if not self.may_somewhere(right, namespace):
+            return False
+        if self.in_all_queues:
+            return True
+        return (
+            queue is not None
+            and not is_elsewhere(queue)
+            and any(fnmatchcase(queue, pattern) for pattern in self.queues)
+        )
+
+    def check(self, right: Right, namespace: str, queues: Iterable[str | None] = (None,)) -> None:
+        """Raise `Forbidden` unless they may do that in all of these queues; with none of them, unless somewhere."""
+        if not self.may_somewhere(right, namespace):
+            raise Forbidden(right, namespace, next(iter(queues), None))
+        for queue in queues:
+            if not self.may(right, namespace, queue):
+                raise Forbidden(right, namespace, queue)
+
+    def worker(self, given: str | None) -> str | None:
+        """Under what a worker leases: its name behind that of the token, so that nobody can pass for another."""
+        if given is None or self.name is None or given.startswith(f"{self.name}/"):
+            return given
+        return f"{self.name}/{given}"
+
+    def may_enter(self, namespace: str) -> bool:
+        """Whether anything of theirs is in that namespace. No pattern means the one that tokens are kept in."""
+        if namespace == TOKENS_NAMESPACE:
+            return self.has(Right.ADMIT) and self.namespaces == ANY and self.in_all_queues
+        return self.namespaces == ANY or any(fnmatchcase(namespace, pattern) for pattern in self.namespaces)
+
+
+ANYONE = Principal(None, frozenset({Role.ADMIN}))
+"""Whoever calls a server that asks for no token."""

@@ -1,0 +1,194 @@
+"""Tokens: made, listed and revoked. They are kept in the store, each as a registration; of its secret only a digest.
+
+redrive_3f9a1c02_5b1e…    the id, by which it is found, and the secret
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import TypeVar
+
+import msgspec
+
+from redrive.auth.principal import ANY, Principal, Role
+from redrive.broker.flow import Flow, ask, send
+from redrive.broker.flows.canaries import ACTOR as CANARY_ACTOR
+from redrive.broker.maintenance import ACTOR as LIFECYCLE_ACTOR
+from redrive.broker.validation import positive
+from redrive.clock import Clock, Instant
+from redrive.errors import InvalidInput
+from redrive.model.duration import DurationInput
+from redrive.model.limits import check_label, check_name
+from redrive.store import (
+    DROP_ACTOR,
+    RETENTION_ACTOR,
+    ListRegistrations,
+    Noted,
+    Overtaken,
+    Register,
+    Registration,
+    Unregister,
+)
+
+KIND = "token"
+"""What tokens are registered as."""
+CREATED, REVOKED = "create_token", "revoke_token"
+"""How the audit says it."""
+ID_BYTES = 4
+SECRET_BYTES = 24
+"""192 bits: nobody guesses one, so that a plain digest is enough to keep."""
+RESERVED = frozenset({RETENTION_ACTOR, DROP_ACTOR, LIFECYCLE_ACTOR, CANARY_ACTOR})
+"""Who does things by itself, in the audit."""
+SOMEBODY = "somebody"
+"""Who calls a server that asks for no token, in the audit, where nobody is named."""
+MAX_PATTERNS = 100
+MAX_PATTERN_CHARS = 128
+
+_SHAPE = re.compile(rf"redrive_([0-9a-f]{{{2 * ID_BYTES}}})_([0-9a-f]{{{2 * SECRET_BYTES}}})")
+_PATTERN = re.compile(r"[A-Za-z0-9._:*?\[\]!-]+")
+_encode = msgspec.json.Encoder().encode
+_TokenCall = TypeVar("_TokenCall", Register, Unregister)
+
+
+class AccessToken(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A token as it is kept. Who reads it learns nothing that lets anybody in."""
+
+    id: str
+    name: str
+    """Unique. It stands in the audit."""
+    digest: str
+    """SHA-256 of the secret, in hexadecimal digits."""
+    roles: tuple[Role, ...]
+    namespaces: tuple[str, ...] = ANY
+    queues: tuple[str, ...] = ANY
+    created_at: Instant = Instant(0)
+    created_by: str = ""
+    expires_at: Instant | None = None
+
+    @property
+    def principal(self) -> Principal:
+        """Who calls with it."""
+        return Principal(self.name, frozenset(self.roles), self.namespaces, self.queues)
+
+    def is_over(self, now: Instant) -> bool:
+        """Whether it has expired. It is kept all the same: a server whose last token expired does not let all in."""
+        return self.expires_at is not None and self.expires_at <= now
+
+
+class MadeToken(msgspec.Struct, frozen=True):
+    """A token that was just made, with what is shown this once."""
+
+    text: str
+    token: AccessToken
+
+    def __repr__(self) -> str:
+        return f"MadeToken({self.token.name!r})"  # without the secret, wherever it is printed by mistake
+
+
+_decode = msgspec.json.Decoder(AccessToken).decode
+_NO_DIGEST = "0" * 64
+
+
+def create(
+    clock: Clock,
+    name: str,
+    roles: Iterable[str],
+    *,
+    namespaces: Iterable[str] = ANY,
+    queues: Iterable[str] = ANY,
+    expires: DurationInput | None = None,
+    created_by: str,
+) -> Flow[MadeToken]:
+    """Make a token. Its text is in the answer, and nowhere else ever. Runs in the namespace of tokens."""
+    if name in RESERVED:
+        raise InvalidInput(f"'{name}' stands for Redrive itself in the audit; choose another name")
+    now = clock.now()
+    secret = secrets.token_hex(SECRET_BYTES)
+    token = AccessToken(
+        id=secrets.token_hex(ID_BYTES),
+        name=check_name("token", name),
+        digest=digest_of(secret),
+        roles=_roles(roles),
+        namespaces=_patterns("namespace", namespaces),
+        queues=_patterns("queue", queues),
+        created_at=now,
+        created_by=check_label("created_by", created_by),
+        expires_at=None if expires is None else Instant(now + positive("expires", expires)),
+    )
+    call = Register(KIND, token.name, _encode(token), version=0)
+    written = yield from send(signed(call, token.created_by))
+    if isinstance(written, Overtaken):
+        raise InvalidInput(f"there is a token called '{name}'; revoke it first, or choose another name")
+    return MadeToken(f"redrive_{token.id}_{secret}", token)
+
+
+def list_all() -> Flow[tuple[AccessToken, ...]]:
+    """All tokens, by name; also those that have expired."""
+    found: tuple[Registration, ...] = yield from ask(ListRegistrations(KIND))
+    return read(found)
+
+
+def revoke(name: str, revoked_by: str) -> Flow[bool]:
+    """It lets nobody in any more, a second from now at the latest. Gives whether there was one of that name."""
+    call = Unregister(KIND, check_label("token", name))
+    removed: bool = yield from send(signed(call, check_label("revoked_by", revoked_by)))
+    return removed
+
+
+def signed(call: _TokenCall, actor: str) -> _TokenCall:
+    """The call that makes or revokes a token, with what the audit says of it: who, which token, and its roles."""
+    if isinstance(call, Unregister):
+        return msgspec.structs.replace(call, noted=Noted(actor, REVOKED, call.name))
+    roles = ", ".join(_token(call.name, call.value).roles) or "no role"
+    return msgspec.structs.replace(call, noted=Noted(actor, CREATED, f"{call.name}: {roles}"))
+
+
+def read(registrations: Iterable[Registration]) -> tuple[AccessToken, ...]:
+    """The tokens that are registered. One that cannot be read lets nobody in, and is there all the same."""
+    return tuple(_token(each.name, each.value) for each in registrations)
+
+
+def parse(text: str) -> tuple[str, str] | None:
+    """The id and the secret of a token; None where it is none."""
+    match = _SHAPE.fullmatch(text)
+    return None if match is None else (match[1], match[2])
+
+
+def digest_of(secret: str) -> str:
+    """What is kept of a secret."""
+    return sha256(secret.encode()).hexdigest()
+
+
+def fits(token: AccessToken | None, secret: str) -> bool:
+    """Whether it is the secret of this token. Takes as long whether it is or not, and where there is no token."""
+    kept = _NO_DIGEST if token is None else token.digest
+    return hmac.compare_digest(digest_of(secret), kept) and token is not None
+
+
+def _token(name: str, value: bytes) -> AccessToken:
+    try:
+        token = _decode(value)
+    except ValueError:  # also for texts that are not UTF-8
+        return AccessToken("", name, _NO_DIGEST, ())
+    return msgspec.structs.replace(token, name=name)
+
+
+def _roles(given: Iterable[str]) -> tuple[Role, ...]:
+    wanted = (given,) if isinstance(given, str) else tuple(given)
+    if not wanted or not set(wanted) <= set(Role):
+        raise InvalidInput(f"a token has one role or several of {', '.join(Role)}, not {', '.join(wanted) or 'none'}")
+    return tuple(role for role in Role if role in wanted)
+
+
+def _patterns(what: str, given: Iterable[str]) -> tuple[str, ...]:
+    patterns = (given,) if isinstance(given, str) else tuple(dict.fromkeys(given))
+    if not 1 <= len(patterns) <= MAX_PATTERNS:
+        raise InvalidInput(f"a token is for 1 to {MAX_PATTERNS} patterns of {what}s, not {len(patterns)}; * is for all")
+    for pattern in patterns:
+        if len(pattern) > MAX_PATTERN_CHARS or _PATTERN.fullmatch(pattern) is None:
+            raise InvalidInput(f"{pattern!a:.60} is no pattern of {what}s; write it as in team-* or orders")
+    return ANY if "*" in patterns else patterns

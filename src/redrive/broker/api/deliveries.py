@@ -1,0 +1,180 @@
+"""Work, as methods of `Broker`: put, lease, and how a delivery ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from redrive.broker.api.base import Face
+from redrive.broker.flows import deliveries, settle
+from redrive.clock import Instant
+from redrive.model.duration import DurationInput
+from redrive.model.failure import Failure
+from redrive.model.ids import Token
+from redrive.model.item import Lease, Receipt, Result, Settled
+from redrive.model.judge import Verdict
+from redrive.model.limits import DEFAULT_PRIORITY
+from redrive.store import Put
+
+
+class WorkMethods(Face):
+    """What programs and workers do all day."""
+
+    def put(
+        self,
+        queue: str,
+        value: Any,
+        *,
+        delay: DurationInput = 0,
+        enqueue_at: datetime | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        expire_timeout: DurationInput | None = None,
+        headers: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        content_type: str | None = None,
+        held_by: str | None = None,
+        max_attempts: int | None = None,
+        max_losses: int | None = None,
+        retry_attempts: int | None = None,
+        within: Any = None,
+    ) -> Receipt:
+        """Put one item. Bytes are stored as they are; any other value as JSON.
+
+        `within` is a connection of yours to the same database with a transaction open: the item then exists if and
+        only if that transaction commits. The options are those of `new_item`.
+        """
+        item = deliveries.new_item(
+            value,
+            delay=delay,
+            enqueue_at=enqueue_at,
+            priority=priority,
+            expire_timeout=expire_timeout,
+            headers=headers,
+            idempotency_key=idempotency_key,
+            content_type=content_type,
+            held_by=held_by,
+            max_attempts=max_attempts,
+            max_losses=max_losses,
+            retry_attempts=retry_attempts,
+        )
+        put = Put(deliveries.queue_name(queue), (item,))
+        receipts: tuple[Receipt, ...] = (
+            self._core.put_within(within, put) if within is not None else self._core.call(put)
+        )
+        return receipts[0]
+
+    def put_many(self, queue: str, values: Iterable[Any], *, within: Any = None) -> tuple[Receipt, ...]:
+        """Put all of them, at most 10,000, or none. Each is a value, or a `new_item(value, …)` with its own options."""
+        put = deliveries.put_call(queue, values)
+        receipts: tuple[Receipt, ...] = (
+            self._core.put_within(within, put) if within is not None else self._core.call(put)
+        )
+        return receipts
+
+    def put_failed(
+        self,
+        queue: str,
+        value: Any,
+        error: BaseException | Failure | str,
+        *,
+        verdict: Verdict | None = None,
+        headers: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        content_type: str | None = None,
+        max_attempts: int | None = None,
+        max_losses: int | None = None,
+        retry_attempts: int | None = None,
+    ) -> Receipt:
+        """Put work that has failed already, outside of any queue: it is born failed or dead, as the settings say,
+        or the limits of its own.
+
+        A key that is known adds the failure to the item that is there. Where that is completed or gone, the failure is
+        a new item, which takes the key. Raises `ItemMoving` while it is on its way to another store.
+        """
+        item = deliveries.new_item(
+            value,
+            headers=headers,
+            idempotency_key=idempotency_key,
+            content_type=content_type,
+            max_attempts=max_attempts,
+            max_losses=max_losses,
+            retry_attempts=retry_attempts,
+        )
+        return self._run(settle.put_failed(self._core, queue, item, error, verdict))
+
+    def lease(
+        self,
+        queue: str,
+        limit: int = 1,
+        *,
+        wait: DurationInput = 0,
+        lease_timeout: DurationInput | None = None,
+        worker: str | None = None,
+    ) -> list[Lease]:
+        """Up to `limit` items, in order; waits up to `wait` for the first one. An empty list when there is none."""
+        return self._run(deliveries.lease(self._core, queue, limit, wait, lease_timeout, worker))
+
+    def extend(self, lease: Lease | Token, timeout: DurationInput | None = None) -> Instant:
+        """Hold on to an item for `timeout` from now, or the queue's lease_timeout. Returns the new deadline."""
+        answer: Instant = self._core.call(deliveries.extend_call(lease, timeout))
+        return answer
+
+    def complete(
+        self,
+        lease: Lease | Token,
+        *,
+        result: Any = None,
+        puts: Iterable[tuple[str, Any]] = (),
+        keep_result: DurationInput | None = None,
+    ) -> Settled:
+        """The work is done. `puts` are (queue, value or new_item) put in the same transaction, with the result.
+
+        `get(id).result.value` is the result, for as long as the queue's keep_completed says; `result(id)` gives it for
+        `keep_result`, whether the item is kept or not.
+        """
+        answer: Settled = self._core.call(deliveries.complete_call(lease, result, puts, keep_result))
+        return answer
+
+    def result(self, id: str) -> Result | None:
+        """What the work on an item gave, as it is: `result(id).value`. None where it is not done, or nothing was kept.
+
+        The id is any that the item had, as the one in the receipt of its put.
+        """
+        return self._run(deliveries.result(id))
+
+    def fail(
+        self,
+        lease: Lease | Token,
+        error: BaseException | Failure | str,
+        *,
+        final: bool = False,
+        verdict: Verdict | None = None,
+    ) -> Settled:
+        """The work failed: retried or dead, as the queue's settings say. `final` means never again.
+
+        `verdict` decides instead of the settings: `Again.after("30s")` or `Dead(reason)`.
+        """
+        return self._run(settle.fail(self._core, lease, error, final, verdict))
+
+    def release(
+        self, lease: Lease | Token, *, delay: DurationInput = 0, counted: bool = True, error: str | None = None
+    ) -> Settled:
+        """Give the item back. Counted: the attempt is spent and the item goes to the tail after `delay`.
+
+        Not counted: it never ran, and takes its old place.
+        """
+        return self._run(settle.release(self._core, lease, delay, counted, error))
+
+    def bury(
+        self, lease: Lease | Token, *, note: str | None = None, error: BaseException | Failure | None = None
+    ) -> Settled:
+        """Make the item dead, whatever its counters say."""
+        return self._run(settle.bury(self._core, lease, note, error))
+
+    def lost(self, lease: Lease | Token, error: Failure | str) -> Settled:
+        """The worker that held it is gone, and somebody knows it before the lease runs out: one loss, counted at once.
+
+        `error` is what is known of its end; where the item dies of it, that is the cause.
+        """
+        return self._run(settle.lost(self._core, lease, error))

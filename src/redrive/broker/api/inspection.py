@@ -1,0 +1,130 @@
+"""Looking, as methods of `Broker`: items, groups, the feed, the audit. Secrets are hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from redrive.broker.api.base import Face
+from redrive.broker.flows import deliveries, export_import, inspection, moves, worker_registry
+from redrive.broker.flows.inspection import Follower
+from redrive.broker.flows.moves import Moving
+from redrive.model.duration import DurationInput
+from redrive.model.feed import FeedEntry
+from redrive.model.filter import Filter
+from redrive.model.group import Group
+from redrive.model.item import Item
+from redrive.model.worker_info import WorkerInfo
+from redrive.store import AuditEntry, FeedPage, Page
+
+
+class LookingMethods(Face):
+    """Find out what is there and what happened. Nothing here changes anything."""
+
+    def get(self, id: str, *, redacted: bool = True) -> Item:
+        """An item with its history and deaths. An id from before a move still finds it.
+
+        What looks like a secret is hidden; `redacted=False` gives the item as it is.
+        """
+        return self._run(deliveries.get(self._core, id, redacted))
+
+    def find(
+        self,
+        where: Filter | None = None,
+        *,
+        order: str = "newest",
+        limit: int = 50,
+        cursor: str | None = None,
+        redacted: bool = True,
+        **conditions: Any,
+    ) -> Page:
+        """A page of items that match: a `Filter`, or its fields as conditions, as in `find(queue="jobs", since="1h")`.
+
+        Dead letters, unless a status is named; `status="any"` means every item. `since` and `until` are datetimes,
+        instants, or durations that mean ago. `page.cursor` goes on behind the last item; None: that was all.
+        """
+        flow = inspection.find(
+            self._core, where, conditions, order=order, limit=limit, cursor=cursor, redacted=redacted
+        )
+        return self._run(flow)
+
+    def count(self, where: Filter | None = None, **conditions: Any) -> int:
+        """How many items match, as `find` would find them."""
+        return self._run(inspection.count(self._core, where, conditions))
+
+    def groups(self, queue: str | None = None, *, limit: int = 100) -> tuple[Group, ...]:
+        """Dead letters by what they died of, of one queue or all, the largest group first."""
+        return self._run(inspection.groups(self._core, queue, limit))
+
+    def feed(
+        self,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        queue: str | None = None,
+        id: str | None = None,
+        kinds: str | Iterable[str] | None = None,
+        operation: str | None = None,
+        limit: int = 100,
+    ) -> FeedPage:
+        """What happened last, oldest first: the newest entries, those before a number, or those after one.
+
+        `page.last` goes on; `after=0` begins with the oldest.
+        The setting `feed` of each queue says what is kept.
+        """
+        asked = inspection.query(
+            queue=queue, id=id, kinds=kinds, operation=operation, after=after, before=before, limit=limit
+        )
+        return self._run(inspection.read(self._core, asked))
+
+    def follow(
+        self,
+        *,
+        after: int | None = None,
+        queue: str | None = None,
+        id: str | None = None,
+        kinds: str | Iterable[str] | None = None,
+        operation: str | None = None,
+        wait: DurationInput | None = None,
+    ) -> Iterator[FeedEntry]:
+        """The feed as it happens, from `after` or from now on. Ends after `wait` without an entry; unset: never."""
+        asked = inspection.query(queue=queue, id=id, kinds=kinds, operation=operation, after=after)
+        follower = Follower(self._core, asked, wait)
+        if after is None:
+            follower.begin_behind(self._core.read(inspection.newest()).last)
+        return self._entries(follower)
+
+    def audit(self, limit: int = 100, *, before: int | None = None) -> tuple[AuditEntry, ...]:
+        """Who changed what by hand, newest first. `before` is the number of the last entry of the page before."""
+        return self._run(deliveries.audit(self._core, limit, before))
+
+    def export(
+        self,
+        where: Filter | None = None,
+        *,
+        cursor: str | None = None,
+        redacted: bool = True,
+        **conditions: Any,
+    ) -> Iterator[bytes]:
+        """Items that match, as lines of JSON (docs/reference/export.md), as many as there are and few at a time.
+
+        Lines that hold a cursor say where to go on after an interruption. Only what was exported with `redacted=False`
+        can be imported where secrets were hidden in it.
+        """
+        return self._lines(export_import.Exporting(self._core, where, conditions, cursor, redacted))
+
+    def _entries(self, follower: Follower) -> Iterator[FeedEntry]:
+        while entries := self._run(follower.next()):
+            yield from entries
+
+    def _lines(self, exporting: export_import.Exporting) -> Iterator[bytes]:
+        while not exporting.finished:
+            yield from self._run(exporting.next())
+
+    def moves(self, limit: int = 100) -> tuple[Moving, ...]:
+        """Items that are on their way to another store, those that left first first; and what keeps them."""
+        return self._run(moves.look(self._core, limit))
+
+    def workers(self) -> tuple[WorkerInfo, ...]:
+        """The workers that are alive, by name: where they run, which queues and tasks they work on."""
+        return self._run(worker_registry.workers())

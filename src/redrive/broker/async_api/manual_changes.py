@@ -1,0 +1,198 @@
+"""Changes by hand, as methods of `AsyncBroker`.
+
+One id gives its result, and a refusal is raised. Several give a list, with a result or an error for each.
+"""
+
+# One id is a text, and a text is a sequence of texts: the overload for one id is meant first.
+# mypy: disable-error-code="overload-overlap"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import EllipsisType
+from typing import Any, overload
+
+from redrive.broker.async_api.base import AsyncFace
+from redrive.broker.flows import export_import, manual_changes
+from redrive.broker.flows.manual_changes import Edit
+from redrive.errors import RedriveError
+from redrive.model.failure import Failure
+from redrive.model.item import Settled
+from redrive.model.state_machine import Verb
+
+
+class AsyncByHandMethods(AsyncFace):
+    """What a person does to single items."""
+
+    @overload
+    async def retry(self, ids: str, *, actor: str | None = None, force: bool = False) -> Settled: ...
+    @overload
+    async def retry(
+        self, ids: Sequence[str], *, actor: str | None = None, force: bool = False
+    ) -> list[Settled | RedriveError]: ...
+    async def retry(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
+        """Try dead or failed items again, where they are, with their counters at 0."""
+        return await self._run(manual_changes.change(self._core, Verb.RETRY, ids, actor, force))
+
+    @overload
+    async def redrive(
+        self,
+        ids: str,
+        *,
+        to: str | None = None,
+        payload: Any = ...,
+        headers: Mapping[str, str] | EllipsisType = ...,
+        edit: Edit | None = None,
+        edit_headers: Edit | None = None,
+        actor: str | None = None,
+        force: bool = False,
+        note: str | None = None,
+    ) -> Settled: ...
+    @overload
+    async def redrive(
+        self,
+        ids: Sequence[str],
+        *,
+        to: str | None = None,
+        payload: Any = ...,
+        headers: Mapping[str, str] | EllipsisType = ...,
+        edit: Edit | None = None,
+        edit_headers: Edit | None = None,
+        actor: str | None = None,
+        force: bool = False,
+        note: str | None = None,
+    ) -> list[Settled | RedriveError]: ...
+    async def redrive(
+        self,
+        ids: str | Sequence[str],
+        *,
+        to: str | None = None,
+        payload: Any = ...,
+        headers: Mapping[str, str] | EllipsisType = ...,
+        edit: Edit | None = None,
+        edit_headers: Edit | None = None,
+        actor: str | None = None,
+        force: bool = False,
+        note: str | None = None,
+    ) -> Any:
+        """Bring dead letters back to work: in place, from a dead queue to where each came from, or `to` a queue.
+
+        `payload` and `headers` take the place of what the items have. `edit` and `edit_headers` change it: a function
+        (value) → value, or a JSON merge patch, a table in which None removes a key.
+        """
+        edits = manual_changes.Edits(payload, headers, edit, edit_headers)
+        return await self._run(
+            manual_changes.redrive(self._core, ids, to=to, edits=edits, actor=actor, force=force, note=note)
+        )
+
+    @overload
+    async def undo(self, ids: str, *, actor: str | None = None) -> Settled: ...
+    @overload
+    async def undo(self, ids: Sequence[str], *, actor: str | None = None) -> list[Settled | RedriveError]: ...
+    async def undo(self, ids: str | Sequence[str], *, actor: str | None = None) -> Any:
+        """Take redrives back that nobody has worked on since: the items are dead again, where they were."""
+        return await self._run(manual_changes.change(self._core, Verb.UNDO, ids, actor))
+
+    @overload
+    async def move(self, ids: str, to: str, *, actor: str | None = None, force: bool = False) -> Settled: ...
+    @overload
+    async def move(
+        self, ids: Sequence[str], to: str, *, actor: str | None = None, force: bool = False
+    ) -> list[Settled | RedriveError]: ...
+    async def move(self, ids: str | Sequence[str], to: str, *, actor: str | None = None, force: bool = False) -> Any:
+        """Take items to another queue, as they are."""
+        return await self._run(manual_changes.change(self._core, Verb.MOVE, ids, actor, force, to=to))
+
+    @overload
+    async def purge(self, ids: str, *, actor: str | None = None) -> Settled: ...
+    @overload
+    async def purge(self, ids: Sequence[str], *, actor: str | None = None) -> list[Settled | RedriveError]: ...
+    async def purge(self, ids: str | Sequence[str], *, actor: str | None = None) -> Any:
+        """Remove archived items for good. An audit row says which."""
+        return await self._run(manual_changes.change(self._core, Verb.PURGE, ids, actor))
+
+    @overload
+    async def done(self, ids: str, *, actor: str | None = None, force: bool = False) -> Settled: ...
+    @overload
+    async def done(
+        self, ids: Sequence[str], *, actor: str | None = None, force: bool = False
+    ) -> list[Settled | RedriveError]: ...
+    async def done(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
+        """Take items as completed, though no worker said so."""
+        return await self._run(manual_changes.change(self._core, Verb.DONE, ids, actor, force))
+
+    @overload
+    async def drop(self, ids: str, *, actor: str | None = None, force: bool = False) -> Settled: ...
+    @overload
+    async def drop(
+        self, ids: Sequence[str], *, actor: str | None = None, force: bool = False
+    ) -> list[Settled | RedriveError]: ...
+    async def drop(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
+        """Remove items for good. An audit row says which."""
+        return await self._run(manual_changes.change(self._core, Verb.DROP, ids, actor, force))
+
+    @overload
+    async def archive(self, ids: str, *, actor: str | None = None) -> Settled: ...
+    @overload
+    async def archive(self, ids: Sequence[str], *, actor: str | None = None) -> list[Settled | RedriveError]: ...
+    async def archive(self, ids: str | Sequence[str], *, actor: str | None = None) -> Any:
+        """Put dead letters aside. They count for nothing and can be restored."""
+        return await self._run(manual_changes.change(self._core, Verb.ARCHIVE, ids, actor, False))
+
+    @overload
+    async def restore(self, ids: str, *, actor: str | None = None) -> Settled: ...
+    @overload
+    async def restore(self, ids: Sequence[str], *, actor: str | None = None) -> list[Settled | RedriveError]: ...
+    async def restore(self, ids: str | Sequence[str], *, actor: str | None = None) -> Any:
+        """Take items out of the archive, to the status they had."""
+        return await self._run(manual_changes.change(self._core, Verb.RESTORE, ids, actor, False))
+
+    @overload
+    async def fail_by_hand(
+        self, ids: str, error: str | Failure, *, actor: str | None = None, force: bool = False
+    ) -> Settled: ...
+    @overload
+    async def fail_by_hand(
+        self, ids: Sequence[str], error: str | Failure, *, actor: str | None = None, force: bool = False
+    ) -> list[Settled | RedriveError]: ...
+    async def fail_by_hand(
+        self, ids: str | Sequence[str], error: str | Failure, *, actor: str | None = None, force: bool = False
+    ) -> Any:
+        """Count a failure against items that nobody works on: retried or dead, as their queues' settings say."""
+        return await self._run(manual_changes.judged(self._core, Verb.FAIL, ids, actor, force, error=error))
+
+    @overload
+    async def bury_by_hand(
+        self, ids: str, *, note: str | None = None, actor: str | None = None, force: bool = False
+    ) -> Settled: ...
+    @overload
+    async def bury_by_hand(
+        self, ids: Sequence[str], *, note: str | None = None, actor: str | None = None, force: bool = False
+    ) -> list[Settled | RedriveError]: ...
+    async def bury_by_hand(
+        self, ids: str | Sequence[str], *, note: str | None = None, actor: str | None = None, force: bool = False
+    ) -> Any:
+        """Make items dead that nobody works on."""
+        return await self._run(manual_changes.judged(self._core, Verb.BURY, ids, actor, force, note=note))
+
+    async def hold(self, ids: Sequence[str], held_by: str) -> int:
+        """Keep pending and failed items from being leased until `unhold`. Returns how many."""
+        return await self._run(manual_changes.hold(ids, held_by))
+
+    async def unhold(self, held_by: str, ids: Sequence[str] | None = None) -> int:
+        """Let items be leased again that were held under this name: these, or all. Returns how many."""
+        return await self._run(manual_changes.unhold(held_by, ids))
+
+    async def import_items(
+        self,
+        lines: Iterable[bytes | str],
+        *,
+        queue: str | None = None,
+        actor: str | None = None,
+        progress: Callable[[export_import.Imported], object] | None = None,
+    ) -> export_import.Imported:
+        """Put what `export` gave, into this queue or the queues of the same names. What was imported before is ignored.
+
+        Lines are read as they are needed, and committed by the thousand: after an interruption, import them all again.
+        """
+        return await self._run(export_import.import_items(self._core, lines, queue, actor, progress))

@@ -1,0 +1,45 @@
+"""Queues, as methods of `AsyncBroker`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redrive.broker.async_api.base import AsyncFace
+from redrive.broker.flows import queues
+from redrive.model.queue import Queue, QueueStats
+
+
+class AsyncQueueMethods(AsyncFace):
+    """Create, change, list and watch queues."""
+
+    async def create_queue(self, name: str, **settings: Any) -> Queue:
+        """Create a queue. Settings: docs/reference/settings.md. The same settings again are no error."""
+        return await self._run(queues.create(self._core, name, settings))
+
+    async def update_queue(self, name: str, *, actor: str | None = None, **settings: Any) -> Queue:
+        """Change some settings. They hold from the next failure on, without a restart."""
+        return await self._run(queues.update(self._core, name, settings, actor))
+
+    async def get_queue(self, name: str) -> Queue:
+        """A queue with its settings."""
+        return await self._run(queues.get(self._core, name))
+
+    async def list_queues(self) -> tuple[Queue, ...]:
+        """All queues of the namespace, by name."""
+        return await self._run(queues.list_all())
+
+    async def delete_queue(self, name: str, *, confirm: int | None = None, actor: str | None = None) -> int:
+        """Remove a queue and the items in it; `confirm` is how many you mean. Returns how many went."""
+        return await self._run(queues.delete(self._core, name, confirm, actor))
+
+    async def pause_queue(self, name: str, *, actor: str | None = None) -> Queue:
+        """Give no more leases from this queue. Puts, settles and the lifecycle go on."""
+        return await self._run(queues.set_paused(self._core, name, True, actor))
+
+    async def resume_queue(self, name: str, *, actor: str | None = None) -> Queue:
+        """Give leases again."""
+        return await self._run(queues.set_paused(self._core, name, False, actor))
+
+    async def stats(self, queue: str) -> QueueStats:
+        """Counts by status, the oldest ready item, and totals for rates."""
+        return await self._run(queues.stats(queue))

@@ -1,0 +1,243 @@
+"""Items: put, lease, extend, complete, get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from redrive.broker.flow import Await, Flow, Send, accepted, ask
+from redrive.broker.maintenance import sweep
+from redrive.broker.redaction import known, queues_of
+from redrive.broker.validation import instant_of, positive, whole
+from redrive.clock import Instant
+from redrive.errors import InvalidInput, InvalidName, shown
+from redrive.model.caller_input import flag, listed, plain, reading
+from redrive.model.duration import DurationInput, parse_duration
+from redrive.model.ids import MAX_NUMBER, Token, check_id, parse_token
+from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides, Result
+from redrive.model.limits import (
+    DEFAULT_PRIORITY,
+    MAX_BATCH,
+    MAX_PUT,
+    MAX_STORABLE_BYTES,
+    check_label,
+    check_name,
+    check_priority,
+)
+from redrive.model.payload import check_headers, encode_payload
+from redrive.store import AuditEntry, Complete, Extend, GetItem, GetResult, LeaseItems, ListAudit, NewItem, Put
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+MAX_SWEEPS = 10
+"""How many steps of the sweep a lease makes at most before it takes what is there."""
+
+
+def new_item(
+    value: Any,
+    *,
+    delay: DurationInput = 0,
+    enqueue_at: datetime | None = None,
+    priority: int = DEFAULT_PRIORITY,
+    expire_timeout: DurationInput | None = None,
+    headers: Mapping[str, str] | None = None,
+    idempotency_key: str | None = None,
+    content_type: str | None = None,
+    held_by: str | None = None,
+    max_attempts: int | None = None,
+    max_losses: int | None = None,
+    retry_attempts: int | None = None,
+) -> NewItem:
+    """An item to be put, with options of its own.
+
+    delay: from now until it may be leased; or enqueue_at: an instant (a datetime with a time zone).
+    priority: 0…9, larger first. expire_timeout: from now until it is no longer worth doing.
+    idempotency_key: the same key again puts nothing, for the queue's idempotency_timeout.
+    held_by: keep it from being leased until `unhold`. max_attempts, max_losses, retry_attempts: instead of the queue's.
+    """
+    if content_type is not None:
+        content_type = check_label("content_type", content_type)
+    payload, content_type = encode_payload(value, content_type, MAX_STORABLE_BYTES)
+    priority = check_priority(priority)
+    timeout = None if expire_timeout is None else positive("expire_timeout", expire_timeout)
+    no_delay = type(delay) is int and delay == 0
+    no_more = idempotency_key is held_by is headers is enqueue_at is None  # type: ignore[comparison-overlap]
+    if no_delay and no_more and max_attempts is max_losses is retry_attempts is None:
+        return NewItem(payload, content_type, None, priority, 0, None, timeout, plain=True)
+    pause = 0 if no_delay else parse_duration(delay, "delay")
+    if enqueue_at is not None and pause:
+        raise InvalidInput("an item has a delay or an enqueue_at, not both")
+    return NewItem(
+        payload,
+        content_type,
+        check_headers(headers) or None if headers is not None else None,
+        priority,
+        pause,
+        None if enqueue_at is None else instant_of("enqueue_at", enqueue_at),
+        timeout,
+        None if idempotency_key is None else check_label("idempotency key", idempotency_key),
+        None if held_by is None else check_label("held_by", held_by),
+        _overrides(max_attempts, max_losses, retry_attempts),
+    )
+
+
+def put_call(queue: str, values: Iterable[Any]) -> Put:
+    """The call that puts values and new items."""
+    with reading("values"):
+        is_one, is_list = isinstance(values, str | bytes | bytearray | Mapping), isinstance(values, Iterable)
+    if is_one:
+        raise InvalidInput(f"put_many takes a list of values, not one {type(values).__name__}; put() takes one value")
+    if not is_list:
+        raise InvalidInput(f"put_many takes a list of values, not {shown(values, 60)}; put() takes one value")
+    given = listed("values", values, MAX_PUT)
+    if len(given) > MAX_PUT:
+        raise InvalidInput(f"put_many takes at most {MAX_PUT:,} items, since all are put or none; make several calls")
+    return Put(queue_name(queue), tuple([each if type(each) is NewItem else new_item(each) for each in given]))
+
+
+def queue_name(name: str) -> str:
+    """The name, checked; those in use are checked once."""
+    return _checked_queue_name(name) if type(name) is str else check_name("queue", name)
+
+
+@lru_cache(maxsize=4096)
+def _checked_queue_name(name: str) -> str:
+    return check_name("queue", name)
+
+
+def lease(
+    core: Core,
+    queue: str,
+    limit: int,
+    wait: DurationInput,
+    lease_timeout: DurationInput | None,
+    worker: str | None,
+) -> Flow[list[Lease]]:
+    """Lease, and wait for the first item where nothing is leasable."""
+    queue = queue_name(queue)
+    whole("limit", limit, 1, MAX_BATCH)
+    timeout = None if lease_timeout is None else positive("lease_timeout", lease_timeout)
+    worker = None if worker is None else check_label("worker", worker)
+    pause = parse_duration(wait, "wait")
+    until = core.clock.now() + pause if pause else None
+    swept = waited = woken = False
+    sweeps = 0
+    try:
+        while True:
+            ticket = core.notify.ticket(queue) if until is not None else 0
+            results = yield Send((LeaseItems(queue, limit, worker, timeout, swept),))
+            leased = accepted(results[0])
+            if leased.overdue and not swept:
+                yield from sweep(core, queue)
+                sweeps += 1
+                swept = sweeps == MAX_SWEEPS
+                continue
+            if leased.leases or until is None or core.clock.now() >= until:
+                break
+            waited = True
+            woken = yield Await(queue, ticket, Instant(until), leased.next_at)
+            swept, sweeps = False, 0
+    except BaseException:  # also GeneratorExit: the caller was cancelled or interrupted, perhaps as it was woken
+        if waited:
+            core.notify.pass_on(queue)
+        raise
+    if woken:  # there may be more than this one took, or a later time to wait for
+        core.notify.pass_on(queue)
+    return list(leased.leases)
+
+
+def extend_call(lease: Lease | Token, timeout: DurationInput | None, queue: str | None = None) -> Extend:
+    """The call that moves a lease's deadline; with `queue`, of an item in that queue only."""
+    return Extend(token_of(lease), None if timeout is None else positive("timeout", timeout), queue)
+
+
+def complete_call(
+    lease: Lease | Token,
+    result: Any,
+    puts: Iterable[tuple[str, Any]],
+    keep_result: DurationInput | None = None,
+    queue: str | None = None,
+) -> Complete:
+    """The call that completes an item, with a result and follow-up items. A result that is kept may be None.
+
+    With `queue`, only an item in that queue.
+    """
+    token = lease.token if type(lease) is Lease else token_of(lease)
+    if result is None and keep_result is None and type(puts) is tuple and not puts:
+        return Complete(token, queue=queue)
+    keep = None if keep_result is None else positive("keep_result", keep_result)
+    given = result is not None or keep is not None
+    encoded = Result(*encode_payload(result, None, MAX_STORABLE_BYTES)) if given else None
+    return Complete(token, encoded, tuple(put_call(to, (value,)) for to, value in _pairs(puts)), keep, queue)
+
+
+def get(core: Core, id: str, redacted: bool) -> Flow[Item]:
+    """Read an item with its history."""
+    hides = flag("redacted", redacted)
+    item: Item = yield from ask(GetItem(check_id(id)))
+    if not hides:
+        return item
+    view = yield from known(core, queues_of(item))
+    return view.item(item)
+
+
+def result(id: str) -> Flow[Result | None]:
+    """Read what a completion left to be read."""
+    kept: Result | None = yield from ask(GetResult(check_id(id)))
+    return kept
+
+
+def audit(core: Core, limit: int, before: int | None) -> Flow[tuple[AuditEntry, ...]]:
+    """Read who changed what by hand."""
+    whole("limit", limit, 1, MAX_BATCH)
+    if before is not None:
+        whole("before", before, 0, MAX_NUMBER)
+    entries = yield from ask(ListAudit(limit, before))
+    view = yield from known(core, (entry.queue for entry in entries if entry.note))
+    return tuple(map(view.audit_entry, entries))
+
+
+def token_of(lease: Lease | Token) -> Token:
+    """The token of a lease, or a token that was passed on as text."""
+    if type(lease) is Lease:
+        return lease.token
+    with reading("lease"):
+        token = plain(lease) if isinstance(lease, str) else None
+    if token is None:
+        raise InvalidName(
+            "lease", lease, "is not a Lease or its token; lease() gives a list: pass its members one by one"
+        )
+    parse_token(token)
+    return Token(token)
+
+
+def _pairs(puts: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    with reading("puts"):
+        if not isinstance(puts, str | bytes | bytearray | Mapping) and isinstance(puts, Iterable):
+            pairs = listed("puts", puts, MAX_PUT)
+            if len(pairs) > MAX_PUT:
+                raise InvalidInput(f"puts takes at most {MAX_PUT:,} items, since all are put or none")
+            if all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+                return pairs
+    raise InvalidInput("puts takes a list of pairs, each a queue and a value, as in puts=[('invoices', {'order': 17})]")
+
+
+def _overrides(max_attempts: int | None, max_losses: int | None, retry_attempts: int | None) -> Overrides:
+    if max_attempts is max_losses is retry_attempts is None:
+        return NO_OVERRIDES
+    return check_overrides(Overrides(max_attempts, max_losses, retry_attempts))
+
+
+def check_overrides(overrides: Overrides) -> Overrides:
+    """The overrides themselves, if an item can have them."""
+    for name in overrides.__struct_fields__:
+        value = getattr(overrides, name)
+        if value is not None and (type(value) is not int or not 0 <= value < 2**31):
+            raise InvalidInput(f"{name} must be a whole number of 0 or more, not {shown(value, 40)}")
+    attempts, retries = overrides.max_attempts, overrides.retry_attempts
+    if attempts and retries and attempts < retries:
+        raise InvalidInput(f"max_attempts {attempts} is lower than retry_attempts {retries}; raise it")
+    return overrides

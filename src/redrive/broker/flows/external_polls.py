@@ -1,0 +1,97 @@
+"""External queues: how each was listed, and the request to list one now; registrations, as flows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from redrive.broker.flow import Flow, ask, send
+from redrive.broker.flows import queues
+from redrive.errors import Forbidden
+from redrive.model.duration import DAY
+from redrive.model.limits import check_name
+from redrive.model.poll_info import PollInfo
+from redrive.store import ListRegistrations, Overtaken, Register, Registration
+
+POLL = "poll"
+"""What the listings of a queue are registered as, under its name."""
+REQUEST = "poll_request"
+"""What the request to list a queue now is registered as, under its name."""
+PUT_AGAIN = "put_again"
+"""What objects are registered as that were put again because their item was removed: QUEUE/DIGEST of the key."""
+POLL_TIMEOUT = 30 * DAY
+REQUEST_TIMEOUT = DAY
+MAX_ROUNDS = 20
+"""How often a change is tried again because another process was faster."""
+_decode = msgspec.json.Decoder(PollInfo).decode
+
+
+def external_queues() -> Flow[dict[str, PollInfo]]:
+    """All external queues and how they were listed, as far as the caller may see them."""
+    try:
+        found: tuple[Registration, ...] = yield from ask(ListRegistrations(POLL))
+        listed = {each.name: _read(each) for each in found}
+        managements = yield from queues.managements()
+    except Forbidden:
+        return {}
+    return {name: listed.get(name, PollInfo()) for name, each in managements.items() if each.is_external}
+
+
+def external_queue(queue: str) -> Flow[PollInfo | None]:
+    """How an external queue was listed. None for any other queue, and where the caller may not see it."""
+    try:
+        management = yield from queues.management_of(queue)
+        if management is None or not management.is_external:
+            return None
+        return (yield from poll_of(queue)) or PollInfo()
+    except Forbidden:
+        return None
+
+
+def poll_of(queue: str) -> Flow[PollInfo | None]:
+    """The listings of one queue. None where it was never listed, or not for a month."""
+    found: tuple[Registration, ...] = yield from ask(ListRegistrations(POLL, queue))
+    return _read(found[0]) if found else None
+
+
+def record(queue: str, change: Callable[[PollInfo], PollInfo]) -> Flow[None]:
+    """Write down one more listing. Other processes may do the same."""
+    for _ in range(MAX_ROUNDS):
+        found: tuple[Registration, ...] = yield from ask(ListRegistrations(POLL, queue))
+        before, version = (_read(found[0]), found[0].version) if found else (PollInfo(), 0)
+        value = msgspec.json.encode(change(before))
+        written: Registration | Overtaken = yield from send(Register(POLL, queue, value, POLL_TIMEOUT, version))
+        if isinstance(written, Registration):
+            return
+
+
+def request(queue: str) -> Flow[None]:
+    """Ask every process that lists the queue to do so now."""
+    yield from send(Register(REQUEST, check_name("queue", queue), b"", REQUEST_TIMEOUT))
+
+
+def requested(queue: str) -> Flow[tuple[Registration, ...]]:
+    """The last request: another value than before means that there is a new one."""
+    found: tuple[Registration, ...] = yield from ask(ListRegistrations(REQUEST, queue))
+    return found
+
+
+def put_again(queue: str) -> Flow[dict[str, str]]:
+    """The objects of a queue that were put again: the digest of the key, and the item that was removed."""
+    found: tuple[Registration, ...] = yield from ask(ListRegistrations(PUT_AGAIN))
+    start = f"{queue}/"
+    own = [each for each in found if each.name.startswith(start)]
+    return {each.name.removeprefix(start): each.value.decode(errors="replace") for each in own}
+
+
+def remember_put_again(queue: str, digest: str, removed: str, timeout: int) -> Flow[None]:
+    """An object is put again because this item of it was removed."""
+    yield from send(Register(PUT_AGAIN, f"{queue}/{digest}", removed.encode(), timeout))
+
+
+def _read(registration: Registration) -> PollInfo:
+    try:
+        return _decode(registration.value)
+    except ValueError:  # also for texts that are not UTF-8
+        return PollInfo()

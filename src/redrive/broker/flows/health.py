@@ -1,0 +1,54 @@
+"""Health: what a person has to know about a store before something is lost or stands still."""
+
+from __future__ import annotations
+
+import msgspec
+
+from redrive.broker.core import Core
+from redrive.broker.flow import Flow, ask
+from redrive.broker.flows.moves import STUCK_AFTER
+from redrive.errors import StoreUnavailable
+from redrive.model.duration import format_duration
+from redrive.model.text import lines
+from redrive.store import Destination, Durability, ListDestinations, Store
+
+
+class Health(msgspec.Struct, frozen=True):
+    """How a store is doing."""
+
+    durability: Durability
+    """What an acknowledged call survives, and what can be lost."""
+    warnings: tuple[str, ...] = ()
+    """What somebody should look at, a sentence each."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether there is nothing to look at."""
+        return not self.warnings
+
+    def __str__(self) -> str:
+        state = "well" if self.is_well else "needs somebody to look at it"
+        return lines(f"{state}; an acknowledged call survives {self.durability.survives}", *self.warnings)
+
+
+def stuck(core: Core) -> Flow[tuple[str, ...]]:
+    """A sentence for each queue elsewhere that items have been on their way to for too long.
+
+    A store that cannot be read is a warning, too, and no reason to say nothing at all.
+    """
+    try:
+        found: tuple[Destination, ...] = yield from ask(ListDestinations())
+    except StoreUnavailable as error:
+        return (str(error),)
+    now = core.clock.now()
+    return tuple(
+        f"Items have been on their way to {each.to} for {format_duration(now - each.since)}: "
+        f"{core.trials.problem(each.to) or 'no program that knows that store has taken them'}"
+        for each in found
+        if now - each.since > STUCK_AFTER
+    )
+
+
+def health_of(store: Store, moves: tuple[str, ...]) -> Health:
+    """All that is known. It asks the store's server, where it has one."""
+    return Health(store.durability(), tuple(dict.fromkeys((*store.warnings(), *moves))))

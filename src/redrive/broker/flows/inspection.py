@@ -1,0 +1,332 @@
+"""Looking for items: find, count, groups, and the filters that people write for them.
+
+The feed: read it page by page, or follow it live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from redrive.broker.flow import Await, Flow, ask
+from redrive.broker.notifier import EVERYTHING
+from redrive.broker.redaction import known, queues_of
+from redrive.broker.validation import instant_of, whole
+from redrive.clock import Instant
+from redrive.errors import InvalidDuration, InvalidInput, InvalidName, shown
+from redrive.model.caller_input import flag, listed, plain, reading
+from redrive.model.classify import ErrorClass
+from redrive.model.death import DeadReason
+from redrive.model.duration import MAX_DURATION, SECOND, DurationInput, parse_duration
+from redrive.model.feed import FeedEntry, FeedKind
+from redrive.model.filter import MAX_IDS, Filter, Order
+from redrive.model.group import Group
+from redrive.model.ids import MAX_NUMBER, ItemId, check_id, ids_of
+from redrive.model.item import Item, Status
+from redrive.model.limits import MAX_BATCH, check_instant, check_label, check_name, text_problem
+from redrive.model.payload import check_headers
+from redrive.model.search_terms import MAX_QUERY_CHARS, parse_query
+from redrive.model.text import suggest
+from redrive.store import Counted, CountItems, FeedPage, FindItems, ListGroups, Page, ReadFeed
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+MAX_REFILLS = 10
+"""How often a page that came short, because many items were looked at and few matched, is filled up."""
+_ANY = "any"
+_LARGEST_COUNT = 2**31 - 1
+# A number of seconds that is larger was not meant as how long ago: it is the time since 1970.
+_LONGEST_AGO = 30 * 365 * 86_400
+# What conditions are called in other programs.
+_ELSEWHERE = {"state": "status", "query": "words", "search": "words", "text": "words", "type": "error_type"}
+
+_E = TypeVar("_E", bound=StrEnum)
+
+
+def find(
+    core: Core,
+    where: Filter | None,
+    conditions: Mapping[str, Any],
+    *,
+    order: str,
+    limit: int,
+    cursor: str | None,
+    redacted: bool,
+) -> Flow[Page]:
+    """One page, filled up where the store stopped because it had looked at enough."""
+    filter = chosen(where, conditions, core.clock.now())
+    wanted = one_of("order", Order, order)
+    whole("limit", limit, 1, MAX_BATCH)
+    check_cursor(cursor)
+    hides = flag("redacted", redacted)
+    items: list[Item] = []
+    for _ in range(MAX_REFILLS):
+        page: Page = yield from ask(FindItems(filter, wanted, limit - len(items), cursor))
+        items += page.items
+        cursor = page.cursor
+        if cursor is None or len(items) >= limit:
+            break
+    if hides:
+        view = yield from known(core, (queue for item in items for queue in queues_of(item)))
+        items = [view.item(item) for item in items]
+    return Page(tuple(items), cursor)
+
+
+def count(core: Core, where: Filter | None, conditions: Mapping[str, Any]) -> Flow[int]:
+    """How many items match, however many calls it takes."""
+    return (yield from count_all(chosen(where, conditions, core.clock.now())))
+
+
+def count_all(where: Filter) -> Flow[int]:
+    """The sum over all cursors."""
+    total, cursor = 0, None
+    while True:
+        counted: Counted = yield from ask(CountItems(where, cursor))
+        total += counted.count
+        cursor = counted.cursor
+        if cursor is None:
+            return total
+
+
+def groups(core: Core, queue: str | None, limit: int) -> Flow[tuple[Group, ...]]:
+    """The largest groups of dead letters."""
+    whole("limit", limit, 1, MAX_BATCH)
+    name = None if queue is None else check_name("queue", queue)
+    found = yield from ask(ListGroups(name, limit))
+    view = yield from known(core, None if found else ())
+    return tuple(map(view.group, found))
+
+
+def chosen(
+    where: Filter | None, conditions: Mapping[str, Any], now: Instant, status: Status | None = Status.DEAD
+) -> Filter:
+    """The filter that a call means: the one given, or the conditions; `status` where those name none."""
+    if where is None:
+        return filter_from({"status": status, **conditions}, now)
+    if type(where) is not Filter:
+        raise InvalidInput(f"where is a Filter, not {shown(where, 60)}; or give conditions, as in find(queue='jobs')")
+    if conditions:
+        raise InvalidInput(f"a Filter and conditions ({', '.join(conditions)}) were given; put all into one of them")
+    for name in ("since", "until"):
+        if getattr(where, name) is not None:
+            check_instant(name, getattr(where, name))
+    checked = filter_from({name: getattr(where, name) for name in _CHECKS}, now)
+    return msgspec.structs.replace(checked, since=where.since, until=where.until)
+
+
+def filter_from(conditions: Mapping[str, Any], now: Instant) -> Filter:
+    """A filter from what a person or a program wrote. Every value is checked."""
+    known = Filter.__struct_fields__
+    for name in conditions:
+        if name not in known:
+            meant = suggest(name, known, _ELSEWHERE)
+            raise InvalidInput(f"{shown(name, 60)} is not a condition{meant}; there are {', '.join(known)}")
+    return Filter(**{name: _checked(name, value, now) for name, value in conditions.items()})
+
+
+def _checked(name: str, value: Any, now: Instant) -> Any:
+    if value is None:
+        return None
+    with reading(name):
+        return _CHECKS[name](name, value, now)
+
+
+def one_of(what: str, kind: type[_E], value: Any, *others: str) -> _E:
+    """The member of an enumeration that a text names. `others` are words that were allowed too."""
+    with reading(what):
+        text = plain(value) if isinstance(value, str) else None
+    if text in tuple(kind):
+        return kind(text)
+    known = (*kind, *others)
+    meant = "" if text is None else suggest(text.lower(), known, {})
+    raise InvalidInput(f"{what} must be one of {', '.join(known)}, not {shown(value, 40)}{meant}")
+
+
+def check_cursor(cursor: object) -> None:
+    """Raise unless it can be a cursor."""
+    if cursor is not None and type(cursor) is not str:
+        raise InvalidInput(f"a cursor is the text that the page before carried, not {shown(cursor, 60)}")
+
+
+def _status(name: str, value: Any, now: Instant) -> Status | None:
+    return None if type(value) is str and value == _ANY else one_of(name, Status, value, _ANY)
+
+
+def _instant(name: str, value: Any, now: Instant) -> Instant:
+    """An instant, or how long ago. No duration is as long as the time since 1970 is in microseconds."""
+    if isinstance(value, datetime):
+        return instant_of(name, value)
+    if isinstance(value, int) and not isinstance(value, bool) and value > MAX_DURATION // SECOND:
+        return Instant(check_instant(name, value))
+    if isinstance(value, int | float) and value > _LONGEST_AGO:
+        raise InvalidDuration(
+            name, value, "would be more than 30 years ago; write a Unix time as datetime.fromtimestamp(…, UTC)"
+        )
+    return Instant(max(0, now - parse_duration(value, name)))
+
+
+def _text(name: str, value: Any, now: Instant) -> str:
+    return check_label(name, value)
+
+
+def _error_type(name: str, value: Any, now: Instant) -> str:
+    if isinstance(value, type):
+        raise InvalidName(name, value, f"is not text; give its name, '{value.__name__}'")
+    return check_label(name, value)
+
+
+def _words(name: str, value: Any, now: Instant) -> str:
+    fits = isinstance(value, str) and len(value) <= MAX_QUERY_CHARS and not text_problem(value)
+    if not fits or not any(parse_query(value)):
+        raise InvalidInput(f"words needs letters or digits, up to {MAX_QUERY_CHARS} characters, not {shown(value, 60)}")
+    return plain(value)
+
+
+def _queue(name: str, value: Any, now: Instant) -> str:
+    return check_name(name, value)
+
+
+def _least(name: str, value: Any, now: Instant) -> int:
+    whole(name, value, 0, _LARGEST_COUNT)
+    number: int = value
+    return number
+
+
+def _headers(name: str, value: Any, now: Instant) -> Mapping[str, str] | None:
+    return check_headers(value) or None
+
+
+def _held(name: str, value: Any, now: Instant) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"held is True or False, not {shown(value, 40)}")
+    return value
+
+
+def _ids(name: str, value: Any, now: Instant) -> tuple[ItemId, ...]:
+    return ids_of(value, MAX_IDS, "a list of ids", "filter")
+
+
+def _id_prefix(name: str, value: Any, now: Instant) -> str:
+    if type(value) is not str or not 1 <= len(value) <= 32 or not set(value) <= set("0123456789abcdef"):
+        raise InvalidInput(f"id_prefix is the first digits of an id, 0-9 and a-f, not {shown(value, 60)}")
+    return value
+
+
+_CHECKS: Mapping[str, Callable[[str, Any, Instant], Any]] = {
+    "status": _status,
+    "queue": _queue,
+    "origin_queue": _queue,
+    "reason": lambda name, value, now: one_of(name, DeadReason, value),
+    "error_type": _error_type,
+    "error_class": lambda name, value, now: one_of(name, ErrorClass, value),
+    "fingerprint": _text,
+    "words": _words,
+    "since": _instant,
+    "until": _instant,
+    "min_attempts": _least,
+    "min_redrives": _least,
+    "max_redrives": _least,
+    "headers": _headers,
+    "held": _held,
+    "held_by": _text,
+    "operation": _text,
+    "ids": _ids,
+    "id_prefix": _id_prefix,
+}
+
+
+LONGEST_WAIT = SECOND
+"""Whoever follows looks at least this often, though a wake-up comes with every change."""
+
+
+def query(
+    *,
+    queue: str | None,
+    id: str | None,
+    kinds: str | Iterable[str] | None,
+    operation: str | None,
+    after: int | None = None,
+    before: int | None = None,
+    limit: int = MAX_BATCH,
+) -> ReadFeed:
+    """What to read, with every argument checked."""
+    whole("limit", limit, 1, MAX_BATCH)
+    for what, number in (("after", after), ("before", before)):
+        if number is not None:
+            whole(what, number, 0, MAX_NUMBER)
+    return ReadFeed(
+        after=after,
+        limit=limit,
+        queue=None if queue is None else check_name("queue", queue),
+        id=None if id is None else check_id(id),
+        kinds=None if kinds is None else _kinds(kinds),
+        operation=None if operation is None else check_label("operation", operation),
+        before=before,
+    )
+
+
+def read(core: Core, asked: ReadFeed) -> Flow[FeedPage]:
+    """One page: the newest, unless a number says otherwise. QueueNotFound where nothing tells of the queue."""
+    if asked.after is None and asked.before is None:
+        asked = msgspec.structs.replace(asked, before=MAX_NUMBER)
+    page: FeedPage = yield from ask(asked)
+    if asked.queue is not None and not page.entries and not page.more:
+        yield from core.queue(asked.queue)
+    shown = yield from known(core, (entry.queue for entry in page.entries if entry.title))
+    return msgspec.structs.replace(page, entries=tuple(map(shown.feed_entry, page.entries)))
+
+
+def newest() -> ReadFeed:
+    """What tells where the feed ends now: the `last` of its answer is the number to follow from."""
+    return ReadFeed(before=MAX_NUMBER, limit=1)
+
+
+def beyond(core: Core, number: int) -> Flow[FeedPage]:
+    """What there is behind a number, of whatever kind; where that is nothing, once there may be something. Nothing is
+    hidden in it."""
+    ticket = core.notify.ticket(EVERYTHING)
+    page: FeedPage = yield from ask(ReadFeed(after=number, limit=MAX_BATCH))
+    if not page.entries and not page.more:
+        yield Await(EVERYTHING, ticket, Instant(core.clock.now() + LONGEST_WAIT), None)
+    return page
+
+
+class Follower:
+    """Where one that follows the feed stands."""
+
+    def __init__(self, core: Core, asked: ReadFeed, wait: DurationInput | None) -> None:
+        self._core = core
+        self._asked = asked
+        self._wait = None if wait is None else parse_duration(wait, "wait")
+
+    def begin_behind(self, number: int) -> None:
+        """Give what comes after this number."""
+        self._asked = msgspec.structs.replace(self._asked, after=number)
+
+    def next(self) -> Flow[tuple[FeedEntry, ...]]:
+        """The next entries. None of them where the wait is over."""
+        core = self._core
+        end = None if self._wait is None else Instant(core.clock.now() + self._wait)
+        while True:
+            ticket = core.notify.ticket(EVERYTHING)
+            page: FeedPage = yield from read(core, self._asked)
+            self._asked = msgspec.structs.replace(self._asked, after=page.last)
+            now = core.clock.now()
+            if page.entries or (end is not None and now >= end and not page.more):
+                return page.entries
+            if not page.more:
+                until = Instant(now + LONGEST_WAIT)
+                yield Await(EVERYTHING, ticket, until if end is None else min(until, end), None)
+
+
+def _kinds(kinds: str | Iterable[str]) -> tuple[FeedKind, ...]:
+    with reading("kinds"):
+        if isinstance(kinds, Iterable) and not isinstance(kinds, bytes | bytearray):
+            wanted = (kinds,) if isinstance(kinds, str) else listed("kinds", kinds, MAX_BATCH)
+            return tuple(dict.fromkeys(one_of("kinds", FeedKind, kind) for kind in wanted))
+    raise InvalidInput(f"kinds are a list of {', '.join(FeedKind)}, not {shown(kinds, 60)}")

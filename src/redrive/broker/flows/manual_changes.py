@@ -1,0 +1,239 @@
+"""Changes by a person, without a token: retry, undo, move, done, drop, archive, restore, purge, fail, bury, hold.
+
+Redrives: bring dead letters back to work, as they are or with their payload mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from redrive.broker.flow import Ask, Flow, accepted, ask, send
+from redrive.broker.flows.moves import target_of
+from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
+from redrive.broker.flows.settle import failure_of
+from redrive.broker.validation import note_of
+from redrive.errors import InvalidInput, InvalidPayload, RedriveError, shown
+from redrive.model.caller_input import flag, is_of_a_signal, reading
+from redrive.model.failure import Failure
+from redrive.model.ids import ItemId, ids_of
+from redrive.model.item import Item, Result
+from redrive.model.judge import Ending, count
+from redrive.model.limits import MAX_BATCH, MAX_STORABLE_BYTES, check_address, check_label
+from redrive.model.payload import check_headers, encode_payload, is_json, merge_patch
+from redrive.model.state_machine import Verb
+from redrive.store import Change, GetItem, Hold, Stale, Target, Unhold
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+
+def change(
+    core: Core, verb: Verb, ids: str | Sequence[str], actor: str | None, force: bool = False, *, to: str | None = None
+) -> Flow[Any]:
+    """Carry out a verb that needs no verdict."""
+    target_queue = None
+    if verb is Verb.MOVE:
+        target_queue = yield from target_of(core, check_address("queue", to))
+    targets = tuple(Target(id) for id in checked_ids(ids))
+    results = yield from send(Change(verb, targets, core.actor(actor), flag("force", force), target_queue))
+    core.departed(results)
+    return one_or_many(ids, results)
+
+
+def judged(
+    core: Core,
+    verb: Verb,
+    ids: str | Sequence[str],
+    actor: str | None,
+    force: bool,
+    *,
+    error: str | Failure | None = None,
+    note: str | None = None,
+) -> Flow[Any]:
+    """Carry out a verb that needs a verdict for each item: read, judge, change; again where settings changed."""
+    text, forced = note_of("note", note), flag("force", force)
+    if verb is Verb.FAIL:
+        failure_of(error, (), None)  # what is no error is refused at once, not item by item
+    results: dict[ItemId, Any] = {}
+    now: dict[ItemId, ItemId] = {}
+    """The present id of what was listed under another one: an item is judged once, however often it is listed."""
+    listed = checked_ids(ids)
+    waiting = list(dict.fromkeys(listed))
+    for _ in range(MAX_ROUNDS):
+        targets: dict[ItemId, Target] = {}
+        for id in waiting:
+            try:
+                target = yield from _judged_target(core, verb, id, error)
+            except RedriveError as refusal:
+                results[id] = refusal
+            else:
+                now[id] = target.id
+                targets[target.id] = target
+        if targets:
+            call = Change(verb, tuple(targets.values()), core.actor(actor), forced, None, text)
+            outcome = yield from send(call)
+            results.update(zip(targets, outcome, strict=True))
+            core.departed(outcome)
+        waiting = [id for id in targets if isinstance(results[id], Stale)]
+        for id in waiting:
+            core.remember(results[id].queue)
+        if not waiting:
+            break
+    for id in waiting:
+        results[id] = unsettled(core, results[id].queue.name)
+    return one_or_many(ids, [results[_latest(now, id)] for id in listed])
+
+
+def _latest(now: Mapping[ItemId, ItemId], id: ItemId) -> ItemId:
+    while (later := now.get(id, id)) != id:
+        id = later
+    return id
+
+
+def hold(ids: Sequence[str], held_by: str) -> Flow[int]:
+    """Keep items out of the ready index."""
+    held: int = yield from send(Hold(checked_ids(ids), check_label("held_by", held_by)))
+    return held
+
+
+def unhold(held_by: str, ids: Sequence[str] | None) -> Flow[int]:
+    """Without ids, step by step until nothing is held under that name."""
+    call = Unhold(check_label("held_by", held_by), None if ids is None else checked_ids(ids))
+    total = 0
+    while True:
+        released: int = yield from send(call)
+        total += released
+        if ids is not None or released == 0:
+            return total
+
+
+def _judged_target(core: Core, verb: Verb, id: ItemId, error: str | Failure | None) -> Flow[Target]:
+    item: Item = yield Ask(GetItem(id))
+    queue = yield from core.queue(item.queue)
+    ending = Ending.FAILED if verb is Verb.FAIL else Ending.BURIED
+    failure = failure_of(error, queue.settings.error_rules, None) if verb is Verb.FAIL else None
+    counters = count(item.counters, ending)
+    expired = item.expire_deadline is not None and item.expire_deadline <= core.clock.now()
+    verdict = core.judge(queue, ending, counters, failure=failure, overrides=item.overrides, expired=expired)
+    return Target(item.id, verdict, queue.version, failure)
+
+
+def checked_ids(ids: str | Sequence[str]) -> tuple[ItemId, ...]:
+    """One id or several, as a tuple."""
+    return ids_of(ids, MAX_BATCH, "one id or a list of ids", "call")
+
+
+def one_or_many(ids: str | Sequence[str], results: Sequence[Any]) -> Any:
+    """For one id its result, and a refusal is raised; for several a list with a result or a refusal for each."""
+    return accepted(results[0]) if isinstance(ids, str) else list(results)
+
+
+Edit = Callable[[Any], Any] | Mapping[str, Any]
+"""A function (value) → value, or a JSON merge patch (RFC 7396)."""
+
+
+class Edits(msgspec.Struct, frozen=True):
+    """What to change in the items. `...` leaves the payload or the headers as they are."""
+
+    payload: Any | EllipsisType = ...
+    headers: Mapping[str, str] | EllipsisType = ...
+    edit: Edit | None = None
+    edit_headers: Edit | None = None
+
+
+def redrive(
+    core: Core,
+    ids: str | Sequence[str],
+    *,
+    to: str | None,
+    edits: Edits,
+    actor: str | None,
+    force: bool,
+    note: str | None,
+) -> Flow[Any]:
+    """Read and edit where that is asked for, then bring all back in one call.
+
+    An item that cannot be edited stays dead, like any that is refused.
+    """
+    target_queue = None if to is None else (yield from target_of(core, to))
+    text, forced = note_of("note", note), flag("force", force)
+    edited = _check(edits)
+    results: list[Any] = []
+    targets: list[Target] = []
+    for id in checked_ids(ids):
+        try:
+            targets.append((yield from _edited(id, edits)) if edited else Target(id))
+            results.append(None)
+        except RedriveError as refusal:
+            results.append(refusal)
+    call = Change(Verb.REDRIVE, tuple(targets), core.actor(actor), forced, target_queue, text)
+    changed = (yield from send(call)) if targets else ()
+    core.departed(changed)
+    outcome = iter(changed)
+    return one_or_many(ids, [next(outcome) if result is None else result for result in results])
+
+
+def _check(edits: Edits) -> bool:
+    """Whether there is anything to change in the items."""
+    for name, value, edit in (
+        ("payload", edits.payload, edits.edit),
+        ("headers", edits.headers, edits.edit_headers),
+    ):
+        change = "edit" if name == "payload" else "edit_headers"
+        if value is not ... and edit is not None:
+            raise InvalidInput(f"{name} replaces what is there and {change} changes it; give one of the two")
+        with reading(change):
+            is_edit = edit is None or callable(edit) or isinstance(edit, Mapping)
+        if not is_edit:
+            raise InvalidInput(
+                f"{change} is a function (value) → value or a merge patch, a table; not {shown(edit, 60)}"
+            )
+    return any(
+        (edits.payload is not ..., edits.headers is not ..., edits.edit is not None, edits.edit_headers is not None)
+    )
+
+
+def _edited(id: ItemId, edits: Edits) -> Flow[Target]:
+    item: Item = yield from ask(GetItem(id))
+    payload = headers = None
+    if edits.payload is not ... or edits.edit is not None:
+        payload = _encoded(edits.payload if edits.edit is None else _apply("payload", edits.edit, _value(item)), item)
+    if edits.headers is not ... or edits.edit_headers is not None:
+        given: Any = (
+            edits.headers if edits.edit_headers is None else _apply("headers", edits.edit_headers, dict(item.headers))
+        )
+        headers = check_headers(given)
+    return Target(id, payload=payload, headers=headers)
+
+
+def _value(item: Item) -> Any:
+    return bytes(item.payload) if not is_json(item.content_type) else item.value
+
+
+def _apply(what: str, edit: Edit, value: Any) -> Any:
+    if not isinstance(edit, Mapping):
+        try:
+            return edit(value)
+        except RedriveError:
+            raise
+        except Exception as error:
+            if is_of_a_signal(error):
+                raise
+            problem = f"could not be edited: {type(error).__name__}: {error}"
+            raise InvalidPayload("$", problem) if what == "payload" else InvalidInput(f"{what} {problem}") from error
+    if isinstance(value, bytes):
+        raise InvalidPayload("$", "is bytes, and a merge patch is for JSON; give edit a function (bytes) → bytes")
+    with reading("edit" if what == "payload" else "edit_headers"):
+        return merge_patch(value, edit)
+
+
+def _encoded(value: Any, item: Item) -> Result:
+    """The new payload under the content type that the item has, where that fits."""
+    with reading("payload"):
+        is_bytes = isinstance(value, bytes | bytearray | memoryview)
+    keeps = is_bytes or is_json(item.content_type)
+    return Result(*encode_payload(value, item.content_type if keeps else None, MAX_STORABLE_BYTES))

@@ -1,0 +1,287 @@
+"""Moves between stores: taking every item that is on its way to where it goes, again and again until it is there.
+
+Four transactions, two in each store; each may be repeated, and any process that knows both stores may go on where
+another one stopped. See `redrive.model.arrival`.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from redrive.broker.flow import Ask, Elsewhere, Flow, Send, ask, run, send
+from redrive.broker.validation import whole
+from redrive.clock import Instant
+from redrive.errors import Closed, ItemNotFound, QueueNotFound, RedriveError, StoreError
+from redrive.model.arrival import Move
+from redrive.model.duration import MINUTE, SECOND, format_duration
+from redrive.model.ids import ItemId
+from redrive.model.item import Receipt, Status
+from redrive.model.limits import MAX_BATCH, is_elsewhere, split_address
+from redrive.model.text import moment
+from redrive.store import (
+    CloseMove,
+    Destination,
+    FinishMove,
+    GetItem,
+    GetQueue,
+    ListDestinations,
+    ListMoves,
+    ListOpenMoves,
+    OpenMove,
+    Receive,
+)
+from redrive.telemetry import events
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+_log = events.logger("redrive.moves")
+
+AT_ONCE = 100
+"""Items that are taken to another store in one transaction there."""
+FIRST_PAUSE = SECOND
+LONGEST_PAUSE = MINUTE
+"""A queue that cannot be reached is tried again after a pause that doubles each time, up to this."""
+STUCK_AFTER = 5 * MINUTE
+"""What has been on its way for longer needs somebody to look at it."""
+
+
+class Moving(msgspec.Struct, frozen=True):
+    """An item on its way to another store."""
+
+    id: ItemId
+    queue: str
+    """Where it still is."""
+    to: str
+    """`name@store`."""
+    since: Instant
+    problem: str | None = None
+    """What kept it when this program last tried. None where it has not tried, or nothing is wrong."""
+    stuck: bool = False
+    """It has been on its way for more than 5 minutes."""
+
+    def __str__(self) -> str:
+        told = "" if self.problem is None else f": {self.problem}"
+        return f"{self.id} from {self.queue} to {self.to} since {moment(self.since)}{told}"
+
+
+class _Trial(msgspec.Struct, frozen=True):
+    """How often a queue could not be reached, and when it is tried again."""
+
+    tries: int
+    until: Instant
+    problem: str
+
+
+class Trials:
+    """What this process met on the way to each queue. It starts anew with the process."""
+
+    def __init__(self) -> None:
+        self._trials: dict[str, _Trial] = {}
+        self.looked_up_to: dict[str, ItemId | None] = {}
+        """How far it was looked, by store, for what was received from there and is not closed."""
+
+    def is_due(self, to: str, now: Instant) -> bool:
+        """Whether it may be tried. A clock that was set back does not keep it waiting."""
+        trial = self._trials.get(to)
+        return trial is None or not now < trial.until <= now + LONGEST_PAUSE
+
+    def problem(self, to: str) -> str | None:
+        """What was wrong the last time."""
+        trial = self._trials.get(to)
+        return None if trial is None else trial.problem
+
+    def went_well(self, to: str) -> None:
+        """It took what was brought."""
+        self._trials.pop(to, None)
+
+    def left_to_others(self, to: str, store: str, now: Instant) -> None:
+        """A program that knows the store will take them there."""
+        self._trials[to] = _Trial(1, Instant(now + LONGEST_PAUSE), f"this program knows no store '{store}'")
+
+    def failed(self, to: str, error: RedriveError, now: Instant) -> None:
+        """It did not. Wait longer than the last time."""
+        before = self._trials.get(to)
+        tries = 1 if before is None else before.tries + 1
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE << min(tries - 1, 20))
+        self._trials[to] = _Trial(tries, Instant(now + pause), str(error))
+        if not isinstance(error, Closed):
+            _log.warning("move_failed", to=to, again_in=format_duration(pause), error=str(error))
+
+
+def resume(core: Core, store: str | None = None) -> Flow[int]:
+    """Take the next items of each destination there, in one store or in all. Gives how many arrived."""
+    arrived = 0
+    for destination in (yield from due(core)):
+        if store is None or split_address(destination.to)[1] == store:
+            arrived += yield from _take(core, destination)
+    return arrived
+
+
+def due(core: Core) -> Flow[list[Destination]]:
+    """Where items are on their way to, but for what is not to be tried yet."""
+    found: tuple[Destination, ...] = yield from ask(ListDestinations())
+    return [each for each in found if core.trials.is_due(each.to, core.clock.now())]
+
+
+def _take(core: Core, destination: Destination) -> Flow[int]:
+    to = destination.to
+    queue, store = split_address(to)
+    assert store is not None
+    if not core.stores.is_known(store):
+        core.trials.left_to_others(to, store, core.clock.now())
+        return 0
+    moves: tuple[Move, ...] = yield from ask(ListMoves(to, AT_ONCE))
+    if not moves:
+        return 0
+    try:
+        results = yield Elsewhere(store, Send([Receive(queue, move, core.store.name) for move in moves]))
+    except RedriveError as error:  # not known here, not reached, outcome unknown: the items stay as they are
+        core.trials.failed(to, error, core.clock.now())
+        return 0
+    refusal = next((result for result in results if isinstance(result, RedriveError)), None)
+    if refusal is None:
+        core.trials.went_well(to)
+    else:
+        core.trials.failed(to, refusal, core.clock.now())
+    ids = tuple(move.item.id for move, result in zip(moves, results, strict=True) if isinstance(result, Receipt))
+    if ids:
+        yield from send(FinishMove(ids))
+        yield from _close(core, store, [OpenMove(queue, id) for id in ids], core.store.name)
+    return len(ids)
+
+
+def _close(core: Core, at: str, moves: list[OpenMove], came_from: str) -> Flow[None]:
+    """Tell the store that received items that they are gone where they came from. `close_left_open` finds the rest."""
+    queues: dict[str, list[ItemId]] = {}
+    for move in moves:
+        queues.setdefault(move.queue, []).append(move.source_id)
+    calls = [CloseMove(queue, came_from, tuple(ids)) for queue, ids in queues.items()]
+    try:
+        yield Elsewhere(at, Send(calls))
+    except RedriveError as error:
+        _log.info("move_not_closed", to=at, source=came_from, error=str(error))
+
+
+def close_left_open(core: Core, store: str) -> Flow[int]:
+    """Close what was received from a store and is gone there, where whoever moved it did not get so far.
+
+    One page at a time, from where the last one ended. Gives how many.
+    """
+    looked_up_to = core.trials.looked_up_to
+    found: tuple[OpenMove, ...] = yield from ask(ListOpenMoves(store, AT_ONCE, looked_up_to.get(store)))
+    looked_up_to[store] = found[-1].source_id if len(found) == AT_ONCE else None
+    gone = []
+    for move in found:
+        try:
+            item = yield Elsewhere(store, Ask(GetItem(move.source_id)))
+        except ItemNotFound:
+            gone.append(move)
+        except RedriveError as error:
+            _log.info("move_not_closed", to=core.store.name, source=store, error=str(error))
+            break
+        else:
+            if item.status is not Status.MOVING:
+                gone.append(move)
+    if gone:
+        yield from _close(core, core.store.name, gone, store)
+    return len(gone)
+
+
+def look(core: Core, limit: int) -> Flow[tuple[Moving, ...]]:
+    """What is on its way; what left first is first."""
+    whole("limit", limit, 1, MAX_BATCH)
+    found: tuple[Move, ...] = yield from ask(ListMoves(None, limit))
+    now = core.clock.now()
+    return tuple(
+        Moving(
+            move.item.id,
+            move.item.queue,
+            move.passage.to,
+            move.passage.since,
+            core.trials.problem(move.passage.to),
+            now - move.passage.since > STUCK_AFTER,
+        )
+        for move in found
+    )
+
+
+def target_of(core: Core, to: str) -> Flow[str]:
+    """The queue that a person names, here or in another store. Raises where that is not known, or has no such queue.
+
+    A store that cannot be reached takes the items later.
+    """
+    address = core.address("queue", to)
+    if not is_elsewhere(address):
+        return address
+    queue, store = split_address(address)
+    assert store is not None
+    try:
+        yield Elsewhere(store, Ask(GetQueue(queue)))
+    except QueueNotFound:
+        raise QueueNotFound(address, core.store.namespace) from None
+    except StoreError as error:
+        _log.warning("move_failed", to=address, error=str(error))
+    return address
+
+
+class Movers:
+    """A thread for each store that items are on their way to, while there are any."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._lock = threading.Lock()
+        self._running: dict[str, bool] = {}
+        """By store; whether there is something new since the thread last looked."""
+        self._threads: dict[str, threading.Thread] = {}
+        self._closed = False
+
+    def see_to(self, store: str) -> None:
+        """Something is on its way to that store, or was left open by it."""
+        with self._lock:
+            if self._closed:
+                return
+            if store in self._running:
+                self._running[store] = True
+                return
+            self._running[store] = False
+            self._threads[store] = threading.Thread(
+                target=self._run, args=(store,), name=f"redrive-moves-{store}", daemon=True
+            )
+            self._threads[store].start()
+
+    def close(self) -> None:
+        """Stop after the step that is running."""
+        with self._lock:
+            self._closed = True
+            threads = list(self._threads.values())
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _run(self, store: str) -> None:
+        again = True
+        while again and not self._closed:
+            arrived = 0
+            try:
+                arrived = run(self._core, resume(self._core, store))
+                if not arrived and self._core.stores.is_known(store):
+                    run(self._core, close_left_open(self._core, store))
+            except Closed:
+                pass
+            except RedriveError as error:
+                _log.warning("movers_failed", to=store, error=str(error))
+            except Exception:
+                _log.exception("movers_broke", to=store)
+            again = arrived > 0 or self._is_asked_again(store)
+
+    def _is_asked_again(self, store: str) -> bool:
+        with self._lock:
+            again = self._running[store]
+            self._running[store] = False
+            if not again:
+                del self._running[store], self._threads[store]
+            return again

@@ -1,0 +1,370 @@
+"""Operations: start, plan, look, steer and drive changes of many items."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from redrive.broker.flow import Await, Flow, ask, send
+from redrive.broker.flows.canaries import watch
+from redrive.broker.flows.inspection import chosen, count_all, one_of
+from redrive.broker.flows.moves import target_of
+from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
+from redrive.broker.flows.worker_registry import workers
+from redrive.broker.redaction import known, rules_of
+from redrive.broker.validation import note_of, whole
+from redrive.clock import Instant
+from redrive.errors import ConfirmMismatch, InvalidInput, shown
+from redrive.model.caller_input import flag, plain, reading
+from redrive.model.death import DeadReason
+from redrive.model.duration import SECOND, DurationInput, parse_duration
+from redrive.model.filter import Filter, Order
+from redrive.model.ids import MAX_NUMBER
+from redrive.model.item import Item, Status
+from redrive.model.judge import Verdict, dead
+from redrive.model.limits import MAX_BATCH, check_label, is_elsewhere
+from redrive.model.operation import IN_BULK, Operation, OperationStatus
+from redrive.model.operation_plan import Plan, Planning
+from redrive.model.queue import Queue, QueueStats
+from redrive.model.state_machine import Verb
+from redrive.model.worker_info import handlers_by_queue
+from redrive.store import (
+    STEP_LIMIT,
+    FindItems,
+    GetKeyHolders,
+    GetOperation,
+    GetStats,
+    ListOperations,
+    ListQueues,
+    Page,
+    SetOperation,
+    Stale,
+    StartOperation,
+    StepOperation,
+)
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+MAX_CANARIES = 100
+"""How many items may be tried first: each of them is looked at again and again until it has ended."""
+AT_ONCE = 250
+"""Items of one step. With more an operation is a little faster, and a put meanwhile waits longer."""
+STEPS_PER_SECOND = 10
+"""How many steps a second an operation with a rate makes, about."""
+LONGEST_WAIT = SECOND
+"""Whoever drives an operation looks at least this often whether somebody paused it or set another rate."""
+_LARGEST_RATE = 1_000_000
+_MOVING = frozenset({Verb.REDRIVE, Verb.MOVE, Verb.BURY})
+"""Verbs after which items may be on their way to another store."""
+_WITH_TARGET = frozenset({Verb.REDRIVE, Verb.MOVE})
+_WITH_CANARY = frozenset({Verb.REDRIVE, Verb.RETRY})
+_TO_WORK = frozenset({Verb.REDRIVE, Verb.RETRY, Verb.MOVE})
+"""Verbs after which workers get the items."""
+_OF_START = frozenset({"rate", "canary", "canary_share", "confirm", "note", "actor", "paused"})
+# What conditions without a status mean.
+_STATUS = {
+    Verb.REDRIVE: Status.DEAD,
+    Verb.RETRY: Status.DEAD,
+    Verb.ARCHIVE: Status.DEAD,
+    Verb.RESTORE: Status.ARCHIVED,
+    Verb.PURGE: Status.ARCHIVED,
+    Verb.UNDO: Status.PENDING,
+    Verb.BURY: Status.PENDING,
+    Verb.MOVE: Status.PENDING,
+}
+REVERSE = {
+    Verb.REDRIVE: (Verb.UNDO, Status.PENDING),
+    Verb.RETRY: (Verb.UNDO, Status.PENDING),
+    Verb.ARCHIVE: (Verb.RESTORE, Status.ARCHIVED),
+    Verb.RESTORE: (Verb.ARCHIVE, Status.DEAD),
+    Verb.BURY: (Verb.REDRIVE, Status.DEAD),
+}
+"""Verbs that can be taken back: by which verb, and in which status their items are until then."""
+
+Progress = Callable[[Operation], object]
+
+
+def start(
+    core: Core,
+    verb: str,
+    where: Filter | None,
+    conditions: Mapping[str, Any],
+    *,
+    to: str | None,
+    rate: float | None,
+    canary: int,
+    canary_share: float,
+    confirm: int | None,
+    note: str | None,
+    actor: str | None,
+    paused: bool,
+) -> Flow[Operation]:
+    """Count what matches, and leave the rest to the lifecycle."""
+    wanted, filter, target = yield from _meant(core, verb, where, conditions, to)
+    check_rate(rate)
+    check_canary(wanted, canary, canary_share)
+    if canary and target is not None and is_elsewhere(target):
+        raise InvalidInput(f"how canaries end in {target} is not seen from here; leave canary out")
+    if wanted is Verb.PURGE and filter.status is not Status.ARCHIVED:
+        raise InvalidInput("purge is for archived items: archive them first, and leave the status out")
+    if confirm is not None:
+        if wanted is not Verb.PURGE:
+            raise InvalidInput(f"confirm is for purge, which cannot be taken back; leave it out of {wanted}")
+        whole("confirm", confirm, 0, MAX_NUMBER)
+    text = note_of("note", note)
+    expected = yield from count_all(filter)
+    if wanted is Verb.PURGE and confirm != expected:
+        raise ConfirmMismatch("this purge", confirm, expected)
+    call = StartOperation(
+        verb=wanted,
+        where=filter,
+        actor=core.actor(actor),
+        to=target,
+        note=text,
+        rate=None if rate is None else float(rate),
+        expected=expected,
+        canary=canary,
+        canary_share=float(canary_share),
+        paused=flag("paused", paused),
+    )
+    return (yield from _started(core, call))
+
+
+def undo_operation(core: Core, id: str, actor: str | None) -> Flow[Operation]:
+    """Start what takes an operation back, for the items that it changed."""
+    done: Operation = yield from ask(GetOperation(_checked(id)))
+    if done.to is not None and is_elsewhere(done.to):
+        raise InvalidInput(f"operation {id} took items to {done.to}, and nothing is taken back from another store")
+    if done.verb not in REVERSE:
+        raise InvalidInput(f"{done.verb} cannot be taken back; {', '.join(sorted(REVERSE))} can")
+    if not done.ended:
+        raise InvalidInput(f"operation {id} is {done.status}; cancel_operation() it first, then undo what it did")
+    verb, status = REVERSE[done.verb]
+    filter = Filter(status=status, operation=done.id)
+    expected = yield from count_all(filter)
+    note = f"takes back operation {done.id}"
+    call = StartOperation(verb=verb, where=filter, actor=core.actor(actor), note=note, expected=expected)
+    return (yield from _started(core, call))
+
+
+def plan(core: Core, verb: str, where: Filter | None, conditions: Mapping[str, Any], to: str | None) -> Flow[Plan]:
+    """Look at every item that matches, and say what would become of it."""
+    if options := _OF_START.intersection(conditions):
+        raise InvalidInput(f"{' and '.join(sorted(options))} can only be given to start; leave it out of the plan")
+    wanted, filter, target = yield from _meant(core, verb, where, conditions, to)
+    queues: tuple[Queue, ...] = yield from ask(ListQueues())
+    sizes = yield from _sizes(queues)
+    by_name = {queue.name: queue for queue in queues}
+    handlers = handlers_by_queue((yield from workers())) if wanted in _TO_WORK else {}
+    planning = Planning(
+        wanted, target, by_name, sizes, core.store.namespace, filter.operation, core.store.name, handlers
+    )
+    cursor = None
+    while True:
+        page: Page = yield from ask(FindItems(filter, Order.OLDEST, MAX_BATCH, cursor))
+        letters = yield from _letters(filter, page.items)
+        for queue, keys in planning.keys_to_know(page.items).items():
+            planning.know(queue, (yield from ask(GetKeyHolders(queue, tuple(keys)))))
+        for item in page.items:
+            planning.add(item, is_dead_letter=item.id in letters)
+        cursor = page.cursor
+        if cursor is None:
+            return core.redaction.knowing(rules_of(queues)).plan(planning.result())
+
+
+def get(core: Core, id: str) -> Flow[Operation]:
+    """Read an operation."""
+    operation: Operation = yield from ask(GetOperation(_checked(id)))
+    return (yield from _shown(core, operation))
+
+
+def list_all(core: Core, unfinished: bool, limit: int) -> Flow[tuple[Operation, ...]]:
+    """Read operations, newest first."""
+    whole("limit", limit, 1, MAX_BATCH)
+    found = yield from ask(ListOperations(flag("unfinished", unfinished), limit))
+    view = yield from known(core, (each.where.queue for each in found if each.note or each.problem))
+    return tuple(map(view.operation, found))
+
+
+def pause(core: Core, id: str, actor: str | None) -> Flow[Operation]:
+    """No more steps until it is resumed."""
+    return (yield from _set(core, SetOperation(_checked(id), core.actor(actor), OperationStatus.PAUSED)))
+
+
+def resume(core: Core, id: str, anyway: bool, actor: str | None) -> Flow[Operation]:
+    """Go on where it was paused; canaries that it waited for are waited for again, unless it is to go on anyway."""
+    id, regardless = _checked(id), flag("anyway", anyway)
+    operation: Operation = yield from ask(GetOperation(id))
+    go_on = SetOperation(id, core.actor(actor), OperationStatus.RUNNING)
+    if operation.status not in (OperationStatus.RUNNING, OperationStatus.WATCHING):
+        operation = yield from _set(core, go_on)
+    if operation.status is OperationStatus.WATCHING and regardless:
+        return (yield from _set(core, msgspec.structs.replace(go_on, steps=operation.steps)))
+    return (yield from _shown(core, operation))
+
+
+def cancel(core: Core, id: str, actor: str | None) -> Flow[Operation]:
+    """No more steps at all. What was changed stays changed."""
+    return (yield from _set(core, SetOperation(_checked(id), core.actor(actor), OperationStatus.CANCELLED)))
+
+
+def set_rate(core: Core, id: str, rate: float, actor: str | None) -> Flow[Operation]:
+    """At most so many items a second from now on."""
+    check_rate(rate)
+    if rate is None:
+        raise InvalidInput(f"a rate is a number of items per second; {_LARGEST_RATE:,} is as good as none")
+    return (yield from _set(core, SetOperation(_checked(id), core.actor(actor), rate=float(rate))))
+
+
+def drive(
+    core: Core, id: str, wait: DurationInput | None, progress: Progress | None, at_once: int = AT_ONCE
+) -> Flow[Operation]:
+    """Make its steps here, until there is nothing more to do for now."""
+    id = _checked(id)
+    whole("at_once", at_once, 1, STEP_LIMIT)
+    if progress is not None and not callable(progress):
+        raise InvalidInput(f"progress is a function that is called with the operation, not {shown(progress, 60)}")
+    end = None if wait is None else Instant(core.clock.now() + parse_duration(wait, "wait"))
+    while True:
+        operation: Operation = yield from ask(GetOperation(id))
+        if operation.status is OperationStatus.WATCHING:
+            operation = yield from watch(operation)
+        now = core.clock.now()
+        watching = operation.status is OperationStatus.WATCHING and end is not None
+        if not (watching or operation.status is OperationStatus.RUNNING) or (end is not None and now >= end):
+            return (yield from _shown(core, operation))
+        if watching or operation.next_at > now:
+            longest = Instant(now + LONGEST_WAIT)
+            until = longest if watching else min(operation.next_at, longest)
+            waiting_for = f"operation {id}"  # no queue can have this name
+            ticket = core.notify.ticket(waiting_for)
+            yield Await(waiting_for, ticket, until if end is None else min(until, end), None)
+            continue
+        operation = yield from step(core, operation, at_once)
+        if progress is not None:
+            progress((yield from _shown(core, operation)))
+
+
+def step(core: Core, operation: Operation, limit: int = AT_ONCE) -> Flow[Operation]:
+    """One step of at most `limit` items. Where another process made it meanwhile, nothing happens."""
+    if operation.rate is not None:
+        limit = max(1, min(limit, int(operation.rate / STEPS_PER_SECOND)))
+    for _ in range(MAX_ROUNDS):
+        verdicts = (yield from _verdicts(core, operation)) if operation.verb is Verb.BURY else {}
+        result = yield from send(StepOperation(operation.id, operation.steps, limit, verdicts))
+        if not isinstance(result, Stale):
+            stepped: Operation = result
+            if core.meter is not None:
+                core.meter.operated(operation, stepped)
+            if stepped.verb in _MOVING:
+                core.wake_movers()
+            return stepped
+        core.remember(result.queue)
+    raise unsettled(core, result.queue.name)
+
+
+def _shown(core: Core, operation: Operation) -> Flow[Operation]:
+    named = operation.note or operation.problem
+    return (yield from known(core, (operation.where.queue,) if named else ())).operation(operation)
+
+
+def _started(core: Core, call: StartOperation) -> Flow[Operation]:
+    operation: Operation = yield from send(call)
+    core.wake_lifecycle()
+    return (yield from _shown(core, operation))
+
+
+def _set(core: Core, call: SetOperation) -> Flow[Operation]:
+    operation: Operation = yield from send(call)
+    core.wake_lifecycle()
+    return (yield from _shown(core, operation))
+
+
+def _meant(
+    core: Core, verb: str, where: Filter | None, conditions: Mapping[str, Any], to: str | None
+) -> Flow[tuple[Verb, Filter, str | None]]:
+    """The verb, the filter and the target queue, checked."""
+    with reading("verb"):
+        known = isinstance(verb, str) and plain(verb) in tuple(IN_BULK)
+    if not known:
+        raise InvalidInput(f"an operation can be one of {', '.join(sorted(IN_BULK))}, not {shown(verb, 40)}")
+    wanted = one_of("verb", Verb, verb)
+    check_target(wanted, to)
+    target = None if to is None else (yield from target_of(core, to))
+    return wanted, chosen(where, conditions, core.clock.now(), _STATUS[wanted]), target
+
+
+def _sizes(queues: tuple[Queue, ...]) -> Flow[dict[str, int]]:
+    """How full the queues are that can be full."""
+    sizes: dict[str, int] = {}
+    for queue in queues:
+        if queue.settings.max_size is not None:
+            stats: QueueStats = yield from ask(GetStats(queue.name))
+            sizes[queue.name] = stats.pending + stats.failed + stats.active
+    return sizes
+
+
+def _letters(where: Filter, items: tuple[Item, ...]) -> Flow[set[str]]:
+    """Which of these items are dead letters: all where that was asked for, else those that the store finds."""
+    if where.status is Status.DEAD or not items:
+        return {item.id for item in items}
+    asked = Filter(status=Status.DEAD, ids=tuple(item.id for item in items))
+    found: set[str] = set()
+    cursor = None
+    while True:
+        page: Page = yield from ask(FindItems(asked, Order.OLDEST, MAX_BATCH, cursor))
+        found.update(item.id for item in page.items)
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def _verdicts(core: Core, operation: Operation) -> Flow[Mapping[str, tuple[Verdict, int]]]:
+    """Where the buried go, for each queue that the filter can mean."""
+    queues: tuple[Queue, ...] = yield from ask(ListQueues())
+    only = operation.where.queue
+    return {
+        queue.name: (dead(queue.settings, DeadReason.BURIED), queue.version)
+        for queue in map(core.remember, queues)
+        if only is None or queue.name == only
+    }
+
+
+def check_target(verb: Verb, to: str | None) -> None:
+    """Raise unless the verb takes items to another queue if and only if one may, or must, be named."""
+    if to is not None and verb not in _WITH_TARGET:
+        raise InvalidInput(f"{verb} takes items to no queue that one could name; leave `to` out")
+    if to is None and verb is Verb.MOVE:
+        raise InvalidInput("a move needs the queue that items go to: to='…'")
+
+
+def check_rate(rate: object) -> None:
+    """Raise unless it is a number of items per second, or None."""
+    if rate is None:
+        return
+    with reading("rate"):
+        number = isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate)
+        fits = number and 0 < rate <= _LARGEST_RATE  # type: ignore[operator]
+    if not fits:
+        raise InvalidInput(f"a rate is a number of items per second, up to {_LARGEST_RATE:,}, not {shown(rate, 40)}")
+
+
+def check_canary(verb: Verb, canary: object, share: object) -> None:
+    """Raise unless so many may be tried first, and such a share of them has to go well."""
+    whole("canary", canary, 0, MAX_CANARIES)
+    if canary and verb not in _WITH_CANARY:
+        raise InvalidInput(f"a canary is for {' and '.join(sorted(_WITH_CANARY))}: what {verb} changes runs nowhere")
+    with reading("canary_share"):
+        fits = isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1
+    if not fits:
+        raise InvalidInput(f"canary_share is more than 0 and at most 1, not {shown(share, 40)}")
+
+
+def _checked(id: object) -> str:
+    if type(id) is Operation:
+        raise InvalidInput("an operation is named by its id; pass operation.id")
+    return check_label("operation id", id)

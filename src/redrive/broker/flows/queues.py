@@ -1,0 +1,279 @@
+"""Settings that a file manages: registered in the store, so that every process refuses to change them otherwise.
+
+Dead queues in other stores: asked whether they may be one, and told by whom they are used.
+
+First the dead queue learns of it, then the queue has the setting; and the other way round when it ends. So a dead queue
+never is used by somebody it does not know. It may know of one that uses it no longer, after a crash: `forget_users`.
+
+Queues: create, update, get, list, delete, pause, resume, stats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from redrive.broker.flow import Ask, Elsewhere, Flow, Send, accepted, ask, send
+from redrive.errors import InvalidInput, InvalidSetting, QueueNotFound, RedriveError, StoreFailed, shown
+from redrive.model.dead_queue import elsewhere
+from redrive.model.limits import address_of, check_name, split_address
+from redrive.model.queue import Queue, QueueSettings, QueueStats, settings_from
+from redrive.store import (
+    CreateQueue,
+    DeleteQueue,
+    GetQueue,
+    GetStats,
+    ListQueues,
+    ListRegistrations,
+    Register,
+    Registration,
+    SetPaused,
+    SetUsedBy,
+    Stale,
+    Unregister,
+    UpdateQueue,
+)
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+KIND = "managed"
+"""What queues of a file are registered as."""
+
+
+class Management(msgspec.Struct, frozen=True):
+    """Who manages a queue."""
+
+    file: str
+    """The path of the file, on the machine where it was applied."""
+    settings: tuple[str, ...] = ()
+    """What the file sets. Other settings of the queue are anybody's."""
+    is_external: bool = False
+    """Whether the items of the queue come from a command that lists them."""
+
+
+def management_of(queue: str) -> Flow[Management | None]:
+    """Who manages a queue; None where nobody does."""
+    found: tuple[Registration, ...] = yield from ask(ListRegistrations(KIND, queue))
+    return _read(found[0]) if found else None
+
+
+def managements() -> Flow[dict[str, Management]]:
+    """All queues that a file manages, by name."""
+    found: tuple[Registration, ...] = yield from ask(ListRegistrations(KIND))
+    return {each.name: read for each in found if (read := _read(each)) is not None}
+
+
+def manage(queue: str, management: Management) -> Register:
+    """The call by which a file takes a queue over."""
+    return Register(KIND, queue, msgspec.json.encode(management))
+
+
+def leave(queue: str) -> Unregister:
+    """The call by which nobody manages a queue any more."""
+    return Unregister(KIND, queue)
+
+
+def release(queue: str) -> Flow[bool]:
+    """Nobody manages a queue any more; for a file that is gone. Gives whether somebody did."""
+    released: bool = yield from send(leave(check_name("queue", queue)))
+    return released
+
+
+def check_update(queue: str, management: Management | None, before: QueueSettings, after: QueueSettings) -> None:
+    """Raise where a change touches what a file manages."""
+    if management is None:
+        return
+    for name in management.settings:
+        if getattr(before, name, None) != getattr(after, name, None):
+            raise InvalidSetting(name, f"of queue '{queue}' {_refusal(queue, management, 'change it there')}")
+
+
+def check_delete(queue: str, management: Management | None) -> None:
+    """Raise where a file has the queue."""
+    if management is not None:
+        raise InvalidSetting("queue", f"'{queue}' {_refusal(queue, management, 'remove it there first')}")
+
+
+def without(settings: QueueSettings, names: Iterable[str]) -> QueueSettings:
+    """Settings in which these have their defaults again."""
+    defaults = QueueSettings()
+    return msgspec.structs.replace(settings, **{name: getattr(defaults, name) for name in names})
+
+
+def _refusal(queue: str, management: Management, what: str) -> str:
+    return (
+        f"is managed by {management.file}: {what}. If that file is gone for good, free the queue with: redrive config "
+        f"release {queue}"
+    )
+
+
+def _read(registration: Registration) -> Management | None:
+    """None where it was written by nobody that is known here."""
+    try:
+        return msgspec.json.decode(registration.value, type=Management)
+    except ValueError:  # also for texts that are not UTF-8
+        return None
+
+
+_SETTING = "dead_queue"
+
+
+def addressed(core: Core, settings: QueueSettings) -> QueueSettings:
+    """Settings in which dead queues of this store have no store. Raises where another one is not known."""
+    dead_queue = settings.dead_queue
+    try:
+        if isinstance(dead_queue, dict):
+            table = {key: core.address(_SETTING, name) for key, name in dead_queue.items()}
+            return msgspec.structs.replace(settings, dead_queue=table)
+        if dead_queue is not None:
+            return msgspec.structs.replace(settings, dead_queue=core.address(_SETTING, dead_queue))
+    except InvalidInput as error:
+        raise InvalidSetting(_SETTING, f"cannot be used: {error}") from None
+    return settings
+
+
+def tell(core: Core, name: str, settings: QueueSettings) -> Flow[None]:
+    """Let the dead queues in other stores know that this queue uses them. Raises where one of them cannot be used."""
+    for address in elsewhere(settings):
+        try:
+            accepted((yield _set_used(core, name, address, used=True))[0])
+        except QueueNotFound:
+            raise InvalidSetting(_SETTING, f"'{address}' does not exist; create it first") from None
+        except InvalidSetting:
+            raise InvalidSetting(_SETTING, f"'{address}' cannot have its own dead_queue") from None
+
+
+def take_back(core: Core, name: str, addresses: Iterable[str]) -> Flow[None]:
+    """Let those of the dead queues know that this queue does not use, as it is now."""
+    addresses = set(addresses)
+    if not addresses:
+        return
+    try:
+        queue: Queue = yield from ask(GetQueue(name))
+    except QueueNotFound:
+        pass
+    else:
+        addresses -= set(elsewhere(queue.settings))
+    for address in sorted(addresses):
+        try:
+            yield _set_used(core, name, address, used=False)
+        except RedriveError:
+            continue  # it is asked again when somebody wants to delete the dead queue
+
+
+def forget_users(core: Core, queue: Queue) -> Flow[None]:
+    """Ask the stores of those who use a dead queue whether they still do, where they are known."""
+    here = address_of(queue.name, core.store.name)
+    for user in queue.used_by:
+        name, store = split_address(user)
+        if store is None or not core.stores.is_known(store):
+            continue
+        try:
+            found: Queue = yield Elsewhere(store, Ask(GetQueue(name)))
+        except QueueNotFound:
+            pass
+        except RedriveError:
+            continue
+        else:
+            if here in found.settings.dead_queues():
+                continue
+        yield from send(SetUsedBy(queue.name, user, used=False))
+
+
+def _set_used(core: Core, name: str, address: str, *, used: bool) -> Elsewhere:
+    queue, store = split_address(address)
+    assert store is not None
+    return Elsewhere(store, Send([SetUsedBy(queue, address_of(name, core.store.name), used)]))
+
+
+MAX_ROUNDS = 100
+"""How often a change that met newer settings is tried again before giving up."""
+
+
+def create(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
+    """Create a queue from what a person wrote. A dead queue in another store is told first."""
+    name = check_name("queue", name)
+    wanted = addressed(core, settings_from(settings))
+    yield from tell(core, name, wanted)
+    try:
+        queue: Queue = yield from send(CreateQueue(name, wanted))
+    except RedriveError:
+        yield from take_back(core, name, elsewhere(wanted))
+        raise
+    return queue
+
+
+def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None) -> Flow[Queue]:
+    """Apply the changes to the newest settings, again and again until nobody else changed them in between.
+
+    What a file manages is refused.
+    """
+    name = check_name("queue", name)
+    queue = yield from get(core, name)
+    management = yield from management_of(name)
+    for _ in range(MAX_ROUNDS):
+        settings = addressed(core, settings_from(changes, base=queue.settings))
+        check_update(name, management, queue.settings, settings)
+        named = {*elsewhere(queue.settings), *elsewhere(settings)}
+        yield from tell(core, name, settings)
+        try:
+            result = yield from send(UpdateQueue(queue.name, settings, queue.version, core.actor(actor)))
+        except RedriveError:
+            yield from take_back(core, name, named)
+            raise
+        if not isinstance(result, Stale):
+            yield from take_back(core, name, named)
+            core.remember(result)
+            updated: Queue = result
+            return updated
+        queue = result.queue
+    raise unsettled(core, name)
+
+
+def get(core: Core, name: str) -> Flow[Queue]:
+    """Read a queue, and remember its settings."""
+    queue: Queue = yield from ask(GetQueue(check_name("queue", name)))
+    core.remember(queue)
+    return queue
+
+
+def list_all() -> Flow[tuple[Queue, ...]]:
+    """Read all queues."""
+    return ask(ListQueues())
+
+
+def delete(core: Core, name: str, confirm: int | None, actor: str | None) -> Flow[int]:
+    """Remove a queue and what is in it. One that a file has is refused."""
+    if confirm is not None and type(confirm) is not int:
+        raise InvalidInput(f"confirm must be the number of items you mean, not {shown(confirm, 40)}")
+    name = check_name("queue", name)
+    queue: Queue = yield from ask(GetQueue(name))
+    check_delete(name, (yield from management_of(name)))
+    yield from forget_users(core, queue)
+    removed: int = yield from send(DeleteQueue(name, confirm, core.actor(actor)))
+    core.forget(name)
+    yield from take_back(core, name, elsewhere(queue.settings))
+    return removed
+
+
+def set_paused(core: Core, name: str, paused: bool, actor: str | None) -> Flow[Queue]:
+    """Pause or resume."""
+    return _send(SetPaused(check_name("queue", name), paused, core.actor(actor)))
+
+
+def stats(name: str) -> Flow[QueueStats]:
+    """Read the counts."""
+    return ask(GetStats(check_name("queue", name)))
+
+
+def _send(call: SetPaused) -> Flow[Queue]:
+    queue: Queue = yield from send(call)
+    return queue
+
+
+def unsettled(core: Core, name: str) -> StoreFailed:
+    """Nobody edits settings that fast: something is wrong with the store, and giving up loses nothing."""
+    return StoreFailed(core.store.name, f"the settings of queue '{name}' changed {MAX_ROUNDS} times meanwhile")

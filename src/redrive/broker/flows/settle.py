@@ -1,0 +1,190 @@
+"""How a delivery ends other than by completion: fail, release, bury, lost. Read, judge, settle."""
+
+from __future__ import annotations
+
+import socket
+from functools import cache
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from redrive.broker.flow import Flow, ask, send
+from redrive.broker.flows.deliveries import token_of
+from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
+from redrive.broker.flows.queues import get as get_queue
+from redrive.broker.validation import note_of
+from redrive.errors import InvalidInput, WrongQueue, shown
+from redrive.model.caller_input import flag, plain, reading
+from redrive.model.classify import ErrorClass, Rule
+from redrive.model.duration import DurationInput, parse_duration
+from redrive.model.failure import (
+    Failure,
+    cleaned,
+    failure_from_exception,
+    failure_from_fields,
+)
+from redrive.model.ids import Token
+from redrive.model.item import Counters, Lease, Receipt, Settled
+from redrive.model.judge import Dead, Ending, Verdict, count
+from redrive.model.limits import is_elsewhere
+from redrive.model.text import MAX_TYPE_BYTES, clean_text
+from redrive.store import GetActive, NewItem, Put, Return, Settle, Stale
+from redrive.telemetry import tracing
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+
+def fail(
+    core: Core,
+    lease: Lease | Token,
+    error: BaseException | Failure | str,
+    final: bool,
+    verdict: Verdict | None,
+    of: str | None = None,
+) -> Flow[Settled]:
+    """The worker reports a failure. Here as below, `of` is the queue that the item must be in."""
+    is_final = flag("final", final)
+    held = yield from _held(lease, of)
+    queue = yield from core.queue(held.queue)
+    failure = failure_of(error, queue.settings.error_rules, held.worker)
+    if is_final:
+        failure = msgspec.structs.replace(failure, final=True)
+    return (yield from _settle(core, held, Ending.FAILED, failure=failure, verdict=verdict))
+
+
+def release(
+    core: Core, lease: Lease | Token, delay: DurationInput, counted: bool, error: str | None, of: str | None = None
+) -> Flow[Settled]:
+    """The worker gives the item back."""
+    note = note_of("error", error)
+    pause = parse_duration(delay, "delay")
+    if not flag("counted", counted):
+        if pause:
+            raise InvalidInput("an item that never ran takes its old place at once: a delay needs counted=True")
+        settled: Settled = yield from send(Return(token_of(lease), note, of))
+        return settled
+    held = yield from _held(lease, of)
+    return (yield from _settle(core, held, Ending.RELEASED, delay=pause, note=note))
+
+
+def bury(
+    core: Core,
+    lease: Lease | Token,
+    note: str | None,
+    error: BaseException | Failure | None,
+    of: str | None = None,
+) -> Flow[Settled]:
+    """The worker makes the item dead."""
+    text = note_of("note", note)
+    held = yield from _held(lease, of)
+    queue = yield from core.queue(held.queue)
+    failure = None if error is None else failure_of(error, queue.settings.error_rules, held.worker)
+    return (yield from _settle(core, held, Ending.BURIED, failure=failure, note=text))
+
+
+def lost(core: Core, lease: Lease | Token, error: Failure | str) -> Flow[Settled]:
+    """Somebody knows that the worker is gone, and need not wait for the lease to run out."""
+    held = yield from _held(lease)
+    failure = loss_of(error, held.worker)
+    return (yield from _settle(core, held, Ending.LOST, failure=failure, at_once=True))
+
+
+def put_failed(
+    core: Core, queue_name: str, item: NewItem, error: BaseException | Failure | str, verdict: Verdict | None
+) -> Flow[Receipt]:
+    """Put an item that has failed once already: judged as the first failure of a delivery would be.
+
+    The verdict is for a new item. Whether there is one, only the store can say: it makes it, or adds the failure to the
+    item that holds the key, in the same transaction.
+    """
+    queue = yield from get_queue(core, queue_name)
+    failure = failure_of(error, queue.settings.error_rules, None)
+    with reading("verdict"):
+        note = note_of("note", verdict.note) if isinstance(verdict, Dead) else None
+    for _ in range(MAX_ROUNDS):
+        judged = core.routed(queue, verdict, failure) or core.judge(
+            queue, Ending.FAILED, Counters(failures=1), failure=failure, overrides=item.overrides
+        )
+        born = msgspec.structs.replace(
+            item, failure=failure, verdict=judged, version=queue.version, note=note, plain=False
+        )
+        result = yield from send(Put(queue.name, (born,)))
+        if not isinstance(result, Stale):
+            receipt: Receipt = result[0]
+            if isinstance(judged, Dead) and judged.to is not None and is_elsewhere(judged.to):
+                core.wake_movers()
+            return receipt
+        queue = core.remember(result.queue)
+    raise unsettled(core, queue_name)
+
+
+def failure_of(error: BaseException | Failure | str | None, rules: tuple[Rule, ...], worker: str | None) -> Failure:
+    """What went wrong, from whatever the program has at hand."""
+    with reading("error"):
+        if isinstance(error, Failure):
+            return cleaned(error)
+        if isinstance(error, BaseException):
+            return failure_from_exception(error, worker=worker, rules=rules, host=_host(), trace_id=tracing.trace_id())
+        text = plain(error) if isinstance(error, str) else None
+    if text is None:
+        raise InvalidInput(f"an error is an exception, a text or a Failure, not {shown(error, 60)}")
+    failure = failure_from_fields("Error", text, worker=worker, rules=rules)
+    return msgspec.structs.replace(failure, host=_host(), trace_id=tracing.trace_id())
+
+
+@cache
+def _host() -> str:
+    return clean_text(socket.gethostname(), MAX_TYPE_BYTES)
+
+
+def loss_of(error: Failure | str, worker: str | None) -> Failure:
+    """What is known of the end of a worker. An item that makes workers vanish is poison."""
+    with reading("error"):
+        if isinstance(error, Failure):
+            return cleaned(error)
+        text = plain(error) if isinstance(error, str) else None
+    if text is None:
+        raise InvalidInput(f"what is known of a loss, the error, is a text or a Failure, not {shown(error, 60)}")
+    return failure_from_fields("WorkerLost", text, error_class=ErrorClass.POISON, worker=worker)
+
+
+def _held(lease: Lease | Token, of: str | None = None) -> Flow[Lease]:
+    """The lease itself, read from the store where only its token is at hand. While a token holds an item, the item
+    stays in its queue."""
+    held: Lease = lease if type(lease) is Lease else (yield from ask(GetActive(token_of(lease))))
+    if of is not None and held.queue != of:
+        raise WrongQueue(held.id, held.queue, of)
+    return held
+
+
+def _settle(
+    core: Core,
+    lease: Lease,
+    ending: Ending,
+    *,
+    failure: Failure | None = None,
+    verdict: Verdict | None = None,
+    delay: int = 0,
+    note: str | None = None,
+    at_once: bool = False,
+) -> Flow[Settled]:
+    """Judge by the newest settings; where they changed meanwhile, judge again."""
+    counters = count(lease.counters, ending)
+    if note is None and type(verdict) is Dead:
+        note = note_of("note", verdict.note)
+    expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
+    queue = yield from core.queue(lease.queue)
+    for _ in range(MAX_ROUNDS):
+        judged = core.routed(queue, verdict, failure) or core.judge(
+            queue, ending, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay
+        )
+        result = yield from send(Settle(lease.token, ending, judged, queue.version, failure, note, at_once))
+        if not isinstance(result, Stale):
+            settled: Settled = result
+            core.departed((settled,))
+            if core.meter is not None:
+                core.meter.settled(lease.queue, ending, settled, failure)
+            return settled
+        queue = core.remember(result.queue)
+    raise unsettled(core, lease.queue)

@@ -1,0 +1,83 @@
+"""Workers announce themselves, and others see them: registrations, as flows."""
+
+from __future__ import annotations
+
+import msgspec
+
+from redrive.broker.flow import Flow, ask, send
+from redrive.broker.validation import positive, whole
+from redrive.errors import InvalidInput
+from redrive.model.duration import SECOND, DurationInput
+from redrive.model.ids import MAX_NUMBER
+from redrive.model.limits import MAX_REGISTRATION_BYTES, check_label, check_name
+from redrive.model.worker_info import WorkerInfo
+from redrive.store import ListRegistrations, Overtaken, Put, Register, Registration, Unregister
+
+KIND = "worker"
+"""What workers are registered as."""
+TAKEN = "taken"
+"""What objects of external queues are registered as, which a worker has claimed where they come from: QUEUE/DIGEST."""
+TIMEOUT = 30 * SECOND
+"""A worker that says nothing for so long is taken for gone."""
+_decode = msgspec.json.Decoder(WorkerInfo).decode
+
+
+def register(
+    kind: str,
+    name: str,
+    value: bytes,
+    *,
+    timeout: DurationInput | None = None,
+    version: int | None = None,
+    puts: tuple[Put, ...] = (),
+) -> Flow[Registration | Overtaken]:
+    """Write a small value under a kind and a name, as `redrive.store.Register` says."""
+    if not isinstance(value, bytes):
+        raise InvalidInput(f"what is registered is bytes, not {type(value).__name__}")
+    if len(value) > MAX_REGISTRATION_BYTES:
+        raise InvalidInput(f"what is registered has {len(value):,} bytes and the limit is {MAX_REGISTRATION_BYTES:,}")
+    if version is not None:
+        whole("version", version, 0, MAX_NUMBER)
+    limit = None if timeout is None else positive("timeout", timeout)
+    call = Register(check_name("kind", kind), check_label("name", name), value, limit, version, puts)
+    written: Registration | Overtaken = yield from send(call)
+    return written
+
+
+def unregister(kind: str, name: str) -> Flow[bool]:
+    """Remove what is registered. Gives whether there was something."""
+    removed: bool = yield from send(Unregister(check_name("kind", kind), check_label("name", name)))
+    return removed
+
+
+def registrations(kind: str, name: str | None = None) -> Flow[tuple[Registration, ...]]:
+    """What is registered of a kind, by name."""
+    found: tuple[Registration, ...] = yield from ask(ListRegistrations(kind, name))
+    return found
+
+
+def announce(info: WorkerInfo) -> Flow[None]:
+    """A worker is there, for the next 30 seconds. Handlers that are too many to be named are left out."""
+    value = msgspec.json.encode(info)
+    if len(value) > MAX_REGISTRATION_BYTES:
+        value = msgspec.json.encode(msgspec.structs.replace(info, handlers=None))
+    yield from send(Register(KIND, check_label("worker", info.name), value, TIMEOUT))
+
+
+def leave(name: str) -> Flow[bool]:
+    """A worker goes. Gives whether it was there."""
+    return (yield from unregister(KIND, name))
+
+
+def workers() -> Flow[tuple[WorkerInfo, ...]]:
+    """The workers that are alive, by name. What cannot be read, of another release perhaps, is passed over."""
+    found = yield from registrations(KIND)
+    return tuple(info for each in found if (info := _read(each)) is not None)
+
+
+def _read(registration: Registration) -> WorkerInfo | None:
+    try:
+        info = _decode(registration.value)
+    except ValueError:  # also for texts that are not UTF-8
+        return None
+    return msgspec.structs.replace(info, name=registration.name, seen_at=registration.at)

@@ -1,0 +1,270 @@
+"""What a broker counts of its own work: from the calls it commits and their results, and from how deliveries ended.
+
+Only once somebody has asked for the metrics of a broker. A batch takes one lock; each call costs a look at its class.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from redrive.clock import Instant
+from redrive.errors import LeaseLost, QueueNotFound, RedriveError
+from redrive.model.death import DeadReason
+from redrive.model.duration import SECOND
+from redrive.model.failure import Failure
+from redrive.model.item import Settled, Status
+from redrive.model.judge import Dead, Ending
+from redrive.model.operation import Operation
+from redrive.model.queue import Queue, QueueStats
+from redrive.model.state_machine import Verb
+from redrive.store import (
+    DROP_ACTOR,
+    Call,
+    Change,
+    Commit,
+    Complete,
+    GetStats,
+    Leased,
+    LeaseItems,
+    ListQueues,
+    Put,
+    Register,
+    Registration,
+    Return,
+    Settle,
+    Store,
+)
+from redrive.telemetry import events
+from redrive.telemetry import metrics as names
+from redrive.telemetry.metrics import Metrics, Sample
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+_log = events.logger("redrive.metrics")
+
+MAX_QUEUES = 200
+"""So many queues are read when somebody looks; of those beyond, by name, only what this program does is known."""
+READ_EVERY = 5 * SECOND
+"""However often somebody looks, queues are read no more often."""
+
+_BACK = frozenset({Verb.REDRIVE, Verb.RETRY})
+_GONE = frozenset({Verb.DROP, Verb.PURGE})
+_STATUSES = tuple(status.value for status in Status)
+
+
+class Meter:
+    """Adds what happens to the metrics of one broker."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics
+        self._bind()
+
+    def _bind(self) -> None:
+        self._calls = self.metrics.distribution(names.COMMIT_CALLS)
+        self._seconds = self.metrics.distribution(names.COMMIT_SECONDS)
+        self._put = self.metrics.counts(names.PUT)
+        self._completed = self.metrics.counts(names.COMPLETED)
+
+    def reset(self) -> None:
+        """Begin anew at 0, as a forked child does."""
+        self.metrics.reset()
+        self._bind()
+
+    def commit(self, store: Store, calls: Sequence[Call]) -> Commit:
+        """Commit calls, and count what became of them."""
+        began_at = perf_counter()
+        try:
+            commit = store.commit(calls)
+        except BaseException:
+            self.metrics.add(names.COMMITS_FAILED)
+            raise
+        try:
+            self.committed(calls, commit.results, perf_counter() - began_at)
+        except Exception:  # what is durable is not unknown because it could not be counted
+            _log.exception("counting_failed")
+        return commit
+
+    def committed(self, calls: Sequence[Call], results: Sequence[Any], seconds: float) -> None:
+        """A transaction is durable."""
+        put, completed = self._put, self._completed
+        with self.metrics.lock:
+            self._calls.observe(len(calls))
+            self._seconds.observe(seconds)
+            for call, result in zip(calls, results, strict=True):
+                # What is done most often goes the shortest way.
+                if call.__class__ is Complete and result.__class__ is Settled and not call.puts:
+                    completed[(result.queue,)] += 1
+                elif call.__class__ is Put and result.__class__ is tuple and len(result) == 1 and call.items[0].plain:
+                    put[(call.queue,)] += 1
+                else:
+                    self._count(call, result)
+
+    def _count(self, call: Call, result: Any) -> None:
+        if isinstance(result, RedriveError):
+            if isinstance(result, LeaseLost) and _is_outcome(call):
+                self.metrics.counts(names.REFUSED)[()] += 1
+        elif (count := _COUNTS.get(call.__class__)) is not None:
+            count(self.metrics, call, result)
+
+    def settled(self, queue: str, ending: Ending, result: Any, failure: Failure | None = None) -> None:
+        """A delivery from that queue ended otherwise than by completion, or an item of it expired."""
+        if not isinstance(result, Settled):
+            return
+        try:
+            with self.metrics.lock:
+                _count_ending(self.metrics, queue, ending, result, failure)
+        except Exception:
+            _log.exception("counting_failed")
+
+    def operated(self, before: Operation, after: Operation) -> None:
+        """A step of an operation was made; by this process, unless another one has made it meanwhile."""
+        changed = after.changed - before.changed
+        if changed <= 0 or after.steps != before.steps + 1:
+            return
+        queue = after.to or after.where.queue or ""
+        if after.verb in _BACK:
+            self.metrics.add(names.REDRIVEN, (queue,), changed)
+        elif after.verb in _GONE:
+            self.metrics.add(names.DISCARDED, (queue, after.verb.value), changed)
+
+
+def _is_outcome(call: Call) -> bool:
+    """Whether a worker says how a delivery ended. A sweep that comes too late is as it should be."""
+    return isinstance(call, Complete | Return) or (isinstance(call, Settle) and call.ending is not Ending.LOST)
+
+
+def _count_ending(metrics: Metrics, queue: str, ending: Ending, result: Settled, failure: Failure | None) -> None:
+    if ending is Ending.FAILED:
+        error_class = "" if failure is None else str(failure.error_class)
+        metrics.counts(names.FAILED)[queue, error_class] += 1
+        if result.dead_reason is None:
+            metrics.counts(names.RETRIED)[(queue,)] += 1
+    elif ending is Ending.LOST:
+        metrics.counts(names.LOST)[(queue,)] += 1
+    elif ending is Ending.RELEASED:
+        metrics.counts(names.RELEASED)[queue, "yes"] += 1
+    if result.dead_reason is not None:
+        _count_death(metrics, queue, result.dead_reason, dropped=result.status is None)
+
+
+def _count_death(metrics: Metrics, queue: str, reason: DeadReason, *, dropped: bool) -> None:
+    metrics.counts(names.DEAD)[queue, reason.value] += 1
+    if reason is DeadReason.WORKER_LOST:
+        metrics.counts(names.POISONED)[(queue,)] += 1
+    if dropped:
+        metrics.counts(names.DISCARDED)[queue, DROP_ACTOR] += 1
+
+
+def _count_put(metrics: Metrics, call: Put, result: Any) -> None:
+    if result.__class__ is not tuple:  # Stale
+        return
+    metrics.counts(names.PUT)[(call.queue,)] += len(result) - sum([receipt.duplicate for receipt in result])
+    for item, receipt in zip(call.items, result, strict=True):
+        if item.failure is not None:
+            metrics.counts(names.FAILED)[call.queue, str(item.failure.error_class)] += 1
+            if isinstance(item.verdict, Dead) and not receipt.duplicate:  # one that is there stays where it is
+                _count_death(metrics, call.queue, item.verdict.reason, dropped=item.verdict.drops)
+
+
+def _count_leases(metrics: Metrics, call: LeaseItems, result: Leased) -> None:
+    if result.leases:
+        metrics.counts(names.LEASED)[(call.queue,)] += len(result.leases)
+
+
+def _count_complete(metrics: Metrics, call: Complete, result: Settled) -> None:
+    metrics.counts(names.COMPLETED)[(result.queue,)] += 1
+    _count_puts(metrics, call.puts)
+
+
+def _count_registration(metrics: Metrics, call: Register, result: Any) -> None:
+    if isinstance(result, Registration):  # not Overtaken
+        _count_puts(metrics, call.puts)
+
+
+def _count_puts(metrics: Metrics, puts: Iterable[Put]) -> None:
+    """Puts that are part of another call: whether a key was known is not said there."""
+    for put in puts:
+        metrics.counts(names.PUT)[(put.queue,)] += len(put.items)
+
+
+def _count_return(metrics: Metrics, call: Return, result: Settled) -> None:
+    metrics.counts(names.RELEASED)[result.queue, "no"] += 1
+
+
+def _count_change(metrics: Metrics, call: Change, result: Sequence[Any]) -> None:
+    """By hand: the queue is the one that the item is in afterwards."""
+    for settled, target in zip(result, call.targets, strict=True):
+        if not isinstance(settled, Settled):
+            continue
+        queue, verb = settled.queue, call.verb
+        if verb in _BACK:
+            metrics.counts(names.REDRIVEN)[(queue,)] += 1
+        elif verb in _GONE:
+            metrics.counts(names.DISCARDED)[queue, verb.value] += 1
+        elif verb is Verb.DONE:
+            metrics.counts(names.COMPLETED)[(queue,)] += 1
+        elif verb is Verb.FAIL:
+            _count_ending(metrics, queue, Ending.FAILED, settled, target.failure)
+        elif verb is Verb.BURY:
+            _count_ending(metrics, queue, Ending.BURIED, settled, None)
+
+
+_COUNTS: dict[type[Any], Callable[[Metrics, Any, Any], None]] = {
+    Put: _count_put,
+    LeaseItems: _count_leases,
+    Complete: _count_complete,
+    Return: _count_return,
+    Change: _count_change,
+    Register: _count_registration,
+}
+"""What is counted of a call that was not refused. Settles are counted by who made them, who knows the queue."""
+
+
+class QueueReader:
+    """Reads how the queues of a store stand, no more often than every few seconds."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._lock = threading.Lock()
+        self._samples: tuple[Sample, ...] = ()
+        self._read_at: Instant | None = None
+
+    def read(self) -> Iterable[Sample]:
+        """Depth and age of every queue."""
+        with self._lock:
+            now = self._core.clock.now()
+            if self._read_at is None or not 0 <= now - self._read_at < READ_EVERY:
+                self._samples = tuple(sample for stats in self._stats() for sample in _samples(stats))
+                self._read_at = now
+            return self._samples
+
+    def _stats(self) -> Iterable[QueueStats]:
+        queues: tuple[Queue, ...] = self._core.read(ListQueues())
+        for queue in queues[:MAX_QUEUES]:
+            with suppress(QueueNotFound):  # deleted meanwhile
+                yield self._core.read(GetStats(queue.name))
+
+
+def _samples(stats: QueueStats) -> Iterable[Sample]:
+    for status in _STATUSES:
+        yield Sample(names.QUEUE_ITEMS, (stats.queue, status), getattr(stats, status))
+    yield Sample(names.QUEUE_DEAD_LETTERS, (stats.queue,), stats.dead_letters)
+    yield Sample(names.QUEUE_OLDEST, (stats.queue,), stats.oldest_age / SECOND)
+
+
+def measured(core: Core) -> Meter:
+    """A meter for a broker, with all that can be read of it."""
+    metrics = Metrics({"namespace": core.store.namespace, "store": core.store.name})
+    metrics.watch(QueueReader(core).read)
+    metrics.watch(
+        lambda: (
+            Sample(names.WAITING_CALLS, (), core.committer.waiting_calls),
+            Sample(names.WAKEUPS, (), core.notify.wakeups),
+        )
+    )
+    return Meter(metrics)

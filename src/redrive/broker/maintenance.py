@@ -1,0 +1,242 @@
+"""What runs by itself: items that fall due, leases that ran out, items that expired, retention, operations, moves.
+
+Safe in many processes at once: every change is fenced by the store, so two sweeps do each item once.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from redrive.broker.flow import Flow, Send, ask, run, send
+from redrive.broker.flows import moves, operations
+from redrive.broker.flows.canaries import watch
+from redrive.clock import Instant
+from redrive.errors import Closed, NotFound, OutcomeUnknown, Overloaded, RedriveError, Refused, StoreError
+from redrive.model.duration import MILLISECOND, MINUTE, SECOND
+from redrive.model.item import Settled
+from redrive.model.judge import Ending, count
+from redrive.model.limits import split_address
+from redrive.model.operation import Operation, OperationStatus
+from redrive.store import (
+    STEP_LIMIT,
+    Call,
+    Clean,
+    Expire,
+    GetOverdue,
+    ListOpenMoves,
+    ListOperations,
+    NextDue,
+    Overdue,
+    Promote,
+    SetOperation,
+    Settle,
+    Stale,
+)
+from redrive.telemetry import events
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+_log = events.logger("redrive.lifecycle")
+
+ACTOR = "lifecycle"
+"""Who stops an operation that cannot go on, in the audit."""
+MAX_OPERATIONS = 1000
+"""How many operations a step sees to."""
+LONGEST_PAUSE = SECOND
+"""The lifecycle looks at least this often, whatever the store says is due."""
+CLOSING_PAUSE = MINUTE
+"""How often it looks for moves that were not closed."""
+SHORTEST_PAUSE = 10 * MILLISECOND
+"""It never looks more often, even where something stays due because it cannot be settled."""
+
+
+class Upkeep(msgspec.Struct, frozen=True):
+    """What one step did."""
+
+    promoted: int = 0
+    """Scheduled and failed items that became ready."""
+    lost: int = 0
+    """Leases that ran out and were settled."""
+    expired: int = 0
+    """Items that expired and were settled."""
+    removed: int = 0
+    """Rows that retention changed or removed."""
+    operated: int = 0
+    """Items that operations changed."""
+    moved: int = 0
+    """Items that arrived in another store."""
+
+    @property
+    def full(self) -> bool:
+        """Whether a bound was reached, so that there is probably more to do."""
+        return max(self.promoted, self.lost + self.expired, self.removed, self.operated) >= STEP_LIMIT
+
+
+def step(core: Core, *, clean: bool = True, move: bool = True) -> Flow[Upkeep]:
+    """One bounded step of everything, or of everything but retention, or but moves to other stores."""
+    promoted = yield from send(Promote())
+    lost, expired = yield from sweep(core)
+    removed = (yield from send(Clean())) if clean else 0
+    operated = yield from operate(core)
+    moved = 0
+    if move:
+        moved = yield from moves.resume(core)
+        for store in core.stores.others(core):
+            yield from moves.close_left_open(core, store)
+    return Upkeep(promoted, lost, expired, removed, operated, moved)
+
+
+def sweep(core: Core, queue: str | None = None) -> Flow[tuple[int, int]]:
+    """Settle leases that ran out and items that expired, of one queue or all. Gives how many of each."""
+    overdue = yield from ask(GetOverdue(queue))
+    if not overdue:
+        return 0, 0
+    calls: list[Call] = []
+    for found in overdue:
+        calls.append((yield from _verdict_on(core, found)))
+    lost = expired = 0
+    results = yield Send(calls)
+    for found, result in zip(overdue, results, strict=True):
+        if isinstance(result, Stale):
+            core.remember(result.queue)
+        elif isinstance(result, Settled):
+            lost += found.token is not None
+            expired += found.token is None
+            if core.meter is not None:
+                core.meter.settled(found.queue, Ending.EXPIRED if found.token is None else Ending.LOST, result)
+    return lost, expired
+
+
+def operate(core: Core) -> Flow[int]:
+    """One step of each operation that is running and due, and a look at the canaries of those that wait for them."""
+    changed = 0
+    for operation in (yield from ask(ListOperations(limit=MAX_OPERATIONS, at_work=True))):
+        try:
+            changed += yield from _operate(core, operation)
+        except (Closed, StoreError, OutcomeUnknown, Overloaded):
+            raise  # the store's trouble, not the operation's
+        except RedriveError as error:
+            yield from _stop(operation, error)
+    return changed
+
+
+def _operate(core: Core, operation: Operation) -> Flow[int]:
+    """How many items it changed."""
+    if operation.status is OperationStatus.WATCHING:
+        operation = yield from watch(operation)
+    if operation.status is not OperationStatus.RUNNING or operation.next_at > core.clock.now():
+        return 0
+    after = yield from operations.step(core, operation)
+    # Where another process made the step meanwhile, the difference is its work.
+    return after.changed - operation.changed if after.steps == operation.steps + 1 else 0
+
+
+def _stop(operation: Operation, error: RedriveError) -> Flow[None]:
+    """What is refused now is refused in a moment too: the operation ends, and says why."""
+    _log.warning("operation_stopped", operation=operation.id, verb=operation.verb, error=str(error))
+    with suppress(NotFound, Refused):  # it ended by itself meanwhile
+        yield from send(SetOperation(operation.id, ACTOR, OperationStatus.STOPPED, str(error), steps=operation.steps))
+
+
+def _verdict_on(core: Core, found: Overdue) -> Flow[Call]:
+    queue = yield from core.queue(found.queue)
+    if found.token is None:
+        verdict = core.judge(queue, Ending.EXPIRED, found.counters, overrides=found.overrides)
+        return Expire(found.id, verdict, queue.version)
+    counters = count(found.counters, Ending.LOST)
+    verdict = core.judge(queue, Ending.LOST, counters, overrides=found.overrides, expired=found.expired)
+    return Settle(found.token, Ending.LOST, verdict, queue.version)
+
+
+class LifecycleThread:
+    """Runs steps by itself while a broker is open. An error is logged, and the next step comes all the same."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._wake = threading.Event()
+        self._asked = self._departed = False
+        self._closed = False
+        self._movers = moves.Movers(core)
+        self._looked_at = Instant(0)
+        self._thread = threading.Thread(target=self._loop, name="redrive-lifecycle", daemon=True)
+
+    def start(self) -> None:
+        """Begin with the first step."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is something to do before the time that was waited for."""
+        self._asked = True
+        self._wake.set()
+
+    def departed(self) -> None:
+        """Items are on their way to other stores; nothing else need be done before its time."""
+        self._departed = True
+        self._wake.set()
+
+    def close(self) -> None:
+        """Stop after the step that is running."""
+        self._closed = True
+        self._wake.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._movers.close()
+
+    def _move(self, now: Instant) -> None:
+        """Let threads of their own see to other stores: one that does not answer keeps nothing waiting here."""
+        core = self._core
+        stores = {split_address(each.to)[1] for each in run(core, moves.due(core))}
+        if abs(now - self._looked_at) >= CLOSING_PAUSE:
+            self._looked_at = now
+            stores |= {name for name in core.stores.others(core) if run(core, ask(ListOpenMoves(name, 1)))}
+        for store in stores:
+            if store is not None:
+                self._movers.see_to(store)
+
+    def _loop(self) -> None:
+        clock = self._core.clock
+        cleaned_at = Instant(0)
+        while not self._closed:
+            now = clock.now()
+            next_at = Instant(now + LONGEST_PAUSE)
+            # Nobody waits for what goes away. While operations make one step after the other, it would slow them down.
+            clean = abs(now - cleaned_at) >= LONGEST_PAUSE
+            try:
+                upkeep = run(self._core, step(self._core, clean=clean, move=False))
+                self._move(now)
+                if clean and upkeep.removed < STEP_LIMIT:
+                    cleaned_at = now
+                if upkeep.full:
+                    continue
+                due = run(self._core, ask(NextDue()))
+                if due is not None:
+                    next_at = max(min(next_at, due), Instant(now + SHORTEST_PAUSE))
+            except Closed:
+                return
+            except RedriveError as error:
+                _log.warning("lifecycle_failed", error=str(error))
+            except Exception:
+                _log.exception("lifecycle_broke")
+            self._wait(next_at)
+
+    def _wait(self, next_at: Instant) -> None:
+        """Until it is time for a step, or somebody asks for one. What departs meanwhile is seen to at once."""
+        core = self._core
+        while not self._closed:
+            core.clock.wait(self._wake, next_at)  # not until `next_at` by all means: the clock may have been set back
+            self._wake.clear()
+            departed, self._departed = self._departed, False
+            asked, self._asked = self._asked, False
+            now = core.clock.now()
+            if asked or not departed or not next_at - LONGEST_PAUSE <= now < next_at:
+                return
+            try:
+                self._move(now)
+            except RedriveError as error:
+                _log.warning("lifecycle_failed", error=str(error))
+                return

@@ -1,0 +1,50 @@
+"""Checks of arguments that several flows take."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from redrive.clock import Instant
+from redrive.errors import InvalidDuration, InvalidInput, shown
+from redrive.model.caller_input import plain, reading
+from redrive.model.duration import DurationInput, parse_duration
+from redrive.model.limits import check_instant
+from redrive.model.text import MAX_TEXT_BYTES, clean_text
+
+
+def whole(what: str, value: object, smallest: int, largest: int) -> None:
+    """Raise unless it is a whole number within these bounds."""
+    if type(value) is not int:
+        raise InvalidInput(f"{what} must be a whole number, {smallest:,} to {largest:,}, not {shown(value, 40)}")
+    if not smallest <= value <= largest:
+        raise InvalidInput(f"{what} must be {smallest:,} to {largest:,}, not {shown(value, 40)}")
+
+
+def positive(what: str, value: DurationInput) -> int:
+    """The microseconds of a duration that is longer than 0."""
+    duration = parse_duration(value, what)
+    if duration == 0:
+        raise InvalidDuration(what, value, "must be longer than 0")
+    return duration
+
+
+def instant_of(what: str, value: datetime) -> Instant:
+    """The instant of a datetime with a time zone."""
+    with reading(what):
+        since = None
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            since = value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    if since is None:
+        raise InvalidDuration(what, value, "is not a datetime with a time zone; use datetime.now(UTC) + …")
+    instant = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return Instant(check_instant(what, instant))
+
+
+def note_of(what: str, text: str | None) -> str | None:
+    """What a worker or a person wrote, as every store can hold it."""
+    if text is None:
+        return None
+    with reading(what):
+        if isinstance(text, str):
+            return clean_text(plain(text), MAX_TEXT_BYTES)
+    raise InvalidInput(f"{what} is a text here, not {shown(text, 60)}")

@@ -1,0 +1,320 @@
+"""Work in exchange for outcomes: how deliveries ended, and the next leases, in ONE transaction.
+
+A worker that settles item by item pays a transaction for each. One that hands in what ended since the last time, and
+takes what it has room for, pays one for all of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from redrive.broker.flow import Flow, Send, run
+from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
+from redrive.broker.maintenance import sweep
+from redrive.clock import Instant
+from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreError
+from redrive.model.death import DeadReason
+from redrive.model.failure import Failure
+from redrive.model.item import Lease, Result, Status
+from redrive.model.judge import Again, Dead, Ending, Verdict, count, may_be_tried_again
+from redrive.model.queue import Queue
+from redrive.store import Call, Complete, Extend, GetHeld, Leased, LeaseItems, Put, Return, Settle, Stale
+
+if TYPE_CHECKING:
+    from redrive.broker.api.base import Face
+    from redrive.broker.async_api.base import AsyncFace
+    from redrive.broker.core import Core
+    from redrive.broker.instrumentation import Meter
+
+
+UNSERVED = (StoreError, OutcomeUnknown, Overloaded)
+"""What a store answers with that cannot serve a call now: it is to be handed in again."""
+MOST_HELD = 100_000
+"""Leases of one worker that are looked for."""
+
+
+class Completed(msgspec.Struct, frozen=True, tag=True):
+    """The work is done. `puts` are put in the same transaction. The result can be read for `keep` from now."""
+
+    result: Result | None = None
+    puts: tuple[Put, ...] = ()
+    keep: int | None = None
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """It went wrong. With `after`, it is tried again after that time, if it has attempts left: the handler asked so."""
+
+    failure: Failure
+    after: int | None = None
+
+
+class Released(msgspec.Struct, frozen=True, tag=True):
+    """The handler gave it back: counted, and at the tail."""
+
+    delay: int = 0
+    note: str | None = None
+
+
+class Returned(msgspec.Struct, frozen=True, tag=True):
+    """It never ran, or what cut it short was not its fault: not counted, and in its old place."""
+
+    note: str | None = None
+
+
+class Buried(msgspec.Struct, frozen=True, tag=True):
+    """It is dead, whatever the counters say."""
+
+    reason: DeadReason = DeadReason.BURIED
+    note: str | None = None
+    failure: Failure | None = None
+    to: str | None = None
+    """Where it goes instead of where the queue's dead go."""
+
+
+class Lost(msgspec.Struct, frozen=True, tag=True):
+    """It took its worker with it, or its worker is gone: one loss, without waiting for the lease to run out."""
+
+    failure: Failure | None = None
+
+
+End = Completed | Failed | Released | Returned | Buried | Lost
+"""How a delivery ended."""
+
+
+class Exchanged(msgspec.Struct, frozen=True):
+    """What came of one exchange."""
+
+    settled: list[Any]
+    """For each end, in order: Settled, or the `RedriveError` that refused it (`LeaseLost`: it was too late)."""
+    leases: list[Lease]
+    later: Mapping[str, Instant | None]
+    """Queues that gave less than was asked for, and when something may become leasable in them by itself."""
+    refused: Mapping[str, RedriveError]
+    """Queues that gave nothing because something is wrong with them, or with the store. `OutcomeUnknown`: something may
+    have been leased."""
+
+
+def exchange(
+    core: Core, ends: Sequence[tuple[Lease, End]], wants: Mapping[str, int], worker: str | None
+) -> Flow[Exchanged]:
+    """Settle all that ended, and lease up to so many of each queue, together.
+
+    What the store cannot serve raises as long as nothing was committed. After that it is told beside what was.
+    """
+    calls, refusals = yield from _calls(core, ends)
+    count_of_settles = len(calls)
+    calls += [LeaseItems(queue, limit, worker) for queue, limit in wants.items()]
+    results = (yield Send(calls)) if calls else []
+    settled = _in_place(results[:count_of_settles], refusals)
+    yield from _judge_again(core, ends, settled)
+    core.departed(settled)
+    if core.meter is not None:
+        _count(core.meter, ends, settled)
+    leases: list[Lease] = []
+    later: dict[str, Instant | None] = {}
+    refused: dict[str, RedriveError] = {}
+    for (queue, limit), result in zip(wants.items(), results[count_of_settles:], strict=True):
+        leased: Leased | RedriveError = result
+        if isinstance(leased, Leased) and leased.overdue:
+            leased = yield from _lease_swept(core, LeaseItems(queue, limit, worker, swept=True))
+        if isinstance(leased, RedriveError):
+            refused[queue] = leased
+            continue
+        leases += leased.leases
+        if len(leased.leases) < limit:
+            later[queue] = leased.next_at
+    return Exchanged(settled, leases, later, refused)
+
+
+def _count(meter: Meter, ends: Sequence[tuple[Lease, End]], settled: Sequence[Any]) -> None:
+    """All but completions and returns, which are counted where they are committed."""
+    for (lease, end), result in zip(ends, settled, strict=True):
+        match end:
+            case Failed(failure):
+                meter.settled(lease.queue, Ending.FAILED, result, failure)
+            case Released():
+                meter.settled(lease.queue, Ending.RELEASED, result)
+            case Buried(failure=failure):
+                meter.settled(lease.queue, Ending.FAILED if failure else Ending.BURIED, result, failure)
+            case Lost(failure):
+                meter.settled(lease.queue, Ending.LOST, result, failure)
+
+
+def _lease_swept(core: Core, call: LeaseItems) -> Flow[Leased | RedriveError]:
+    """One step of the sweep, and then what is there: the next exchange sweeps on."""
+    try:
+        yield from sweep(core, call.queue)
+        results = yield Send((call,))
+    except Closed:
+        raise
+    except RedriveError as problem:
+        return problem
+    leased: Leased | RedriveError = results[0]
+    return leased
+
+
+def _judge_again(core: Core, ends: Sequence[tuple[Lease, End]], settled: list[Any]) -> Flow[None]:
+    """Where settings changed since they were seen: judge by the newest."""
+    for _ in range(MAX_ROUNDS):
+        stale = [place for place, result in enumerate(settled) if isinstance(result, Stale)]
+        if not stale:
+            return
+        for place in stale:
+            core.remember(settled[place].queue)
+        results: list[Any]
+        try:
+            calls, refusals = yield from _calls(core, [ends[place] for place in stale])
+            results = _in_place((yield Send(calls)) if calls else [], refusals)
+        except UNSERVED as problem:
+            results = [problem] * len(stale)
+        for place, result in zip(stale, results, strict=True):
+            settled[place] = result
+    for place, result in enumerate(settled):
+        if isinstance(result, Stale):
+            settled[place] = unsettled(core, ends[place][0].queue)
+
+
+def _calls(core: Core, ends: Sequence[tuple[Lease, End]]) -> Flow[tuple[list[Call], dict[int, RedriveError]]]:
+    """What to commit, and by their places the ends that no call can be made of. Those keep no other from its end."""
+    calls: list[Call] = []
+    refusals: dict[int, RedriveError] = {}
+    for place, (lease, end) in enumerate(ends):
+        if end.__class__ is Completed:  # nearly all of them, and there is nothing to judge
+            calls.append(Complete(lease.token, end.result, end.puts, end.keep))
+            continue
+        try:
+            calls.append((yield from _call(core, lease, end)))
+        except (*UNSERVED, Closed):
+            raise
+        except RedriveError as refusal:  # its queue is gone, or it names one that cannot be
+            refusals[place] = refusal
+    return calls, refusals
+
+
+def _in_place(results: Sequence[Any], refusals: Mapping[int, RedriveError]) -> list[Any]:
+    """The results of calls, with refusals at their places among them."""
+    settled = list(results)
+    for place, refusal in refusals.items():
+        settled.insert(place, refusal)
+    return settled
+
+
+def _call(core: Core, lease: Lease, end: End) -> Flow[Call]:
+    if isinstance(end, Returned):
+        return Return(lease.token, end.note)
+    queue = yield from core.queue(lease.queue)
+    match end:
+        case Failed(failure, after):
+            verdict = _verdict(core, queue, lease, Ending.FAILED, failure, after=after)
+            return Settle(lease.token, Ending.FAILED, verdict, queue.version, failure)
+        case Released(delay, note):
+            verdict = _verdict(core, queue, lease, Ending.RELEASED, None, delay=delay)
+            return Settle(lease.token, Ending.RELEASED, verdict, queue.version, None, note)
+        case Buried(reason, note, failure, to):
+            brought = core.routed(queue, Dead(reason, to), failure)
+            assert brought is not None
+            ending = Ending.BURIED if reason is DeadReason.BURIED else Ending.FAILED
+            return Settle(lease.token, ending, brought, queue.version, failure, note)
+        case Lost(failure):
+            verdict = _verdict(core, queue, lease, Ending.LOST, failure)
+            return Settle(lease.token, Ending.LOST, verdict, queue.version, failure, at_once=True)
+    raise AssertionError(end)
+
+
+def _verdict(
+    core: Core,
+    queue: Queue,
+    lease: Lease,
+    ending: Ending,
+    failure: Failure | None,
+    *,
+    delay: int = 0,
+    after: int | None = None,
+) -> Verdict:
+    counters = count(lease.counters, ending)
+    if after is not None and may_be_tried_again(queue.settings, counters, lease.overrides):
+        return Again(after, Status.FAILED)
+    expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
+    return core.judge(queue, ending, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay)
+
+
+class Exchange:
+    """The counter at which one worker hands in outcomes and is given work. For one thread; `ring` is for any."""
+
+    def __init__(self, core: Core, worker: str | None) -> None:
+        self._core = core
+        self._worker = worker
+        self._bell = threading.Event()
+        self._tickets: dict[str, int] = {}
+        self._later: dict[str, Instant | None] = {}
+        self._woken: set[str] = set()
+
+    @property
+    def now(self) -> Instant:
+        """The store's time, as this process knows it."""
+        return self._core.clock.now()
+
+    def step(self, ends: Sequence[tuple[Lease, End]], wants: Mapping[str, int]) -> Exchanged:
+        """Settle and lease in one transaction."""
+        notify = self._core.notify
+        tickets = {queue: notify.ticket(queue) for queue in wants}
+        exchanged = run(self._core, exchange(self._core, ends, wants, self._worker))
+        for queue in wants:
+            self._tickets[queue] = tickets[queue]
+            self._later[queue] = exchanged.later.get(queue)
+            if queue in self._woken:  # there may be more than this one took
+                self._woken.discard(queue)
+                notify.pass_on(queue)
+        return exchanged
+
+    def has_news(self, queue: str) -> bool:
+        """Whether something may have arrived in a queue since it was asked last, as far as this process knows."""
+        return self._core.notify.ticket(queue) != self._tickets.get(queue, -1)
+
+    def wait(self, queues: Sequence[str], until: Instant) -> None:
+        """Until something may be leasable in one of these queues, somebody rings, or it is that time.
+
+        The queues are some that gave less than was asked for, the last time they were asked.
+        """
+        notify = self._core.notify
+        asked = {queue: (self._tickets.get(queue, -1), self._later.get(queue)) for queue in queues}
+        watch = notify.watch(asked, until, self._bell.set)
+        try:
+            watch.begin()
+            self._core.clock.wait(self._bell, until)
+        finally:
+            self._bell.clear()
+            self._woken |= watch.end()
+
+    def extend(self, leases: Sequence[Lease]) -> list[Instant | RedriveError]:
+        """Hold on to all of these for the lease_timeout of their queues. The new deadlines, or what refuses them."""
+        return self._core.committer.commit([Extend(lease.token) for lease in leases])
+
+    def held(self) -> tuple[Lease, ...]:
+        """Leases that this worker has, by the word of the store: also those whose answer it never got."""
+        leases: tuple[Lease, ...] = () if self._worker is None else self._core.read(GetHeld(self._worker, MOST_HELD))
+        return leases
+
+    def pause(self, duration: int) -> None:
+        """Wait for that long, or until somebody rings."""
+        self._core.clock.wait(self._bell, Instant(self.now + duration))
+        self._bell.clear()
+
+    def ring(self) -> None:
+        """End the wait: there are outcomes to hand in, or it is time to stop."""
+        self._bell.set()
+
+    def settled_elsewhere(self) -> None:
+        """It will not step again: whoever waits for what it was woken for takes over."""
+        for queue in self._woken:
+            self._core.notify.pass_on(queue)
+        self._woken.clear()
+
+
+def exchange_of(broker: Face | AsyncFace, worker: str | None) -> Exchange:
+    """A counter of a broker, for one worker."""
+    return Exchange(broker._core, worker)

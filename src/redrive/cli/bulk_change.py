@@ -1,0 +1,272 @@
+"""Asking back before many items are changed: the number of items is what has to be typed.
+
+Progress of long work: a bar in a terminal, nothing elsewhere.
+
+Changes of many items: ask back, start an operation, and show how it goes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from redrive.broker.flows.operations import REVERSE
+from redrive.cli import error_output
+from redrive.cli.common_options import as_json, to_type, was_given
+from redrive.cli.error_output import NotConfirmed
+from redrive.cli.output import coloured, form, print_json, printable, remark, say, short
+from redrive.cli.store_target import finish_moves
+from redrive.model.operation import Operation, OperationStatus
+from redrive.model.operation_plan import Plan
+from redrive.model.text import several, tally
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from redrive.broker.broker import Broker
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+ANY = "any"
+"""What a script says instead of a number where what is done can be taken back."""
+
+
+def confirm_options(*, final: bool) -> Callable[[_F], _F]:
+    """Add `--dry-run` and `--yes` to a command that changes many items. `final`: it cannot be taken back."""
+    number = "NUMBER" if final else "NUMBER|any"
+    more = "" if final else "; `any` for however many there are"
+
+    def add(function: _F) -> _F:
+        decorated = click.option(
+            "--yes",
+            callback=_final if final else _number,
+            metavar=number,
+            help=f"Do not ask: this is how many items are meant{more}.",
+        )(function)
+        return click.option("--dry-run", is_flag=True, help="Only say what would happen.")(decorated)
+
+    return add
+
+
+def _number(context: click.Context, parameter: click.Parameter, value: str | None) -> int | str | None:
+    if value is None or value == ANY:
+        return value
+    if not value.replace(",", "").isdecimal():
+        raise click.BadParameter(f"{value!r} is not a number of items")
+    return int(value.replace(",", ""))
+
+
+def _final(context: click.Context, parameter: click.Parameter, value: str | None) -> int | str | None:
+    if value == ANY:
+        raise click.BadParameter("this cannot be taken back: give the number of items that you mean")
+    return _number(context, parameter, value)
+
+
+def confirm(what: str, count: int, yes: int | str | None, *, final: bool) -> None:
+    """Return if a person, or the script, means this many items. `what` is what happens to them, as in `redrive`."""
+    if yes in (ANY, count):
+        return
+    items = several(count, "item")
+    if yes is not None:
+        told = f"this would {what} {items}, and --yes {yes} was given; nothing was done"
+        raise NotConfirmed(what, int(yes), count, told)
+    if not in_a_terminal():
+        told = f"this would {what} {items}; nothing was done\n  add --yes {count} if that is what you mean"
+        raise NotConfirmed(what, None, count, told)
+    lasting = ", and this cannot be taken back" if final else ""
+    click.echo(f"This will {what} {items}{lasting}.", err=True)
+    typed = click.prompt("Type the number of items to go on", default="", show_default=False, err=True)
+    if typed.strip().replace(",", "") != str(count):
+        raise NotConfirmed(what, None, count, "that is not the number; nothing was done")
+
+
+def in_a_terminal() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty()
+
+
+class Bar:
+    """How far something got. Does nothing where nobody looks."""
+
+    def __init__(self, progress: Progress | None, title: str, total: int | None) -> None:
+        self._progress = progress
+        self._task = None if progress is None else progress.add_task(title, total=total)
+
+    def at(self, done: int, title: str | None = None) -> None:
+        """So many are done."""
+        if self._progress is not None and self._task is not None:
+            if title is None:
+                self._progress.update(self._task, completed=done)
+            else:
+                self._progress.update(self._task, completed=done, description=title)
+
+
+@contextmanager
+def bar(title: str, total: int | None, *, hidden: bool = False) -> Iterator[Bar]:
+    """A bar on stderr, while this runs. With no total, it only moves. `hidden` where the output is in its place."""
+    if hidden or as_json() or not sys.stderr.isatty():
+        yield Bar(None, title, total)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield Bar(progress, title, total)
+
+
+def drive(broker: Broker, operation: Operation, wait: str) -> Operation:
+    """Make the steps of an operation here, with a bar, until it has ended or the time is over."""
+    title = f"{operation.verb} {short(operation.id)}"
+    try:
+        with bar(title, operation.expected) as shown:
+
+            def progress(now: Operation) -> None:
+                watching = now.status is OperationStatus.WATCHING
+                shown.at(now.met, f"{title}: waits for {len(now.canary_ids)} canaries" if watching else title)
+
+            progress(broker.operation(operation.id))
+            return broker.drive(operation.id, wait=wait, progress=progress)
+    except KeyboardInterrupt:
+        id = short(operation.id)
+        remark(
+            f"\nThe operation {id} is not cancelled: it lives in the store, and goes on wherever a worker or a server "
+            f"has that open.\n  go on here: {to_type(f'operation resume {id}')}\n"
+            f"  end it:     {to_type(f'operation cancel {id}')}"
+        )
+        raise
+
+
+FOREVER = "36500d"
+"""How long whoever gives no time waits for an operation to end."""
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|min|h))?")
+_SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+
+
+def parse_rate(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Items per second, from `50/s`, `3000/m`, `100/h` or a number."""
+    if value is None:
+        return None
+    found = _RATE.fullmatch(value)
+    if found is None or float(found[1]) <= 0:
+        raise click.BadParameter(f"{value!r} is not a rate, as in 50/s, 3000/m or 100/h")
+    return float(found[1]) / _SECONDS[found[2]]
+
+
+def operation_options(function: _F) -> _F:
+    """Add what every operation can be told: how fast, why, and whether to wait for its end."""
+    for option in (
+        click.option("--no-wait", is_flag=True, help="Start it, print its id, and return."),
+        click.option("--wait", default=FOREVER, metavar="TIME", help="Return after this time at the latest."),
+        click.option("--note", metavar="TEXT", help="Why, for the history and the audit."),
+        click.option("--rate", callback=parse_rate, metavar="N/s", help="Most items per second, as in 50/s."),
+    ):
+        function = option(function)
+    return function
+
+
+def is_plain(dry_run: bool, options: Mapping[str, Any]) -> bool:
+    """Whether nothing was asked for that only an operation can do: items that were named are then changed at once."""
+    return not dry_run and not any(options.get(name) for name in ("rate", "no_wait", "canary"))
+
+
+def check_wait(no_wait: bool) -> None:
+    """Raise where a time was given for a wait that is not wanted."""
+    if no_wait and was_given("wait"):
+        raise click.UsageError("--wait and --no-wait were given; leave one out")
+
+
+def run(
+    broker: Broker,
+    verb: str,
+    where: Mapping[str, Any],
+    *,
+    yes: int | str | None,
+    dry_run: bool,
+    rate: float | None = None,
+    note: str | None = None,
+    wait: str = FOREVER,
+    no_wait: bool = False,
+    to: str | None = None,
+    canary: int = 0,
+    canary_share: float = 1.0,
+    named: bool = False,
+) -> None:
+    """Change all items that match. `where` names a status: the one that the verb is for.
+
+    `named`: the items were named one by one, and nobody need be asked.
+    """
+    check_wait(no_wait)
+    if dry_run:
+        print_plan(broker.plan(verb, to=to, **where))
+        return
+    final = verb == "purge"
+    count = broker.count(**where)
+    if not count:
+        print_json({"matched": 0, "operation": None}) if as_json() else say("Nothing matches; nothing was done.")
+        click.get_current_context().exit(error_output.NOTHING)
+    if not named or yes is not None:
+        confirm(verb, count, yes, final=final)
+    operation = broker.start(
+        verb,
+        to=to,
+        rate=rate,
+        canary=canary,
+        canary_share=canary_share,
+        confirm=count if final else None,
+        note=note,
+        **where,
+    )
+    go_on(broker, operation, wait=wait, no_wait=no_wait)
+
+
+def go_on(broker: Broker, operation: Operation, *, wait: str = FOREVER, no_wait: bool = False) -> None:
+    """Drive an operation, if that is wanted, and say how it stands."""
+    if not no_wait:
+        operation = drive(broker, operation, wait)
+        finish_moves(broker)
+    print_operation(operation)
+    if no_wait:
+        return
+    if operation.status is not OperationStatus.FINISHED:
+        click.get_current_context().exit(error_output.STOPPED)
+    click.get_current_context().exit(error_output.exit_of_change(operation.changed, sum(operation.left_out.values())))
+
+
+def print_operation(operation: Operation, *, in_full: bool = False) -> None:
+    """How an operation stands, and what to type next. `in_full`: the rest of what there is to see follows."""
+    if as_json():
+        print_json(operation)
+        return
+    id = short(operation.id)
+    of = "" if operation.expected is None else f" of {operation.expected:,}"
+    say(f"{operation.verb} {id}: {coloured(operation.status.value)}, {operation.changed:,}{of} changed")
+    if operation.left_out:
+        say(f"  left out: {tally(operation.left_out)}")
+        for code, samples in operation.samples.items():
+            say(f"    {code}: {', '.join(map(short, samples))}")
+    if operation.problem:
+        say(f"  problem: {printable(operation.problem)}")
+    if not operation.ended:
+        if operation.canary_ids:
+            count = len(operation.canary_ids)
+            remark(f"  it waits until workers have completed {count} canar{'y' if count == 1 else 'ies'}")
+        if not in_full:
+            remark(f"  how it stands: {to_type(f'operation show {id}')}")
+        remark(f"  go on here:    {to_type(f'operation resume {id}')}")
+        remark(f"  end it:        {to_type(f'operation cancel {id}')}")
+    elif operation.changed and operation.verb in REVERSE:
+        remark(f"  take it back: {to_type(f'undo {id}')}")
+
+
+def print_plan(plan: Plan) -> None:
+    """What would happen."""
+    if as_json():
+        print_json({**form(plan), "dry_run": True})
+        return
+    say("Nothing was changed; this is what would be:")
+    say(str(plan))

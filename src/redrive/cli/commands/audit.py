@@ -1,0 +1,100 @@
+"""`redrive audit`: who changed what by hand, or by a rule; and who let others in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from redrive.auth.principal import TOKENS_NAMESPACE
+from redrive.cli.common_options import as_json, command
+from redrive.cli.output import form, print_json, remark, say, short, table, with_short_ids
+from redrive.cli.store_target import chosen, opened
+from redrive.clock import Instant
+from redrive.errors import AccessError, StoreUnavailable
+from redrive.model.text import moment
+from redrive.store import AuditEntry
+
+_COLUMNS = {"when": "<", "who": "~", "what": "~", "items": ">", "queue": "~", "note": "~"}
+_LARGEST_PAGE = 1000
+_EVER = Instant(2**62)
+WORDS = {
+    "archive": "archived", "bury": "buried", "done": "taken as done", "drop": "dropped", "fail": "failed by hand",
+    "import": "imported", "move": "moved", "purge": "purged", "redrive": "redriven", "restore": "restored",
+    "retry": "retried", "undo": "undone",
+    "update_queue": "settings changed", "pause_queue": "queue paused", "resume_queue": "queue resumed",
+    "delete_queue": "queue deleted", "create_token": "token made", "revoke_token": "token revoked",
+}  # fmt: skip
+"""The verbs of the audit, as a person says them."""
+_SET = {"running": "resumed", "rate": "rate changed", "watching": "waits for its canaries"}
+
+
+@command("audit", short_help="Who changed what by hand.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, _LARGEST_PAGE),
+    default=50,
+    show_default=True,
+    help="Most entries to print, beside those about tokens of the same time.",
+)
+@click.option("--before", type=int, metavar="NUMBER", help="Go on before the entry of this number.")
+def audit(limit: int, before: int | None) -> None:
+    """Who changed what by hand, or by a rule such as retention. The newest is first.
+
+    Tokens made and revoked are among it, for those who may make some.
+    """
+    with opened() as broker:
+        here = broker._core.store.namespace
+        entries = list(broker.audit(limit, before=before))
+        until = _EVER if before is None else next((each.at for each in broker.audit(1, before=before + 1)), _EVER)
+    since = entries[-1].at if len(entries) == limit else Instant(0)
+    found = [(here, entry) for entry in entries]
+    if here != TOKENS_NAMESPACE and not chosen().is_memory:
+        found += [(TOKENS_NAMESPACE, entry) for entry in _of_tokens(since, until)]
+        found.sort(key=lambda each: each[1].at, reverse=True)  # those of one instant stay as they are
+    if as_json():
+        print_json([_form(namespace, entry) for namespace, entry in found])
+        return
+    if not found:
+        say("Nobody has changed anything by hand.")
+        return
+    table(_COLUMNS, [_row(entry) for _, entry in found], least=("items", "queue", "note", "who"))
+    if len(entries) == limit:
+        remark(f"\nThere may be more: --before {entries[-1].number}")
+
+
+def _of_tokens(since: Instant, until: Instant) -> Iterator[AuditEntry]:
+    """What was done to tokens in that time, the newest first. Nothing for those who may not know, and none where no
+    token was ever made: some stores have no namespace then."""
+    with suppress(AccessError, StoreUnavailable), opened(namespace=TOKENS_NAMESPACE) as broker:
+        before: int | None = None
+        while page := broker.audit(_LARGEST_PAGE, before=before):
+            yield from (entry for entry in page if since <= entry.at < until)
+            if page[-1].at < since or len(page) < _LARGEST_PAGE:
+                return
+            before = page[-1].number
+
+
+def in_words(entry: AuditEntry) -> str:
+    """What was done, as a person says it. A verb of a later release stands as it is."""
+    how, _, of = entry.verb.partition(" ")
+    if how == "start":
+        return f"{of} started"
+    if how == "set":
+        status, _, of = of.partition(" ")
+        return f"{of} {_SET.get(status, status)}"
+    if not entry.ids and (entry.note or "").startswith("operation "):
+        return f"{entry.verb} finished"
+    return WORDS.get(entry.verb, entry.verb)
+
+
+def _form(namespace: str, entry: AuditEntry) -> dict[str, Any]:
+    return {"namespace": namespace, **form(entry)}
+
+
+def _row(entry: AuditEntry) -> tuple[object, ...]:
+    when = moment(entry.at).removesuffix(" UTC")
+    note = with_short_ids(entry.note or "") or (short(entry.ids[0]) if len(entry.ids) == 1 else "")
+    return (when, entry.actor, in_words(entry), f"{entry.count:,}", entry.queue or "", note)

@@ -1,0 +1,143 @@
+"""`redrive bench`: how fast this store is, here and now."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import click
+import msgspec
+
+from redrive.cli.common_options import as_json, command
+from redrive.cli.output import print_json, say, table
+from redrive.cli.store_target import Place, chosen, open_place, open_place_async
+
+if TYPE_CHECKING:
+    from redrive.broker.broker import Broker
+
+NAMESPACE = "redrive-bench"
+"""Where it measures: beside all that is yours."""
+MOST_ITEMS = 20_000
+"""No more are put, however fast the store is."""
+_COLUMNS = {"what": "<", "callers": ">", "items": ">", "per second": ">", "median ms": ">", "99% ms": ">"}
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One measurement."""
+
+    what: str
+    callers: int
+    items: int
+    per_second: float
+    median_ms: float
+    p99_ms: float
+
+
+@command("bench", short_help="Measure how fast this store is, here and now.")
+@click.option("--seconds", type=click.FloatRange(0.05, 60), default=1.0, show_default=True,
+              help="How long each of the four measurements takes, about.")  # fmt: skip
+@click.option("--callers", type=click.IntRange(1, 1000), default=64, show_default=True, help="How many call at once.")
+@click.option("--size", type=click.IntRange(0, 1_000_000), default=200, show_default=True, help="Bytes of a payload.")
+def bench(seconds: float, callers: int, size: int) -> None:
+    """Measure puts, and leases with completions: one after the other, and with many callers at once.
+
+    It works in the namespace redrive-bench of the store, and removes its queue when it is done. It shares the machine
+    and the store with whatever runs there; the figures are of now and here. What is acknowledged is as durable as
+    always: that is what is measured.
+    """
+    place = chosen()
+    queue = f"bench-{uuid4().hex[:8]}"
+    payload = b"x" * size
+    open_place(place).close()  # a store that is not there is not begun
+    with open_place(place, namespace=NAMESPACE, create=True) as broker:
+        level = broker.durability()
+        broker.create_queue(queue)
+        try:
+            figures = [_put(broker, queue, payload, seconds), _work(broker, queue, seconds)]
+            figures += asyncio.run(_gathered(place, queue, payload, seconds, callers))
+        finally:
+            broker.delete_queue(queue, confirm=broker.count(queue=queue, status="any"))
+    if as_json():
+        print_json({"url": place.shown, "durability": level, "payload_bytes": size, "figures": figures})
+        return
+    say(f"{place.shown}: durability {level.level}, payloads of {size:,} bytes")
+    say()
+    table(_COLUMNS, map(_row, figures), least=("items", "99% ms", "median ms", "callers"))
+
+
+def _row(figure: Figure) -> tuple[object, ...]:
+    return (figure.what, figure.callers, f"{figure.items:,}", f"{figure.per_second:,.0f}",
+            f"{figure.median_ms:.2f}", f"{figure.p99_ms:.2f}")  # fmt: skip
+
+
+def _put(broker: Broker, queue: str, payload: bytes, seconds: float) -> Figure:
+    return _repeated("put", seconds, lambda: broker.put(queue, payload))
+
+
+def _work(broker: Broker, queue: str, seconds: float) -> Figure:
+    def once() -> bool:
+        leases = broker.lease(queue, worker="bench")
+        for lease in leases:
+            broker.complete(lease)
+        return bool(leases)
+
+    return _repeated("lease + complete", seconds, once)
+
+
+def _repeated(what: str, seconds: float, act: Callable[[], Any]) -> Figure:
+    """As often as it goes. Ends early where there is nothing more to do."""
+    took: list[float] = []
+    began = time.perf_counter()
+    last = began
+    while last - began < seconds and len(took) < MOST_ITEMS:
+        done = act()
+        now = time.perf_counter()
+        if done is False:
+            break
+        took.append(now - last)
+        last = now
+    return _figure(what, 1, took, time.perf_counter() - began)
+
+
+async def _gathered(place: Place, queue: str, payload: bytes, seconds: float, callers: int) -> list[Figure]:
+    async with open_place_async(place, namespace=NAMESPACE) as broker:
+
+        async def put() -> bool:
+            await broker.put(queue, payload)
+            return True
+
+        async def work() -> bool:
+            leases = await broker.lease(queue, worker="bench")
+            for lease in leases:
+                await broker.complete(lease)
+            return bool(leases)
+
+        first = await _at_once("put", seconds, callers, put)
+        return [first, await _at_once("lease + complete", seconds, callers, work)]
+
+
+async def _at_once(what: str, seconds: float, callers: int, act: Callable[[], Awaitable[bool]]) -> Figure:
+    took: list[float] = []
+    began = time.perf_counter()
+
+    async def caller() -> None:
+        last = time.perf_counter()
+        while last - began < seconds and len(took) < MOST_ITEMS:
+            done = await act()
+            now = time.perf_counter()
+            if not done:
+                return
+            took.append(now - last)
+            last = now
+
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    return _figure(what, callers, took, time.perf_counter() - began)
+
+
+def _figure(what: str, callers: int, took: list[float], passed: float) -> Figure:
+    ordered = sorted(took) or [0.0]
+    median, p99 = ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
+    return Figure(what, callers, len(took), len(took) / passed, median * 1000, p99 * 1000)

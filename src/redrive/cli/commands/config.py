@@ -1,0 +1,249 @@
+"""`redrive config trust`: what a file may do that another user can change, and where it may send secrets.
+
+`redrive config`: is the file right, what does it say, and who manages which queue.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from redrive.broker.flows import queues
+from redrive.cli import bulk_change
+from redrive.cli.common_options import StoreCommand, as_json, give, given
+from redrive.cli.output import print_json, printable, say, table
+from redrive.cli.store_target import chosen, opened, project_config, project_file
+from redrive.config import Config, StoreOptions, find_file, load_store
+from redrive.config.loader import line_of
+from redrive.config.preflight import unfit_programs
+from redrive.config.table_reader import shown_file
+from redrive.config.trust import confirm_file, confirm_folder, load_trust, secret_for, withdraw
+from redrive.errors import Problem, UntrustedFile
+from redrive.model.duration import format_duration
+from redrive.model.text import several
+from redrive.model.url import redact_url
+
+
+@click.command(cls=StoreCommand)
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option("--list", "listing", is_flag=True, help="Print all that was confirmed.")
+@click.option("--remove", is_flag=True, help="Take back what was confirmed of this file or folder.")
+def trust(path: Path | None, listing: bool, remove: bool) -> None:
+    """Confirm a file: a token may be sent to its addresses, and it is used although other users can change it.
+
+    Without PATH it is the file that every command would use. Path, owner and addresses are kept in the configuration
+    folder of this user; with another owner or address, a file has to be confirmed again. With the path of a folder,
+    all files in it and below are used, although other users can change them; that sends no token anywhere.
+    """
+    if listing:
+        _print()
+        return
+    chosen = Path(given("file")) if path is None and given("file") else path or find_file()
+    if chosen is None:
+        raise click.UsageError("there is no redrive.toml here or above; name the file, or a folder")
+    chosen = chosen.absolute()
+    if remove:
+        _report(chosen, "no longer confirmed" if withdraw(chosen) else "not confirmed; nothing was to be done")
+    elif chosen.is_dir():
+        confirm_folder(chosen)
+        _report(chosen, "confirmed: files in it and below are used, also if other users can change them")
+    else:
+        entry = confirm_file(chosen, _addresses(load_store(chosen, variables=given("allow_variable") or ())))
+        _report(chosen, f"confirmed for {', '.join(entry.addresses)}")
+
+
+def check_secrets(
+    file: Path, store: StoreOptions, environment: Mapping[str, str] = os.environ, *, has_token: bool, ask: bool
+) -> None:
+    """Return if nothing secret would be sent to an address of a file, or the user has confirmed that.
+
+    A person in a terminal is asked, unless `ask` says otherwise. Raises `UntrustedFile`.
+    """
+    keys: dict[tuple[str, ...], str] = {("url",): store.url}
+    keys |= {("stores", name): url for name, url in store.stores.items()}
+    for key, url in keys.items():
+        secret = secret_for(url, environment, has_token=has_token and key == ("url",))
+        if secret is None or load_trust().lets_send(file, url):
+            continue
+        if ask and bulk_change.in_a_terminal():
+            click.echo(f"{printable(str(file))} sends {secret} to {redact_url(url)}.", err=True)
+            if click.confirm("Trust this file with that address from now on?", err=True):
+                confirm_file(file, _addresses(store))
+                continue
+        problem = (
+            f"is {redact_url(url)}, and {secret} would be sent there; confirm that with redrive config trust "
+            f"{shlex.quote(str(file))}, or give the address with --url or REDRIVE_URL"
+        )
+        raise UntrustedFile(shown_file(file), (Problem(line_of(file, key), ".".join(key), problem),))
+
+
+def _addresses(store: StoreOptions) -> tuple[str, ...]:
+    return (store.url, *store.stores.values())
+
+
+def _report(path: Path, what: str) -> None:
+    if as_json():
+        print_json({"path": str(path), "outcome": what})
+    else:
+        say(f"{path} is {what}")
+
+
+def _print() -> None:
+    found = load_trust()
+    if as_json():
+        print_json(found)
+        return
+    rows = [(each.path, "" if each.owner is None else each.owner, " ".join(each.addresses)) for each in found.files]
+    rows += [(folder, "", "files in it and below") for folder in found.folders]
+    table({"path": "~", "owner": ">", "confirmed for": "~"}, rows)
+
+
+@click.group()
+def config() -> None:
+    """The file redrive.toml: is it right, what does it say, which queues does it manage."""
+
+
+config.add_command(trust)
+
+
+@config.command(cls=StoreCommand)
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+def check(file: Path | None) -> None:
+    """See whether the file can be used, without a look at any store.
+
+    All that is wrong is printed, with file, line and key, and the exit code is 3. Commands that are not there on this
+    machine are wrong too.
+    """
+    found = _load(file)
+    problems = unfit_programs(found, found.workers)
+    if problems:
+        raise found.invalid(*problems)
+    external = f", {len(found.external)} of them external" if found.external else ""
+    counts = f"{several(len(found.queues), 'queue')}{external}, {several(len(found.workers), 'worker')}"
+    if as_json():
+        print_json({"file": str(found.file), "queues": len(found.queues), "workers": len(found.workers)})
+    else:
+        say(f"{shown_file(found.file)} is right: {counts}")
+
+
+@config.command(cls=StoreCommand)
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+def show(file: Path | None) -> None:
+    """Print what the file says, with variables filled in where they are set, and passwords left out."""
+    found = _load(file, needs_store=False)
+    if as_json():
+        print_json(_form(found))
+        return
+    say(f"file       {found.file}")
+    say(f"url        {redact_url(found.store.url)}")
+    say(f"namespace  {found.store.namespace}")
+    for name, url in found.store.stores.items():
+        say(f"store      {name}: {redact_url(url)}")
+    say()
+    rows = [(name, key, _shown(value)) for name, settings in found.queues.items() for key, value in settings.items()]
+    rows += [(name, "(nothing set)", "") for name, settings in found.queues.items() if not settings]
+    table({"queue": "~", "setting": "<", "value": "~"}, rows)
+    if found.workers:
+        say()
+        columns = {"worker": "~", "queue": "~", "concurrency": ">", "timeout": ">", "run": "~"}
+        table(columns, [_worker_row(found, name) for name in found.workers], least=("timeout", "concurrency"))
+
+
+@config.command(cls=StoreCommand)
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+def apply(file: Path | None) -> None:
+    """Set in the store what the file says, once. `redrive work` and `redrive serve` do so by themselves.
+
+    Queues that are missing are created. Either all of the file is applied or nothing.
+    """
+    from redrive.config.apply import apply as apply_file
+
+    if file is not None:
+        give("file", str(file))  # it names the store too
+    found = _load(file, needs_store=chosen().said_by == str(project_file()))
+    with opened(create=True) as broker:
+        applied = apply_file(broker, found)
+    if as_json():
+        print_json(applied)
+        return
+    for what in ("created", "updated", "released"):
+        if names := getattr(applied, what):
+            say(f"{what:<9}{', '.join(names)}")
+    if applied.is_nothing:
+        say("everything is as the file says")
+
+
+@config.command(cls=StoreCommand)
+@click.argument("queue")
+def release(queue: str) -> None:
+    """Let a queue be managed by no file any more: for a file that is gone for good.
+
+    A file that still has the queue manages it again as soon as it is applied.
+    """
+    with opened() as broker:
+        was_managed = broker._run(queues.release(queue))
+    if as_json():
+        print_json({"queue": queue, "released": was_managed})
+    else:
+        say(f"queue '{queue}' is managed by no file" + (" any more" if was_managed else "; nothing was to be done"))
+
+
+def _load(file: Path | None, *, needs_store: bool = True) -> Config:
+    path = file or project_file()
+    if path is None:
+        raise click.UsageError("there is no redrive.toml here or above; name the file, or write one")
+    return project_config(path, needs_store=needs_store)
+
+
+def _worker_row(found: Config, name: str) -> tuple[object, ...]:
+    worker = found.workers[name]
+    timeout = "" if worker.run.timeout is None else format_duration(worker.run.timeout)
+    return name, worker.queue, worker.concurrency, timeout, " ".join(worker.run.words)
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case dict():
+            return ", ".join(f"{key} = {_shown(each)}" for key, each in value.items())
+        case list():
+            return f"[{', '.join(map(_shown, value))}]"
+        case bool():
+            return str(value).lower()
+        case _:
+            return str(value)
+
+
+def _form(found: Config) -> dict[str, Any]:
+    return {
+        "file": str(found.file),
+        "url": redact_url(found.store.url),
+        "namespace": found.store.namespace,
+        "name": found.store.name,
+        "stores": {name: redact_url(url) for name, url in found.store.stores.items()},
+        "queues": found.queues,
+        "external": {
+            name: {
+                "list": each.list.words,
+                "take": each.take and each.take.words,
+                "poll": format_duration(each.poll),
+                "key": each.key,
+                "version": each.version,
+            }
+            for name, each in found.external.items()
+        },
+        "workers": {
+            name: {
+                "queue": each.queue,
+                "run": each.run.words,
+                "concurrency": each.concurrency,
+                "timeout": None if each.run.timeout is None else format_duration(each.run.timeout),
+            }
+            for name, each in found.workers.items()
+        },
+        "server": {"host": found.server.host, "port": found.server.port, "work": found.server.work},
+    }

@@ -1,0 +1,145 @@
+"""`redrive dead groups|list|show|search`: look at what died."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.cli import item_output
+from redrive.cli.commands.shell_completion import complete_queue
+from redrive.cli.common_options import as_json, command, to_type
+from redrive.cli.output import ago, print_json, remark, say, short, table
+from redrive.cli.selection import condition_options, conditions, item_id
+from redrive.cli.store_target import opened
+from redrive.model.item import Item, Status
+from redrive.model.text import several, tally
+
+if TYPE_CHECKING:
+    from redrive.model.group import Group
+
+GROUP_DIGITS = 8
+_GROUPS = {"group": "<", "count": ">", "class": "<", "last": ">", "queues": "~", "cause": "~"}
+page_options = (
+    click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most items to print."),
+    click.option("--cursor", help="Go on where the page before ended."),
+    click.option("--oldest", is_flag=True, help="The oldest first; else the newest."),
+)
+
+
+@command("groups")
+@click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Of this queue only.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most groups to print.")
+def groups(queue: str | None, limit: int) -> None:
+    """What died, by cause: dead letters with the same error in the same place are one group. The largest is first."""
+    with opened() as broker:
+        found = broker.groups(queue, limit=limit)
+        names = [queue] if queue is not None else [each.name for each in broker.list_queues()]
+        dead = {name: count for name in names if (count := broker.stats(name).dead_letters)}
+    if as_json():
+        print_json({"dead": sum(dead.values()), "queues": dead, "groups": found})
+        return
+    if not dead:
+        say("Nothing is dead." if queue is None else f"Nothing in {queue} is dead.")
+        return
+    by_count = dict(sorted(dead.items(), key=lambda pair: -pair[1]))
+    say(f"{several(sum(dead.values()), 'dead letter')}: {tally(by_count)}")
+    say()
+    table(_GROUPS, map(_row, found), least=("class", "last", "queues"))
+    top = found[0]
+    fingerprint = top.fingerprint[:GROUP_DIGITS]
+    remark(
+        f"\n{top.advice}\n"
+        f"  look at one:      {to_type(f'dead show {short(top.sample)}')}\n"
+        f"  try what happens: {to_type(f'dead redrive --group {fingerprint} --dry-run')}\n"
+        f"  bring it back:    {to_type(f'dead redrive --group {fingerprint} --canary 5')}"
+    )
+
+
+def _row(group: Group) -> tuple[object, ...]:
+    queues = ", ".join(group.queues)
+    return (
+        group.fingerprint[:GROUP_DIGITS],
+        f"{group.count:,}",
+        group.error_class.value,
+        ago(group.last_at),
+        queues,
+        group.title,
+    )
+
+
+def _with_page_options(function: Any) -> Any:
+    for option in reversed(page_options):
+        function = option(function)
+    return function
+
+
+@command("list")
+@condition_options()
+@click.option("--archived", is_flag=True, help="What was archived, instead of what is dead.")
+@_with_page_options
+def list_(archived: bool, limit: int, cursor: str | None, oldest: bool) -> None:
+    """Dead letters that meet all conditions given, the newest first."""
+    with opened() as broker:
+        where = conditions(broker, status=Status.ARCHIVED) if archived else conditions(broker)
+        where.setdefault("status", Status.DEAD)
+        page = broker.find(order="oldest" if oldest else "newest", limit=limit, cursor=cursor, **where)
+        item_output.print_page(page, "Nothing matches.", letters=True)
+
+
+@command("search")
+@click.argument("words", nargs=-1, required=True)
+@condition_options("words")
+@_with_page_options
+def search(words: tuple[str, ...], limit: int, cursor: str | None, oldest: bool) -> None:
+    """Dead letters with all these WORDS in their error or payload; wor* is a prefix.
+
+    \b
+    redrive dead search payment gateway
+    redrive dead search 'refus*' --since 1h
+    """
+    with opened() as broker:
+        where = conditions(broker, words=" ".join(words))
+        page = broker.find(order="oldest" if oldest else "newest", limit=limit, cursor=cursor, **where)
+        item_output.print_page(page, "No dead letter has all of these words.", letters=True)
+
+
+@command("show")
+@click.argument("id")
+@click.option("--secrets", is_flag=True, help="Also show what looks like a secret.")
+def show(id: str, secrets: bool) -> None:
+    """One item: what it is, why it died, the end of the traceback, its history, and what to type next.
+
+    It shows any item, dead or not. The first digits of the ID are enough. What looks like a secret reads [redacted].
+    """
+    with opened() as broker:
+        item = broker.get(item_id(broker, id), redacted=not secrets)
+        letter = item.status is Status.DEAD or bool(broker.count(ids=[item.id]))
+    item_output.print_item(item)
+    for line in _next_steps(item, letter):
+        remark(line)
+
+
+def _next_steps(item: Item, letter: bool) -> list[str]:
+    id, edit = short(item.id), '{"key": "new value"}'
+    if letter:
+        group = item.death.cause.fingerprint[:GROUP_DIGITS] if item.death else ""
+        return [
+            "\nWhat you can do:",
+            f"  bring it back:           {to_type(f'dead redrive {id}')}",
+            f"  with another payload:    {to_type(f'dead redrive {id} --edit {shlex.quote(edit)}')}",
+            f"  put it aside:            {to_type(f'dead archive {id}')}",
+            *([f"  all that died of this:   {to_type(f'dead list --group {group}')}"] if group else []),
+        ]
+    match item.status:
+        case Status.ARCHIVED:
+            return [f"\nTake it out of the archive: {to_type(f'dead restore {id}')}"]
+        case Status.ACTIVE:
+            return [f"\nA worker has it. Take it away from the worker: {to_type(f'queue retry {id} --force')}"]
+        case Status.FAILED:
+            return [f"\nIt will be tried again {ago(item.ready_at)}. Now: {to_type(f'queue retry {id}')}"]
+        case Status.PENDING if item.death is not None:
+            return [f"\nIt was brought back and waits for a worker. Take that back: {to_type(f'undo {id}')}"]
+        case _:
+            return []

@@ -1,0 +1,364 @@
+"""Bring items back with another payload or other headers: here, batch by batch, because the store cannot edit.
+
+`redrive dead redrive|archive|restore|purge`: decide what becomes of what died.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from time import sleep
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from redrive.broker.flows.canaries import died_again
+from redrive.cli import bulk_change, error_output
+from redrive.cli.bulk_change import bar, confirm, confirm_options
+from redrive.cli.commands.queue_items import change, force_option
+from redrive.cli.commands.shell_completion import complete_queue
+from redrive.cli.common_options import as_json, command, pairs, to_type, was_given
+from redrive.cli.item_output import payload_text
+from redrive.cli.output import print_json, printable, remark, say, short
+from redrive.cli.selection import any_given, condition_options, conditions, item_ids
+from redrive.cli.store_target import opened
+from redrive.errors import ItemNotFound, RedriveError
+from redrive.model.duration import SECOND, parse_duration
+from redrive.model.item import Item, Status
+from redrive.model.payload import is_json, merge_patch
+from redrive.model.text import several, tally
+
+if TYPE_CHECKING:
+    from redrive.broker.broker import Broker
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+AT_ONCE = 250
+SHOWN = 3
+"""So many items are shown by a dry run, as they are and as they would be."""
+_LOOK_SECONDS = 0.25
+
+
+class Edits(msgspec.Struct, frozen=True):
+    """What to change in the items: merge patches. An empty one changes nothing."""
+
+    payload: Mapping[str, Any] = {}
+    headers: Mapping[str, str | None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.payload or self.headers)
+
+    def arguments(self) -> dict[str, Any]:
+        """For `Broker.redrive`."""
+        return {"edit": self.payload or None, "edit_headers": self.headers or None}
+
+
+def edit_options(function: _F) -> _F:
+    """Add the options. The command gets them as one argument, `edits`."""
+
+    def wrapped(*args: Any, edit: Any, edit_headers: Any, **options: Any) -> Any:
+        return function(*args, edits=Edits(edit or {}, edit_headers), **options)
+
+    wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__
+    wrapped.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+    decorated: Any = click.option(
+        "--edit-header", "edit_headers", multiple=True, metavar="NAME=VALUE", callback=_headers,
+        help="Set a header; NAME= removes it."
+    )(wrapped)  # fmt: skip
+    result: _F = click.option(
+        "--edit", metavar="JSON", callback=_patch,
+        help="Change the payload first: a JSON merge patch, an object in which null removes a key.",
+    )(decorated)  # fmt: skip
+    return result
+
+
+def _patch(context: click.Context, parameter: click.Parameter, value: str | None) -> Mapping[str, Any] | None:
+    if value is None:
+        return None
+    try:
+        return msgspec.json.decode(value, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise click.BadParameter(f"it is no JSON object ({error}), as in '{{\"amount\": 12.5}}'") from None
+
+
+def _headers(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str | None]:
+    return {name: value or None for name, value in pairs(values)}
+
+
+def run(
+    broker: Broker,
+    where: Mapping[str, Any],
+    edits: Edits,
+    *,
+    named: bool,
+    to: str | None,
+    note: str | None,
+    force: bool,
+    dry_run: bool,
+    yes: int | str | None,
+    rate: float | None,
+    canary: int,
+    canary_share: float,
+    wait: str,
+    no_wait: bool,
+) -> None:
+    """Edit and bring back all that matches. `named`: the items were named one by one, and nobody need be asked."""
+    if no_wait:
+        raise click.UsageError("--edit changes items here, and not in the store: it cannot go on without this command")
+    ids = list(where["ids"]) if named else _ids(broker, where)
+    if dry_run:
+        _preview(broker, ids, edits)
+        return
+    if ids and (not named or yes is not None):
+        confirm("edit and redrive", len(ids), yes, final=False)
+    revival = _Revival(broker, edits, {"to": to, "note": note, "force": force}, rate, len(ids))
+    try:
+        problem = None
+        if canary and len(ids) > 1:
+            revival.bring_back(ids[:canary])
+            problem = revival.watch(canary_share, wait)
+        if problem is None:
+            revival.bring_back(ids[canary:] if canary and len(ids) > 1 else ids)
+    except KeyboardInterrupt:
+        remark(f"\n{several(revival.changed, 'item')} were brought back before this; the rest is as it was.")
+        raise
+    revival.tell(problem)
+
+
+def _ids(broker: Broker, where: Mapping[str, Any]) -> list[str]:
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = broker.find(order="oldest", limit=1000, cursor=cursor, redacted=False, **{"status": "dead", **where})
+        found += [item.id for item in page.items]
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def _preview(broker: Broker, ids: list[str], edits: Edits) -> None:
+    changes = [_change(broker.get(id), edits) for id in ids[:SHOWN]]
+    if as_json():
+        print_json({"dry_run": True, "verb": "redrive", "matched": len(ids), "samples": changes})
+        return
+    say(f"Nothing was changed; {several(len(ids), 'item')} would be edited and brought back, as these:")
+    for each in changes:
+        say(printable(f"  {short(each['id'])}  {each['before']}"))
+        say(printable(f"  {'':8}→ {each['after']}"))
+
+
+def _change(item: Item, edits: Edits) -> dict[str, Any]:
+    before: Any = payload_text(item)
+    after: Any = before
+    if edits.payload:
+        after = (
+            msgspec.json.encode(merge_patch(item.value, edits.payload)).decode()
+            if is_json(item.content_type)
+            else "cannot be edited: it is not JSON"
+        )
+    headers = merge_patch(dict(item.headers), edits.headers) if edits.headers else dict(item.headers)
+    return {"id": item.id, "before": before, "after": after, "headers": headers}
+
+
+class _Revival:
+    """Items on their way back, and how far it got."""
+
+    def __init__(self, broker: Broker, edits: Edits, how: dict[str, Any], rate: float | None, total: int) -> None:
+        self._broker = broker
+        self._edits = edits
+        self._how = how
+        self._rate = rate
+        self._total = total
+        self._left_out: Counter[str] = Counter()
+        self._samples: dict[str, str] = {}
+        self._now: list[str] = []
+
+    @property
+    def changed(self) -> int:
+        """How many were brought back."""
+        return len(self._now)
+
+    def bring_back(self, ids: list[str]) -> None:
+        """Edit and redrive these, no faster than the rate."""
+        at_once = AT_ONCE if self._rate is None else max(1, min(AT_ONCE, int(self._rate / 10)))
+        with bar("edit and redrive", self._total) as shown:
+            for start in range(0, len(ids), at_once):
+                some = ids[start : start + at_once]
+                for id, result in zip(
+                    some, self._broker.redrive(some, **self._edits.arguments(), **self._how), strict=True
+                ):
+                    if isinstance(result, RedriveError):
+                        self._left_out[result.code] += 1
+                        self._samples.setdefault(result.code, f"{short(id)}: {result}")
+                    else:
+                        self._now.append(result.id)
+                shown.at(self.changed + self._left_out.total())
+                if self._rate is not None:
+                    sleep(len(some) / self._rate)
+
+    def watch(self, share: float, wait: str) -> str | None:
+        """Wait for how those that are back end. None where enough completed, else what went wrong."""
+        total = len(self._now)
+        needed = math.ceil(share * total - 1e-9)
+        end = time.monotonic() + parse_duration(wait, "--wait") / SECOND
+        with bar(f"waits for {total} canaries", total) as shown:
+            while True:
+                endings = [self._ending(id) for id in self._now]
+                good, bad = endings.count(True), endings.count(False)
+                shown.at(good + bad)
+                if good >= needed:
+                    return None
+                if bad > total - needed:
+                    return f"{bad} of {total} canaries died again"
+                if time.monotonic() >= end:
+                    return f"{total - good - bad} of {total} canaries have not ended in the time given"
+                sleep(_LOOK_SECONDS)
+
+    def _ending(self, id: str) -> bool | None:
+        """Whether it completed; None while nobody knows."""
+        try:
+            item = self._broker.get(id)
+        except ItemNotFound:  # completed, unless its queue drops the dead
+            return not self._broker.feed(id=id, kinds="dead").entries
+        if item.status is Status.COMPLETED:
+            return True
+        return False if died_again(item) else None
+
+    def tell(self, problem: str | None) -> None:
+        """What was done, and the exit code of it."""
+        rest = self._total - self.changed - self._left_out.total()
+        if as_json():
+            told = {"verb": "redrive", "matched": self._total, "changed": self.changed, "left_out": self._left_out,
+                    "untouched": rest, "problem": problem, "ids": self._now}  # fmt: skip
+            print_json(told)
+        else:
+            say(f"{several(self.changed, 'item')} of {self._total:,} edited and brought back")
+            if self._left_out:
+                say(f"  left out: {tally(self._left_out)}")
+                for sample in self._samples.values():
+                    say(f"    {printable(sample)}")
+            if problem:
+                say(f"  stopped: {printable(problem)}; {several(rest, 'item')} not touched")
+            elif self.changed:
+                remark(f"  the originals are in the archive as they were: {to_type('dead list --archived')}")
+        if problem:
+            click.get_current_context().exit(error_output.STOPPED)
+        click.get_current_context().exit(error_output.exit_of_change(self.changed, self._left_out.total()))
+
+
+ids_argument = click.argument("ids", nargs=-1, metavar="[ID]...")
+all_option = click.option("--all", "everything", is_flag=True, help="All there are.")
+
+
+def _chosen(ids: tuple[str, ...], everything: bool, what: str) -> None:
+    """Raise unless it is clear which items are meant."""
+    ways = [bool(ids), any_given() or everything]
+    if not any(ways):
+        raise click.UsageError(f"Which {what}? Give ids, or conditions such as --group and -q, or --all")
+    if all(ways):
+        raise click.UsageError("Ids and conditions were given; leave one of the two out")
+
+
+@command("redrive")
+@ids_argument
+@condition_options()
+@all_option
+@click.option("--to", metavar="QUEUE", shell_complete=complete_queue,
+              help="To this queue; else to where each item died, or is.")  # fmt: skip
+@click.option("--canary", type=click.IntRange(0, 100), default=0, metavar="N",
+              help="Bring N back first; the rest follows once these have completed.")  # fmt: skip
+@click.option("--canary-share", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
+              metavar="SHARE", help="How many of the canaries have to complete, from 0 to 1.")  # fmt: skip
+@edit_options
+@force_option
+@bulk_change.operation_options
+@confirm_options(final=False)
+def redrive(
+    ids: tuple[str, ...],
+    everything: bool,
+    to: str | None,
+    edits: Edits,
+    force: bool,
+    dry_run: bool,
+    note: str | None,
+    **options: Any,
+) -> None:
+    """Bring dead letters back to work: in place, or from a dead queue to where each came from.
+
+    Name them by ID, or choose many: by --group, -q, --since, --where…, or --all. Then the number of items is asked
+    back, and an operation in the store does it: it goes on after Ctrl-C and after a crash, and `redrive undo` takes it
+    back.
+
+    \b
+    redrive dead redrive 7f3a90c1
+    redrive dead redrive --group 51c2 --dry-run
+    redrive dead redrive --group 51c2 --canary 5 --rate 50/s --note 'the gateway is back'
+    redrive dead redrive 7f3a90c1 --edit '{"amount": 12.5}'
+    """
+    _chosen(ids, everything, "items are to be brought back")
+    if was_given("canary_share") and not options["canary"]:
+        raise click.UsageError("--canary-share is for --canary; leave it out, or give both")
+    with opened() as broker:
+        if edits:
+            where = {"ids": item_ids(broker, ids)} if ids else conditions(broker)
+            run(broker, where, edits, named=bool(ids), to=to, note=note, force=force, dry_run=dry_run, **options)
+        elif ids and bulk_change.is_plain(dry_run, options):
+            yes = options["yes"]
+            change(broker, ids, "redrive", lambda some: broker.redrive(some, to=to, force=force, note=note), yes=yes)
+        elif force:
+            raise click.UsageError(
+                "--force is for items named by ID, and goes with no --canary, --rate, --no-wait or --dry-run"
+            )
+        else:
+            where = {"status": Status.DEAD, **({"ids": item_ids(broker, ids)} if ids else conditions(broker))}
+            bulk_change.run(broker, "redrive", where, named=bool(ids), to=to, note=note, dry_run=dry_run, **options)
+
+
+def _simple(verb: str, status: Status, ids: tuple[str, ...], everything: bool, act: str, **options: Any) -> None:
+    """A verb that takes ids or conditions, and nothing else."""
+    _chosen(ids, everything, f"items are to be {act}")
+    with opened() as broker:
+        if ids and bulk_change.is_plain(options["dry_run"], options) and not options["note"]:
+            method = getattr(broker, verb)
+            change(broker, ids, verb, lambda some: method(some), yes=options["yes"])
+            return
+        where = {"ids": item_ids(broker, ids), "status": status} if ids else conditions(broker, status=status)
+        bulk_change.run(broker, verb, where, named=bool(ids), **options)
+
+
+@command("archive")
+@ids_argument
+@condition_options()
+@all_option
+@bulk_change.operation_options
+@confirm_options(final=False)
+def archive(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
+    """Put dead letters aside. They count for nothing, and `redrive dead restore` brings them back."""
+    _simple("archive", Status.DEAD, ids, everything, "archived", **options)
+
+
+@command("restore")
+@ids_argument
+@condition_options()
+@all_option
+@bulk_change.operation_options
+@confirm_options(final=False)
+def restore(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
+    """Take items out of the archive, to the status they had."""
+    _simple("restore", Status.ARCHIVED, ids, everything, "restored", **options)
+
+
+@command("purge")
+@ids_argument
+@condition_options()
+@all_option
+@bulk_change.operation_options
+@confirm_options(final=True)
+def purge(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
+    """Remove archived items for good. This cannot be taken back; the audit says who did it.
+
+    Dead letters are archived first: redrive dead archive.
+    """
+    _simple("purge", Status.ARCHIVED, ids, everything, "purged", **options)

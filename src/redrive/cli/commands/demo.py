@@ -1,0 +1,101 @@
+"""`redrive demo`: a store with trouble in it, to practise on."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redrive.cli.common_options import as_json, command, given
+from redrive.cli.output import print_json, say
+from redrive.cli.store_target import Place, chosen, open_place
+from redrive.errors import Refused
+from redrive.model.limits import DEFAULT_NAMESPACE
+from redrive.model.text import several
+
+if TYPE_CHECKING:
+    from redrive.broker.broker import Broker
+    from redrive.model.item import Lease
+
+ORDERS = 120
+MAILS = 20
+QUEUES = ("orders-dead", "orders", "mails")
+
+
+@command("demo", short_help="Make a store with trouble in it, to practise on.")
+def demo() -> None:
+    """Make a store with trouble in it, to practise on: 140 orders and mails, of which 110 died of three causes.
+
+    It is a new file in a temporary folder, whatever the environment says; with --url it is the store that you name,
+    which must not have queues of the same names.
+    """
+    if given("url") is None:
+        folder = Path(tempfile.mkdtemp(prefix="redrive-demo-"))
+        place = Place(f"sqlite:///{folder / 'demo.db'}", DEFAULT_NAMESPACE, "demo")
+    else:
+        place = chosen()
+    with open_place(place, create=True) as broker:
+        taken = {queue.name for queue in broker.list_queues()} & set(QUEUES)
+        if taken:
+            raise Refused(
+                f"there are queues called {' and '.join(sorted(taken))} already; name a store that is new with --url"
+            )
+        fill(broker)
+        top = broker.groups()[0]
+        dead = sum(broker.stats(name).dead_letters for name in QUEUES)
+        queues = {name: broker.stats(name).dead_letters for name in QUEUES}
+    if as_json():
+        print_json({"url": place.shown, "namespace": place.namespace, "dead": dead, "queues": queues})
+        return
+    say(f"{ORDERS + MAILS} orders and mails were put and worked on; {several(dead, 'item')} died. Type this first:")
+    say()
+    say(f"  export REDRIVE_URL={place.shown}")
+    say()
+    say("Then look around, and bring them back:")
+    say()
+    say("  redrive dead groups")
+    say(f"  redrive dead show {top.sample[:8]}")
+    say(f"  redrive dead redrive --group {top.fingerprint[:8]} --dry-run")
+    say(f"  redrive dead redrive --group {top.fingerprint[:8]} --rate 50/s --note 'the gateway is back'")
+    say("  redrive queue list")
+    say("  redrive audit")
+
+
+def fill(broker: Broker) -> None:
+    """Orders and mails, of which 110 die of three causes."""
+    broker.create_queue("orders-dead")
+    broker.create_queue("orders", dead_queue="orders-dead")
+    broker.create_queue("mails")
+    broker.put_many("orders", [_order(number) for number in range(ORDERS)])
+    broker.put_many("mails", [{"to": f"user{number}@example.com"} for number in range(MAILS)])
+    _work(broker, "orders", _charge)
+    _work(broker, "mails", _send)
+
+
+def _order(number: int) -> dict[str, object]:
+    amount: object = "12,50" if number % 10 == 3 else 12.5
+    return {"order": number, "amount": amount, "customer": {"name": "Ann", "api_key": f"key-{number}-0815"}}
+
+
+def _work(broker: Broker, queue: str, handle: Callable[[Lease], None]) -> None:
+    while leases := broker.lease(queue, 50, worker="worker-1"):
+        for lease in leases:
+            try:
+                handle(lease)
+            except Exception as error:
+                broker.fail(lease, error)
+            else:
+                broker.complete(lease)
+
+
+def _charge(lease: Lease) -> None:
+    value = lease.value
+    if not isinstance(value["amount"], float):
+        raise ValueError(f"order {value['order']}: amount {value['amount']!r} is no number")
+    if value["order"] % 4:
+        raise ConnectionError(f"order {value['order']}: the payment gateway at 10.0.0.{value['order']} refused")
+
+
+def _send(lease: Lease) -> None:
+    raise TimeoutError(f"the mail server did not take the mail to {lease.value['to']}")

@@ -1,0 +1,336 @@
+"""What `redrive doctor` looks at, one after the other. Nothing here changes anything.
+
+`redrive doctor`: whether all is well, and what to do if not.
+
+What `redrive doctor` looks at of a SQLite file: who may use its files, and who uses one that is gone.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import stat
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Literal
+
+import click
+import msgspec
+
+from redrive import __version__
+from redrive.cli import error_output
+from redrive.cli.common_options import as_json, command, to_type
+from redrive.cli.output import ago, coloured, now, print_json, printable, say, short
+from redrive.cli.store_target import Place, chosen, open_place
+from redrive.errors import AccessError, RedriveError
+from redrive.model.duration import MILLISECOND, MINUTE, SECOND
+from redrive.model.item import Status
+from redrive.model.operation import OperationStatus
+from redrive.model.sqlite_url import lock_mode, parse_sqlite_url
+from redrive.model.text import lasting, several, tally
+
+if TYPE_CHECKING:
+    from redrive.broker.broker import Broker
+
+LARGEST_SKEW = SECOND
+"""Clocks that differ by more make leases and delays hard to understand, where people compare times."""
+LATE_LEASE = MINUTE
+"""A lease that ran out so long ago should have been taken back by somebody."""
+LATE_STEP = MINUTE
+"""An operation whose next step could have been made so long ago has nobody who makes it."""
+MOST_LEASES = 1_000
+"""So many active items are looked at."""
+_DRIVERS = {"sqlite": "apsw", "postgresql": "psycopg", "postgres": "psycopg", "redis": "redis", "rediss": "redis",
+            "valkey": "redis", "valkeys": "redis", "unix": "redis"}  # fmt: skip
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Something that was looked at."""
+
+    name: str
+    state: Literal["ok", "warn", "fail"]
+    told: str
+    todo: str = ""
+    """What to do, where it is not ok."""
+
+
+def checks(place: Place) -> tuple[Callable[[Broker], Iterator[Check]], ...]:
+    """What to look at in a place, in order."""
+
+    def versions(broker: Broker) -> Iterator[Check]:
+        return _versions(place, broker)
+
+    def clock(broker: Broker) -> Iterator[Check]:
+        return _clock(place, broker)
+
+    def files(broker: Broker) -> Iterator[Check]:
+        pass  # moved
+
+        return check_files(place.url)
+
+    there = (versions, durability, *([files] if place.is_sqlite else []), store)
+    return *there, clock, leases, workers, queues, operations
+
+
+def _versions(place: Place, broker: Broker) -> Iterator[Check]:
+    told = f"redrive {__version__}, Python {platform.python_version()}"
+    driver = _DRIVERS.get(place.url.partition(":")[0].removesuffix("+cluster"))
+    if driver is not None:
+        told += f", {driver} {importlib.metadata.version(driver)}"
+    if driver == "apsw":
+        # apsw has the version of the SQLite it brings, and one number more. A store does not open on one with flaws.
+        told += f" with SQLite {'.'.join(importlib.metadata.version(driver).split('.')[:3])}, which has no known flaw"
+    others = {worker.versions.get("redrive", "") for worker in broker.workers()} - {__version__, ""}
+    if others:
+        yield Check(
+            "versions", "warn", f"{told}; workers run {', '.join(sorted(others))}", "deploy the same everywhere"
+        )
+    else:
+        yield Check("versions", "ok", told)
+
+
+def durability(broker: Broker) -> Iterator[Check]:
+    """What an acknowledged call survives."""
+    found = broker.durability()
+    if found.level == "full":
+        yield Check("durability", "ok", f"full: an acknowledged call survives {found.survives}")
+    else:
+        told = f"{found.level}: survives {found.survives}; can lose {found.can_lose}"
+        yield Check("durability", "warn", told, "docs/concepts/durability.md says what to set")
+
+
+def store(broker: Broker) -> Iterator[Check]:
+    """What the store itself warns of: long readers, memory, items that do not arrive."""
+    warnings = broker.health().warnings
+    for warning in warnings:
+        yield Check("store", "warn", warning)
+    if not warnings:
+        yield Check("store", "ok", "no long readers, room enough, nothing stuck on its way to another store")
+
+
+def _clock(place: Place, broker: Broker) -> Iterator[Check]:
+    if place.is_sqlite or place.is_memory:
+        yield Check("clock", "ok", "this machine's own; there is no other")
+        return
+    names = [queue.name for queue in broker.list_queues()]
+    if not names:
+        yield Check("clock", "ok", "not compared: there is no queue to ask about yet")
+        return
+    # A commit tells what time it is there. This one lets go of what nobody holds, and so changes nothing.
+    broker.unhold("redrive-doctor")
+    before = now()
+    there = broker.stats(names[0]).at
+    skew = there - (before + now()) // 2
+    told = f"the store is {lasting(abs(skew))} {'ahead of' if skew > 0 else 'behind'} this machine"
+    if abs(skew) > LARGEST_SKEW:
+        yield Check("clock", "warn", told, "let both follow a time server (NTP)")
+    else:
+        yield Check("clock", "ok", told if abs(skew) >= 10 * MILLISECOND else "the same as the store's, to 10 ms")
+
+
+def leases(broker: Broker) -> Iterator[Check]:
+    """Leases that ran out, and that nobody took back."""
+    active = broker.find(status=Status.ACTIVE.value, order="oldest", limit=MOST_LEASES).items
+    late_at = now() - LATE_LEASE
+    late = [item for item in active if item.lease_deadline is not None and item.lease_deadline < late_at]
+    if late:
+        oldest = min(late, key=lambda item: item.lease_deadline or 0)
+        yield Check(
+            "leases",
+            "warn",
+            f"{several(len(late), 'lease')} ran out, the first {ago(oldest.lease_deadline)} (item {short(oldest.id)}), "
+            f"and nobody has taken them back",
+            "a worker, a server, or any program that has the store open does it: start one",
+        )
+    else:
+        yield Check("leases", "ok", f"{several(len(active), 'item')} at work, none of them overdue")
+
+
+def workers(broker: Broker) -> Iterator[Check]:
+    """Whether somebody works on what waits."""
+    alive = broker.workers()
+    served = {queue for worker in alive for queue in worker.queues}
+    waiting = {}
+    for queue in broker.list_queues():
+        stats = broker.stats(queue.name)
+        if stats.oldest_ready_at is not None and queue.name not in served and not queue.is_dead_queue:
+            waiting[queue.name] = stats.pending
+    if waiting:
+        todo = "start one: redrive work module:app. A program that leases by itself is not known here"
+        yield Check("workers", "warn", f"no worker for what waits in {tally(waiting)}", todo)
+    else:
+        names = ", ".join(worker.name for worker in alive[:5])
+        told = f"{several(len(alive), 'worker')} alive: {names}" if alive else "none alive, and nothing waits for one"
+        yield Check("workers", "ok", told)
+
+
+def queues(broker: Broker) -> Iterator[Check]:
+    """Queues that are paused or full, and what died."""
+    found = broker.list_queues()
+    stats = {queue.name: broker.stats(queue.name) for queue in found}
+    paused = [queue.name for queue in found if queue.paused]
+    full = [
+        queue.name
+        for queue in found
+        if (most := queue.settings.max_size) is not None
+        and stats[queue.name].pending + stats[queue.name].failed + stats[queue.name].active >= most
+    ]
+    if paused:
+        yield Check("paused", "warn", f"paused: {', '.join(paused)}", to_type(f"queue resume {paused[0]}"))
+    if full:
+        yield Check(
+            "full",
+            "warn",
+            f"full: {', '.join(full)}",
+            f"add workers, or {to_type(f'queue update {full[0]} --max-size N')}",
+        )
+    dead = {name: each.dead_letters for name, each in stats.items() if each.dead_letters}
+    if not paused and not full:
+        yield Check("queues", "ok", f"{several(len(found), 'queue')}, none paused or full")
+    told = (
+        f"{several(sum(dead.values()), 'dead letter')}: {tally(dead)}; see {to_type('dead groups')}"
+        if dead
+        else "nothing is dead"
+    )
+    yield Check("dead", "ok", told)
+
+
+def operations(broker: Broker) -> Iterator[Check]:
+    """Operations that wait for somebody, and such as nobody drives."""
+    unfinished = broker.operations(unfinished=True)
+    at = now()
+    since = {each.id: max(each.next_at, each.updated_at) for each in unfinished}
+    still = [each for each in unfinished if each.is_running and since[each.id] < at - LATE_STEP]
+    waiting = [each for each in unfinished if each.status is not OperationStatus.RUNNING]
+    if still:
+        each = still[-1]
+        run, them = ("runs", "it") if len(still) == 1 else ("run", "them")
+        yield Check(
+            "operations",
+            "warn",
+            f"{several(len(still), 'operation')} {run} and nobody drives {them}: {each.verb} {short(each.id)} has "
+            f"stood still for {lasting(at - since[each.id])}",
+            f"{to_type(f'operation resume {short(each.id)}')} goes on with it here and now; a worker or server on this "
+            f"store does so by itself: start one",
+        )
+    if waiting:
+        each = waiting[0]
+        told = f"{several(len(waiting), 'operation')} waiting: {each.verb} {short(each.id)} is {each.status.value}"
+        yield Check("operations", "warn", told, to_type(f"operation show {short(each.id)}"))
+    if not still and not waiting:
+        yield Check("operations", "ok", f"{len(unfinished):,} running" if unfinished else "none unfinished")
+
+
+@command("doctor", short_help="See whether all is well, and what to do if not.")
+@click.pass_context
+def doctor(context: click.Context) -> None:
+    """See whether all is well with the store and what works on it. Changes nothing.
+
+    Each line is ok, warn or fail, and says what to do. The exit code is 1 if any of them is warn or fail, else 0.
+    """
+    found = list(examine(chosen()))
+    well = all(check.state == "ok" for check in found)
+    if as_json():
+        print_json({"is_well": well, "checks": found})
+    else:
+        width = max(len(check.name) for check in found)
+        for check in found:
+            say(f"{coloured(f'{check.state:4}'.strip()) + ' ' * (4 - len(check.state))}  "
+                f"{check.name:{width}}  {printable(check.told)}")  # fmt: skip
+            if check.todo:
+                say(f"{'':{width + 8}}{printable(check.todo)}")
+    if not well:
+        context.exit(error_output.FAILED)
+
+
+def examine(place: Place) -> Iterator[Check]:
+    """All that can be found out about a place."""
+    yield Check("place", "ok", f"{place.shown}, namespace {place.namespace} (said by {place.said_by})")
+    began = time.perf_counter()
+    try:
+        broker = open_place(place)
+    except RedriveError as error:
+        text, _, todo = error_output.text_of(error).partition("\n")
+        yield Check("reachable", "fail", text, todo.strip())
+        return
+    with broker:
+        yield Check("reachable", "ok", f"opened in {(time.perf_counter() - began) * 1000:,.0f} ms")
+        for check in checks(place):
+            yield from _looked(check, broker)
+
+
+def _looked(check: Callable[[Broker], Iterator[Check]], broker: Broker) -> Iterator[Check]:
+    """One check. That it cannot be made is something to tell, and no reason not to make the others."""
+    name = check.__name__
+    try:
+        yield from check(broker)
+    except AccessError:
+        yield Check(name, "ok", "not looked at: this token does not give the right to")
+    except RedriveError as error:
+        yield Check(name, "warn", f"could not be looked at: {error_output.one_of_several(error)}")
+
+
+_GONE = " (deleted)"
+"""What Linux appends to the name of an open file that has none any more."""
+
+
+def check_files(url: str) -> Iterator[Check]:
+    """The files of the store that a URL names."""
+    file = parse_sqlite_url(url)
+    path = os.path.realpath(file.path)
+    modes = {path: file.mode, f"{path}-wal": file.mode, f"{path}-shm": file.mode, f"{path}-lock": lock_mode(file.mode)}
+    loose = {name: found for name, mode in modes.items() if (found := _mode(name)) & ~mode}
+    left_behind = _users_of_removed(path)
+    if loose:
+        shown = ", ".join(f"{os.path.basename(name)} ({found:04o})" for name, found in loose.items())
+        mending = [
+            _chmod(mode, [name for name in loose if modes[name] == mode]) for mode in dict.fromkeys(modes.values())
+        ]
+        yield Check(
+            "files",
+            "warn",
+            f"other users than the URL says may use {shown}: to read the lock is enough to stop all writers",
+            " && ".join(filter(None, mending)),
+        )
+    if left_behind:
+        pids = ", ".join(map(str, left_behind))
+        told = f"a file of that name which was removed or replaced is still in use, by process {pids}"
+        yield Check("files", "warn", told, "restart what still uses it: what it reads and writes is not in this store")
+    if not loose and not left_behind:
+        yield Check("files", "ok", "in place, and closed to users other than the URL says")
+
+
+def _mode(name: str) -> int:
+    """Who may read and write a file; 0 where there is none."""
+    try:
+        return stat.S_IMODE(os.stat(name).st_mode)
+    except OSError:
+        return 0
+
+
+def _chmod(mode: int, names: list[str]) -> str:
+    return f"chmod {mode:o} {shlex.join(names)}" if names else ""
+
+
+def _users_of_removed(path: str) -> list[int]:
+    """Processes that have a database or log of this name open which no longer has it. Linux says so of one's own."""
+    gone = {f"{path}{_GONE}", f"{path}-wal{_GONE}"}
+    return [int(pid) for pid in _entries("/proc") if pid.isdecimal() and not gone.isdisjoint(_open_files(pid))]
+
+
+def _open_files(pid: str) -> Iterator[str]:
+    folder = f"/proc/{pid}/fd"
+    for number in _entries(folder):
+        try:
+            yield os.readlink(f"{folder}/{number}")
+        except OSError:  # it was closed this moment
+            continue
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

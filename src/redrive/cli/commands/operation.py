@@ -1,0 +1,175 @@
+"""`redrive operation list|show|cancel|resume`: changes of many items.
+
+`redrive undo`: take a change back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.broker.flows.operations import REVERSE
+from redrive.cli import bulk_change, error_output, selection
+from redrive.cli.bulk_change import confirm, confirm_options
+from redrive.cli.commands.queue_items import change
+from redrive.cli.common_options import StoreCommand, as_json, command, to_type
+from redrive.cli.output import ago, print_json, printable, say, short, table, with_short_ids
+from redrive.cli.selection import operation_id
+from redrive.cli.store_target import opened
+from redrive.errors import InvalidInput, ItemNotFound, NotFound, OperationNotFound
+from redrive.model.operation import Operation
+from redrive.model.text import moment
+from redrive.wire.json_views import view_of
+
+if TYPE_CHECKING:
+    from redrive.broker.broker import Broker
+
+_COLUMNS = {"id": "<", "verb": "<", "status": "<", "changed": ">", "of": ">", "when": ">", "by": "~", "note": "~"}
+
+
+@click.group()
+def operation() -> None:
+    """Changes of many items: redrives, archives, purges… They live in the store, and go on after a crash."""
+
+
+@operation.command("list", cls=StoreCommand)
+@click.option("--unfinished", is_flag=True, help="Only those that have not ended.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most to print.")
+def list_(unfinished: bool, limit: int) -> None:
+    """Operations of the last 30 days, the newest first."""
+    with opened() as broker:
+        found = broker.operations(unfinished=unfinished, limit=limit)
+    if as_json():
+        print_json(found)
+    elif not found:
+        say(
+            "There is no operation that has not ended." if unfinished else "There was no operation in the last 30 days."
+        )
+    else:
+        table(_COLUMNS, map(_row, found), coloured="status", least=("by", "of", "when", "note"))
+
+
+def _row(each: Operation) -> tuple[object, ...]:
+    of = "" if each.expected is None else f"{each.expected:,}"
+    note = with_short_ids(each.problem or each.note or "")
+    return (
+        short(each.id),
+        each.verb,
+        each.status.value,
+        f"{each.changed:,}",
+        of,
+        ago(each.created_at),
+        each.actor,
+        note,
+    )
+
+
+@operation.command("show", cls=StoreCommand)
+@click.argument("id")
+def show(id: str) -> None:
+    """One operation: how far it got, what it left out and why, who started it."""
+    with opened() as broker:
+        found = broker.operation(operation_id(broker, id))
+    bulk_change.print_operation(found, in_full=True)
+    if not as_json():
+        rate = f", at most {found.rate:,g} per second" if found.rate else ""
+        note = f": {with_short_ids(found.note)}" if found.note else ""
+        say(printable(f"  started {moment(found.created_at)} by {found.actor}{rate}{note}"))
+        say(printable(f"  items: {with_short_ids(_where(found))}"))
+
+
+def _where(found: Operation) -> str:
+    chosen = view_of(found.where)
+    if ids := chosen.get("ids"):
+        chosen["ids"] = f"{len(ids)} ids"
+    return ", ".join(f"{name} {value}" for name, value in chosen.items())
+
+
+@operation.command("cancel", cls=StoreCommand)
+@click.argument("id")
+def cancel(id: str) -> None:
+    """End an operation. What it has changed stays changed; `redrive undo` takes that back."""
+    with opened() as broker:
+        bulk_change.print_operation(broker.cancel_operation(operation_id(broker, id)))
+
+
+@operation.command("resume", cls=StoreCommand)
+@click.argument("id")
+@click.option("--anyway", is_flag=True, help="Go on without waiting for its canaries any longer.")
+@click.option("--wait", default=bulk_change.FOREVER, metavar="TIME", help="Return after this time at the latest.")
+@click.option("--no-wait", is_flag=True, help="Let it go on where a worker or server has the store open, and return.")
+def resume(id: str, anyway: bool, wait: str, no_wait: bool) -> None:
+    """Go on with an operation, here and now, until it has ended."""
+    bulk_change.check_wait(no_wait)
+    with opened() as broker:
+        resumed = broker.resume_operation(operation_id(broker, id), anyway=anyway)
+        bulk_change.go_on(broker, resumed, wait=wait, no_wait=no_wait)
+
+
+class NothingToUndo(NotFound):
+    """Neither an operation nor an item has that id."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        super().__init__(
+            f"neither an operation nor an item has the id '{id}'\n  {to_type('operation list')} shows the operations"
+        )
+
+
+@command("undo", short_help="Take back a redrive, an archive, or a whole operation.")
+@click.argument("typed", metavar="ID", nargs=-1, required=True)
+@confirm_options(final=False)
+def undo(typed: tuple[str, ...], dry_run: bool, yes: int | str | None) -> None:
+    """Take back an operation, or the redrive of single items.
+
+    Of an operation, the number of items is asked back, as when it was started.
+
+    Of a redrive or retry, what nobody has worked on since is dead again, as it was. An archive is taken back by a
+    restore, a restore by an archive. A purge cannot be taken back.
+
+    \b
+    redrive undo 3c51d2aa       the operation that `redrive operation list` shows
+    redrive undo 7f3a90c1       the redrive of an item
+    """
+    with opened() as broker:
+        operation = _operation(broker, typed[0]) if len(typed) == 1 else None
+        if operation is not None:
+            _undo_operation(broker, operation, dry_run, yes)
+            return
+        try:
+            whole = selection.item_ids(broker, typed)
+        except ItemNotFound as error:
+            raise NothingToUndo(error.id) from None
+        if dry_run:
+            bulk_change.print_plan(broker.plan("undo", ids=whole))
+        else:
+            change(broker, whole, "undo", broker.undo, yes=yes)
+
+
+def _operation(broker: Broker, typed: str) -> Operation | None:
+    """The operation of that id. None where there is none: it is one of an item."""
+    try:
+        return broker.operation(selection.operation_id(broker, typed))
+    except OperationNotFound:
+        return None
+
+
+def _undo_operation(broker: Broker, done: Operation, dry_run: bool, yes: int | str | None) -> None:
+    id = short(done.id)
+    if not done.ended:
+        raise InvalidInput(f"operation {id} is {done.status}; end it first: {to_type(f'operation cancel {id}')}")
+    if done.verb not in REVERSE:
+        raise InvalidInput(f"{done.verb} cannot be taken back; {', '.join(sorted(REVERSE))} can")
+    verb, status = REVERSE[done.verb]
+    where: dict[str, Any] = {"operation": done.id, "status": status}
+    if dry_run:
+        bulk_change.print_plan(broker.plan(verb, **where))
+        return
+    count = broker.count(**where)
+    if not count:
+        nothing = "Nothing is left to be taken back; nothing was done."
+        print_json({"matched": 0, "operation": None}) if as_json() else say(nothing)
+        click.get_current_context().exit(error_output.NOTHING)
+    confirm("take back", count, yes, final=False)
+    bulk_change.go_on(broker, broker.undo_operation(done.id))

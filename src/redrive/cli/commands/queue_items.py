@@ -1,0 +1,145 @@
+"""`redrive queue retry|fail|done|drop`: changes of single items by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.cli import bulk_change, error_output
+from redrive.cli.bulk_change import confirm, confirm_options
+from redrive.cli.common_options import as_json, command
+from redrive.cli.output import form, print_json, say, short
+from redrive.cli.selection import any_given, condition_options, conditions, item_ids
+from redrive.cli.store_target import finish_moves, opened
+from redrive.errors import RedriveError
+from redrive.model.item import Settled, Status
+
+if TYPE_CHECKING:
+    from redrive.broker.broker import Broker
+
+AT_ONCE = 1_000
+"""Items of one call."""
+ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID...")
+force_option = click.option("--force", is_flag=True, help="Also where a worker has the item: its lease is revoked.")
+
+
+def change(
+    broker: Broker,
+    typed: Sequence[str],
+    verb: str,
+    act: Callable[[list[str]], list[Any]],
+    *,
+    yes: int | str | None = None,
+) -> None:
+    """Change the items that were typed, say how each ended, and exit with the code of what went wrong.
+
+    Nobody is asked how many are meant, but what was said with `yes` has to be true.
+    """
+    whole = item_ids(broker, typed)
+    if yes is not None:
+        confirm(verb, len(whole), yes, final=False)
+    results: list[Settled | RedriveError] = []
+    for start in range(0, len(whole), AT_ONCE):
+        results += act(whole[start : start + AT_ONCE])
+    if any(isinstance(result, Settled) and result.status is Status.MOVING for result in results):
+        finish_moves(broker)
+    refused = [result for result in results if isinstance(result, RedriveError)]
+    if len(whole) == 1 and refused:
+        raise refused[0]
+    if as_json():
+        print_json([_result(id, result) for id, result in zip(whole, results, strict=True)])
+    else:
+        for id, result in zip(whole, results, strict=True):
+            say(f"{short(id)}  {_text(verb, result)}", style="red" if isinstance(result, RedriveError) else None)
+    if refused:
+        click.get_current_context().exit(error_output.exit_for(refused, len(whole)))
+
+
+def _result(id: str, result: Settled | RedriveError) -> dict[str, Any]:
+    if isinstance(result, RedriveError):
+        return {"typed_id": id, "error": {"code": result.code, "message": error_output.text_of(result)}}
+    return {"typed_id": id, **form(result)}
+
+
+def _text(verb: str, result: Settled | RedriveError) -> str:
+    if isinstance(result, RedriveError):
+        return error_output.one_of_several(result)
+    if result.status is None:
+        return "completed, and not kept" if verb == "done" else "removed for good"
+    now = "" if result.source_id is None else f", its id is {short(result.id)} now"
+    due = "" if result.status is not Status.FAILED else ", to be tried again"
+    return f"{verb}: {result.status.value} in {result.queue}{now}{due}"
+
+
+@command("retry")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@condition_options()
+@click.option("--all-dead", is_flag=True, help="All dead letters; with -q, of that queue.")
+@click.option("--status", type=click.Choice([Status.DEAD.value, Status.FAILED.value]),
+              help="All items in this status; failed ones wait for their next try.")  # fmt: skip
+@force_option
+@bulk_change.operation_options
+@confirm_options(final=False)
+def retry(
+    ids: tuple[str, ...], all_dead: bool, status: str | None, force: bool, yes: int | str | None, **options: Any
+) -> None:
+    """Try dead or failed items again, where they are, with their counters at 0.
+
+    Name them by ID, or choose many with options. An item that is neither dead nor failed is an error.
+
+    \b
+    redrive queue retry 7f3a90c1
+    redrive queue retry --all-dead -q emails
+    redrive queue retry --status failed --where error_class=network
+    """
+    many = all_dead or status is not None or any_given()
+    if bool(ids) == many:
+        raise click.UsageError("Give ids, or choose items with --all-dead, --status or conditions: one of the two")
+    if all_dead and status == Status.FAILED:
+        raise click.UsageError("--all-dead and --status failed contradict each other; leave one out")
+    at_once = ids and bulk_change.is_plain(options["dry_run"], options) and not options["note"]
+    if force and not at_once:
+        raise click.UsageError(
+            "--force is for items named by ID, and goes with no --note, --rate, --no-wait or --dry-run"
+        )
+    with opened() as broker:
+        if at_once:
+            change(broker, ids, "retry", lambda some: broker.retry(some, force=force), yes=yes)
+            return
+        own = {} if status is None else {"status": status}
+        chosen = {"ids": item_ids(broker, ids), "status": "any"} if ids else conditions(broker, **own)
+        where = {"status": Status.DEAD, **chosen}
+        bulk_change.run(broker, "retry", where, named=bool(ids), yes=yes, **options)
+
+
+@command("fail")
+@ids_argument
+@click.option("--error", "-e", default="failed by hand", show_default=True, metavar="TEXT", help="What went wrong.")
+@force_option
+def fail(ids: tuple[str, ...], error: str, force: bool) -> None:
+    """Count a failure against items that nobody works on: tried again or dead, as the settings of their queue say."""
+    with opened() as broker:
+        change(broker, ids, "fail", lambda some: broker.fail_by_hand(some, error, force=force))
+
+
+@command("done")
+@ids_argument
+@force_option
+def done(ids: tuple[str, ...], force: bool) -> None:
+    """Take items as completed, though no worker said so."""
+    with opened() as broker:
+        change(broker, ids, "done", lambda some: broker.done(some, force=force))
+
+
+@command("drop")
+@ids_argument
+@force_option
+def drop(ids: tuple[str, ...], force: bool) -> None:
+    """Remove items for good, in whatever status they are. An audit row says which.
+
+    For all that waits in a queue: redrive queue drain.
+    """
+    with opened() as broker:
+        change(broker, ids, "drop", lambda some: broker.drop(some, force=force))

@@ -1,0 +1,233 @@
+"""`redrive queue create|list|show|update|delete|pause|resume`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.broker.flows import external_polls
+from redrive.cli import item_output
+from redrive.cli.bulk_change import confirm, confirm_options
+from redrive.cli.commands.shell_completion import complete_queue
+from redrive.cli.common_options import as_json, command, to_type, was_given
+from redrive.cli.output import ago, changed_settings, fields, form, print_json, printable, remark, say, table
+from redrive.cli.setting_options import given_settings, setting_options
+from redrive.cli.store_target import opened
+from redrive.model.item import Status
+from redrive.model.text import moment, several
+
+if TYPE_CHECKING:
+    from redrive.clock import Instant
+    from redrive.model.poll_info import PollInfo
+    from redrive.model.queue import Queue, QueueStats
+
+queue_argument = click.argument("queue", shell_complete=complete_queue)
+_COUNTS = {"queue": "~", "pending": ">", "active": ">", "failed": ">", "dead": ">", "completed": ">", "archived": ">",
+           "oldest": ">", "state": "<"}  # fmt: skip
+_LEAST = ("archived", "completed", "oldest", "state", "active", "failed")
+
+
+@command("create")
+@queue_argument
+@setting_options
+def create(queue: str) -> None:
+    """Make a queue. The same settings again are no error.
+
+    \b
+    redrive queue create emails
+    redrive queue create orders --attempts 5 --backoff 10s --cap 10m --dead-queue orders-dead
+    """
+    settings = given_settings()
+    with opened(create=True) as broker:
+        made = broker.create_queue(queue, **settings)
+        if as_json():
+            print_json(made)
+            return
+        changed = changed_settings(made.settings)
+        said = f" with {_settings_text(changed)}" if changed else ""
+        say(f"queue {made.name} is there{said}")
+        push = to_type(f'queue push {made.name} \'{{"hello": "world"}}\'')
+        remark(f"Put something into it: {push}")
+
+
+@command("list")
+@click.argument("queue", required=False, shell_complete=complete_queue)
+@click.option(
+    "--status", type=click.Choice([*map(str, Status), "any"]), help="Items in this status only. Not given: any."
+)
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most items to print.")
+@click.option("--cursor", help="Go on where the page before ended.")
+@click.option("--oldest", is_flag=True, help="The oldest first; else the newest.")
+def list_(queue: str | None, status: str | None, limit: int, cursor: str | None, oldest: bool) -> None:
+    """All queues with how many items are in each status; or the items of one QUEUE.
+
+    DEAD counts dead letters: items that died and are still there, also those that came here from another queue.
+    """
+    if queue is None:
+        for option in ("status", "limit", "cursor", "oldest"):
+            if was_given(option):
+                raise click.UsageError(f"--{option} is for the items of one queue: redrive queue list QUEUE --{option}")
+    with opened() as broker:
+        if queue is None:
+            queues = broker.list_queues()
+            listings = broker._run(external_polls.external_queues())
+            _print_queues(queues, [broker.stats(each.name) for each in queues], listings)
+            return
+        order = "oldest" if oldest else "newest"
+        page = broker.find(queue=queue, status=status or "any", order=order, limit=limit, cursor=cursor)
+        item_output.print_page(page, f"queue {queue} is empty" if status is None else f"nothing in {queue} is {status}")
+
+
+def _print_queues(queues: tuple[Queue, ...], stats: list[QueueStats], listings: dict[str, PollInfo]) -> None:
+    pairs = list(zip(queues, stats, strict=True))
+    if as_json():
+        print_json([_summary(queue, counted, listings.get(queue.name)) for queue, counted in pairs])
+        return
+    if not queues:
+        say(f"There is no queue yet. Make one: {to_type('queue create NAME')}")
+        return
+    table(_COUNTS, [_row(queue, counted, listings.get(queue.name)) for queue, counted in pairs], least=_LEAST)
+    for name, listing in listings.items():
+        if listing.has_failed:
+            remark(f"\n{name} was not listed well: {to_type(f'queue show {name}')} says why")
+    dead = sum(each.dead_letters for each in stats)
+    if dead:
+        remark(f"\n{several(dead, 'dead letter')}: {to_type('dead groups')} says what of")
+
+
+def _row(queue: Queue, stats: QueueStats, listing: PollInfo | None) -> tuple[Any, ...]:
+    states = {
+        "paused": queue.paused,
+        "dead-queue": queue.is_dead_queue,
+        "external": listing is not None,
+        "list-error": listing is not None and listing.has_failed,
+    }
+    state = " ".join(name for name, holds in states.items() if holds)
+    waits = "" if stats.oldest_ready_at is None else ago(stats.oldest_ready_at, stats.at).removesuffix(" ago")
+    counts = (stats.pending, stats.active, stats.failed, stats.dead_letters, stats.completed, stats.archived)
+    return (queue.name, *(f"{count:,}" for count in counts), waits, state)
+
+
+def _summary(queue: Queue, stats: QueueStats, listing: PollInfo | None) -> dict[str, Any]:
+    return {
+        "name": queue.name,
+        "paused": queue.paused,
+        "is_dead_queue": queue.is_dead_queue,
+        "stats": stats,
+        "external": listing,
+    }
+
+
+@command("show")
+@queue_argument
+def show(queue: str) -> None:
+    """One queue: its settings, its counts, since when the oldest item waits, and which workers work on it.
+
+    Of an external queue also when and how often it was listed, and the last error of a listing.
+    """
+    with opened() as broker:
+        found, stats = broker.get_queue(queue), broker.stats(queue)
+        workers = [worker for worker in broker.workers() if queue in worker.queues]
+        listing = broker._run(external_polls.external_queue(queue))
+    if as_json():
+        print_json({**form(found), "stats": stats, "workers": workers, "external": listing})
+        return
+    state = "paused" if found.paused else "open"
+    say(f"{found.name}: {state}{', a dead queue' if found.is_dead_queue else ''}, since {moment(found.created_at)}")
+    say(f"{stats}")
+    settings = changed_settings(found.settings)
+    say("settings:" if settings else "settings: all as usual (docs/reference/settings.md)")
+    fields((name, _shown(value)) for name, value in settings.items())
+    say("workers:" if workers else "workers: none that is alive")
+    for worker in workers:
+        say(printable(f"  {worker}"))
+    if listing is not None:
+        _print_listing(listing)
+    if stats.dead_letters:
+        remark(f"What died here: {to_type(f'dead groups -q {queue}')}")
+
+
+def _print_listing(listing: PollInfo) -> None:
+    say(f"external: {listing}")
+    by = f" by {listing.poller}" if listing.poller else ""
+    fields(
+        [
+            ("last listed", f"{_when(listing.polled_at)}{by}" if listing.polled_at else None),
+            ("last error", f"{_when(listing.error_at)}: {listing.error}" if listing.error_at else None),
+        ]
+    )
+
+
+def _when(at: Instant | None) -> str:
+    return "" if at is None else f"{moment(at)} ({ago(at)})"
+
+
+@command("update")
+@queue_argument
+@setting_options
+def update(queue: str) -> None:
+    """Change settings. They hold from the next failure on, in every process, without a restart.
+
+    \b
+    redrive queue update orders --attempts 10
+    redrive queue update orders --dead-queue unset
+    """
+    with opened() as broker:
+        changes = given_settings(broker.get_queue(queue).settings)
+        if not changes:
+            raise click.UsageError("There is no setting to change; redrive queue update --help lists all there are")
+        changed = broker.update_queue(queue, **changes)
+    if as_json():
+        print_json(changed)
+        return
+    settings = changed_settings(changed.settings)
+    say(f"queue {changed.name} has {_settings_text(settings) if settings else 'its usual settings'}")
+
+
+@command("delete")
+@queue_argument
+@confirm_options(final=True)
+def delete(queue: str, dry_run: bool, yes: int | None) -> None:
+    """Remove a queue and every item in it, in whatever status. This cannot be taken back."""
+    with opened() as broker:
+        broker.get_queue(queue)
+        count = broker.count(queue=queue, status="any")
+        if not dry_run:
+            if count or yes is not None:
+                confirm(f"delete queue {queue} and", count, yes, final=True)
+            broker.delete_queue(queue, confirm=count)
+    if as_json():
+        print_json({"queue": queue, "dry_run": dry_run, "items": count})
+    elif dry_run:
+        say(f"queue {queue} and {several(count, 'item')} would be removed")
+    else:
+        say(f"queue {queue} is gone, and {several(count, 'item')} with it")
+
+
+@command("pause")
+@queue_argument
+def pause(queue: str) -> None:
+    """Give no more items to workers. Puts go on, and what runs is finished."""
+    with opened() as broker:
+        paused = broker.pause_queue(queue)
+    print_json(paused) if as_json() else say(f"queue {queue} is paused; {to_type(f'queue resume {queue}')} goes on")
+
+
+@command("resume")
+@queue_argument
+def resume(queue: str) -> None:
+    """Give items to workers again."""
+    with opened() as broker:
+        resumed = broker.resume_queue(queue)
+    print_json(resumed) if as_json() else say(f"queue {queue} gives items to workers again")
+
+
+def _settings_text(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_shown(each)}" for key, each in value.items())
+    return ", ".join(map(_shown, value)) or "none" if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,148 @@
+"""`redrive queue watch|logs`: what happens, while it happens."""
+
+from __future__ import annotations
+
+import sys
+from time import sleep
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.cli.commands.shell_completion import complete_queue
+from redrive.cli.common_options import as_json, command
+from redrive.cli.output import coloured, print_json, print_json_line, printable, say, short
+from redrive.cli.selection import item_id
+from redrive.cli.store_target import opened
+from redrive.model.duration import SECOND, parse_duration
+from redrive.model.feed import FeedEntry, FeedKind
+from redrive.model.text import moment
+
+if TYPE_CHECKING:
+    from redrive.broker.broker import Broker
+    from redrive.model.queue import QueueStats
+
+COUNTED = ("pending", "active", "failed", "dead_letters", "completed", "archived")
+_TOTALS = ("put_total", "completed_total", "failed_total", "dead_total")
+
+
+@command("watch")
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...", shell_complete=complete_queue)
+@click.option("--every", default="1s", show_default=True, metavar="TIME", help="How often to look.")
+@click.option("--times", type=click.IntRange(1), metavar="N", help="End after so many looks; else with Ctrl-C.")
+def watch(queues: tuple[str, ...], every: str, times: int | None) -> None:
+    """Live counts of these queues, or of all. Ends with Ctrl-C.
+
+    In a terminal it is a table that changes. Elsewhere, and with -o json, it is a line of JSON for each queue at first,
+    and then whenever its counts change.
+    """
+    pause = parse_duration(every, "--every") / SECOND
+    with opened() as broker:
+        for name in queues:
+            broker.get_queue(name)
+        if sys.stdout.isatty() and not as_json():
+            _draw(broker, queues, pause, times)
+        else:
+            _write(broker, queues, pause, times)
+
+
+def _look(broker: Broker, queues: tuple[str, ...]) -> list[QueueStats]:
+    return [broker.stats(name) for name in queues or [queue.name for queue in broker.list_queues()]]
+
+
+def _write(broker: Broker, queues: tuple[str, ...], pause: float, times: int | None) -> None:
+    before: dict[str, dict[str, Any]] = {}
+    looks = 0
+    while True:
+        for stats in _look(broker, queues):
+            counts = {name: getattr(stats, name) for name in (*COUNTED, "moving", *_TOTALS)}
+            if before.get(stats.queue) != counts:
+                before[stats.queue] = counts
+                print_json_line(stats)
+        looks += 1
+        if looks == times:
+            return
+        sleep(pause)
+
+
+def _draw(broker: Broker, queues: tuple[str, ...], pause: float, times: int | None) -> None:
+    from rich.live import Live
+    from rich.table import Table
+
+    def drawing(now: list[QueueStats], before: dict[str, QueueStats]) -> Table:
+        drawn = Table(box=None, pad_edge=False)
+        drawn.add_column("queue")
+        for name in (*COUNTED, "put/s", "done/s"):
+            drawn.add_column(name.replace("_letters", ""), justify="right")
+        for stats in now:
+            rates = [_rate(stats, before.get(stats.queue), total) for total in ("put_total", "completed_total")]
+            drawn.add_row(stats.queue, *(f"{getattr(stats, name):,}" for name in COUNTED), *rates)
+        return drawn
+
+    before: dict[str, QueueStats] = {}
+    looks = 0
+    with Live(auto_refresh=False) as live:
+        while True:
+            now = _look(broker, queues)
+            live.update(drawing(now, before), refresh=True)
+            before = {stats.queue: stats for stats in now}
+            looks += 1
+            if looks == times:
+                return
+            sleep(pause)
+
+
+def _rate(now: QueueStats, before: QueueStats | None, total: str) -> str:
+    if before is None or now.at <= before.at:
+        return ""
+    return f"{(getattr(now, total) - getattr(before, total)) / (now.at - before.at) * SECOND:,.0f}"
+
+
+@command("logs")
+@click.argument("item", required=False)
+@click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Of this queue only.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(list(map(str, FeedKind))), metavar="KIND",
+              help="Of this kind only, as in dead or redriven; may be given more than once.")  # fmt: skip
+@click.option("--follow", "-f", is_flag=True, help="Go on with what happens from now on, until Ctrl-C.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most entries to begin with."
+)
+@click.option("--wait", metavar="TIME", help="With --follow: end after this time without anything.")
+def logs(
+    item: str | None, queue: str | None, kinds: tuple[str, ...], follow: bool, limit: int, wait: str | None
+) -> None:
+    """What happened, oldest first: to all items, or to one ITEM under whatever id it had.
+
+    The setting `feed` of each queue says what is kept: all that went wrong and all that people did, if nothing else
+    was said. `redrive queue update QUEUE --feed all` also keeps what goes well.
+    """
+    if wait is not None and not follow:
+        raise click.UsageError("--wait is for --follow; leave it out, or give both")
+    with opened() as broker:
+        if queue is not None:
+            broker.get_queue(queue)
+        asked: dict[str, Any] = {"queue": queue, "kinds": kinds or None, "id": item_id(broker, item) if item else None}
+        page = broker.feed(limit=limit, **asked)
+        if not follow:
+            if as_json():
+                print_json(page)
+                return
+            for entry in page.entries:
+                _print(entry)
+            if not page.entries:
+                say("Nothing is kept of what happened. The setting `feed` says what is: redrive queue update --help")
+            return
+        for entry in page.entries:
+            _print(entry)
+        for entry in broker.follow(after=page.last, wait=wait, **asked):
+            _print(entry)
+
+
+def _print(entry: FeedEntry) -> None:
+    if as_json():
+        print_json_line(entry)
+        return
+    who = "" if entry.actor is None else f" by {entry.actor}"
+    told = "" if entry.title is None else f": {entry.title}"
+    said = printable(f" in {entry.queue}{who}{told}")
+    say(f"{moment(entry.at)}  {short(entry.id)}  {coloured(entry.kind.value)}{said}")
+    sys.stdout.flush()

@@ -1,0 +1,109 @@
+"""`redrive token create|list|revoke`: who may call a server, and do what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from redrive.auth import token_store
+from redrive.auth.principal import ANY, TOKENS_NAMESPACE, Role
+from redrive.auth.token_store import AccessToken
+from redrive.cli.common_options import StoreCommand, as_json, to_type
+from redrive.cli.output import ago, print_json, remark, say, table
+from redrive.cli.store_target import opened
+from redrive.errors import NotFound
+from redrive.wire.json_views import view_of
+
+_COLUMNS = {"name": "~", "roles": "~", "namespaces": "~", "queues": "~", "created": ">", "by": "~", "expires": ">"}
+
+
+@click.group()
+def token() -> None:
+    """Tokens: who may call a server, and do what.
+
+    They are kept in the store that the server is on. As soon as there is one, every request needs one. Make the first
+    one on the store itself, before others can reach the server.
+
+    \b
+    redrive --url sqlite:///jobs.db token create ann --role admin
+    redrive --url http://jobs.example:7272 token create billing --role producer --queue invoices --expires 90d
+    """
+
+
+@token.command("create", cls=StoreCommand)
+@click.argument("name")
+@click.option("--role", "roles", type=click.Choice([role.value for role in Role]), multiple=True, required=True,
+              help="What it is for; several may be given.")  # fmt: skip
+@click.option("--namespace", "namespaces", multiple=True, default=ANY, metavar="PATTERN",
+              help="Namespaces that it is for, as in team-*; all if not given.")  # fmt: skip
+@click.option("--queue", "queues", multiple=True, default=ANY, metavar="PATTERN",
+              help="Queues that it is for, as in orders-*; all if not given.")  # fmt: skip
+@click.option("--expires", metavar="DURATION", help="How long it is good, as in 30d; for ever if not given.")
+def create(
+    name: str, roles: tuple[str, ...], namespaces: tuple[str, ...], queues: tuple[str, ...], expires: str | None
+) -> None:
+    """Make a token called NAME, which is unique and stands in the audit. It is printed this once."""
+    with opened(create=True, namespace=TOKENS_NAMESPACE) as broker:
+        core = broker._core
+        made = broker._run(
+            token_store.create(
+                core.clock,
+                name,
+                roles,
+                namespaces=namespaces,
+                queues=queues,
+                expires=expires,
+                created_by=core.actor(None),
+            )
+        )
+    if as_json():
+        print_json({"token": made.text, **_form(made.token, core.clock.now())})
+        return
+    say(made.text)  # alone on stdout, so that it can be piped to where it is kept
+    remark("It is not shown again. Give it to a client as the variable REDRIVE_TOKEN.")
+
+
+@token.command("list", cls=StoreCommand)
+def list_() -> None:
+    """All tokens, without their secrets; also those that have expired."""
+    with opened(namespace=TOKENS_NAMESPACE) as broker:
+        found, now = broker._run(token_store.list_all()), broker._core.clock.now()
+    if as_json():
+        print_json([_form(each, now) for each in found])
+    elif not found:
+        say("There is no token: a server on this store lets everybody do everything.")
+    else:
+        table(_COLUMNS, [_row(each, now) for each in found], least=("created", "by", "namespaces", "queues"))
+
+
+@token.command("revoke", cls=StoreCommand)
+@click.argument("name")
+def revoke(name: str) -> None:
+    """The token called NAME lets nobody in any more, a second from now at the latest."""
+    with opened(namespace=TOKENS_NAMESPACE) as broker:
+        if not broker._run(token_store.revoke(name, broker._core.actor(None))):
+            raise NotFound(f"there is no token called {name!a:.80}; {to_type('token list')} shows those there are")
+    if as_json():
+        print_json({"revoked": name})
+    else:
+        say(f"token {name} is revoked")
+
+
+def _form(each: AccessToken, now: Any) -> dict[str, Any]:
+    view = view_of(each)
+    del view["digest"]
+    return {**view, "expired": each.is_over(now)}
+
+
+def _row(each: AccessToken, now: Any) -> tuple[object, ...]:
+    expires = "never" if each.expires_at is None else ago(each.expires_at, now)
+    return (
+        each.name,
+        ", ".join(each.roles),
+        ", ".join(each.namespaces),
+        ", ".join(each.queues),
+        ago(each.created_at, now),
+        each.created_by,
+        f"expired {expires}" if each.is_over(now) else expires,
+    )

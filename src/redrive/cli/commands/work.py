@@ -1,0 +1,318 @@
+"""`redrive work`: a worker for the tasks of an app, or the workers of the file redrive.toml.
+
+The workers of redrive.toml, in this process, until a signal comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import click
+
+from redrive.broker.broker import Broker
+from redrive.cli.common_options import StoreCommand, given, log_json_option, seconds_option, was_given
+from redrive.cli.store_target import Place, chosen, open_place, project_config, project_file
+from redrive.config import Config
+from redrive.config.runtime import Running
+from redrive.errors import InvalidInput
+from redrive.model.limits import MIB
+from redrive.task.app import TOKEN_VARIABLE
+from redrive.telemetry import events
+from redrive.telemetry.metrics import serve_metrics
+from redrive.worker.ipc import Orders
+from redrive.worker.supervisor import can_supervise, supervise, work_here
+
+_FOR_APPS = (
+    "queues",
+    "concurrency",
+    "processes",
+    "reload",
+    "view",
+    "watchdog_timeout",
+    "memory_limit",
+    "max_items_per_child",
+)
+"""Options that only mean something for the tasks of an app."""
+_FOR_FILES = {
+    "namespace": "an app says its namespace itself, as in App(namespace='blue')",
+    "file": "an app reads no file",
+}
+"""Options of every command that only mean something for the workers of a file, and why."""
+
+
+@click.command(cls=StoreCommand, short_help="Run the tasks of an app, or the workers of redrive.toml.")
+@click.argument("what", nargs=-1, metavar="[MODULE:APP | WORKER…]")
+@click.option(
+    "--queue",
+    "-q",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="A queue to work on; more than one may be given. Default: all that the app declares.",
+)
+@click.option(
+    "--concurrency",
+    "-c",
+    type=click.IntRange(1, 10_000),
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="How many functions run at once in threads, and how many coroutines.",
+)
+@click.option(
+    "--processes",
+    "-p",
+    type=click.IntRange(0, 1_000),
+    default=0,
+    metavar="N",
+    help="Run items in so many processes instead of threads: what kills its process harms no other item.",
+)
+@click.option(
+    "--until-idle",
+    is_flag=True,
+    help="End when nothing can be run now. What waits for its time or its next try stays where it is.",
+)
+@click.option(
+    "--reload",
+    is_flag=True,
+    help="For development: start again when a Python file below the working directory changes.",
+)
+@click.option("--view", is_flag=True, help="Show what runs, live, below the log.")
+@seconds_option(
+    "--shutdown-timeout",
+    "30s",
+    "How long what runs may take to finish after the first SIGTERM or Ctrl-C. The rest is given back.",
+)
+@seconds_option(
+    "--watchdog-timeout", "30s", "A worker that gives no sign of life for so long is killed and started again."
+)
+@click.option(
+    "--memory-limit",
+    type=click.IntRange(16),
+    metavar="MIB",
+    help="With --processes: memory that each of them can have; beyond it, a handler gets MemoryError.",
+)
+@click.option(
+    "--max-items-per-child",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --processes: replace each of them after so many items.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Show metrics for Prometheus at /metrics on this port; 0 takes a free one.",
+)
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+              help="The address to show them on. The default is seen from this machine only.")  # fmt: skip
+@log_json_option
+def work(what: tuple[str, ...], **options: Any) -> None:
+    """Run the tasks of an app, or the workers of redrive.toml, until it is stopped.
+
+    `redrive work jobs:app` imports the module jobs, from the working directory or from what is installed, and takes
+    the App that is called app in it. `redrive work` runs all workers of the file redrive.toml, which run commands;
+    `redrive work mailer` the one that is called mailer. The file is applied first, and again when it is edited.
+
+    Ctrl-C or SIGTERM: takes no more items and finishes what runs. Once more: stops at once. Neither costs an item an
+    attempt. SIGHUP starts the worker of an app anew, and reads the file again.
+
+    The exit code is 0 after a stop or when idle, 1 if it had to be killed, 2 if an app could not begin, and 3 if
+    something is wrong with the file. With --until-idle it is 7 where the token may not work on a queue, and 4 where
+    there is no such queue.
+    """
+    if was_given("metrics_host") and options["metrics_port"] is None:
+        raise click.UsageError("--metrics-host is for --metrics-port; leave it out, or give both")
+    if any(":" in each for each in what):
+        _work_app(what, options)
+    else:
+        _work_file(what, options)
+
+
+def _work_file(workers: tuple[str, ...], options: dict[str, Any]) -> None:
+    """Workers of the file have their own numbers, which stand there."""
+    for name in _FOR_APPS:
+        if was_given(name):
+            option = "--queue" if name == "queues" else f"--{name.replace('_', '-')}"
+            raise click.UsageError(
+                f"{option} is for the tasks of an app: name one, as in redrive work jobs:app. What workers of "
+                f"redrive.toml do stands in that file"
+            )
+    pass  # moved
+
+    events.configure()
+    metrics = None if options["metrics_port"] is None else (options["metrics_host"], options["metrics_port"])
+    sys.exit(
+        work_by_file(
+            workers or None,
+            until_idle=options["until_idle"],
+            shutdown_seconds=options["shutdown_timeout"],
+            metrics=metrics,
+        )
+    )
+
+
+def _work_app(what: tuple[str, ...], options: dict[str, Any]) -> None:
+    """An app says itself where it runs, unless it is told a URL."""
+    for name, why in _FOR_FILES.items():
+        if given(name) is not None:
+            raise click.UsageError(f"--{name} is for workers of redrive.toml: {why}")
+    memory_limit, max_items = options["memory_limit"], options["max_items_per_child"]
+    if not options["processes"] and (memory_limit or max_items):
+        raise click.UsageError("--memory-limit and --max-items-per-child are for processes; give --processes too")
+    events.configure()
+    if token := given("token"):
+        os.environ[TOKEN_VARIABLE] = token  # the worker and its processes open the store, not this one
+    orders = Orders(
+        app=_spec(what),
+        queues=options["queues"],
+        concurrency=options["concurrency"],
+        processes=options["processes"],
+        url=given("url"),
+        until_idle=options["until_idle"],
+        shutdown_timeout=options["shutdown_timeout"],
+        metrics_port=options["metrics_port"],
+        metrics_host=options["metrics_host"],
+        memory_limit=None if memory_limit is None else memory_limit * MIB,
+        max_items_per_child=max_items,
+    )
+    reload, view = options["reload"], options["view"]
+    if can_supervise():
+        sys.exit(supervise(orders, watchdog_seconds=options["watchdog_timeout"], reload=reload, view=view))
+    if reload or view:
+        raise click.UsageError("--reload and --view need a system that can fork, and this one cannot")
+    work_here(orders)
+
+
+def _spec(what: tuple[str, ...]) -> str:
+    """The one app. Whether there is such an app is found out by the worker, which imports it."""
+    if len(what) > 1:
+        raise click.UsageError(f"name one app, or workers of the file, not {' and '.join(what)}")
+    module, _, attribute = what[0].partition(":")
+    if not (module and attribute):
+        raise click.UsageError(f"{what[0]!r} does not name an app; write module:attribute, as in jobs:app")
+    return what[0]
+
+
+IMPATIENCE_SECONDS = 0.5
+"""A second signal that comes sooner is the same one: some send it to the process and to its group."""
+_log = events.logger("redrive.file")
+
+
+def work_by_file(
+    workers: Collection[str] | None, *, until_idle: bool, shutdown_seconds: float, metrics: tuple[str, int] | None
+) -> int:
+    """Run the workers of the file. Gives the exit code."""
+    place = chosen()
+    config = _config(place)
+    if place.is_memory:
+        raise InvalidInput(
+            "memory:// is this process's own, and nobody could put anything to it; name a file or server"
+        )
+    with open_place(place, create=True, lifecycle=True) as broker, _shown(broker, metrics):
+        running = Running(
+            broker, config, workers=workers, shutdown_timeout=shutdown_seconds, metrics=metrics is not None
+        )
+        if until_idle:
+            with _Signals() as signals:
+                threading.Thread(target=signals.pass_on, args=(running,), daemon=True).start()
+                running.run_until_idle()
+        else:
+            _run(running, shutdown_seconds)
+    return 1 if running.has_failed.is_set() else 0
+
+
+def _config(place: Place) -> Config:
+    path = project_file()
+    if path is None:
+        raise click.UsageError(
+            "there is no redrive.toml here or above; write one, or name an app, as in redrive work jobs:app"
+        )
+    return project_config(path, needs_store=place.said_by == str(path))
+
+
+@contextlib.contextmanager
+def _shown(broker: Broker, metrics: tuple[str, int] | None) -> Iterator[None]:
+    """Show metrics meanwhile, where that was asked for."""
+    if metrics is None:
+        yield
+        return
+    host, port = metrics
+    try:
+        server = serve_metrics(broker.metrics, port, host)
+    except OSError as error:
+        raise InvalidInput(f"metrics cannot be shown on {host}:{port}: {error}") from error
+    try:
+        yield
+    finally:
+        server.close()
+
+
+class _Signals:
+    """Writes down signals as they come. The work that they ask for is not done where they interrupt something."""
+
+    def __init__(self) -> None:
+        self._bell = threading.Event()
+        self._heard: list[int] = []
+        self._stopped_at: float | None = None
+
+    def __enter__(self) -> _Signals:
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        self._before = {number: signal.signal(number, self._hear) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _hear(self, number: int, frame: object) -> None:
+        self._heard.append(number)
+        self._bell.set()
+
+    def wait(self, seconds: float) -> None:
+        """For the next one, so long at most."""
+        self._bell.wait(seconds)
+        self._bell.clear()
+
+    def act(self, running: Running, seconds: float | None = None) -> bool:
+        """Do what those that came ask for. Whether it is to stop."""
+        while self._heard:
+            number, now = self._heard.pop(0), time.monotonic()
+            if number == signal.SIGHUP:
+                running.look()
+            elif self._stopped_at is None:
+                self._stopped_at = now
+                _log.info("stopping", timeout=seconds, hint="again to stop at once")
+                running.ask_to_stop()
+            elif now - self._stopped_at >= IMPATIENCE_SECONDS:
+                _log.info("stopping_at_once")
+                running.hurry()
+        return self._stopped_at is not None
+
+    def pass_on(self, running: Running) -> None:
+        """In a thread, as long as the process lives."""
+        while True:
+            self.wait(1.0)
+            self.act(running)
+
+
+def _run(running: Running, seconds: float) -> None:
+    """Until a signal comes, or a worker fails."""
+    with _Signals() as signals:
+        running.start()
+        while not running.has_failed.is_set() and not signals.act(running, seconds):
+            signals.wait(0.5)
+        # Stopping waits for commands, and a second signal does not.
+        stopping = threading.Thread(target=running.stop)
+        stopping.start()
+        while stopping.is_alive():
+            signals.wait(0.1)
+            signals.act(running, seconds)
+        stopping.join()

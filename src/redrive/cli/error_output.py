@@ -1,0 +1,266 @@
+"""Exit codes: what a script can tell from how a command ended.
+
+Errors as a person reads them in a terminal: what is wrong, and what to type next.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+import msgspec
+
+from redrive import errors
+from redrive.cli.common_options import as_json, to_type
+from redrive.errors import RedriveError
+from redrive.model.limits import DEFAULT_NAMESPACE
+from redrive.model.text import several, visible, visible_json
+from redrive.wire.error_codec import body_of
+
+WELL = 0
+FAILED = 1
+"""Something else went wrong; `doctor` found something; several items, and not all were changed."""
+USAGE = 2
+"""The command line itself is wrong; nothing was tried."""
+INVALID = 3
+NOT_FOUND = 4
+REFUSED = 5
+UNAVAILABLE = 6
+"""The store or server cannot be used now."""
+UNAUTHORIZED = 7
+UNKNOWN = 8
+"""It happened or it did not: look before you repeat it."""
+BUSY = 9
+"""The same command can succeed later: a full queue, an item that a worker has, a store that is overloaded."""
+NOT_CONFIRMED = 10
+"""The number of items that was confirmed is not the number there are, or nobody confirmed it."""
+STOPPED = 11
+"""An operation stopped itself, was cancelled, or did not end in the time that was given."""
+NOTHING = 12
+"""Items were to be changed, and none was."""
+INTERRUPTED = 130
+"""Ctrl-C."""
+
+EXITS: dict[str, int] = {
+    "error": FAILED,
+    "invalid": INVALID,
+    "invalid_name": INVALID,
+    "invalid_setting": INVALID,
+    "invalid_duration": INVALID,
+    "invalid_payload": INVALID,
+    "payload_too_large": INVALID,
+    "arguments_invalid": INVALID,
+    "invalid_file": INVALID,
+    "untrusted_file": INVALID,
+    "request_too_large": INVALID,
+    "not_found": NOT_FOUND,
+    "queue_not_found": NOT_FOUND,
+    "item_not_found": NOT_FOUND,
+    "operation_not_found": NOT_FOUND,
+    "no_result": NOT_FOUND,
+    "result_not_kept": NOT_FOUND,
+    "refused": REFUSED,
+    "queue_exists": REFUSED,
+    "queue_in_use": REFUSED,
+    "wrong_status": REFUSED,
+    "idempotency_conflict": REFUSED,
+    "lease_lost": REFUSED,
+    "wrong_queue": REFUSED,
+    "operation_ended": REFUSED,
+    "task_failed": REFUSED,
+    "confirm_mismatch": NOT_CONFIRMED,
+    "item_active": BUSY,
+    "item_moving": BUSY,
+    "queue_full": BUSY,
+    "overloaded": BUSY,
+    "result_timeout": BUSY,
+    "store_error": UNAVAILABLE,
+    "store_unavailable": UNAVAILABLE,
+    "store_busy": UNAVAILABLE,
+    "store_read_only": UNAVAILABLE,
+    "disk_full": UNAVAILABLE,
+    "not_a_store": UNAVAILABLE,
+    "schema_too_new": UNAVAILABLE,
+    "engine_unsupported": UNAVAILABLE,
+    "store_failed": UNAVAILABLE,
+    "closed": UNAVAILABLE,
+    "access_error": UNAUTHORIZED,
+    "unauthorized": UNAUTHORIZED,
+    "forbidden": UNAUTHORIZED,
+    "outcome_unknown": UNKNOWN,
+}
+"""The exit code of each error code. A test sees to it that no error is missing."""
+
+MEANINGS: dict[int, str] = {
+    WELL: "all is well",
+    FAILED: "something else went wrong; `doctor` found something; not all of several items were changed",
+    USAGE: "the command line is wrong: an unknown option, a missing argument",
+    INVALID: "what was given cannot be used: a name, a setting, a payload",
+    NOT_FOUND: "there is no such queue, item or operation",
+    REFUSED: "refused as things stand: the item is in another status, the queue exists with other settings",
+    UNAVAILABLE: "the store or server cannot be reached or used",
+    UNAUTHORIZED: "the server does not let this token do this",
+    UNKNOWN: "the connection broke while the change was being made: look whether it happened",
+    BUSY: "not now; the same command can succeed later: the queue is full, a worker has the item",
+    NOT_CONFIRMED: "nobody confirmed the number of items, or it was another",
+    STOPPED: "an operation stopped itself, was cancelled, or has not ended in the time given",
+    NOTHING: "nothing was changed: no item matched, or each that did was left out",
+    INTERRUPTED: "Ctrl-C",
+}
+"""What each exit code means, for the documentation."""
+
+
+def exit_of_change(changed: int, left_out: int) -> int:
+    """What a command exits with that changes all items that match."""
+    if not changed:
+        return NOTHING
+    return FAILED if left_out else WELL
+
+
+def exit_code(code: str) -> int:
+    """What the command exits with after an error of that code."""
+    return EXITS.get(code, FAILED)
+
+
+class NotConfirmed(errors.ConfirmMismatch):
+    """Nobody said how many items are meant, and there is nobody to ask."""
+
+    def __init__(self, what: str, confirmed: int | None, actual: int, text: str) -> None:
+        super().__init__(what, confirmed, actual)
+        self.args = (text,)
+
+
+def show(error: RedriveError) -> None:
+    """Print it to stderr: a line or two, or an object with `-o json`."""
+    if as_json():
+        body = body_of(error)
+        _print_json({"code": body.code, "message": text_of(error), "details": body.details})
+    else:
+        _print(f"redrive: {text_of(error)}")
+
+
+def show_usage(error: click.ClickException) -> None:
+    """A mistake in the command line itself."""
+    if as_json():
+        body = {"code": "usage", "message": error.format_message(), "details": {}}
+        _print_json(body)
+    else:
+        error.show()
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    click.echo(visible_json(msgspec.json.encode(value).decode()), err=True)
+
+
+def _print(text: str) -> None:
+    click.echo(visible(text, "\n"), err=True)
+
+
+def text_of(error: RedriveError) -> str:
+    """The text of an error, with commands in place of calls in Python."""
+    write = next((_TEXTS[kind] for kind in type(error).__mro__ if kind in _TEXTS), str)
+    return write(error)
+
+
+def forget_output() -> None:
+    """Send what is still to be written nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _queue_not_found(error: Any) -> str:
+    where = "" if error.namespace == DEFAULT_NAMESPACE else f" in namespace '{error.namespace}'"
+    meant = "".join(getattr(error, "__notes__", ()))  # a name that is near, where whoever raised it could look
+    return (
+        f"queue '{error.queue}' does not exist{where}{meant}\n"
+        f"  {to_type('queue list')} shows all there are; {to_type(f'queue create {error.queue}')} makes it"
+    )
+
+
+def _operation_not_found(error: Any) -> str:
+    return f"operation '{error.id}' does not exist\n  {to_type('operation list')} shows those that are kept"
+
+
+def _operation_ended(error: Any) -> str:
+    return str(error).replace(error.id, error.id[:8])
+
+
+def _queue_exists(error: Any) -> str:
+    return (
+        f"queue '{error.queue}' exists already with other settings\n"
+        f"  {to_type(f'queue show {error.queue}')} shows them; {to_type(f'queue update {error.queue}')} changes them"
+    )
+
+
+def _item_active(error: Any) -> str:
+    held = f"worker '{error.worker}'" if error.worker else "a worker"
+    take = "with --force" if _takes("--force") else f"first: {to_type(f'queue retry {error.id[:8]} --force')}"
+    return f"item {error.id[:8]} is being worked on by {held}\n  wait for it, or take it away from the worker {take}"
+
+
+def _takes(option: str) -> bool:
+    """Whether the command that runs has that option."""
+    context = click.get_current_context(silent=True)
+    return context is not None and any(option in parameter.opts for parameter in context.command.params)
+
+
+def _wrong_status(error: Any) -> str:
+    return str(error).replace(error.id, error.id[:8])
+
+
+def _store_unavailable(error: Any) -> str:
+    if error.store.startswith(("http://", "https://")):
+        return (
+            f"server {error.store} does not answer: {error.problem}\n"
+            f"  is it running, and is that its address? On the host of its store, redrive serve starts one"
+        )
+    problem, _, in_python = error.problem.partition(", or leave create=False out")
+    if not in_python:
+        return str(error)
+    return (
+        f"there is no store yet: {error.store}: {problem.partition(';')[0]}\n"
+        f"  name another one with --url, or begin one here: {to_type('queue create NAME')}"
+    )
+
+
+def _unauthorized(error: Any) -> str:
+    return (
+        f"{error.problem.partition(', in the header')[0]}\n"
+        f"  give it in the variable REDRIVE_TOKEN, or with --token. An admin makes one: redrive token create NAME "
+        f"--role ROLE"
+    )
+
+
+def _invalid_file(error: Any) -> str:
+    if len(error.problems) == 1:
+        return str(error)
+    listed = "\n".join(f"  {line}" for line in str(error).splitlines())
+    return f"{error.file} has {several(len(error.problems), 'mistake')}\n{listed}"
+
+
+_TEXTS: dict[type[RedriveError], Callable[[Any], str]] = {
+    errors.QueueNotFound: _queue_not_found,
+    errors.OperationNotFound: _operation_not_found,
+    errors.OperationEnded: _operation_ended,
+    errors.QueueExists: _queue_exists,
+    errors.ItemActive: _item_active,
+    errors.WrongStatus: _wrong_status,
+    errors.StoreUnavailable: _store_unavailable,
+    errors.Unauthorized: _unauthorized,
+    errors.InvalidFile: _invalid_file,
+}
+
+
+def one_of_several(error: RedriveError) -> str:
+    """An error as a cell of a table: its first line."""
+    return text_of(error).partition("\n")[0]
+
+
+def exit_for(failures: list[RedriveError], total: int) -> int:
+    """What a command on several items exits with: the code of the error where all failed alike."""
+    codes = {exit_code(error.code) for error in failures}
+    if not codes:
+        return WELL
+    return codes.pop() if len(failures) == total and len(codes) == 1 else FAILED

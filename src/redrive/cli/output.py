@@ -1,0 +1,242 @@
+"""Values as JSON that programs read: as a server answers them (docs/reference/http.md).
+
+Output: tables for people, JSON for programs. Colours only where a person sees them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from redrive.cli.common_options import as_json
+from redrive.clock import Instant, SystemClock
+from redrive.model.duration import DAY, HOUR, MINUTE, SECOND
+from redrive.model.item import Item, Settled
+from redrive.model.masked_item import is_hidden
+from redrive.model.queue import QueueSettings
+from redrive.model.text import visible, visible_json
+from redrive.wire.json_views import item_view, view_of
+
+
+def form(value: Any) -> Any:
+    """A value of the broker as JSON has it; also a list or table of such."""
+    match value:
+        case Item():
+            return item_view(value, with_payload=not is_hidden(value))
+        case Settled():
+            return {"status": "removed", **view_of(value)}
+        case msgspec.Struct():
+            return view_of(value)
+        case Mapping():
+            return {str(key): form(each) for key, each in value.items()}
+        case list() | tuple():
+            return [form(each) for each in value]
+        case _:
+            return value
+
+
+def changed_settings(settings: QueueSettings) -> dict[str, Any]:
+    """Settings that are not as usual, as they are written for `create_queue`."""
+    usual = QueueSettings()
+    view = view_of(settings)
+    return {name: value for name, value in view.items() if getattr(settings, name) != getattr(usual, name)}
+
+
+ID_DIGITS = 8
+"""So many digits of an id are printed; they tell items apart."""
+COLOURS = {
+    "pending": "cyan", "active": "blue", "failed": "yellow", "completed": "green", "dead": "red",
+    "archived": "bright_black", "moving": "magenta", "lost": "yellow", "redriven": "cyan", "removed": "bright_black",
+    "finished": "green", "running": "blue", "watching": "cyan", "paused": "yellow", "stopped": "red",
+    "cancelled": "bright_black", "ok": "green", "warn": "yellow", "fail": "red",
+}  # fmt: skip
+"""Statuses and outcomes, each with its colour."""
+_WHOLE_ID = re.compile(r"\b[0-9a-f]{32}\b")
+_OUR_COLOURS = re.compile(r"(\x1b\[(?:0|[39][0-7])m)")
+_SPACES = dict.fromkeys(map(ord, "\n\r\t"), " ")
+_GAP = "  "
+_SHORTEST_TEXT = 20
+"""Columns of text are cut down to this before another column is left out."""
+_BAREST_TEXT = 8
+"""And to this before one is left out that matters."""
+
+
+def in_colour() -> bool:
+    """Whether a person sees colours: a terminal, and nothing that says otherwise."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def say(text: str = "", *, style: str | None = None) -> None:
+    """A line for a person, to stdout. To a terminal, nothing in it means anything but line ends and our own colours."""
+    shown = harmless(text)
+    click.echo(click.style(shown, fg=style) if style and in_colour() else shown)
+
+
+def harmless(text: str) -> str:
+    """A text of one or more lines as a terminal may be given it: with the colours of `coloured`, and nothing else."""
+    ours = _OUR_COLOURS.split(text) if in_colour() else [text]
+    return "".join(part if at % 2 else visible(part, "\n") for at, part in enumerate(ours))
+
+
+def remark(text: str) -> None:
+    """A line for a person that is no part of the output: to stderr, and not at all with `-o json`."""
+    if not as_json():
+        click.echo(visible(text, "\n"), err=True)
+
+
+def print_json(value: Any) -> None:
+    """A value for a program."""
+    text = msgspec.json.format(msgspec.json.encode(form(value)), indent=2)
+    click.echo(visible_json(text.decode()))
+
+
+def print_json_line(value: Any) -> None:
+    """One value on one line, at once: for output that goes on and on."""
+    click.echo(visible_json(msgspec.json.encode(form(value)).decode()))
+    sys.stdout.flush()
+
+
+def short(id: str | None) -> str:
+    """The digits of an id that are printed."""
+    return "" if id is None else id[:ID_DIGITS]
+
+
+def with_short_ids(text: str) -> str:
+    """A text in which every whole id has the digits that are printed."""
+    return _WHOLE_ID.sub(lambda found: short(found[0]), text)
+
+
+def printable(text: str) -> str:
+    """A text on one line that does nothing to a terminal."""
+    return visible(text if text.isprintable() else text.translate(_SPACES))
+
+
+def now() -> Instant:
+    """What time it is on this machine."""
+    return SystemClock().now()
+
+
+def ago(at: Instant | None, since: Instant | None = None) -> str:
+    """How long ago, or in how long, in one unit: `5m ago`, `in 30s`; from now, or from another instant."""
+    if at is None:
+        return ""
+    passed = (now() if since is None else since) - at
+    for unit, size in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)):
+        if abs(passed) >= size:
+            count = abs(passed) // size
+            return f"{count}{unit} ago" if passed > 0 else f"in {count}{unit}"
+    return "now"
+
+
+def table(
+    columns: Mapping[str, str],
+    rows: Iterable[Sequence[object]],
+    *,
+    coloured: str | None = None,
+    least: Sequence[str] = (),
+) -> None:
+    """Rows under their headings. A column is aligned as its value says: `<` or `>`; `~` is text that may be cut.
+
+    `coloured` is the column whose words have colours. In a terminal lines are as long as it is wide, and columns that
+    have no room are left out, those in `least` first; elsewhere lines are as long as they need to be. The first column
+    is always there.
+    """
+    names = list(columns)
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    widths = [max([_width(name), *(_width(row[place]) for row in cells)]) for place, name in enumerate(names)]
+    shown = _fit(widths, columns, least)
+    colour_of = names.index(coloured) if coloured and in_colour() else None
+    for row, colour in [([name.upper() for name in names], None), *((row, colour_of) for row in cells)]:
+        click.echo(_line(row, widths, columns, shown, colour))
+
+
+def _fit(widths: list[int], columns: Mapping[str, str], least: Sequence[str]) -> list[int]:
+    """Which columns there is room for; those of text are shortened until the line fits, from the last on."""
+    names, shown = list(columns), list(range(len(columns)))
+    most = _columns()
+    if most is None:
+        return shown
+    matter = [name for name in reversed(names[1:]) if name not in least]
+    for shortest, going in ((_SHORTEST_TEXT, least), (_BAREST_TEXT, matter)):
+        for name in going:
+            needed = [min(widths[at], shortest) if columns[names[at]] == "~" else widths[at] for at in shown]
+            if _length(needed) <= most:
+                break
+            shown.remove(names.index(name))
+    for shortest in (_SHORTEST_TEXT, _BAREST_TEXT, 1):
+        for at in reversed([at for at in shown if columns[names[at]] == "~"]):
+            over = _length([widths[each] for each in shown]) - most
+            if over > 0:
+                widths[at] = max(min(shortest, widths[at]), widths[at] - over)
+    return shown
+
+
+def _length(widths: Sequence[int]) -> int:
+    """Of a line of such columns."""
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _columns() -> int | None:
+    """How long a line may be. None: as long as it needs."""
+    if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
+        return shutil.get_terminal_size((100, 24)).columns
+    return None
+
+
+def _line(
+    cells: Sequence[str],
+    widths: Sequence[int],
+    columns: Mapping[str, str],
+    shown: Sequence[int],
+    colour_of: int | None,
+) -> str:
+    kinds = list(columns.values())
+    parts = []
+    for place in shown:
+        text = _cut(cells[place], widths[place])
+        padding = " " * (widths[place] - _width(text))
+        if place == colour_of:
+            text = click.style(text, fg=COLOURS.get(cells[place]))
+        parts.append(padding + text if kinds[place] == ">" else text + padding)
+    return _GAP.join(parts).rstrip()
+
+
+def _width(text: str) -> int:
+    """How many columns a terminal needs for it."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def _cut(text: str, width: int) -> str:
+    if _width(text) <= width:
+        return text
+    kept = ""
+    for char in text:
+        if _width(kept + char) > width - 1:
+            break
+        kept += char
+    return kept + "…"
+
+
+def coloured(word: str) -> str:
+    """A status in its colour."""
+    return click.style(word, fg=COLOURS.get(word)) if in_colour() else word
+
+
+def fields(pairs: Iterable[tuple[str, object]]) -> None:
+    """Names and what they stand for, one on a line; what is None or empty is left out."""
+    listed = [(name, printable(str(value))) for name, value in pairs if value not in (None, "")]
+    width = max((len(name) for name, _ in listed), default=0)
+    for name, value in listed:
+        say(f"  {name:{width}}  {value}")

@@ -1,0 +1,228 @@
+"""Ids as people type them: the first digits are enough, where they tell one from all others.
+
+Which items are meant: the options that stand for the conditions of `find`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from redrive.cli.common_options import pairs, to_type
+from redrive.errors import InvalidDuration, InvalidName, ItemNotFound, NotFound, OperationNotFound
+from redrive.model.duration import parse_duration
+from redrive.model.filter import Filter
+from redrive.model.text import suggest
+
+if TYPE_CHECKING:
+    from redrive.broker.broker import Broker
+
+SHORTEST = 4
+"""Fewer digits of an id are refused: too many items begin with them."""
+_WHOLE = 32
+_SHOWN = 10
+_DIGITS = frozenset("0123456789abcdef")
+
+
+class Ambiguous(InvalidName):
+    """The first digits of several ids."""
+
+    def __init__(self, what: str, prefix: str, candidates: Sequence[str]) -> None:
+        super().__init__(f"{what} id", prefix, "is the beginning of several")
+        self.candidates = tuple(candidates)
+        listed = "\n".join(f"  {each}" for each in candidates)
+        self.args = (
+            f"'{prefix}' is the beginning of several {what} ids; type more digits of the one you mean:\n{listed}",
+        )
+
+
+class GroupNotFound(NotFound):
+    """No dead letters of that cause."""
+
+    def __init__(self, fingerprint: str) -> None:
+        self.fingerprint = fingerprint
+        super().__init__(
+            f"no dead letters are of the group '{fingerprint}'\n  {to_type('dead groups')} shows all groups"
+        )
+
+
+def item_id(broker: Broker, typed: str) -> str:
+    """The id of the one item that begins so. A whole id is taken as it is: it may be one from before a move."""
+    prefix = _checked("item", typed)
+    if len(prefix) == _WHOLE:
+        return prefix
+    found = broker.find(status="any", id_prefix=prefix, limit=_SHOWN).items
+    if not found:
+        raise ItemNotFound(prefix)
+    if len(found) > 1:
+        many = [f"{item.id[: max(12, len(prefix) + 4)]}  {item.status} in {item.queue}" for item in found]
+        raise Ambiguous("item", prefix, many)
+    return found[0].id
+
+
+def item_ids(broker: Broker, typed: Iterable[str]) -> list[str]:
+    """The same for several, each once."""
+    return list(dict.fromkeys(item_id(broker, each) for each in typed))
+
+
+def operation_id(broker: Broker, typed: str) -> str:
+    """The id of the one operation that begins so."""
+    prefix = _checked("operation", typed)
+    if len(prefix) == _WHOLE:
+        return prefix
+    found = [each for each in broker.operations(limit=1000) if each.id.startswith(prefix)]
+    if not found:
+        raise OperationNotFound(prefix)
+    if len(found) > 1:
+        raise Ambiguous("operation", prefix, [f"{each.id}  {each.verb}" for each in found[:_SHOWN]])
+    return found[0].id
+
+
+def fingerprint(broker: Broker, typed: str) -> str:
+    """The fingerprint of the one group that begins so."""
+    found = [each for each in broker.groups(limit=1000) if each.fingerprint.startswith(typed)]
+    exact = [each for each in found if each.fingerprint == typed]
+    if not found:
+        raise GroupNotFound(typed)
+    if len(found) > 1 and not exact:
+        raise Ambiguous("group", typed, [f"{each.fingerprint}  {each.title}" for each in found[:_SHOWN]])
+    return (exact or found)[0].fingerprint
+
+
+def _checked(what: str, typed: str) -> str:
+    prefix = typed.strip().lower()
+    if not prefix or not set(prefix) <= _DIGITS or len(prefix) > _WHOLE:
+        raise InvalidName(f"{what} id", typed, "is not the beginning of an id: digits 0-9 and a-f, as in 7f3a90c1")
+    if len(prefix) < SHORTEST:
+        raise InvalidName(f"{what} id", typed, f"is too short: type {SHORTEST} digits at least")
+    return prefix
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_NUMBERS = frozenset({"min_attempts", "min_redrives", "max_redrives"})
+_HEADER = "headers."
+_NAMES = tuple(Filter.__struct_fields__)
+
+OPTIONS: dict[str, tuple[str, str, str]] = {
+    "queue": ("--queue", "QUEUE", "In this queue."),
+    "fingerprint": (
+        "--group",
+        "GROUP",
+        "Of this group, as `redrive dead groups` shows it; the first digits will do.",
+    ),
+    "error_type": ("--error-type", "TYPE", "Whose error has this type, as in ConnectionError."),
+    "since": ("--since", "TIME", "That died since then: how long ago, as in 2h, or a date and time."),
+    "until": ("--until", "TIME", "That died before then."),
+    "words": ("--words", "WORDS", "With all these words in their error or payload; wor* is a prefix."),
+}
+"""Conditions that have an option of their own: its name, what it takes, and what it means."""
+
+
+def condition_options(*leave_out: str) -> Callable[[_F], _F]:
+    """Add the options that choose items. The command gets them as one argument, `conditions`."""
+
+    def add(function: _F) -> _F:
+        decorated: Any = click.option(
+            "--where",
+            "where",
+            multiple=True,
+            metavar="NAME=VALUE",
+            expose_value=False,
+            callback=_keep_where,
+            help="Any other condition, as often as you like: error_class=network, reason=expired, min_redrives=1, "
+            "headers.tenant=blue, id_prefix=7f3a… Names: " + ", ".join(_NAMES) + ".",
+        )(function)
+        for name, (option, metavar, text) in reversed(OPTIONS.items()):
+            if name in leave_out:
+                continue
+            names = (option, "-q") if name == "queue" else (option,)
+            decorated = click.option(
+                *names, f"where_{name}", metavar=metavar, help=text, expose_value=False, callback=_keep
+            )(decorated)
+        result: _F = decorated
+        return result
+
+    return add
+
+
+_META = "redrive.cli.selection"
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        name = str(parameter.name).removeprefix("where_")
+        _set(context.meta.setdefault(_META, {}), name, _value(name, value))
+
+
+def _keep_where(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
+    kept = context.meta.setdefault(_META, {})
+    for name, value in pairs(values, "error_class=network"):
+        if name.startswith(_HEADER):
+            _set(kept.setdefault("headers", {}), name.removeprefix(_HEADER), value)
+        elif name in _NAMES:
+            _set(kept, name, _value(name, value))
+        else:
+            meant = suggest(name, _NAMES, {"group": "fingerprint", "type": "error_type", "state": "status"})
+            raise click.BadParameter(f"{name!r} is not a condition{meant}; there are {', '.join(_NAMES)}")
+
+
+def _set(kept: dict[str, Any], name: str, value: Any) -> None:
+    """Keep a condition. Where it was given before with another value, none of the two is what is meant."""
+    if kept.setdefault(name, value) != value:
+        raise click.BadParameter(f"{name} was given twice, with two values; leave one out")
+
+
+def _value(name: str, text: str) -> Any:
+    if name in _NUMBERS:
+        if not text.isdecimal():
+            raise click.BadParameter(f"{name} is a number, not {text!r}")
+        return int(text)
+    if name == "held":
+        if text not in ("true", "false"):
+            raise click.BadParameter(f"held is true or false, not {text!r}")
+        return text == "true"
+    if name == "ids":
+        return [each for each in text.replace(",", " ").split() if each]
+    if name in ("since", "until"):
+        return moment(text)
+    return text
+
+
+def moment(text: str) -> str | datetime:
+    """A time as people type it: how long ago, or a date and time, which is UTC unless it says otherwise."""
+    try:
+        parse_duration(text)
+    except InvalidDuration:
+        pass
+    else:
+        return text
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither how long ago, as in 30m, 2h or 7d, nor a time, as in 2026-07-01T03:00"
+        ) from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def conditions(broker: Broker, **own: Any) -> dict[str, Any]:
+    """What was given, as arguments of `find`, `count`, `start` and `plan`, with what the command itself says."""
+    kept = dict(click.get_current_context().meta.get(_META, {}))
+    for name, value in own.items():
+        if kept.setdefault(name, value) != value:
+            raise click.UsageError(f"--where {name}={kept[name]} contradicts the command, for which it is {value}")
+    if "fingerprint" in kept:
+        kept["fingerprint"] = fingerprint(broker, kept["fingerprint"])
+    if "ids" in kept:
+        kept["ids"] = item_ids(broker, kept["ids"])
+    if "operation" in kept:
+        kept["operation"] = operation_id(broker, kept["operation"])
+    return kept
+
+
+def any_given() -> bool:
+    """Whether any condition was given."""
+    return bool(click.get_current_context().meta.get(_META))

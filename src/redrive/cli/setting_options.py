@@ -1,0 +1,173 @@
+"""Settings of a queue as options: one table for `queue create` and `queue update`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from redrive.cli.common_options import pairs
+from redrive.model.queue import QueueSettings
+from redrive.model.retry_policy import Retry, written_retry
+from redrive.model.text import suggest
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+UNSET = "unset"
+"""What stands for no value, as in --max-size unset."""
+
+SETTINGS: dict[str, tuple[str, str]] = {
+    "lease_timeout": ("TIME", "How long a worker holds an item before it may be taken back."),
+    "max_attempts": ("N", "Deliveries an item gets; 0 is unlimited."),
+    "max_losses": ("N", "Leases of an item that may run out; 0 is unlimited."),
+    "retry": ("", ""),
+    "final_errors": ("TYPE,…", "Error types and classes that are never retried."),
+    "error_rules": ("", ""),
+    "dead_queue": ("QUEUE", "Where dead items go; they stay if there is none."),
+    "on_dead": ("keep|drop", "What becomes of an item that dies where no dead queue takes it."),
+    "expire_timeout": ("TIME", "How long after the put an item is worth doing."),
+    "idempotency_timeout": ("TIME", "How long an idempotency key is remembered."),
+    "max_size": ("N", "Most items that may be pending, failed or active."),
+    "max_payload_size": ("BYTES", "Largest payload."),
+    "keep_completed": ("TIME", "How long completed items are kept, with their results."),
+    "keep_dead": ("TIME", "How long dead letters are kept; for ever if unset."),
+    "archive_after": ("TIME", "When dead letters are archived by themselves, from their death."),
+    "keep_archived": ("TIME", "How long archived items are kept, from their death."),
+    "search": ("true|false", "Whether dead letters can be found by their words."),
+    "feed": ("all|none|KIND,…", "What of all that happens is kept for `redrive queue logs`."),
+    "redact": ("", ""),
+}
+"""Every setting, what its option takes, and what it means. Those without a text are tables: for --set."""
+
+RETRIES: dict[str, tuple[str, str]] = {
+    "attempts": ("N", "Tries that a failing item gets, the first included. Not given: the first failure is final."),
+    "cooldown": ("TIME", "How long to wait between tries, always the same."),
+    "backoff": ("TIME", "How long to wait after the first failure, and twice as long after each further one."),
+    "cap": ("TIME", "The longest wait between tries."),
+}
+"""Keys of the setting `retry` that have an option of their own."""
+
+_NUMBERS = frozenset({"attempts", "max_attempts", "max_losses", "max_size", "max_payload_size"})
+_LISTS = frozenset({"final_errors", "feed"})
+_SCHEDULES = ("delay", "base", "cooldown", "delays", "function")
+_META = "redrive.cli.setting_options"
+
+
+def setting_options(function: _F) -> _F:
+    """Add an option for each setting. The command gets them by `given_settings`."""
+    decorated: Any = click.option(
+        "--set",
+        "set_",
+        multiple=True,
+        metavar="NAME=VALUE",
+        expose_value=False,
+        callback=_keep_set,
+        help='Any setting, with its value as in TOML or JSON: \'retry={attempts=5, delays=["1s", "1m"]}\', '
+        'retry.jitter=true, \'dead_queue={network="later", default="dead"}\'. `unset` takes it back.',
+    )(function)
+    named = [(name, metavar, text, _keep) for name, (metavar, text) in SETTINGS.items() if text]
+    retries = [(name, metavar, text, _keep_retry) for name, (metavar, text) in RETRIES.items()]
+    for name, metavar, text, keep in reversed(retries + named):
+        option = f"--{name.replace('_', '-')}"
+        decorated = click.option(option, metavar=metavar, help=text, expose_value=False, callback=keep)(decorated)
+    result: _F = decorated
+    return result
+
+
+def _kept(context: click.Context) -> dict[str, Any]:
+    kept: dict[str, Any] = context.meta.setdefault(_META, {})
+    return kept
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        _set(_kept(context), str(parameter.name), _value(str(parameter.name), value))
+
+
+def _keep_retry(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        _set(_part(_kept(context), "retry"), str(parameter.name), _value(str(parameter.name), value))
+
+
+def _keep_set(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
+    kept = _kept(context)
+    for path, text in pairs(values, "max_size=1000"):
+        name, _, key = path.partition(".")
+        if name not in SETTINGS:
+            meant = suggest(name, tuple(SETTINGS), {})
+            raise click.BadParameter(f"{name!r} is not a setting{meant}; there are {', '.join(SETTINGS)}")
+        if key:
+            _set(_part(kept, name), key, _written(text))
+        else:
+            _set(kept, name, _written(text))
+
+
+def _part(kept: dict[str, Any], name: str) -> dict[str, Any]:
+    """A setting that is a table, of which some keys are given."""
+    part: dict[str, Any] = kept.setdefault(name, {})
+    if not isinstance(part, dict):
+        raise click.BadParameter(f"{name} was given whole, and a part of it too; leave one out")
+    return part
+
+
+def _set(kept: dict[str, Any], name: str, value: Any) -> None:
+    """Keep a setting. Where it was given before with another value, none of the two is what is meant."""
+    if kept.setdefault(name, value) != value:
+        raise click.BadParameter(f"{name} was given twice, with two values; leave one out")
+
+
+def _value(name: str, text: str) -> Any:
+    if text == UNSET:
+        return None
+    if name in _NUMBERS:
+        if not text.replace("_", "").isdecimal():
+            raise click.BadParameter(f"{text!r} is not a number")
+        return int(text)
+    if name == "search":
+        if text not in ("true", "false"):
+            raise click.BadParameter(f"{text!r} is neither true nor false")
+        return text == "true"
+    if name in _LISTS and text not in ("all", "none"):
+        return [each.strip() for each in text.split(",") if each.strip()]
+    return text
+
+
+def _written(text: str) -> Any:
+    """A value as TOML or JSON has it, else the text itself."""
+    if text == UNSET:
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def given_settings(present: QueueSettings | None = None) -> dict[str, Any]:
+    """What was given, as arguments of `create_queue`; of `update_queue`, where there are settings already."""
+    kept = dict(_kept(click.get_current_context()))
+    if isinstance(kept.get("retry"), Mapping):
+        before = Retry() if present is None else present.retry
+        kept["retry"] = _retry({} if before == Retry() else written_retry(before), kept["retry"])
+    if isinstance(kept.get("redact"), Mapping) and present is not None:
+        kept["redact"] = {**msgspec.structs.asdict(present.redact), **kept["redact"]}
+    return kept
+
+
+def _retry(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What was there, with the changes: another schedule takes the place of the one before."""
+    changed = dict(changes)
+    if "backoff" in changed:
+        changed |= {"delay": "exponential", "base": changed.pop("backoff")}
+    kept = {} if set(changed) & {"delay", "cooldown", "delays", "function"} else {
+        key: value for key, value in before.items() if key in _SCHEDULES
+    }  # fmt: skip
+    if "base" in changed:
+        kept.pop("cooldown", None)  # which is a base that does not grow
+    rest = {key: value for key, value in before.items() if key not in _SCHEDULES}
+    return {key: value for key, value in {**rest, **kept, **changed}.items() if value is not None}

@@ -1,0 +1,180 @@
+"""Which store a command works on: the option, else the environment, else the file, else redrive.db here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from redrive.cli.common_options import as_json, give, given
+from redrive.errors import InvalidInput, QueueNotFound, RedriveError
+from redrive.model.limits import DEFAULT_NAMESPACE, DEFAULT_URL
+from redrive.model.text import suggest
+
+if TYPE_CHECKING:
+    from redrive.broker.async_broker import AsyncBroker
+    from redrive.broker.broker import Broker
+    from redrive.config import Config
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A store or server, and who said that it is the one."""
+
+    url: str
+    namespace: str
+    said_by: str
+    """`--url`, `REDRIVE_URL`, the path of the file, or `default`."""
+    token: str | None = None
+    name: str | None = None
+    stores: Mapping[str, str] = {}
+
+    @property
+    def shown(self) -> str:
+        """Its URL as it may be printed: without passwords."""
+        from redrive.model.url import redact_url
+
+        return redact_url(self.url)
+
+    def __repr__(self) -> str:
+        return f"Place(url={self.shown!r}, namespace={self.namespace!r}, said_by={self.said_by!r})"
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What `connect` is told of other stores."""
+        return {"name": self.name, "stores": self.stores} if self.stores else {}
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it is a server of Redrive, and not a store."""
+        return self.url.startswith(("http://", "https://"))
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether it ends with this process."""
+        return self.url.startswith("memory:")
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is a file."""
+        return self.url.startswith("sqlite:")
+
+
+def chosen(environment: Mapping[str, str] = os.environ, *, ask: bool = True) -> Place:
+    """The place that this command is about. A token, or a password of the environment, may be sent there.
+
+    It goes to an address that was given with it, or that the user has confirmed for the file. ask: whether a person may
+    be asked, and the name of the file be printed; a completion does neither.
+    """
+    named = _first((given("url"), "--url"), (environment.get("REDRIVE_URL"), "REDRIVE_URL"))
+    namespace = given("namespace") or environment.get("REDRIVE_NAMESPACE")
+    token = given("token") or environment.get("REDRIVE_TOKEN") or None
+    file = project_file(announce=ask)
+    if named is not None:
+        return Place(named[0], namespace or _namespace_of(file), named[1], token)
+    if file is None:
+        return Place(DEFAULT_URL, namespace or DEFAULT_NAMESPACE, "default", token)
+    from redrive.cli.commands.config import check_secrets
+    from redrive.config import load_store
+
+    store = load_store(file, variables=given("allow_variable") or ())
+    check_secrets(file, store, environment, has_token=token is not None, ask=ask)
+    return Place(store.url, namespace or store.namespace, str(file), token, store.name, store.stores)
+
+
+def _first(*choices: tuple[str | None, str]) -> tuple[str, str] | None:
+    return next(((value, by) for value, by in choices if value), None)
+
+
+def project_file(*, announce: bool = True) -> Path | None:
+    """The redrive.toml that was named, or the nearest one. None where there is none.
+
+    announce: whether to print which one it is, once, where it is in a folder above.
+    """
+    from redrive.config import find_file
+
+    if given("file"):
+        return Path(given("file")).absolute()
+    found = find_file()
+    if found is not None and found.parent in Path.cwd().parents and announce and not _is_for_programs():
+        if not given("announced_file"):
+            from redrive.cli.output import printable
+
+            click.echo(f"redrive: using {printable(str(found))}", err=True)
+        give("announced_file", str(found))
+    return found
+
+
+def project_config(path: Path, *, needs_store: bool) -> Config:
+    """What a file says, with the variables that were allowed."""
+    from redrive.config import load
+
+    return load(path, needs_store=needs_store, variables=given("allow_variable") or ())
+
+
+def _is_for_programs() -> bool:
+    """Whether a program reads what this one prints and logs."""
+    from redrive.telemetry.events import JSON_VARIABLE
+
+    return as_json() or os.environ.get(JSON_VARIABLE, "0") not in ("", "0")
+
+
+def _namespace_of(file: Path | None) -> str:
+    """The namespace that a file names. Nothing else of it matters, and no variable need be set."""
+    if file is None:
+        return DEFAULT_NAMESPACE
+    from redrive.config import load_store
+
+    return load_store(file, needs_store=False).namespace
+
+
+@contextmanager
+def opened(*, create: bool = False, namespace: str | None = None) -> Iterator[Broker]:
+    """A broker on the place that this command is about.
+
+    Only with `create` is a store begun where there is none. No lifecycle: a command looks or changes, and is gone.
+    """
+    with open_place(chosen(), create=create, namespace=namespace) as broker:
+        try:
+            yield broker
+        except QueueNotFound as error:
+            with suppress(RedriveError):  # the first error is the one that counts
+                if meant := suggest(error.queue, [queue.name for queue in broker.list_queues()], {}):
+                    error.add_note(meant)
+            raise
+
+
+def open_place(place: Place, *, create: bool = False, lifecycle: bool = False, namespace: str | None = None) -> Broker:
+    """A broker on this place, to be closed."""
+    from redrive.connect import connect
+
+    return connect(place.url, lifecycle=lifecycle, **_options(place, create, namespace))
+
+
+def finish_moves(broker: Broker) -> None:
+    """Take what this command sent to another store there, as far as it goes now; other programs do the rest.
+
+    A server does it by itself, and so does every program that has the store open for longer than a command.
+    """
+    if chosen().stores:
+        broker.step()
+
+
+def open_place_async(place: Place, *, namespace: str | None = None) -> AsyncBroker:
+    """The same for an event loop."""
+    from redrive.connect import connect_async
+
+    return connect_async(place.url, lifecycle=False, **_options(place, False, namespace))
+
+
+def _options(place: Place, create: bool, namespace: str | None) -> dict[str, Any]:
+    options = {"namespace": namespace or place.namespace}
+    if place.is_server:
+        return {**options, "token": place.token}
+    if given("token"):
+        raise InvalidInput(f"--token is for a server, and {place.shown} is a store; leave it out")
+    return {**options, **place.names, "create": create or place.is_memory}

@@ -1,0 +1,135 @@
+"""Hearing from the server where something arrived: a thread with a connection of its own, on which it waits."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable
+
+from redrive.client.http_transport import Endpoint, Line, Lost, Unsent
+from redrive.errors import Closed
+from redrive.wire.messages import WatchAnswer, WatchRequest, decode_watch_answer
+from redrive.wire.result_codec import encode
+
+POLL_SECONDS = 25.0
+"""How long one request waits at the server: networks forget connections on which nothing happens."""
+SLACK_SECONDS = 10.0
+"""How much later than that an answer may come."""
+PAUSE_SECONDS = 0.01
+"""How far apart two requests are at least."""
+AGAIN_SECONDS = 0.25
+LONGEST_AGAIN_SECONDS = 2.0
+"""How long to wait before the next try, where the server cannot be asked, or is another one than before. Then whoever
+waits looks by himself."""
+MAX_WANTED = 1000
+"""Queues that are watched by name; beyond, all are."""
+_ANYTHING = ""
+"""Stands for whatever happens, as no queue has this name."""
+
+
+class Watching:
+    """Where something arrived since somebody last asked. Begins with the first `heard`."""
+
+    def __init__(self, endpoint: Endpoint, bell: Callable[[], None] | None = None) -> None:
+        self._line = Line(endpoint, most=1, is_unwanted=lambda: self._again or self._closed)
+        self._bell = bell
+        self._lock = threading.Lock()
+        self._wanted: frozenset[str] = frozenset()
+        self._heard: set[str] = set()
+        self._anywhere = False
+        self._asked = threading.Event()
+        """Set while everything that was heard has been asked for."""
+        self._again = False
+        self._closed = False
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    @property
+    def bell(self) -> Callable[[], None] | None:
+        """Whom to ring."""
+        return self._bell
+
+    def listen(self, bell: Callable[[], None]) -> None:
+        """Ring as soon as there may be something to hear, from the next `heard` on."""
+        self._bell = bell
+
+    def want(self, queues: Iterable[str]) -> None:
+        """Somebody waits, or may soon wait, for these queues."""
+        if self._wanted.issuperset(queues):
+            return
+        with self._lock:
+            self._wanted = self._wanted.union(queues)
+            waits = self._thread is not None
+            self._again = waits
+        if waits:
+            self._line.hang_up()  # it waits for fewer than these
+
+    def heard(self) -> Collection[str] | None:
+        """Queues in which something arrived since the last call; None: anywhere."""
+        with self._lock:
+            if self._closed:
+                raise Closed
+            found, self._heard = self._heard, set()
+            anywhere, self._anywhere = self._anywhere, False
+            if self._thread is None:
+                anywhere = True
+                self._thread = threading.Thread(target=self._run, name="redrive-watch", daemon=True)
+                self._thread.start()
+            self._asked.set()
+        return None if anywhere else found
+
+    def close(self) -> None:
+        """Hear no more. What waits at the server is broken off."""
+        with self._lock:
+            self._closed = True
+            self._asked.set()
+            thread = self._thread
+        self._end.set()
+        if thread is None or self._pid != os.getpid():
+            return
+        self._line.hang_up()
+        # One that Ctrl-C kept from starting cannot be waited for.
+        if thread.is_alive() and thread is not threading.current_thread():
+            thread.join()
+        self._line.close()
+
+    def _run(self) -> None:
+        known = WatchAnswer("", 0)
+        pause = AGAIN_SECONDS
+        while not self._closed:
+            answer = self._ask(known)
+            if answer is not None and known.boot in ("", answer.boot):
+                known, pause = answer, AGAIN_SECONDS
+                self._tell(answer.queues, answer.anything)
+                self._end.wait(PAUSE_SECONDS)
+            elif not self._again and not self._closed:
+                known = answer or known  # another server: it was started anew, or several take turns
+                self._tell(None, True)
+                self._end.wait(pause)
+                pause = min(2 * pause, LONGEST_AGAIN_SECONDS)
+            self._asked.wait()
+
+    def _ask(self, known: WatchAnswer) -> WatchAnswer | None:
+        with self._lock:
+            self._again = False
+            wanted = tuple(self._wanted) if len(self._wanted) <= MAX_WANTED else None
+        request = WatchRequest(known.boot or None, known.number, wanted, POLL_SECONDS)
+        try:
+            answer = self._line.post("store.watch", encode(request), POLL_SECONDS + SLACK_SECONDS)
+            return decode_watch_answer(answer.body) if answer.status == 200 else None
+        except (Unsent, Lost, ValueError):  # the last where it is no answer
+            return None
+
+    def _tell(self, queues: Collection[str] | None, anything: bool) -> None:
+        if queues == () and not anything:
+            return
+        with self._lock:
+            self._anywhere |= queues is None
+            self._heard.update(queues or ())
+            if anything:
+                self._heard.add(_ANYTHING)
+            if not self._closed:
+                self._asked.clear()
+        if self._bell is not None:
+            self._bell()

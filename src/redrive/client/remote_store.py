@@ -1,0 +1,390 @@
+"""`RemoteStore`: the contract of `redrive.store`, spoken to a server.
+
+Nothing is done twice. Each commit has an id, and is for one server: where its connection breaks, it is sent again under
+the same id, and that server, which remembers what it answered, runs it only if it had not. A server that was started
+anew does not remember; then calls that may be repeated are, and of others the outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from redrive.client.change_watcher import Watching
+from redrive.client.http_transport import Answer, Endpoint, Line, Lost, Unsent, endpoint_of
+from redrive.client.idempotent_calls import are_safe_to_repeat
+from redrive.clock import Clock, Instant, ServerClock
+from redrive.errors import (
+    Closed,
+    EngineUnsupported,
+    InvalidInput,
+    NotAStore,
+    OutcomeUnknown,
+    RedriveError,
+    StoreFailed,
+    StoreUnavailable,
+)
+from redrive.model.item import Receipt
+from redrive.model.limits import MIB
+from redrive.store import KINDS, Call, Commit, Durability, LeaseItems, Put, Query
+from redrive.wire.error_codec import ErrorBody, error_of_answer, is_ours
+from redrive.wire.messages import (
+    CONTENT_TYPE,
+    MISDIRECTED,
+    WIRE_VERSION,
+    About,
+    CommitRequest,
+    Seen,
+    decode_about,
+    read_commit,
+)
+from redrive.wire.result_codec import encode, read_answer
+
+ANSWER_SECONDS = 30.0
+"""How long an answer is waited for."""
+UNSENT_SECONDS = 1.0
+"""How long something is tried again that did not leave."""
+LOST_SECONDS = 10.0
+"""How long the server is asked again what became of a request whose connection broke."""
+PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 0.5
+MAX_TURNS = 32
+"""How often something is sent at once again because another server got it than the one that it is for."""
+QUIET_SECONDS = 10.0
+"""Who has heard nothing of the server for so long looks first how far it is: it forgets, if not this fast."""
+MAX_REQUEST_BYTES = 16 * MIB
+"""A batch that is larger is sent in parts."""
+
+_GATEWAY = frozenset({502, 503, 504})
+"""What something between here and the server answers, when it has not got an answer itself."""
+_decode_error = msgspec.json.Decoder(ErrorBody).decode
+_PLACES = {kind: place for place, kinds in enumerate(KINDS) for kind in kinds}
+
+
+class RemoteStore:
+    """Queues and items of one namespace, kept by a server."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str = "default",
+        name: str | None = None,
+        token: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        server_clock = ServerClock()
+        self.clock: Clock = clock or server_clock
+        self._server_clock = server_clock if clock is None else None
+        self.namespace = namespace
+        self._endpoint: Endpoint = endpoint_of(url, namespace, token)
+        self._open(None)
+        try:
+            about = self._about()
+        except BaseException:
+            self._line.close()
+            raise
+        self.name = about.store if name is None else name
+        if self.name != about.store:
+            self._line.close()
+            raise InvalidInput(
+                f"the server at {self._endpoint.url} calls its store '{about.store}', not '{name}'; leave name= out, "
+                f"or start the server with that name"
+            )
+
+    def _open(self, bell: Callable[[], None] | None) -> None:
+        self._closed = False
+        self._pid = os.getpid()
+        self._id = secrets.token_hex(12)
+        self._numbers = itertools.count(1)
+        self._end = threading.Event()
+        self._line = Line(self._endpoint)
+        self._watching = Watching(self._endpoint, bell)
+
+    def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
+        self._check_open()
+        wanted = {call.queue for call in calls if call.__class__ is LeaseItems}
+        if wanted:
+            self._watching.want(wanted)
+        if time.monotonic() - self._seen_at > QUIET_SECONDS:
+            self._look()
+        return self._commit(calls, now)
+
+    def read(self, query: Query) -> Any:
+        self._check_open()
+        answer = self._ask("store.read", _encoded(query))
+        try:
+            return read_answer(query, answer.body)
+        except ValueError as error:  # also for texts that are not UTF-8
+            raise StoreFailed(self._endpoint.url, f"its answer cannot be read: {error}") from error
+
+    def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
+        raise InvalidInput(
+            f"store {self.name} is a server and takes part in no transaction of yours; put without `within`, or "
+            f"use a store in the database that your transaction is in"
+        )
+
+    def changed(self) -> Collection[str] | None:
+        self._check_open()
+        return self._watching.heard()
+
+    def listen(self, bell: Callable[[], None]) -> None:
+        self._watching.listen(bell)
+
+    def durability(self) -> Durability:
+        self._check_open()
+        return self._about().durability
+
+    def warnings(self) -> tuple[str, ...]:
+        self._check_open()
+        return self._about().warnings
+
+    def reopen(self) -> None:
+        _kept_for_ever.append((self._line, self._watching))
+        self._open(self._watching.bell)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._end.set()
+        if self._pid == os.getpid():
+            self._watching.close()
+            self._line.close()
+
+    def _commit(self, calls: Sequence[Call], now: Instant | None) -> Commit:
+        """In one request, or in parts where it is too large."""
+        seen = self._seen
+        request = CommitRequest(f"{self._id}-{next(self._numbers):x}", seen.boot, list(calls), now, seen=seen.number)
+        try:
+            body = _encoded(request)
+            if len(body) <= MAX_REQUEST_BYTES or len(calls) == 1:
+                return self._send(request, body)
+        except InvalidInput as error:
+            if len(calls) == 1:
+                return Commit([error], {}, self.clock.now())
+        return self._commit_in_parts(calls, now)
+
+    def _commit_in_parts(self, calls: Sequence[Call], now: Instant | None) -> Commit:
+        """Two halves, one after the other, in the order of kinds. Where the second breaks off, the first is done."""
+        places = sorted(range(len(calls)), key=lambda place: _PLACES[calls[place].__class__])
+        half = (len(places) + 1) // 2
+        first = self._commit([calls[place] for place in places[:half]], now)
+        try:
+            second = self._commit([calls[place] for place in places[half:]], now)
+        except RedriveError as problem:
+            second = Commit([problem] * (len(places) - half), {}, first.now)
+        results: list[Any] = [None] * len(calls)
+        for place, result in zip(places, (*first.results, *second.results), strict=True):
+            results[place] = result
+        return Commit(results, Counter(first.arrivals) + Counter(second.arrivals), second.now)
+
+    def _send(self, request: CommitRequest, body: bytes) -> Commit:
+        """Until it is known what became of it. Raises `OutcomeUnknown` where nobody knows."""
+        request, answer = self._until_it_has_left(request, body)
+        if isinstance(answer, Lost):
+            answer = self._what_became_of(request, answer)
+            if answer.status != 200 and are_safe_to_repeat(request.calls):
+                return self._commit(request.calls, request.now)
+        return self._committed(request.calls, answer)
+
+    def _until_it_has_left(self, request: CommitRequest, body: bytes) -> tuple[CommitRequest, Answer | Lost]:
+        """Send it until the server has it that it is for. Gives it as it left, and the answer, or how that was lost.
+
+        Raises `StoreUnavailable`; then nobody has run it.
+        """
+        tries = _Tries(self._end, UNSENT_SECONDS)
+        boots = {request.boot}
+        for _ in range(MAX_TURNS):
+            try:
+                answer = self._post_until_sent(body, tries)
+            except Lost as lost:
+                return request, lost
+            if not _is_of_a_server(answer):
+                return request, Lost(f"HTTP status {answer.status}")
+            if answer.status != MISDIRECTED:
+                return request, answer
+            seen = _seen_in(answer)
+            if seen.boot not in boots:  # else they take turns, and the one that it is for will have its turn
+                boots.add(seen.boot)
+                self._see(seen)
+                request = msgspec.structs.replace(request, boot=seen.boot, seen=seen.number)
+                body = _encoded(request)
+        raise StoreUnavailable(self._endpoint.url, "it is started again and again, or too many servers take turns")
+
+    def _post_until_sent(self, body: bytes, tries: _Tries) -> Answer:
+        while True:
+            try:
+                return self._line.post("store.commit", body, ANSWER_SECONDS)
+            except Unsent as problem:
+                if not tries.again():
+                    raise StoreUnavailable(self._endpoint.url, str(problem)) from problem
+
+    def _what_became_of(self, request: CommitRequest, lost: Lost) -> Answer:
+        """Ask again, under the same id. The first answer; one that it was run just now, since it had not arrived; or
+        one that says that nobody knows. A refusal says nothing of it: it is of the asking.
+
+        Raises `OutcomeUnknown` where nobody answers.
+        """
+        body = _encoded(msgspec.structs.replace(request, again=True))
+        tries = _Tries(self._end, LOST_SECONDS)
+        while tries.again():
+            with contextlib.suppress(Unsent, Lost):
+                answer = self._post_in_turn(body, tries)
+                if _is_of_a_server(answer) and (
+                    answer.status == 200 or isinstance(self._error(answer), OutcomeUnknown)
+                ):
+                    return answer
+        raise OutcomeUnknown(self._endpoint.url, str(lost)) from lost
+
+    def _post_in_turn(self, body: bytes, tries: _Tries) -> Answer:
+        """The answer of the server that it was sent to, where several take turns; of another one if it has no turn."""
+        for _ in range(MAX_TURNS):
+            answer = self._line.post("store.commit", body, tries.left)
+            if answer.status != MISDIRECTED:
+                break
+        return answer
+
+    def _look(self) -> None:
+        """See how far the server is, by a request that is for nobody. Whatever it forgot before is then of no account
+        if the next request is lost. Where nobody answers, that one will find out.
+        """
+        body = _encoded(CommitRequest("", "", []))
+        for _ in range(2):  # of connections that are idle for long, some are broken
+            with contextlib.suppress(Unsent, Lost):
+                answer = self._line.post("store.commit", body, LOST_SECONDS)
+                if answer.status == MISDIRECTED and _is_of_a_server(answer):
+                    self._see(_seen_in(answer))
+                return
+
+    def _see(self, seen: Seen) -> None:
+        self._seen = seen
+        self._seen_at = time.monotonic()
+
+    def _committed(self, calls: Sequence[Call], answer: Answer) -> Commit:
+        if answer.status != 200:
+            error = self._error(answer)
+            if answer.status == 500:
+                raise OutcomeUnknown(self._endpoint.url, str(error))
+            raise error
+        try:
+            seen, commit = read_commit(calls, answer.body)
+        except ValueError as error:  # also for texts that are not UTF-8
+            raise OutcomeUnknown(self._endpoint.url, f"its answer cannot be read: {error}") from error
+        self._see(seen)
+        self._follow(commit.now)
+        return commit
+
+    def _ask(self, route: str, body: bytes) -> Answer:
+        """Ask what may be asked twice."""
+        tries = _Tries(self._end, UNSENT_SECONDS)
+        was_lost = False
+        while True:
+            try:
+                answer = self._line.post(route, body, ANSWER_SECONDS)
+                break
+            except (Unsent, Lost) as problem:
+                if (was_lost and isinstance(problem, Lost)) or not tries.again():
+                    raise StoreUnavailable(self._endpoint.url, str(problem)) from problem
+                was_lost |= isinstance(problem, Lost)
+        if answer.status != 200:
+            raise self._error(answer)
+        return answer
+
+    def _about(self) -> About:
+        answer = self._ask("store.about", _encoded(None))
+        if answer.content_type != CONTENT_TYPE:
+            raise NotAStore(self._endpoint.url, "what answers there is not a Redrive server")
+        try:
+            about = decode_about(answer.body)
+        except ValueError as error:  # also for texts that are not UTF-8
+            raise NotAStore(self._endpoint.url, f"what answers there is not a Redrive server ({error})") from error
+        if about.wire != WIRE_VERSION:
+            problem = f"this client speaks version {WIRE_VERSION}; use the same release of Redrive on both sides"
+            raise EngineUnsupported("the server at " + self._endpoint.url, f"version {about.wire}", problem)
+        self._see(Seen(about.boot, about.number))
+        self._follow(about.now)
+        return about
+
+    def _error(self, answer: Answer) -> RedriveError:
+        """What an answer refuses with."""
+        try:
+            body = _decode_error(answer.body)
+        except ValueError:
+            if answer.status in _GATEWAY:
+                return StoreUnavailable(self._endpoint.url, f"HTTP status {answer.status}")
+            return NotAStore(self._endpoint.url, f"no Redrive server answers there, but HTTP status {answer.status}")
+        if answer.status == MISDIRECTED:
+            return OutcomeUnknown(self._endpoint.url, "the server that it was sent to is not there any more")
+        if body.code in ("no_such_path", "method_not_allowed"):
+            return NotAStore(self._endpoint.url, "what answers there is not a Redrive server of this release")
+        if answer.status == 500:
+            return StoreFailed(self._endpoint.url, f"{body.message} {body.details.get('id', '')}".rstrip())
+        error = error_of_answer(answer.status, body)
+        if isinstance(error, Closed):
+            return StoreUnavailable(self._endpoint.url, "it is shutting down")
+        return error
+
+    def _follow(self, now: Instant) -> None:
+        if self._server_clock is not None:
+            self._server_clock.follow(now)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed
+
+
+_kept_for_ever: list[object] = []
+"""Connections of a parent process: the child lets them be."""
+
+
+class _Tries:
+    """Tries again for some time, with pauses that grow."""
+
+    def __init__(self, end: threading.Event, seconds: float) -> None:
+        self._end = end
+        self._until = time.monotonic() + seconds
+        self._pause = PAUSE_SECONDS
+
+    @property
+    def left(self) -> float:
+        """Seconds until the last try."""
+        return max(self._until - time.monotonic(), PAUSE_SECONDS)
+
+    def again(self) -> bool:
+        """Wait, and say whether to try again."""
+        if time.monotonic() >= self._until:
+            return False
+        pause, self._pause = min(self._pause, self.left), min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+        return not self._end.wait(pause)
+
+
+def _is_of_a_server(answer: Answer) -> bool:
+    """Whether it is the word of a server, and not of something between it and here."""
+    if answer.status == 200:
+        return answer.content_type == CONTENT_TYPE
+    try:
+        return is_ours(answer.status, _decode_error(answer.body))
+    except ValueError:
+        return False
+
+
+def _seen_in(answer: Answer) -> Seen:
+    """How far the server is that something was not for."""
+    return msgspec.convert(_decode_error(answer.body).details, Seen)
+
+
+def _encoded(asked: Any) -> bytes:
+    try:
+        return encode(asked)
+    except (UnicodeEncodeError, OverflowError, TypeError, NotImplementedError, RecursionError) as error:
+        raise InvalidInput(f"this cannot be sent to a server: {error}") from error

@@ -1,0 +1,262 @@
+"""External queues: a command lists what there is, and each object that is new becomes an item of the queue.
+
+An object is put under a key, its name and version, which the queue remembers for `idempotency_timeout`. So many
+processes may list the same source. An object whose item is there is left alone, however long; one whose item a person
+removed is put again. Before the work, `take` claims an object where it comes from, once: that it was claimed is
+registered, and holds when a worker dies, and when somebody brings a dead letter back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from redrive.broker.broker import Broker
+from redrive.broker.flows import external_polls, worker_registry
+from redrive.broker.worker_session import Completed, End
+from redrive.clock import Instant
+from redrive.config.config import ExternalOptions
+from redrive.config.known_objects import KEY_HEADER, KnownObjects, digest
+from redrive.config.listed_objects import ListingInvalid, items_from
+from redrive.config.worker_tables import complete
+from redrive.errors import Closed, IdempotencyConflict, InvalidInput, QueueFull, RedriveError
+from redrive.model.duration import DAY, SECOND, format_duration
+from redrive.model.ids import ItemId
+from redrive.model.item import Receipt
+from redrive.model.redact import redact_text
+from redrive.store import NewItem, Registration
+from redrive.telemetry import events
+from redrive.worker.command_outcome import TRY_LATER, Command, end_of, tail
+from redrive.worker.command_process import MAX_OUTPUT_BYTES, NotStarted, Program, Ran, Run
+from redrive.worker.runner import Job
+from redrive.worker.worker import worker_name
+
+LOOK = SECOND
+"""How often a poller looks whether somebody wants the queue listed now."""
+TAKEN_TIMEOUT = 30 * DAY
+"""How long it is known that an object was claimed."""
+_ASKED = b"asked"
+"""What is registered while `take` runs. Once an object is claimed, it is an empty value."""
+NOT_RUN = (126, 127)
+"""What a shell exits with, and `env` and the like, where the command cannot be run or is not there."""
+MAX_ERROR_CHARS = 1_000
+"""How much is registered of what is wrong with a listing."""
+_BATCH = 1_000
+_log = events.logger("redrive.external")
+
+
+class _Done(msgspec.Struct):
+    """What became of the objects of a listing."""
+
+    new: int = 0
+    known: dict[str | None, ItemId] = {}
+    """Those that were put before: the key, and the item."""
+    problem: str | None = None
+    """What is wrong with one that was refused."""
+    full: str | None = None
+    """That the queue is full: the rest has to wait for another listing."""
+
+    def add(self, key: str | None, receipt: Receipt) -> None:
+        """An object was put, now or before."""
+        if receipt.duplicate:
+            self.known[key] = receipt.id
+        else:
+            self.new += 1
+
+
+class Poller:
+    """Lists one external queue again and again, in a thread of its own, from `start` to `close`."""
+
+    def __init__(self, broker: Broker, queue: str, options: ExternalOptions) -> None:
+        self._broker = broker
+        self._queue = queue
+        self._options = options
+        self._list = complete(options.list)[0]
+        self._known = KnownObjects(broker, queue)
+        self._name = worker_name()
+        self._end = threading.Event()
+        self._run: Run | None = None
+        self._problem: str | None = None
+        """What was wrong with an object of the last listing."""
+        self._thread = threading.Thread(target=self._poll_on, name=f"redrive-{queue}", daemon=True)
+
+    def start(self) -> None:
+        """Begin, at once."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop. A listing that runs is ended."""
+        self._end.set()
+        if (run := self._run) is not None:
+            run.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def poll(self) -> int:
+        """List once. Gives how many objects were put. What goes wrong is in the log, and registered with the listing:
+        the next may be better."""
+        begun_at = self._broker._core.clock.now()
+        items: Sequence[NewItem] = ()
+        new, problem = 0, None
+        try:
+            items, problem = self._listed()
+            done = self._put(items)
+            new, problem = done.new, problem or done.problem
+            self._tell(problem)
+            if done.full is not None:
+                problem = problem or done.full
+                _log.warning("external_not_listed", queue=self._queue, error=done.full)
+        except Closed:
+            self._end.set()
+        except (OSError, ListingInvalid, RedriveError) as error:
+            problem = str(error)
+            _log.warning("external_not_listed", queue=self._queue, error=problem)
+        if not self._end.is_set():
+            self._record(begun_at, len(items), new, problem)
+        return new
+
+    def _poll_on(self) -> None:
+        clock = self._broker._core.clock
+        request, due_at = self._request(()), clock.now()
+        while not self._end.is_set():
+            asked, request = request, self._request(request)
+            if clock.now() >= due_at or request != asked:
+                due_at = Instant(clock.now() + self._options.poll)
+                self.poll()
+            clock.wait(self._end, min(due_at, Instant(clock.now() + LOOK)))
+
+    def _request(self, last: tuple[Registration, ...]) -> tuple[Registration, ...]:
+        """The last request to list the queue now, as far as it can be read."""
+        try:
+            return self._broker._run(external_polls.requested(self._queue))
+        except Closed:
+            self._end.set()
+        except RedriveError:  # then at the next look
+            pass
+        return last
+
+    def _record(self, at: Instant, objects: int, new: int, problem: str | None) -> None:
+        error = None if problem is None else redact_text(problem)[:MAX_ERROR_CHARS]
+        with suppress(RedriveError):  # the next listing is counted again
+            self._broker._run(
+                external_polls.record(self._queue, lambda before: before.after(at, objects, new, error, self._name))
+            )
+
+    def _tell(self, problem: str | None) -> None:
+        """Tell what is wrong with an object, but not with each listing that it is in."""
+        if problem is not None and problem != self._problem:
+            _log.warning("external_objects_refused", queue=self._queue, error=problem)
+        self._problem = problem
+
+    def _listed(self) -> tuple[list[NewItem], str | None]:
+        """What there is, and what is wrong with an object that is left out."""
+        variables = {"REDRIVE_QUEUE": self._queue, "REDRIVE_NAMESPACE": self._broker._core.store.namespace}
+        self._run = run = Run(self._list, b"", variables, keep_output=True)
+        if self._end.is_set():  # whoever closed this did not see it
+            run.stop()
+        ran = run.wait()
+        if ran.is_stopped:
+            return [], None
+        if ran.is_late:
+            raise ListingInvalid(f"the command ran for longer than {format_duration(self._list.timeout or 0)}")
+        if ran.has_vanished:
+            raise ListingInvalid("the command is gone, and nobody saw how it ended")
+        if not ran.exit.is_clean:
+            raise ListingInvalid(f"the command ended with {ran.exit}: {tail(ran.errors)[-500:]}")
+        if not ran.is_whole:
+            raise ListingInvalid(f"the command printed more than {MAX_OUTPUT_BYTES:,} bytes")
+        return items_from(ran.output, self._options.key, self._options.version)
+
+    def _put(self, items: Sequence[NewItem]) -> _Done:
+        """Put what has no item, and is new or was removed by a person."""
+        left_alone = self._known.with_items() if items else set()
+        wanted = {item.idempotency_key: item for item in items if item.idempotency_key not in left_alone}
+        done = _Done()
+        if not wanted:
+            return done
+        before = self._known.put_again()
+        for key, item in wanted.items():
+            if (name := digest(key or "")) in before:
+                wanted[key] = self._known.put_after(item, before[name])
+        self._put_all(wanted, done)
+        removed = self._known.removed() if done.known else frozenset()
+        again = {key: id for key, id in done.known.items() if id in removed}
+        for item in items:
+            if (id := again.get(item.idempotency_key)) is not None:
+                self._known.remember(item, id)
+                wanted[item.idempotency_key] = self._known.put_after(item, id)
+        self._put_all({key: wanted[key] for key in again}, done)
+        return done
+
+    def _put_all(self, items: Mapping[str | None, NewItem], done: _Done) -> None:
+        """Put items, by the keys of their objects."""
+        pairs = list(items.items())
+        for begin in range(0, len(pairs), _BATCH):
+            batch = pairs[begin : begin + _BATCH]
+            try:
+                receipts = self._broker.put_many(self._queue, [item for _, item in batch])
+            except (InvalidInput, IdempotencyConflict, QueueFull):  # all of a batch are put, or none
+                for key, item in batch:
+                    if done.full is None:
+                        self._put_one(key, item, done)
+                continue
+            for (key, _), receipt in zip(batch, receipts, strict=True):
+                done.add(key, receipt)
+
+    def _put_one(self, key: str | None, item: NewItem, done: _Done) -> None:
+        """Put one by itself. One that looks otherwise than the first time is still the same object."""
+        try:
+            done.add(key, self._broker.put_many(self._queue, [item])[0])
+        except IdempotencyConflict as conflict:
+            done.known[key] = ItemId(conflict.id)
+        except InvalidInput as error:
+            done.problem = done.problem or str(error)
+        except QueueFull as full:
+            done.full = str(full)
+
+
+def claiming(
+    broker: Broker, queue: str, take: Program, release_delay: int
+) -> Callable[[Job, Callable[[Program], Ran]], End | None]:
+    """What claims an item where it comes from before it is run: exit 0 to go on; 75 to be asked again later.
+
+    With 126 and 127 it could not be asked, and the item fails. Any other exit code says that somebody else has it, and
+    the item is done without being run; unless it was asked before, and nobody knows how that ended. Then it may have
+    been claimed for this very item: rather twice than never.
+    """
+    command = Command(f"{queue}.take", take, release_delay)
+
+    def register(name: str, value: bytes) -> None:
+        broker._run(worker_registry.register(worker_registry.TAKEN, name, value, timeout=TAKEN_TIMEOUT // 1_000_000))
+
+    def claim(job: Job, run: Callable[[Program], Ran]) -> End | None:
+        key = job.lease.headers.get(KEY_HEADER, job.lease.id)
+        name = f"{queue}/{digest(key)}"
+        found = broker._run(worker_registry.registrations(worker_registry.TAKEN, name))
+        if found and found[0].value != _ASKED:
+            return None
+        if not found:
+            register(name, _ASKED)
+        try:
+            ran = run(take)
+        except NotStarted:
+            if not found:  # nobody was asked
+                broker._run(worker_registry.unregister(worker_registry.TAKEN, name))
+            raise
+        code = ran.exit.exit_code
+        if ran.is_late or code is None or code in NOT_RUN:  # a script may have claimed it before it came to that
+            return end_of(command, job, ran)
+        if code == 0 or (found and code != TRY_LATER):
+            register(name, b"")
+            return None
+        if not found:
+            broker._run(worker_registry.unregister(worker_registry.TAKEN, name))
+        if code == TRY_LATER:
+            return end_of(command, job, ran)
+        _log.info("external_taken_elsewhere", item=job.lease.id, queue=queue, error=tail(ran.errors)[-500:] or None)
+        return Completed()
+
+    return claim

@@ -1,0 +1,204 @@
+"""Reading a redrive.toml: parsed, and checked whole. All that is wrong with it is told at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from redrive.config.config import DEFAULT_HOST, DEFAULT_PORT, Config, ServerOptions, StoreOptions
+from redrive.config.line_numbers import KeyPath, Lines
+from redrive.config.ownership import find_exposure
+from redrive.config.queue_tables import check_dead_queues, read_queue
+from redrive.config.table_reader import (
+    Problems,
+    Table,
+    described,
+    filled_in,
+    mistake_in,
+    not_for_addresses,
+    shown_file,
+    variables_in,
+)
+from redrive.config.worker_tables import read_worker
+from redrive.errors import InvalidFile, Problem
+from redrive.model.limits import DEFAULT_NAMESPACE, DEFAULT_URL
+from redrive.model.sqlite_url import absolute_sqlite_url
+
+MAX_FILE_BYTES = 1_048_576
+_KEYS = ("url", "namespace", "name", "stores", "queue", "worker", "server")
+_ELSEWHERE = {"queues": "queue", "workers": "worker", "store": "stores", "project": "namespace"}
+_AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A file as it was read: its text, and who could change it then."""
+
+    text: str
+    owner: int | None = None
+    exposure: str | None = None
+
+
+def load(path: Path | str, *, needs_store: bool = True, variables: Collection[str] = ()) -> Config:
+    """What a file says. Raises `InvalidFile` with all that is wrong with it. Its owner does not matter.
+
+    needs_store: whether the store is the one that the file names. Where it is another, variables in the URLs of the
+    file need not be set.
+    variables: those that the URLs of the file may take, beside such as are called `REDRIVE_…`.
+    """
+    file = Path(path).absolute()
+    return parse(read_source(file), file, needs_store=needs_store, variables=variables)
+
+
+def load_store(path: Path | str, *, needs_store: bool = True, variables: Collection[str] = ()) -> StoreOptions:
+    """Only where the store of a file is: for who looks at queues, and need not care what else is wrong with the file.
+
+    needs_store, variables: as of `load`; without the store, the namespace is what is asked for.
+    """
+    file = Path(path).absolute()
+    problems, document, _ = _parsed(read_source(file).text, file)
+    options = _read_store(Table(problems, (), dict(document)), file.parent, needs_store, variables)
+    problems.raise_any()
+    return options
+
+
+def line_of(file: Path, path: KeyPath) -> int:
+    """The line of a key in a file that was read before."""
+    return Lines(read_source(file).text).of(path)
+
+
+def read_source(file: Path) -> Source:
+    """A file as it is now. Raises `InvalidFile` where there is none."""
+    try:
+        with open(file, "rb") as opened:
+            data = opened.read(MAX_FILE_BYTES + 1)
+            owner = os.fstat(opened.fileno()).st_uid
+        if len(data) > MAX_FILE_BYTES:
+            raise InvalidFile(shown_file(file), (Problem(1, "", f"is larger than {MAX_FILE_BYTES:,} bytes"),))
+        return Source(data.decode("utf-8-sig"), owner, find_exposure(file))
+    except OSError as error:
+        problem = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        raise InvalidFile(shown_file(file), (Problem(1, "", problem),)) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise InvalidFile(shown_file(file), (Problem(line, "", "is not UTF-8"),)) from None
+
+
+def parse(source: Source | str, file: Path, *, needs_store: bool = True, variables: Collection[str] = ()) -> Config:
+    """What the text of a file says, whose path is absolute. `needs_store` and `variables` as of `load`."""
+    source = Source(source) if isinstance(source, str) else source
+    problems, document, lines = _parsed(source.text, file)
+    config = _read(document, file, problems, lines, source, needs_store, tuple(variables))
+    problems.raise_any()
+    return config
+
+
+def _parsed(text: str, file: Path) -> tuple[Problems, Mapping[str, Any], Lines]:
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidFile(shown_file(file), (_syntax(text, error),)) from None
+    lines = Lines(text)
+    return Problems(file, lines), document, lines
+
+
+def _syntax(text: str, error: Exception) -> Problem:
+    at = _AT_LINE.search(str(error))
+    line = int(at[1]) if at else text.count("\n") + 1
+    problem = _AT_LINE.sub("", str(error)) or "is nested too deeply"
+    return Problem(line, "", f"is not TOML: {problem}")
+
+
+def _read(
+    document: Mapping[str, Any],
+    file: Path,
+    problems: Problems,
+    lines: Lines,
+    source: Source,
+    needs_store: bool,
+    variables: tuple[str, ...],
+) -> Config:
+    top = Table(problems, (), dict(document))
+    top.only(_KEYS, _ELSEWHERE)
+    folder = str(file.parent)
+    store = _read_store(top, file.parent, needs_store, variables)
+    hidden = _variables(top.values.get("url"), *top.under("stores").values.values())
+    tables = top.tables("queue")
+    read = {queue: read_queue(table, folder, hidden) for queue, table in tables.items()}
+    queues = {queue: settings for queue, (settings, _) in read.items()}
+    check_dead_queues(tables, queues, {*store.stores, *([store.name] if store.name else [])})
+    workers = {each: read_worker(table, folder, hidden) for each, table in top.tables("worker").items()}
+    return Config(
+        file=file,
+        store=store,
+        queues=queues,
+        workers={each: worker for each, worker in workers.items() if worker is not None},
+        external={queue: external for queue, (_, external) in read.items() if external is not None},
+        server=_server(top.under("server")),
+        lines=lines,
+        text=source.text,
+        owner=source.owner,
+        exposure=source.exposure,
+        needs_store=needs_store,
+        variables=variables,
+    )
+
+
+def _read_store(top: Table, folder: Path, needs_store: bool, variables: Collection[str]) -> StoreOptions:
+    stores = top.under("stores")
+    namespace, name = (_name(top, key) for key in ("namespace", "name"))
+    if stores.values and "name" not in top.values:
+        top.wrong("stores", 'needs a name beside it, by which those stores know this one: name = "main", say')
+    for other in stores.values:
+        stores.named(other, other)
+        if other == name:
+            stores.wrong(other, "is the name of this store itself; give the other one another name")
+    return StoreOptions(
+        url=_url(top, "url", folder, needs_store, variables) or absolute_sqlite_url(DEFAULT_URL, folder),
+        namespace=namespace or DEFAULT_NAMESPACE,
+        name=name,
+        stores={other: _url(stores, other, folder, needs_store, variables) or "" for other in stores.values},
+    )
+
+
+def _name(table: Table, key: str) -> str | None:
+    return table.named(key, table.values[key]) if key in table.values else None
+
+
+def _variables(*texts: Any) -> tuple[str, ...]:
+    """The variables in these texts, which are secrets."""
+    return tuple(dict.fromkeys(name for text in texts if isinstance(text, str) for name in variables_in(text)))
+
+
+def _url(table: Table, key: str, folder: Path, needed: bool, variables: Collection[str]) -> str | None:
+    """The URL under a key, complete, or as it is written where it is not needed and has a variable without a value.
+
+    Nothing of it is shown where it is wrong: it may have a password in it.
+    """
+    value = table.values.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str) or "://" not in value:
+        shown = described(value) if not isinstance(value, str) else "that text"
+        table.wrong(key, f"is the URL of a store, as in {DEFAULT_URL} or postgresql://host/database, not {shown}")
+        return None
+    url, problem = filled_in(value, os.environ)
+    problem = mistake_in(value) or not_for_addresses(value, variables) or problem
+    if problem is not None and not needed and mistake_in(value) is None:
+        return value
+    if problem is not None:
+        table.wrong(key, problem)
+        return None
+    return absolute_sqlite_url(url, folder)
+
+
+def _server(table: Table) -> ServerOptions:
+    table.only(("host", "port", "work"))
+    return ServerOptions(
+        table.text("host") or DEFAULT_HOST, table.count("port", DEFAULT_PORT, 0, 65_535), table.flag("work")
+    )

@@ -1,0 +1,67 @@
+"""What only this machine, and this store, can tell of a valid file: programs, variables and queues there are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from redrive.config.config import Config, ExternalOptions, WorkerOptions
+from redrive.config.line_numbers import KeyPath
+from redrive.config.worker_tables import cannot_run, complete
+from redrive.errors import Problem
+from redrive.model.queue import settings_from
+from redrive.model.text import suggest
+from redrive.worker.command_process import Program
+
+
+def chosen_workers(config: Config, chosen: Collection[str] | None) -> dict[str, WorkerOptions]:
+    """The workers of these names; all of them where none are named."""
+    return {name: options for name, options in config.workers.items() if chosen is None or name in chosen}
+
+
+def listed_queues(config: Config, workers: Mapping[str, WorkerOptions]) -> dict[str, ExternalOptions]:
+    """External queues that one of these workers works on."""
+    queues = {options.queue for options in workers.values()}
+    return {queue: options for queue, options in config.external.items() if queue in queues}
+
+
+def unknown_workers(config: Config, chosen: Collection[str] | None) -> list[Problem]:
+    """Workers that were asked for, and are not in the file."""
+    known = tuple(config.workers)
+    there = f"; there are {', '.join(known)}" if known else "; it has none"
+    return [
+        config.problem(("worker", name), f"is not in the file{suggest(name, known, {}) or there}")
+        for name in chosen or ()
+        if name not in known
+    ]
+
+
+def unfit_programs(config: Config, workers: Mapping[str, WorkerOptions]) -> list[Problem]:
+    """Programs of these workers that cannot run here: they are not there, or lack variables."""
+    programs: dict[KeyPath, Program] = {("worker", name, "run"): options.run for name, options in workers.items()}
+    for queue, external in listed_queues(config, workers).items():
+        programs["queue", queue, "list"] = external.list
+        if external.take is not None:
+            programs["queue", queue, "take"] = external.take
+    problems: dict[KeyPath, str] = {}
+    for path, program in programs.items():
+        whole, unset = complete(program)
+        problems |= {(*path[:-1], "env", name): problem for name, problem in unset.items()}
+        if (problem := cannot_run(whole)) is not None:
+            problems[path] = problem
+    return [config.problem(path, problem) for path, problem in problems.items()]
+
+
+def unknown_queues(config: Config, workers: Mapping[str, WorkerOptions], there: Collection[str]) -> list[Problem]:
+    """Queues of these workers that are neither in the file nor in the store."""
+    known = {*there, *config.queues}
+    for values in config.queues.values():
+        known |= set(settings_from({"dead_queue": values.get("dead_queue")}).dead_queues())
+    return [
+        config.problem(
+            ("worker", name, "queue"),
+            f"'{options.queue}' does not exist{suggest(options.queue, known, {})}; add [queue.{options.queue}] to the "
+            f"file, or create it first",
+        )
+        for name, options in workers.items()
+        if options.queue not in known
+    ]

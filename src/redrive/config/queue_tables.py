@@ -1,0 +1,137 @@
+"""The queues of a file: every setting checked, also against each other, and what makes a queue an external one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from redrive.config.config import ExternalOptions
+from redrive.config.line_numbers import KeyPath
+from redrive.config.table_reader import Table, described, problem_of
+from redrive.config.worker_tables import program_from
+from redrive.errors import InvalidDuration, InvalidInput, InvalidName, InvalidSetting
+from redrive.model.duration import MINUTE
+from redrive.model.limits import split_address
+from redrive.model.queue import QueueSettings, settings_from
+
+EXTERNAL_KEYS = ("list", "take", "poll", "key", "version", "shell", "timeout", "grace", "env", "cwd")
+"""What only external queues have, beside `type` and the settings of every queue."""
+_INDEX = re.compile(r"\[(\d+)\]\.?")
+_NO_RETRY = (
+    "is not for an external queue: an object that failed is tried again when its dead letter is brought back or "
+    "dropped, or when its version changes. Leave retry out; a command that exits with 75 is run again by itself"
+)
+
+
+def read_queue(table: Table, folder: str, hidden: Iterable[str]) -> tuple[dict[str, Any], ExternalOptions | None]:
+    """The settings that a table of the file has, as they are written, and how an external queue is listed."""
+    kind = table.values.get("type")
+    if kind is not None and kind != "external":
+        table.wrong("type", f'is "external", or left out, not {described(kind)}')
+    own = {"type", *EXTERNAL_KEYS} if kind == "external" else {"type"}
+    settings = {key: value for key, value in table.values.items() if key not in own}
+    external = None
+    if kind == "external":
+        external = _read_external(table, folder, hidden)
+        if "retry" in settings:
+            table.wrong("retry", _NO_RETRY)
+            del settings["retry"]
+    else:
+        for key in [key for key in settings if key in EXTERNAL_KEYS]:
+            table.wrong(key, 'is for external queues only; say type = "external" if this is one')
+            del settings[key]
+    _check(table, settings)
+    return settings, external
+
+
+def _read_external(table: Table, folder: str, hidden: Iterable[str]) -> ExternalOptions | None:
+    take = program_from(table, "take", folder, hidden, MINUTE) if "take" in table.values else None
+    listing = program_from(table, "list", folder, hidden, MINUTE)
+    poll = table.duration("poll", MINUTE)
+    key = table.text("key") or "id"
+    version = table.text("version")
+    if listing is None or poll is None:
+        return None
+    return ExternalOptions(listing, take, poll, key, version)
+
+
+def _check(table: Table, settings: Mapping[str, Any]) -> None:
+    """Tell all that is wrong: what was told of is left out, and the rest is looked at again."""
+    left = dict(settings)
+    while True:
+        try:
+            settings_from(left)
+            return
+        except InvalidInput as error:
+            key, problem = problem_in(error, left)
+            path: KeyPath = (*table.path, *key)
+            if path in table.problems:
+                return
+            table.problems.add(path, problem)
+            if not key or not _leave_out(left, key):
+                return
+
+
+def _leave_out(settings: dict[str, Any], key: KeyPath) -> bool:
+    """Go on without what is wrong. False where that is not there, because it is what is missing."""
+    first = str(key[0])
+    retry = settings.get("retry")
+    if first == "retry" and len(key) > 1 and isinstance(retry, dict) and key[1] in retry:
+        rest = {name: value for name, value in retry.items() if name != key[1]}
+        settings["retry"] = {"attempts": 1, **rest}
+        return True
+    return settings.pop(first, None) is not None
+
+
+def check_dead_queues(tables: Mapping[str, Table], queues: Mapping[str, Mapping[str, Any]], known: set[str]) -> None:
+    """The rules about dead queues, as far as the file alone tells. `known` are the stores that it names."""
+    wanted = {name: _settings(values) for name, values in queues.items()}
+    for name, settings in wanted.items():
+        for address in settings.dead_queues():
+            to, store = split_address(address)
+            if store is not None and store not in known:
+                tables[name].wrong("dead_queue", f"{address!r} is in a store that [stores] does not name")
+            elif store is None and to == name:
+                tables[name].wrong("dead_queue", "cannot reference itself")
+            elif store is None and to in wanted and wanted[to].dead_queue is not None:
+                tables[name].wrong("dead_queue", f"'{to}' cannot have its own dead_queue")
+
+
+def _settings(values: Mapping[str, Any]) -> QueueSettings:
+    """The settings, as far as they matter for dead queues; none where they are wrong, which is told elsewhere."""
+    try:
+        return settings_from({"dead_queue": values.get("dead_queue")})
+    except InvalidInput:
+        return QueueSettings()
+
+
+def problem_in(error: InvalidInput, values: Mapping[str, Any]) -> tuple[KeyPath, str]:
+    """The key that an error of a setting is about, among these values, and what it says of it."""
+    match error:
+        case InvalidSetting(setting=setting, problem=problem):
+            return path_in(setting, values), problem
+        case InvalidDuration(what=what):
+            return path_in(what, values), problem_of(error)
+        case InvalidName(what=what, name=name, problem=problem):
+            return path_in(what, values), f"{name!r:.80} {problem}"
+    return (), str(error)
+
+
+def path_in(setting: str, values: Any) -> KeyPath:
+    """`retry.by_type.myapp.Busy` as keys: those that are there may have dots in them."""
+    path: KeyPath = ()
+    while setting:
+        if index := _INDEX.match(setting):
+            place = int(index[1])
+            setting = setting[index.end() :]
+            path += (place,)
+            values = values[place] if isinstance(values, list) and place < len(values) else None
+            continue
+        keys = values if isinstance(values, Mapping) else {}
+        found = [key for key in keys if setting == key or setting.startswith((f"{key}.", f"{key}["))]
+        key = max(found, key=len, default=re.split(r"[.\[]", setting)[0])
+        path += (key,)
+        values = keys.get(key)
+        setting = setting[len(key) :].removeprefix(".")
+    return path

@@ -1,0 +1,299 @@
+"""One worker of a file, in a thread of this process.
+
+A file that is in force: applied, watched, and its workers at work. What `redrive work` and `redrive serve` run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from redrive.broker.broker import Broker
+from redrive.config.apply import apply
+from redrive.config.config import Config, ExternalOptions, WorkerOptions
+from redrive.config.external_queue import Poller, claiming
+from redrive.config.preflight import chosen_workers, listed_queues, unfit_programs, unknown_queues, unknown_workers
+from redrive.config.watcher import FileWatch
+from redrive.config.worker_tables import complete
+from redrive.errors import AccessError, Closed, Forbidden, NotFound, RedriveError
+from redrive.model.duration import DurationInput
+from redrive.task.app import App
+from redrive.telemetry import events
+from redrive.worker.command_outcome import Command
+from redrive.worker.command_runner import CommandRunner
+from redrive.worker.worker import Worker, worker_name
+
+_log = events.logger("redrive.file")
+
+
+class Hosted:
+    """A worker in a thread. `failed` is set if it ends with an error that nobody foresaw."""
+
+    def __init__(
+        self,
+        name: str,
+        options: WorkerOptions,
+        external: ExternalOptions | None,
+        worker: Worker,
+        runner: CommandRunner,
+        failed: threading.Event,
+        *,
+        until_idle: bool = False,
+    ) -> None:
+        self.name = name
+        self.what = (options, external)
+        """What it does: where the file says otherwise, another one takes its place."""
+        self._worker = worker
+        self._runner = runner
+        self._failed = failed
+        self._until_idle = until_idle
+        self._is_stopping = False
+        self.refusal: RedriveError | None = None
+        """What refused it its queue, where it ended because of that."""
+        self.thread = threading.Thread(target=self._run, name=f"redrive-worker-{name}", daemon=True)
+
+    @property
+    def slots_in_use(self) -> int:
+        """How many slots it keeps from who takes its place: all of them while it may still lease something."""
+        if not self.thread.is_alive():
+            return 0
+        return self._runner.in_use if self._worker.is_finishing else self._runner.most
+
+    def retire(self) -> None:
+        """Let it finish what it runs, however long that takes, and end."""
+        self._worker.retire()
+
+    def stop(self) -> None:
+        """Let it end. A second time changes nothing. From any thread, or a signal handler."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._worker.stop()
+
+    def hurry(self) -> None:
+        """Let it end at once."""
+        self._is_stopping = True
+        self._worker.stop(at_once=True)
+
+    def _run(self) -> None:
+        try:
+            self._worker.run(until_idle=self._until_idle)
+        except Closed:
+            pass
+        except Exception as error:
+            if self._until_idle and isinstance(error, AccessError | NotFound):
+                self.refusal = error
+                return
+            _log.exception("worker_failed", worker=self._worker.name)
+            self._failed.set()
+
+
+def host(
+    broker: Broker,
+    name: str,
+    options: WorkerOptions,
+    external: ExternalOptions | None,
+    failed: threading.Event,
+    before: Sequence[Hosted],
+    *,
+    shutdown_timeout: DurationInput,
+    metrics: bool,
+    until_idle: bool,
+) -> Hosted:
+    """The worker that a file describes, in the place of those `before`: it begins as they finish, slot by slot.
+
+    `external`: how its queue is listed, where it is an external one.
+    """
+    claim = None
+    if external is not None and external.take is not None:
+        claim = claiming(broker, options.queue, complete(external.take)[0], options.release_delay)
+    command = Command(name, complete(options.run)[0], options.release_delay, options.keep_result)
+    runner = CommandRunner(
+        command,
+        options.concurrency,
+        broker._core.store.namespace,
+        claim,
+        lambda: sum(each.slots_in_use for each in before),
+    )
+    worker = Worker(
+        App(),
+        broker=broker,
+        queues=[options.queue],
+        concurrency=options.concurrency,
+        shutdown_timeout=shutdown_timeout,
+        name=f"{name}:{worker_name()}",
+        metrics=metrics,
+        runner=runner,
+    )
+    return Hosted(name, options, external, worker, runner, failed, until_idle=until_idle)
+
+
+class Running:
+    """The file of a project, on a broker, from `start` to `stop`.
+
+    workers: those of the file that run here; all of them by default, and none with an empty list. External queues are
+    listed here if one of these works on them.
+    shutdown_timeout: how long `stop` waits for commands that run. What runs then is ended, and given back uncounted.
+    watch: whether an edit of the file is applied while this runs.
+    metrics: whether the broker's metrics tell of the workers too.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        config: Config,
+        *,
+        workers: Collection[str] | None = None,
+        shutdown_timeout: DurationInput = 30,
+        watch: bool = True,
+        metrics: bool = False,
+    ) -> None:
+        self._broker = broker
+        self._config = config
+        self._chosen = workers
+        self._shutdown_timeout = shutdown_timeout
+        self._metrics = metrics
+        self._hosted: dict[str, Hosted] = {}
+        self._leaving: list[Hosted] = []
+        self._pollers: dict[str, tuple[ExternalOptions, Poller]] = {}
+        self._watch = FileWatch(config, self._changed) if watch else None
+        self._changing = threading.Lock()
+        self._is_stopping = False
+        self.has_failed = threading.Event()
+        """A worker ended with an error that nobody foresaw, which is in the log."""
+
+    def start(self) -> None:
+        """Apply the file, and begin. Raises `InvalidFile` where the file cannot be used here; then nothing runs."""
+        self._apply(self._config)
+        with self._changing:
+            self._reconcile(self._config)
+        if self._watch is not None:
+            self._watch.start()
+
+    def run_until_idle(self) -> None:
+        """Apply the file, list external queues once, and work until nothing can be run now.
+
+        Raises what refused a worker its queue, once all others have ended.
+        """
+        config = self._config
+        self._apply(config)
+        workers = chosen_workers(config, self._chosen)
+        for queue, options in listed_queues(config, workers).items():
+            Poller(self._broker, queue, options).poll()
+        self._hosted = {name: self._host(config, name, until_idle=True) for name in workers}
+        for hosted in self._hosted.values():
+            hosted.thread.start()
+        if self._is_stopping:
+            self.ask_to_stop()
+        for hosted in self._hosted.values():
+            hosted.thread.join()
+        for hosted in self._hosted.values():
+            if hosted.refusal is not None:
+                raise hosted.refusal
+
+    def look(self) -> bool:
+        """Look now whether the file was edited. Whether an edit was applied."""
+        return self._watch is not None and self._watch.look()
+
+    def stop(self) -> None:
+        """Lease nothing more, let commands that run finish, and end. Returns when all is over."""
+        self.ask_to_stop()
+        if self._watch is not None:
+            self._watch.close()
+        self.ask_to_stop()  # whom the last edit brought
+        for _, poller in self._pollers.values():
+            poller.close()
+        for hosted in self._everybody():
+            if hosted.thread.ident is not None:
+                hosted.thread.join()
+
+    def ask_to_stop(self) -> None:
+        """The same without waiting. From any thread, or a signal handler."""
+        self._is_stopping = True
+        for hosted in self._everybody():
+            hosted.stop()
+
+    def hurry(self) -> None:
+        """Do not wait for commands that run: end them. From any thread, or a signal handler."""
+        self._is_stopping = True
+        for hosted in self._everybody():
+            hosted.hurry()
+
+    def _everybody(self) -> list[Hosted]:
+        return [*self._hosted.values(), *self._leaving]
+
+    def _apply(self, config: Config) -> None:
+        """Check what only this machine and this store can tell, then apply. All that is wrong is told at once.
+
+        A server may let this program work, and not let it change queues: then these are as somebody else applied them.
+        """
+        workers = chosen_workers(config, self._chosen)
+        problems = [*unknown_workers(config, self._chosen), *unfit_programs(config, workers)]
+        with suppress(Forbidden):  # so is `apply`, which lists queues too
+            problems += unknown_queues(config, workers, [queue.name for queue in self._broker.list_queues()])
+        if problems:
+            raise config.invalid(*problems)
+        try:
+            apply(self._broker, config)
+        except Forbidden as error:
+            _log.warning("file_not_applied", file=str(config.file), error=str(error))
+
+    def _changed(self, config: Config) -> None:
+        """The file was edited, and is valid."""
+        self._apply(config)
+        with self._changing:
+            if self._is_stopping:
+                return
+            before, self._config = self._config, config
+            self._reconcile(config)
+        was = _read_once(before)
+        if keys := [key for key, value in _read_once(config).items() if value != was[key]]:
+            _log.warning("file_needs_restart", file=str(config.file), keys=keys)
+
+    def _reconcile(self, config: Config) -> None:
+        """Run what the file says: what is new begins, what is gone finishes what it runs and ends, and what is
+        otherwise takes the place of its predecessor, slot by slot as that one finishes."""
+        wanted = chosen_workers(config, self._chosen)
+        self._leaving = [hosted for hosted in self._leaving if hosted.thread.is_alive()]
+        for name, hosted in list(self._hosted.items()):
+            if name not in wanted or hosted.what != (wanted[name], config.external.get(wanted[name].queue)):
+                hosted.retire()
+                self._leaving.append(hosted)
+                del self._hosted[name]
+        for name in wanted:
+            if name not in self._hosted:
+                self._hosted[name] = self._host(config, name)
+                self._hosted[name].thread.start()
+        self._reconcile_pollers(listed_queues(config, wanted))
+
+    def _reconcile_pollers(self, wanted: Mapping[str, ExternalOptions]) -> None:
+        for queue, (options, poller) in list(self._pollers.items()):
+            if wanted.get(queue) != options:
+                poller.close()
+                del self._pollers[queue]
+        for queue, options in wanted.items():
+            if queue not in self._pollers:
+                self._pollers[queue] = (options, Poller(self._broker, queue, options))
+                self._pollers[queue][1].start()
+
+    def _host(self, config: Config, name: str, *, until_idle: bool = False) -> Hosted:
+        options = config.workers[name]
+        return host(
+            self._broker,
+            name,
+            options,
+            config.external.get(options.queue),
+            self.has_failed,
+            [hosted for hosted in self._leaving if hosted.name == name],
+            shutdown_timeout=self._shutdown_timeout,
+            metrics=self._metrics,
+            until_idle=until_idle,
+        )
+
+
+def _read_once(config: Config) -> dict[str, Any]:
+    """What holds from the start of the program to its end, by key."""
+    return {**msgspec.structs.asdict(config.store), "server": config.server}

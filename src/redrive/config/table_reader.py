@@ -1,0 +1,183 @@
+"""What is wrong with a file, all of it, and where; and tables that say what is wrong with their values.
+
+Variables of the environment in texts of a file: `${NAME}`, so that no secret has to stand in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from redrive.config.line_numbers import KeyPath, Lines, shown
+from redrive.errors import InvalidDuration, InvalidFile, InvalidName, Problem
+from redrive.model.duration import parse_duration
+from redrive.model.limits import check_name
+from redrive.model.text import suggest
+
+
+class Problems:
+    """Collects what is wrong with a file, each key once."""
+
+    def __init__(self, file: Path, lines: Lines) -> None:
+        self._file = file
+        self._lines = lines
+        self._found: dict[KeyPath, str] = {}
+
+    def add(self, path: KeyPath, problem: str) -> None:
+        """Something is wrong at this key. What was said of it first stays."""
+        self._found.setdefault(path, problem)
+
+    def __contains__(self, path: KeyPath) -> bool:
+        return path in self._found
+
+    def raise_any(self) -> None:
+        """Raise `InvalidFile` with all of them, in the order of their lines, if there are any."""
+        if self._found:
+            found = [Problem(self._lines.of(path), shown(path), problem) for path, problem in self._found.items()]
+            raise InvalidFile(shown_file(self._file), tuple(sorted(found, key=lambda each: each.line)))
+
+
+class Table:
+    """One table of a file. Values that are not what they should be become problems, and their defaults hold."""
+
+    def __init__(self, problems: Problems, path: KeyPath, values: Any) -> None:
+        self.problems = problems
+        self.path = path
+        if not isinstance(values, dict):
+            problems.add(path, f"is a table, as in [{shown(path)}], not {described(values)}")
+        self.values: dict[str, Any] = values if isinstance(values, dict) else {}
+
+    def only(self, known: Collection[str], elsewhere: Mapping[str, str] | None = None) -> None:
+        """Every key that is not known is a problem. `elsewhere`: words that others have for the same."""
+        for key in self.values:
+            if key not in known:
+                meant = suggest(key, known, elsewhere or {}) or f"; there are {', '.join(known)}"
+                self.wrong(key, f"is not known here{meant}")
+
+    def wrong(self, key: str, problem: str) -> None:
+        """Something is wrong with the value of a key, or it is missing."""
+        self.problems.add((*self.path, key), problem)
+
+    def under(self, key: str) -> Table:
+        """The table under a key; an empty one where there is none."""
+        return Table(self.problems, (*self.path, key), self.values.get(key, {}))
+
+    def tables(self, key: str) -> dict[str, Table]:
+        """The tables under a key, by their names, where these can be names."""
+        found = self.under(key)
+        for name in found.values:
+            found.named(name, name)
+        return {name: found.under(name) for name in found.values}
+
+    def named(self, key: str, name: object) -> str | None:
+        """The name that stands at a key, if it can be one."""
+        try:
+            return check_name(self.path[-1] if self.path else key, name)  # type: ignore[arg-type]
+        except InvalidName as error:
+            self.wrong(key, f"{error.name!r:.80} {error.problem}")
+            return None
+
+    def text(self, key: str) -> str | None:
+        """A text that is not empty."""
+        value = self.values.get(key)
+        if value is not None and (not isinstance(value, str) or not value.strip()):
+            self.wrong(key, f"is a text, not {described(value)}")
+            return None
+        return value
+
+    def flag(self, key: str) -> bool:
+        """True or false; false where it is not there."""
+        value = self.values.get(key, False)
+        if not isinstance(value, bool):
+            self.wrong(key, f"is true or false, not {described(value)}")
+            return False
+        return value
+
+    def count(self, key: str, default: int, smallest: int, largest: int) -> int:
+        """A whole number within bounds."""
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
+            self.wrong(key, f"is a whole number from {smallest:,} to {largest:,}, not {described(value)}")
+            return default
+        return value
+
+    def duration(self, key: str, default: int | None = None, *, positive: bool = True) -> int | None:
+        """A duration, in microseconds."""
+        if key not in self.values:
+            return default
+        try:
+            duration = parse_duration(self.values[key], key)
+        except InvalidDuration as error:
+            self.wrong(key, problem_of(error))
+            return default
+        if positive and duration == 0:
+            self.wrong(key, "is longer than 0")
+            return default
+        return duration
+
+
+def problem_of(error: InvalidDuration) -> str:
+    """What is wrong with a duration, without the name of the key."""
+    return str(error).removeprefix(error.what).lstrip()
+
+
+def described(value: object) -> str:
+    """A value as a problem shows it: short, and as it is written in TOML."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case dict():
+            return "a table"
+        case list():
+            return "an array"
+        case str():
+            shown = value if len(value) <= 60 else value[:59] + "…"
+            return f'"{shown}"' if shown.isprintable() else ascii(shown)
+        case _:
+            return f"{value!s:.60}"
+
+
+def shown_file(file: Path) -> str:
+    """The path as a person in the working directory would write it."""
+    try:
+        return str(file.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(file)
+
+
+_VARIABLE = re.compile(r"\$\{([^}]*)(\}?)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PREFIX = "REDRIVE_"
+_SECRETS = ("REDRIVE_TOKEN", "REDRIVE_URL")
+"""Which are for one address, and that is not one of a file."""
+
+
+def variables_in(text: str) -> tuple[str, ...]:
+    """The names of the variables that a text has in it."""
+    return tuple(name for name, _ in _VARIABLE.findall(text))
+
+
+def mistake_in(text: str) -> str | None:
+    """What is wrong with how a text names its variables."""
+    wrong = any(not end or _NAME.fullmatch(name) is None for name, end in _VARIABLE.findall(text))
+    return "has a ${ that begins no variable; write ${NAME}" if wrong else None
+
+
+def not_for_addresses(text: str, allowed: Collection[str]) -> str | None:
+    """What is wrong with the variables of an address: the author of the file could send any of them out by it."""
+    for name in variables_in(text):
+        if name not in allowed and (not name.startswith(_PREFIX) or name in _SECRETS):
+            hint = "" if name in _SECRETS else f"call it {_PREFIX}{name}, or "
+            return f"takes the variable {name}, which could send any secret away; {hint}add --allow-variable {name}"
+    return None
+
+
+def filled_in(text: str, environment: Mapping[str, str]) -> tuple[str, str | None]:
+    """The text with the values of its variables; and what is wrong, which never shows a value."""
+    problem = mistake_in(text)
+    unset = [name for name in variables_in(text) if not environment.get(name)]
+    if problem is None and unset:
+        problem = f"needs the variable {unset[0]} of the environment, which is not set"
+    return (text, problem) if problem else (_VARIABLE.sub(lambda found: environment[found[1]], text), None)

@@ -1,0 +1,185 @@
+"""How an item that lived elsewhere stands where it is imported.
+
+Moves between stores: how an item goes, and how it stands where it arrives.
+
+Two stores share no transaction, so a move is four: the item is *moving* in its store; the other store receives it and
+writes down from where; the first one removes it; the other one closes what it wrote down. Each may be repeated.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import InvalidInput
+from redrive.model.feed import FeedKind
+from redrive.model.ids import ItemId
+from redrive.model.item import WORK, Event, HistoryEntry, Item, Status
+from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
+from redrive.model.manual_change import Standing, is_ending_of, stays_dead_letter
+from redrive.model.queue import Queue
+from redrive.model.state_machine import Verb
+
+
+class Landing(msgspec.Struct, frozen=True):
+    """What an imported item is here."""
+
+    status: Status
+    is_dead_letter: bool
+    ready_at: Instant
+    """Kept where it waits; else the instant of the import."""
+    first: tuple[HistoryEntry, ...]
+    last: tuple[HistoryEntry, ...]
+    """What is kept of its history, oldest first."""
+    omitted: int
+    """How many entries between those are only counted."""
+    expire_deadline: Instant | None
+    held_by: str | None
+    needs_room: bool
+    """Whether it is refused where max_size is reached."""
+    expire_timeout: int | None = None
+    """The one it was put with; None takes that of whatever queue it is in."""
+    home: str | None = None
+    """The store that it came from as a dead letter, and that a redrive takes it back to."""
+
+
+def land(item: Item, queue: Queue, now: Instant) -> Landing:
+    """What an item becomes in a queue. What was archived was dead. Raises InvalidInput for a death without a record."""
+    if not item.deaths and any(entry.from_dead_letter for entry in item.history):
+        raise InvalidInput(f"item {item.id} was a dead letter and has no record of its death; import its deaths too")
+    status = _status(item)
+    if status in (Status.DEAD, Status.ARCHIVED):
+        if not item.deaths:
+            raise InvalidInput(f"item {item.id} is {item.status} and has no record of its death; import it as pending")
+        is_dead_letter = status is Status.DEAD
+    else:
+        waits = bool(item.deaths) and item.status is not Status.COMPLETED and not _was_brought_back(item)
+        is_dead_letter = waits and queue.is_dead_queue
+    ready_at = item.ready_at if item.status in WORK else None
+    first, rest = item.history[:HISTORY_FIRST], item.history[HISTORY_FIRST:]
+    last = rest[-HISTORY_LAST:]
+    omitted = item.history_omitted + len(rest) - len(last)
+    return Landing(
+        status=status,
+        is_dead_letter=is_dead_letter,
+        ready_at=now if ready_at is None else ready_at,
+        first=first,
+        last=last,
+        omitted=omitted,
+        expire_deadline=item.expire_deadline,
+        held_by=None if status is Status.DEAD else item.held_by,
+        needs_room=status in WORK,
+    )
+
+
+def _status(item: Item) -> Status:
+    """What it is without a lease. One that was on its way to a dead queue elsewhere is dead."""
+    if item.status is Status.MOVING:
+        return Status.DEAD if item.deaths and not _was_brought_back(item) else Status.PENDING
+    return item.status if item.status in (Status.FAILED, Status.DEAD, Status.ARCHIVED) else Status.PENDING
+
+
+def _was_brought_back(item: Item) -> bool:
+    """Whether a person brought it back to work after its last death."""
+    brought_back = False
+    for entry in item.history:
+        if entry.event is Event.REDRIVEN:
+            brought_back = brought_back or entry.from_dead_letter
+        elif entry.event is Event.UNDONE or is_ending_of(item.deaths[-1], entry):
+            brought_back = False
+    return brought_back
+
+
+class Passage(msgspec.Struct, frozen=True):
+    """What an item that is moving has beside everything else."""
+
+    to: str
+    """The queue that it goes to: `name@store`."""
+    since: Instant
+    kind: FeedKind
+    """Why: DEAD, REDRIVEN or MOVED."""
+    status: Status
+    """As what it arrives."""
+
+
+class Move(msgspec.Struct, frozen=True):
+    """An item on its way, with all that the other store needs."""
+
+    item: Item
+    passage: Passage
+    is_dead_letter: bool
+    ready_at: Instant
+    """From when it could be leased, if it had stayed."""
+    expire_timeout: int | None = None
+    """The one it was put with."""
+
+
+_ARRIVES_AS = {
+    FeedKind.DEAD: (Status.PENDING,),
+    FeedKind.REDRIVEN: (Status.PENDING,),
+    FeedKind.MOVED: (Status.DEAD, *WORK),
+}
+
+
+def check_move(move: Move) -> None:
+    """Raise unless a store could have let the item go like this: for moves that somebody else tells of."""
+    item, passage = move.item, move.passage
+    if item.status is not Status.MOVING:
+        raise InvalidInput(f"item {item.id} is {item.status} and not moving")
+    if passage.status not in _ARRIVES_AS.get(passage.kind, ()):
+        raise InvalidInput(f"nothing that is {passage.kind} arrives in another store as {passage.status}")
+    was_dead = move.is_dead_letter or passage.kind is FeedKind.DEAD or passage.status is Status.DEAD
+    if not item.deaths and (was_dead or any(entry.from_dead_letter for entry in item.history)):
+        raise InvalidInput(f"item {item.id} was a dead letter and has no record of its death")
+
+
+def check_unedited(id: ItemId, to: str, *, edited: bool) -> None:
+    """Raise where an item that goes to another store is to be edited on the way."""
+    if edited:
+        raise InvalidInput(
+            f"item {id} goes to {to}, and nothing is edited on the way to another store; redrive it with to= a queue "
+            f"of this store, or edit it there after its next death"
+        )
+
+
+def ledger_key(source_id: ItemId) -> ItemId:
+    """Under what a queue knows that it received an item. No item was ever imported under it."""
+    return ItemId(f"@{source_id}")
+
+
+def is_ledger_key(key: str) -> bool:
+    """Whether a queue received an item under it, and did not import it."""
+    return key.startswith("@")
+
+
+def arrival(move: Move, queue: Queue, came_from: str, here: str, now: Instant) -> Landing:
+    """How an item stands that comes from one store to a queue of another one."""
+    item, kind, status = move.item, move.passage.kind, move.passage.status
+    standing = Standing(item.id, status, move.is_dead_letter)
+    match kind:
+        case FeedKind.DEAD:
+            is_dead_letter, expire_deadline = True, None
+        case FeedKind.REDRIVEN:
+            timeout = queue.settings.expire_timeout if move.expire_timeout is None else move.expire_timeout
+            is_dead_letter, expire_deadline = False, None if timeout is None else Instant(now + timeout)
+        case FeedKind.MOVED:
+            is_dead_letter = stays_dead_letter(Verb.MOVE, standing, to_dead_queue=queue.is_dead_queue)
+            expire_deadline = item.expire_deadline
+        case _:
+            raise InvalidInput(f"nothing that is {kind} moves to another store")
+    home = None
+    if is_dead_letter:
+        home = came_from if kind is FeedKind.DEAD else item.home or came_from
+    return Landing(
+        status=status,
+        is_dead_letter=is_dead_letter,
+        ready_at=max(now, move.ready_at) if kind is FeedKind.MOVED else now,
+        first=item.history[:HISTORY_FIRST],
+        last=item.history[HISTORY_FIRST:],
+        omitted=item.history_omitted,
+        expire_deadline=expire_deadline,
+        expire_timeout=move.expire_timeout,
+        held_by=item.held_by,
+        home=None if home == here else home,
+        needs_room=kind is not FeedKind.DEAD and status is not Status.DEAD,
+    )

@@ -1,0 +1,203 @@
+"""Who may change what by hand: the rules of the verbs that need no token, the same on every store.
+
+A deed: what is to be done to items by hand, and by whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Self
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import InvalidInput, ItemActive, WrongStatus
+from redrive.model.ids import ItemId
+from redrive.model.item import Counters, Death, Event, HistoryEntry, Status
+from redrive.model.limits import address_of
+from redrive.model.operation import Operation
+from redrive.model.state_machine import BY_HAND, Verb, allowed_from
+
+FOR_DEAD_LETTERS = frozenset({Verb.REDRIVE, Verb.ARCHIVE})
+"""Verbs that are for dead letters only."""
+_FOR_ARCHIVED = frozenset({Verb.RESTORE, Verb.PURGE})
+_ENDINGS = frozenset({Event.FAILED, Event.LOST, Event.RELEASED, Event.EXPIRED, Event.BURIED})
+
+
+class Standing(msgspec.Struct, frozen=True, gc=False):
+    """All that the rules look at: an item as it stands when a person wants to change it."""
+
+    id: ItemId
+    status: Status
+    is_dead_letter: bool
+    """It is dead, or lies in a dead queue because it died."""
+    worker: str | None = None
+    """Who holds the lease (active)."""
+    last: HistoryEntry | None = None
+    """The newest entry of its history; only UNDO looks at it."""
+    queue: str = ""
+    deliveries: int = 0
+
+
+def check_verb(verb: Verb) -> None:
+    """Raise unless a person may use the verb without a token."""
+    if verb not in BY_HAND:
+        raise InvalidInput(f"{verb} cannot be done by hand; there are {', '.join(sorted(BY_HAND))}")
+
+
+def check_change(verb: Verb, item: Standing, *, force: bool, undoes: str | None = None) -> None:
+    """Raise unless the verb applies to the item as it stands. `force` revokes the lease of one that is active.
+
+    `undoes` is the operation that UNDO takes back: what somebody else brought back since is not its work.
+    """
+    if item.status is Status.ACTIVE and not force:
+        raise ItemActive(item.id, item.worker)
+    if item.status is Status.MOVING and verb is Verb.DROP and force:
+        return
+    at_rest = tuple(status for status in allowed_from(verb) if status is not Status.ACTIVE)
+    # Without its lease an active item is work like any other; only what was archived can be restored or purged.
+    applies = verb not in _FOR_ARCHIVED if item.status is Status.ACTIVE else item.status in at_rest
+    if verb in FOR_DEAD_LETTERS:
+        applies, at_rest = applies and item.is_dead_letter, (Status.DEAD,)
+    if verb is Verb.UNDO and not (applies and was_brought_back(item, undoes)):
+        raise WrongStatus(verb.value, item.id, item.status.value, ("brought back, and leased by nobody since",))
+    if not applies:
+        raise WrongStatus(verb.value, item.id, item.status.value, at_rest)
+
+
+def was_brought_back(item: Standing, operation: str | None = None) -> bool:
+    """Whether the last thing that happened to a dead letter is that a person, or this operation, brought it back."""
+    last = item.last
+    if last is None or (operation is not None and last.operation != operation):
+        return False
+    if last.to is not None:  # from another store, which is no part of a transaction here
+        return False
+    return last.from_dead_letter and last.delivery == item.deliveries
+
+
+def brings_back(verb: Verb, before: Status) -> bool:
+    """Whether a verb makes work of a dead letter. One that is retried in the dead queue it lies in stays one."""
+    return verb is Verb.REDRIVE or (verb is Verb.RETRY and before is Status.DEAD)
+
+
+def redrive_queue(
+    item: Standing, died_in: str, to: str | None, *, home: str | None = None, store: str | None = None
+) -> str:
+    """Where a redrive takes an item: to the queue that the call names, else to the one of its last death.
+
+    One that is dead stays in the queue that it is in: it died there, or was moved or imported there since. `home` is
+    the store that it came from as a dead letter, `store` the name of this one.
+    """
+    if to is not None:
+        return to
+    if item.status is Status.DEAD:
+        return item.queue
+    if home is not None and home == store:
+        raise InvalidInput(
+            f"item {item.id} came from a store called '{home}', and this one was opened under the same name; open it "
+            f"with name= and that one with stores=, or redrive the item to a queue of this store with to="
+        )
+    return died_in if home is None else address_of(died_in, home)
+
+
+def move_queue(item: Standing, to: str | None) -> str:
+    """Where a move takes an item. It keeps its status, counters, hold and times, and goes to the tail there."""
+    if to is None:
+        raise InvalidInput("move needs the queue to move to; name it with to=")
+    if to == item.queue:
+        raise InvalidInput(f"item {item.id} is in queue '{to}' already; name another one to move it to")
+    return to
+
+
+def undo_to(last: HistoryEntry) -> tuple[str, Status]:
+    """Where an undo takes an item, by the entry of its redrive: to the queue it was in, and what it is there."""
+    return last.queue, Status.DEAD if last.from_status is Status.DEAD else Status.PENDING
+
+
+def undone(counters: Counters, back: Status, death: Death) -> Counters:
+    """The counters of an item whose redrive is taken back: those of its death, or of an item in a dead queue."""
+    at_death = death.counters if back is Status.DEAD else Counters()
+    return Counters(
+        deliveries=counters.deliveries,
+        attempts=at_death.attempts,
+        failures=at_death.failures,
+        losses=at_death.losses,
+        redrives=max(0, counters.redrives - 1),
+    )
+
+
+def status_at_rest(status: Status) -> Status:
+    """What an item is without its lease: what archiving remembers, and what the history says it was."""
+    return Status.PENDING if status is Status.ACTIVE else status
+
+
+def needs_room(item: Standing, queue: str) -> bool:
+    """Whether an item that goes to work in a queue is one more there, for max_size."""
+    return item.status is Status.DEAD or item.queue != queue
+
+
+def stays_dead_letter(verb: Verb, item: Standing, *, to_dead_queue: bool = False) -> bool:
+    """Whether an item is still a dead letter: retried in the dead queue that it lies in, or moved as a dead letter.
+
+    One that is moved from a dead queue to a queue that is none is work there.
+    """
+    if verb is Verb.MOVE:
+        return item.is_dead_letter and (item.status is Status.DEAD or to_dead_queue)
+    return verb is Verb.RETRY and item.status is not Status.DEAD and item.is_dead_letter
+
+
+def text_of_death(death: Death, history: Iterable[HistoryEntry]) -> str:
+    """What was said when it died: the text of the failure, else the note, else the title of the cause."""
+    said = None
+    for entry in history:
+        if is_ending_of(death, entry):
+            said = entry.failure.text if entry.failure else entry.note
+    return said or death.cause.title
+
+
+def is_ending_of(death: Death, entry: HistoryEntry) -> bool:
+    """Whether a row of the history may be the one that tells of this death. Of several, the last one is."""
+    return entry.at == death.at and entry.queue == death.queue and entry.event in _ENDINGS
+
+
+class Deed(msgspec.Struct, frozen=True):
+    """One verb, for one item or many. Each store adds how it is written down."""
+
+    verb: Verb
+    actor: str
+    note: str | None = None
+    to: str | None = None
+    force: bool = False
+    operation: str | None = None
+    """The operation that it is part of."""
+    undoes: str | None = None
+    """The operation that it takes back (UNDO)."""
+
+    @classmethod
+    def of(cls, operation: Operation) -> Self:
+        """What an operation does to each of its items."""
+        return cls(
+            operation.verb,
+            operation.actor,
+            operation.note,
+            operation.to,
+            operation=operation.id,
+            undoes=operation.where.operation,
+        )
+
+    def history_entry(
+        self, now: Instant, event: Event, queue: str, delivery: int, before: Status, *, to: str | None = None
+    ) -> HistoryEntry:
+        """What the history says of an item that was in that queue, and what it was there. `to` is in another store."""
+        return HistoryEntry(
+            now,
+            event,
+            queue,
+            delivery,
+            actor=self.actor,
+            note=self.note,
+            operation=self.operation,
+            from_status=before,
+            from_dead_letter=brings_back(self.verb, before),
+            to=to,
+        )

@@ -1,0 +1,187 @@
+"""Plans: what an operation would do, item by item, without doing it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from redrive.errors import IdempotencyConflict, QueueFull, QueueNotFound, RedriveError
+from redrive.model.death import DeadReason
+from redrive.model.ids import ItemId
+from redrive.model.item import Item, Status
+from redrive.model.judge import dead
+from redrive.model.limits import is_elsewhere
+from redrive.model.manual_change import Standing, check_change, move_queue, needs_room, redrive_queue, undo_to
+from redrive.model.operation import MAX_SAMPLES
+from redrive.model.queue import Queue
+from redrive.model.state_machine import Verb
+from redrive.model.text import lines, several, tally
+from redrive.model.worker_info import TASK_HEADER
+
+MAX_TITLES = 20
+"""How many titles a plan names."""
+NO_DEATH = "no death on record"
+"""Stands for the title of items that never died."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What an operation would do if it started now. Workers go on meanwhile, so it can be different in a moment."""
+
+    verb: Verb
+    total: int
+    """How many items match."""
+    groups: Mapping[str, int]
+    """What those that would be changed died of, the most first, at most 20."""
+    queues: Mapping[str, int]
+    """Where they would be afterwards, the most first. What would be removed is not in it."""
+    left_out: Mapping[str, int]
+    """How many would not be changed, by the code of the error."""
+    samples: Mapping[str, tuple[ItemId, ...]]
+    """Some of those, by the same code."""
+    unhandled: Mapping[str, int] = {}
+    """Tasks that no worker knows which is alive and works on the queue that their items would go to, and how many items
+    of each would be changed. Where no such worker is alive, nothing is known."""
+
+    def __str__(self) -> str:
+        return lines(
+            f"{self.verb}: {self.changed:,} of {several(self.total, 'item')} would be changed",
+            f"then in: {tally(self.queues)}" if self.queues else None,
+            f"left out: {tally(self.left_out)}" if self.left_out else None,
+            f"no worker knows: {tally(self.unhandled)}" if self.unhandled else None,
+            *(f"{count:,} × {title}" for title, count in self.groups.items()),
+        )
+
+    @property
+    def changed(self) -> int:
+        """How many would be changed."""
+        return self.total - sum(self.left_out.values())
+
+
+class Planning:
+    """Counts item by item. Needs little memory, however many items there are."""
+
+    def __init__(
+        self,
+        verb: Verb,
+        to: str | None,
+        queues: Mapping[str, Queue],
+        sizes: Mapping[str, int],
+        namespace: str,
+        undoes: str | None = None,
+        store: str | None = None,
+        handlers: Mapping[str, frozenset[str] | None] | None = None,
+    ) -> None:
+        """`sizes` are the numbers of items in those queues that have a max_size, `undoes` is what UNDO takes back,
+        `handlers` the tasks that the workers of each queue know; None where they may know any."""
+        self._verb = verb
+        self._to = to
+        self._all_queues = queues
+        self._sizes = dict(sizes)
+        self._namespace = namespace
+        self._undoes = undoes
+        self._store = store
+        self._holders: dict[tuple[str, str], ItemId] = {}
+        self._total = 0
+        self._groups: Counter[str] = Counter()
+        self._queues: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
+        self._samples: dict[str, tuple[ItemId, ...]] = {}
+        self._handlers = handlers or {}
+        self._unhandled: Counter[str] = Counter()
+
+    def keys_to_know(self, items: Sequence[Item]) -> dict[str, list[str]]:
+        """The idempotency keys of these items, by each queue that some of them may go to: who holds them there?"""
+        wanted: dict[str, list[str]] = {}
+        if self._verb in (Verb.REDRIVE, Verb.RETRY, Verb.MOVE):
+            for item in items:
+                if item.idempotency_key is None:
+                    continue
+                origin = item.queue if item.death is None else item.death.queue
+                for queue in {item.queue, origin} if self._to is None else {self._to}:
+                    if queue in self._all_queues:
+                        wanted.setdefault(queue, []).append(item.idempotency_key)
+        return wanted
+
+    def know(self, queue: str, holders: Mapping[str, ItemId]) -> None:
+        """Who holds keys in a queue."""
+        self._holders.update({(queue, key): id for key, id in holders.items()})
+
+    def add(self, item: Item, *, is_dead_letter: bool) -> None:
+        """One more item that matches."""
+        self._total += 1
+        try:
+            queue = self._queue_after(item, is_dead_letter)
+        except RedriveError as refusal:
+            self._left_out[refusal.code] += 1
+            samples = self._samples.get(refusal.code, ())
+            if len(samples) < MAX_SAMPLES:
+                self._samples[refusal.code] = (*samples, item.id)
+            return
+        self._groups[item.death.cause.group_title if item.death else NO_DEATH] += 1
+        if queue is not None:
+            self._queues[queue] += 1
+            known, task = self._handlers.get(queue), item.headers.get(TASK_HEADER)
+            if known is not None and task is not None and task not in known:
+                self._unhandled[task] += 1
+
+    def result(self) -> Plan:
+        """All of it."""
+        return Plan(
+            self._verb,
+            self._total,
+            dict(self._groups.most_common(MAX_TITLES)),
+            dict(self._queues.most_common()),
+            dict(self._left_out.most_common()),
+            dict(self._samples),
+            dict(self._unhandled.most_common(MAX_TITLES)),
+        )
+
+    def _queue_after(self, item: Item, is_dead_letter: bool) -> str | None:
+        last = item.history[-1] if item.history else None
+        standing = Standing(
+            item.id, item.status, is_dead_letter, item.worker, last, item.queue, item.counters.deliveries
+        )
+        check_change(self._verb, standing, force=False, undoes=self._undoes)
+        match self._verb:
+            case Verb.REDRIVE:
+                died_in = item.death.queue if item.death else item.queue
+                to = redrive_queue(standing, died_in, self._to, home=item.home, store=self._store)
+                return to if is_elsewhere(to) else self._with_room(item, standing, to)
+            case Verb.RETRY:
+                return self._with_room(item, standing, item.queue)
+            case Verb.MOVE:
+                to = move_queue(standing, self._to)
+                if is_elsewhere(to):
+                    return to
+                self._known(to)
+                return to if item.status is Status.DEAD else self._with_room(item, standing, to)
+            case Verb.UNDO:
+                assert last is not None
+                return self._known(undo_to(last)[0])
+            case Verb.BURY:
+                verdict = dead(self._all_queues[self._known(item.queue)].settings, DeadReason.BURIED)
+                return None if verdict.drop else verdict.to or item.queue
+            case Verb.PURGE:
+                return None
+            case _:
+                return item.queue
+
+    def _with_room(self, item: Item, standing: Standing, queue: str) -> str:
+        """The queue, where it takes one more; what was planned before this item counts."""
+        max_size = self._all_queues[self._known(queue)].settings.max_size
+        if not needs_room(standing, queue):
+            return queue
+        size = self._sizes.get(queue, 0)
+        if max_size is not None and size >= max_size:
+            raise QueueFull(queue, size, max_size)
+        if (key := item.idempotency_key) is not None and self._holders.get((queue, key), item.id) != item.id:
+            raise IdempotencyConflict(queue, key, self._holders[queue, key])
+        self._sizes[queue] = size + 1
+        return queue
+
+    def _known(self, queue: str) -> str:
+        if queue not in self._all_queues:
+            raise QueueNotFound(queue, self._namespace)
+        return queue

@@ -1,0 +1,357 @@
+"""Retry: how many tries a failing item gets, and how long it waits before the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, TypeAlias, assert_never
+
+import msgspec
+
+from redrive.errors import InvalidDuration, InvalidName, InvalidSetting
+from redrive.model.classify import ErrorClass
+from redrive.model.duration import HOUR, MAX_DURATION, MINUTE, SECOND, format_duration, parse_duration
+from redrive.model.failure import Failure
+from redrive.model.limits import check_name
+from redrive.model.text import suggest
+
+MAX_RETRY_ATTEMPTS = 1_000_000
+MAX_LISTED_DELAYS = 1_000
+
+# From the number of failures so far, 1 at the first, to seconds.
+DelayFunction: TypeAlias = Callable[[int], float | timedelta]
+
+
+class Schedule(StrEnum):
+    """How the delay grows with n, the number of failures so far."""
+
+    NEVER = "never"  # no further try
+    IMMEDIATE = "immediate"  # no delay
+    FIXED = "fixed"  # base
+    LINEAR = "linear"  # base × n
+    EXPONENTIAL = "exponential"  # base × 2^(n−1)
+    LIST = "list"  # the n-th of delays, and the last one from there on
+    FUNCTION = "function"  # what a function given to connect() by this name says
+
+
+class Delay(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One rule for the delay before the next try. Durations in microseconds.
+
+    `jitter` takes a random share of the delay (full jitter), so that what failed together does not return together.
+    """
+
+    schedule: Schedule = Schedule.IMMEDIATE
+    base: int = SECOND
+    cap: int | None = None
+    delays: tuple[int, ...] = ()
+    function: str | None = None
+    jitter: bool = False
+
+    def __post_init__(self) -> None:
+        for setting, delays in (("base", [self.base]), ("cap", [self.cap or 0]), ("delays", self.delays)):
+            if any(not 0 <= delay <= MAX_DURATION for delay in delays):
+                raise InvalidSetting(f"delay.{setting}", "must be from 0 microseconds to 100 years")
+        if (self.schedule is Schedule.LIST) != bool(self.delays):
+            raise InvalidSetting("delay.delays", "must be given with schedule 'list', and only then")
+        if (self.schedule is Schedule.FUNCTION) != (self.function is not None):
+            raise InvalidSetting("delay.function", "must be given with schedule 'function', and only then")
+
+
+NEVER = Delay(Schedule.NEVER)
+IMMEDIATE = Delay(Schedule.IMMEDIATE)
+
+# What holds when a function is unknown, raises or answers nonsense: the item must be tried again all the same.
+FALLBACK = Delay(Schedule.EXPONENTIAL, base=SECOND, cap=HOUR)
+
+# What holds where classes decide and the queue has no rule of its own for the class. Classes not named: never.
+CLASS_DELAYS: Mapping[ErrorClass, Delay] = {
+    ErrorClass.TRANSIENT: FALLBACK,
+    ErrorClass.NETWORK: FALLBACK,
+    ErrorClass.RESOURCE: Delay(Schedule.LINEAR, base=MINUTE, cap=HOUR),
+}
+
+
+class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A queue's retry setting. `attempts` are the tries a failing item gets; with 0 or 1 its first failure is final.
+
+    `by_type` goes before `by_class`, that before the defaults of the classes (`use_classes`), that before `delay`.
+    """
+
+    attempts: int = 0
+    delay: Delay = IMMEDIATE
+    use_classes: bool = False
+    by_class: dict[ErrorClass, Delay] = {}
+    by_type: dict[str, Delay] = {}
+
+    def __post_init__(self) -> None:
+        _check_attempts(self.attempts, "retry.attempts")
+
+
+def check_delay(rule: Delay) -> None:
+    """Raise where a rule has what `retry_from` would not have made: too long a list, or a name that is none."""
+    if len(rule.delays) > MAX_LISTED_DELAYS:
+        raise InvalidSetting("delay.delays", f"must be a list of 1 to {MAX_LISTED_DELAYS:,} durations")
+    if rule.function is not None:
+        try:
+            check_name("function", rule.function)
+        except InvalidName as error:
+            raise InvalidSetting("delay.function", error.problem) from None
+
+
+def rule_for(retry: Retry, failure: Failure | None) -> Delay:
+    """The rule for a failure; among those by type, the one that names the nearest base."""
+    if failure is None:
+        return retry.delay
+    if retry.by_type:
+        for name in failure.type_names:
+            if name in retry.by_type:
+                return retry.by_type[name]
+    if failure.error_class in retry.by_class:
+        return retry.by_class[failure.error_class]
+    return CLASS_DELAYS.get(failure.error_class, NEVER) if retry.use_classes else retry.delay
+
+
+def delay_before(
+    rule: Delay, n: int, jitter: float = 1.0, functions: Mapping[str, DelayFunction] | None = None
+) -> int | None:
+    """Microseconds to wait after the n-th failure (from 1) before the next try; None means never.
+
+    `jitter` is a random number in [0, 1), used only where the rule asks for it.
+    """
+    delay = _raw_delay(rule, max(n, 1), functions or {})
+    if delay is None:
+        return None
+    delay = min(delay, MAX_DURATION if rule.cap is None else rule.cap)
+    return int(delay * jitter) if rule.jitter else delay
+
+
+def _raw_delay(rule: Delay, n: int, functions: Mapping[str, DelayFunction]) -> int | None:
+    match rule.schedule:
+        case Schedule.NEVER:
+            return None
+        case Schedule.IMMEDIATE:
+            return 0
+        case Schedule.FIXED:
+            return rule.base
+        case Schedule.LINEAR:
+            return rule.base * n
+        case Schedule.EXPONENTIAL:
+            # A base of one microsecond is past a hundred years long before the 64th doubling.
+            return rule.base << min(n - 1, 64)
+        case Schedule.LIST:
+            return rule.delays[min(n, len(rule.delays)) - 1]
+        case Schedule.FUNCTION:
+            delay = _ask(functions.get(rule.function or ""), n)
+            return delay_before(FALLBACK, n) if delay is None else delay
+        case _:
+            assert_never(rule.schedule)
+
+
+def _ask(function: DelayFunction | None, n: int) -> int | None:
+    """What the function says; None when it cannot be used."""
+    if function is None:
+        return None
+    try:
+        answer = function(n)
+        if isinstance(answer, timedelta):
+            answer = answer.total_seconds()
+        # A number that is not a number is not greater than anything.
+        if isinstance(answer, bool) or not answer >= 0:
+            return None
+        return int(min(answer, MAX_DURATION // SECOND) * SECOND)
+    except Exception:
+        return None
+
+
+def retry_from(value: object) -> Retry:
+    """The retry setting from what people write: None, a Retry, or a mapping with durations as text.
+
+    `{"attempts": 3, "cooldown": "30s"}`, `{"attempts": 5, "delay": "exponential", "base": "1s", "cap": "1h", "jitter":
+    True}`, `{"attempts": 4, "delays": ["1s", "1m"]}`, `{"attempts": 5, "function": "name"}`; with `classes`, `by_class`
+    and `by_type` as wanted.
+    """
+    if value is None:
+        return Retry()
+    if isinstance(value, Retry):
+        return value
+    settings = _mapping(value, "retry", _RETRY_KEYS)
+    retry = Retry(
+        attempts=_check_attempts(settings.get("attempts", 0), "retry.attempts"),
+        delay=_delay_from({key: settings[key] for key in _DELAY_KEYS if key in settings}, "retry"),
+        use_classes=_flag(settings, "classes", "retry"),
+        by_class={
+            _error_class(key, "retry.by_class"): _rule_from(rule, f"retry.by_class.{key}")
+            for key, rule in _mapping(settings.get("by_class") or {}, "retry.by_class").items()
+        },
+        by_type={
+            key: _rule_from(rule, f"retry.by_type.{key}")
+            for key, rule in _mapping(settings.get("by_type") or {}, "retry.by_type").items()
+        },
+    )
+    if settings and "attempts" not in settings:
+        raise InvalidSetting("retry.attempts", "is missing: say how many tries a failing item gets")
+    return retry
+
+
+def written_retry(retry: Retry) -> dict[str, Any]:
+    """The setting as people write it: `retry_from` makes the same of it."""
+    tables = {
+        "by_class": {key: _written_delay(rule) for key, rule in retry.by_class.items()},
+        "by_type": {key: _written_delay(rule) for key, rule in retry.by_type.items()},
+    }
+    return {
+        "attempts": retry.attempts,
+        **_written_delay(retry.delay),
+        **({"classes": True} if retry.use_classes else {}),
+        **{name: table for name, table in tables.items() if table},
+    }
+
+
+def _written_delay(rule: Delay) -> dict[str, Any]:
+    written: dict[str, Any]
+    match rule.schedule:
+        case Schedule.FIXED:
+            written = {"cooldown": format_duration(rule.base)}
+        case Schedule.LIST:
+            written = {"delays": [format_duration(delay) for delay in rule.delays]}
+        case Schedule.FUNCTION:
+            written = {"function": rule.function}
+        case Schedule.LINEAR | Schedule.EXPONENTIAL:
+            written = {"delay": rule.schedule, "base": format_duration(rule.base)}
+        case _:
+            written = {"delay": rule.schedule}
+    if rule.cap is not None:
+        written["cap"] = format_duration(rule.cap)
+    if rule.jitter:
+        written["jitter"] = True
+    return written
+
+
+_DELAY_KEYS = ("delay", "cooldown", "base", "cap", "delays", "function", "jitter")
+_RETRY_KEYS = ("attempts", *_DELAY_KEYS, "classes", "by_class", "by_type")
+# What a retry is told by in other programs.
+_ELSEWHERE = {
+    "max_attempts": "attempts",
+    "max_retries": "attempts",
+    "retries": "attempts",
+    "times": "attempts",
+    "tries": "attempts",
+    "backoff": "delay",
+    "schedule": "delay",
+    "strategy": "delay",
+    "countdown": "cooldown",
+    "interval": "cooldown",
+    "wait": "cooldown",
+    "initial": "base",
+    "max_backoff": "cap",
+    "max_delay": "cap",
+    "max_interval": "cap",
+}
+_NAMED_SCHEDULES = tuple(s.value for s in Schedule if s not in (Schedule.LIST, Schedule.FUNCTION))
+
+
+def _rule_from(value: object, what: str) -> Delay:
+    """A rule inside by_class or by_type: a mapping, or the name of a schedule, or one duration."""
+    if isinstance(value, Delay):
+        return value
+    if isinstance(value, Mapping):
+        return _delay_from(_mapping(value, what, _DELAY_KEYS), what)
+    if isinstance(value, str) and value in _NAMED_SCHEDULES:
+        return _delay_from({"delay": value}, what)
+    return Delay(Schedule.FIXED, base=_duration(value, what))
+
+
+def _delay_from(settings: Mapping[str, Any], what: str) -> Delay:
+    given = [key for key in ("delay", "cooldown", "delays", "function") if settings.get(key) is not None]
+    if len(given) > 1:
+        raise InvalidSetting(f"{what}.{given[1]}", f"cannot be given together with {what}.{given[0]}")
+    cap = None if settings.get("cap") is None else _duration(settings["cap"], f"{what}.cap")
+    jitter = _flag(settings, "jitter", what)
+    how = given[0] if given else "delay"
+    if how != "delay" and settings.get("base") is not None:
+        raise InvalidSetting(f"{what}.base", f"cannot be given together with {what}.{how}")
+    if how == "cooldown":
+        return Delay(Schedule.FIXED, base=_duration(settings["cooldown"], f"{what}.cooldown"), cap=cap, jitter=jitter)
+    if how == "delays":
+        return Delay(Schedule.LIST, delays=_durations(settings["delays"], f"{what}.delays"), cap=cap, jitter=jitter)
+    if how == "function":
+        if callable(settings["function"]):
+            problem = "must be a name, since queues store no code: give the function to connect(backoffs={name: …})"
+            raise InvalidSetting(f"{what}.function", problem)
+        try:
+            function = check_name("function", settings["function"])
+        except InvalidName as error:
+            raise InvalidSetting(f"{what}.function", error.problem) from None
+        return Delay(Schedule.FUNCTION, function=function, cap=cap, jitter=jitter)
+    return _growing(settings, cap, jitter, what)
+
+
+def _growing(settings: Mapping[str, Any], cap: int | None, jitter: bool, what: str) -> Delay:
+    base = None if settings.get("base") is None else _duration(settings["base"], f"{what}.base")
+    name = settings.get("delay")
+    if name is None:
+        schedule = Schedule.IMMEDIATE if base is None else Schedule.FIXED
+    elif name in _NAMED_SCHEDULES:
+        schedule = Schedule(name)
+    else:
+        raise InvalidSetting(f"{what}.delay", f"must be one of {', '.join(_NAMED_SCHEDULES)}{_meant_by_delay(name)}")
+    if base is None and schedule in (Schedule.FIXED, Schedule.LINEAR):
+        raise InvalidSetting(f"{what}.base", f"must be given with delay '{schedule}'")
+    return Delay(schedule, base=SECOND if base is None else base, cap=cap, jitter=jitter)
+
+
+def _meant_by_delay(value: Any) -> str:
+    """Which key a value under `delay` belongs to, where it is no schedule but another key takes it."""
+    if isinstance(value, list | tuple):
+        return "; a list of delays goes under delays"
+    if callable(value):
+        return "; a function is given to connect(backoffs={name: …}), and its name goes under function"
+    try:
+        parse_duration(value)
+    except InvalidDuration:
+        return ""
+    return "; one delay for every try goes under cooldown, the first of growing ones under base"
+
+
+def _mapping(value: object, what: str, known: tuple[str, ...] | None = None) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidSetting(what, f"must be a table, not {type(value).__name__}")
+    for key in value:
+        if not isinstance(key, str) or (known is not None and key not in known):
+            choice = f"; known are {', '.join(known)}" if known else ""
+            raise InvalidSetting(f"{what}.{key}", f"is not a setting{suggest(key, known or (), _ELSEWHERE)}{choice}")
+    return value
+
+
+def _check_attempts(value: object, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_RETRY_ATTEMPTS:
+        raise InvalidSetting(what, f"must be a whole number from 0 to {MAX_RETRY_ATTEMPTS:,}")
+    return value
+
+
+def _flag(settings: Mapping[str, Any], key: str, what: str) -> bool:
+    value = settings.get(key, False)
+    if not isinstance(value, bool):
+        raise InvalidSetting(f"{what}.{key}", "must be true or false")
+    return value
+
+
+def _error_class(value: str, what: str) -> ErrorClass:
+    try:
+        return ErrorClass(value)
+    except ValueError:
+        raise InvalidSetting(f"{what}.{value}", f"is not an error class; those are {', '.join(ErrorClass)}") from None
+
+
+def _durations(value: object, what: str) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or not 1 <= len(value) <= MAX_LISTED_DELAYS:
+        raise InvalidSetting(what, f"must be a list of 1 to {MAX_LISTED_DELAYS:,} durations")
+    return tuple(_duration(item, f"{what}[{index}]") for index, item in enumerate(value))
+
+
+def _duration(value: Any, what: str) -> int:
+    try:
+        return parse_duration(value, what)
+    except InvalidDuration as error:
+        raise InvalidSetting(what, str(error).removeprefix(what).lstrip()) from None

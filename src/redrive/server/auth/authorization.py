@@ -1,0 +1,232 @@
+"""The guard in front of the store: every call of a remote client passes it, on its way in and on its way out.
+
+In: the call is one that a broker could have made; the caller may make it; and its actor is who the caller is.
+Out: what the caller may not see is taken out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from redrive.auth.permissions import (
+    CHANGE,
+    MANAGE,
+    PUT,
+    AtOnce,
+    BackFrom,
+    InQueue,
+    Judged,
+    Need,
+    OfItem,
+    OfLease,
+    OfOperation,
+    Place,
+    Reach,
+    needs,
+)
+from redrive.auth.principal import TOKENS_NAMESPACE, Right, Role
+from redrive.auth.token_store import KIND as TOKEN
+from redrive.auth.token_store import SOMEBODY, signed
+from redrive.broker.flows.worker_registry import KIND as WORKER
+from redrive.broker.maintenance import sweep
+from redrive.errors import Forbidden, InvalidInput, RedriveError
+from redrive.model.ids import Token
+from redrive.model.item import Lease
+from redrive.model.judge import Dead, Verdict
+from redrive.model.limits import is_elsewhere, split_address
+from redrive.model.queue import OnDead, QueueSettings
+from redrive.model.state_machine import Verb
+from redrive.server.auth import resource_lookup
+from redrive.server.auth.result_filter import SHOWN
+from redrive.server.request import Request
+from redrive.server.validation.dispatch import checked_call
+from redrive.store import (
+    Call,
+    Change,
+    DeleteQueue,
+    GetActive,
+    GetHeld,
+    GetOverdue,
+    Import,
+    LeaseItems,
+    Query,
+    Register,
+    SetOperation,
+    SetPaused,
+    StartOperation,
+    Unregister,
+    UpdateQueue,
+)
+
+TURN_SECONDS = 0.01
+"""After so long others have their turn, where the calls of one request take longer to check."""
+_replace = msgspec.structs.replace
+_WITH_ACTOR = frozenset({UpdateQueue, SetPaused, DeleteQueue, Change, StartOperation, SetOperation, Import})
+_WITH_WORKER = frozenset({LeaseItems, GetHeld})
+_REGISTRATIONS = frozenset({Register, Unregister})
+
+
+async def let_in(request: Request, calls: Sequence[Call | Query]) -> list[Any]:
+    """Each call as it may be carried out, or the error that it is refused with."""
+    now = request.broker._core.clock.now()
+    principal = request.principal
+    # Whoever may do everything everywhere needs no look at where.
+    master = Role.ADMIN in principal.roles and principal.in_all_queues and principal.may_enter(request.namespace)
+    answers: list[Any] = []
+    began = perf_counter()
+    for call in calls:
+        if perf_counter() - began > TURN_SECONDS:
+            await asyncio.sleep(0)
+            began = perf_counter()
+        try:
+            checked = checked_call(_signed(request, call), now)
+            if not master:
+                await _check(request, checked)
+            answers.append(checked)
+        except RedriveError as refusal:
+            answers.append(refusal)
+    return answers
+
+
+def let_out(request: Request, call: Call | Query, result: Any) -> Any:
+    """The result of a call, without what the caller may not see."""
+    show = SHOWN.get(call.__class__)
+    return result if show is None or isinstance(result, RedriveError) else show(request, call, result)
+
+
+def _signed(request: Request, call: Any) -> Any:
+    """The call, with the name of the caller where it names who makes it."""
+    kind = call.__class__
+    if kind in _REGISTRATIONS and call.kind == TOKEN:
+        if request.namespace != TOKENS_NAMESPACE:
+            raise InvalidInput(f"tokens are kept in the namespace {TOKENS_NAMESPACE}")
+        # What the audit says of a token is what was done to it, whatever a client says.
+        named = SOMEBODY if call.noted is None else call.noted.actor
+        return signed(call, request.principal.name or named)
+    if request.principal.name is None:
+        return call
+    if kind in _WITH_ACTOR:
+        return _replace(call, actor=request.principal.name)
+    if kind in _WITH_WORKER:
+        return _replace(call, worker=request.principal.worker(call.worker))
+    if kind in _REGISTRATIONS and call.kind == WORKER:
+        call = _replace(call, name=request.principal.worker(call.name))
+    if kind in _REGISTRATIONS and call.noted is not None:
+        call = _replace(call, noted=_replace(call.noted, actor=request.principal.name))
+    return call
+
+
+async def _check(request: Request, call: Any) -> None:
+    """Raise unless the caller may make the call."""
+    items: dict[tuple[tuple[Right, ...], Verb | None, bool], list[str]] = {}
+    for need in needs(call):
+        match need:
+            case Need(rights, OfItem(id, verb, outlived)):
+                items.setdefault((rights, verb, outlived), []).append(id)
+            case Need(rights, place):
+                await _check_need(request, rights, place)
+            case Judged(place, verdict, version):
+                await _check_verdict(request, place, verdict, version)
+            case AtOnce(token):
+                await _check_at_once(request, token)
+    for (rights, verb, outlived), ids in items.items():
+        await resource_lookup.check_items(request, rights, ids, verb=verb, outlived=outlived)
+    if isinstance(call, GetOverdue) and not resource_lookup.may(request, (MANAGE,), call.queue):
+        # Whoever leases is told that something is overdue, and settles it. What others held is not his to judge, nor
+        # are their tokens his to know: it is done for him, and then he finds nothing.
+        await request.broker._run(sweep(request.broker._core, call.queue))
+
+
+async def _check_need(request: Request, rights: tuple[Right, ...], place: Place) -> None:
+    match place:
+        case InQueue(name) if is_elsewhere(name):
+            _check_elsewhere(request, rights, name)
+        case InQueue(name):
+            if not resource_lookup.may(request, rights, name):
+                raise Forbidden(rights[0], request.namespace, name)
+        case BackFrom(queue):
+            await resource_lookup.check_back(request, rights, queue)
+        case OfLease(token):
+            await resource_lookup.check_lease(request, rights, token)
+        case OfOperation(id, drives):
+            await resource_lookup.check_operation(request, rights[0], id, drives=drives)
+        case Reach.SOMEWHERE:
+            resource_lookup.check_somewhere(request, rights)
+        case Reach.EVERYWHERE:
+            if not resource_lookup.may_everywhere(request, rights):
+                raise Forbidden(rights[0], request.namespace, None)
+
+
+def _check_elsewhere(request: Request, rights: tuple[Right, ...], address: str) -> None:
+    """A queue of another store. One that this server does not know keeps what goes there on its way for ever."""
+    is_known = request.broker._core.stores.is_known(split_address(address)[1] or "")
+    if not resource_lookup.may_everywhere(request, rights if is_known else (MANAGE,)):
+        raise Forbidden(rights[0], request.namespace, address)
+
+
+async def _check_verdict(request: Request, place: Place, verdict: Verdict, version: int) -> None:
+    """Raise where an item would be lost, or brought somewhere, that neither its queue's settings nor the caller's
+    rights say."""
+    if not isinstance(verdict, Dead) or (verdict.to is None and not verdict.drop):
+        return
+    if not verdict.drop and verdict.to is not None and _may_bring(request, verdict.to):
+        return
+    queue = await _queue_at(request, place)
+    if queue is None or resource_lookup.may(request, (MANAGE,), queue):
+        return
+    settings = await _settings_at(request, queue, version)
+    if settings is None:
+        return
+    if verdict.to is not None and verdict.to not in settings.dead_queues():
+        raise Forbidden(PUT, request.namespace, verdict.to)
+    if verdict.drop and not _drops(settings):
+        raise Forbidden(MANAGE, request.namespace, queue)
+
+
+def _may_bring(request: Request, to: str) -> bool:
+    return not is_elsewhere(to) and resource_lookup.may(request, (PUT, CHANGE), to)
+
+
+def _drops(settings: QueueSettings) -> bool:
+    """Whether there are items that die in the queue and are removed."""
+    routed = isinstance(settings.dead_queue, str) or (
+        isinstance(settings.dead_queue, dict) and "default" in settings.dead_queue
+    )
+    return settings.on_dead is OnDead.DROP and not routed
+
+
+async def _queue_at(request: Request, place: Place) -> str | None:
+    match place:
+        case InQueue(name):
+            return name
+        case OfItem(id):
+            found = (await resource_lookup.places_of(request, (id,))).get(id)
+            return None if found is None else found.queue
+        case OfLease(token):
+            return await resource_lookup.queue_of_lease(request, token)
+    raise AssertionError(place)
+
+
+async def _settings_at(request: Request, name: str, version: int) -> QueueSettings | None:
+    """The settings that a verdict was judged by. None where there are newer ones: the store refuses it as stale."""
+    core = request.broker._core
+    queue = await request.broker._run(core.queue(name))
+    if version > queue.version:
+        queue = await request.broker.get_queue(name)
+    if version > queue.version:
+        raise InvalidInput(f"queue '{name}' never had settings of version {version}")
+    return queue.settings if version == queue.version else None
+
+
+async def _check_at_once(request: Request, token: Token) -> None:
+    if resource_lookup.may_everywhere(request, (CHANGE,)):
+        return
+    core = request.broker._core
+    lease: Lease = await asyncio.get_running_loop().run_in_executor(None, core.read, GetActive(token))
+    if not (lease.worker or "").startswith(f"{request.principal.name}/"):
+        raise Forbidden(CHANGE, request.namespace, lease.queue)

@@ -1,0 +1,188 @@
+"""In which queue something is that a call names by an id or a token. Who may not go there learns nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from redrive.auth.permissions import LOSING
+from redrive.auth.principal import Right
+from redrive.broker.core import Core
+from redrive.errors import Forbidden, ItemNotFound, LeaseLost, OperationNotFound
+from redrive.model.ids import ItemId, Token, item_of
+from redrive.model.item import Item, Lease, Status
+from redrive.model.limits import address_of
+from redrive.model.operation import Operation
+from redrive.model.state_machine import Verb
+from redrive.server.request import Request
+from redrive.store import GetItem, GetOperation
+
+
+class Standing(NamedTuple):
+    """Where an item is, where a redrive and an undo take it, and where it was put if it has moved since."""
+
+    queue: str
+    died_in: str | None
+    was_in: str | None
+    """Before the last thing that happened to it."""
+    put_to: str | None
+
+    def taken_to(self, verb: Verb | None) -> str | None:
+        """The queue that a verb takes it to by its past, which whoever imports an item can write. None: it stays."""
+        if verb is Verb.REDRIVE:
+            return self.died_in
+        return self.was_in if verb is Verb.UNDO else None
+
+
+def remember(request: Request, leases: Iterable[Lease]) -> None:
+    """These are given out to the caller: to settle them, nothing is looked up. For who is let into every queue nothing
+    ever is."""
+    if not request.principal.in_all_queues:
+        request.leases.add(request.namespace, leases)
+
+
+async def places_of(request: Request, ids: Sequence[str]) -> dict[str, Standing]:
+    """Where each item is that exists, by the id it was asked for."""
+    return await asyncio.get_running_loop().run_in_executor(None, _places_of, request.broker._core, ids)
+
+
+async def queue_of_lease(request: Request, token: Token) -> str | None:
+    """The queue of the item that a token was given for; None where that is gone. Whether the token holds it still is
+    the store's to say."""
+    known = request.leases.queue_of(request.namespace, token)
+    if known is not None:
+        return known
+    id = item_of(token)
+    found = (await places_of(request, (id,))).get(id)
+    return None if found is None else found.queue
+
+
+async def check_items(
+    request: Request,
+    rights: Sequence[Right],
+    ids: Sequence[str],
+    *,
+    verb: Verb | None = None,
+    outlived: bool = False,
+) -> None:
+    """Raise unless the caller may do one of these in the queue of each item. An item of another queue is not found.
+
+    With `verb`, also in the queue that this takes it to. Of an item that does not exist the store says so. With
+    `outlived`, for what outlives an item as its result does, it is not found here: nobody knows whose it was.
+    """
+    if may_everywhere(request, rights):
+        return
+    check_somewhere(request, rights)
+    places = await places_of(request, ids)
+    for id in ids:
+        found = places.get(id)
+        if outlived if found is None else not _may_there(request, rights, found):
+            raise ItemNotFound(id)
+        to = None if found is None else found.taken_to(verb)
+        if to is not None and not may(request, rights, to):
+            raise Forbidden(rights[0], request.namespace, None)
+
+
+async def check_lease(request: Request, rights: Sequence[Right], token: Token) -> None:
+    """Raise unless the caller may do one of these in the queue of the lease. One of another queue is lost."""
+    if may_everywhere(request, rights):
+        return
+    check_somewhere(request, rights)
+    queue = await queue_of_lease(request, token)
+    if queue is not None and not may(request, rights, queue):
+        raise LeaseLost(item_of(token), None)
+
+
+async def check_leases(request: Request, tokens: Iterable[str]) -> None:
+    """Raise unless the caller may work in the queue of each of these leases."""
+    if may_everywhere(request, (Right.WORK,)):
+        return
+    for token in tokens:
+        await check_lease(request, (Right.WORK,), Token(token))
+
+
+async def check_operation(request: Request, right: Right, id: str, *, drives: bool = False) -> None:
+    """Raise unless the caller may do that in the queue that an operation is about. One of another is not found.
+
+    With `drives` it goes on because of the caller, who then needs what it takes to start it.
+    """
+    if may_everywhere(request, (right,)) and (not drives or may_everywhere(request, (Right.MANAGE,))):
+        return
+    check_somewhere(request, (right,))
+    core = request.broker._core
+    operation: Operation = await asyncio.get_running_loop().run_in_executor(None, core.read, GetOperation(id))
+    queue = operation.where.queue
+    if not may(request, (right,), queue):
+        raise OperationNotFound(id)
+    if drives:
+        await _check_drive(request, right, operation)
+
+
+async def _check_drive(request: Request, right: Right, operation: Operation) -> None:
+    """Raise where an operation loses items, or takes them somewhere, and the caller could not have started it."""
+    queue, to = operation.where.queue, operation.to
+    if operation.verb in LOSING and not may(request, (Right.MANAGE,), queue):
+        raise Forbidden(Right.MANAGE, request.namespace, queue)
+    if operation.verb is Verb.UNDO and not may_everywhere(request, (right,)):
+        raise Forbidden(right, request.namespace, None)
+    if to is not None and not may(request, (right,), to):
+        raise Forbidden(right, request.namespace, to)
+    if operation.verb is Verb.REDRIVE and to is None and queue is not None:
+        await check_back(request, (right,), queue)
+
+
+async def check_back(request: Request, rights: Sequence[Right], queue: str) -> None:
+    """Raise `Forbidden` where dead letters of a queue may go back to others, which the caller is not let into."""
+    if may_everywhere(request, rights):
+        return
+    found = await request.broker.get_queue(queue)
+    if found.is_dead_queue:
+        raise Forbidden(rights[0], request.namespace, None)
+
+
+def may_await(request: Request, queue: str, put_to: str | None) -> bool:
+    """Whether the caller may learn what becomes of an item: by where it is, or by where it was put."""
+    return may(request, (Right.AWAIT,), queue) or (put_to is not None and may(request, (Right.AWAIT,), put_to))
+
+
+def _may_there(request: Request, rights: Sequence[Right], found: Standing) -> bool:
+    if may(request, rights, found.queue):
+        return True
+    return Right.AWAIT in rights and may_await(request, found.queue, found.put_to)
+
+
+def may(request: Request, rights: Iterable[Right], queue: str | None) -> bool:
+    """Whether the caller has one of these rights in a queue; None stands for every one."""
+    return any(request.principal.may(right, request.namespace, queue) for right in rights)
+
+
+def may_everywhere(request: Request, rights: Iterable[Right]) -> bool:
+    """Whether no queue need be known to say yes."""
+    return may(request, rights, None)
+
+
+def check_somewhere(request: Request, rights: Sequence[Right]) -> None:
+    """Raise unless the caller has one of these rights in some queue of the namespace."""
+    if not any(request.principal.may_somewhere(right, request.namespace) for right in rights):
+        raise Forbidden(rights[0], request.namespace, None)
+
+
+def _places_of(core: Core, ids: Sequence[str]) -> dict[str, Standing]:
+    found: dict[str, Standing] = {}
+    for id in ids:
+        try:
+            item: Item = core.read(GetItem(ItemId(id)))
+        except ItemNotFound:
+            continue
+        was_in = item.history[-1].queue if item.history else None
+        found[id] = Standing(item.queue, _died_in(item), was_in, item.origin_queue)
+    return found
+
+
+def _died_in(item: Item) -> str | None:
+    """Where it died: in the store that it came from, if a redrive takes it back there."""
+    if item.death is None:
+        return None
+    stays = item.home is None or item.status is Status.DEAD
+    return item.death.queue if stays else address_of(item.death.queue, item.home or "")

@@ -1,0 +1,197 @@
+"""What is taken out of answers to a remote client, because of who reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from redrive.auth.permissions import LOOK, MANAGE, SEES_QUEUES, WORK
+from redrive.broker.flows.worker_registry import KIND as WORKER
+from redrive.broker.redaction import Redaction, known, queues_of
+from redrive.model.arrival import Move
+from redrive.model.feed import FeedEntry
+from redrive.model.group import Group
+from redrive.model.item import Item, Lease
+from redrive.model.masked_item import awaited_item, hidden_item
+from redrive.model.operation import Operation
+from redrive.model.queue import Queue
+from redrive.model.worker_info import WorkerInfo
+from redrive.server.auth import resource_lookup
+from redrive.server.request import Request
+from redrive.store import (
+    AuditEntry,
+    FeedPage,
+    FindItems,
+    GetHeld,
+    GetItem,
+    GetOperation,
+    GetOverdue,
+    Leased,
+    LeaseItems,
+    ListAudit,
+    ListGroups,
+    ListMoves,
+    ListOperations,
+    ListQueues,
+    ListRegistrations,
+    Page,
+    ReadFeed,
+    Registration,
+    SetOperation,
+    StartOperation,
+    StepOperation,
+)
+
+_replace = msgspec.structs.replace
+_decode_worker = msgspec.json.Decoder(WorkerInfo).decode
+
+
+def shown_item(request: Request, item: Item) -> Item:
+    """An item as the caller may see it: without what is in it, and without secrets in its errors."""
+    if request.sees_payloads(item.queue):
+        return item
+    return _redaction(request).item(hidden_item(item))
+
+
+def _item(request: Request, query: GetItem, item: Item) -> Item:
+    """One who awaits it sees its result, and where he may not look around, nothing but how it stands."""
+    if request.sees_payloads(item.queue):
+        return item
+    looks = resource_lookup.may(request, (LOOK,), item.queue)
+    shown = _redaction(request).item(hidden_item(item) if looks else awaited_item(item))
+    if not resource_lookup.may_await(request, item.queue, item.origin_queue):
+        return shown
+    return _replace(shown, result=item.result)
+
+
+def _overdue(request: Request, query: GetOverdue, answer: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Tokens of others are in it. The guard has seen to what is overdue before."""
+    return answer if resource_lookup.may(request, (MANAGE,), query.queue) else ()
+
+
+def _page(request: Request, query: FindItems, page: Page) -> Page:
+    return _replace(page, items=tuple([shown_item(request, item) for item in page.items]))
+
+
+def _moves(request: Request, query: ListMoves, moves: tuple[Move, ...]) -> tuple[Move, ...]:
+    return tuple([_replace(move, item=shown_item(request, move.item)) for move in moves])
+
+
+def _queues(request: Request, query: ListQueues, queues: tuple[Queue, ...]) -> tuple[Queue, ...]:
+    return tuple([queue for queue in queues if resource_lookup.may(request, SEES_QUEUES, queue.name)])
+
+
+def _leased(request: Request, call: LeaseItems, leased: Leased) -> Leased:
+    resource_lookup.remember(request, leased.leases)
+    return leased
+
+
+def _held(request: Request, query: GetHeld, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
+    return tuple([lease for lease in leases if resource_lookup.may(request, (WORK,), lease.queue)])
+
+
+def _feed(request: Request, query: ReadFeed, page: FeedPage) -> FeedPage:
+    seen = [entry for entry in page.entries if resource_lookup.may(request, (LOOK,), entry.queue)]
+    if not _sees_all(request):
+        seen = [_redaction(request).feed_entry(entry) for entry in seen]
+    return _replace(page, entries=tuple(seen))
+
+
+def _operation(request: Request, call: Any, operation: Any) -> Any:
+    if not isinstance(operation, Operation) or _sees_all(request):
+        return operation
+    return _redaction(request).operation(operation)
+
+
+def _operations(request: Request, query: ListOperations, found: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    seen = [each for each in found if resource_lookup.may(request, (LOOK,), each.where.queue)]
+    return tuple([_operation(request, query, each) for each in seen])
+
+
+def _groups(request: Request, query: ListGroups, groups: tuple[Any, ...]) -> tuple[Any, ...]:
+    return groups if _sees_all(request) else tuple(map(_redaction(request).group, groups))
+
+
+def _audit(request: Request, query: ListAudit, entries: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:
+    return entries if _sees_all(request) else tuple(map(_redaction(request).audit_entry, entries))
+
+
+def _registrations(
+    request: Request, query: ListRegistrations, found: tuple[Registration, ...]
+) -> tuple[Registration, ...]:
+    return tuple([each for each in found if request.principal.in_all_queues or _concerns(request, each)])
+
+
+def _concerns(request: Request, registration: Registration) -> bool:
+    """Whether a worker, a periodic task or the settings of a queue are about a queue of the caller's."""
+    if registration.kind != WORKER:
+        return resource_lookup.may(request, (LOOK, WORK, MANAGE), registration.name.partition("/")[0])
+    try:
+        queues = _decode_worker(registration.value).queues
+    except ValueError:  # anybody who works may have written it, also what is not UTF-8
+        return False
+    return any(resource_lookup.may(request, (LOOK, WORK), queue) for queue in queues)
+
+
+def _sees_all(request: Request) -> bool:
+    return request.sees_payloads(None)
+
+
+def _redaction(request: Request) -> Redaction:
+    return request.redaction or request.broker._core.redaction
+
+
+async def informed(request: Request, results: Iterable[Any]) -> Request:
+    """The request with the rules of all queues that the results tell of, where something may have to be hidden."""
+    if _sees_all(request):
+        return request
+    told: set[str | None] | None = {queue for result in results for queue in _queues_told(result)}
+    if not told:
+        return request
+    if _EVERY in told:
+        told = None
+    return _replace(request, redaction=await request.broker._run(known(request.broker._core, told)))
+
+
+_EVERY = "*"
+"""Stands for all queues; none is called so."""
+
+
+def _queues_told(result: Any) -> Iterator[str | None]:
+    match result:
+        case Item():
+            yield from queues_of(result)
+        case Move():
+            yield from queues_of(result.item)
+        case Group():
+            yield _EVERY
+        case Operation():
+            yield result.where.queue
+        case FeedEntry() | AuditEntry():
+            yield result.queue
+        case Page(items=members) | FeedPage(entries=members) | tuple(members):
+            for member in members:
+                yield from _queues_told(member)
+
+
+SHOWN: dict[type[Any], Callable[[Request, Any, Any], Any]] = {
+    GetItem: _item,
+    FindItems: _page,
+    ListMoves: _moves,
+    ListQueues: _queues,
+    LeaseItems: _leased,
+    GetHeld: _held,
+    GetOverdue: _overdue,
+    ReadFeed: _feed,
+    GetOperation: _operation,
+    StartOperation: _operation,
+    SetOperation: _operation,
+    StepOperation: _operation,
+    ListOperations: _operations,
+    ListGroups: _groups,
+    ListAudit: _audit,
+    ListRegistrations: _registrations,
+}
+"""Answers that are not for everybody's eyes, and how each is shown."""

@@ -1,0 +1,130 @@
+"""The brokers of a server: one for each namespace, opened when it is first asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from redrive.broker.async_broker import AsyncBroker
+from redrive.broker.flow import accepted
+from redrive.errors import Closed, RedriveError
+from redrive.model.limits import check_name
+from redrive.server.request_limits import Busy, Hold, Opened
+from redrive.store import Call
+
+MAX_NAMESPACES = 100
+"""Each has a connection and threads of its own."""
+
+
+class Brokers:
+    """Brokers by namespace. All are on one store, and close together.
+
+    Anybody may name a namespace that nobody ever used. So where there are too many, one without queues that no request
+    is using makes room: nothing is to be done there.
+    """
+
+    def __init__(self, open_one: Callable[[str], AsyncBroker]) -> None:
+        self._open_one = open_one
+        self._open: dict[str, Opened] = {}
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._making_room = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def open(self) -> Mapping[str, AsyncBroker]:
+        """Those that are open."""
+        return {namespace: opened.broker for namespace, opened in self._open.items()}
+
+    def get(self, namespace: str) -> AsyncBroker | None:
+        """The broker of a namespace, if it is open."""
+        opened = self._open.get(namespace)
+        return None if opened is None else opened.broker
+
+    async def at(self, namespace: str) -> AsyncBroker:
+        """The broker of a namespace, which stays open."""
+        opened = self._open.get(namespace) or await self._opened(namespace)
+        opened.stays = True
+        return opened.broker
+
+    async def enter(self, namespace: str, hold: Hold) -> AsyncBroker:
+        """The broker of a namespace, for one request."""
+        opened = self._open.get(namespace) or await self._opened(namespace)
+        hold.enter(opened)
+        return opened.broker
+
+    async def _opened(self, namespace: str) -> Opened:
+        """It is open until the caller awaits something."""
+        check_name("namespace", namespace)
+        while (opened := self._open.get(namespace)) is None:
+            if self._closed:
+                raise Closed
+            if namespace not in self._opening:
+                async with self._making_room:
+                    if self._is_unknown(namespace) and len(self._open) + len(self._opening) >= MAX_NAMESPACES:
+                        await self._make_room()
+                    if self._is_unknown(namespace):
+                        self._opening[namespace] = asyncio.create_task(self._begin(namespace))
+            if namespace in self._opening:
+                await asyncio.shield(self._opening[namespace])
+        return opened
+
+    def _is_unknown(self, namespace: str) -> bool:
+        return not (namespace in self._open or namespace in self._opening or self._closed)
+
+    async def _begin(self, namespace: str) -> None:
+        try:
+            self._open[namespace] = Opened(await asyncio.to_thread(self._open_one, namespace))
+        finally:
+            del self._opening[namespace]
+
+    async def _make_room(self) -> None:
+        """Close what was idle for longest of that which has no queues. Raises `Busy` where all have some, or are used.
+
+        Of those that had queues when somebody looked, one is looked at again: there may be many.
+        """
+        idle = [(each.had_queues_at, each.idle_since, name) for name, each in self._open.items() if _is_idle(each)]
+        for had_queues_at, since, namespace in sorted(idle):
+            opened = self._open[namespace]
+            has_queues = bool(await opened.broker.list_queues())
+            if self._closed:
+                raise Closed
+            if not has_queues and _is_idle(opened) and opened.idle_since == since:
+                del self._open[namespace]
+                await opened.broker.close()
+                return
+            opened.had_queues_at = time.monotonic() if has_queues else 0.0
+            if had_queues_at:
+                break
+        raise Busy(
+            MAX_NAMESPACES, f"{MAX_NAMESPACES} namespaces are open, and none of those that are idle is without queues"
+        )
+
+    async def close(self) -> None:
+        """Close all of them. Each finishes what it accepted."""
+        self._closed = True
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        while self._open:
+            await self._open.popitem()[1].broker.close()
+
+
+def _is_idle(opened: Opened) -> bool:
+    return not (opened.uses or opened.stays)
+
+
+async def commit_one(broker: AsyncBroker, call: Call) -> Any:
+    """The result of one call. Raises where it was refused."""
+    return accepted(await broker._core.committer.submit(call))
+
+
+async def commit(broker: AsyncBroker, calls: Iterable[Call]) -> list[Any]:
+    """The results of calls that are handed in together. Each stands for itself: an error is among the results."""
+    handed = tuple(calls)
+    committer = broker._core.committer
+    try:
+        if len(handed) == 1:
+            return [await committer.submit(handed[0])]
+        return (await committer.submit_many(handed)).results if handed else []
+    except RedriveError as error:
+        return [error] * len(handed)

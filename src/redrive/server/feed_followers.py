@@ -1,0 +1,147 @@
+"""Those who wait for something to happen in a namespace. One reads the feed for all of them.
+
+If each of them read it with every commit, a few hundred who wait would leave the store no time for work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from redrive.broker.async_broker import AsyncBroker
+from redrive.broker.core import Core
+from redrive.broker.flows.inspection import beyond, query
+from redrive.errors import ItemNotFound, RedriveError
+from redrive.model.feed import FeedEntry
+from redrive.model.ids import ItemId
+from redrive.model.item import Item
+from redrive.store import FeedPage, GetItem, ReadFeed
+
+PAUSE_SECONDS = 0.05
+"""How far apart two readings are at least. What is committed meanwhile is read together."""
+
+_Key = tuple[str | None, str | None, str | None, str | None]
+"""A queue, a kind, an operation and an item; None stands for any."""
+_following: dict[Core, _Followers] = {}
+"""Where somebody waits."""
+
+
+async def followed(broker: AsyncBroker, after: int, seconds: float, **wanted: Any) -> FeedPage:
+    """What happens next behind a number, of what is wanted; an empty page when the time is over."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    asked = query(after=after, **wanted)
+    while True:
+        ids = await _ids(broker, asked.id)
+        with _listening(broker, asked, ids) as told:
+            page = await broker.feed(after=asked.after, **wanted)  # also what came before it listened
+            if page.entries or (not page.more and loop.time() >= end):
+                return page
+            if not page.more and await _ids(broker, asked.id) == ids:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(end):
+                        await told
+        asked = msgspec.structs.replace(asked, after=page.last)
+
+
+async def _ids(broker: AsyncBroker, id: ItemId | None) -> Collection[str]:
+    """Those under which something may happen to an item from now on."""
+    if id is None:
+        return ()
+    try:
+        item: Item = await asyncio.get_running_loop().run_in_executor(None, broker._core.read, GetItem(id))
+    except ItemNotFound:
+        return {id}
+    return {id, item.id}
+
+
+@contextlib.contextmanager
+def _listening(broker: AsyncBroker, asked: ReadFeed, ids: Collection[str]) -> Iterator[asyncio.Future[None]]:
+    """What is done once something may have happened that is asked for."""
+    followers = _following.get(broker._core)
+    if followers is None:
+        followers = _following[broker._core] = _Followers(broker)
+    told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    keys = _keys_of(asked, ids)
+    followers.add(told, keys, asked.after or 0)
+    try:
+        yield told
+    finally:
+        followers.remove(told, keys)
+        if followers.is_empty:
+            followers.close()
+            del _following[broker._core]
+
+
+class _Followers:
+    """All who wait in one namespace, by what they wait for."""
+
+    def __init__(self, broker: AsyncBroker) -> None:
+        self._broker = broker
+        self._waiting: dict[_Key, set[asyncio.Future[None]]] = {}
+        self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting
+
+    def add(self, told: asyncio.Future[None], keys: Iterable[_Key], after: int) -> None:
+        for key in keys:
+            self._waiting.setdefault(key, set()).add(told)
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.ensure_future(self._read(after))
+
+    def remove(self, told: asyncio.Future[None], keys: Iterable[_Key]) -> None:
+        for key in keys:
+            waiting = self._waiting[key]
+            waiting.discard(told)
+            if not waiting:
+                del self._waiting[key]
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def _read(self, number: int) -> None:
+        time = asyncio.get_running_loop().time
+        try:
+            while True:
+                began = time()
+                page = await self._broker._run(beyond(self._broker._core, number))
+                number = page.last
+                self._tell(self._waiting.keys() & _keys_in(page.entries))
+                await asyncio.sleep(max(0.0, began + PAUSE_SECONDS - time()))
+        except RedriveError:  # whoever waits reads by himself, and meets it too
+            self._tell(tuple(self._waiting))
+
+    def _tell(self, keys: Iterable[_Key]) -> None:
+        for key in keys:
+            for told in self._waiting[key]:
+                if not told.done():
+                    told.set_result(None)
+
+
+def _keys_of(asked: ReadFeed, ids: Collection[str]) -> set[_Key]:
+    """Whoever asks for an item is told of all that happens to it: that is little."""
+    if asked.id is not None:
+        return {(None, None, None, id) for id in ids}
+    return {(asked.queue, kind, asked.operation, None) for kind in asked.kinds or (None,)}
+
+
+def _keys_in(entries: Iterable[FeedEntry]) -> set[_Key]:
+    """All that somebody may wait for who waits for one of these."""
+    keys: set[_Key] = set()
+    for entry in entries:
+        for queue in (entry.queue, None):
+            for kind in (entry.kind, None):
+                keys.add((queue, kind, None, None))
+                if entry.operation is not None:
+                    keys.add((queue, kind, entry.operation, None))
+        keys.add((None, None, None, entry.id))
+        if entry.source_id is not None:
+            keys.add((None, None, None, entry.source_id))
+    return keys

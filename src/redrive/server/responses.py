@@ -1,0 +1,154 @@
+"""Errors as answers, and those that only a server of HTTP has.
+
+A result for each item, and one status for all of them.
+
+Where every item went well the status is 200. Otherwise it is that of the first error, whose code and text the answer
+begins with, and `results` has what became of each item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from redrive.errors import InvalidInput, RedriveError
+from redrive.model.death import DeadReason
+from redrive.model.item import Counters, Settled, Status
+from redrive.model.text import instant_text
+from redrive.server.field_types import instant_text_or_none
+from redrive.server.request import Response
+from redrive.wire.error_codec import RETRY_AFTER, ErrorBody, body_of, status_of
+from redrive.wire.json_views import InstantText
+
+_encode = msgspec.json.Encoder().encode
+
+
+class SlowRequest(InvalidInput):
+    """The request did not arrive in time."""
+
+    code = "slow_request"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the request took longer than {seconds:g} s to arrive")
+
+
+class UnsupportedMediaType(InvalidInput):
+    """The body is of a type that this path does not take."""
+
+    code = "unsupported_media_type"
+
+    def __init__(self, expected: str) -> None:
+        super().__init__(f"the body must be {expected}; send the header content-type: {expected}, as curl --json does")
+
+
+def refusal(error: RedriveError, body: Any = None) -> Response:
+    """An error as an answer. `body` is what is sent of it, where that is more than the error."""
+    after = RETRY_AFTER.get(error.code)
+    headers = () if after is None else ((b"retry-after", str(after).encode()),)
+    return Response(status_of(error), _encode(body_of(error) if body is None else body), headers=headers)
+
+
+def http_error(
+    status: int,
+    code: str,
+    message: str,
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+    details: dict[str, Any] | None = None,
+) -> Response:
+    """An error of HTTP itself, in the same shape."""
+    return Response(status, _encode(ErrorBody(code, message, details or {})), headers=headers)
+
+
+REMOVED = "removed"
+
+
+class Ended(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """How an item stands after a delivery ended or somebody changed it."""
+
+    id: str
+    queue: str
+    status: Annotated[
+        str, msgspec.Meta(extra_json_schema={"enum": [*Status, REMOVED]}, description="`removed` where it is gone.")
+    ]
+    counters: Counters
+    ready_at: InstantText | None = None
+    dead_reason: DeadReason | None = None
+    source_id: Annotated[str | None, msgspec.Meta(description="The id before it moved.")] = None
+
+
+class Extended(msgspec.Struct, frozen=True, gc=False):
+    """A lease that lasts longer."""
+
+    deadline: InstantText
+
+
+class ItemError(msgspec.Struct, frozen=True):
+    """An item that was not changed."""
+
+    error: ErrorBody
+
+
+class EndedItems(msgspec.Struct, frozen=True):
+    """What became of each item, in the order of the request."""
+
+    items: list[Ended]
+
+
+class ExtendedItems(msgspec.Struct, frozen=True):
+    """The new deadline of each lease, in the order of the request."""
+
+    items: list[Extended]
+
+
+class SomeFailed(msgspec.Struct, frozen=True):
+    """The first error, and what became of each item, in the order of the request."""
+
+    code: str
+    message: str
+    details: dict[str, Any]
+    results: list[Any]
+
+
+def ended(settled: Settled) -> Ended:
+    """What a settle or a change by hand gave, as an answer tells it."""
+    if settled.status is None and settled.dead_reason is None:  # as after most completions
+        return Ended(settled.id, settled.queue, REMOVED, settled.counters)
+    return Ended(
+        settled.id,
+        settled.queue,
+        settled.status or REMOVED,
+        settled.counters,
+        instant_text_or_none(settled.ready_at),
+        settled.dead_reason,
+        settled.source_id,
+    )
+
+
+def settled_answer(results: Sequence[Any]) -> EndedItems | Response:
+    """The answer to a call that ends or changes items one by one."""
+    for error in results:
+        if error.__class__ is not Settled:
+            return some_failed(error, [_each(result) for result in results])
+    return EndedItems([ended(result) for result in results])
+
+
+def extended_answer(results: Sequence[Any]) -> ExtendedItems | Response:
+    """The answer to a call that extends leases."""
+    error = next((result for result in results if isinstance(result, RedriveError)), None)
+    if error is None:
+        return ExtendedItems([Extended(instant_text(deadline)) for deadline in results])
+    return some_failed(error, [_each(result) for result in results])
+
+
+def some_failed(error: RedriveError, results: list[Any]) -> Response:
+    """The answer where not every item went well."""
+    body = body_of(error)
+    return refusal(error, SomeFailed(body.code, body.message, body.details, results))
+
+
+def _each(result: Any) -> ItemError | Ended | Extended:
+    if isinstance(result, RedriveError):
+        return ItemError(body_of(result))
+    return ended(result) if isinstance(result, Settled) else Extended(instant_text(result))

@@ -1,0 +1,243 @@
+"""Dead letters: find, groups, search, redrive, archive, restore, purge."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from redrive.auth.principal import Right
+from redrive.errors import InvalidInput
+from redrive.model.filter import Order
+from redrive.model.group import Group
+from redrive.model.search_terms import MAX_QUERY_CHARS
+from redrive.model.state_machine import Verb
+from redrive.server.field_types import (
+    Conditions,
+    Cursor,
+    Label,
+    PageLimit,
+    QueueName,
+    check_batch,
+    check_page,
+    conditions_of,
+)
+from redrive.server.request import Request
+from redrive.server.responses import settled_answer
+from redrive.server.route import Route, queue_if_named
+from redrive.server.routes.items import ItemsView, check_items, page_view
+from redrive.server.routes.operations import Bulk, BulkView, change_many, check_back
+from redrive.wire.json_views import defined, view_of, view_type
+
+Letters = Literal["dead", "archived"]
+GroupView = view_type(Group)
+GroupsView = defined("Groups", [("groups", list[GroupView])], "Dead letters by what they died of.")  # type: ignore[valid-type]
+
+
+class FindDeadCall(Conditions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Dead letters that meet every condition given, newest death first."""
+
+    status: Letters = "dead"
+    order: Order = Order.NEWEST
+    limit: PageLimit = 50
+    cursor: Cursor = None
+
+
+async def find(request: Request, call: FindDeadCall) -> dict[str, Any]:
+    """A page of dead letters."""
+    check_page(request, call.limit)
+    return await page_view(
+        request,
+        order=call.order,
+        limit=call.limit,
+        cursor=call.cursor,
+        status=call.status,
+        **conditions_of(request, call),
+    )
+
+
+class SearchDeadCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Dead letters with words in their error or payload."""
+
+    words: Annotated[str, msgspec.Meta(max_length=MAX_QUERY_CHARS, description="All of them; `wor*` is a prefix.")]
+    queue: QueueName | None = None
+    status: Letters = "dead"
+    limit: PageLimit = 50
+    cursor: Cursor = None
+
+
+async def search(request: Request, call: SearchDeadCall) -> dict[str, Any]:
+    """A page of dead letters, newest death first."""
+    check_page(request, call.limit)
+    return await page_view(
+        request, queue=call.queue, words=call.words, status=call.status, limit=call.limit, cursor=call.cursor
+    )
+
+
+class GroupsCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Dead letters by what they died of, the largest group first."""
+
+    queue: QueueName | None = None
+    limit: PageLimit = 100
+
+
+async def groups(request: Request, call: GroupsCall) -> dict[str, Any]:
+    """The largest groups."""
+    check_page(request, call.limit)
+    found = await request.broker.groups(call.queue, limit=call.limit)
+    return {"groups": [view_of(group) for group in found]}
+
+
+class RedriveDeadCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bring dead letters back to work: those of the ids, at once, or all that match, as an operation."""
+
+    to: Annotated[Label | None, msgspec.Meta(description="Instead of where each came from.")] = None
+    canary: Annotated[int, msgspec.Meta(ge=0, le=100, description="Try so many first.")] = 0
+    canary_share: Annotated[float, msgspec.Meta(ge=0, le=1, description="So many of them must complete.")] = 1.0
+    set_payload: Annotated[
+        Any | msgspec.UnsetType, msgspec.Meta(description="With ids: a JSON value in place of the payload.")
+    ] = msgspec.UNSET
+    set_headers: Annotated[dict[str, str] | None, msgspec.Meta(description="With ids: in place of the headers.")] = None
+    patch: Annotated[
+        dict[str, Any] | None, msgspec.Meta(description="With ids: a JSON merge patch (RFC 7396) of the payload.")
+    ] = None
+    force: bool = False
+
+
+async def redrive(request: Request, call: RedriveDeadCall) -> Any:
+    """Bring dead letters back."""
+    if call.to is not None:
+        request.check(Right.CHANGE, call.to)
+    edited = call.set_payload is not msgspec.UNSET or call.set_headers is not None or call.patch is not None
+    if not call.only_ids:
+        if edited or call.force:
+            raise InvalidInput("set_payload, set_headers, patch and force are for items that are named by their ids")
+        if call.to is None:
+            await check_back(request, call.queue)
+        return await change_many(
+            request, "redrive", call, to=call.to, canary=call.canary, canary_share=call.canary_share
+        )
+    ids = await _listed(request, Right.CHANGE, call, Verb.REDRIVE if call.to is None else None)
+    results = await request.broker.redrive(
+        ids,
+        to=call.to,
+        payload=... if call.set_payload is msgspec.UNSET else call.set_payload,
+        headers=... if call.set_headers is None else call.set_headers,
+        edit=call.patch,
+        actor=request.actor(call.actor),
+        force=call.force,
+        note=call.note,
+    )
+    return settled_answer(results)
+
+
+async def _listed(request: Request, right: Right, call: Bulk, verb: Verb | None = None) -> list[str]:
+    """The ids that a call names, where the caller may change them."""
+    ids = call.ids or []
+    check_batch(request, len(ids))
+    await check_items(request, right, ids, verb=verb)
+    return ids
+
+
+async def archive(request: Request, call: Bulk) -> Any:
+    """Put dead letters aside."""
+    if not call.only_ids:
+        return await change_many(request, "archive", call)
+    ids = await _listed(request, Right.CHANGE, call)
+    return settled_answer(await request.broker.archive(ids, actor=request.actor(call.actor)))
+
+
+async def restore(request: Request, call: Bulk) -> Any:
+    """Take items out of the archive."""
+    if not call.only_ids:
+        return await change_many(request, "restore", call)
+    ids = await _listed(request, Right.CHANGE, call)
+    return settled_answer(await request.broker.restore(ids, actor=request.actor(call.actor)))
+
+
+async def purge(request: Request, call: Bulk) -> Any:
+    """Remove archived items for good."""
+    if not call.only_ids:
+        return await change_many(request, "purge", call)
+    ids = await _listed(request, Right.MANAGE, call)
+    return settled_answer(await request.broker.purge(ids, actor=request.actor(call.actor)))
+
+
+def _touched(call: Bulk) -> tuple[str | None, ...]:
+    """The queue that the call names, or all; of items that are named by their ids the handler finds out."""
+    return () if call.only_ids else (call.queue,)
+
+
+_TIMEOUTS = {"queue": "emails", "error_type": "TimeoutError"}
+ROUTES = (
+    Route(
+        name="dead.find",
+        summary="Dead letters that meet conditions",
+        takes=FindDeadCall,
+        gives=ItemsView,
+        right=Right.LOOK,
+        queues=queue_if_named,
+        handle=find,
+        example={**_TIMEOUTS, "since": "1h", "limit": 10},
+    ),
+    Route(
+        name="dead.groups",
+        summary="Dead letters by what they died of",
+        takes=GroupsCall,
+        gives=GroupsView,
+        right=Right.LOOK,
+        queues=queue_if_named,
+        handle=groups,
+        example={"queue": "emails"},
+    ),
+    Route(
+        name="dead.search",
+        summary="Dead letters with words in their error or payload",
+        takes=SearchDeadCall,
+        gives=ItemsView,
+        right=Right.PAYLOADS,
+        queues=queue_if_named,
+        handle=search,
+        example={"words": "mail server refus*"},
+    ),
+    Route(
+        name="dead.redrive",
+        summary="Bring dead letters back to work",
+        takes=RedriveDeadCall,
+        gives=BulkView,
+        right=Right.CHANGE,
+        queues=_touched,
+        handle=redrive,
+        example={**_TIMEOUTS, "rate": 10, "canary": 3, "dry_run": True},
+    ),
+    Route(
+        name="dead.archive",
+        summary="Put dead letters aside",
+        takes=Bulk,
+        gives=BulkView,
+        right=Right.CHANGE,
+        queues=_touched,
+        handle=archive,
+        example=_TIMEOUTS,
+    ),
+    Route(
+        name="dead.restore",
+        summary="Take items out of the archive",
+        takes=Bulk,
+        gives=BulkView,
+        right=Right.CHANGE,
+        queues=_touched,
+        handle=restore,
+        example={"queue": "emails"},
+    ),
+    Route(
+        name="dead.purge",
+        summary="Remove archived items for good",
+        takes=Bulk,
+        gives=BulkView,
+        right=Right.MANAGE,
+        queues=_touched,
+        handle=purge,
+        example={"queue": "emails", "dry_run": True},
+    ),
+)

@@ -1,0 +1,196 @@
+"""Items as they are kept: list, get, and what the work gave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import msgspec
+
+from redrive.auth.principal import Right
+from redrive.broker.flows.inspection import one_of
+from redrive.errors import InvalidInput, NoResult
+from redrive.model.filter import Filter, Order, make_cursor
+from redrive.model.ids import parse_id
+from redrive.model.item import Item, Status
+from redrive.model.state_machine import Verb
+from redrive.server.auth import resource_lookup
+from redrive.server.field_types import ItemIdText, PageLimit, QueueName, check_page
+from redrive.server.request import Request
+from redrive.server.response_budget import STEP, size_of
+from redrive.server.route import Route, one_queue
+from redrive.wire.json_views import Encoding, defined, extended, item_view, payload_view, view_type, without
+
+Form = Annotated[str | None, msgspec.Meta(extra_json_schema={"enum": [*Encoding, None]})]
+ResultView = defined(
+    "Result",
+    [("payload", Any), ("encoding", Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(Encoding)})]),
+     ("content_type", str)],
+    "What the work on an item gave.",
+)  # fmt: skip
+ItemView = extended(
+    without(view_type(Item), "payload", "result", "content_type", "headers"),
+    [
+        ("payload", Any, None),
+        ("encoding", Form, None),
+        ("content_type", str | None, None),
+        ("headers", dict[str, str] | None, None),
+        ("result", ResultView | None, None),
+        ("kind", str | None, None),
+        ("reference", str | None, None),
+        ("hidden", bool | None, None),
+        ("too_large", bool | None, None),
+    ],
+)
+ItemsView = defined("Items", [("items", list[ItemView]), ("cursor", str | None, None)], "A page of items.")  # type: ignore[valid-type]
+
+
+def item_views(request: Request, items: Iterable[Item]) -> list[dict[str, Any]]:
+    """Items, with as many payloads as one answer may have. One of them is always shown."""
+    answer: list[dict[str, Any]] = []
+    size = 0
+    for item in items:
+        size += size_of(item)
+        fits = size <= request.limits.answer or not answer
+        answer.append(item_view(item, with_payload=request.sees_payloads(item.queue), fits=fits))
+    return answer
+
+
+async def check_items(request: Request, right: Right, ids: Iterable[str], *, verb: Verb | None = None) -> None:
+    """Raise unless the caller may do that where each of these items is, and where the verb takes it by its past.
+
+    Whoever is let into some queues only learns nothing about ids that are not in them.
+    """
+    await resource_lookup.check_items(request, (right,), tuple(ids), verb=verb)
+
+
+class ListItemsCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The items of a queue, page by page."""
+
+    queue: QueueName
+    status: Annotated[
+        str, msgspec.Meta(description="Only those in this status.", extra_json_schema={"enum": [*Status, "any"]})
+    ] = "any"
+    order: Order = Order.OLDEST
+    pivot: (
+        Annotated[
+            str, msgspec.Meta(max_length=100, description="Go on behind this: the cursor of a page, or an item's id.")
+        ]
+        | None
+    ) = None
+    limit: PageLimit = 100
+    redacted: Annotated[bool, msgspec.Meta(description="false: with what seems a secret; needs the right manage.")] = (
+        True
+    )
+
+
+async def list_items(request: Request, call: ListItemsCall) -> dict[str, Any]:
+    """A page of items."""
+    check_page(request, call.limit)
+    if not call.redacted:
+        request.check(Right.MANAGE, call.queue)
+    return await page_view(
+        request,
+        queue=call.queue,
+        status=call.status,
+        order=call.order,
+        limit=call.limit,
+        cursor=_cursor(call),
+        redacted=call.redacted,
+    )
+
+
+async def page_view(request: Request, *, limit: int, cursor: str | None, **conditions: Any) -> dict[str, Any]:
+    """A page as an answer; `cursor` is in it only where there is more.
+
+    It is found bit by bit, and is short where its payloads are as much as one answer may have.
+    """
+    items: list[Item] = []
+    size = 0
+    while True:
+        some = min(STEP, limit - len(items))
+        page = await request.broker.find(limit=some, cursor=cursor, **conditions)
+        items += page.items
+        size += sum(map(size_of, page.items))
+        cursor = page.cursor
+        if cursor is None or len(items) >= limit or len(page.items) < some or size > request.limits.answer:
+            break
+    answer: dict[str, Any] = {"items": await asyncio.to_thread(item_views, request, items)}
+    return answer if cursor is None else {**answer, "cursor": cursor}
+
+
+def _cursor(call: ListItemsCall) -> str | None:
+    """Items that are no letters stand in the order of their numbers, which their ids have."""
+    if call.pivot is None or "-" in call.pivot:
+        return call.pivot
+    where = Filter(status=None if call.status == "any" else one_of("status", Status, call.status, "any"))
+    if where.for_letters:
+        raise InvalidInput("dead and archived items stand in the order of their deaths; give the cursor of the page")
+    return make_cursor(where, call.order, parse_id(call.pivot)[0])
+
+
+class GetItemCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names an item."""
+
+    id: ItemIdText
+    redacted: Annotated[bool, msgspec.Meta(description="false: with what seems a secret; needs the right manage.")] = (
+        True
+    )
+
+
+async def get(request: Request, call: GetItemCall) -> dict[str, Any]:
+    """An item with its history and its deaths."""
+    await check_items(request, Right.LOOK, (call.id,))
+    item = await request.broker.get(call.id, redacted=call.redacted)
+    if not call.redacted:
+        request.check(Right.MANAGE, item.queue)
+    return item_view(item, with_payload=request.sees_payloads(item.queue))
+
+
+class ResultCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names an item by any id that it had."""
+
+    id: ItemIdText
+
+
+async def result(request: Request, call: ResultCall) -> dict[str, Any]:
+    """What the work on an item gave."""
+    await resource_lookup.check_items(request, (Right.AWAIT,), (call.id,), outlived=True)
+    found = await request.broker.result(call.id)
+    if found is None:
+        raise NoResult(f"item {call.id} has no result: it is not done, or nothing was kept, or no longer")
+    return payload_view(found.payload, found.content_type)
+
+
+_ID = "4f0c91a27b3d000000068f1c2a3b4800"
+ROUTES = (
+    Route(
+        name="items.list",
+        summary="The items of a queue",
+        takes=ListItemsCall,
+        gives=ItemsView,
+        right=Right.LOOK,
+        queues=one_queue,
+        handle=list_items,
+        example={"queue": "emails", "limit": 10},
+    ),
+    Route(
+        name="items.get",
+        summary="An item with its history",
+        takes=GetItemCall,
+        gives=ItemView,
+        right=Right.LOOK,
+        handle=get,
+        example={"id": _ID},
+    ),
+    Route(
+        name="items.result",
+        summary="What the work on an item gave",
+        takes=ResultCall,
+        gives=ResultView,
+        right=Right.AWAIT,
+        handle=result,
+        example={"id": _ID},
+    ),
+)

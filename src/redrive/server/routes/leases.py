@@ -1,0 +1,177 @@
+"""`queue.lease`: items to work on, and the wait for the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from redrive.auth.principal import Right
+from redrive.broker.flow import accepted
+from redrive.broker.flows.deliveries import queue_name
+from redrive.broker.validation import positive
+from redrive.errors import RedriveError
+from redrive.model.duration import SECOND, parse_duration
+from redrive.model.item import Lease
+from redrive.model.limits import MAX_BATCH, check_label
+from redrive.model.text import instant_text
+from redrive.server.auth.resource_lookup import remember
+from redrive.server.broker_pool import commit
+from redrive.server.field_types import DurationInput, Label, QueueName, check_batch, instant_text_or_none
+from redrive.server.long_poll import ClientGone
+from redrive.server.request import Request
+from redrive.server.route import Route, one_queue
+from redrive.store import LeaseItems, Return
+from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, InstantText, shown
+
+
+class LeaseCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Lease items, in the order of the queue. Waits for the first one, if it is asked to."""
+
+    queue: QueueName
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_BATCH, description="Most items that are given.")] = 1
+    wait: Annotated[DurationInput, msgspec.Meta(description="How long to wait for the first item.")] = 0.0
+    client_id: Annotated[Label | None, msgspec.Meta(description="Who works on them.")] = None
+    lease_timeout: Annotated[DurationInput | None, msgspec.Meta(description="Instead of the queue's.")] = None
+
+
+class LeasedItem(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """An item that is yours until the deadline. Complete it, give it back, or extend the lease, by its token."""
+
+    id: str
+    token: str
+    deadline: InstantText
+    payload: Any
+    encoding: Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(Encoding)})]
+    content_type: str
+    headers: dict[str, str]
+    priority: int
+    put_at: InstantText
+    deliveries: int
+    attempts: int
+    failures: int
+    losses: int
+    redrives: int
+    kind: str | None = None
+    reference: str | None = None
+    expire_deadline: InstantText | None = None
+
+
+class LeasedItems(msgspec.Struct, frozen=True, gc=False):
+    """None, where nothing can be leased now."""
+
+    items: list[LeasedItem]
+
+
+async def lease(request: Request, call: LeaseCall) -> LeasedItems:
+    """Lease; wait where nothing is there. Nothing stays leased by somebody who is gone."""
+    check_batch(request, call.batch_size)
+    wait = parse_duration(call.wait, "wait") / SECOND
+    if request.waiting is not None and request.waiting.stopping:
+        return LeasedItems([])
+    worker = _worker(request, call)
+    timeout = None if call.lease_timeout is None else positive("lease_timeout", call.lease_timeout)
+    broker = request.broker
+    leased = accepted(await broker._submit(LeaseItems(queue_name(call.queue), call.batch_size, worker, timeout)))
+    leases: Sequence[Lease] = leased.leases
+    if leased.overdue:  # most leases are one call of the store; here the broker sees first to what is overdue
+        leases = await broker.lease(call.queue, call.batch_size, lease_timeout=call.lease_timeout, worker=worker)
+    if not leases and wait:
+        leases = await _waited(request, call, min(wait, request.limits.wait_seconds))
+    if leases and request.has_left():  # it may have been long until the store gave them
+        await give_back(request, leases)
+        raise ClientGone
+    answer: list[LeasedItem] = []
+    size = 0
+    for index, each in enumerate(leases):
+        size += len(each.payload)
+        if size > request.limits.answer and index:
+            await give_back(request, leases[index:])
+            break
+        answer.append(_leased(each))
+    remember(request, leases[: len(answer)])
+    return LeasedItems(answer)
+
+
+def _worker(request: Request, call: LeaseCall) -> str | None:
+    """Who works on the items, as others see it."""
+    worker = request.principal.worker(call.client_id)
+    return None if worker is None else check_label("client_id", worker)
+
+
+async def _waited(request: Request, call: LeaseCall, wait: float) -> Sequence[Lease]:
+    worker = _worker(request, call)
+    work = request.broker.lease(call.queue, call.batch_size, wait=wait, lease_timeout=call.lease_timeout, worker=worker)
+    try:
+        leases = await request.wait_for(work) or []
+    except ClientGone as gone:
+        await give_back(request, gone.result or [])
+        raise
+    if leases:
+        try:
+            await request.check_admitted()
+        except RedriveError:
+            await give_back(request, leases)
+            raise
+    return leases
+
+
+async def give_back(request: Request, leases: Sequence[Lease]) -> None:
+    """Items that nobody ran take their old place, and no attempt is counted."""
+    await commit(request.broker, [Return(each.token) for each in leases])
+
+
+def _leased(lease: Lease) -> LeasedItem:
+    encoding, payload = shown(lease.payload, lease.content_type)
+    put_at, deadline, headers = instant_text(lease.put_at), instant_text(lease.deadline), lease.headers
+    if not headers and lease.expire_deadline is None:  # as most are
+        return LeasedItem(
+            lease.id,
+            lease.token,
+            deadline,
+            payload,
+            encoding,
+            lease.content_type,
+            {},
+            lease.priority,
+            put_at,
+            lease.deliveries,
+            lease.attempts,
+            lease.failures,
+            lease.losses,
+            lease.redrives,
+        )
+    return LeasedItem(
+        lease.id,
+        lease.token,
+        deadline,
+        payload,
+        encoding,
+        lease.content_type,
+        dict(headers),
+        lease.priority,
+        put_at,
+        lease.deliveries,
+        lease.attempts,
+        lease.failures,
+        lease.losses,
+        lease.redrives,
+        headers.get(KIND_HEADER),
+        headers.get(REFERENCE_HEADER),
+        instant_text_or_none(lease.expire_deadline),
+    )
+
+
+ROUTES = (
+    Route(
+        name="queue.lease",
+        summary="Lease items to work on, and wait for the first one",
+        takes=LeaseCall,
+        gives=LeasedItems,
+        right=Right.WORK,
+        queues=one_queue,
+        handle=lease,
+        example={"queue": "emails", "batch_size": 10, "wait": "20s", "client_id": "worker-1"},
+    ),
+)

@@ -1,0 +1,221 @@
+"""What a person does to single items: delete, retry, done, fail, bury, move, undo, hold, unhold."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from redrive.auth.principal import Right
+from redrive.model.state_machine import Verb
+from redrive.server.field_types import Actor, ItemIdText, Label, Text, check_batch
+from redrive.server.request import Request, Response
+from redrive.server.responses import EndedItems, settled_answer
+from redrive.server.route import Route
+from redrive.server.routes.items import check_items
+
+
+class ByHandCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Items that a person changes. Each stands for itself."""
+
+    ids: Annotated[list[ItemIdText], msgspec.Meta(min_length=1)]
+    force: Annotated[bool, msgspec.Meta(description="Also where a worker has the item: its lease is revoked.")] = False
+    actor: Actor = None
+
+
+class FailCall(ByHandCall, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Items to count a failure against."""
+
+    error: Text
+
+
+class BuryCall(ByHandCall, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Items to bury."""
+
+    note: Text | None = None
+
+
+class MoveCall(ByHandCall, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Items to take to another queue."""
+
+    to: Annotated[Label, msgspec.Meta(description="The queue they go to.")]
+
+
+class UndoCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Items whose redrive is taken back."""
+
+    ids: Annotated[list[ItemIdText], msgspec.Meta(min_length=1)]
+    actor: Actor = None
+
+
+async def by_hand(request: Request, right: Right, call: Any, verb: Verb | None = None) -> str | None:
+    """Let the caller in, and say who stands in the audit."""
+    check_batch(request, len(call.ids))
+    await check_items(request, right, call.ids, verb=verb)
+    return request.actor(call.actor)
+
+
+async def delete(request: Request, call: ByHandCall) -> EndedItems | Response:
+    """Remove items for good."""
+    actor = await by_hand(request, Right.MANAGE, call)
+    return settled_answer(await request.broker.drop(call.ids, actor=actor, force=call.force))
+
+
+async def retry(request: Request, call: ByHandCall) -> EndedItems | Response:
+    """Try dead or failed items again, where they are."""
+    actor = await by_hand(request, Right.CHANGE, call)
+    return settled_answer(await request.broker.retry(call.ids, actor=actor, force=call.force))
+
+
+async def done(request: Request, call: ByHandCall) -> EndedItems | Response:
+    """Take items as completed."""
+    actor = await by_hand(request, Right.CHANGE, call)
+    return settled_answer(await request.broker.done(call.ids, actor=actor, force=call.force))
+
+
+async def fail(request: Request, call: FailCall) -> EndedItems | Response:
+    """Count a failure against items."""
+    actor = await by_hand(request, Right.CHANGE, call)
+    return settled_answer(await request.broker.fail_by_hand(call.ids, call.error, actor=actor, force=call.force))
+
+
+async def bury(request: Request, call: BuryCall) -> EndedItems | Response:
+    """Make items dead."""
+    actor = await by_hand(request, Right.CHANGE, call)
+    return settled_answer(await request.broker.bury_by_hand(call.ids, note=call.note, actor=actor, force=call.force))
+
+
+async def move(request: Request, call: MoveCall) -> EndedItems | Response:
+    """Take items to another queue."""
+    actor = await by_hand(request, Right.CHANGE, call)
+    request.check(Right.CHANGE, call.to)
+    return settled_answer(await request.broker.move(call.ids, call.to, actor=actor, force=call.force))
+
+
+async def undo(request: Request, call: UndoCall) -> EndedItems | Response:
+    """Take redrives back that nobody has worked on since."""
+    actor = await by_hand(request, Right.CHANGE, call, Verb.UNDO)
+    return settled_answer(await request.broker.undo(call.ids, actor=actor))
+
+
+class HoldCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Items to hold back."""
+
+    ids: Annotated[list[ItemIdText], msgspec.Meta(min_length=1)]
+    held_by: Label
+
+
+class UnholdCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Items that are held no longer: these, or all that are held under the name."""
+
+    held_by: Label
+    ids: Annotated[list[ItemIdText] | None, msgspec.Meta(description="None: all of them.")] = None
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """How many items were changed."""
+
+    changed: int
+
+
+async def hold(request: Request, call: HoldCall) -> Changed:
+    """Keep items from being leased."""
+    check_batch(request, len(call.ids))
+    await check_items(request, Right.CHANGE, call.ids)
+    return Changed(await request.broker.hold(call.ids, call.held_by))
+
+
+async def unhold(request: Request, call: UnholdCall) -> Changed:
+    """Let items be leased again."""
+    if call.ids is None:
+        request.check(Right.CHANGE, None)
+    else:
+        check_batch(request, len(call.ids))
+        await check_items(request, Right.CHANGE, call.ids)
+    return Changed(await request.broker.unhold(call.held_by, call.ids))
+
+
+_IDS = {"ids": ["4f0c91a27b3d000000068f1c2a3b4800"]}
+ROUTES = (
+    Route(
+        name="items.delete",
+        summary="Remove items for good",
+        takes=ByHandCall,
+        gives=EndedItems,
+        right=Right.MANAGE,
+        handle=delete,
+        example=_IDS,
+    ),
+    Route(
+        name="items.retry",
+        summary="Try dead or failed items again, where they are",
+        takes=ByHandCall,
+        gives=EndedItems,
+        right=Right.CHANGE,
+        handle=retry,
+        example=_IDS,
+    ),
+    Route(
+        name="items.done",
+        summary="Take items as completed",
+        takes=ByHandCall,
+        gives=EndedItems,
+        right=Right.CHANGE,
+        handle=done,
+        example=_IDS,
+    ),
+    Route(
+        name="items.fail",
+        summary="Count a failure against items that nobody works on",
+        takes=FailCall,
+        gives=EndedItems,
+        right=Right.CHANGE,
+        handle=fail,
+        example={**_IDS, "error": "the customer left"},
+    ),
+    Route(
+        name="items.bury",
+        summary="Make items dead that nobody works on",
+        takes=BuryCall,
+        gives=EndedItems,
+        right=Right.CHANGE,
+        handle=bury,
+        example=_IDS,
+    ),
+    Route(
+        name="items.move",
+        summary="Take items to another queue",
+        takes=MoveCall,
+        gives=EndedItems,
+        right=Right.CHANGE,
+        handle=move,
+        example={**_IDS, "to": "emails"},
+    ),
+    Route(
+        name="items.undo",
+        summary="Take redrives back that nobody has worked on since",
+        takes=UndoCall,
+        gives=EndedItems,
+        right=Right.CHANGE,
+        handle=undo,
+        example=_IDS,
+    ),
+    Route(
+        name="items.hold",
+        summary="Keep items from being leased",
+        takes=HoldCall,
+        gives=Changed,
+        right=Right.CHANGE,
+        handle=hold,
+        example={**_IDS, "held_by": "ann"},
+    ),
+    Route(
+        name="items.unhold",
+        summary="Let items be leased again",
+        takes=UnholdCall,
+        gives=Changed,
+        right=Right.CHANGE,
+        handle=unhold,
+        example={"held_by": "ann"},
+    ),
+)

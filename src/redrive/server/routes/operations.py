@@ -1,0 +1,269 @@
+"""Operations: changes of many items that live in the store. Start, list, look at and steer them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from redrive.auth.principal import Right
+from redrive.errors import InvalidInput
+from redrive.model.operation import Operation
+from redrive.model.operation_plan import Plan
+from redrive.server.auth import resource_lookup
+from redrive.server.field_types import (
+    NAMES,
+    Actor,
+    Conditions,
+    Count,
+    Label,
+    PageLimit,
+    Text,
+    check_page,
+    conditions_of,
+)
+from redrive.server.request import Request
+from redrive.server.responses import Ended
+from redrive.server.route import Route, every_queue, queue_if_named
+from redrive.wire.json_views import defined, view_of, view_type
+
+OperationView = view_type(Operation)
+PlanView = view_type(Plan)
+BulkView = defined(
+    "Change",
+    [("items", list[Ended] | None, None), ("operation", OperationView | None, None), ("plan", PlanView | None, None)],
+    "What became of each item that was named by its id; or the operation that was started; or what it would do.",
+)
+OneView = defined("OperationAnswer", [("operation", OperationView)], "An operation as it stands.")
+ManyView = defined("Operations", [("operations", list[OperationView])], "Operations, newest first.")  # type: ignore[valid-type]
+Rate = Annotated[float, msgspec.Meta(gt=0, le=1_000_000, description="Most items per second.")]
+
+
+class Bulk(Conditions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Items to change: those of the ids, at once and one by one, or all that match, as an operation."""
+
+    all: Annotated[bool, msgspec.Meta(description="Without any condition: all that there are.")] = False
+    rate: Rate | None = None
+    confirm: Annotated[Count | None, msgspec.Meta(description="To purge: how many you mean; see dry_run.")] = None
+    dry_run: Annotated[bool, msgspec.Meta(description="Change nothing, and tell what would happen.")] = False
+    note: Text | None = None
+    actor: Actor = None
+
+    @property
+    def only_ids(self) -> bool:
+        """Whether items are named by their ids, to be changed at once."""
+        given = [name for name in NAMES if getattr(self, name) is not None]
+        return given == ["ids"] and not self.dry_run and self.rate is None
+
+
+async def change_many(request: Request, verb: str, call: Bulk, **options: Any) -> dict[str, Any]:
+    """Start an operation, or tell what it would do."""
+    conditions = conditions_of(request, call)
+    if not conditions and not call.all:
+        raise InvalidInput("no condition was given; say all=true if all that there are is meant")
+    if call.dry_run:
+        plan = await request.broker.plan(verb, to=options.get("to"), **conditions)
+        return {"plan": view_of(plan)}
+    operation = await request.broker.start(
+        verb,
+        rate=call.rate,
+        confirm=call.confirm,
+        note=call.note,
+        actor=request.actor(call.actor),
+        **options,
+        **conditions,
+    )
+    return {"operation": view_of(operation)}
+
+
+async def check_back(request: Request, queue: str | None) -> None:
+    """Raise `Forbidden` where dead letters of a queue may go back to others, which the caller is not let into."""
+    if queue is not None:
+        await resource_lookup.check_back(request, (Right.CHANGE,), queue)
+
+
+class StartOperationCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Change all items that match now."""
+
+    verb: Literal["retry", "redrive", "undo", "move", "bury", "archive", "restore", "purge"]
+    status: Annotated[Label | None, msgspec.Meta(description="Instead of the one that the verb is for.")] = None
+    to: Annotated[Label | None, msgspec.Meta(description="The queue that items go to: redrive, move.")] = None
+    canary: Annotated[int, msgspec.Meta(ge=0, le=100, description="Try so many first.")] = 0
+    canary_share: Annotated[float, msgspec.Meta(ge=0, le=1, description="So many of them must complete.")] = 1.0
+    paused: Annotated[bool, msgspec.Meta(description="Wait for operations.resume.")] = False
+
+
+async def start(request: Request, call: StartOperationCall) -> dict[str, Any]:
+    """Start an operation."""
+    if call.verb == "purge":
+        request.check(Right.MANAGE, call.queue)
+    if call.to is not None:
+        request.check(Right.CHANGE, call.to)
+    elif call.verb == "undo":  # each goes back to where it was, which is anywhere
+        request.check(Right.CHANGE, None)
+    elif call.verb == "redrive":
+        await check_back(request, call.queue)
+    options: dict[str, Any] = {"to": call.to}
+    if call.status is not None:
+        options["status"] = call.status
+    if not call.dry_run:
+        options |= {"canary": call.canary, "canary_share": call.canary_share, "paused": call.paused}
+    return await change_many(request, call.verb, call, **options)
+
+
+class ListOperationsCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Operations, newest first."""
+
+    unfinished: Annotated[bool, msgspec.Meta(description="Only those that have not ended.")] = False
+    limit: PageLimit = 100
+
+
+async def list_all(request: Request, call: ListOperationsCall) -> dict[str, Any]:
+    """The newest operations."""
+    check_page(request, call.limit)
+    found = await request.broker.operations(unfinished=call.unfinished, limit=call.limit)
+    return {"operations": [view_of(each) for each in found]}
+
+
+class OperationInfoCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names an operation."""
+
+    id: Label
+
+
+class SteerOperationCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names an operation, and who steers it."""
+
+    id: Label
+    actor: Actor = None
+
+
+class ResumeOperationCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Names an operation that is to go on."""
+
+    id: Label
+    anyway: Annotated[bool, msgspec.Meta(description="Wait for its canaries no longer.")] = False
+    actor: Actor = None
+
+
+class RateOperationCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Names an operation, and how fast it is to be."""
+
+    id: Label
+    rate: Annotated[float, msgspec.Meta(ge=0, le=1_000_000, description="Most items per second; 0: no limit.")]
+    actor: Actor = None
+
+
+async def info(request: Request, call: OperationInfoCall) -> dict[str, Any]:
+    """An operation as it stands."""
+    await resource_lookup.check_operation(request, Right.LOOK, call.id)
+    return {"operation": view_of(await request.broker.operation(call.id))}
+
+
+async def cancel(request: Request, call: SteerOperationCall) -> dict[str, Any]:
+    """End an operation."""
+    await resource_lookup.check_operation(request, Right.CHANGE, call.id)
+    return {"operation": view_of(await request.broker.cancel_operation(call.id, actor=request.actor(call.actor)))}
+
+
+async def pause(request: Request, call: SteerOperationCall) -> dict[str, Any]:
+    """Make no more steps."""
+    await resource_lookup.check_operation(request, Right.CHANGE, call.id)
+    return {"operation": view_of(await request.broker.pause_operation(call.id, actor=request.actor(call.actor)))}
+
+
+async def resume(request: Request, call: ResumeOperationCall) -> dict[str, Any]:
+    """Go on."""
+    await resource_lookup.check_operation(request, Right.CHANGE, call.id, drives=True)
+    actor = request.actor(call.actor)
+    return {"operation": view_of(await request.broker.resume_operation(call.id, anyway=call.anyway, actor=actor))}
+
+
+async def rate(request: Request, call: RateOperationCall) -> dict[str, Any]:
+    """Set how fast it is."""
+    await resource_lookup.check_operation(request, Right.CHANGE, call.id, drives=True)
+    return {"operation": view_of(await request.broker.set_rate(call.id, call.rate, actor=request.actor(call.actor)))}
+
+
+async def undo(request: Request, call: SteerOperationCall) -> dict[str, Any]:
+    """Start the operation that takes another back, wherever its items are by now."""
+    return {"operation": view_of(await request.broker.undo_operation(call.id, actor=request.actor(call.actor)))}
+
+
+_ID = {"id": "4f0c91a27b3d000000068f1c2a3b4800"}
+ROUTES = (
+    Route(
+        name="operations.start",
+        summary="Change all items that match now",
+        takes=StartOperationCall,
+        gives=BulkView,
+        right=Right.CHANGE,
+        queues=queue_if_named,
+        handle=start,
+        example={"verb": "move", "queue": "emails", "to": "slow-emails", "dry_run": True},
+    ),
+    Route(
+        name="operations.list",
+        summary="Operations, newest first",
+        takes=ListOperationsCall,
+        gives=ManyView,
+        right=Right.LOOK,
+        queues=every_queue,
+        handle=list_all,
+    ),
+    Route(
+        name="operations.info",
+        summary="An operation as it stands",
+        takes=OperationInfoCall,
+        gives=OneView,
+        right=Right.LOOK,
+        handle=info,
+        example=_ID,
+    ),
+    Route(
+        name="operations.cancel",
+        summary="End an operation",
+        takes=SteerOperationCall,
+        gives=OneView,
+        right=Right.CHANGE,
+        handle=cancel,
+        example=_ID,
+    ),
+    Route(
+        name="operations.pause",
+        summary="Let an operation make no more steps",
+        takes=SteerOperationCall,
+        gives=OneView,
+        right=Right.CHANGE,
+        handle=pause,
+        example=_ID,
+    ),
+    Route(
+        name="operations.resume",
+        summary="Let an operation go on",
+        takes=ResumeOperationCall,
+        gives=OneView,
+        right=Right.CHANGE,
+        handle=resume,
+        example=_ID,
+    ),
+    Route(
+        name="operations.rate",
+        summary="Set how fast an operation is",
+        takes=RateOperationCall,
+        gives=OneView,
+        right=Right.CHANGE,
+        handle=rate,
+        example={**_ID, "rate": 5},
+    ),
+    Route(
+        name="operations.undo",
+        summary="Start the operation that takes another back",
+        takes=SteerOperationCall,
+        gives=OneView,
+        right=Right.CHANGE,
+        queues=every_queue,
+        handle=undo,
+        example=_ID,
+    ),
+)

@@ -1,0 +1,238 @@
+"""`queue.produce`, and items as requests bring them.
+
+`items.import`: items that were somewhere else before, each under the id it had there, once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from redrive.auth.principal import Right
+from redrive.broker.flows.deliveries import new_item, queue_name
+from redrive.broker.flows.export_import import checked_item, read_line
+from redrive.clock import Instant
+from redrive.errors import InvalidInput
+from redrive.model.ids import ItemId
+from redrive.model.item import Counters, Item, Receipt, Status
+from redrive.model.limits import DEFAULT_PRIORITY, MAX_PRIORITY, MIN_PRIORITY
+from redrive.model.payload import JSON, check_json
+from redrive.server.broker_pool import commit, commit_one
+from redrive.server.field_types import (
+    Actor,
+    Count,
+    DurationInput,
+    InstantInput,
+    ItemIdText,
+    Label,
+    QueueName,
+    check_batch,
+    each,
+    read_datetime,
+    read_instant,
+)
+from redrive.server.request import Request
+from redrive.server.route import Route, one_queue
+from redrive.store import Import, NewItem, Put
+from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, bytes_of
+
+
+class ProducedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """An item to be put."""
+
+    payload: Annotated[msgspec.Raw, msgspec.Meta(description="Any JSON value; a text where `encoding` is another.")]
+    encoding: Encoding = Encoding.JSON
+    content_type: Label | None = None
+    kind: Annotated[Label | None, msgspec.Meta(description="What it is; kept as the header `kind`.")] = None
+    reference: Annotated[Label | None, msgspec.Meta(description="Of yours; kept as the header `reference`.")] = None
+    headers: dict[str, str] | None = None
+    priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Larger goes first.")] = (
+        DEFAULT_PRIORITY
+    )
+    delay: Annotated[DurationInput | None, msgspec.Meta(description="From now until it may be leased.")] = None
+    enqueue_at: Annotated[InstantInput | None, msgspec.Meta(description="From when it may be leased.")] = None
+    expire_timeout: Annotated[DurationInput | None, msgspec.Meta(description="How long it is worth doing.")] = None
+    idempotency_key: Annotated[
+        Label | None, msgspec.Meta(description="The same key again puts nothing, and gives the id of the first.")
+    ] = None
+    held_by: Annotated[Label | None, msgspec.Meta(description="Keeps it from being leased until it is unheld.")] = None
+    max_attempts: Count | None = None
+    max_losses: Count | None = None
+    retry_attempts: Count | None = None
+
+
+class ProduceCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Put items. All of them, or none."""
+
+    queue: QueueName
+    items: Annotated[list[ProducedItem], msgspec.Meta(min_length=1)]
+
+
+class Produced(msgspec.Struct, frozen=True, gc=False):
+    """A receipt for each item, in the order of the request. `duplicate`: the idempotency key was known."""
+
+    items: tuple[Receipt, ...]
+
+
+async def produce(request: Request, call: ProduceCall) -> Produced:
+    """Put items, all or none."""
+    check_batch(request, len(call.items))
+    put = Put(queue_name(call.queue), tuple(each(call.items, new_item_of)))
+    return Produced(await commit_one(request.broker, put))
+
+
+def _is_plain(item: ProducedItem) -> bool:
+    """Whether nothing is said but payload and priority: of most items it is so."""
+    return item == ProducedItem(payload=item.payload, priority=item.priority)
+
+
+def new_item_of(item: ProducedItem) -> NewItem:
+    """An item as the broker takes it."""
+    if _is_plain(item):
+        data = bytes(item.payload)
+        check_json(data)
+        return NewItem(data, JSON, None, item.priority, plain=True)
+    payload, content_type = bytes_of(item.payload, item.encoding, item.content_type)
+    return new_item(
+        payload,
+        delay=0 if item.delay is None else item.delay,
+        enqueue_at=None if item.enqueue_at is None else read_datetime("enqueue_at", item.enqueue_at),
+        priority=item.priority,
+        expire_timeout=item.expire_timeout,
+        headers=headers_of(item.headers, item.kind, item.reference),
+        idempotency_key=item.idempotency_key,
+        content_type=content_type,
+        held_by=item.held_by,
+        max_attempts=item.max_attempts,
+        max_losses=item.max_losses,
+        retry_attempts=item.retry_attempts,
+    )
+
+
+def headers_of(headers: dict[str, str] | None, kind: str | None, reference: str | None) -> dict[str, str] | None:
+    """The headers of an item, with its kind and its reference among them."""
+    named = {KIND_HEADER: kind, REFERENCE_HEADER: reference}
+    given = {name: value for name, value in named.items() if value is not None}
+    for name in given:
+        if headers and name in headers:
+            raise InvalidInput(f"{name} is given twice, by itself and as a header; leave one of them out")
+    return {**(headers or {}), **given} or None
+
+
+ROUTES = (
+    Route(
+        name="queue.produce",
+        summary="Put items, all of them or none",
+        takes=ProduceCall,
+        gives=Produced,
+        right=Right.PUT,
+        queues=one_queue,
+        handle=produce,
+        example={"queue": "emails", "items": [{"payload": {"to": "ann@example.com"}, "kind": "welcome"}]},
+    ),
+)
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ImportedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An item as it was elsewhere."""
+
+    source_id: Annotated[ItemIdText, msgspec.Meta(description="The id it had: 32 hexadecimal digits.")]
+    payload: Annotated[msgspec.Raw, msgspec.Meta(description="Any JSON value; a text where `encoding` is another.")]
+    encoding: Encoding = Encoding.JSON
+    content_type: Label | None = None
+    kind: Label | None = None
+    reference: Label | None = None
+    headers: dict[str, str] | None = None
+    priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = DEFAULT_PRIORITY
+    put_at: InstantInput | None = None
+    ready_at: InstantInput | None = None
+    expire_deadline: InstantInput | None = None
+    status: Literal["pending", "failed"] = "pending"
+    deliveries: Count = 0
+    attempts: Count = 0
+    failures: Count = 0
+    losses: Count = 0
+    redrives: Count = 0
+
+
+class ImportCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Put items that were elsewhere before. All of them, or none. One that is known by its source_id is ignored."""
+
+    queue: QueueName
+    items: list[ImportedItem] = []
+    lines: Annotated[
+        list[dict[str, Any]],
+        msgspec.Meta(
+            description="Lines of an export, instead: with history, deaths and status. docs/reference/export.md"
+        ),
+    ] = []
+    actor: Actor = None
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """A receipt for each item, in the order of the request. `duplicate`: it was known, and ignored."""
+
+    items: tuple[Receipt, ...]
+
+
+async def import_items(request: Request, call: ImportCall) -> Imported:
+    """Put items under new ids, with source_id = the id they had."""
+    if bool(call.items) == bool(call.lines):
+        raise InvalidInput("give items, or the lines of an export, and not both")
+    check_batch(request, len(call.items) + len(call.lines))
+    if call.lines:
+        read = [read_line(number, _encode(line)) for number, line in enumerate(call.lines, 1)]
+        items = tuple(item for item in read if item is not None)
+    else:
+        now = request.broker._core.clock.now()
+        items = tuple(each(call.items, lambda item: _item(item, call.queue, now)))
+    actor = request.broker._core.actor(request.actor(call.actor))
+    (result,) = await commit(request.broker, (Import(call.queue, items, actor),))
+    if isinstance(result, Exception):
+        raise result
+    return Imported(result)
+
+
+def _item(given: ImportedItem, queue: str, now: Instant) -> Item:
+    """The item, checked as any line of an export is."""
+    payload, content_type = bytes_of(given.payload, given.encoding, given.content_type)
+    return checked_item(
+        Item(
+            id=ItemId(given.source_id),
+            queue=queue,
+            status=Status(given.status),
+            payload=payload,
+            content_type=content_type,
+            headers=headers_of(given.headers, given.kind, given.reference) or {},
+            priority=given.priority,
+            put_at=now if given.put_at is None else read_instant("put_at", given.put_at),
+            counters=Counters(given.deliveries, given.attempts, given.failures, given.losses, given.redrives),
+            ready_at=_instant("ready_at", given.ready_at),
+            expire_deadline=_instant("expire_deadline", given.expire_deadline),
+        )
+    )
+
+
+def _instant(what: str, text: str | None) -> Instant | None:
+    return None if text is None else read_instant(what, text)
+
+
+IMPORT_ROUTES = (
+    Route(
+        name="items.import",
+        summary="Put items that were elsewhere before, once",
+        takes=ImportCall,
+        gives=Imported,
+        right=Right.MANAGE,
+        queues=one_queue,
+        handle=import_items,
+        example={
+            "queue": "emails",
+            "items": [{"source_id": "4f0c91a27b3d000000068f1c2a3b4800", "payload": {"to": "ann"}}],
+        },
+    ),
+)

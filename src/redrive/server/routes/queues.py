@@ -1,0 +1,296 @@
+"""Queues: create, update, list, info, delete, pause, resume; and of one queue its stats, and to clear it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from redrive.auth.principal import Right
+from redrive.errors import ConfirmMismatch, InvalidInput, RedriveError
+from redrive.model.item import Status
+from redrive.model.queue import Queue, QueueSettings, QueueStats
+from redrive.server.field_types import Actor, Count, PageLimit, QueueName, check_page
+from redrive.server.request import Request
+from redrive.server.route import Route, named_queue, one_queue
+from redrive.wire.json_views import defined, extended, view_of, view_type
+
+CLEAR_AT_ONCE = 1000
+"""Items that are removed in one transaction."""
+MAX_CLEARED = 100_000
+"""Items that one request removes at most; the answer says how many are left."""
+
+Settings = Annotated[
+    dict[str, Any],
+    msgspec.Meta(
+        description="Settings of a queue by name, as docs/reference/settings.md lists them. Durations are texts such "
+        "as 30s, or numbers of seconds; null takes a setting back that may be unset.",
+        extra_json_schema={"propertyNames": {"enum": list(QueueSettings.__struct_fields__)}},
+        examples=[{"max_attempts": 3, "dead_queue": "morgue"}],
+    ),
+]
+QueueView = view_type(Queue)
+StatsView = view_type(QueueStats)
+InfoView = extended(QueueView, [("stats", StatsView)], "QueueInfo")
+QueuesView = defined("Queues", [("queues", list[QueueView]), ("cursor", str | None, None)], "A page of queues.")  # type: ignore[valid-type]
+
+
+class CreateQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Create a queue. The same settings again are no error."""
+
+    name: QueueName
+    settings: Settings = {}
+
+
+async def create(request: Request, call: CreateQueueCall) -> dict[str, Any]:
+    """Create a queue."""
+    return view_of(await request.broker.create_queue(call.name, **_checked(request, call.settings)))
+
+
+class UpdateQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Change some settings. They hold from the next failure on."""
+
+    name: QueueName
+    settings: Settings
+    actor: Actor = None
+
+
+async def update(request: Request, call: UpdateQueueCall) -> dict[str, Any]:
+    """Change some settings."""
+    settings = _checked(request, call.settings)
+    return view_of(await request.broker.update_queue(call.name, actor=request.actor(call.actor), **settings))
+
+
+def _checked(request: Request, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, which are passed on by name: none may be taken for an argument.
+
+    Whoever lets the dead of a queue go to another one fills that.
+    """
+    for name in ("name", "actor", "self"):
+        if name in settings:
+            raise InvalidInput(f"{name} is not a setting of a queue; it stands beside the settings")
+    dead_queue = settings.get("dead_queue")
+    named = dead_queue.values() if isinstance(dead_queue, dict) else (dead_queue,)
+    request.check(Right.MANAGE, *(queue for queue in named if isinstance(queue, str)))
+    return settings
+
+
+class ListQueuesCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All queues that the caller may look at, by name."""
+
+    limit: PageLimit = 100
+    cursor: Annotated[QueueName | None, msgspec.Meta(description="The cursor of the page before.")] = None
+
+
+async def list_all(request: Request, call: ListQueuesCall) -> dict[str, Any]:
+    """A page of queues."""
+    check_page(request, call.limit)
+    seen = [queue for queue in await request.broker.list_queues() if request.may(Right.LOOK, queue.name)]
+    rest = [queue for queue in seen if call.cursor is None or queue.name > call.cursor]
+    page = rest[: call.limit]
+    answer: dict[str, Any] = {"queues": [view_of(queue) for queue in page]}
+    return answer if len(page) == len(rest) else {**answer, "cursor": page[-1].name}
+
+
+class NameCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names a queue."""
+
+    name: QueueName
+
+
+class QueueStatsCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names a queue."""
+
+    queue: QueueName
+
+
+async def info(request: Request, call: NameCall) -> dict[str, Any]:
+    """A queue with its settings and its counts."""
+    queue = await request.broker.get_queue(call.name)
+    return {**view_of(queue), "stats": view_of(await request.broker.stats(call.name))}
+
+
+async def stats(request: Request, call: QueueStatsCall) -> dict[str, Any]:
+    """The counts of a queue."""
+    return view_of(await request.broker.stats(call.queue))
+
+
+class PauseQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names a queue, and who does it."""
+
+    name: QueueName
+    actor: Actor = None
+
+
+async def pause(request: Request, call: PauseQueueCall) -> dict[str, Any]:
+    """Give no more leases."""
+    return view_of(await request.broker.pause_queue(call.name, actor=request.actor(call.actor)))
+
+
+async def resume(request: Request, call: PauseQueueCall) -> dict[str, Any]:
+    """Give leases again."""
+    return view_of(await request.broker.resume_queue(call.name, actor=request.actor(call.actor)))
+
+
+class DeleteQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Remove a queue and the items in it."""
+
+    name: QueueName
+    confirm: Annotated[Count | None, msgspec.Meta(description="How many items go with it.")] = None
+    actor: Actor = None
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """How many items went with the queue."""
+
+    removed: int
+
+
+async def delete(request: Request, call: DeleteQueueCall) -> Deleted:
+    """Remove a queue."""
+    removed = await request.broker.delete_queue(call.name, confirm=call.confirm, actor=request.actor(call.actor))
+    return Deleted(removed)
+
+
+class ClearQueueCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Remove the items of a queue for good, and keep the queue. What a worker holds stays."""
+
+    queue: QueueName
+    statuses: Annotated[
+        list[Literal["pending", "failed", "completed", "dead", "archived"]],
+        msgspec.Meta(min_length=1, max_length=5, description="Which of them."),
+    ] = msgspec.field(default_factory=lambda: ["pending"])
+    confirm: Annotated[Count | None, msgspec.Meta(description="How many you mean; see dry_run.")] = None
+    dry_run: Annotated[bool, msgspec.Meta(description="Remove nothing, and say how many it would be.")] = False
+    actor: Actor = None
+
+
+class Cleared(msgspec.Struct, frozen=True):
+    """How many items went, and how many of those that were meant are still there."""
+
+    removed: int
+    left: int
+
+
+async def clear(request: Request, call: ClearQueueCall) -> Cleared:
+    """Remove items, many at a time."""
+    statuses = list(dict.fromkeys(call.statuses))
+    total = 0
+    for status in statuses:
+        total += await request.broker.count(queue=call.queue, status=status)
+    if call.dry_run:
+        return Cleared(0, total)
+    if call.confirm != total and (call.confirm is not None or total):
+        raise ConfirmMismatch(f"clearing queue '{call.queue}'", call.confirm, total)
+    removed = 0
+    for status in statuses:
+        removed += await _clear(request, call, Status(status), MAX_CLEARED - removed)
+    return Cleared(removed, max(0, total - removed))
+
+
+async def _clear(request: Request, call: ClearQueueCall, status: Status, most: int) -> int:
+    """Page by page from the oldest on. What somebody else changed meanwhile is passed over."""
+    removed, cursor, actor = 0, None, request.actor(call.actor)
+    while removed < most:
+        limit = min(CLEAR_AT_ONCE, most - removed)
+        page = await request.broker.find(queue=call.queue, status=status, order="oldest", limit=limit, cursor=cursor)
+        if page.items:
+            results = await request.broker.drop([item.id for item in page.items], actor=actor)
+            removed += sum(not isinstance(result, RedriveError) for result in results)
+        cursor = page.cursor
+        if cursor is None:
+            break
+    return removed
+
+
+_NAME = {"name": "emails"}
+ROUTES = (
+    Route(
+        name="queues.create",
+        summary="Create a queue",
+        takes=CreateQueueCall,
+        gives=QueueView,
+        right=Right.MANAGE,
+        queues=named_queue,
+        handle=create,
+        example={"name": "emails", "settings": {"max_attempts": 3, "lease_timeout": "1m"}},
+    ),
+    Route(
+        name="queues.update",
+        summary="Change settings of a queue",
+        takes=UpdateQueueCall,
+        gives=QueueView,
+        right=Right.MANAGE,
+        queues=named_queue,
+        handle=update,
+        example={"name": "emails", "settings": {"max_attempts": 5}},
+    ),
+    Route(
+        name="queues.list",
+        summary="The queues, by name",
+        takes=ListQueuesCall,
+        gives=QueuesView,
+        right=Right.LOOK,
+        handle=list_all,
+    ),
+    Route(
+        name="queues.info",
+        summary="A queue with its settings and counts",
+        takes=NameCall,
+        gives=InfoView,
+        right=Right.LOOK,
+        queues=named_queue,
+        handle=info,
+        example=_NAME,
+    ),
+    Route(
+        name="queues.pause",
+        summary="Give no more leases from a queue",
+        takes=PauseQueueCall,
+        gives=QueueView,
+        right=Right.CHANGE,
+        queues=named_queue,
+        handle=pause,
+        example=_NAME,
+    ),
+    Route(
+        name="queues.resume",
+        summary="Give leases from a queue again",
+        takes=PauseQueueCall,
+        gives=QueueView,
+        right=Right.CHANGE,
+        queues=named_queue,
+        handle=resume,
+        example=_NAME,
+    ),
+    Route(
+        name="queues.delete",
+        summary="Remove a queue and what is in it",
+        takes=DeleteQueueCall,
+        gives=Deleted,
+        right=Right.MANAGE,
+        queues=named_queue,
+        handle=delete,
+        example={"name": "emails", "confirm": 0},
+    ),
+    Route(
+        name="queue.stats",
+        summary="How many items of a queue are in each status",
+        takes=QueueStatsCall,
+        gives=StatsView,
+        right=Right.LOOK,
+        queues=one_queue,
+        handle=stats,
+        example={"queue": "emails"},
+    ),
+    Route(
+        name="queue.clear",
+        summary="Remove the items of a queue for good",
+        takes=ClearQueueCall,
+        gives=Cleared,
+        right=Right.MANAGE,
+        queues=one_queue,
+        handle=clear,
+        example={"queue": "emails", "statuses": ["pending"], "dry_run": True},
+    ),
+)

@@ -1,0 +1,243 @@
+"""How a delivery ends: `queue.complete`, `queue.retry`, and `queue.extend`, which lets it go on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+
+from redrive.auth.principal import Right
+from redrive.broker.flows import settle
+from redrive.broker.flows.deliveries import complete_call, extend_call, token_of
+from redrive.errors import InvalidInput, RedriveError
+from redrive.model.classify import ErrorClass, Rule
+from redrive.model.duration import SECOND, parse_duration
+from redrive.model.failure import Failure, failure_from_fields
+from redrive.model.ids import Token
+from redrive.model.item import Settled
+from redrive.server.auth.resource_lookup import check_leases
+from redrive.server.broker_pool import commit
+from redrive.server.field_types import (
+    DurationInput,
+    InstantInput,
+    Label,
+    QueueName,
+    Text,
+    TokenText,
+    check_batch,
+    each,
+    read_instant,
+)
+from redrive.server.request import Request, Response
+from redrive.server.responses import EndedItems, ExtendedItems, extended_answer, settled_answer
+from redrive.server.route import Route, one_queue
+from redrive.server.routes.produce import ProducedItem, new_item_of
+from redrive.store import Complete
+
+LeasedFrom: TypeAlias = Annotated[
+    QueueName, msgspec.Meta(description="The queue that all items were leased from; one of another is refused.")
+]
+
+
+class FollowUp(ProducedItem, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """An item to be put together with the completion."""
+
+    queue: QueueName
+
+
+class CompletedItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """An item whose work is done."""
+
+    token: TokenText
+    result: Annotated[Any, msgspec.Meta(description="What the work gave: any JSON value but null.")] = None
+    keep_result: Annotated[DurationInput | None, msgspec.Meta(description="How long it can be read.")] = None
+    puts: Annotated[
+        list[FollowUp] | None, msgspec.Meta(description="Put in the same transaction: all of it happens, or nothing.")
+    ] = None
+
+
+class CompleteCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """The work on these items is done. Each stands for itself."""
+
+    queue: LeasedFrom
+    items: Annotated[list[CompletedItem], msgspec.Meta(min_length=1)]
+
+
+async def complete(request: Request, call: CompleteCall) -> EndedItems | Response:
+    """Complete each item."""
+    check_batch(request, len(call.items))
+    await check_leases(request, (item.token for item in call.items))
+    for item in call.items:
+        if item.puts:
+            request.check(Right.PUT, *(put.queue for put in item.puts))
+    return settled_answer(await commit(request.broker, each(call.items, lambda item: _completion(item, call.queue))))
+
+
+def _completion(item: CompletedItem, queue: str) -> Complete:
+    puts = () if item.puts is None else [(put.queue, new_item_of(put)) for put in item.puts]
+    return complete_call(Token(item.token), item.result, puts, item.keep_result, queue)
+
+
+class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What went wrong."""
+
+    text: Text
+    type: Annotated[Text, msgspec.Meta(description="The class of the error, as in `ConnectionError`.")] = "Error"
+    traceback: Text | None = None
+    bases: Annotated[list[Label], msgspec.Meta(max_length=100, description="Classes it derives from.")] = []
+    status_code: Annotated[int | None, msgspec.Meta(description="Of HTTP, where it has one.")] = None
+    error_class: ErrorClass | None = None
+    host: Label | None = None
+
+
+class RetriedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An item whose work did not succeed."""
+
+    token: TokenText
+    dead: Annotated[bool, msgspec.Meta(description="Bury it: it is never tried again by itself.")] = False
+    error: Annotated[
+        Text | ErrorReport | None,
+        msgspec.Meta(description="It failed: tried again or dead, as the settings of the queue say."),
+    ] = None
+    final: Annotated[bool, msgspec.Meta(description="With an error: another try is useless.")] = False
+    retry_at: Annotated[InstantInput | None, msgspec.Meta(description="Without an error: not before.")] = None
+    delay: Annotated[DurationInput | None, msgspec.Meta(description="Without an error: not before so long.")] = None
+    counted: Annotated[bool, msgspec.Meta(description="false: it never ran, and takes its old place.")] = True
+    note: Annotated[Text | None, msgspec.Meta(description="For the history.")] = None
+
+
+class RetryCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Give items back that were not completed: failed, released, or buried. Each stands for itself."""
+
+    queue: LeasedFrom
+    items: Annotated[list[RetriedItem], msgspec.Meta(min_length=1)]
+
+
+async def retry(request: Request, call: RetryCall) -> EndedItems | Response:
+    """End each delivery as the worker says."""
+    check_batch(request, len(call.items))
+    each(call.items, _check_together)
+    await check_leases(request, (item.token for item in call.items))
+    broker = request.broker
+    rules: tuple[Rule, ...] = ()
+    if any(item.error is not None for item in call.items):
+        rules = (await broker._run(broker._core.queue(call.queue))).settings.error_rules
+    ends = [_ended(request, item, rules, call.queue) for item in call.items]
+    results = await asyncio.gather(*ends, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, RedriveError):
+            raise result
+    return settled_answer(results)
+
+
+def _check_together(item: RetriedItem) -> None:
+    token_of(Token(item.token))
+    later = item.retry_at is not None or item.delay is not None
+    if item.retry_at is not None:
+        read_instant("retry_at", item.retry_at)
+    if item.delay is not None:
+        parse_duration(item.delay, "delay")
+    if item.retry_at is not None and item.delay is not None:
+        raise InvalidInput("an item has a retry_at or a delay, not both")
+    if later and (item.dead or item.error is not None):
+        raise InvalidInput(
+            "with an error the settings of the queue say when the item is tried again, and what is dead is not; "
+            "leave retry_at and delay out, or give the item back without an error"
+        )
+    if not item.counted and (item.dead or item.error is not None):
+        raise InvalidInput("what never ran cannot have failed: counted=false goes with no error and not with dead")
+    if item.final and item.error is None:
+        raise InvalidInput("final is said of an error; give the error too, or dead=true")
+
+
+async def _ended(request: Request, item: RetriedItem, rules: tuple[Rule, ...], queue: str) -> Settled:
+    core, token = request.broker._core, Token(item.token)
+    error = None if item.error is None else _failure(item.error, rules, final=item.final)
+    if item.dead:
+        flow = settle.bury(core, token, item.note, error, queue)
+    elif error is not None:
+        flow = settle.fail(core, token, error, item.final, None, queue)
+    else:
+        flow = settle.release(core, token, _delay(request, item), item.counted, item.note, queue)
+    return await request.broker._run(flow)
+
+
+def _failure(error: str | ErrorReport, rules: tuple[Rule, ...], *, final: bool) -> Failure:
+    report = ErrorReport(text=error) if isinstance(error, str) else error
+    failure = failure_from_fields(
+        report.type,
+        report.text,
+        report.traceback,
+        bases=report.bases,
+        status_code=report.status_code,
+        error_class=report.error_class,
+        final=final,
+        rules=rules,
+    )
+    return failure if report.host is None else msgspec.structs.replace(failure, host=report.host)
+
+
+def _delay(request: Request, item: RetriedItem) -> float | str:
+    if item.retry_at is None:
+        return 0 if item.delay is None else item.delay
+    now = request.broker._core.clock.now()
+    return max(0, read_instant("retry_at", item.retry_at) - now) / SECOND
+
+
+class ExtendedLease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A lease to hold on to."""
+
+    token: TokenText
+
+
+class ExtendCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Hold on to items for longer, from now. Each stands for itself."""
+
+    queue: LeasedFrom
+    items: Annotated[list[ExtendedLease], msgspec.Meta(min_length=1)]
+    lease_timeout: Annotated[DurationInput | None, msgspec.Meta(description="Instead of the queue's.")] = None
+
+
+async def extend(request: Request, call: ExtendCall) -> ExtendedItems | Response:
+    """Extend each lease."""
+    check_batch(request, len(call.items))
+    await check_leases(request, (item.token for item in call.items))
+    calls = each(call.items, lambda item: extend_call(Token(item.token), call.lease_timeout, call.queue))
+    return extended_answer(await commit(request.broker, calls))
+
+
+_TOKEN = "4f0c91a27b3d000000068f1c2a3b480000112233445566aa"
+
+ROUTES = (
+    Route(
+        name="queue.complete",
+        summary="The work on leased items is done",
+        takes=CompleteCall,
+        gives=EndedItems,
+        right=Right.WORK,
+        queues=one_queue,
+        handle=complete,
+        example={"queue": "emails", "items": [{"token": _TOKEN}]},
+    ),
+    Route(
+        name="queue.retry",
+        summary="The work on leased items did not succeed: retry, release or bury them",
+        takes=RetryCall,
+        gives=EndedItems,
+        right=Right.WORK,
+        queues=one_queue,
+        handle=retry,
+        example={"queue": "emails", "items": [{"token": _TOKEN, "error": "the mail server refused"}]},
+    ),
+    Route(
+        name="queue.extend",
+        summary="Hold on to leased items for longer",
+        takes=ExtendCall,
+        gives=ExtendedItems,
+        right=Right.WORK,
+        queues=one_queue,
+        handle=extend,
+        example={"queue": "emails", "items": [{"token": _TOKEN}], "lease_timeout": "5m"},
+    ),
+)

@@ -1,0 +1,269 @@
+"""The routes of our own client, `redrive.client`: the contract of `redrive.store` in MessagePack.
+
+Calls of many clients share transactions. A request that is repeated, because its connection broke, is answered as it
+was the first time, and runs once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from redrive.auth.permissions import SEES_QUEUES
+from redrive.auth.principal import Right
+from redrive.broker.committer import MAX_CALLS_PER_COMMIT
+from redrive.broker.core import Core
+from redrive.broker.notifier import Notify
+from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError, RequestTooLarge
+from redrive.model.item import Settled
+from redrive.server import response_budget
+from redrive.server.auth import authorization
+from redrive.server.auth.resource_lookup import may
+from redrive.server.auth.result_filter import informed
+from redrive.server.long_poll import Arrivals
+from redrive.server.replay_cache import Answers
+from redrive.server.request import MESSAGEPACK, Request, Response
+from redrive.server.route import Route
+from redrive.store import (
+    Call,
+    Commit,
+    Complete,
+    Import,
+    LeaseItems,
+    Put,
+    Query,
+    Register,
+    Return,
+    SetOperation,
+    Settle,
+    StartOperation,
+)
+from redrive.telemetry import events
+from redrive.wire.error_codec import ErrorBody
+from redrive.wire.messages import (
+    MISDIRECTED,
+    WIRE_VERSION,
+    About,
+    CommitRequest,
+    Seen,
+    WatchAnswer,
+    decode_commit,
+    decode_query,
+    decode_watch,
+    encode_commit,
+)
+from redrive.wire.result_codec import encode
+
+_log = events.logger("redrive.server")
+
+MAX_ID_CHARS = 100
+"""It is remembered with the answer."""
+MAX_ITEMS_PER_COMMIT = 100_000
+"""New items in one commit, which others wait for. Our client sends more in parts."""
+MAX_WATCHED = 1000
+"""Queues that one client may wait for by name; who waits for more waits for all."""
+
+
+def routes(*, trusts_clock: bool = False) -> tuple[Route, ...]:
+    """The routes. With `trusts_clock`, clients say what time it is: for tests only."""
+    remote = _Remote(trusts_clock)
+    handlers = {
+        "store.about": (remote.about, "What a client has to know of this server."),
+        "store.commit": (remote.commit, "Carry out calls of the contract of stores, once."),
+        "store.read": (remote.read, "Answer a query of the contract of stores."),
+        "store.watch": (remote.watch, "Wait until something arrives in a queue."),
+    }
+    return tuple(
+        Route(name=name, summary=summary, takes=None, gives=None, right=Right.LOOK, handle=handle)
+        for name, (handle, summary) in handlers.items()
+    )
+
+
+class _Remote:
+    """What the routes share: who is served since this start, what was answered, and who waits."""
+
+    def __init__(self, trusts_clock: bool) -> None:
+        self._trusts_clock = trusts_clock
+        self._boot = secrets.token_hex(8)
+        self._answers: Answers[Response | OutcomeUnknown] = Answers(_size)
+        self._arrivals: WeakKeyDictionary[Notify, Arrivals] = WeakKeyDictionary()
+        """By what tells of them: a namespace that was closed and opened again has another one."""
+
+    @property
+    def _seen(self) -> Seen:
+        return Seen(self._boot, self._answers.number)
+
+    async def about(self, request: Request, body: bytes) -> Response:
+        store = request.broker._core.store
+        loop = asyncio.get_running_loop()
+        durability = await loop.run_in_executor(None, store.durability)
+        warnings = await loop.run_in_executor(None, store.warnings)
+        now, number = store.clock.now(), self._answers.number
+        return _response(About(WIRE_VERSION, self._boot, store.name, now, durability, warnings, number))
+
+    async def commit(self, request: Request, body: bytes) -> Response:
+        asked: CommitRequest = _decoded("store.commit", decode_commit, body)
+        if len(asked.id) > MAX_ID_CHARS:
+            raise InvalidInput(f"the id of a request has {MAX_ID_CHARS} characters at most")
+        id = (request.principal.name, request.namespace, asked.id)
+        work = self._answers.get(id)
+        if work is None:
+            if asked.boot != self._boot:
+                return self._misdirected()
+            if asked.again and not self._answers.reach_back(asked.seen):
+                problem = "the connection broke, and the server that it was sent to does not remember it"
+                raise OutcomeUnknown(request.broker._core.store.name, problem)
+            work = asyncio.ensure_future(self._commit(request, asked))
+            self._answers.add(id, work)
+        answer = await asyncio.shield(work)  # whoever comes again finds it, even where this caller is gone
+        if isinstance(answer, OutcomeUnknown):
+            raise answer
+        return answer
+
+    def _misdirected(self) -> Response:
+        seen = msgspec.structs.asdict(self._seen)
+        body = ErrorBody("misdirected", "this is for another server, and this one did not run it", seen)
+        return Response(MISDIRECTED, msgspec.json.encode(body))
+
+    async def _commit(self, request: Request, asked: CommitRequest) -> Response | OutcomeUnknown:
+        """The answer. What is not known is one too: it is not to be run again."""
+        if len(asked.calls) > MAX_CALLS_PER_COMMIT:
+            raise RequestTooLarge("the number of calls", MAX_CALLS_PER_COMMIT)
+        if sum(map(_new_items, asked.calls)) > MAX_ITEMS_PER_COMMIT:
+            raise RequestTooLarge("the number of items", MAX_ITEMS_PER_COMMIT)
+        calls = await authorization.let_in(request, asked.calls)
+        let_in = [call for call in calls if not isinstance(call, RedriveError)]
+        core = request.broker._core
+        try:
+            commit = await self._carry_out(core, let_in, asked)
+        except OutcomeUnknown as unknown:
+            return unknown
+        try:
+            return await self._answer(request, asked, calls, let_in, commit)
+        except Exception:  # it was done: whoever comes again must not do it twice
+            _log.exception("answer_broke", id=asked.id)
+            return OutcomeUnknown(core.store.name, "it was committed, and what became of each call cannot be told")
+
+    async def _answer(
+        self, request: Request, asked: CommitRequest, calls: Sequence[Any], let_in: Sequence[Call], commit: Commit
+    ) -> Response:
+        core = request.broker._core
+        _wake(core, let_in, commit)
+        kept, too_many = response_budget.cut(commit.results, request.limits.answer, commit.now)
+        if too_many:
+            with contextlib.suppress(RedriveError):  # then they run out
+                await self._carry_out(core, [Return(token) for token in too_many], asked)
+        results = iter(kept)
+        answered = [call if isinstance(call, RedriveError) else next(results) for call in calls]
+        request = await informed(request, answered)
+        shown = [authorization.let_out(request, *each) for each in zip(asked.calls, answered, strict=True)]
+        given = Commit(shown, _visible(request, _caused(let_in, commit)), commit.now)
+        return Response(200, encode_commit(self._seen, asked.calls, given), MESSAGEPACK)
+
+    async def _carry_out(self, core: Core, calls: Sequence[Call], asked: CommitRequest) -> Commit:
+        if asked.now is None:
+            return await core.committer.submit_many(calls)
+        if not self._trusts_clock:
+            raise InvalidInput("a server keeps its own time; leave `now` out")
+        loop = asyncio.get_running_loop()
+        commit = await loop.run_in_executor(None, core.store.commit, calls, asked.now)
+        core.notify.announce(commit.arrivals)
+        return commit
+
+    async def read(self, request: Request, body: bytes) -> Response:
+        asked: Query = _decoded("store.read", decode_query, body)
+        (query,) = await authorization.let_in(request, (asked,))
+        if isinstance(query, RedriveError):
+            raise query
+        core, most = request.broker._core, request.limits.answer
+        answer = await asyncio.get_running_loop().run_in_executor(None, response_budget.read, core, query, most)
+        return _response(authorization.let_out(await informed(request, (answer,)), asked, answer))
+
+    async def watch(self, request: Request, body: bytes) -> Response:
+        asked = _decoded("store.watch", decode_watch, body)
+        arrivals = self._arrivals_of(request)
+        if asked.boot != self._boot:
+            return _response(WatchAnswer(self._boot, arrivals.number, None, True))
+        queues = _allowed(request, asked.queues)
+        seconds = max(0.0, min(asked.seconds, request.limits.wait_seconds))
+        await request.wait_for(arrivals.wait(asked.since, queues, seconds))
+        number = arrivals.number  # before what is found: rather twice than never
+        found = arrivals.since(asked.since, queues)
+        return _response(WatchAnswer(self._boot, number, found, number > asked.since))
+
+    def _arrivals_of(self, request: Request) -> Arrivals:
+        notify = request.broker._core.notify
+        arrivals = self._arrivals.get(notify)
+        if arrivals is None:
+            arrivals = self._arrivals[notify] = Arrivals(notify)
+        return arrivals
+
+
+def _size(answer: Response | OutcomeUnknown) -> int:
+    return len(answer.body) if isinstance(answer, Response) else 0
+
+
+def _allowed(request: Request, queues: Collection[str] | None) -> Collection[str] | None:
+    """Those of the queues whose work the caller may do, or see."""
+    if request.may(Right.WORK, None) or request.may(Right.LOOK, None):
+        return None if queues is None or len(queues) > MAX_WATCHED else queues
+    some = islice(queues or (), MAX_WATCHED)
+    return [queue for queue in some if request.may(Right.WORK, queue) or request.may(Right.LOOK, queue)]
+
+
+def _wake(core: Core, calls: Sequence[Call], commit: Commit) -> None:
+    """Let the lifecycle see at once to what it would find in a moment."""
+    if any(isinstance(call, StartOperation | SetOperation) for call in calls):
+        core.wake_lifecycle()
+    core.departed(commit.results)
+
+
+def _caused(calls: Sequence[Call], commit: Commit) -> Mapping[str, int]:
+    """The arrivals of a transaction that calls of this request may have caused; all, where that is not known."""
+    queues: set[str] = set()
+    for call, result in zip(calls, commit.results, strict=True):
+        match call:
+            case Put() | LeaseItems():
+                queues.add(call.queue)
+            case Complete():
+                queues.update(put.queue for put in call.puts)
+            case Return() | Settle() if isinstance(result, Settled | RedriveError):
+                queues.update(() if isinstance(result, RedriveError) else (result.queue,))
+            case _:
+                return commit.arrivals
+    return {queue: count for queue, count in commit.arrivals.items() if queue in queues}
+
+
+def _new_items(call: Call) -> int:
+    match call:
+        case Put(items=items) | Import(items=items):
+            return len(items)
+        case Complete(puts=puts) | Register(puts=puts):
+            return sum(len(put.items) for put in puts)
+        case _:
+            return 0
+
+
+def _visible(request: Request, arrivals: Mapping[str, int]) -> Mapping[str, int]:
+    """Without queues that the caller is not to know of: others' calls are in the same transaction."""
+    if request.principal.in_all_queues:
+        return arrivals
+    return {queue: count for queue, count in arrivals.items() if may(request, SEES_QUEUES, queue)}
+
+
+def _decoded(name: str, decode: Any, body: bytes) -> Any:
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"the request is not what {name} takes: {error}") from error
+
+
+def _response(answer: Any) -> Response:
+    return Response(200, encode(answer), MESSAGEPACK)

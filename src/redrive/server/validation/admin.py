@@ -1,0 +1,174 @@
+"""Queues and their settings.
+
+Registrations: small values under a name.
+
+Items that come from elsewhere, and those that go there.
+
+What runs by itself: promotion, expiry, retention.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from redrive.broker.flows.export_import import checked_item
+from redrive.broker.validation import note_of, whole
+from redrive.errors import InvalidInput
+from redrive.model.arrival import Move, check_move
+from redrive.model.ids import MAX_NUMBER
+from redrive.model.limits import (
+    MAX_REGISTRATION_BYTES,
+    check_address,
+    check_instant,
+    check_label,
+    check_name,
+    is_elsewhere,
+)
+from redrive.model.queue import checked_settings
+from redrive.server.validation import deliveries, values
+from redrive.store import (
+    STEP_LIMIT,
+    Clean,
+    CloseMove,
+    CreateQueue,
+    DeleteQueue,
+    Expire,
+    FinishMove,
+    Import,
+    Noted,
+    Promote,
+    Receive,
+    Register,
+    SetPaused,
+    SetUsedBy,
+    Unregister,
+    UpdateQueue,
+)
+
+_replace = msgspec.structs.replace
+
+
+def create(call: CreateQueue) -> CreateQueue:
+    """A new queue."""
+    values.queue(call.name)
+    return _replace(call, settings=checked_settings(call.settings))
+
+
+def update(call: UpdateQueue) -> UpdateQueue:
+    """Other settings."""
+    values.queue(call.name)
+    values.version(call.version)
+    check_label("actor", call.actor)
+    return _replace(call, settings=checked_settings(call.settings))
+
+
+def set_paused(call: SetPaused) -> SetPaused:
+    """Pause or resume."""
+    values.queue(call.name)
+    check_label("actor", call.actor)
+    return call
+
+
+def set_used_by(call: SetUsedBy) -> SetUsedBy:
+    """A queue of another store uses this one."""
+    values.queue(call.name)
+    if not is_elsewhere(check_address("user", call.user)):
+        raise InvalidInput(f"'{call.user}' is no queue of another store; write name@store")
+    return call
+
+
+def delete(call: DeleteQueue) -> DeleteQueue:
+    """A queue goes."""
+    values.queue(call.name)
+    check_label("actor", call.actor)
+    if call.confirm is not None:
+        whole("confirm", call.confirm, 0, MAX_NUMBER)
+    return call
+
+
+def register(call: Register) -> Register:
+    """A small value."""
+    check_name("kind", call.kind)
+    check_label("name", call.name)
+    if len(call.value) > MAX_REGISTRATION_BYTES:
+        size = len(call.value)
+        raise InvalidInput(f"what is registered has {size:,} bytes and the limit is {MAX_REGISTRATION_BYTES:,}")
+    values.span("timeout", call.timeout, 1)
+    if call.version is not None:
+        values.version(call.version)
+    checked = deliveries.puts(call.puts)
+    if checked is call.puts and call.noted is None:
+        return call
+    return _replace(call, puts=checked, noted=_noted(call.noted))
+
+
+def unregister(call: Unregister) -> Unregister:
+    """It goes."""
+    check_name("kind", call.kind)
+    check_label("name", call.name)
+    return call if call.noted is None else _replace(call, noted=_noted(call.noted))
+
+
+def _noted(noted: Noted | None) -> Noted | None:
+    if noted is None:
+        return None
+    check_label("actor", noted.actor)
+    check_name("verb", noted.verb)
+    return _replace(noted, note=note_of("note", noted.note))
+
+
+def import_(call: Import) -> Import:
+    """Items that lived elsewhere."""
+    values.queue(call.queue)
+    check_label("actor", call.actor)
+    values.many("items", len(call.items))
+    return _replace(call, items=tuple(map(checked_item, call.items)))
+
+
+def receive(call: Receive) -> Receive:
+    """An item arrives from another store."""
+    values.queue(call.queue)
+    check_name("store", call.store)
+    return _replace(call, move=_move(call.move))
+
+
+def _move(move: Move) -> Move:
+    check_move(move)
+    check_address("queue", move.passage.to)
+    check_instant("since", move.passage.since)
+    check_instant("ready_at", move.ready_at)
+    values.span("expire_timeout", move.expire_timeout, 1)
+    return _replace(move, item=checked_item(move.item))
+
+
+def finish_move(call: FinishMove) -> FinishMove:
+    """Items have arrived elsewhere."""
+    values.ids(call.ids)
+    return call
+
+
+def close_move(call: CloseMove) -> CloseMove:
+    """Nobody brings them again."""
+    values.queue(call.queue)
+    check_name("store", call.store)
+    values.ids(call.source_ids)
+    return call
+
+
+def promote(call: Promote) -> Promote:
+    """What fell due."""
+    values.limit(call.limit, STEP_LIMIT)
+    return call
+
+
+def expire(call: Expire) -> Expire:
+    """An item whose time is over."""
+    values.id(call.id)
+    values.version(call.version)
+    return _replace(call, verdict=values.verdict(call.verdict))
+
+
+def clean(call: Clean) -> Clean:
+    """Retention."""
+    values.limit(call.limit, STEP_LIMIT)
+    return call

@@ -1,0 +1,134 @@
+"""Calls about single items: puts, leases, settles."""
+
+from __future__ import annotations
+
+import msgspec
+
+from redrive.broker.flows.deliveries import check_overrides
+from redrive.broker.validation import note_of
+from redrive.errors import InvalidInput
+from redrive.model.judge import Ending
+from redrive.model.limits import MAX_BATCH, MAX_PUT, check_instant, check_priority
+from redrive.model.payload import check_headers
+from redrive.server.validation import values
+from redrive.store import Complete, Extend, LeaseItems, NewItem, Put, Return, Settle, check_failure
+
+_replace = msgspec.structs.replace
+_SETTLED_BY = frozenset({Ending.FAILED, Ending.LOST, Ending.RELEASED, Ending.BURIED})
+
+
+def put(call: Put) -> Put:
+    """A put of many."""
+    values.queue(call.queue)
+    values.many("items", len(call.items), MAX_PUT)
+    items = tuple([new_item(item) for item in call.items])
+    # Nearly always they are the very same ones, and to compare that costs less than to make a call.
+    return call if all(map(_is, items, call.items)) else _replace(call, items=items)
+
+
+def puts(calls: tuple[Put, ...]) -> tuple[Put, ...]:
+    """The puts of another call, which bring no failures."""
+    if not calls:
+        return calls
+    values.many("items", sum(len(call.items) for call in calls), MAX_PUT)
+    values.many("puts", len(calls), MAX_BATCH)
+    for call in calls:
+        for item in call.items:
+            check_failure(item, alone=False)
+    return tuple(map(put, calls))
+
+
+def new_item(item: NewItem) -> NewItem:
+    """An item to be put. Whether it is plain is seen here; nobody's word is taken for it."""
+    values.payload(item.payload)
+    values.content_type(item.content_type)
+    check_priority(item.priority)
+    values.span("expire_timeout", item.expire_timeout, 1)
+    plain = _is_plain(item)
+    if not plain:
+        item = _with_options(item)
+    return item if item.plain is plain else _replace(item, plain=plain)
+
+
+def lease(call: LeaseItems) -> LeaseItems:
+    """A lease of several."""
+    values.queue(call.queue)
+    values.limit(call.limit)
+    values.label("worker", call.worker)
+    values.span("lease_timeout", call.timeout, 1)
+    return call
+
+
+def extend(call: Extend) -> Extend:
+    """A later deadline."""
+    values.token(call.token)
+    values.queue_if_named(call.queue)
+    values.span("timeout", call.timeout, 1)
+    return call
+
+
+def complete(call: Complete) -> Complete:
+    """A completion, with what it puts."""
+    values.token(call.token)
+    values.queue_if_named(call.queue)
+    values.result(call.result)
+    values.span("keep_result", call.keep, 1)
+    checked = puts(call.puts)
+    return call if checked is call.puts else _replace(call, puts=checked)
+
+
+def settle(call: Settle) -> Settle:
+    """Another end of a delivery."""
+    values.token(call.token)
+    values.version(call.version)
+    if call.ending not in _SETTLED_BY:
+        raise InvalidInput(f"no delivery ends {call.ending}; there are {', '.join(sorted(_SETTLED_BY))}")
+    return _replace(
+        call,
+        verdict=values.verdict(call.verdict),
+        failure=values.failure(call.failure),
+        note=note_of("note", call.note),
+    )
+
+
+def return_(call: Return) -> Return:
+    """A release that does not count."""
+    values.token(call.token)
+    values.queue_if_named(call.queue)
+    return _replace(call, note=note_of("note", call.note))
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _is_plain(item: NewItem) -> bool:
+    return item == NewItem(
+        item.payload,
+        item.content_type,
+        priority=item.priority,
+        expire_timeout=item.expire_timeout,
+        plain=item.plain,
+    )
+
+
+def _with_options(item: NewItem) -> NewItem:
+    if item.enqueue_at is not None:
+        if item.delay:
+            raise InvalidInput("an item has a delay or an enqueue_at, not both")
+        check_instant("enqueue_at", item.enqueue_at)
+    values.span("delay", item.delay)
+    values.version(item.version)
+    values.label("idempotency key", item.idempotency_key)
+    values.label("held_by", item.held_by)
+    check_overrides(item.overrides)
+    if item.source_id is not None:
+        values.id(item.source_id)
+    check_failure(item, alone=True)
+    return _replace(
+        item,
+        headers=check_headers(item.headers) if item.headers else None,
+        failure=values.failure(item.failure),
+        verdict=None if item.verdict is None else values.verdict(item.verdict),
+        note=note_of("note", item.note),
+    )

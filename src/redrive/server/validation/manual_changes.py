@@ -1,0 +1,132 @@
+"""Calls of people: changes by hand, holds, operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from redrive.broker.flows.inspection import chosen
+from redrive.broker.flows.operations import check_canary, check_rate, check_target
+from redrive.broker.validation import note_of, whole
+from redrive.clock import Instant
+from redrive.errors import InvalidInput
+from redrive.model.filter import Filter
+from redrive.model.ids import MAX_NUMBER
+from redrive.model.item import Status
+from redrive.model.judge import Verdict
+from redrive.model.limits import check_address, check_label
+from redrive.model.manual_change import check_verb
+from redrive.model.operation import OperationStatus, check_bulk
+from redrive.model.payload import check_headers
+from redrive.model.state_machine import Verb
+from redrive.server.validation import values
+from redrive.store import STEP_LIMIT, Change, Hold, SetOperation, StartOperation, StepOperation, Target, Unhold
+
+_replace = msgspec.structs.replace
+_JUDGED = frozenset({Verb.FAIL, Verb.BURY})
+_WITH_TARGET = frozenset({Verb.REDRIVE, Verb.MOVE})
+_SETTABLE = frozenset(
+    {OperationStatus.RUNNING, OperationStatus.PAUSED, OperationStatus.CANCELLED, OperationStatus.STOPPED}
+)
+
+
+def change(call: Change) -> Change:
+    """A verb on single items."""
+    check_verb(call.verb)
+    check_label("actor", call.actor)
+    values.many("items", len(call.targets))
+    if call.to is not None:
+        if call.verb not in _WITH_TARGET:
+            raise InvalidInput(f"{call.verb} takes items to no queue that one could name; leave `to` out")
+        check_address("queue", call.to)
+    return _replace(
+        call,
+        targets=tuple([_target(call.verb, target) for target in call.targets]),
+        note=note_of("note", call.note),
+    )
+
+
+def _target(verb: Verb, target: Target) -> Target:
+    values.id(target.id)
+    values.version(target.version)
+    if (target.verdict is not None) is not (verb in _JUDGED):
+        raise InvalidInput(f"{verb} by hand {'needs' if verb in _JUDGED else 'takes no'} verdict")
+    if target.failure is not None and verb is not Verb.FAIL:
+        raise InvalidInput(f"{verb} by hand brings no failure")
+    if (target.payload is not None or target.headers is not None) and verb is not Verb.REDRIVE:
+        raise InvalidInput(f"{verb} edits nothing; redrive does")
+    values.result(target.payload)
+    if target == Target(target.id):
+        return target
+    return _replace(
+        target,
+        verdict=None if target.verdict is None else values.verdict(target.verdict),
+        failure=values.failure(target.failure),
+        headers=None if target.headers is None else check_headers(target.headers),
+    )
+
+
+def hold(call: Hold) -> Hold:
+    """Out of the ready index."""
+    values.ids(call.ids)
+    check_label("held_by", call.held_by)
+    return call
+
+
+def unhold(call: Unhold) -> Unhold:
+    """Back into it."""
+    if call.ids is not None:
+        values.ids(call.ids)
+    check_label("held_by", call.held_by)
+    return call
+
+
+def start(call: StartOperation, now: Instant) -> StartOperation:
+    """A change of many items begins."""
+    check_bulk(call.verb, call.to)
+    check_target(call.verb, call.to)
+    if call.to is not None:
+        check_address("queue", call.to)
+    check_label("actor", call.actor)
+    check_rate(call.rate)
+    check_canary(call.verb, call.canary, call.canary_share)
+    if call.verb is Verb.PURGE and call.where.status is not Status.ARCHIVED:
+        raise InvalidInput("purge is for archived items: archive them first, and leave the status out")
+    if call.expected is not None:
+        whole("expected", call.expected, 0, MAX_NUMBER)
+    return _replace(call, where=filter_(call.where, now), note=note_of("note", call.note))
+
+
+def step(call: StepOperation) -> StepOperation:
+    """It makes a step."""
+    check_label("operation id", call.id)
+    whole("steps", call.steps, 0, MAX_NUMBER)
+    values.limit(call.limit, STEP_LIMIT)
+    values.many("verdicts", len(call.verdicts))
+    return _replace(call, verdicts=_verdicts(call.verdicts)) if call.verdicts else call
+
+
+def set_(call: SetOperation) -> SetOperation:
+    """It is paused, resumed, cancelled, stopped, or slowed down."""
+    check_label("operation id", call.id)
+    check_label("actor", call.actor)
+    if call.status is not None and call.status not in _SETTABLE:
+        raise InvalidInput(f"an operation is not made {call.status} by anybody; it becomes that by itself")
+    check_rate(call.rate)
+    if call.steps is not None:
+        whole("steps", call.steps, 0, MAX_NUMBER)
+    return _replace(call, problem=note_of("problem", call.problem))
+
+
+def filter_(where: Filter, now: Instant) -> Filter:
+    """Which items are meant."""
+    return chosen(where, {}, now)
+
+
+def _verdicts(given: Mapping[str, tuple[Verdict, int]]) -> dict[str, tuple[Verdict, int]]:
+    checked = {}
+    for name, (verdict, version) in given.items():
+        values.version(version)
+        checked[values.queue(name)] = (values.verdict(verdict), version)
+    return checked

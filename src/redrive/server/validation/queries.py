@@ -1,0 +1,114 @@
+"""Queries."""
+
+from __future__ import annotations
+
+import msgspec
+
+from redrive.broker.validation import whole
+from redrive.broker.worker_session import MOST_HELD
+from redrive.clock import Instant
+from redrive.errors import InvalidInput
+from redrive.model.ids import MAX_NUMBER
+from redrive.model.limits import MAX_LABEL_CHARS, check_address, check_label, check_name
+from redrive.server.validation import values
+from redrive.server.validation.manual_changes import filter_
+from redrive.store import (
+    STEP_LIMIT,
+    CountItems,
+    FindItems,
+    GetActive,
+    GetHeld,
+    GetItem,
+    GetKeyHolders,
+    GetOperation,
+    GetOverdue,
+    GetQueue,
+    GetResult,
+    GetStats,
+    ListAudit,
+    ListGroups,
+    ListMoves,
+    ListOpenMoves,
+    ListOperations,
+    ListRegistrations,
+    Query,
+    ReadFeed,
+)
+
+_replace = msgspec.structs.replace
+
+
+def query(asked: Query, now: Instant) -> Query:
+    """Any of them."""
+    match asked:
+        case GetQueue(name) | GetStats(name):
+            values.queue(name)
+        case GetItem(id) | GetResult(id):
+            values.id(id)
+        case GetActive(token):
+            values.token(token)
+        case FindItems(where, _, limit, cursor):
+            values.limit(limit)
+            _cursor(cursor)
+            return _replace(asked, where=filter_(where, now))
+        case CountItems(where, cursor):
+            _cursor(cursor)
+            return _replace(asked, where=filter_(where, now))
+        case ListGroups(queue, limit) | GetOverdue(queue, limit):
+            values.limit(limit, STEP_LIMIT)
+            _queue(queue)
+        case ReadFeed():
+            _feed(asked)
+        case GetKeyHolders(queue, keys):
+            values.queue(queue)
+            values.many("keys", len(keys))
+            for key in keys:
+                check_label("idempotency key", key)
+        case GetOperation(id):
+            check_label("operation id", id)
+        case ListOperations(limit=limit):
+            values.limit(limit)
+        case GetHeld(worker, limit):
+            values.label("worker", worker or None)  # nobody is called nothing, and so nothing is found
+            values.limit(limit, MOST_HELD)
+        case ListRegistrations(kind, name):
+            check_name("kind", kind)
+            values.label("name", name)
+        case ListAudit(limit, before):
+            values.limit(limit)
+            _number("before", before)
+        case ListMoves(to, limit):
+            values.limit(limit)
+            if to is not None:
+                check_address("queue", to)
+        case ListOpenMoves(store, limit, after):
+            check_name("store", store)
+            values.limit(limit)
+            if after is not None:
+                values.id(after)
+    return asked
+
+
+def _feed(asked: ReadFeed) -> None:
+    values.limit(asked.limit)
+    _queue(asked.queue)
+    _number("after", asked.after)
+    _number("before", asked.before)
+    if asked.id is not None:
+        values.id(asked.id)
+    values.label("operation", asked.operation)
+
+
+def _queue(name: str | None) -> None:
+    if name is not None:
+        values.queue(name)
+
+
+def _number(what: str, number: int | None) -> None:
+    if number is not None:
+        whole(what, number, 0, MAX_NUMBER)
+
+
+def _cursor(cursor: str | None) -> None:
+    if cursor is not None and (len(cursor) > MAX_LABEL_CHARS or not cursor.isascii()):
+        raise InvalidInput("that is no cursor; pass on the one that the page before carried")

@@ -1,0 +1,102 @@
+"""Checks of the small values that calls are made of. Their types were checked when they were read off the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from redrive.broker.validation import whole
+from redrive.errors import InvalidDuration, InvalidInput, PayloadTooLarge
+from redrive.model.duration import MAX_DURATION
+from redrive.model.failure import Failure, cleaned
+from redrive.model.ids import MAX_NUMBER, ItemId, Token, parse_id, parse_token
+from redrive.model.item import Result
+from redrive.model.judge import Verdict, check_brought
+from redrive.model.limits import MAX_BATCH, MAX_STORABLE_BYTES, check_label, check_name
+
+
+@lru_cache(maxsize=4096)
+def queue(name: str) -> str:
+    """The name of a queue; those in use are checked once."""
+    return check_name("queue", name)
+
+
+def queue_if_named(name: str | None) -> None:
+    """Raise unless it can be the name of a queue, where there is one."""
+    if name is not None:
+        queue(name)
+
+
+@lru_cache(maxsize=1024)
+def content_type(text: str) -> str:
+    """The content type of a payload."""
+    return check_label("content_type", text)
+
+
+def label(what: str, text: str | None) -> str | None:
+    """A label that may be missing."""
+    return None if text is None else check_label(what, text)
+
+
+def span(what: str, duration: int | None, smallest: int = 0) -> None:
+    """Raise unless a duration in microseconds, where there is one, can be added to every instant."""
+    if duration is not None and not smallest <= duration <= MAX_DURATION:
+        raise InvalidDuration(what, duration, f"is not a time from {smallest} microseconds to 100 years")
+
+
+def version(number: int) -> None:
+    """Raise unless it can be the version of something."""
+    whole("version", number, 0, MAX_NUMBER)
+
+
+def limit(number: int, largest: int = MAX_BATCH) -> None:
+    """Raise unless so many may be asked for at once."""
+    whole("limit", number, 1, largest)
+
+
+def id(text: str) -> None:
+    """Raise unless it is written as an id is. Stores know that nobody has one with numbers that they cannot hold."""
+    parse_id(text)
+
+
+def ids(listed: Iterable[ItemId], largest: int = MAX_BATCH) -> None:
+    """Raise unless these are ids, and not too many."""
+    listed = tuple(listed)
+    many("ids", len(listed), largest)
+    for each in listed:
+        id(each)
+
+
+def token(text: Token) -> None:
+    """Raise unless it can be the token of a lease. What comes behind the number is any number in one store or other."""
+    if parse_token(text)[0] > MAX_NUMBER:
+        raise InvalidInput("no token has such numbers in it; pass it on as you received it")
+
+
+def many(what: str, count: int, largest: int = MAX_BATCH) -> None:
+    """Raise unless so many fit into one call."""
+    if count > largest:
+        raise InvalidInput(f"{count:,} {what} in one call and the limit is {largest:,}; make several calls")
+
+
+def verdict(brought: Verdict) -> Verdict:
+    """A verdict, as every store can carry it out."""
+    return check_brought(brought)
+
+
+def failure(brought: Failure | None) -> Failure | None:
+    """What went wrong, as every store can hold it."""
+    return None if brought is None else cleaned(brought)
+
+
+def result(brought: Result | None) -> None:
+    """Raise unless every store can hold the bytes. The limit of the queue is the store's to check."""
+    if brought is not None:
+        payload(brought.payload)
+        content_type(brought.content_type)
+
+
+def payload(data: bytes) -> None:
+    """Raise unless every store can hold the bytes. They are never looked into."""
+    if len(data) > MAX_STORABLE_BYTES:
+        raise PayloadTooLarge("payload", len(data), MAX_STORABLE_BYTES, None)

@@ -1,0 +1,191 @@
+"""Low-water marks: from where on the indexes that are read from their beginning have entries that live.
+
+Entries of rows that are gone stay in an index while anybody holds a snapshot in which they were there, and a look for
+the first one that lives passes over all of them. So such looks begin at a mark, one for each queue and index.
+
+**A mark may pass only what can no longer appear below it.** A transaction has its id before it draws its instant. So
+whoever notes an instant and, after it, an id that he is given, knows, once no transaction up to that id is open, that
+whatever comes now has a later instant, and that everything earlier can be seen. Then the mark goes to that instant,
+less SLACK, or to the first entry that is there. (The end of a snapshot would not do for the id: transactions beyond it
+may be at work already.)
+
+**What is laid below**, more than SLACK before the instant of its transaction, lowers the mark in that transaction.
+
+A change of the marks of a queue is a row with the next number, so that two changes at once have the same key: one of
+them waits, and looks again. Nobody looks at a row but the newest, so the marks themselves do not rot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from redrive.clock import Clock, Instant
+from redrive.errors import RedriveError
+from redrive.model.limits import MAX_PRIORITY
+from redrive.model.queue import QueueSettings
+from redrive.stores.postgres.engine import Engine
+from redrive.stores.postgres.session import Session
+from redrive.stores.relational.low_water_marks import KINDS, SLACK
+from redrive.telemetry import events
+
+MOVE_EVERY_SECONDS = 0.5
+"""Marks of a queue are not moved more often by one process."""
+LOOK_BELOW_EVERY_SECONDS = 60.0
+"""A clock that was set back can lay an item below a mark that moves in that moment: so often it is looked for."""
+TALLIES = 0
+"""The key that stands, in place of a queue, for the tallies of all queues. Their mark is a key, and no instant."""
+
+_log = events.logger("redrive.store")
+
+_HIGHEST = 2**63 - 1
+_COLUMNS = ", ".join(KINDS)
+_SHELVES = {
+    **{f"ready_{rank}": ("redrive_ready", "ready_at", f"rank = {rank}") for rank in range(MAX_PRIORITY + 1)},
+    "lease": ("redrive_lease", "deadline", "early = 0"),
+    "early_lease": ("redrive_lease", "deadline", "early = 1"),
+    "waiting": ("redrive_waiting", "ready_at", "held_by IS NULL"),
+    "ready_expiry": ("redrive_ready", "expire_deadline", "expire_deadline IS NOT NULL"),
+    "waiting_expiry": ("redrive_waiting", "expire_deadline", "expire_deadline IS NOT NULL"),
+}
+"""What each mark is about: a table, a column, and which rows."""
+_LEASE_TIMEOUT = f"""coalesce((
+    SELECT coalesce((settings::json ->> 'lease_timeout')::bigint, {QueueSettings().lease_timeout})
+    FROM redrive_queue WHERE key = ?1), 0)"""
+_PRESENT = f"""(
+        SELECT coalesce(max(move), 0) AS move, {", ".join(f"coalesce(max({kind}), 0) AS {kind}" for kind in KINDS)}
+        FROM (SELECT * FROM redrive_mark WHERE queue = ?1 ORDER BY move DESC LIMIT 1) AS newest) AS m"""
+_CHANGE = f"""
+    INSERT INTO redrive_mark (queue, move, {_COLUMNS})
+    SELECT ?1, m.move + 1, {{values}} FROM {_PRESENT} ON CONFLICT DO NOTHING RETURNING move"""
+_LOWER = _CHANGE.format(values=", ".join(f"least(m.{kind}, ?{place})" for place, kind in enumerate(KINDS, 2)))
+
+
+def _first(table: str, column: str, condition: str, bounds: str) -> str:
+    return f"(SELECT {column} FROM {table} WHERE queue = ?1 AND {condition} AND {bounds} ORDER BY {column} LIMIT 1)"
+
+
+def _raised(kind: str) -> str:
+    if kind == "tally":
+        return "m.tally"
+    table, column, condition = _SHELVES[kind]
+    to = f"?2 + {_LEASE_TIMEOUT}" if kind == "lease" else "?2"
+    return f"greatest(m.{kind}, least({to}, {_first(table, column, condition, f'{column} >= m.{kind}')}))"
+
+
+_RAISE = _CHANGE.format(values=", ".join(map(_raised, KINDS)))
+_RAISE_TALLIES = f"""
+    INSERT INTO redrive_mark (queue, move, tally)
+    SELECT ?1, m.move + 1, greatest(m.tally, least(?2,
+        (SELECT key FROM redrive_tally WHERE key >= m.tally ORDER BY key LIMIT 1)))
+    FROM {_PRESENT} ON CONFLICT DO NOTHING RETURNING move"""
+_BELOW = f"""
+    SELECT {", ".join(_first(*shelf, f"{shelf[1]} < m.{kind}") for kind, shelf in _SHELVES.items())}
+    FROM {_PRESENT}"""
+_TALLY_BELOW = f"SELECT 1 FROM {_PRESENT} WHERE EXISTS (SELECT 1 FROM redrive_tally WHERE key < m.tally)"
+_FORGET = "DELETE FROM redrive_mark WHERE queue = ? AND move < ?"
+_FORGET_QUEUES = """
+    DELETE FROM redrive_mark WHERE queue <> 0 AND NOT EXISTS (SELECT 1 FROM redrive_queue WHERE key = queue)"""
+_MARKED = "SELECT DISTINCT queue FROM redrive_mark"
+_REACHED = """
+    SELECT nextval('redrive_tally_key_seq'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"""
+_ID = "SELECT pg_current_xact_id()::text::bigint"
+_OVER = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+_NOT_SYNCED = "SET LOCAL synchronous_commit = off"
+
+
+class Noted(msgspec.Struct, frozen=True):
+    """Once every transaction up to `id` is over, nobody draws an earlier instant or a smaller key any more."""
+
+    instant: Instant
+    tally: int
+    id: int
+
+
+class Marks:
+    """The marks of one schema, as one process moves them. `clock` is None where the server's is the time."""
+
+    def __init__(self, engine: Engine, clock: Clock | None) -> None:
+        self._engine = engine
+        self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, as after a fork."""
+        self.highest = Instant(0)
+        """No mark that this process moved is beyond it."""
+        self._used: set[int] = set()
+        self._noted: Noted | None = None
+        self._moved_at = 0.0
+        self._looked_at = time.monotonic()
+
+    def used(self, queues: Iterable[int]) -> None:
+        """Something came and went in these queues, so that their marks are worth moving."""
+        self._used.update(queues)
+
+    def lower(self, session: Session, below: Mapping[tuple[int, str], int]) -> None:
+        """In a transaction that laid something below where marks may be, or may be soon."""
+        for queue in sorted({queue for queue, _ in below}):
+            values = [below.get((queue, kind), _HIGHEST) for kind in KINDS]
+            while session.execute(_LOWER, (queue, *values)).get is None:
+                pass  # somebody else changed them: what he left is seen by the next statement
+
+    def move(self) -> None:
+        """Raise the marks of what was used, as far as is known to be over. Trouble with the server can wait."""
+        if time.monotonic() - self._moved_at < MOVE_EVERY_SECONDS:
+            return
+        try:
+            if self._used:
+                self._engine.aside(self._move)
+            if time.monotonic() - self._looked_at >= LOOK_BELOW_EVERY_SECONDS:
+                self.look_below()
+        except RedriveError as error:
+            _log.info("marks_not_moved", error=str(error))
+
+    def look_below(self) -> None:
+        """Lower every mark with something below it, which only a clock that was set back can have laid there."""
+        self._looked_at = time.monotonic()
+        self._engine.aside(self._look_below)
+
+    def _move(self, session: Session) -> None:
+        noted = self._noted or self.note(session)
+        if session.execute(_OVER).get <= noted.id:
+            self._noted = noted
+            return
+        self._moved_at = time.monotonic()
+        used, self._used, self._noted = self._used, set(), None
+        self.highest = max(self.highest, noted.instant)
+        for queue in sorted(used):
+            self._raise(session, queue, _RAISE, noted.instant - SLACK)
+        self._raise(session, TALLIES, _RAISE_TALLIES, noted.tally)
+
+    def note(self, session: Session) -> Noted:
+        """What will be known once everything is over that is at work now."""
+        given = None if self._clock is None else self._clock.now()
+        tally, server_now = session.execute(_REACHED).get
+        return Noted(server_now if given is None else given, tally, session.execute(_ID).get)
+
+    def _raise(self, session: Session, queue: int, statement: str, to: int) -> None:
+        """In a transaction of its own, which waits for nobody but who lowers it, and for whom nobody waits long."""
+        with session.transaction():
+            session.execute(_NOT_SYNCED)  # one that is lost is raised again
+            move = session.execute(statement, (queue, to)).get
+            if move is not None:
+                session.execute(_FORGET, (queue, move))
+
+    def _look_below(self, session: Session) -> None:
+        session.execute(_FORGET_QUEUES)
+        for (queue,) in session.execute(_MARKED).fetchall():
+            if queue == TALLIES:
+                found: dict[str, Any] = {"tally": 0} if session.execute(_TALLY_BELOW, (queue,)).get else {}
+            else:
+                first = session.execute(_BELOW, (queue,)).fetchone()
+                assert first is not None
+                found = {kind: at for kind, at in zip(_SHELVES, first, strict=True) if at is not None}
+            if found:
+                _log.warning("marks_lowered", queue_number=queue)
+                with session.transaction():
+                    self.lower(session, {(queue, kind): at for kind, at in found.items()})

@@ -1,0 +1,75 @@
+"""Which server of a cluster has a slot."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import redis.exceptions as rs
+
+from redrive.stores.redis.connection import Address, Link, Lost, Unsent
+
+
+class Cluster:
+    """What is known of the servers of a cluster. For any thread: whatever is wrong is corrected by the next answer."""
+
+    def __init__(self, first: Address, open_link: Callable[[Address], Link]) -> None:
+        self._open = open_link
+        self._first = first
+        self._servers: tuple[Address, ...] = (first,)
+        self._owners: dict[int, Address] = {}
+
+    def owner(self, slot: int) -> Address:
+        """The primary that has the slot, as far as is known. Raises `Unsent` where no server can be asked."""
+        found = self._owners.get(slot)
+        return self._look(slot) if found is None else found
+
+    def moved(self, slot: int, to: Address) -> None:
+        """A server said that another one has the slot."""
+        self._owners[slot] = to
+
+    def forget(self, slot: int) -> None:
+        """Who had the slot cannot be reached, or has it no longer: ask anew."""
+        self._owners.pop(slot, None)
+
+    def _look(self, slot: int) -> Address:
+        problems = []
+        for server in dict.fromkeys((*self._servers, self._first)):
+            try:
+                link = self._open(server)
+            except Unsent as problem:
+                problems.append(f"{server[0]}:{server[1]} {problem}")
+                continue
+            with contextlib.closing(link):
+                try:
+                    (ranges,) = link.ask(("CLUSTER", "SLOTS"))
+                except (Unsent, Lost) as problem:
+                    problems.append(f"{server[0]}:{server[1]} {problem}")
+                    continue
+            if isinstance(ranges, rs.ResponseError):
+                raise Unsent(f"{ranges}; leave +cluster out of the URL if this server is none of a cluster")
+            if owner := self._learn(ranges, slot, server):
+                return owner
+            problems.append(f"{server[0]}:{server[1]} knows no server for slot {slot}")
+        raise Unsent("; ".join(problems))
+
+    def _learn(self, ranges: list[Any], slot: int, asked: Address) -> Address | None:
+        servers: dict[Address, None] = {}
+        owner: Address | None = None
+        for first, last, *nodes in ranges:
+            addresses = [_address(node, asked) for node in nodes]
+            servers |= dict.fromkeys(addresses)
+            if first <= slot <= last:
+                owner = addresses[0]
+        if servers:
+            self._servers = tuple(servers)
+        if owner is not None:
+            self._owners[slot] = owner
+        return owner
+
+
+def _address(node: list[Any], asked: Address) -> Address:
+    """Where a server is. One that does not know its own name is the one that was asked."""
+    host = node[0].decode() if node[0] else asked[0]
+    return host, int(node[1])

@@ -1,0 +1,132 @@
+"""What a server does with what it acknowledges, by its own word: whether it syncs and evicts, and how full it is."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import redis.exceptions as rs
+
+from redrive.errors import EngineUnsupported, StoreUnavailable
+from redrive.store import Durability
+from redrive.stores.redis.connection import Link, Meaning, Unsent, meaning
+
+OLDEST_SERVER = (6, 2)
+WARN_AT = 0.7
+"""The share of maxmemory from which on a person should know."""
+_SETTINGS = ("appendonly", "appendfsync", "maxmemory-policy")
+_HOW = "set appendonly yes, appendfsync always and maxmemory-policy noeviction, or pass durability='relaxed'"
+
+
+class Found(NamedTuple):
+    """What a server says of itself. None where it does not tell."""
+
+    version: str
+    appendonly: bool | None
+    appendfsync: str | None
+    """`always`, `everysec` or `no`."""
+    policy: str | None
+    """What it does when its memory is full; `noeviction` refuses."""
+
+
+class Memory(NamedTuple):
+    """How full a server is, in bytes."""
+
+    used: int
+    limit: int
+    """0 where it has none."""
+
+    @property
+    def share(self) -> float | None:
+        """Used of limit; None without a limit."""
+        return self.used / self.limit if self.limit else None
+
+    @property
+    def warning(self) -> str | None:
+        """What a person should know, if anything."""
+        if self.share is None or self.share < WARN_AT:
+            return None
+        return (
+            f"Redis uses {self.share:.0%} of its maxmemory ({self.limit:,} bytes); when it is full, puts are refused. "
+            f"Dead letters stay until somebody looks after them: set keep_dead, raise maxmemory, or send them to a "
+            f"dead queue in another store"
+        )
+
+
+def examine(link: Link) -> Found:
+    """Ask a server. Managed ones forbid CONFIG: INFO then tells all but how often the log is synced."""
+    *told, info = answers = link.ask(*[("CONFIG", "GET", name) for name in _SETTINGS], ("INFO",))
+    for answer in answers:
+        if isinstance(answer, rs.ResponseError) and meaning(answer)[0] is Meaning.LATER:
+            raise Unsent(meaning(answer)[1]) from answer
+    facts = _facts(info)
+    settings = {_word(answer[0]): _word(answer[1]) for answer in told if isinstance(answer, list) and len(answer) > 1}
+    only = settings.get("appendonly") or {"1": "yes", "0": "no"}.get(facts.get("aof_enabled", ""))
+    return Found(
+        version=facts.get("valkey_version") or facts.get("redis_version", ""),
+        appendonly=None if only is None else only == "yes",
+        appendfsync=settings.get("appendfsync"),
+        policy=settings.get("maxmemory-policy") or facts.get("maxmemory_policy"),
+    )
+
+
+def check(found: Found, name: str) -> None:
+    """Refuse a server that is too old, or could lose what it acknowledged."""
+    check_version(found)
+    problem = None
+    if found.appendonly is False:
+        problem = "it keeps no log (appendonly no): a crash loses what was acknowledged"
+    elif found.appendfsync not in ("always", None):
+        problem = f"it syncs its log later (appendfsync {found.appendfsync}): a crash loses what was acknowledged"
+    elif found.policy not in ("noeviction", None):
+        problem = f"it removes items when its memory is full (maxmemory-policy {found.policy})"
+    elif None in (found.appendonly, found.appendfsync, found.policy):
+        problem = "it does not tell how it keeps what it acknowledges (CONFIG GET is forbidden)"
+    if problem is not None:
+        raise StoreUnavailable(name, f"{problem}; {_HOW}")
+
+
+def check_version(found: Found) -> None:
+    """Refuse a server that is too old. One that does not tell is believed."""
+    numbers = tuple(int(part) for part in found.version.split(".")[:2] if part.isdigit())
+    if numbers and numbers < OLDEST_SERVER:
+        needed = ".".join(map(str, OLDEST_SERVER))
+        raise EngineUnsupported("Redis", found.version, f"{needed} or newer is needed")
+
+
+def words(found: Found, replicas: int) -> Durability:
+    """What an acknowledged call survives on such a server."""
+    kept = found.appendonly and found.policy == "noeviction"
+    if kept and found.appendfsync == "always":
+        replaced = "" if replicas else ", unless a replica takes over that had not yet got it"
+        return Durability(
+            "full", "a crash of the program or the server, and a power cut", f"nothing acknowledged{replaced}"
+        )
+    losses = []
+    if found.appendonly is False:
+        losses.append("all since the last snapshot, if the server fails")
+    elif found.appendfsync == "everysec":
+        losses.append("the last second or two, if the server fails")
+    elif found.appendfsync != "always":
+        losses.append("what the server had not yet written, if it fails")
+    if found.policy not in ("noeviction", None):
+        losses.append(f"any item, when the memory is full ({found.policy})")
+    return Durability("relaxed", "a crash of the program", "; ".join(losses) or "what the server does not tell")
+
+
+def memory(link: Link) -> Memory:
+    """Ask how full a server is."""
+    (info,) = link.ask(("INFO", "memory"))
+    facts = _facts(info)
+    return Memory(int(facts.get("used_memory", 0)), int(facts.get("maxmemory", 0)))
+
+
+def _facts(info: Any) -> dict[str, str]:
+    """The lines of INFO; nothing where it is forbidden."""
+    if isinstance(info, rs.ResponseError):
+        return {}
+    pairs = (line.partition(":") for line in _word(info).splitlines())
+    return {name: value.strip() for name, colon, value in pairs if colon}
+
+
+def _word(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

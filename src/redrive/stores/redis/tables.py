@@ -1,0 +1,327 @@
+"""Tables in hashes: idempotency keys, source ids, and whatever else has a name and a value.
+
+Operations, and which items each of them changed.
+
+Registrations: a hash for each kind, and those that will be over by when.
+
+Results that outlive their items: a string for each id. The script writes most of them.
+
+The feed: entries in one sorted set, by number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Set
+from itertools import chain, takewhile
+from typing import Generic, TypeVar, cast
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.model.feed import FeedEntry
+from redrive.model.filter import MAX_EXAMINED
+from redrive.model.ids import ItemId, parse_id
+from redrive.model.item import Result
+from redrive.model.operation import Operation
+from redrive.store import FeedPage, ReadFeed, Registration, is_asked_for
+from redrive.stores.redis.codec import encode
+from redrive.stores.redis.indexes import NamesByInstant
+from redrive.stores.redis.keys import SHIFT, digits, long, short
+from redrive.stores.redis.unit_of_work import Session
+from redrive.stores.rules.queue_state import Known, Source
+from redrive.stores.rules.record import Record
+from redrive.stores.rules.tables import Feed, OperationTable, RegistrationTable, ResultTable
+
+_PAGE = 1000
+
+Name = TypeVar("Name", bound=str)
+Value = TypeVar("Value")
+
+
+class Hash(MutableMapping[Name, Value], Generic[Name, Value]):
+    """A hash: fields are read when they are asked for."""
+
+    def __init__(
+        self,
+        session: Session,
+        key: str,
+        write: Callable[[Value], bytes],
+        read: Callable[[bytes], Value],
+        ahead: str | None = None,
+    ) -> None:
+        self._session = session
+        self._ahead = [] if ahead is None else session.ahead[ahead]
+        self._ahead_from = 0
+        self._key = key
+        self._write = write
+        self._read = read
+        self._known: dict[Name, Value | None] = {}
+
+    def load(self, names: Iterable[Name]) -> None:
+        """Read several fields at once, and those that are likely to be next."""
+        unknown = [name for name in names if name not in self._known]
+        if not unknown:
+            return
+        ahead = cast(list[Name], self._ahead)[self._ahead_from :]
+        self._ahead_from += len(ahead)
+        unknown = list(dict.fromkeys((*unknown, *(name for name in ahead if name not in self._known))))
+        pages = [unknown[start : start + _PAGE // 2] for start in range(0, len(unknown), _PAGE // 2)]
+        answers = self._session.look(*(("HMGET", self._key, *map(str, some)) for some in pages))
+        for name, raw in zip(unknown, chain.from_iterable(answers), strict=True):
+            self._known[name] = None if raw is None else self._read(raw)
+
+    def __getitem__(self, name: Name) -> Value:
+        self.load((name,))
+        value = self._known[name]
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def __setitem__(self, name: Name, value: Value) -> None:
+        self._known[name] = value
+        self._session.write("HSET", self._key, name, self._write(value))
+
+    def __delitem__(self, name: Name) -> None:
+        self._known[name] = None
+        self._session.write("HDEL", self._key, name)
+
+    def __iter__(self) -> Iterator[Name]:
+        raise NotImplementedError("a hash is not walked")
+
+    def __len__(self) -> int:
+        raise NotImplementedError("a hash is not counted")
+
+
+def write_known(known: Known) -> bytes:
+    """What an idempotency key stands for, in fixed widths: scripts read it."""
+    return f"{known.id}{known.digest.hex()}{digits(known.until)}".encode()
+
+
+def read_known(raw: bytes) -> Known:
+    """The same, read."""
+    text = raw.decode()
+    return Known(ItemId(text[:32]), bytes.fromhex(text[32:96]), Instant(int(text[96:])))
+
+
+def write_source(source: Source) -> bytes:
+    """The item that came with a source_id."""
+    return f"{source.id}{digits(source.until)}".encode()
+
+
+def read_source(raw: bytes) -> Source:
+    """The same, read."""
+    return Source(ItemId(raw[:32].decode()), Instant(int(raw[32:])))
+
+
+_read_operation = msgspec.msgpack.Decoder(Operation).decode
+
+
+class RedisOperations(OperationTable):
+    """Operations in a hash, their order in a sorted set, those at work in a set."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: Hash[str, Operation] = Hash(session, session.keys.of("operations"), encode, _read_operation)
+        self._order = session.keys.of("operationorder")
+        self._at_work = session.keys.of("atwork")
+
+    def get(self, id: str) -> Operation | None:
+        return self._known.get(id)
+
+    def save(self, operation: Operation) -> None:
+        self._known[operation.id] = operation
+        number = short(parse_id(ItemId(operation.id))[0])
+        self._session.write("ZADD", self._order, number, operation.id)
+        self._session.write("SADD" if operation.at_work else "SREM", self._at_work, operation.id)
+
+    def newest(self) -> Iterator[Operation]:
+        start = 0
+        while True:
+            (ids,) = self._session.look(("ZREVRANGE", self._order, start, start + _PAGE // 2 - 1))
+            yield from self._of(map(bytes.decode, ids))
+            start += _PAGE // 2
+            if len(ids) < _PAGE // 2:
+                return
+
+    def at_work(self) -> Iterator[Operation]:
+        (ids,) = self._session.look(("SMEMBERS", self._at_work))
+        newest_first = sorted(map(bytes.decode, ids), key=lambda id: parse_id(id)[0], reverse=True)
+        return iter([each for each in self._of(newest_first) if each.at_work])
+
+    def forget(self, until: int, limit: int) -> int:
+        """They end in about the order in which they began: only the oldest are looked at."""
+        (ids,) = self._session.look(("ZRANGE", self._order, 0, max(0, limit - 1))) if limit else ((),)
+        over = [each.id for each in self._of(map(bytes.decode, ids)) if each.ended and each.updated_at <= until]
+        for id in over:
+            del self._known[id]
+            self._session.write("ZREM", self._order, id)
+            self._session.write("UNLINK", self._changed_key(id))
+        return len(over)
+
+    def next_at(self) -> Instant | None:
+        return min((each.next_at for each in self.at_work() if each.is_running), default=None)
+
+    def remember(self, id: str, item: ItemId) -> None:
+        self._session.write("SADD", self._changed_key(id), item)
+
+    def changed(self, id: str, item: Record) -> bool:
+        return any(self._session.look(*(("SISMEMBER", self._changed_key(id), each) for each in item.ids)))
+
+    def changed_among(self, id: str, items: list[Record]) -> list[bool]:
+        """The same for several items."""
+        commands = [("SISMEMBER", self._changed_key(id), each) for item in items for each in item.ids]
+        answers = iter(self._session.look(*commands))
+        return [any([next(answers) for _ in item.ids]) for item in items]
+
+    def _of(self, ids: Iterable[str]) -> Iterator[Operation]:
+        names = tuple(ids)
+        self._known.load(names)
+        return (operation for name in names if (operation := self._known.get(name)) is not None)
+
+    def _changed_key(self, id: str) -> str:
+        return self._session.keys.of("changed", id)
+
+
+_BETWEEN = " "
+"""What kinds do not have."""
+_read_registration = msgspec.msgpack.Decoder(Registration).decode
+
+
+class RedisRegistrations(RegistrationTable):
+    """A hash for each kind."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._kinds: dict[str, Hash[str, Registration]] = {}
+        self._until = NamesByInstant(session, session.keys.of("registeredage"))
+
+    def get(self, kind: str, name: str) -> Registration | None:
+        return self._of(kind).get(name)
+
+    def of(self, kind: str) -> Iterable[Registration]:
+        """As they are stored."""
+        (raw,) = self._session.look(("HVALS", self._key(kind)))
+        return map(_read_registration, raw)
+
+    def save(self, registration: Registration) -> None:
+        kind, name = registration.kind, registration.name
+        self._of(kind)[name] = registration
+        if registration.until is None:
+            self._until.discard(_member(kind, name))
+        else:
+            self._until.add(_member(kind, name), (registration.until,))
+
+    def remove(self, kind: str, name: str) -> None:
+        del self._of(kind)[name]
+        self._until.discard(_member(kind, name))
+
+    def forget(self, now: Instant, limit: int) -> int:
+        over = self._until.until(now, limit)
+        for member in over:
+            kind, _, name = member.partition(_BETWEEN)
+            self.remove(kind, name)
+        return len(over)
+
+    def _of(self, kind: str) -> Hash[str, Registration]:
+        return self._kinds.setdefault(kind, Hash(self._session, self._key(kind), encode, _read_registration))
+
+    def _key(self, kind: str) -> str:
+        return self._session.keys.of("registered", kind)
+
+
+def _member(kind: str, name: str) -> str:
+    return f"{kind}{_BETWEEN}{name}"
+
+
+_DIGITS = 16
+_read_result = msgspec.msgpack.Decoder(Result).decode
+
+
+class RedisResults(ResultTable):
+    """A string for each id, and the ids by when they are over."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._until = NamesByInstant(session, session.keys.of("resultage"))  # type: ignore[assignment]
+
+    def get(self, id: ItemId, now: Instant) -> Result | None:
+        (raw,) = self._session.look(("GET", self._key(id)))
+        return None if raw is None or int(raw[:_DIGITS]) <= now else _read_result(raw[_DIGITS:])
+
+    def keep(self, ids: Iterable[ItemId], result: Result, until: Instant) -> None:
+        for id in ids:
+            self._session.write("SET", self._key(id), digits(until).encode() + encode(result))
+            self._until.add(id, (until,))
+
+    def forget(self, now: Instant, limit: int) -> int:
+        over = self._until.until(now, limit)
+        for id in over:
+            self._until.discard(id)
+            self._session.write("DEL", self._key(id))
+        return len(over)
+
+    def _key(self, id: str) -> str:
+        return self._session.keys.of("result", id)
+
+
+_read_entry = msgspec.msgpack.Decoder(FeedEntry).decode
+
+
+def write_feed_entry(entry: FeedEntry) -> bytes:
+    """Number and instant in digits, because scripts write entries too; then the rest."""
+    head = digits(short(entry.number)) + digits(entry.at)
+    return head.encode() + encode(msgspec.structs.replace(entry, number=0, at=Instant(0)))
+
+
+def read_feed_entry(raw: bytes) -> FeedEntry:
+    """The same, read."""
+    number, at = long(int(raw[:16])), Instant(int(raw[16:32]))
+    return msgspec.structs.replace(_read_entry(raw[32:]), number=number, at=at)
+
+
+class RedisFeed(Feed):
+    """One sorted set."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._key = session.keys.of("feed")
+
+    def add(self, entry: FeedEntry) -> None:
+        self._session.write("ZADD", self._key, short(entry.number), write_feed_entry(entry))
+
+    def forget(self, until: int, limit: int) -> int:
+        (oldest,) = self._session.look(("ZRANGE", self._key, 0, max(0, limit - 1))) if limit else ((),)
+        count = sum(1 for _ in takewhile(lambda raw: int(raw[16:32]) <= until, oldest))
+        if count:
+            self._session.write("ZREMRANGEBYRANK", self._key, 0, count - 1)
+        return count
+
+    def read(self, query: ReadFeed, ids: Set[ItemId] | None) -> FeedPage:
+        backwards = query.before is not None and query.after is None
+        after = 0 if query.after is None else query.after
+        found: list[FeedEntry] = []
+        last, more = after, False
+        for looked, entry in enumerate(self._walk(after, query.before, backwards)):
+            if looked == MAX_EXAMINED or len(found) == query.limit:
+                more = True
+                break
+            last = max(last, entry.number)
+            if is_asked_for(query, ids, entry):
+                found.append(entry)
+        return FeedPage(tuple(reversed(found) if backwards else found), last, more)
+
+    def _walk(self, after: int, before: int | None, backwards: bool) -> Iterator[FeedEntry]:
+        low = f"({short(after)}"
+        high = "+inf" if before is None else f"({-(-before >> SHIFT)}"
+        while True:
+            command = (
+                ("ZREVRANGEBYSCORE", self._key, high, low, "LIMIT", 0, _PAGE)
+                if backwards
+                else ("ZRANGEBYSCORE", self._key, low, high, "LIMIT", 0, _PAGE)
+            )
+            (raw,) = self._session.look(command)
+            yield from map(read_feed_entry, raw)
+            if len(raw) < _PAGE:
+                return
+            beyond = f"({int(raw[-1][:16])}"
+            low, high = (low, beyond) if backwards else (beyond, high)

@@ -1,0 +1,372 @@
+"""Many items that are alike, changed together: a handful of statements for all of them.
+
+Alike are dead items that go back to work where they are, or are archived; and archived ones that were dead and are
+restored, or are purged. Whatever needs a look of its own (another queue, a limit of size, an idempotency key) is not.
+
+A step of an operation over dead letters that are alike, without a look at each from here.
+
+It is what most operations are: dead items of few queues, chosen by their cause, back to work where they are. Where an
+item among them needs a look of its own, nothing is done, and the step goes the other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from redrive.errors import RedriveError
+from redrive.model.death import DeadReason
+from redrive.model.feed import FeedKind
+from redrive.model.filter import MAX_EXAMINED, Filter
+from redrive.model.ids import ItemId, make_id, parse_id
+from redrive.model.item import Counters, Event, Settled, Status
+from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
+from redrive.model.state_machine import Verb
+from redrive.store import Target
+from redrive.stores.relational import dead_letters, feed
+from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.item_rows import STATE
+from redrive.stores.relational.verdicts import Deed
+
+_DELIVERY = '"delivery":'
+
+FEW = 4
+"""Up to here it is no dearer to change them one by one."""
+
+_ENDED = """
+    SELECT e.n, i.tail, e.queue, e.letter, e.entries, e.dead_reason, i.expire_timeout,
+        i.source_id IS NULL, i.idempotency_key IS NULL, e.status, e.archived_from,
+        e.deliveries, e.attempts, e.failures, e.losses, e.redrives
+    FROM redrive_ended AS e CROSS JOIN redrive_item AS i ON i.n = e.n WHERE e.n IN carray(?)"""
+_READY = f"""
+    INSERT INTO redrive_ready (queue, n, {STATE})
+    SELECT e.queue, e.n, e.rank, ?1, ?2 + c.rowid, ?3, e.deliveries, 0, 0, 0, e.redrives + 1, e.first_leased_at,
+        e.entries + 1, e.deaths, NULL
+    FROM carray(?4) AS c CROSS JOIN redrive_ended AS e ON e.n = c.value"""
+_TIMEOUTS = """
+    UPDATE redrive_ready SET expire_deadline = ?1 + i.expire_timeout FROM redrive_item AS i
+    WHERE i.n = redrive_ready.n AND i.expire_timeout IS NOT NULL
+        AND redrive_ready.n IN carray(?2) AND redrive_ready.seq <> redrive_ready.n"""
+_HISTORY = """
+    INSERT INTO redrive_history (key, n, entry, data)
+    SELECT ?1 + c.rowid, e.n, e.entries + 1, CAST(?2 || e.deliveries || ?3 AS BLOB)
+    FROM carray(?4) AS c CROSS JOIN redrive_ended AS e ON e.n = c.value"""
+_FADED = f"""
+    DELETE FROM redrive_history WHERE (n, entry) IN (
+        SELECT n, entries + 1 - {HISTORY_LAST} FROM redrive_ended
+        WHERE n IN carray(?) AND entries + 1 > {HISTORY_FIRST + HISTORY_LAST})"""
+_ARCHIVE = "UPDATE redrive_ended SET status = 'archived', archived_from = 'dead' WHERE n IN carray(?)"
+_RESTORE = "UPDATE redrive_ended SET status = 'dead', archived_from = NULL WHERE n IN carray(?)"
+
+
+class Lot(msgspec.Struct, frozen=True):
+    """Items of one queue that are changed together, in this order."""
+
+    row: QueueRow
+    count: int
+    numbers: Any
+    """The `n` of each, as a table."""
+    letters: Any
+    """The number of the death of each, as a table."""
+    timeouts: bool
+    """Some were put with an expire_timeout of their own."""
+    long: bool
+    """Some have a history that is as long as it can get."""
+
+
+def lot(
+    batch: Batch, row: QueueRow, numbers: Sequence[int], deaths: Sequence[int], *, timeouts: bool, entries: int
+) -> Lot:
+    """A lot; `entries` is how long the longest history is."""
+    long = entries >= HISTORY_FIRST + HISTORY_LAST
+    return Lot(row, len(numbers), batch.table(numbers), batch.table(deaths), timeouts, long)
+
+
+class Alike(msgspec.Struct, frozen=True, gc=False):
+    """One of many items that are changed together."""
+
+    n: int
+    tail: int
+    queue: int
+    letter: int
+    entries: int
+    dead_reason: str
+    expire_timeout: int | None
+    unmoved: bool
+    keyless: bool
+    status: str
+    archived_from: str | None
+    deliveries: int
+    attempts: int
+    failures: int
+    losses: int
+    redrives: int
+
+    @property
+    def counters(self) -> Counters:
+        """The counters as one value."""
+        return Counters(self.deliveries, self.attempts, self.failures, self.losses, self.redrives)
+
+    @property
+    def id(self) -> ItemId:
+        """Its id."""
+        return make_id(self.n, self.tail)
+
+
+def find_alike(batch: Batch, deed: Deed, targets: Sequence[Target]) -> Mapping[ItemId, Alike]:
+    """Those of the targets that can be changed together, by id: with one look at all of them."""
+    if deed.verb not in _CHANGES or len(targets) <= FEW or len({target.id for target in targets}) < len(targets):
+        return {}
+    found: dict[ItemId, Alike] = {}
+    tails = dict(_parsed(targets))
+    if not tails:
+        return found
+    numbers = batch.table(tails)
+    # An item that is listed under an old id too would be changed twice: it is left to be followed there.
+    twice = {n for (n,) in batch.execute("SELECT n FROM redrive_lineage WHERE old IN carray(?)", (numbers,))}
+    for row in batch.execute(_ENDED, (numbers,)):
+        item = Alike(*row)
+        if item.n in twice or item.tail != tails[item.n] or item.queue not in batch.by_key:
+            continue
+        if _is_plain(batch, deed, item):
+            found[item.id] = item
+    return found
+
+
+def change_alike(batch: Batch, deed: Deed, items: Sequence[Alike]) -> list[Settled]:
+    """Change items that were found to be alike, in this order."""
+    change, settle = _CHANGES[deed.verb]
+    queues: dict[int, list[Alike]] = {}
+    for item in items:
+        queues.setdefault(item.queue, []).append(item)
+    for queue, members in queues.items():
+        timeouts = any(item.expire_timeout is not None for item in members)
+        entries = max(item.entries for item in members)
+        numbers, dead = [item.n for item in members], [item.letter for item in members]
+        change(batch, deed, lot(batch, batch.by_key[queue], numbers, dead, timeouts=timeouts, entries=entries))
+    return [settle(batch, item) for item in items]
+
+
+def change_lot(batch: Batch, deed: Deed, lot: Lot) -> None:
+    """Change items of which the caller knows that they are alike."""
+    _CHANGES[deed.verb][0](batch, deed, lot)
+
+
+def _parsed(targets: Iterable[Target]) -> Iterator[tuple[int, int]]:
+    for target in targets:
+        if target.payload is None and target.headers is None:
+            try:
+                yield parse_id(target.id)
+            except RedriveError:
+                continue
+
+
+def _is_plain(batch: Batch, deed: Deed, item: Alike) -> bool:
+    """Whether nothing but its status decides what becomes of it."""
+    match deed.verb:
+        case Verb.PURGE:
+            return item.status == Status.ARCHIVED
+        case Verb.RESTORE:
+            return item.status == Status.ARCHIVED and item.archived_from == Status.DEAD
+        case Verb.ARCHIVE:
+            return item.status == Status.DEAD
+        case _:
+            row = batch.by_key[item.queue]
+            # One that was never moved died where it is; another one may have to go back to where it died.
+            in_place = deed.verb is Verb.RETRY or (item.unmoved and deed.to in (None, row.queue.name))
+            free = item.keyless and row.settings.max_size is None
+            return item.status == Status.DEAD and in_place and free
+
+
+def _revive(batch: Batch, deed: Deed, lot: Lot) -> None:
+    """Back to work where they are, at the tail."""
+    name, timeout, numbers, count = lot.row.queue.name, lot.row.settings.expire_timeout, lot.numbers, lot.count
+    deadline = None if timeout is None else batch.now + timeout
+    batch.execute(_READY, (batch.now, batch.draw(count) - 1, deadline, numbers))
+    if lot.timeouts:
+        batch.execute(_TIMEOUTS, (batch.now, numbers))
+    # All entries are the same but for the delivery, which the statement fills in.
+    entry = msgspec.json.encode(deed.entry(batch, Event.REDRIVEN, name, 0, Status.DEAD)).decode()
+    before, _, after = entry.partition(f"{_DELIVERY}0")
+    batch.execute(_HISTORY, (batch.draw(count) - 1, before + _DELIVERY, after, numbers))
+    if lot.long:
+        batch.execute(_FADED, (numbers,))
+    batch.execute("DELETE FROM redrive_ended WHERE n IN carray(?)", (numbers,))
+    dead_letters.unmark_all(batch, lot.letters)
+    feed.tell_all(batch, FeedKind.REDRIVEN, name, numbers, count, deed.actor, deed.operation)
+    batch.tally_status(lot.row.key, Status.DEAD, -count)
+    batch.tally_status(lot.row.key, Status.PENDING, count)
+    batch.arrivals[name] += count
+
+
+def _archive(batch: Batch, deed: Deed, lot: Lot) -> None:
+    batch.execute(_ARCHIVE, (lot.numbers,))
+    dead_letters.shelve_all(batch, lot.letters)
+    feed.tell_all(batch, FeedKind.ARCHIVED, lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation)
+    batch.tally_status(lot.row.key, Status.DEAD, -lot.count)
+    batch.tally_status(lot.row.key, Status.ARCHIVED, lot.count)
+
+
+def _restore(batch: Batch, deed: Deed, lot: Lot) -> None:
+    batch.execute(_RESTORE, (lot.numbers,))
+    dead_letters.unshelve_all(batch, lot.letters)
+    feed.tell_all(batch, FeedKind.RESTORED, lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation)
+    batch.tally_status(lot.row.key, Status.ARCHIVED, -lot.count)
+    batch.tally_status(lot.row.key, Status.DEAD, lot.count)
+
+
+def _purge(batch: Batch, deed: Deed, lot: Lot) -> None:
+    told = (lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation, Status.ARCHIVED)
+    feed.tell_all(batch, FeedKind.REMOVED, *told)
+    dead_letters.unmark_all(batch, lot.letters)
+    for table in ("ended", "item", "history", "death", "lineage"):
+        batch.execute(f"DELETE FROM redrive_{table} WHERE n IN carray(?)", (lot.numbers,))
+    batch.tally_status(lot.row.key, Status.ARCHIVED, -lot.count)
+
+
+def _revived(batch: Batch, item: Alike) -> Settled:
+    counters = Counters(item.deliveries, redrives=item.redrives + 1)
+    return Settled(item.id, batch.by_key[item.queue].queue.name, Status.PENDING, counters, batch.now)
+
+
+def _archived(batch: Batch, item: Alike) -> Settled:
+    name, reason = batch.by_key[item.queue].queue.name, DeadReason(item.dead_reason)
+    return Settled(item.id, name, Status.ARCHIVED, item.counters, dead_reason=reason)
+
+
+def _restored(batch: Batch, item: Alike) -> Settled:
+    name, reason = batch.by_key[item.queue].queue.name, DeadReason(item.dead_reason)
+    return Settled(item.id, name, Status.DEAD, item.counters, dead_reason=reason)
+
+
+def _purged(batch: Batch, item: Alike) -> Settled:
+    return Settled(item.id, batch.by_key[item.queue].queue.name, None, item.counters)
+
+
+_CHANGES: dict[Verb, tuple[Callable[[Batch, Deed, Lot], None], Callable[[Batch, Alike], Settled]]] = {
+    Verb.RETRY: (_revive, _revived),
+    Verb.REDRIVE: (_revive, _revived),
+    Verb.ARCHIVE: (_archive, _archived),
+    Verb.RESTORE: (_restore, _restored),
+    Verb.PURGE: (_purge, _purged),
+}
+"""What is done to items of one queue, and what is said of each."""
+
+
+_SHELF = {
+    Verb.RETRY: Status.DEAD,
+    Verb.REDRIVE: Status.DEAD,
+    Verb.ARCHIVE: Status.DEAD,
+    Verb.RESTORE: Status.ARCHIVED,
+    Verb.PURGE: Status.ARCHIVED,
+}
+_REVIVES = (Verb.RETRY, Verb.REDRIVE)
+_CONDITIONS = {
+    "reason": "reason = ?",
+    "error_class": "error_class = ?",
+    "since": "died_at >= ?",
+    "until": "died_at < ?",
+    "min_attempts": "attempts >= ?",
+}
+"""What a statement can ask of a letter by itself, beside what an index finds."""
+_INDEXED = frozenset({"status", "queue", "fingerprint"})
+_NEXT = "SELECT d, n, queue{columns} FROM redrive_letter WHERE {index} AND d > ? AND d <= ? ORDER BY d LIMIT ?"
+_MEANT = "SELECT d, n, queue FROM ({next}) AS examined WHERE {conditions} /*+ ORDER BY d */ LIMIT ?"
+_EXAMINED = "SELECT count(*), max(d) FROM ({next}) AS examined"
+_QUEUES_OF = """
+    SELECT (SELECT min(queue) FROM redrive_letter WHERE shelf = ?1 AND fingerprint = ?2),
+        (SELECT max(queue) FROM redrive_letter WHERE shelf = ?1 AND fingerprint = ?2)"""
+_STANDING = """
+    SELECT count(*), max(e.entries), count(i.expire_timeout), count(*) FILTER (WHERE {plain})
+    FROM carray(?) AS c CROSS JOIN redrive_ended AS e ON e.n = c.value CROSS JOIN redrive_item AS i ON i.n = e.n"""
+_PLAIN = {
+    Verb.RETRY: "e.status = 'dead' AND i.idempotency_key IS NULL",
+    # One that was never moved died where it is; another one may have to go back to where it died.
+    Verb.REDRIVE: "e.status = 'dead' AND i.idempotency_key IS NULL AND i.source_id IS NULL",
+    Verb.ARCHIVE: "e.status = 'dead'",
+    Verb.RESTORE: "e.archived_from = 'dead'",
+    Verb.PURGE: "true",
+}
+"""Of which items nothing but their status decides what becomes of them."""
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """What a step changed: everything that it met."""
+
+    numbers: list[int]
+    """The `n` of each item."""
+    position: int | None
+    exhausted: bool
+
+
+def sweep(batch: Batch, deed: Deed, where: Filter, after: int | None, up_to: int, limit: int) -> Swept | None:
+    """Change the next items that match, all of them. None where this is not the way, and nothing was changed."""
+    index = _index(batch, deed, where)
+    if index is None:
+        return None
+    found, position, exhausted = _find(batch, where, index, after or 0, up_to, limit)
+    lots = _lots(batch, deed, found)
+    if lots is None:
+        return None
+    for each in lots:
+        change_lot(batch, deed, each)
+    return Swept([n for _, n, _ in found], position, exhausted)
+
+
+def _index(batch: Batch, deed: Deed, where: Filter) -> tuple[str, tuple[Any, ...]] | None:
+    """How the letters are found; None where a statement alone cannot find them, or not in the order of the deaths."""
+    given = {name for name in where.__struct_fields__ if getattr(where, name) is not None}
+    if deed.verb not in _SHELF or where.status is not _SHELF[deed.verb] or not given <= _INDEXED | _CONDITIONS.keys():
+        return None
+    shelf = batch.namespace_key if where.status is Status.DEAD else -batch.namespace_key
+    queue = None if where.queue is None else batch.by_name.get(where.queue)
+    if where.queue is not None and queue is None:
+        return None
+    if where.fingerprint is None:
+        return ("shelf = ?", (shelf,)) if queue is None else ("queue = ? AND shelf = ?", (queue.key, shelf))
+    first, last = batch.execute(_QUEUES_OF, (shelf, where.fingerprint)).get
+    key = queue.key if queue is not None else first
+    if queue is None and first != last:
+        return None
+    return "shelf = ? AND fingerprint = ? AND queue = ?", (shelf, where.fingerprint, key)
+
+
+def _find(
+    batch: Batch, where: Filter, index: tuple[str, tuple[Any, ...]], after: int, up_to: int, limit: int
+) -> tuple[list[tuple[int, int, int]], int | None, bool]:
+    """The next letters that match (d, n, queue), how far it looked, and whether there is nothing more."""
+    asked = {name: value for name in _CONDITIONS if (value := getattr(where, name)) is not None}
+    conditions = " AND ".join(_CONDITIONS[name] for name in asked) or "true"
+    columns = ", reason, error_class, died_at, attempts" if asked else ""
+    following = _NEXT.format(columns=columns, index=index[0])
+    bounds = (*index[1], after, up_to, MAX_EXAMINED)
+    meant = _MEANT.format(next=following, conditions=conditions)
+    found = batch.execute(meant, (*bounds, *asked.values(), limit + 1)).fetchall()
+    if len(found) > limit:
+        return found[:limit], found[limit - 1][0], False
+    examined, last = batch.execute(_EXAMINED.format(next=following), bounds).get
+    return found, last, examined < MAX_EXAMINED
+
+
+def _lots(batch: Batch, deed: Deed, found: list[tuple[int, int, int]]) -> list[Lot] | None:
+    """The items by queue; None where one of them needs a look of its own."""
+    queues: dict[int, tuple[list[int], list[int]]] = {}
+    for d, n, queue in found:
+        numbers, dead = queues.setdefault(queue, ([], []))
+        numbers.append(n)
+        dead.append(d)
+    lots = []
+    statement = _STANDING.format(plain=_PLAIN[deed.verb])
+    for queue, (numbers, dead) in queues.items():
+        row = batch.by_key.get(queue)
+        if row is None or deed.to not in (None, row.queue.name):
+            return None
+        if deed.verb in _REVIVES and row.settings.max_size is not None:
+            return None
+        count, entries, timeouts, plain = batch.execute(statement, (batch.table(numbers),)).get
+        if count < len(numbers) or plain < count:
+            return None
+        lots.append(lot(batch, row, numbers, dead, timeouts=bool(timeouts), entries=entries))
+    return lots

@@ -1,0 +1,115 @@
+"""The calls of one transaction, carried out kind by kind."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redrive.errors import RedriveError
+from redrive.store import (
+    KINDS,
+    Call,
+    Change,
+    Clean,
+    CloseMove,
+    Complete,
+    Expire,
+    FinishMove,
+    Hold,
+    Import,
+    LeaseItems,
+    Promote,
+    Put,
+    Receive,
+    Register,
+    SetOperation,
+    StartOperation,
+    StepOperation,
+    Unhold,
+    Unregister,
+)
+from redrive.stores.relational import dead_letters
+from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.leases import lease_all
+from redrive.stores.relational.maintenance import clean, expire_all, promote_all
+from redrive.stores.relational.manual_changes import change, hold, unhold
+from redrive.stores.relational.moves import close_move, finish_move, import_items, receive
+from redrive.stores.relational.operations import set_operation, start, step
+from redrive.stores.relational.puts import put_all
+from redrive.stores.relational.queues import change_queue
+from redrive.stores.relational.registrations import register, unregister
+from redrive.stores.relational.settle import settle_all
+
+Handler = Callable[[Batch, Sequence[Any]], list[Any]]
+
+
+def carry_out(batch: Batch, calls: Sequence[Call]) -> list[Any]:
+    """All calls, by kind in the order of the contract. Gives the result of each; refusals are results."""
+    kinds = {call.__class__ for call in calls}
+    if len(kinds) == 1 and (only := kinds.pop()) in _UNIFORM:
+        results = _HANDLERS[_KIND[only]](batch, calls)
+    else:
+        results = _by_kind(batch, calls)
+    finish(batch)
+    return results
+
+
+def finish(batch: Batch) -> None:
+    """Write what a transaction gathered to its end."""
+    if batch.unworded:
+        dead_letters.write_words(batch)
+    if batch.groups:
+        dead_letters.write(batch)
+    batch.write_tallies()
+
+
+def _by_kind(batch: Batch, calls: Sequence[Call]) -> list[Any]:
+    results: list[Any] = [None] * len(calls)
+    kinds: dict[int, list[int]] = {}
+    for index, call in enumerate(calls):
+        kinds.setdefault(_KIND[call.__class__], []).append(index)
+    for kind in sorted(kinds):
+        members = kinds[kind]
+        for index, result in zip(members, _HANDLERS[kind](batch, [calls[i] for i in members]), strict=True):
+            results[index] = result
+    return results
+
+
+def _one_by_one(handlers: dict[type[Any], Callable[[Batch, Any], Any]]) -> Handler:
+    def handle(batch: Batch, call: Any) -> Any:
+        try:
+            return handlers[call.__class__](batch, call)
+        except RedriveError as refusal:
+            return refusal
+
+    return lambda batch, calls: [handle(batch, call) for call in calls]
+
+
+_others = _one_by_one({Promote: promote_all, Clean: clean, FinishMove: finish_move, CloseMove: close_move})
+
+
+def _upkeep(batch: Batch, calls: Sequence[Any]) -> list[Any]:
+    """In their order; items that expired one after the other go together."""
+    results: list[Any] = []
+    for expired, members in itertools.groupby(calls, key=lambda call: isinstance(call, Expire)):
+        results += (expire_all if expired else _others)(batch, tuple(members))
+    return results
+
+
+_KIND = {call: rank for rank, kind in enumerate(KINDS) for call in kind}
+_HANDLERS: tuple[Handler, ...] = (
+    _one_by_one(dict.fromkeys(KINDS[0], change_queue)),
+    put_all,
+    _one_by_one({Register: register, Unregister: unregister}),
+    _one_by_one({Import: import_items, Receive: receive}),
+    _one_by_one({Hold: hold, Unhold: unhold}),
+    settle_all,
+    _one_by_one({Change: change}),
+    _one_by_one({StartOperation: start, StepOperation: step, SetOperation: set_operation}),
+    _upkeep,
+    lease_all,
+)
+"""Who carries out each kind, in the order of KINDS."""
+_UNIFORM = frozenset({Put, Complete, LeaseItems})
+"""What batches often consist of: they need no sorting by kind."""

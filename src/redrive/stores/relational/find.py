@@ -1,0 +1,380 @@
+"""Finding: which items a filter means, in order, a bounded look at a time.
+
+The position of an item is what it is ordered by: the number of its death where the filter asks for dead letters or
+archived items, else the number of its id. The condition that tells most chooses the index that is walked; what the
+walk meets is checked by `redrive.model.filter.matches`, and by a look for words and operations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+
+from redrive.errors import QueueNotFound
+from redrive.model.classify import ErrorClass
+from redrive.model.death import Cause, DeadReason
+from redrive.model.filter import MAX_EXAMINED, Facts, Filter, matches, meets_headers
+from redrive.model.ids import MAX_NUMBER, NUMBERS_PER_MICROSECOND, make_id
+from redrive.model.item import Counters, Status
+from redrive.model.search_terms import Query, parse_query
+from redrive.stores.relational.batch import Batch, namespace_key
+from redrive.stores.relational.item_rows import Place, find_all, resolve
+from redrive.stores.relational.session import Executor
+
+_FEW_QUEUES = 100
+"""Over so many queues a walk by fingerprint merges; where more share it, it walks all letters instead."""
+
+_LETTER = """
+    l.d, l.n, l.queue, l.shelf, l.died_at, l.reason, l.fingerprint, l.error_type, l.error_class, l.deliveries,
+    l.attempts, l.failures, l.losses, i.tail, i.origin_queue, i.headers"""
+_LETTERS = f"""
+    SELECT {_LETTER} FROM redrive_letter AS l INDEXED BY redrive_letter_{{index}}
+        CROSS JOIN redrive_item AS i ON i.n = l.n
+    WHERE {{condition}} AND l.d BETWEEN ? AND ? ORDER BY l.d {{direction}}"""
+_BY_SHELF = ("shelf", "l.shelf = ?")
+_BY_QUEUE = ("queue", "l.queue = ? AND l.shelf = ?")
+_BY_ERROR = ("error", "l.shelf = ? AND l.error_name = ?")
+_BY_FINGERPRINT = ("fingerprint", "l.shelf = ? AND l.fingerprint = ? AND l.queue = ?")
+_BY_WORDS = f"""
+    SELECT w.rowid, {_LETTER} FROM redrive_words AS w LEFT JOIN redrive_letter AS l ON l.d = w.rowid
+        LEFT JOIN redrive_item AS i ON i.n = l.n
+    WHERE {{condition}} AND w.rowid BETWEEN ? AND ? ORDER BY w.rowid {{direction}}"""
+_BY_NUMBER = f"""
+    SELECT {_LETTER} FROM redrive_letter AS l CROSS JOIN redrive_item AS i ON i.n = l.n WHERE l.d IN carray(?)"""
+_QUEUES_OF = """
+    WITH RECURSIVE each(queue) AS (
+        SELECT (SELECT min(queue) FROM redrive_letter WHERE shelf = ?1 AND fingerprint = ?2)
+        UNION ALL
+        SELECT (SELECT min(queue) FROM redrive_letter WHERE shelf = ?1 AND fingerprint = ?2 AND queue > each.queue)
+        FROM each WHERE each.queue IS NOT NULL)
+    SELECT queue FROM each WHERE queue IS NOT NULL LIMIT ?3"""
+
+_ITEM = "i.n, i.queue, i.put_at, i.origin_queue, i.headers"
+_ITEMS = f"SELECT {_ITEM} FROM redrive_item AS i WHERE i.n BETWEEN ? AND ? ORDER BY i.n {{direction}}"
+_PLACED = f"""
+    SELECT {_ITEM} FROM redrive_{{table}} AS p CROSS JOIN redrive_item AS i ON i.n = p.n
+    WHERE p.n BETWEEN ? AND ? ORDER BY p.n {{direction}}"""
+_PLACES = {Status.ACTIVE: "lease", Status.FAILED: "waiting", Status.COMPLETED: "ended", Status.MOVING: "moving"}
+_LISTED = f"SELECT {_ITEM} FROM redrive_item AS i WHERE i.n IN carray(?)"
+
+_HAS_WORDS = "SELECT 1 FROM redrive_words AS w WHERE {condition} AND w.rowid = ?"
+_OPERATION = "SELECT number FROM redrive_operation WHERE namespace = ? AND id = ?"
+_CHANGED = """
+    SELECT coalesce(h.n, o.n) FROM redrive_operation_item AS o LEFT JOIN redrive_lineage AS h ON h.old = o.n
+    WHERE o.operation = ? LIMIT ?"""
+_WAS_CHANGED = """
+    SELECT EXISTS (SELECT 1 FROM redrive_operation_item WHERE operation = ?1 AND n = ?2) OR EXISTS (
+        SELECT 1 FROM redrive_lineage AS h CROSS JOIN redrive_operation_item AS o ON o.operation = ?1 AND o.n = h.old
+        WHERE h.n = ?2)"""
+
+
+class Scope(NamedTuple):
+    """The namespace that is searched."""
+
+    shelf: int
+    """Its key in the file; 0 where nobody has written to it yet."""
+    namespace: str
+    names: Mapping[int, str]
+    """Its queues by their keys."""
+
+    def key_of(self, queue: str) -> int:
+        """The key of a queue. Raises QueueNotFound."""
+        for key, name in self.names.items():
+            if name == queue:
+                return key
+        raise QueueNotFound(queue, self.namespace)
+
+
+class Candidate(NamedTuple):
+    """An item that a walk met."""
+
+    position: int
+    n: int
+    facts: Facts | None
+    """None where one look was enough to see that it is not meant."""
+    letter: int | None = None
+    """The number of its death, if it is a dead letter or archived: its words are indexed under it."""
+
+
+class Selected(NamedTuple):
+    """Some of what a filter means."""
+
+    numbers: list[int]
+    """The `n` of each item."""
+    position: int | None
+    """Where to go on after. None where nothing was looked at."""
+    exhausted: bool
+    """There is nothing more."""
+
+
+def scope_of(batch: Batch) -> Scope:
+    """What a transaction can search."""
+    names = {key: row.queue.name for key, row in batch.by_key.items()}
+    return Scope(batch.namespace_key, batch.namespace, names)
+
+
+def read_scope(executor: Executor, namespace: str) -> Scope:
+    """What a query can search. The settings of queues, of which there may be many, are not looked into."""
+    rows: Iterable[Any] = executor.execute("SELECT key, name FROM redrive_queue WHERE namespace = ?", (namespace,))
+    return Scope(namespace_key(executor, namespace) or 0, namespace, dict(rows))
+
+
+def select(
+    executor: Executor,
+    scope: Scope,
+    where: Filter,
+    *,
+    limit: int,
+    after: int | None = None,
+    up_to: int | None = None,
+    newest: bool = False,
+    examine: int = MAX_EXAMINED,
+) -> Selected:
+    """The next items that match, after a position and up to another one. Raises QueueNotFound."""
+    numbers: list[int] = []
+    last, examined = after, 0
+    check = _looked_up(executor, scope, where)
+    with contextlib.closing(walk(executor, scope, where, after=after, up_to=up_to, newest=newest)) as candidates:
+        for candidate in candidates:
+            full = len(numbers) == limit
+            met = candidate.facts is not None and matches(where, candidate.facts) and check(candidate)
+            if examined == examine or (full and met):
+                return Selected(numbers, last, exhausted=False)
+            examined += 1
+            if met:
+                numbers.append(candidate.n)
+            if not full:
+                last = candidate.position
+    return Selected(numbers, last, exhausted=True)
+
+
+def walk(
+    executor: Executor,
+    scope: Scope,
+    where: Filter,
+    *,
+    after: int | None = None,
+    up_to: int | None = None,
+    newest: bool = False,
+) -> Generator[Candidate, None, None]:
+    """Items that may match, in order, lazily. All that match are among them; close it if it is not used up."""
+    queue = None if where.queue is None else scope.key_of(where.queue)
+    low, high = 0, MAX_NUMBER if up_to is None else up_to
+    if after is not None:
+        low, high = (low, min(high, after - 1)) if newest else (after + 1, high)
+    if where.since is not None and where.status is not None and executor.numbers_tell_time:
+        low = max(low, min(where.since * NUMBERS_PER_MICROSECOND, MAX_NUMBER))
+    course = _Course(executor, scope, where, queue, low, high, newest)
+    if where.ids is not None:
+        listed = (resolve(executor, id) for id in where.ids)
+        return course.listed({n for n in listed if n is not None})
+    if where.operation is not None:
+        changed = _changed_by(executor, scope, where.operation)
+        if len(changed) <= MAX_EXAMINED:
+            return course.listed(set(changed))
+    return course.letters() if where.for_letters else course.items()
+
+
+class _Course(NamedTuple):
+    """A walk that is about to begin."""
+
+    executor: Executor
+    scope: Scope
+    where: Filter
+    queue: int | None
+    low: int
+    high: int
+    newest: bool
+
+    def listed(self, numbers: set[int]) -> Generator[Candidate, None, None]:
+        """Items that are known by their numbers."""
+        rows = self.executor.execute(_LISTED, (self.executor.table(numbers),)).fetchall()
+        met = [each for each in self._met(rows, for_letters=self.where.for_letters).values() if self._is_within(each)]
+        yield from sorted(met, key=lambda candidate: candidate.position, reverse=self.newest)
+
+    def _is_within(self, candidate: Candidate) -> bool:
+        return self.low <= candidate.position <= self.high
+
+    def letters(self) -> Generator[Candidate, None, None]:
+        """Dead letters, or archived items, by the order of their deaths."""
+        where = self.where
+        shelf = self.scope.shelf if where.status is Status.DEAD else -self.scope.shelf
+        if where.fingerprint is not None and (queues := self._queues_of(shelf, where.fingerprint)) is not None:
+            walks = [self._rows(_BY_FINGERPRINT, shelf, where.fingerprint, queue) for queue in queues]
+            rows = heapq.merge(*walks, key=lambda row: row[0], reverse=self.newest)
+            yield from self._each(rows, *walks)
+        elif where.words is not None and (asked := _asked(where.words)):
+            yield from self._by_words(asked, shelf)
+        elif where.error_type is not None:
+            _, _, name = where.error_type.rpartition(".")
+            yield from self._each(self._rows(_BY_ERROR, shelf, name))
+        elif self.queue is not None:
+            yield from self._each(self._rows(_BY_QUEUE, self.queue, shelf))
+        else:
+            yield from self._each(self._rows(_BY_SHELF, shelf))
+
+    def items(self) -> Generator[Candidate, None, None]:
+        """Items of any other status, or of all, by the order of their ids."""
+        table = None if self.where.status is None else _PLACES.get(self.where.status)
+        statement = _ITEMS if table is None else _PLACED
+        statement = statement.format(table=table, direction=self._direction)
+        with contextlib.closing(self.executor.walk(statement, (self.low, self.high))) as rows:
+            for some in _in_portions(rows):
+                # How they stand takes more statements: not for what has other headers than those asked for.
+                met = self._met([row for row in some if self._has_headers(row[4])], for_letters=False)
+                for n, *_ in some:
+                    yield met.get(n) or Candidate(n, n, None)
+
+    def _has_headers(self, headers: str | None) -> bool:
+        if self.where.headers is None:
+            return True
+        return headers is not None and meets_headers(self.where, msgspec.json.decode(headers))
+
+    @property
+    def _direction(self) -> str:
+        return "DESC" if self.newest else ""
+
+    def _queues_of(self, shelf: int, fingerprint: str) -> list[int] | None:
+        """The queues to be walked for a fingerprint; None where they are too many."""
+        if self.queue is not None:
+            return [self.queue]
+        found = self.executor.execute(_QUEUES_OF, (shelf, fingerprint, _FEW_QUEUES + 1)).fetchall()
+        return [queue for (queue,) in found] if len(found) <= _FEW_QUEUES else None
+
+    def _rows(self, by: tuple[str, str], *values: object) -> Generator[tuple[Any, ...], None, None]:
+        index, condition = by
+        statement = _LETTERS.format(index=index, condition=condition, direction=self._direction)
+        with contextlib.closing(self.executor.walk(statement, (*values, self.low, self.high))) as rows:
+            yield from rows
+
+    def _each(
+        self, rows: Iterable[tuple[Any, ...]], *walks: Generator[tuple[Any, ...], None, None]
+    ) -> Generator[Candidate, None, None]:
+        try:
+            for some in _in_portions(rows):
+                places = find_all(self.executor, [row[1] for row in some]) if self._asks_for_places else {}
+                for row in some:
+                    yield Candidate(row[0], row[1], self._letter(places.get(row[1]), *row), row[0])
+        finally:
+            for each in walks:
+                each.close()
+
+    def _by_words(self, asked: Query, shelf: int) -> Generator[Candidate, None, None]:
+        """Words outlive their letters until the next Clean, and are those of every namespace."""
+        words = self.executor.words
+        statement = _BY_WORDS.format(condition=words.condition, direction=self._direction)
+        with contextlib.closing(self.executor.walk(statement, (*words.asked(asked), self.low, self.high))) as rows:
+            for some in _in_portions(rows):
+                meant = {d: row for d, *row in some if row[3] == shelf and row[13] is not None}
+                asked_for = [row[1] for row in meant.values()] if self._asks_for_places else []
+                places = find_all(self.executor, asked_for) if asked_for else {}
+                for d, _, n, *_ in some:
+                    facts = self._letter(places.get(n), *meant[d]) if d in meant else None
+                    yield Candidate(d, n, facts, d)
+
+    @property
+    def _asks_for_places(self) -> bool:
+        """Whether there are conditions that letters alone do not tell of."""
+        where = self.where
+        return (where.min_redrives, where.max_redrives, where.held, where.held_by) != (None, None, None, None)
+
+    def _letter(
+        self, place: Place | None,
+        d: int, n: int, queue: int, shelf: int, died_at: Any, reason: str, fingerprint: str, error_type: str,
+        error_class: str, deliveries: int, attempts: int, failures: int, losses: int, tail: int,
+        origin_queue: str | None, headers: str | None,
+    ) -> Facts | None:  # fmt: skip
+        name = self.scope.names.get(queue)
+        if name is None or self.queue not in (None, queue):
+            return None
+        redrives, held_by = (0, None) if place is None else (place.redrives, place.held_by)
+        return Facts(
+            make_id(n, tail),
+            Status.DEAD if shelf > 0 else Status.ARCHIVED,
+            shelf > 0,
+            name,
+            origin_queue or name,
+            died_at,
+            Counters(deliveries, attempts, failures, losses, redrives),
+            held_by,
+            DeadReason(reason),
+            Cause(fingerprint, "", error_type, ErrorClass(error_class)),
+            None if headers is None or self.where.headers is None else msgspec.json.decode(headers),
+        )
+
+    def _met(self, rows: Iterable[tuple[Any, ...]], *, for_letters: bool) -> dict[int, Candidate]:
+        """Items that may have any status, by number; with `for_letters`, only those that have a letter."""
+        own = [row for row in rows if row[1] in self.scope.names and self.queue in (None, row[1])]
+        places = find_all(self.executor, [row[0] for row in own])
+        numbers = self.executor.table([place.letter for place in places.values() if place.letter is not None])
+        letters = {row[0]: row for row in self.executor.execute(_BY_NUMBER, (numbers,)).fetchall()}
+        met: dict[int, Candidate] = {}
+        for row in own:
+            place = places[row[0]]
+            if place.letter is not None:
+                facts = self._letter(place, *letters[place.letter])
+                assert facts is not None
+                facts = msgspec.structs.replace(facts, status=place.status)
+                met[place.n] = Candidate(place.letter if for_letters else place.n, place.n, facts, place.letter)
+            elif not for_letters:
+                met[place.n] = self._item(place, row)
+        return met
+
+    def _item(self, place: Place, row: tuple[Any, ...]) -> Candidate:
+        """An item that is no letter."""
+        n, queue, put_at, origin_queue, headers = row
+        name = self.scope.names[queue]
+        decoded = None if headers is None or self.where.headers is None else msgspec.json.decode(headers)
+        facts = Facts(
+            place.id, place.status, False, name, origin_queue or name, put_at, place.counters, place.held_by,
+            headers=decoded,
+        )  # fmt: skip
+        return Candidate(n, n, facts)
+
+
+def _in_portions(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Rows in lists that get longer: what few are asked for is found soon, and many are looked at together."""
+    rest, size = iter(rows), 16
+    while some := list(islice(rest, size)):
+        yield some
+        size = min(2 * size, 512)
+
+
+def _asked(words: str) -> Query | None:
+    """What is looked for; None where there is no word in it."""
+    query = parse_query(words)
+    return query if any(query) else None
+
+
+def _looked_up(executor: Executor, scope: Scope, where: Filter) -> Callable[[Candidate], bool]:
+    """The conditions that are no facts of the item: words and operations."""
+    led_by_others = where.ids is not None or where.operation is not None or where.fingerprint is not None
+    by_words = where.for_letters and not led_by_others  # then words led to it, and need no other look
+    asked = None if where.words is None or by_words else _asked(where.words)
+    has_words = _HAS_WORDS.format(condition=executor.words.condition)
+    operation = None if where.operation is None else _operation(executor, scope, where.operation)
+
+    def check(candidate: Candidate) -> bool:
+        if where.words is not None and candidate.letter is None:
+            return False
+        if asked and not executor.execute(has_words, (*executor.words.asked(asked), candidate.letter)).get:
+            return False
+        return where.operation is None or bool(executor.execute(_WAS_CHANGED, (operation, candidate.n)).get)
+
+    return check
+
+
+def _operation(executor: Executor, scope: Scope, id: str) -> int | None:
+    number: int | None = executor.execute(_OPERATION, (scope.shelf, id)).get
+    return number
+
+
+def _changed_by(executor: Executor, scope: Scope, id: str) -> list[int]:
+    """Items that an operation changed, by their numbers now; of many, one more than a look may take."""
+    operation = _operation(executor, scope, id)
+    return [n for (n,) in executor.execute(_CHANGED, (operation, MAX_EXAMINED + 1))]

@@ -1,0 +1,247 @@
+"""Retention: what queues say becomes of completed items, dead letters and archived items with time.
+
+What runs by itself: items that fall due, items that expired, retention, and the roll-up of counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from redrive.clock import Instant
+from redrive.errors import ItemNotFound, RedriveError, WrongStatus
+from redrive.model.feed import FeedKind
+from redrive.model.ids import ItemId
+from redrive.model.item import Event, HistoryEntry, Settled, Status
+from redrive.model.judge import Ending
+from redrive.model.manual_change import Standing
+from redrive.model.state_machine import Verb, allowed_from
+from redrive.store import (
+    FEED_TIMEOUT,
+    LEDGER_TIMEOUT,
+    OPERATION_TIMEOUT,
+    RETENTION_ACTOR,
+    STEP_LIMIT,
+    Clean,
+    Expire,
+    Promote,
+    Stale,
+)
+from redrive.stores.relational import redrive, verdicts
+from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.item_details import read_particulars
+from redrive.stores.relational.item_rows import Ahead, Place, find_all, take
+from redrive.stores.relational.leases import promote
+from redrive.stores.relational.low_water_marks import above, each_queue
+from redrive.stores.relational.verdicts import Deed
+
+_COMPLETED = "SELECT n FROM redrive_ended WHERE queue = ? AND status = 'completed' AND ended_at <= ? LIMIT ?"
+_OLDEST_COMPLETED = """
+    WITH RECURSIVE each(queue) AS (
+        SELECT (SELECT min(queue) FROM redrive_ended)
+        UNION ALL SELECT (SELECT min(queue) FROM redrive_ended WHERE queue > each.queue)
+        FROM each WHERE each.queue IS NOT NULL)
+    SELECT queue, (SELECT min(ended_at) FROM redrive_ended WHERE queue = each.queue AND status = 'completed')
+    FROM each WHERE queue IS NOT NULL"""
+_QUEUES = """
+    WITH RECURSIVE each(queue) AS (
+        SELECT (SELECT min(queue) FROM redrive_letter)
+        UNION ALL SELECT (SELECT min(queue) FROM redrive_letter WHERE queue > each.queue)
+        FROM each WHERE each.queue IS NOT NULL)
+    SELECT queue FROM each WHERE queue IS NOT NULL"""
+_LETTERS = """
+    SELECT n, died_at FROM redrive_letter INDEXED BY redrive_letter_queue
+    WHERE queue = ? AND shelf = ? ORDER BY d"""
+_ARCHIVE = Deed(Verb.ARCHIVE, RETENTION_ACTOR)
+_PURGE = Deed(Verb.PURGE, RETENTION_ACTOR)
+
+
+class Retention:
+    """One round of it: a bounded number of items, over all queues."""
+
+    def __init__(self, batch: Batch, limit: int) -> None:
+        self._batch = batch
+        self.left = limit
+        self._ahead = STEP_LIMIT
+        """How many letters may be looked at behind one that is too young: a redrive that was taken back, or an import,
+        stands among those that died later."""
+
+    def apply(self) -> None:
+        """Archive dead letters first, so that one for which several rules have come is lost last."""
+        self._remove_completed()
+        shelf = self._batch.namespace_key
+        for (queue,) in self._batch.execute(_QUEUES).fetchall():
+            row = self._batch.by_key.get(queue)
+            if row is None:
+                continue
+            settings = row.settings
+            if settings.archive_after is not None:
+                self._archive(row, self._due(row, shelf, settings.archive_after))
+            if settings.keep_dead is not None:
+                self._purge(row, self._due(row, shelf, settings.keep_dead))
+            if settings.keep_archived is not None:
+                self._purge(row, self._due(row, -shelf, settings.keep_archived))
+
+    def _remove_completed(self) -> None:
+        batch = self._batch
+        for queue, oldest in batch.execute(_OLDEST_COMPLETED).fetchall():
+            row = batch.by_key.get(queue)
+            if row and oldest is not None and oldest <= (before := batch.now - row.settings.keep_completed):
+                old = [n for (n,) in batch.execute(_COMPLETED, (row.key, before, self.left)).fetchall()]
+                for place in find_all(batch, old).values():
+                    self._remove(place)
+
+    def _due(self, row: QueueRow, shelf: int, age: int) -> list[Place]:
+        """Letters of a queue whose time is over. What a worker holds, and what is on its way to another store, is
+        passed over, and does not stop the others."""
+        due: list[Place] = []
+        with contextlib.closing(self._batch.walk(_LETTERS, (row.key, shelf))) as letters:
+            old = self._old(letters, self._batch.now - age)
+            while some := list(islice(old, self.left - len(due))):
+                places = find_all(self._batch, some)
+                due += [places[n] for n in some if places[n].status not in (Status.ACTIVE, Status.MOVING)]
+        read_particulars(self._batch, due)
+        return due
+
+    def _old(self, letters: Iterable[tuple[int, Instant]], before: int) -> Iterator[int]:
+        """The numbers of those that died by then, up to where only younger ones are."""
+        for n, died_at in letters:
+            if died_at <= before:
+                yield n
+                continue
+            self._ahead -= 1
+            if self._ahead <= 0:
+                return
+
+    def _archive(self, row: QueueRow, due: list[Place]) -> None:
+        name = row.queue.name
+        for place in due:
+            redrive.archive(self._batch, _ARCHIVE, Standing(place.id, place.status, True, queue=name), place)
+        self.left -= len(due)
+        self._audit(row, Verb.ARCHIVE, [place.id for place in due])
+
+    def _purge(self, row: QueueRow, due: list[Place]) -> None:
+        for place in due:
+            self._remove(place)
+            _PURGE.tell(self._batch, FeedKind.REMOVED, row.queue.name, place)
+        self._audit(row, Verb.PURGE, [place.id for place in due])
+
+    def _remove(self, place: Place) -> None:
+        take(self._batch, place)
+        verdicts.remove(self._batch, place)
+        self.left -= 1
+
+    def _audit(self, row: QueueRow, verb: Verb, ids: list[ItemId]) -> None:
+        if ids:
+            verdicts.audit(self._batch, RETENTION_ACTOR, verb.value, row.queue.name, ids, len(ids))
+
+
+_KEYS = """
+    DELETE FROM redrive_idempotency
+    WHERE (queue, key) IN (
+        SELECT queue, key FROM redrive_idempotency WHERE until <= ? LIMIT ? /*+ FOR UPDATE SKIP LOCKED */)"""
+_LEDGER = """
+    DELETE FROM redrive_ledger
+    WHERE (queue, source_id) IN (SELECT queue, source_id FROM redrive_ledger WHERE closed_at <= ? LIMIT ?)"""
+_REGISTRATIONS = """
+    DELETE FROM redrive_registration
+    WHERE (namespace, kind, name) IN (
+        SELECT namespace, kind, name FROM redrive_registration WHERE until <= ? LIMIT ?
+        /*+ FOR UPDATE SKIP LOCKED */)"""
+_RESULTS = """
+    DELETE FROM redrive_result
+    WHERE (n, tail) IN (SELECT n, tail FROM redrive_result WHERE until <= ? LIMIT ? /*+ FOR UPDATE SKIP LOCKED */)"""
+_FEED = """
+    DELETE FROM redrive_feed WHERE number IN (
+        SELECT number FROM (SELECT number, at FROM redrive_feed ORDER BY number LIMIT ?2) AS oldest WHERE at <= ?1)"""
+_ENDED_OPERATIONS = "SELECT number FROM redrive_operation WHERE ended_at <= ? LIMIT ?"
+_OPERATION_ITEMS = """
+    DELETE FROM redrive_operation_item
+    WHERE operation = ?1 AND n IN (SELECT n FROM redrive_operation_item WHERE operation = ?1 LIMIT ?2)"""
+_DUE_QUEUES = f"""
+    {each_queue("redrive_waiting", "held_by IS NULL")}
+    SELECT queue FROM each WHERE queue IS NOT NULL AND EXISTS (
+        SELECT 1 FROM redrive_waiting WHERE queue = each.queue AND held_by IS NULL AND ready_at <= ?1
+            {above("ready_at", "waiting", "each.queue")})"""
+_TALLIES = f"SELECT 1 FROM redrive_tally WHERE true {above('key', 'tally', '0')} LIMIT 1"
+
+
+def promote_all(batch: Batch, call: Promote) -> int:
+    """Bring in what has fallen due, queue by queue."""
+    promoted = 0
+    for (queue,) in batch.execute(_DUE_QUEUES, (batch.now,)).fetchall():
+        row = batch.by_key.get(queue)
+        if row is not None and promoted < call.limit:
+            promoted += promote(batch, row, call.limit - promoted)
+    return promoted
+
+
+def expire_all(batch: Batch, calls: Sequence[Expire]) -> list[Settled | Stale | RedriveError]:
+    """Settle items whose time is over."""
+    ahead = Ahead(batch, [call.id for call in calls])
+    results: list[Settled | Stale | RedriveError] = []
+    for call in calls:
+        try:
+            results.append(_expire(batch, call, ahead.take(call.id)))
+        except RedriveError as refusal:
+            results.append(refusal)
+    return results
+
+
+def _expire(batch: Batch, call: Expire, place: Place | None) -> Settled | Stale:
+    if place is None or place.queue not in batch.by_key:
+        raise ItemNotFound(call.id)
+    row = batch.by_key[place.queue]
+    allowed = allowed_from(Verb.EXPIRE)
+    if place.status not in allowed or place.expire_deadline is None or place.expire_deadline > batch.now:
+        raise WrongStatus(Verb.EXPIRE.value, place.id, place.status.value, ("past their expire deadline",))
+    if call.version != row.queue.version:
+        return Stale(row.queue)
+    verdicts.check(batch, row, Ending.EXPIRED, call.verdict)
+    take(batch, place)
+    entry = HistoryEntry(batch.now, Event.EXPIRED, row.queue.name, place.deliveries)
+    verdicts.record(batch, place, entry)
+    return verdicts.carry_out(batch, place, call.verdict, entry)
+
+
+def clean(batch: Batch, call: Clean) -> int:
+    """Remove what has had its time, a bounded number of rows, and roll the counts up."""
+    retention = Retention(batch, call.limit)
+    retention.apply()
+    left = retention.left
+    left -= _count(batch, _KEYS, (batch.now, left))
+    left -= _count(batch, _LEDGER, (batch.now - LEDGER_TIMEOUT, left))
+    left -= _count(batch, _REGISTRATIONS, (batch.now, left))
+    left -= _count(batch, _RESULTS, (batch.now, left))
+    left -= _count(batch, _FEED, (batch.now - FEED_TIMEOUT, left))
+    left -= _forget_operations(batch, left)
+    _forget_words(batch, left)
+    if batch.execute(_TALLIES).get:
+        batch.session.roll_up(batch)
+    return call.limit - left
+
+
+def _forget_operations(batch: Batch, limit: int) -> int:
+    """Operations that ended long ago, each with the items it changed: those first, because there may be many."""
+    removed = 0
+    for (number,) in batch.execute(_ENDED_OPERATIONS, (batch.now - OPERATION_TIMEOUT, limit)).fetchall():
+        if removed < limit:
+            removed += _count(batch, _OPERATION_ITEMS, (number, limit - removed))
+        if removed < limit:
+            removed += _count(batch, "DELETE FROM redrive_operation WHERE number = ?", (number,))
+    return removed
+
+
+def _forget_words(batch: Batch, limit: int) -> None:
+    """Words of items that are dead letters no longer: dear to remove, so it waited until now. Nobody misses them."""
+    numbers = [d for (d,) in batch.execute("SELECT d FROM redrive_wordless LIMIT ?", (limit,)).fetchall()]
+    if numbers:
+        letters = batch.table(numbers)
+        batch.execute("DELETE FROM redrive_words WHERE rowid IN carray(?)", (letters,))
+        batch.execute("DELETE FROM redrive_wordless WHERE d IN carray(?)", (letters,))
+
+
+def _count(batch: Batch, statement: str, values: tuple[int, ...]) -> int:
+    """How many rows a statement changes."""
+    return len(batch.execute(f"{statement} RETURNING 1", values).fetchall())

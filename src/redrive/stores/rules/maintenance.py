@@ -1,0 +1,127 @@
+"""What runs by itself: bringing in, expiring, retention."""
+
+from __future__ import annotations
+
+from redrive.errors import WrongStatus
+from redrive.model.arrival import is_ledger_key
+from redrive.model.feed import FeedKind
+from redrive.model.ids import ItemId
+from redrive.model.item import WORK, Settled
+from redrive.model.judge import Ending
+from redrive.model.state_machine import Verb
+from redrive.store import FEED_TIMEOUT, OPERATION_TIMEOUT, RETENTION_ACTOR, Clean, Expire, Promote, Stale
+from redrive.stores.rules.indexes import Index
+from redrive.stores.rules.leases import bring_in
+from redrive.stores.rules.queue_state import QueueState, Source
+from redrive.stores.rules.record import Record
+from redrive.stores.rules.redrive import archive
+from redrive.stores.rules.state import State
+from redrive.stores.rules.verdicts import Deed, carry_out, check_verdict
+
+
+def promote(state: State, call: Promote) -> int:
+    """Queue by queue; what is left over falls to the next step."""
+    count = 0
+    for queue in state.queues.values():
+        count += bring_in(state, queue, call.limit - count)
+    return count
+
+
+def expire(state: State, call: Expire) -> Settled | Stale:
+    """Settle an item whose time is over, unless somebody came first."""
+    item = state.item(call.id)
+    if item.status not in WORK or not item.expired(state.now):
+        raise WrongStatus(Verb.EXPIRE, item.id, item.status, ("past their expire deadline",))
+    queue = state.queues[item.queue].value
+    if call.version != queue.version:
+        return Stale(queue)
+    check_verdict(state, item.queue, Ending.EXPIRED, call.verdict)
+    return carry_out(state, item, Ending.EXPIRED, call.verdict)
+
+
+def clean(state: State, call: Clean) -> int:
+    """At most `limit` rows in all, queue by queue."""
+    left = call.limit
+    for queue in state.queues.values():
+        for step in (_archive, _clean_completed, _clean_dead, _clean_archived, _clean_keys, _clean_sources):
+            left -= step(state, queue, left)
+    left -= state.registrations.forget(state.now, left)
+    left -= state.results.forget(state.now, left)
+    left -= state.feed.forget(state.now - FEED_TIMEOUT, left)
+    left -= state.operations.forget(state.now - OPERATION_TIMEOUT, left)
+    left -= state.sweep_removed(left)
+    return call.limit - left
+
+
+def _archive(state: State, queue: QueueState, limit: int) -> int:
+    """Dead letters that nobody works on."""
+    archive_after = queue.value.settings.archive_after
+    if archive_after is None:
+        return 0
+    items = _past(state, queue.dead, archive_after, limit)
+    for item in items:
+        archive(state, Deed(Verb.ARCHIVE, RETENTION_ACTOR), item)
+    _audit(state, Verb.ARCHIVE, queue, items)
+    return len(items)
+
+
+def _clean_completed(state: State, queue: QueueState, limit: int) -> int:
+    ids = queue.completed.until(state.now - queue.value.settings.keep_completed, limit)
+    for id in ids:
+        state.remove(state.items[id], Verb.DROP)
+    return len(ids)
+
+
+def _clean_dead(state: State, queue: QueueState, limit: int) -> int:
+    """Dead items, and those that came here by death and that nobody works on."""
+    return _purge(state, queue, queue.dead, queue.value.settings.keep_dead, limit)
+
+
+def _clean_archived(state: State, queue: QueueState, limit: int) -> int:
+    return _purge(state, queue, queue.archived, queue.value.settings.keep_archived, limit)
+
+
+def _purge(state: State, queue: QueueState, index: Index[ItemId], keep: int | None, limit: int) -> int:
+    """Remove what died so long ago, with one row in the audit and an entry in the feed for each."""
+    if keep is None:
+        return 0
+    items = _past(state, index, keep, limit)
+    for item in items:
+        state.remove(item, Verb.DROP)
+        state.tell(FeedKind.REMOVED, queue.name, item, actor=RETENTION_ACTOR)
+    _audit(state, Verb.PURGE, queue, items)
+    return len(items)
+
+
+def _past(state: State, index: Index[ItemId], time: int, limit: int) -> list[Record]:
+    """What died so long ago, in the order in which the dead are shown."""
+    items = [state.items[id] for id in index.until(state.now - time, limit)]
+    return sorted(items, key=lambda item: item.death_number)
+
+
+def _audit(state: State, verb: Verb, queue: QueueState, items: list[Record]) -> None:
+    if items:
+        ids = tuple(item.id for item in items)
+        state.write_audit(RETENTION_ACTOR, str(verb), queue.name, ids, len(ids))
+
+
+def _clean_keys(state: State, queue: QueueState, limit: int) -> int:
+    keys = queue.keys_until.until(state.now, limit)
+    for key in keys:
+        queue.keys_until.discard(key)
+        del queue.keys[key]
+    return len(keys)
+
+
+def _clean_sources(state: State, queue: QueueState, limit: int) -> int:
+    """A source_id whose item is still in the queue stays known for as long as that is so."""
+    source_ids = queue.sources_until.until(state.now, limit)
+    for source_id in source_ids:
+        queue.sources_until.discard(source_id)
+        source = queue.sources.pop(source_id, None)
+        if is_ledger_key(source_id):  # nobody looks at it any more; the item is known by its own source_id
+            continue
+        item = None if source is None else state.items.get(source.id)
+        if source is not None and item is not None and item.id == source.id and item.queue == queue.name:
+            queue.sources[source_id] = Source(source.id)
+    return len(source_ids)

@@ -1,0 +1,135 @@
+"""Changes by hand, without a token; hold and unhold."""
+
+from __future__ import annotations
+
+from redrive.errors import InvalidInput, RedriveError
+from redrive.model.feed import FeedKind
+from redrive.model.ids import ItemId
+from redrive.model.item import WORK, Settled, Status
+from redrive.model.judge import Ending
+from redrive.model.manual_change import check_change, check_verb
+from redrive.model.state_machine import Verb
+from redrive.store import STEP_LIMIT, Change, Hold, Stale, Target, Unhold
+from redrive.stores.rules.leases import make_ready
+from redrive.stores.rules.record import Record
+from redrive.stores.rules.redrive import archive, move, redrive, retry, undo
+from redrive.stores.rules.settle import finish
+from redrive.stores.rules.state import State
+from redrive.stores.rules.verdicts import Deed, carry_out, check_verdict
+
+
+def change(state: State, call: Change) -> tuple[Settled | Stale | RedriveError, ...]:
+    """Each target stands for itself. The audit names the ids that items had before, and nothing if none changed."""
+    check_verb(call.verb)
+    deed = Deed(call.verb, call.actor, call.note, call.to, call.force)
+    results: list[Settled | Stale | RedriveError] = []
+    ids: list[ItemId] = []
+    queues: set[str] = set()
+    for target in call.targets:
+        try:
+            item = state.item(target.id)
+            id, queue = item.id, item.queue
+            result = change_one(state, deed, target, item)
+        except RedriveError as refusal:
+            results.append(refusal)
+            continue
+        results.append(result)
+        if isinstance(result, Settled):
+            ids.append(id)
+            queues.add(queue)
+    if ids:
+        queue_of_all = queues.pop() if len(queues) == 1 else None
+        state.write_audit(call.actor, str(call.verb), queue_of_all, tuple(ids), len(ids), call.note)
+    return tuple(results)
+
+
+def change_one(state: State, deed: Deed, target: Target, item: Record) -> Settled | Stale:
+    """Change one item. Raises what refuses it, and then changed nothing."""
+    check_change(deed.verb, item.standing, force=deed.force, undoes=deed.undoes)
+    match deed.verb:
+        case Verb.FAIL | Verb.BURY:
+            return _judged(state, deed, target, item)
+        case Verb.RETRY:
+            return retry(state, deed, item)
+        case Verb.REDRIVE:
+            return redrive(state, deed, target, item)
+        case Verb.UNDO:
+            return undo(state, deed, item)
+        case Verb.MOVE:
+            return move(state, deed, item)
+        case Verb.DONE:
+            settled = finish(state, item, deed.verb, forced=deed.force)
+            deed.tell(state, FeedKind.DONE, item.queue, item)
+            return settled
+        case Verb.DROP | Verb.PURGE:
+            state.remove(item, deed.verb, forced=deed.force)
+            deed.tell(state, FeedKind.REMOVED, item.queue, item)
+            return item.to_settled(removed=True)
+        case Verb.ARCHIVE:
+            return archive(state, deed, item)
+        case Verb.RESTORE:
+            return _restore(state, deed, item)
+    raise AssertionError(deed.verb)
+
+
+def _judged(state: State, deed: Deed, target: Target, item: Record) -> Settled | Stale:
+    queue = state.queues[item.queue].value
+    if target.verdict is None:
+        raise InvalidInput(f"{deed.verb} by hand needs a verdict")
+    if target.version != queue.version:
+        return Stale(queue)
+    ending = Ending.FAILED if deed.verb is Verb.FAIL else Ending.BURIED
+    check_verdict(state, item.queue, ending, target.verdict)
+    return carry_out(
+        state,
+        item,
+        ending,
+        target.verdict,
+        failure=target.failure,
+        note=deed.note,
+        actor=deed.actor,
+        operation=deed.operation,
+        forced=deed.force,
+    )
+
+
+def _restore(state: State, deed: Deed, item: Record) -> Settled:
+    """To the place it had. Only a status that max_size counts needs room."""
+    assert item.archived_from is not None
+    queue = state.queues[item.queue]
+    if item.archived_from in WORK:
+        queue.check_room()
+    with state.change(item, Verb.RESTORE, item.archived_from):
+        item.archived_from = None
+    deed.tell(state, FeedKind.RESTORED, item.queue, item)
+    return item.to_settled(reason=item.deaths[-1].reason if item.status is Status.DEAD else None)
+
+
+def hold(state: State, call: Hold) -> int:
+    """An item that is held already stays with who holds it, and does not count."""
+    count = 0
+    for id in call.ids:
+        item = state.find(id)
+        if item is not None and item.status in WORK and item.held_by is None:
+            with state.refile(item):
+                item.held_by = call.held_by
+            count += 1
+    return count
+
+
+def unhold(state: State, call: Unhold) -> int:
+    """What is due is ready at once, in its place."""
+    ids = call.ids
+    if ids is None:
+        ids = tuple(state.held_ids(call.held_by, STEP_LIMIT))
+    count = 0
+    for id in ids:
+        item = state.find(id)
+        if item is None or item.status not in WORK or item.held_by != call.held_by:
+            continue
+        with state.refile(item):
+            item.held_by = None
+        if item.status is Status.FAILED and item.ready_at <= state.now:
+            make_ready(state, item)
+        count += 1
+    return count

@@ -1,0 +1,181 @@
+"""Back to work, back again, aside, and to another queue: retry, redrive, undo, archive, move."""
+
+from __future__ import annotations
+
+from redrive.clock import Instant
+from redrive.errors import IdempotencyConflict, PayloadTooLarge
+from redrive.model.arrival import check_unedited
+from redrive.model.feed import FeedKind
+from redrive.model.item import LIVING, Counters, Event, Settled, Status
+from redrive.model.limits import is_elsewhere
+from redrive.model.manual_change import (
+    move_queue,
+    needs_room,
+    redrive_queue,
+    status_at_rest,
+    stays_dead_letter,
+    undo_to,
+    undone,
+)
+from redrive.model.state_machine import Verb
+from redrive.store import Target
+from redrive.stores.rules.moves import leave
+from redrive.stores.rules.queue_state import QueueState
+from redrive.stores.rules.record import Record
+from redrive.stores.rules.state import State
+from redrive.stores.rules.verdicts import Deed, mark_dead
+
+
+def retry(state: State, deed: Deed, item: Record) -> Settled:
+    """Where it is."""
+    return _again(state, deed, item, state.queues[item.queue])
+
+
+def redrive(state: State, deed: Deed, target: Target, item: Record) -> Settled:
+    """A dead item where it is, another dead letter where it died last; or in the queue that the deed names."""
+    died_in = item.deaths[-1].queue
+    to = redrive_queue(item.standing, died_in, deed.to, home=item.home, store=state.store)
+    if is_elsewhere(to):
+        check_unedited(item.id, to, edited=target.payload is not None or target.headers is not None)
+        return leave(state, deed, item, FeedKind.REDRIVEN, to)
+    queue = state.queue(to)
+    if target.payload is None and target.headers is None:
+        return _again(state, deed, item, queue)
+    return _edited(state, deed, target, item, queue)
+
+
+def _again(state: State, deed: Deed, item: Record, queue: QueueState) -> Settled:
+    """Back to work with fresh counters, held by nobody: in place, or in another queue under a new id."""
+    _check_target(state, item, queue)
+    left, before, entry = item.queue, item.counters, deed.entry(state, Event.REDRIVEN, item)
+    still_dead_letter = stays_dead_letter(deed.verb, item.standing)
+    moved = queue.name != left
+    with state.change(item, deed.verb, Status.PENDING, forced=deed.force):
+        item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
+        item.history.add(entry)
+        item.held_by = None
+        item.came_by_death = still_dead_letter
+        if moved:
+            state.move(item, queue.name)
+            item.ready_at = state.now
+        else:
+            state.to_tail(item)
+        item.expire_deadline = _expire_deadline(state, item, queue)
+    deed.tell(state, FeedKind.REDRIVEN, left, item, item.source_id if moved else None)
+    return item.to_settled(moved=moved)
+
+
+def _edited(state: State, deed: Deed, target: Target, item: Record, queue: QueueState) -> Settled:
+    """The item is archived as it is, and a new one that was made of it goes to work."""
+    _check_target(state, item, queue)
+    largest = queue.value.settings.max_payload_size
+    if target.payload is not None and len(target.payload.payload) > largest:
+        raise PayloadTooLarge("payload", len(target.payload.payload), largest, "max_payload_size")
+    entry = deed.entry(state, Event.REDRIVEN, item)
+    archive(state, deed, item)
+    number = state.draw_number()
+    new = Record(
+        ids=[state.draw_id(number)],
+        queue=queue.name,
+        status=Status.PENDING,
+        payload=item.payload if target.payload is None else target.payload.payload,
+        content_type=item.content_type if target.payload is None else target.payload.content_type,
+        headers=dict(item.headers if target.headers is None else target.headers),
+        priority=item.priority,
+        put_at=item.put_at,
+        seq=number,
+        ready_at=state.now,
+        expire_timeout=item.expire_timeout,
+        expire_deadline=None,
+        idempotency_key=item.idempotency_key,
+        overrides=item.overrides,
+        source_id=item.id,
+        origin_id=item.origin_id or item.id,
+        origin_queue=item.origin_queue or item.queue,
+        counters=Counters(deliveries=item.counters.deliveries, redrives=item.counters.redrives + 1),
+        first_leased_at=item.first_leased_at,
+        history=item.history.copy(),
+        deaths=list(item.deaths),
+    )
+    new.history.add(entry)
+    new.expire_deadline = _expire_deadline(state, new, queue)
+    state.add(new)
+    deed.tell(state, FeedKind.REDRIVEN, item.queue, new, item.id)
+    return new.to_settled(moved=True)
+
+
+def archive(state: State, deed: Deed, item: Record) -> Settled:
+    """Put a dead letter aside."""
+    before = status_at_rest(item.status)
+    with state.change(item, Verb.ARCHIVE, Status.ARCHIVED, forced=deed.force):
+        item.archived_from = before
+    deed.tell(state, FeedKind.ARCHIVED, item.queue, item)
+    return item.to_settled(reason=item.deaths[-1].reason)
+
+
+def undo(state: State, deed: Deed, item: Record) -> Settled:
+    """Take a redrive back: to where the item was, and what it was there."""
+    last = item.history.last()
+    assert last is not None
+    to, status = undo_to(last)
+    queue = state.queue(to)
+    left, moved, entry = item.queue, to != item.queue, deed.entry(state, Event.UNDONE, item)
+    with state.change(item, deed.verb, status):
+        item.counters = undone(item.counters, status, item.deaths[-1])
+        item.history.add(entry)
+        item.held_by = None
+        if moved:
+            state.move(item, queue.name)
+            item.ready_at = state.now
+        item.came_by_death = status is Status.PENDING
+        if item.came_by_death:
+            item.expire_deadline = None
+        mark_dead(state, item)
+    deed.tell(state, FeedKind.UNDONE, left, item, item.source_id if moved else None)
+    return item.to_settled(moved=moved, reason=item.deaths[-1].reason if status is Status.DEAD else None)
+
+
+def move(state: State, deed: Deed, item: Record) -> Settled:
+    """To the tail of another queue, as it is. What is not due falls due when it would have."""
+    to = move_queue(item.standing, deed.to)
+    if is_elsewhere(to):
+        return leave(state, deed, item, FeedKind.MOVED, to)
+    queue = state.queue(to)
+    if item.status is not Status.DEAD:
+        _check_target(state, item, queue)
+    left, status, entry = item.queue, status_at_rest(item.status), deed.entry(state, Event.MOVED, item)
+    stays_letter = stays_dead_letter(deed.verb, item.standing, to_dead_queue=queue.value.is_dead_queue)
+    with state.change(item, deed.verb, status, forced=deed.force):
+        item.history.add(entry)
+        item.came_by_death = stays_letter and status is not Status.DEAD
+        state.move(item, queue.name)
+        item.ready_at = max(item.ready_at, state.now)
+    deed.tell(state, FeedKind.MOVED, left, item, item.source_id)
+    return item.to_settled(moved=True, reason=item.deaths[-1].reason if status is Status.DEAD else None)
+
+
+def _check_target(state: State, item: Record, queue: QueueState) -> None:
+    """Raise where an item that would be one more in a queue finds no room there, or its key with another item."""
+    if not needs_room(item.standing, queue.name):
+        return
+    queue.check_room()
+    if item.idempotency_key is not None:
+        other = holder_of(state, queue, item.idempotency_key, state.now)
+        if other is not None and other is not item:
+            raise IdempotencyConflict(queue.name, item.idempotency_key, other.id)
+
+
+def holder_of(state: State, queue: QueueState, key: str, now: Instant) -> Record | None:
+    """The item that holds an idempotency key in a queue, if it is there and work."""
+    known = queue.keys.get(key)
+    item = None if known is None or known.until <= now else state.items.get(known.id)
+    if item is None or item.queue != queue.name:
+        return None
+    return item if item.status in LIVING else None
+
+
+def _expire_deadline(state: State, item: Record, queue: QueueState) -> Instant | None:
+    """Set anew. What still lies in a dead queue does not expire."""
+    general = queue.value.settings.expire_timeout
+    timeout = general if item.expire_timeout is None else item.expire_timeout
+    return None if timeout is None or item.came_by_death else Instant(state.now + timeout)

@@ -1,0 +1,87 @@
+"""A delivery ends: complete, settle, return. Or goes on: extend. Each names its token."""
+
+from __future__ import annotations
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import LeaseLost, PayloadTooLarge
+from redrive.model.feed import FeedKind
+from redrive.model.item import Event, HistoryEntry, Result, Settled, Status
+from redrive.model.judge import Ending
+from redrive.model.state_machine import Verb
+from redrive.store import Complete, Extend, Return, Settle, Stale
+from redrive.stores.rules.puts import PutPlan
+from redrive.stores.rules.record import Record
+from redrive.stores.rules.state import State
+from redrive.stores.rules.verdicts import carry_out, check_verdict
+
+
+def complete(state: State, call: Complete) -> Settled:
+    """The puts are checked before anything is changed. The place of the completed item is free for them."""
+    item = state.leased(call.token, call.queue)
+    largest = state.queues[item.queue].value.settings.max_payload_size
+    if call.result is not None and len(call.result.payload) > largest:
+        raise PayloadTooLarge("result", len(call.result.payload), largest, "max_payload_size")
+    plan = PutPlan(state, leaving=item.queue)
+    for put in call.puts:
+        plan.add(put)
+    if call.keep is not None and call.result is not None:
+        state.results.keep(item.ids, call.result, Instant(state.now + call.keep))
+    settled = finish(state, item, Verb.COMPLETE, call.result)
+    plan.carry_out()
+    state.tell(FeedKind.COMPLETED, item.queue, item)
+    return settled
+
+
+def finish(state: State, item: Record, verb: Verb, result: Result | None = None, *, forced: bool = False) -> Settled:
+    """The work is done: keep the item for a while, or remove it."""
+    queue = state.queues[item.queue]
+    removed = queue.value.settings.keep_completed == 0
+    if removed:
+        state.remove(item, verb, forced=forced)
+    else:
+        with state.change(item, verb, Status.COMPLETED, forced=forced):
+            item.completed_at = state.now
+            item.result = result
+    queue.completed_total += 1
+    return item.to_settled(removed=removed)
+
+
+def settle(state: State, call: Settle) -> Settled | Stale:
+    """The delivery ended otherwise, and the verdict comes with the call."""
+    item = state.leased(call.token)
+    assert item.grant is not None
+    if call.ending is Ending.LOST and not call.at_once and item.grant.deadline > state.now:
+        raise LeaseLost(item.id, item.status)
+    queue = state.queues[item.queue].value
+    if call.version != queue.version:
+        return Stale(queue)
+    check_verdict(state, item.queue, call.ending, call.verdict)
+    return carry_out(state, item, call.ending, call.verdict, failure=call.failure, note=call.note)
+
+
+def give_back(state: State, call: Return) -> Settled:
+    """It never ran: the delivery stays counted, the attempt does not, and it takes its old place."""
+    item = state.leased(call.token, call.queue)
+    worker = item.worker
+    with state.change(item, Verb.RELEASE, Status.PENDING):
+        before = item.counters
+        item.counters = msgspec.structs.replace(before, attempts=max(0, before.attempts - 1))
+        if call.note is not None:
+            item.history.add(
+                HistoryEntry(state.now, Event.RETURNED, item.queue, before.deliveries, worker=worker, note=call.note)
+            )
+    if call.note is not None:
+        state.tell(FeedKind.RETURNED, item.queue, item, title=call.note)
+    return item.to_settled()
+
+
+def extend(state: State, call: Extend) -> Instant:
+    """From now on, not from the old deadline: it may also come earlier."""
+    item = state.leased(call.token, call.queue)
+    assert item.grant is not None
+    timeout = state.queues[item.queue].value.settings.lease_timeout if call.timeout is None else call.timeout
+    with state.refile(item):
+        item.grant.deadline = Instant(state.now + timeout)
+    return item.grant.deadline

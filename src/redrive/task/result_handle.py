@@ -1,0 +1,156 @@
+"""Handles: what `put` gives, and how a program waits for a result."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from redrive.broker.flow import Await, Flow, ask
+from redrive.broker.notifier import EVERYTHING
+from redrive.broker.redaction import known, queues_of
+from redrive.clock import Instant
+from redrive.errors import ItemNotFound, ResultNotKept, ResultTimeout, TaskFailed
+from redrive.model.duration import MILLISECOND, SECOND, DurationInput, parse_duration
+from redrive.model.ids import ItemId
+from redrive.model.item import Event, Item, Receipt, Result, Status
+from redrive.store import GetItem, GetResult
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+    from redrive.task.task import Task
+
+SHORTEST_PAUSE = 5 * MILLISECOND
+"""The first pause, and the least once many commits have woken whoever waits."""
+FREE_LOOKS = 100
+"""How often a commit of this process is followed by a look at once."""
+LONGEST_PAUSE = SECOND
+"""Whoever waits looks at least this often: what another process completes wakes nobody here on some stores."""
+_NOTHING = "(nothing)"
+"""Stands for a queue that nothing arrives in, as no queue can have this name."""
+_DEATHS = frozenset({Event.FAILED, Event.LOST, Event.RELEASED, Event.EXPIRED, Event.BURIED})
+"""What a delivery that killed an item is told as."""
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Handle(Generic[R_co]):
+    """A task that was put."""
+
+    def __init__(self, task: Task[..., R_co], receipt: Receipt) -> None:
+        self._task = task
+        self.receipt = receipt
+
+    @property
+    def id(self) -> ItemId:
+        """The id of the item."""
+        return self.receipt.id
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the idempotency key was known: this is the item that was put first."""
+        return self.receipt.duplicate
+
+    def result(self, timeout: DurationInput | None = None) -> R_co:
+        """What the function returned. Waits for it up to `timeout`, or for ever.
+
+        Raises `TaskFailed` as soon as the item is dead, `ResultNotKept` once it is done and there is no result to be
+        had, and `ResultTimeout`.
+        """
+        broker = self._task.app.open()
+        return self._value(broker._run(await_result(broker._core, self._task.name, self.id, timeout)))
+
+    async def result_async(self, timeout: DurationInput | None = None) -> R_co:
+        """The same on an event loop."""
+        broker = await self._task.app.open_async()
+        return self._value(await broker._run(await_result(broker._core, self._task.name, self.id, timeout)))
+
+    def _value(self, result: Result) -> R_co:
+        value: R_co = self._task.arguments.returned(result)
+        return value
+
+    def __repr__(self) -> str:
+        return f"Handle(task={self._task.name!r}, id={self.id!r}, duplicate={self.duplicate})"
+
+
+def await_result(core: Core, task: str, id: ItemId, timeout: DurationInput | None) -> Flow[Result]:
+    """The result of a task, as soon as there is one: after pauses that grow, and that a commit here ends."""
+    begun = core.clock.now()
+    end = None if timeout is None else Instant(begun + parse_duration(timeout, "timeout"))
+    pause = SHORTEST_PAUSE
+    for looks in itertools.count():
+        ticket = core.notify.ticket(EVERYTHING)
+        found = yield from _look(core, task, id)
+        if found is not None:
+            return found
+        now = core.clock.now()
+        if end is not None and now >= end:
+            raise ResultTimeout(task, id, end - begun)
+        if looks >= FREE_LOOKS:
+            yield Await(_NOTHING, core.notify.ticket(_NOTHING), _first(end, now + SHORTEST_PAUSE), None)
+        yield Await(EVERYTHING, ticket, _first(end, now + pause), None)
+        pause = min(2 * pause, LONGEST_PAUSE)
+    raise AssertionError
+
+
+def _first(end: Instant | None, until: int) -> Instant:
+    return Instant(until if end is None else min(until, end))
+
+
+def _look(core: Core, task: str, id: ItemId) -> Flow[Result | None]:
+    """The result, if it is there; None where it may come. Raises where it never will."""
+    result = yield from _kept(id)
+    if result is not None:
+        return result
+    try:
+        item: Item = yield from ask(GetItem(id))
+    except ItemNotFound:
+        # It may have been completed between the two looks.
+        result = yield from _kept(id)
+        if result is None:
+            raise ResultNotKept(task, id) from None
+        return result
+    if is_dead_letter(item):
+        shown = yield from known(core, queues_of(item))
+        raise _failed(task, shown.item(item))
+    if item.status is Status.COMPLETED:
+        return (yield from _completed(task, item))
+    return None
+
+
+def _kept(id: ItemId) -> Flow[Result | None]:
+    """The result that was kept. A server may not know whose it is when the item is gone, and then does not give it."""
+    try:
+        result: Result | None = yield from ask(GetResult(id))
+    except ItemNotFound:
+        return None
+    return result
+
+
+def _failed(task: str, item: Item) -> TaskFailed:
+    reason, title = ("archived", "") if item.death is None else (item.death.reason.value, item.death.cause.title)
+    return TaskFailed(task, item.id, reason, title, item.last_failure)
+
+
+def _completed(task: str, item: Item) -> Flow[Result]:
+    """The queue keeps completed items, and their results where they had one."""
+    result: Result | None = item.result or (yield from ask(GetResult(item.id)))
+    if result is None:
+        raise ResultNotKept(task, item.id)
+    return result
+
+
+def is_dead_letter(item: Item) -> bool:
+    """Whether it died and nobody brought it back: where it lies, or in a dead queue."""
+    if item.status in (Status.DEAD, Status.ARCHIVED):
+        return True
+    death = item.death
+    if death is None or item.status is Status.COMPLETED:
+        return False
+    for entry in reversed(item.history):
+        if entry.event is Event.UNDONE:
+            return True
+        if entry.event is Event.REDRIVEN and entry.from_dead_letter:
+            return False
+        if entry.delivery == death.counters.deliveries and entry.event in _DEATHS:
+            return True
+    return True

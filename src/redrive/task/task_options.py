@@ -1,0 +1,121 @@
+"""What a task is declared with, and what a single put may say otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
+from redrive.broker.flows.deliveries import new_item
+from redrive.broker.validation import positive
+from redrive.errors import InvalidInput
+from redrive.model.duration import DurationInput
+from redrive.model.payload import JSON, check_headers
+from redrive.model.text import suggest
+from redrive.store import NewItem
+from redrive.task.context import KEEP_HEADER, TICK_HEADER
+
+
+class TaskOptions(TypedDict, total=False):
+    """The options of `@queue.task(…)`."""
+
+    name: str
+    """What items call the task; the name of the function unless given."""
+    priority: int
+    """Of its items, 0…9, larger first."""
+    expire_timeout: DurationInput
+    """How long after the put an item is worth doing."""
+    max_attempts: int
+    """Instead of the queue's."""
+    max_losses: int
+    """Instead of the queue's."""
+    retry_attempts: int
+    """Instead of the queue's `retry.attempts`."""
+    time_limit: DurationInput
+    """How long the function may run."""
+    keep_result: DurationInput
+    """How long what it returns can be read by `handle.result()`."""
+    final_errors: Sequence[type[BaseException] | str]
+    """Errors after which another try is useless: exception classes, or names as in the queue's setting."""
+    keep_locals: bool
+    """Whether a failure shows the local variables of the function, without what looks like a secret."""
+    every: DurationInput
+    """Put it by itself at multiples of this interval."""
+    cron: str
+    """Put it by itself as a crontab says."""
+    timezone: str
+    """Of `cron`, as in `Europe/Berlin`; UTC unless given."""
+    missed: str
+    """What becomes of ticks that passed while no worker was there: `once` unless given, `skip`, or `all`."""
+
+
+class PutOptions(TypedDict, total=False):
+    """The options of `task.options(…)`."""
+
+    delay: DurationInput
+    """From now until it may run."""
+    enqueue_at: datetime
+    """From when it may run, instead of a delay."""
+    priority: int
+    """0…9, larger first."""
+    expire_timeout: DurationInput
+    """From now until it is no longer worth doing."""
+    headers: Mapping[str, str]
+    """What travels with it; `context.headers` has it."""
+    idempotency_key: str
+    """The same key again puts nothing, for the queue's idempotency_timeout."""
+    held_by: str
+    """Keep it from running until `unhold`."""
+    max_attempts: int
+    """Instead of the task's."""
+    max_losses: int
+    """Instead of the task's."""
+    retry_attempts: int
+    """Instead of the task's."""
+    keep_result: DurationInput
+    """How long what the function returns can be read, instead of what the task says."""
+    within: Any
+    """A connection of yours to the same database with a transaction open: put if and only if that commits."""
+
+
+PUT_DEFAULTS = ("priority", "expire_timeout", "max_attempts", "max_losses", "retry_attempts")
+"""Options of a task that are those of its items."""
+
+
+_ELSEWHERE = {
+    "countdown": "delay",
+    "eta": "enqueue_at",
+    "expires": "expire_timeout",
+    "max_retries": "retry_attempts",
+    "retries": "retry_attempts",
+    "retry": "retry_attempts",
+    "soft_time_limit": "time_limit",
+    "timeout": "time_limit",
+    "job_id": "idempotency_key",
+    "task_id": "idempotency_key",
+    "result_ttl": "keep_result",
+    "crontab": "cron",
+}
+"""What other libraries call them."""
+
+
+def check_options(what: str, given: Mapping[str, Any], known: type[Any]) -> None:
+    """Raise for an option that there is not."""
+    names = known.__annotations__
+    for name in given:
+        if name not in names:
+            meant = suggest(name, names, _ELSEWHERE)
+            raise InvalidInput(f"{what} has no option '{name}'{meant}; there are {', '.join(names)}")
+
+
+def template(header: str, task: str, options: Mapping[str, Any]) -> NewItem:
+    """An item of a task with everything but its arguments. Every option is checked."""
+    rest = {name: value for name, value in options.items() if name not in ("headers", "keep_result", "within")}
+    headers = {} if options.get("headers") is None else check_headers(options["headers"])
+    for reserved in (header, KEEP_HEADER, TICK_HEADER):
+        if reserved in headers:
+            raise InvalidInput(f"the header '{reserved}' is Redrive's own; choose another name")
+    headers[header] = task
+    if options.get("keep_result") is not None:
+        headers[KEEP_HEADER] = str(positive("keep_result", options["keep_result"]))
+    return new_item(b"{}", content_type=JSON, headers=headers, **rest)

@@ -1,0 +1,212 @@
+"""All parts of the suite in one class."""
+
+from __future__ import annotations
+
+from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLookingConformance
+from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
+from redrive.testing.conformance.completion import CompleteConformance, KeepResultConformance, ResultConformance
+from redrive.testing.conformance.config_file import FileConformance, ManagedConformance
+from redrive.testing.conformance.cross_store_moves import (
+    DeadQueueElsewhereConformance,
+    DeadQueueElsewhereRulesConformance,
+    InterruptedMoveConformance,
+    OnItsWayConformance,
+)
+from redrive.testing.conformance.cross_store_redrives import MoveElsewhereConformance, RedriveElsewhereConformance
+from redrive.testing.conformance.dead_queue_moves import MoveConformance, RouteConformance
+from redrive.testing.conformance.deaths import (
+    BuryConformance,
+    DeadInPlaceConformance,
+    DropConformance,
+    ReasonConformance,
+)
+from redrive.testing.conformance.export_import import LineageConformance, SourceConformance, TransferConformance
+from redrive.testing.conformance.extend_and_release import (
+    ExtendConformance,
+    LateConformance,
+    ReleaseConformance,
+    UncountedReleaseConformance,
+)
+from redrive.testing.conformance.failures import FailConformance, HistoryConformance
+from redrive.testing.conformance.feed import FeedConformance, FeedReadingConformance
+from redrive.testing.conformance.find import FilterConformance, PageConformance
+from redrive.testing.conformance.groups import GroupConformance, GroupCountConformance, StatsConformance
+from redrive.testing.conformance.idempotency import CaptureConformance, IdempotencyConformance
+from redrive.testing.conformance.invalid_input import NameConformance, NamespaceConformance, RefusalConformance
+from redrive.testing.conformance.lease_scope import LeasedFromConformance
+from redrive.testing.conformance.leases import (
+    EligibilityConformance,
+    HoldConformance,
+    LeaseConformance,
+    OrderConformance,
+)
+from redrive.testing.conformance.lost_leases import (
+    HeldConformance,
+    LossConformance,
+    LostAtOnceConformance,
+    LostConformance,
+)
+from redrive.testing.conformance.maintenance import (
+    RetentionConformance,
+    RetentionOfTheDeadConformance,
+    UpkeepConformance,
+)
+from redrive.testing.conformance.manual_changes import ByHandConformance, MoveByHandConformance, PurgeConformance
+from redrive.testing.conformance.operation_rate import (
+    CanaryConformance,
+    DriveConformance,
+    OutcomeConformance,
+    PauseConformance,
+    RateConformance,
+)
+from redrive.testing.conformance.operation_snapshots import SnapshotConformance, TwinConformance
+from redrive.testing.conformance.operations import BulkConformance, StepConformance
+from redrive.testing.conformance.payloads import PayloadConformance, RedactConformance
+from redrive.testing.conformance.put_failed_repeats import (
+    CaptureAgainConformance,
+    CaptureBatchConformance,
+    CaptureOfMovingConformance,
+)
+from redrive.testing.conformance.puts import PutConformance, PutOptionsRefused, SizeConformance, TransactionConformance
+from redrive.testing.conformance.queues import DeadQueueRulesConformance, QueueConformance
+from redrive.testing.conformance.redrive_and_undo import (
+    RedriveFromDeadQueueConformance,
+    UndoConformance,
+    UndoOperationConformance,
+)
+from redrive.testing.conformance.registrations import (
+    OvertakenConformance,
+    RegistrationConformance,
+    RegistrationPutsConformance,
+)
+from redrive.testing.conformance.retry_archive_edit import (
+    ArchiveConformance,
+    EditConformance,
+    FailByHandConformance,
+    RetryConformance,
+)
+from redrive.testing.conformance.retry_policy import (
+    DelayConformance,
+    ErrorClassConformance,
+    ExpiryConformance,
+    LimitConformance,
+)
+from redrive.testing.conformance.search import SearchConformance
+from redrive.testing.conformance.shared_stores import (
+    CloseConformance,
+    DurableConformance,
+    HealthConformance,
+    SharingConformance,
+    StuckConformance,
+)
+from redrive.testing.conformance.tasks import WorkingConformance
+from redrive.testing.conformance.wakeups import ArrivalConformance, WaitConformance
+from redrive.testing.conformance.workers import AsyncWorkersConformance, WorkerLifeConformance, WorkersConformance
+
+
+class StoreConformance(
+    QueueConformance,
+    DeadQueueRulesConformance,
+    NameConformance,
+    NamespaceConformance,
+    PutConformance,
+    PutOptionsRefused,
+    SizeConformance,
+    PayloadConformance,
+    IdempotencyConformance,
+    TransactionConformance,
+    LeaseConformance,
+    OrderConformance,
+    EligibilityConformance,
+    WaitConformance,
+    WorkingConformance,
+    WorkerLifeConformance,
+    HoldConformance,
+    LateConformance,
+    ExtendConformance,
+    LeasedFromConformance,
+    CompleteConformance,
+    FailConformance,
+    LimitConformance,
+    DelayConformance,
+    ErrorClassConformance,
+    ReleaseConformance,
+    UncountedReleaseConformance,
+    LossConformance,
+    HeldConformance,
+    LostAtOnceConformance,
+    LostConformance,
+    ResultConformance,
+    KeepResultConformance,
+    RegistrationConformance,
+    OvertakenConformance,
+    RegistrationPutsConformance,
+    ManagedConformance,
+    FileConformance,
+    WorkersConformance,
+    ExpiryConformance,
+    BuryConformance,
+    ReasonConformance,
+    DeadInPlaceConformance,
+    DropConformance,
+    MoveConformance,
+    RouteConformance,
+    RedriveFromDeadQueueConformance,
+    ByHandConformance,
+    RetryConformance,
+    FailByHandConformance,
+    ArchiveConformance,
+    HistoryConformance,
+    CaptureConformance,
+    CaptureAgainConformance,
+    CaptureOfMovingConformance,
+    CaptureBatchConformance,
+    RetentionConformance,
+    StatsConformance,
+    SharingConformance,
+    DurableConformance,
+    RefusalConformance,
+    AsyncConformance,
+    AsyncLookingConformance,
+    AsyncWorkersConformance,
+    BatchConformance,
+    VerdictConformance,
+    ArrivalConformance,
+    UpkeepConformance,
+    LineageConformance,
+    SourceConformance,
+    FilterConformance,
+    PageConformance,
+    SearchConformance,
+    GroupConformance,
+    GroupCountConformance,
+    FeedConformance,
+    FeedReadingConformance,
+    BulkConformance,
+    OutcomeConformance,
+    SnapshotConformance,
+    StepConformance,
+    TwinConformance,
+    CanaryConformance,
+    DriveConformance,
+    PauseConformance,
+    RateConformance,
+    UndoConformance,
+    UndoOperationConformance,
+    MoveByHandConformance,
+    PurgeConformance,
+    EditConformance,
+    TransferConformance,
+    RetentionOfTheDeadConformance,
+    RedactConformance,
+    DeadQueueElsewhereConformance,
+    DeadQueueElsewhereRulesConformance,
+    OnItsWayConformance,
+    InterruptedMoveConformance,
+    RedriveElsewhereConformance,
+    MoveElsewhereConformance,
+    HealthConformance,
+    StuckConformance,
+    CloseConformance,
+):
+    """Everything a store has to do."""

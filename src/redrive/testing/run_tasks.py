@@ -1,0 +1,91 @@
+"""Run the tasks of an app in a test, without a worker: in this thread, one after the other, and the clock moves on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from redrive.broker.worker_session import Completed, End, Exchange, Failed, Released, exchange_of
+from redrive.clock import Instant
+from redrive.errors import InvalidInput, LeaseLost, RedriveError
+from redrive.model.failure import failure_from_exception
+from redrive.model.item import Lease, Settled
+from redrive.task.app import App
+from redrive.task.context import Context
+from redrive.task.task import TASK_HEADER, loop_runs
+from redrive.testing.drain import MAX_DELIVERIES, Drained
+from redrive.testing.fake_clock import FakeClock
+from redrive.worker.execution import Handling, perform
+from redrive.worker.scheduler import Schedule
+
+WORKER = "test"
+"""The name of the worker in histories."""
+
+
+def run_all(app: App, *, advance: bool = True, most: int = MAX_DELIVERIES) -> Drained:
+    """Run every task that was put, retries and delays included, until nothing is left to run. Hooks are called too.
+
+    A `FakeClock` is moved to when the next item falls due. With another clock, or without `advance`, what waits for
+    later stays.
+    """
+    if loop_runs():
+        raise InvalidInput("an event loop runs in this thread: await asyncio.to_thread(run_all, app) instead")
+    broker = app.open()
+    clock = broker._core.clock
+    exchange = exchange_of(broker, WORKER)
+    became: Counter[str] = Counter()
+    for _ in range(most):
+        lease, next_at = _take(exchange, app.queues)
+        if lease is not None:
+            became[_run(app, exchange, lease)] += 1
+        elif advance and next_at is not None and next_at > clock.now() and isinstance(clock, FakeClock):
+            clock.advance(timedelta(microseconds=next_at - clock.now()))
+        else:
+            return Drained(**became)
+    raise AssertionError(f"the tasks still have something to do after {most:,} deliveries; does their retry ever end?")
+
+
+def put_due(app: App) -> None:
+    """Put the periodic tasks whose time has come, as workers do by themselves. The first call begins the schedule."""
+    Schedule(app, app.open()).step()
+
+
+def _take(exchange: Exchange, queues: Iterable[str]) -> tuple[Lease | None, Instant | None]:
+    """The next item, or when there will be one."""
+    later: list[Instant] = []
+    for queue in queues:
+        exchanged = exchange.step([], {queue: 1})
+        if exchanged.leases:
+            return exchanged.leases[0], None
+        if (next_at := exchanged.later.get(queue)) is not None:
+            later.append(next_at)
+    return None, min(later, default=None)
+
+
+def _run(app: App, exchange: Exchange, lease: Lease) -> str:
+    """Run one delivery, and say what became of it as `Drained` calls it."""
+    settings = app.open().get_queue(lease.queue).settings
+    end = perform(app, lease, Handling(settings.error_rules, bool(settings.keep_completed)), lambda: False)
+    settled = _settle(exchange, lease, end)
+    if isinstance(settled, RedriveError) and not isinstance(settled, LeaseLost):
+        # The work cannot be completed as it wants to be, for example because a follow-up was refused: it has failed.
+        end = Failed(failure_from_exception(settled, worker=WORKER))
+        settled = _settle(exchange, lease, end)
+    if isinstance(settled, RedriveError):
+        raise settled
+    if isinstance(end, Completed):
+        return "completed"
+    task = app.tasks.get(lease.headers.get(TASK_HEADER, ""))
+    if task is not None:
+        task.hooks.call(Context(lease, task), getattr(end, "failure", None), settled)
+    if settled.dead_reason is not None:
+        return "dead"
+    return "released" if isinstance(end, Released) else "retried"
+
+
+def _settle(exchange: Exchange, lease: Lease, end: End) -> Settled | RedriveError:
+    settled: Any = exchange.step([(lease, end)], {}).settled[0]
+    assert isinstance(settled, Settled | RedriveError)
+    return settled

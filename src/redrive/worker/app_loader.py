@@ -1,0 +1,127 @@
+"""From `module:attribute` to the app that it names, or to an error that says what is wrong with it.
+
+Which files of a program changed, for `--reload`. Told by their times, which works everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import pkgutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from redrive.errors import InvalidInput
+from redrive.model.text import suggest
+from redrive.task.app import App
+from redrive.telemetry import events
+
+
+def load_app(spec: str, url: str | None = None) -> App:
+    """Import the module and give the app in it; with `url`, on that store. Modules in the working directory count.
+
+    Raises InvalidInput where there is no such module or app. What the module itself raises comes through, with a
+    traceback that begins there. From here on, what this process prints is written line by line: it stands in the log
+    when it happened, and is there even if the process dies of what comes next.
+    """
+    name, colon, attribute = spec.partition(":")
+    if not (name and colon and attribute):
+        raise InvalidInput(f"{spec!r} does not name an app; write module:attribute, as in jobs:app")
+    if name.endswith(".py") or "/" in name:
+        dotted = name.removesuffix(".py").strip("./").replace("/", ".")
+        raise InvalidInput(f"{name} is a file; name the module, as in {dotted}:{attribute}")
+    if name == "__main__":
+        raise InvalidInput(
+            f"{spec} is another program in each process; put the app into a module of its own, as in jobs:{attribute}"
+        )
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    try:
+        with events.giving_way():  # to the logging of the app
+            module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            error.__traceback__ = _beyond_import(error.__traceback__)
+            raise  # something that the module needs
+        raise InvalidInput(_no_module(name, error.name)) from None
+    except Exception as error:
+        error.__traceback__ = _beyond_import(error.__traceback__)
+        raise
+    found: object = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise InvalidInput(_no_attribute(name, attribute, vars(module)))
+        found = getattr(found, part)
+    if not isinstance(found, App):
+        raise InvalidInput(f"{spec} is {type(found).__name__}, not an App{_apps(vars(module))}")
+    if url is not None:
+        found._url = url  # before anything has opened it
+    return found
+
+
+def _no_module(name: str, missing: str) -> str:
+    part = "" if missing == name else f" ({missing} is missing)"
+    alike = suggest(name, [found.name for found in pkgutil.iter_modules([os.getcwd()])], {})
+    return f"there is no module {name}{part}{alike}; looked in {os.getcwd()} and the rest of sys.path"
+
+
+def _no_attribute(module: str, attribute: str, names: dict[str, object]) -> str:
+    alike = suggest(attribute, [name for name in names if not name.startswith("_")], {})
+    return f"module {module} has no {attribute}{_apps(names) or alike}"
+
+
+def _apps(names: dict[str, object]) -> str:
+    apps = [name for name, value in names.items() if isinstance(value, App)]
+    return f"; its apps are {', '.join(sorted(apps))}" if apps else ""
+
+
+def _beyond_import(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback from the first line of the module on: how it came to be imported helps nobody."""
+    while trace is not None and (
+        trace.tb_frame.f_globals.get("__name__") in (__name__, importlib.__name__, contextlib.__name__)
+        or trace.tb_frame.f_code.co_filename.startswith("<frozen importlib")
+    ):
+        trace = trace.tb_next
+    return trace
+
+
+_PASSED_OVER = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
+MAX_FILES = 20_000
+"""More are not looked at: then the folder is not that of a program."""
+
+
+class Sources:
+    """The Python files below a folder, without those of packages that were installed there, and hidden ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen = dict(self._look())
+
+    def changed(self) -> Path | None:
+        """A file that was changed, added or removed since the last time this was asked. None where none was."""
+        now = dict(self._look())
+        before, self._seen = self._seen, now
+        different = now.items() ^ before.items()
+        return Path(min(path for path, _ in different)) if different else None
+
+    def _look(self) -> Iterator[tuple[str, int]]:
+        found = 0
+        for folder, folders, files in os.walk(self._folder):
+            folders[:] = [name for name in folders if not name.startswith(".") and name not in _PASSED_OVER]
+            for name in files:
+                if not name.endswith(".py"):
+                    continue
+                path = os.path.join(folder, name)
+                try:
+                    yield path, os.stat(path).st_mtime_ns
+                except OSError:  # removed meanwhile
+                    continue
+                found += 1
+                if found == MAX_FILES:
+                    return

@@ -1,0 +1,76 @@
+"""What a worker leaves behind that died: items that it ran, and items that it only held.
+
+What ran is lost, with what is known of the end of the process: one loss, counted at once. What did not run is given
+back to its old place, and not counted. If the store cannot be reached now, nothing is lost either: leases run out.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from redrive.broker.broker import Broker
+from redrive.broker.worker_session import UNSERVED, End, Lost, Returned, exchange_of
+from redrive.model.item import Lease, Settled
+from redrive.task.task import TASK_HEADER
+from redrive.telemetry import events, tracing
+from redrive.worker.in_flight import Ending, Journal, Running
+from redrive.worker.outcome_report import report
+from redrive.worker.process_exit import loss
+
+MAX_ROUNDS = 100
+"""Times that the store is asked what is held; each time it gives as much as one transaction settles."""
+STOPPED = "its worker was stopped while it ran"
+_log = events.logger("redrive.worker")
+
+
+class Left(msgspec.Struct):
+    """What was settled of what a worker left."""
+
+    lost: int = 0
+    returned: int = 0
+    refused: int = 0
+    """Somebody else was faster."""
+
+
+def settle_left(broker: Broker, journal: Journal) -> Left:
+    """Settle what the worker of this journal held, which is dead. Raises RedriveError where the store cannot."""
+    running = {each.token: each for each in journal.running()}
+    ending = journal.ending
+    counter = exchange_of(broker, journal.worker)
+    left = Left()
+    for _ in range(MAX_ROUNDS):
+        held = counter.held()
+        if not held:
+            break
+        ends: list[tuple[Lease, End]] = [(lease, _end(lease, running.get(lease.token), ending)) for lease in held]
+        settled = counter.step(ends, {}).settled
+        for (lease, end), result in zip(ends, settled, strict=True):
+            if isinstance(result, UNSERVED):
+                raise result
+            if isinstance(result, Settled) and isinstance(end, Lost):
+                report(lease, end, result)
+            left.lost += isinstance(result, Settled) and isinstance(end, Lost)
+            left.returned += isinstance(result, Settled) and isinstance(end, Returned)
+            left.refused += not isinstance(result, Settled)
+        if not any(isinstance(result, Settled) for result in settled):
+            break
+    _log.info("left_settled", worker=journal.worker, lost=left.lost, returned=left.returned, refused=left.refused)
+    return left
+
+
+def _end(lease: Lease, running: Running | None, ending: Ending | None) -> End:
+    if running is None:
+        return Returned()
+    if ending is not None and ending.by_order:
+        return Returned(STOPPED)
+    exit = None if ending is None else ending.exit
+    return Lost(
+        loss(
+            exit,
+            seconds=None if exit is None else max(0.0, (exit.at - running.began_at) / 1_000_000),
+            task=lease.headers.get(TASK_HEADER),
+            worker=lease.worker,
+            because=ending.because or None if ending is not None else None,
+            trace_id=tracing.trace_id(lease.headers),
+        )
+    )

@@ -1,0 +1,208 @@
+"""One delivery: from the bytes of an item to how it ended. Nothing that a handler does gets past here.
+
+The same for threads, the event loop, and processes, which have no broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import msgspec
+
+from redrive.broker.worker_session import Buried, Completed, End, Failed, Released
+from redrive.errors import ArgumentsInvalid, InvalidInput
+from redrive.model.classify import ErrorClass, Rule
+from redrive.model.death import DeadReason
+from redrive.model.duration import format_duration, parse_duration
+from redrive.model.failure import Failure, failure_from_exception, failure_from_fields
+from redrive.model.item import Lease, Result
+from redrive.model.judge import Again, Dead
+from redrive.model.limits import MAX_STORABLE_BYTES
+from redrive.model.payload import encode_payload
+from redrive.model.redact_rules import NO_RULES, RedactRules
+from redrive.store import Put
+from redrive.task.app import App
+from redrive.task.arguments import Undecodable
+from redrive.task.context import Context, Release, Retry
+from redrive.task.task import TASK_HEADER, Task
+from redrive.telemetry import tracing
+
+HOST = socket.gethostname()
+_DONE = Completed()
+_NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
+
+
+class TimeLimitExceeded(Exception):
+    """A handler ran for longer than its task allows. It is raised in the handler itself, where it happens to be."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        said = "" if limit is None else f", which is {format_duration(limit)}"
+        super().__init__(f"the handler ran for longer than the time limit of its task{said}")
+
+
+class Handling(msgspec.Struct, frozen=True):
+    """What the settings of a queue say of how its items are run."""
+
+    rules: tuple[Rule, ...] = ()
+    """How errors are classified."""
+    keeps_completed: bool = False
+    """Whether results are kept with the items."""
+    redact: RedactRules = NO_RULES
+    """What is hidden in the log."""
+
+
+Stopping = Callable[[], bool]
+LeaseLost = Callable[[], bool]
+
+
+class Performance:
+    """One call of a handler: what it is given, and what becomes of what it gives."""
+
+    def __init__(
+        self, app: App, lease: Lease, handling: Handling, stopping: Stopping, lease_lost: LeaseLost = lambda: False
+    ) -> None:
+        self._app = app
+        self._lease = lease
+        self._handling = handling
+        self._stopping = stopping
+        self._lease_lost = lease_lost
+        self._began = time.monotonic()
+        self._trace_id: str | None = None
+
+    def run(self) -> End:
+        """In this thread. A coroutine function gets an event loop of its own."""
+        try:
+            task, context, args, kwargs = self._prepared()
+            value: Any = None  # a middleware may have dealt with what the handler raised
+            with self._around(context):
+                value = task.function(*args, **kwargs)
+                if task.is_async:
+                    value = asyncio.run(value)
+            return self._ended(task, context, value)
+        except BaseException as error:
+            return self.failed(error)
+
+    async def run_async(self, is_late: Callable[[], bool]) -> End:
+        """On this event loop. A handler that is cancelled because it `is_late` has exceeded its time limit."""
+        try:
+            task, context, args, kwargs = self._prepared()
+            value: Any = None
+            with self._around(context):
+                value = await task.function(*args, **kwargs)
+            return self._ended(task, context, value)
+        except asyncio.CancelledError as error:
+            return self.failed(TimeLimitExceeded() if is_late() else error)
+        except BaseException as error:
+            return self.failed(error)
+
+    def _prepared(self) -> tuple[Task[..., Any], Context, Sequence[Any], dict[str, Any]]:
+        name = self._lease.headers.get(TASK_HEADER)
+        task = None if name is None else self._app.tasks.get(name)
+        if task is None:
+            raise UnknownHandler(name, tuple(self._app.tasks))
+        context = Context(self._lease, task, self._stopping, self._lease_lost)
+        args, kwargs = task.arguments.bind(self._lease.payload, self._lease.content_type, context)
+        return task, context, args, kwargs
+
+    def _around(self, context: Context) -> AbstractContextManager[None]:
+        """The span, and the middleware of the app: nothing, where there is neither."""
+        return self._surrounded(context) if self._app.middleware or tracing.is_used() else _NOTHING
+
+    @contextlib.contextmanager
+    def _surrounded(self, context: Context) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            lease = self._lease
+            span = tracing.consumed(
+                context.task.name, lease.queue, lease.headers, id=lease.id, delivery=lease.deliveries
+            )
+            self._trace_id = stack.enter_context(span)
+            for middleware in self._app.middleware:
+                stack.enter_context(middleware(context))
+            yield
+
+    def _ended(self, task: Task[..., Any], context: Context, value: Any) -> End:
+        keep = context.keep_result
+        if value is None and keep is None and not context.puts:
+            return _DONE
+        match value:
+            case Retry(after, reason):
+                text = "the handler asked for another try" if reason is None else reason
+                return Failed(self._reported("Retry", text), parse_duration(after, "after"))
+            case Again(delay):
+                return Failed(self._reported("Again", "the handler asked for another try"), delay)
+            case Release(delay, reason):
+                return Released(parse_duration(delay, "delay"), reason)
+            case Dead(reason, to, note=note):
+                return Buried(reason, note, None, to)
+        puts = tuple(Put(queue, (item,)) for queue, item in context.puts) if context.puts else ()
+        return Completed(self._result(value, keep is not None), puts, keep)
+
+    def _result(self, value: Any, asked_for: bool) -> Result | None:
+        """What the handler returned, where anybody wants it. Work that is done is not failed for what nobody asked."""
+        if not asked_for and (value is None or not self._handling.keeps_completed):
+            return None
+        try:
+            return Result(*encode_payload(msgspec.to_builtins(value, str_keys=True), None, MAX_STORABLE_BYTES))
+        except (InvalidInput, TypeError) as error:
+            if not asked_for:
+                return None
+            if isinstance(error, InvalidInput):
+                raise
+            raise TypeError(f"what it returned cannot be kept as its result: {error}") from None
+
+    def failed(self, error: BaseException) -> End:
+        """The end of a delivery that raised this."""
+        match error:
+            case UnknownHandler():
+                return Buried(DeadReason.UNKNOWN_HANDLER, failure=self._described(error))
+            case Undecodable():
+                failure = msgspec.structs.replace(self._described(error), error_class=ErrorClass.POISON)
+                return Buried(DeadReason.UNDECODABLE, failure=failure)
+            case ArgumentsInvalid():
+                failure = self._described(error)
+                return Failed(msgspec.structs.replace(failure, error_class=ErrorClass.VALIDATION, final=True))
+        return Failed(self._described(error))
+
+    def _described(self, error: BaseException) -> Failure:
+        name = self._lease.headers.get(TASK_HEADER, "")
+        task = self._app.tasks.get(name)
+        if isinstance(error, TimeLimitExceeded) and task is not None:
+            error = TimeLimitExceeded(task.time_limit).with_traceback(error.__traceback__)
+        failure = failure_from_exception(
+            error,
+            worker=self._lease.worker,
+            rules=self._handling.rules,
+            final_types=() if task is None else task.final_errors,
+            with_locals=task is not None and task.keep_locals,
+        )
+        return self._detailed(failure)
+
+    def _reported(self, type: str, text: str) -> Failure:
+        return self._detailed(failure_from_fields(type, text, worker=self._lease.worker, rules=self._handling.rules))
+
+    def _detailed(self, failure: Failure) -> Failure:
+        return msgspec.structs.replace(
+            failure,
+            host=HOST,
+            duration=int((time.monotonic() - self._began) * 1_000_000),
+            trace_id=self._trace_id or tracing.trace_id(self._lease.headers),
+        )
+
+
+class UnknownHandler(Exception):
+    """No task of this program has the name that an item asks for."""
+
+    def __init__(self, name: str | None, known: Sequence[str]) -> None:
+        asked = "it has no header 'task'" if name is None else f"no task is called {name!r:.100}"
+        super().__init__(f"{asked}; this program has {', '.join(sorted(known)[:20]) or 'none'}")
+
+
+def perform(app: App, lease: Lease, handling: Handling, stopping: Stopping) -> End:
+    """Run the handler of one delivery in this thread. Never raises."""
+    return Performance(app, lease, handling, stopping).run()

@@ -1,0 +1,196 @@
+"""What a worker is doing at this moment, where it can be read after the worker was killed.
+
+A small file, mapped into the memory of the worker and of whoever watches it: a heartbeat, and for each slot the token
+of the item that runs there. Writing costs no system call, and what is written outlives the process (not the machine:
+then nobody is left who would read it).
+
+A slot says *runs* only after its token is there in full, and before the handler is called. So a token that is read
+after a death belongs to an item whose handler had begun, or was about to, and had not ended.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from pathlib import Path
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import InvalidInput
+from redrive.model.ids import ItemId, Token, item_of
+from redrive.model.limits import MAX_LABEL_CHARS
+from redrive.worker.process_exit import Exit
+
+_MAGIC = b"redrive-journal1"
+_HEAD = struct.Struct("<16sIH1026s")
+"""Magic, number of slots, length of the worker's name, the name."""
+_BEATS = struct.Struct("<Q")
+"""Heartbeats so far, and when the last one was."""
+_BEATS_AT = 1056
+_FINISHED_AT = 1072
+_FINISHED, _STOPPED = 1, 2
+_EXIT_LENGTH = struct.Struct("<H")
+_EXIT_AT = 1080
+_EXIT_BYTES = 900
+_BECAUSE_CHARS = 200
+_SLOTS_AT = 2048
+_SLOT_BYTES = 128
+_SLOT = struct.Struct("<IIQ48s55s")
+"""Process id, items that ended here, when this one began, its token, its label. The byte after that: whether it runs.
+
+The last of them is a byte, because one byte is written whole or not at all.
+"""
+_RUNS_AT = _SLOT_BYTES - 1
+_BEGIN = struct.Struct("<Q48s55s")
+_BEGIN_AT = 8
+_ENDED = struct.Struct("<I")
+_ENDED_AT = 4
+_PID = struct.Struct("<I")
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How the worker that kept a journal ended, as the one who watched it writes down."""
+
+    exit: Exit
+    because: str = ""
+    """Why somebody ended it."""
+    by_order: bool = False
+    """It was told to stop: what it ran is not charged."""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """An item that runs."""
+
+    slot: int
+    token: Token
+    began_at: Instant
+    label: str = ""
+    """The name of its task."""
+    pid: int = 0
+    """The process that runs it, where that is not the worker."""
+
+    @property
+    def id(self) -> ItemId:
+        """The id of the item."""
+        return item_of(self.token)
+
+
+class Journal:
+    """One worker's journal. One writer for each slot at a time; any number of readers, in any process."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        magic, slots, length, name = _HEAD.unpack_from(self._map)
+        if magic != _MAGIC:
+            raise InvalidInput(f"{path} is not the journal of a worker")
+        self.path = path
+        self.slots: int = slots
+        self.worker: str = name[:length].decode()
+
+    @classmethod
+    def create(cls, path: Path, worker: str, slots: int) -> Journal:
+        """A new one, readable by this user only. `worker` is the name by which it holds its leases."""
+        name = worker.encode()
+        if not 0 < len(worker) <= MAX_LABEL_CHARS:
+            raise InvalidInput(f"the name of a worker has 1 to {MAX_LABEL_CHARS} characters, not {len(worker)}")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(_HEAD.pack(_MAGIC, slots, len(name), name))
+            file.truncate(_SLOTS_AT + slots * _SLOT_BYTES)
+        return cls(path)
+
+    # The worker writes.
+
+    def begin(self, slot: int, token: Token, label: str = "") -> None:
+        """An item begins in this slot."""
+        start = _SLOTS_AT + slot * _SLOT_BYTES
+        now = time.time_ns() // 1000
+        _BEGIN.pack_into(self._map, start + _BEGIN_AT, now, token.encode(), label.encode()[:55])
+        self._map[start + _RUNS_AT] = 1
+
+    def end(self, slot: int) -> None:
+        """The item in this slot has ended."""
+        start = _SLOTS_AT + slot * _SLOT_BYTES
+        self._map[start + _RUNS_AT] = 0
+        (ended,) = _ENDED.unpack_from(self._map, start + _ENDED_AT)
+        _ENDED.pack_into(self._map, start + _ENDED_AT, (ended + 1) & 0xFFFFFFFF)
+
+    def occupy(self, slot: int, pid: int) -> None:
+        """A process of its own runs the items of this slot from now on; 0: none does."""
+        _PID.pack_into(self._map, _SLOTS_AT + slot * _SLOT_BYTES, pid)
+
+    def beat(self) -> None:
+        """The worker is alive. By one thread."""
+        _BEATS.pack_into(self._map, _BEATS_AT, self.beats + 1)
+
+    def finish(self, settled_all: bool = True) -> None:
+        """The worker ends as it was told to: it has settled all that it had, or could not."""
+        self._map[_FINISHED_AT] = _FINISHED if settled_all else _STOPPED
+
+    # Whoever watches reads.
+
+    @property
+    def beats(self) -> int:
+        """Heartbeats so far."""
+        beats: int = _BEATS.unpack_from(self._map, _BEATS_AT)[0]
+        return beats
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the worker ended as it should, and nothing is left."""
+        return self._map[_FINISHED_AT] == _FINISHED
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the worker ended as it should, and could not settle what it had: that is to blame for nothing."""
+        return self._map[_FINISHED_AT] == _STOPPED
+
+    @property
+    def ended(self) -> int:
+        """How many items ended so far."""
+        starts = range(_SLOTS_AT + _ENDED_AT, _SLOTS_AT + self.slots * _SLOT_BYTES, _SLOT_BYTES)
+        return sum(_ENDED.unpack_from(self._map, start)[0] for start in starts)
+
+    def running(self) -> list[Running]:
+        """What runs. Read while the worker lives, it is a glimpse; after its death, it is what it ran."""
+        found: list[Running] = []
+        for slot in range(self.slots):
+            start = _SLOTS_AT + slot * _SLOT_BYTES
+            if self._map[start + _RUNS_AT]:
+                pid, _, began_at, token, label = _SLOT.unpack_from(self._map, start)
+                name = label.rstrip(b"\0").decode("utf-8", "ignore")
+                found.append(Running(slot, Token(token.decode("ascii", "replace")), Instant(began_at), name, pid))
+        return found
+
+    def pids(self) -> list[int]:
+        """The processes that the worker has for its slots."""
+        starts = range(_SLOTS_AT, _SLOTS_AT + self.slots * _SLOT_BYTES, _SLOT_BYTES)
+        return [pid for start in starts if (pid := _PID.unpack_from(self._map, start)[0])]
+
+    def write_ending(self, ending: Ending) -> None:
+        """By whoever watched it die: how it ended, for whoever settles what it left."""
+        data = msgspec.msgpack.encode(msgspec.structs.replace(ending, because=ending.because[:_BECAUSE_CHARS]))
+        assert len(data) <= _EXIT_BYTES
+        self._map[_EXIT_AT + 2 : _EXIT_AT + 2 + len(data)] = data
+        _EXIT_LENGTH.pack_into(self._map, _EXIT_AT, len(data))
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended. None while it lives, or where nobody saw it."""
+        (length,) = _EXIT_LENGTH.unpack_from(self._map, _EXIT_AT)
+        if not length:
+            return None
+        return msgspec.msgpack.decode(self._map[_EXIT_AT + 2 : _EXIT_AT + 2 + length], type=Ending)
+
+    def close(self) -> None:
+        """Unmap it. The file stays."""
+        self._map.close()
+
+    def remove(self) -> None:
+        """Unmap it, and remove the file."""
+        self.close()
+        self.path.unlink(missing_ok=True)

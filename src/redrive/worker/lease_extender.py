@@ -1,0 +1,122 @@
+"""Keeps what the worker has: extends leases, and ends jobs whose lease is lost or whose time is over.
+
+In a thread of its own, which waits for nothing that a handler or the dispatcher does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from redrive.broker.worker_session import Exchange
+from redrive.clock import Instant
+from redrive.errors import Closed, LeaseLost, NotFound, RedriveError
+from redrive.model.duration import SECOND
+from redrive.model.failure import Failure, failure_from_exception
+from redrive.telemetry import events
+from redrive.worker.execution import TimeLimitExceeded
+from redrive.worker.runner import Job, Runner
+
+LOOK_SECONDS = 0.5
+"""How often it looks, at least."""
+LOOKS_IN_A_LEASE = 4
+"""It looks so often in the time of the shortest lease, or oftener."""
+SHORTEST_PAUSE_SECONDS = 0.01
+KEEP_BEFORE = 0.5
+"""A lease is extended when less than this share of its time is left."""
+CONFIRM_SECONDS = 2.0
+"""A lease is extended also where the store has not confirmed it for so long: that is how a lost one is noticed."""
+CONFIRMED_PER_SECOND = 100
+"""A worker that has more than this times CONFIRM_SECONDS in hand confirms each of them less often."""
+_log = events.logger("redrive.worker")
+
+
+class Keeper:
+    """Sees to the jobs that a worker has in hand, begun or not."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        runner: Runner,
+        in_hand: Callable[[], Collection[Job]],
+        shortest_lease: Callable[[], int],
+    ) -> None:
+        self._exchange = exchange
+        self._runner = runner
+        self._in_hand = in_hand
+        self._shortest_lease = shortest_lease
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="redrive-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop. What is in hand must have been settled."""
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def step(self) -> None:
+        """One look at everything."""
+        jobs = tuple(self._in_hand())
+        self._stop_late(jobs)
+        now, confirmed_after = self._exchange.now, time.monotonic() - _confirmation_seconds(len(jobs))
+        due = [job for job in jobs if not job.lease_lost and (_is_due(job, now) or _is_old(job, confirmed_after))]
+        if due:
+            self._extend(due)
+
+    def _run(self) -> None:
+        while not self._end.wait(self._pause()):
+            try:
+                self.step()
+            except Closed:
+                return
+            except RedriveError as error:
+                _log.warning("leases_not_extended", error=str(error))
+            except Exception:
+                _log.exception("keeper_failed")
+
+    def _pause(self) -> float:
+        often = self._shortest_lease() / SECOND / LOOKS_IN_A_LEASE
+        return max(SHORTEST_PAUSE_SECONDS, min(LOOK_SECONDS, often))
+
+    def _stop_late(self, jobs: Collection[Job]) -> None:
+        now = time.monotonic()
+        for job in jobs:
+            began_at, limit = job.began_at, job.time_limit
+            if began_at is not None and limit is not None and (now - began_at) * SECOND >= limit:
+                self._runner.stop_job(job, _too_long(job))
+
+    def _extend(self, jobs: Sequence[Job]) -> None:
+        asked_at = time.monotonic()
+        answers = self._exchange.extend([job.lease for job in jobs])
+        for job, answer in zip(jobs, answers, strict=True):
+            if isinstance(answer, LeaseLost | NotFound):
+                job.lease_lost = True
+                if job.has_ended:  # the store has heard of it meanwhile
+                    continue
+                begun = job.began_at is not None
+                _log.warning("lease_lost", item=job.lease.id, queue=job.lease.queue, begun=begun, error=str(answer))
+                self._runner.revoke(job)
+            elif not isinstance(answer, RedriveError):
+                job.deadline, job.confirmed_at = answer, asked_at
+
+
+def _is_due(job: Job, now: Instant) -> bool:
+    whole = job.lease.deadline - job.lease.leased_at
+    return job.deadline - now < whole * KEEP_BEFORE
+
+
+def _is_old(job: Job, confirmed_after: float) -> bool:
+    return job.confirmed_at < confirmed_after and not job.has_ended
+
+
+def _confirmation_seconds(jobs: int) -> float:
+    return max(CONFIRM_SECONDS, jobs / CONFIRMED_PER_SECOND)
+
+
+def _too_long(job: Job) -> Failure:
+    return failure_from_exception(TimeLimitExceeded(job.time_limit), worker=job.lease.worker)

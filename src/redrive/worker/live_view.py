@@ -1,0 +1,106 @@
+"""A live view of a worker in the terminal: what runs, for how long, and how much was done."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import time
+from collections import deque
+from typing import IO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from redrive.model.limits import MIB
+from redrive.model.text import several, visible
+from redrive.worker.in_flight import Journal
+
+MAX_ROWS = 30
+"""As many running items are shown, those first that run longest."""
+_RATE_SECONDS = 5.0
+
+
+class LiveView:
+    """Draws itself at the foot of the terminal. What the worker writes goes above it."""
+
+    def __init__(self, title: str, console: Console | None = None) -> None:
+        self._title = title
+        self._console = console or Console()
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._began_at = time.monotonic()
+        self._counts: deque[tuple[float, int]] = deque()
+        self._before = 0
+        self._last = 0
+
+    def __enter__(self) -> LiveView:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, journal: Journal | None, note: str) -> None:
+        """Draw what the journal says."""
+        self._live.update(self.drawing(journal, note), refresh=True)
+
+    def lines(self, stream: IO[bytes]) -> None:
+        """Print what comes from this stream above the view."""
+        threading.Thread(target=self._print, args=(stream,), name="redrive-lines", daemon=True).start()
+
+    def drawing(self, journal: Journal | None, note: str) -> Group:
+        """The view as it is now."""
+        head = Text.assemble((self._title, "bold"), "  ", (note, "yellow" if note != "running" else "green"))
+        if journal is None:
+            return Group(head)
+        ended = self._ended(journal)
+        now = time.time_ns() // 1000
+        running = sorted(journal.running(), key=lambda each: each.began_at)
+        head.append(f"  {several(ended, 'item')} ended, {self._rate(ended):,.1f}/s, {len(running)} running")
+        table = Table(box=None, pad_edge=False)
+        for column in ("slot", "task", "item", "running for", "process", "memory"):
+            table.add_column(column, justify="right" if column in ("slot", "running for", "memory") else "left")
+        for each in running[:MAX_ROWS]:
+            seconds = max(0.0, (now - each.began_at) / 1_000_000)
+            memory = _memory(each.pid)
+            where = str(each.pid) if each.pid else "thread"
+            used = "" if memory is None else f"{memory / MIB:,.0f} MiB"
+            label = Text(visible(each.label or "–"))  # no markup: it comes with the item
+            table.add_row(str(each.slot), label, each.id[:8], f"{seconds:,.1f} s", where, used)
+        if len(running) > MAX_ROWS:
+            table.add_row("", f"and {len(running) - MAX_ROWS} more")
+        return Group(head, table) if running else Group(head)
+
+    def _ended(self, journal: Journal) -> int:
+        """Of this worker and those before it."""
+        ended = journal.ended
+        if ended < self._last:
+            self._before += self._last
+        self._last = ended
+        return self._before + ended
+
+    def _rate(self, ended: int) -> float:
+        now = time.monotonic()
+        self._counts.append((now, ended))
+        while len(self._counts) > 2 and now - self._counts[0][0] > _RATE_SECONDS:
+            self._counts.popleft()
+        passed = now - self._counts[0][0]
+        return (ended - self._counts[0][1]) / passed if passed > 0 else 0.0
+
+    def _print(self, stream: IO[bytes]) -> None:
+        with stream:
+            for line in stream:
+                text = Text(visible(line.decode("utf-8", "replace").rstrip("\n"), "\t"))
+                self._console.print(text, highlight=False)
+
+
+def _memory(pid: int) -> int | None:
+    """What a process has in memory now, in bytes, where the system tells."""
+    if not pid:
+        return None
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,90 @@
+"""The line in the log for a delivery that did not complete, whoever settled it.
+
+Calls the hooks of the program, in a thread of its own: a slow one keeps no work waiting.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from datetime import UTC, datetime
+
+from redrive.broker.worker_session import End, Lost, Released
+from redrive.clock import Instant
+from redrive.model.duration import SECOND
+from redrive.model.failure import Failure
+from redrive.model.item import Lease, Settled, Status
+from redrive.model.redact import redactor_by
+from redrive.model.redact_rules import NO_RULES, RedactRules
+from redrive.task.context import Context
+from redrive.task.task import TASK_HEADER
+from redrive.telemetry import events
+from redrive.worker.runner import Job
+
+_log = events.logger("redrive.worker")
+
+
+def report(lease: Lease, end: End, settled: Settled, rules: RedactRules = NO_RULES) -> None:
+    """An item failed, was given back or lost, or is dead: which one, of what, and when it is tried again."""
+    failure = getattr(end, "failure", None)
+    is_lost, is_released = isinstance(end, Lost), isinstance(end, Released)
+    event = (
+        "item_dead"
+        if settled.dead_reason is not None
+        else "item_lost"
+        if is_lost
+        else "item_released"
+        if is_released
+        else "item_failed"
+    )
+    _log.warning(
+        event,
+        item=lease.id,
+        queue=lease.queue,
+        task=lease.headers.get(TASK_HEADER),
+        error=None if failure is None else redactor_by(rules).text(failure.title),
+        attempts=settled.counters.attempts,
+        reason=settled.dead_reason,
+        again_at=_written(settled.ready_at) if settled.status in (Status.FAILED, Status.PENDING) else None,
+    )
+
+
+def _written(at: Instant | None) -> str | None:
+    """An instant as the lines of the log have theirs."""
+    return None if at is None else f"{datetime.fromtimestamp(at // SECOND, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+MOST_WAITING = 10_000
+"""Calls that may wait for the hooks before them. Beyond that, ends of deliveries wait too."""
+
+
+class HookCaller:
+    """Tells hooks what became of deliveries that did not complete, one after the other."""
+
+    def __init__(self) -> None:
+        self._calls: queue.Queue[tuple[Job, Failure | None, Settled] | None] = queue.Queue(MOST_WAITING)
+        self._thread = threading.Thread(target=self._run, name="redrive-hooks", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def call(self, job: Job, failure: Failure | None, settled: Settled) -> None:
+        """A delivery ended otherwise than by completion, and that is committed."""
+        if job.task is not None and job.task.hooks:
+            self._calls.put((job, failure, settled))
+
+    def close(self) -> None:
+        """Stop, after those that wait."""
+        if self._thread.is_alive():
+            self._calls.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            job, failure, settled = call
+            assert job.task is not None
+            try:
+                job.task.hooks.call(Context(job.lease, job.task), failure, settled)
+            except BaseException:  # KeyboardInterrupt, say: without this thread, ends of deliveries would wait for ever
+                _log.exception("hook_failed", item=job.lease.id, queue=job.lease.queue, task=job.task.name)

@@ -1,0 +1,185 @@
+"""The worker process of a supervisor.
+
+    python -m redrive.worker.worker_process DESCRIPTOR
+
+It takes its orders, and the word to stop, from the supervisor and from nobody else: a service manager may signal every
+process of a service, and a signal that comes twice must not read as impatience. When the supervisor is gone it stops
+as if it had been told to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from redrive.errors import AccessError, InvalidInput, NotFound, RedriveError, StoreError
+from redrive.model.text import visible
+from redrive.task.app import App
+from redrive.telemetry import events
+from redrive.telemetry.metrics import serve_metrics
+from redrive.worker.app_loader import load_app
+from redrive.worker.crash_recovery import settle_left
+from redrive.worker.in_flight import Journal
+from redrive.worker.ipc import Channel, Orders, Stop, ToWorker
+from redrive.worker.worker import Worker
+
+UNFIT = 78
+"""The exit code of a worker that could not begin, because of what it was told to do."""
+NOT_LET_IN = 77
+"""The exit code of a worker that the server does not let begin, or lease."""
+NO_QUEUE = 66
+"""The exit code of a worker whose queue does not exist."""
+UNAVAILABLE = 69
+"""The exit code of a worker whose store could not be opened. It is started again."""
+_log = events.logger("redrive.worker")
+
+
+def main() -> int:
+    """What `python -m redrive.worker.worker_process` does. Gives the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _pass_over)
+    channel: Channel[ToWorker] = Channel(socket.socket(fileno=int(sys.argv[1])), ToWorker)
+    orders = channel.wait()
+    if not isinstance(orders, Orders):
+        return UNFIT
+    events.configure()
+    listener = Listener(channel)
+    try:
+        app = load_app(orders.app, orders.url)
+    except RedriveError as error:
+        return _unfit(str(error))
+    except Exception:
+        traceback.print_exc()
+        return _unfit(f"{orders.app} cannot be imported; see above")
+    with app:
+        try:
+            _check(app)
+            _settle(app, orders.left)
+            return _work(app, orders, listener) if orders.journal else 0
+        except AccessError as error:
+            return _unfit(str(error), NOT_LET_IN)
+        except NotFound as error:
+            return _unfit(str(error), NO_QUEUE)
+        except InvalidInput as error:
+            return _unfit(str(error))
+        except StoreError as error:  # before any work: a worker that works waits for its store
+            _log.error("store_not_opened", error=str(error))
+            return UNAVAILABLE
+
+
+def _check(app: App) -> None:
+    """Raise where the store of the app is its own: nobody could put anything for this process to run."""
+    if app.broker.durability().level == "none":
+        raise InvalidInput(
+            "the app runs on memory://, which no other process can put to; name a file or a server with --url"
+        )
+
+
+def _work(app: App, orders: Orders, listener: Listener) -> int:
+    journal = Journal(Path(orders.journal))
+    worker = worker_of(app, orders, journal)
+    listener.attach(worker)
+    try:
+        with serving_metrics(app, orders):
+            worker.run(until_idle=orders.until_idle)
+    except RedriveError:
+        if worker.has_settled_all:  # it was refused at the end, with nothing in hand
+            journal.finish(True)
+        raise
+    journal.finish(worker.has_settled_all)
+    return 0
+
+
+@contextlib.contextmanager
+def serving_metrics(app: App, orders: Orders) -> Iterator[None]:
+    """Show metrics meanwhile, where the orders say so."""
+    if orders.metrics_port is None:
+        yield
+        return
+    try:
+        server = serve_metrics(app.broker.metrics, orders.metrics_port, orders.metrics_host)
+    except OSError as error:
+        where = f"{orders.metrics_host}:{orders.metrics_port}"
+        raise InvalidInput(f"metrics cannot be shown on {where}: {error}") from error
+    try:
+        yield
+    finally:
+        server.close()
+
+
+def _unfit(problem: str, code: int = UNFIT) -> int:
+    print(visible(f"redrive: {problem}", "\n"), file=sys.stderr)
+    return code
+
+
+def worker_of(app: App, orders: Orders, journal: Journal | None) -> Worker:
+    """The worker that the orders ask for."""
+    return Worker(
+        app,
+        queues=orders.queues or None,
+        concurrency=orders.concurrency,
+        processes=orders.processes,
+        spec=orders.app,
+        memory_limit=orders.memory_limit,
+        max_items_per_child=orders.max_items_per_child,
+        shutdown_timeout=orders.shutdown_timeout,
+        name=None if journal is None else journal.worker,
+        journal=journal,
+        metrics=orders.metrics_port is not None,
+    )
+
+
+class Listener:
+    """Hears the word to stop, at any time, and passes it on to the worker once there is one."""
+
+    def __init__(self, channel: Channel[ToWorker]) -> None:
+        self._channel = channel
+        self._worker: Worker | None = None
+        self._told: Stop | None = None
+        self._lock = threading.Lock()
+        threading.Thread(target=self._listen, name="redrive-orders", daemon=True).start()
+
+    def attach(self, worker: Worker) -> None:
+        """From now on it is this one that is to stop."""
+        with self._lock:
+            self._worker = worker
+            if self._told is not None:
+                worker.stop(at_once=self._told.at_once)
+
+    def _listen(self) -> None:
+        while isinstance(frame := self._channel.wait(), Stop):
+            self._stop(frame)
+        if self._told is None:
+            self._stop(Stop())  # the supervisor is gone
+
+    def _stop(self, stop: Stop) -> None:
+        with self._lock:
+            if self._told is not None and not stop.at_once:
+                return
+            self._told = stop
+            if self._worker is not None:
+                self._worker.stop(at_once=stop.at_once)
+
+
+def _settle(app: App, left: tuple[str, ...]) -> None:
+    for path in map(Path, left):
+        try:
+            journal = Journal(path)
+            settle_left(app.broker, journal)
+            journal.remove()
+        except (RedriveError, OSError) as error:
+            _log.warning("left_not_settled", error=str(error))
+
+
+def _pass_over(number: int, frame: object) -> None:
+    """The supervisor decides."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
