@@ -33,13 +33,13 @@ class Raw:
             from redrive.stores.redis.codec import Content
             from redrive.stores.redis.connection import Script
             from redrive.stores.redis.keys import Keys
-            from redrive.stores.redis.redis_client import Connection
+            from redrive.stores.redis.redis_client import RedisClient
         except ImportError as error:
             raise NotReady(f"redrive: {error}") from error
         with open_broker(url, sync) as broker:
             create_queue(broker)
         self._script = Script.read("commit")
-        self._connection = Connection(url, relaxed=sync != "always")
+        self._connection = RedisClient(url, relaxed=sync != "always")
         keys = Keys("redrive", "default")
         self._keys, self._root = [keys.meta, keys.turn], keys.root
         self.encode = msgspec.msgpack.encode

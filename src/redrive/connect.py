@@ -12,7 +12,7 @@ from redrive.broker.broker import Broker
 from redrive.broker.core import Core
 from redrive.broker.redaction import Redaction, RedactOption
 from redrive.broker.signal_shield import claimed
-from redrive.broker.store_registry import Stores
+from redrive.broker.store_registry import StoreRegistry
 from redrive.clock import Clock, SystemClock
 from redrive.errors import InvalidInput, StoreUnavailable, shown
 from redrive.model.caller_input import plain, reading, table
@@ -116,13 +116,13 @@ def _core(
     with reading("url"):
         url = plain(url) if isinstance(url, str) else url
 
-    def open_one(where: str, called: str | None, table: Stores, token: str | None = None) -> Core:
+    def open_one(where: str, called: str | None, table: StoreRegistry, token: str | None = None) -> Core:
         store = _open(where, namespace, durability == "relaxed", create, clock, called, token)
         runs = lifecycle and urlsplit(where).scheme not in _SERVERS
         return Core(store, actor=actor, backoffs=named, lifecycle=runs, redaction=redaction, stores=table)
 
     openers = {called: partial(open_one, where, called) for called, where in others.items()}
-    return claimed(partial(open_one, url, name, Stores(openers), token), Core.close)
+    return claimed(partial(open_one, url, name, StoreRegistry(openers), token), Core.close)
 
 
 def _checked_stores(name: str | None, stores: Mapping[str, str]) -> Mapping[str, str]:

@@ -11,8 +11,8 @@ Rules for every store:
 - **One place.** At every instant, and after a crash at any point, an item has exactly one status.
 - **Durable.** When `commit` returns, its effects survive a crash and a power cut, unless the store was opened with
   relaxed durability.
-- **A call is atomic.** All of it happens, or nothing: `Complete` with its puts, a `Put` of many, a `Change` of one
-  target. A store without rollback may carry out a batch in parts; then a part that breaks off is the result
+- **A call is atomic.** All of it happens, or nothing: `Complete` with its puts, a `Put` of many, a `ManualChange` of
+  one target. A store without rollback may carry out a batch in parts; then a part that breaks off is the result
   (`StoreError`, `OutcomeUnknown`) of its own calls.
 - **One instant.** A batch has one `now`: the one given, else the store's own clock. Delays are durations; the
   store makes instants of them.
@@ -25,7 +25,7 @@ Rules for every store:
   says. Otherwise it gets `LeaseLost` with the item's present status and changes nothing. So of two calls with one
   token exactly one is accepted.
 - **Who decides.** Verdicts come with the call. A call that carries a verdict names the version of the queue's
-  settings it was judged by; if that is no longer the newest, the result is `Stale` and nothing was changed.
+  settings it was judged by; if that is no longer the newest, the result is `StaleSettings` and nothing was changed.
 
 Every store passes the suite in `redrive.testing.conformance`.
 """
@@ -46,24 +46,24 @@ from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import NO_OVERRIDES, Counters, Item, Lease, Overrides, Receipt, Result, Status
-from redrive.model.judge import Ending, Verdict
+from redrive.model.judge import OutcomeKind, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY, MIB
 from redrive.model.operation import Operation, OperationStatus
 from redrive.model.queue import Queue, QueueSettings
 from redrive.model.state_machine import Verb
-from redrive.model.text import lines, moment, several
+from redrive.model.text import format_instant, join_lines, pluralize
 
-STEP_LIMIT = 1000
+MAINTENANCE_BATCH = 1000
 """Most items that one call of upkeep, or one change by hand, touches."""
-OF_THIS_CALL = "(of this call)"
+SAME_CALL = "(of this call)"
 """Stands for the id of an item that conflicts with another one of the same call: neither was put."""
-LEDGER_TIMEOUT = 7 * DAY
+LEDGER_RETENTION = 7 * DAY
 """How long the source_id of an imported item is known at least; longer for as long as the item is in that queue."""
-MOVE_BYTES = 8 * MIB
+MOVE_BATCH_BYTES = 8 * MIB
 """Payloads that are taken to another store at once, but for one that is larger."""
-FEED_TIMEOUT = 7 * DAY
+FEED_RETENTION = 7 * DAY
 """How long entries of the feed are kept."""
-OPERATION_TIMEOUT = 30 * DAY
+OPERATION_RETENTION = 30 * DAY
 """How long an operation that has ended can be looked at, and undone."""
 RETENTION_ACTOR = "retention"
 """Who archives and removes by the settings of a queue, in the audit and the feed."""
@@ -71,7 +71,7 @@ DROP_ACTOR = "on_dead"
 """Who drops the dead of a queue that asked for it, in the audit."""
 
 
-class Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
+class TaggedStruct(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
     """The base of calls, queries and their parts. `redrive.wire` writes each with the name of its type and without
     what is as it is by default, and refuses fields that it does not know."""
 
@@ -79,7 +79,7 @@ class Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, om
 # Queues
 
 
-class CreateQueue(Said, frozen=True):
+class CreateQueue(TaggedStruct, frozen=True):
     """→ Queue. `QueueExists` if there is one with other settings; the same settings again are no error.
 
     Refused with `InvalidSetting` when dead_queue names the queue itself, a queue that does not exist, or one that has
@@ -91,8 +91,8 @@ class CreateQueue(Said, frozen=True):
     settings: QueueSettings
 
 
-class UpdateQueue(Said, frozen=True):
-    """→ Queue with the new settings and the next version. `Stale` unless `version` is the newest.
+class UpdateQueue(TaggedStruct, frozen=True):
+    """→ Queue with the new settings and the next version. `StaleSettings` unless `version` is the newest.
 
     The rules of CreateQueue hold. Nothing that is already dead moves.
     """
@@ -103,7 +103,7 @@ class UpdateQueue(Said, frozen=True):
     actor: str
 
 
-class SetPaused(Said, frozen=True):
+class SetPaused(TaggedStruct, frozen=True):
     """→ Queue. A paused queue takes puts and gives no leases; everything else goes on. Twice is no error."""
 
     name: str
@@ -111,7 +111,7 @@ class SetPaused(Said, frozen=True):
     actor: str
 
 
-class SetUsedBy(Said, frozen=True):
+class SetUsedBy(TaggedStruct, frozen=True):
     """→ Queue. A queue of another store, `user` as `name@store`, has this one as dead queue, or has it no longer.
 
     Then this one is a dead queue. `InvalidSetting` where it has a dead_queue of its own; `QueueNotFound`. Twice is no
@@ -123,7 +123,7 @@ class SetUsedBy(Said, frozen=True):
     used: bool = True
 
 
-class DeleteQueue(Said, frozen=True):
+class DeleteQueue(TaggedStruct, frozen=True):
     """→ int, the number of items removed with the queue.
 
     `QueueInUse` while others name it as dead_queue, in this store or another one (`used_by`). `ConfirmMismatch` unless
@@ -139,7 +139,7 @@ class DeleteQueue(Said, frozen=True):
 # Puts
 
 
-class NewItem(Said, frozen=True, gc=False, tag=False):
+class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
     """An item to be put. Values were checked by the broker; a store only adds what it alone knows."""
 
     payload: bytes
@@ -169,7 +169,7 @@ class NewItem(Said, frozen=True, gc=False, tag=False):
     """The broker's word that nothing but payload, content type, priority and expire_timeout is set."""
 
 
-class Put(Said, frozen=True, gc=False):
+class Put(TaggedStruct, frozen=True, gc=False):
     """→ tuple[Receipt, …], one for each item, in order; or Stale. All of them are put, or none. At most MAX_PUT items.
 
     An idempotency key that is known and whose time is not over gives the receipt of the first item, with duplicate =
@@ -193,7 +193,7 @@ class Put(Said, frozen=True, gc=False):
 # Registrations: small named values of the namespace
 
 
-class Noted(Said, frozen=True, tag=False):
+class AuditNote(TaggedStruct, frozen=True, tag=False):
     """What the audit says of a registration that matters to people: who did what, and a note."""
 
     actor: str
@@ -201,7 +201,7 @@ class Noted(Said, frozen=True, tag=False):
     note: str | None = None
 
 
-class Register(Said, frozen=True):
+class Register(TaggedStruct, frozen=True):
     """→ Registration | Overtaken. A small value under a kind and a name: who works, when something was last done.
 
     It is written under the next version, 1 where there is none. With `version` it is written only if that is the one
@@ -218,15 +218,15 @@ class Register(Said, frozen=True):
     timeout: int | None = None
     version: int | None = None
     puts: tuple[Put, ...] = ()
-    noted: Noted | None = None
+    noted: AuditNote | None = None
 
 
-class Unregister(Said, frozen=True):
+class Unregister(TaggedStruct, frozen=True):
     """→ bool, whether there was one. Then what is `noted` is in the audit."""
 
     kind: str
     name: str
-    noted: Noted | None = None
+    noted: AuditNote | None = None
 
 
 class Registration(msgspec.Struct, frozen=True):
@@ -246,7 +246,7 @@ class Registration(msgspec.Struct, frozen=True):
         return self.until is None or self.until > now
 
 
-class Overtaken(msgspec.Struct, frozen=True):
+class VersionConflict(msgspec.Struct, frozen=True):
     """Somebody else was first: the version that was named is not the one there is. Nothing was changed."""
 
     present: Registration | None
@@ -255,15 +255,15 @@ class Overtaken(msgspec.Struct, frozen=True):
 # Leases
 
 
-class LeaseItems(Said, frozen=True, gc=False):
+class LeaseItems(TaggedStruct, frozen=True, gc=False):
     """→ Leased. Up to `limit` eligible items in order, each active under a fresh token until now + timeout.
 
     Eligible: pending, not held, ready_at ≤ now, not expired, queue not paused. Order: priority (larger first), then
     ready_at, then the order in which they were put or went to the tail. deliveries and attempts grow by one.
 
-    First, items of the queue that have fallen due are brought in (at most STEP_LIMIT). If leases of the queue ran
-    out, or items in it expired, and not `swept`, nothing is leased and `overdue` is True: settle those first and call
-    again, the last time with swept = True. The cost does not grow with the number of items in any status.
+    First, items of the queue that have fallen due are brought in (at most MAINTENANCE_BATCH). If leases of the queue
+    ran out, or items in it expired, and not `swept`, nothing is leased and `overdue` is True: settle those first and
+    call again, the last time with swept = True. The cost does not grow with the number of items in any status.
     """
 
     queue: str
@@ -282,7 +282,7 @@ class Leased(msgspec.Struct, frozen=True, gc=False):
     next_at: Instant | None = None
 
 
-class Extend(Said, frozen=True):
+class Extend(TaggedStruct, frozen=True):
     """→ Instant, the new deadline: now + timeout. The token stays the same."""
 
     token: Token
@@ -295,7 +295,7 @@ class Extend(Said, frozen=True):
 # Settles: a delivery ends
 
 
-class Complete(Said, frozen=True, gc=False):
+class Complete(TaggedStruct, frozen=True, gc=False):
     """→ Settled. The item is completed: kept with its result for keep_completed, or removed.
 
     Completion, result and `puts` are one transaction: if any put is refused, so is the completion, with that error.
@@ -313,7 +313,7 @@ class Complete(Said, frozen=True, gc=False):
     """As in Extend."""
 
 
-class Settle(Said, frozen=True):
+class Settle(TaggedStruct, frozen=True):
     """→ Settled | Stale. The delivery ended otherwise: the verdict is carried out and a history row written.
 
     Counts one failure (FAILED) or one loss (LOST). Again(failed): failed until now + delay. Again(pending): pending at
@@ -329,7 +329,7 @@ class Settle(Said, frozen=True):
     """
 
     token: Token
-    ending: Ending
+    ending: OutcomeKind
     verdict: Verdict
     version: int
     failure: Failure | None = None
@@ -337,7 +337,7 @@ class Settle(Said, frozen=True):
     at_once: bool = False
 
 
-class Return(Said, frozen=True):
+class ReturnLease(TaggedStruct, frozen=True):
     """→ Settled. An uncounted release: attempts goes down by one, never below 0; pending in its old place.
 
     Writes a history row only if there is a note.
@@ -349,7 +349,7 @@ class Return(Said, frozen=True):
     """As in Extend."""
 
 
-class Stale(msgspec.Struct, frozen=True):
+class StaleSettings(msgspec.Struct, frozen=True):
     """The verdict was judged by settings that are no longer the newest. Nothing was changed; judge again by these."""
 
     queue: Queue
@@ -358,7 +358,7 @@ class Stale(msgspec.Struct, frozen=True):
 # Changes by hand, without a token
 
 
-class Target(Said, frozen=True, tag=False):
+class ManualTarget(TaggedStruct, frozen=True, tag=False):
     """An item to change by hand. FAIL and BURY bring a verdict, and the version of the settings it was judged by."""
 
     id: ItemId
@@ -372,7 +372,7 @@ class Target(Said, frozen=True, tag=False):
     """What REDRIVE puts in place of the headers."""
 
 
-class Change(Said, frozen=True):
+class ManualChange(TaggedStruct, frozen=True):
     """→ tuple[Settled | Stale | RedriveError, …], one for each target, in order. Each stands for itself.
 
     What a verb applies to: `redrive.model.manual_change`. Otherwise `WrongStatus`; `ItemNotFound`; an active item gives
@@ -396,22 +396,22 @@ class Change(Said, frozen=True):
     """
 
     verb: Verb
-    targets: tuple[Target, ...]
+    targets: tuple[ManualTarget, ...]
     actor: str
     force: bool = False
     to: str | None = None
     note: str | None = None
 
 
-class Hold(Said, frozen=True):
+class Hold(TaggedStruct, frozen=True):
     """→ int, how many. Pending and failed items of these ids leave the ready index; others are passed over."""
 
     ids: tuple[ItemId, ...]
     held_by: str
 
 
-class Unhold(Said, frozen=True):
-    """→ int, how many. Items held by that name, of these ids or all (at most STEP_LIMIT), are held no longer."""
+class Unhold(TaggedStruct, frozen=True):
+    """→ int, how many. Items held by that name, of these ids or all (at most MAINTENANCE_BATCH), are held no longer."""
 
     held_by: str
     ids: tuple[ItemId, ...] | None = None
@@ -420,10 +420,10 @@ class Unhold(Said, frozen=True):
 # Operations: changes of many items
 
 
-class StartOperation(Said, frozen=True, kw_only=True):
+class StartOperation(TaggedStruct, frozen=True, kw_only=True):
     """→ Operation, running, at its beginning: the store draws its id and its mark. Writes an audit row with the filter.
 
-    `InvalidInput` unless the verb is one of IN_BULK. `QueueNotFound` where `to` or the filter's queue is gone.
+    `InvalidInput` unless the verb is one of BULK_VERBS. `QueueNotFound` where `to` or the filter's queue is gone.
     """
 
     verb: Verb
@@ -438,7 +438,7 @@ class StartOperation(Said, frozen=True, kw_only=True):
     paused: bool = False
 
 
-class StepOperation(Said, frozen=True):
+class StepOperation(TaggedStruct, frozen=True):
     """→ Operation as it is after the step. At most `limit` items, and at most MAX_EXAMINED looked at, oldest first.
 
     Does nothing, and gives the operation as it is, unless it is running and `steps` is how many steps it has made: so
@@ -447,7 +447,7 @@ class StepOperation(Said, frozen=True):
     without an audit row of its own; the history and the feed name the operation. An active item is left out with the
     code of `ItemActive`. UNDO with a filter that names an operation takes back what that one brought back, and leaves
     out what was brought back again since. BURY takes the verdict of the item's queue from `verdicts`; where that queue
-    is not in it, or its version is not the newest, the step is refused with `Stale` and nothing was changed.
+    is not in it, or its version is not the newest, the step is refused with `StaleSettings` and nothing was changed.
     The step that finds nothing more ends the operation: status finished, and an audit row with the count.
     With a canary, a step stops when that many were changed; the status is then watching.
     `next_at` becomes now + changed / rate.
@@ -456,11 +456,11 @@ class StepOperation(Said, frozen=True):
 
     id: str
     steps: int
-    limit: int = STEP_LIMIT
+    limit: int = MAINTENANCE_BATCH
     verdicts: Mapping[str, tuple[Verdict, int]] = {}
 
 
-class SetOperation(Said, frozen=True):
+class SetOperation(TaggedStruct, frozen=True):
     """→ Operation. Pause, resume, cancel, stop with a problem, go on after the canaries, or set another rate.
 
     `OperationEnded` where it has ended. Writes an audit row.
@@ -476,7 +476,7 @@ class SetOperation(Said, frozen=True):
     steps: int | None = None
 
 
-class Import(Said, frozen=True):
+class Import(TaggedStruct, frozen=True):
     """→ tuple[Receipt, …], one for each item, in order. All of them, or none. At most MAX_BATCH items.
 
     Each becomes an item of `queue` under a new id with source_id = the id it has, its earlier ids dropped, and
@@ -493,7 +493,7 @@ class Import(Said, frozen=True):
     actor: str
 
 
-class Receive(Said, frozen=True):
+class Receive(TaggedStruct, frozen=True):
     """→ Receipt. An item that is moving in another store, called `store`, arrives here: the second step of its move.
 
     It is drawn a new id, with source_id = the id it has there; its earlier ids and its idempotency key are dropped,
@@ -512,15 +512,15 @@ class Receive(Said, frozen=True):
 # Upkeep: what runs by itself
 
 
-class FinishMove(Said, frozen=True):
+class FinishMove(TaggedStruct, frozen=True):
     """→ int, how many. Items of these ids that are moving were received elsewhere, and are removed; others stay."""
 
     ids: tuple[ItemId, ...]
 
 
-class CloseMove(Said, frozen=True):
+class CloseMove(TaggedStruct, frozen=True):
     """→ int, how many. The other store has removed what came from there under these ids: what was written down of it
-    by Receive is forgotten LEDGER_TIMEOUT from now. Twice is no error. `QueueNotFound`.
+    by Receive is forgotten LEDGER_RETENTION from now. Twice is no error. `QueueNotFound`.
     """
 
     queue: str
@@ -528,13 +528,13 @@ class CloseMove(Said, frozen=True):
     source_ids: tuple[ItemId, ...]
 
 
-class Promote(Said, frozen=True):
+class Promote(TaggedStruct, frozen=True):
     """→ int, how many. Scheduled and failed items of all queues that have fallen due are ready now."""
 
-    limit: int = STEP_LIMIT
+    limit: int = MAINTENANCE_BATCH
 
 
-class Expire(Said, frozen=True):
+class Expire(TaggedStruct, frozen=True):
     """→ Settled | Stale. A pending or failed item whose expire_deadline ≤ now is settled as the verdict says.
 
     `WrongStatus` or `ItemNotFound` where that is no longer so.
@@ -545,43 +545,43 @@ class Expire(Said, frozen=True):
     version: int
 
 
-class Clean(Said, frozen=True):
+class ApplyRetention(TaggedStruct, frozen=True):
     """→ int, how many rows were changed or went. By each queue's settings: archives dead letters past archive_after,
     removes completed items past keep_completed, dead letters past keep_dead and archived items past keep_archived (all
     counted from the death, each with an audit row, all but the completed in the feed). Also removes idempotency keys
-    past their time, registrations and results that are over, entries of the feed past FEED_TIMEOUT, operations that
-    ended OPERATION_TIMEOUT ago, and words of items that are dead letters no longer; and rolls up counts.
+    past their time, registrations and results that are over, entries of the feed past FEED_RETENTION, operations that
+    ended OPERATION_RETENTION ago, and words of items that are dead letters no longer; and rolls up counts.
     """
 
-    limit: int = STEP_LIMIT
+    limit: int = MAINTENANCE_BATCH
 
 
 # Queries: `read` answers them from a state that includes every acknowledged commit
 
 
-class GetQueue(Said, frozen=True):
+class GetQueue(TaggedStruct, frozen=True):
     """→ Queue. Raises QueueNotFound."""
 
     name: str
 
 
-class ListQueues(Said, frozen=True):
+class ListQueues(TaggedStruct, frozen=True):
     """→ tuple[Queue, …] by name."""
 
 
-class GetStats(Said, frozen=True):
+class GetStats(TaggedStruct, frozen=True):
     """→ QueueStats. Raises QueueNotFound."""
 
     name: str
 
 
-class GetItem(Said, frozen=True):
+class GetItem(TaggedStruct, frozen=True):
     """→ Item with history and deaths. An older id is followed to the item's present one. Raises ItemNotFound."""
 
     id: ItemId
 
 
-class FindItems(Said, frozen=True):
+class FindItems(TaggedStruct, frozen=True):
     """→ Page. Items that match, in order, from `cursor` on. Looks at no more than MAX_EXAMINED.
 
     Dead letters and archived items come in the order of their deaths, others in the order in which they were put or
@@ -606,10 +606,10 @@ class Page(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         more = "" if self.cursor is None else "; there are more: pass on page.cursor"
-        return lines(f"{several(len(self.items), 'item')}{more}", *map(_in_short, self.items))
+        return join_lines(f"{pluralize(len(self.items), 'item')}{more}", *map(_in_short, self.items))
 
 
-class CountItems(Said, frozen=True):
+class CountItems(TaggedStruct, frozen=True):
     """→ Counted. How many items match, from `cursor` on. Looks at no more than MAX_EXAMINED, unless it need not look at
     each item because only `queue`, `fingerprint` or nothing is asked of dead letters."""
 
@@ -624,7 +624,7 @@ class Counted(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-class ListGroups(Said, frozen=True):
+class ListGroups(TaggedStruct, frozen=True):
     """→ tuple[Group, …]: the dead letters of a queue, or of all, by fingerprint; the largest first, then the newest,
     then by fingerprint. Raises QueueNotFound."""
 
@@ -632,7 +632,7 @@ class ListGroups(Said, frozen=True):
     limit: int = 100
 
 
-class ReadFeed(Said, frozen=True):
+class ReadFeed(TaggedStruct, frozen=True):
     """→ FeedPage. Entries after a number, oldest first. Looks at no more than MAX_EXAMINED.
 
     `id` asks for one item, under whatever id it had; `before` and no `after` gives the newest entries before a number,
@@ -659,10 +659,10 @@ class FeedPage(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         count = "1 entry" if len(self.entries) == 1 else f"{len(self.entries):,} entries"
-        return lines(f"{count}{'; there are more' if self.more else ''}", *map(str, self.entries))
+        return join_lines(f"{count}{'; there are more' if self.more else ''}", *map(str, self.entries))
 
 
-class GetKeyHolders(Said, frozen=True):
+class GetIdempotencyOwners(TaggedStruct, frozen=True):
     """→ Mapping[str, ItemId]: for each idempotency key that an item of the queue holds which is pending, failed or
     active, and whose time is not over, that item. Raises QueueNotFound."""
 
@@ -670,13 +670,13 @@ class GetKeyHolders(Said, frozen=True):
     keys: tuple[str, ...]
 
 
-class GetOperation(Said, frozen=True):
+class GetOperation(TaggedStruct, frozen=True):
     """→ Operation. Raises OperationNotFound."""
 
     id: str
 
 
-class ListOperations(Said, frozen=True):
+class ListOperations(TaggedStruct, frozen=True):
     """→ tuple[Operation, …], newest first; with `unfinished` those that have not ended only, with `at_work` only those
     that are running or watching."""
 
@@ -685,11 +685,11 @@ class ListOperations(Said, frozen=True):
     at_work: bool = False
 
 
-class GetOverdue(Said, frozen=True):
+class GetOverdue(TaggedStruct, frozen=True):
     """→ tuple[Overdue, …]: leases that ran out, and pending or failed items that expired; oldest first."""
 
     queue: str | None = None
-    limit: int = STEP_LIMIT
+    limit: int = MAINTENANCE_BATCH
 
 
 class Overdue(msgspec.Struct, frozen=True):
@@ -704,21 +704,21 @@ class Overdue(msgspec.Struct, frozen=True):
     worker: str | None = None
 
 
-class GetActive(Said, frozen=True):
+class GetLease(TaggedStruct, frozen=True):
     """→ Lease, as the token's holder got it. Raises LeaseLost. What the judge needs when only a token is at hand."""
 
     token: Token
 
 
-class GetHeld(Said, frozen=True):
-    """→ tuple[Lease, …]: what workers of that name hold now, as GetActive gives it; those leased first are first, then
+class ListWorkerLeases(TaggedStruct, frozen=True):
+    """→ tuple[Lease, …]: what workers of that name hold now, as GetLease gives it; those leased first are first, then
     by their places in line. Looks at every lease there is."""
 
     worker: str
-    limit: int = STEP_LIMIT
+    limit: int = MAINTENANCE_BATCH
 
 
-class GetResult(Said, frozen=True):
+class GetResult(TaggedStruct, frozen=True):
     """→ Result | None: what Complete was told to keep, until its time is over.
 
     The id is any that the item had in this store: the one it was put under finds the result of what died and was
@@ -728,14 +728,14 @@ class GetResult(Said, frozen=True):
     id: ItemId
 
 
-class ListRegistrations(Said, frozen=True):
+class ListRegistrations(TaggedStruct, frozen=True):
     """→ tuple[Registration, …] by name: those of a kind, or the one of a name, whose time is not over."""
 
     kind: str
     name: str | None = None
 
 
-class ListAudit(Said, frozen=True):
+class ListAudit(TaggedStruct, frozen=True):
     """→ tuple[AuditEntry, …], newest first, those before `before` (a `number`)."""
 
     limit: int = 100
@@ -757,14 +757,14 @@ class AuditEntry(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         where = "" if self.queue is None else f" in {self.queue}"
         told = "" if self.note is None else f": {self.note}"
-        return f"{moment(self.at)} {self.actor}: {self.verb}, {several(self.count, 'item')}{where}{told}"
+        return f"{format_instant(self.at)} {self.actor}: {self.verb}, {pluralize(self.count, 'item')}{where}{told}"
 
 
-class ListDestinations(Said, frozen=True):
-    """→ tuple[Destination, …] by address: the queues of other stores that items are on their way to."""
+class ListMoveTargets(TaggedStruct, frozen=True):
+    """→ tuple[MoveTarget, …] by address: the queues of other stores that items are on their way to."""
 
 
-class Destination(msgspec.Struct, frozen=True):
+class MoveTarget(msgspec.Struct, frozen=True):
     """A queue of another store that items are on their way to."""
 
     to: str
@@ -773,17 +773,17 @@ class Destination(msgspec.Struct, frozen=True):
     """Since when the first of them is on its way."""
 
 
-class ListMoves(Said, frozen=True):
+class ListMoves(TaggedStruct, frozen=True):
     """→ tuple[Move, …]: items on their way to one queue, or to any; those that left first are first.
 
-    At most `limit`, and no more once their payloads come to MOVE_BYTES.
+    At most `limit`, and no more once their payloads come to MOVE_BATCH_BYTES.
     """
 
     to: str | None = None
     limit: int = 100
 
 
-class ListOpenMoves(Said, frozen=True):
+class ListOpenMoves(TaggedStruct, frozen=True):
     """→ tuple[OpenMove, …] by source_id, those after `after`: what was received from a store and is not closed."""
 
     store: str
@@ -798,14 +798,14 @@ class OpenMove(msgspec.Struct, frozen=True):
     source_id: ItemId
 
 
-class NextDue(Said, frozen=True):
+class GetNextDue(TaggedStruct, frozen=True):
     """→ Instant | None: when upkeep next has something to do (an item falls due or expires, a lease runs out, an
     operation is running and its next step may run)."""
 
 
 QueueCall = CreateQueue | UpdateQueue | SetPaused | SetUsedBy | DeleteQueue
 RegistrationCall = Register | Unregister
-SettleCall = Complete | Settle | Return | Extend
+SettleCall = Complete | Settle | ReturnLease | Extend
 OperationCall = StartOperation | StepOperation | SetOperation
 Call = (
     QueueCall
@@ -816,11 +816,11 @@ Call = (
     | Hold
     | Unhold
     | SettleCall
-    | Change
+    | ManualChange
     | OperationCall
     | Promote
     | Expire
-    | Clean
+    | ApplyRetention
     | FinishMove
     | CloseMove
     | LeaseItems
@@ -834,31 +834,31 @@ Query = (
     | CountItems
     | ListGroups
     | ReadFeed
-    | GetKeyHolders
+    | GetIdempotencyOwners
     | GetOperation
     | ListOperations
     | GetOverdue
-    | GetActive
-    | GetHeld
+    | GetLease
+    | ListWorkerLeases
     | GetResult
     | ListRegistrations
     | ListAudit
-    | ListDestinations
+    | ListMoveTargets
     | ListMoves
     | ListOpenMoves
-    | NextDue
+    | GetNextDue
 )
 
-KINDS: tuple[tuple[type[Any], ...], ...] = (
+COMMIT_ORDER: tuple[tuple[type[Any], ...], ...] = (
     (CreateQueue, UpdateQueue, SetPaused, SetUsedBy, DeleteQueue),
     (Put,),
     (Register, Unregister),
     (Import, Receive),
     (Hold, Unhold),
-    (Complete, Settle, Return, Extend),
-    (Change,),
+    (Complete, Settle, ReturnLease, Extend),
+    (ManualChange,),
     (StartOperation, StepOperation, SetOperation),
-    (Promote, Expire, Clean, FinishMove, CloseMove),
+    (Promote, Expire, ApplyRetention, FinishMove, CloseMove),
     (LeaseItems,),
 )
 """The kinds of calls, in the order in which those of one batch take effect."""
@@ -939,7 +939,7 @@ class Store(Protocol):
         ...
 
 
-def is_asked_for(query: ReadFeed, ids: Collection[ItemId] | None, entry: FeedEntry) -> bool:
+def matches_feed_query(query: ReadFeed, ids: Collection[ItemId] | None, entry: FeedEntry) -> bool:
     """Whether a reading of the feed is for this entry. `ids` are all those of the item that it asks for."""
     return (
         (query.queue is None or entry.queue == query.queue)
@@ -949,7 +949,7 @@ def is_asked_for(query: ReadFeed, ids: Collection[ItemId] | None, entry: FeedEnt
     )
 
 
-def stale(put: Put, queue: Queue) -> bool:
+def has_stale_verdict(put: Put, queue: Queue) -> bool:
     """Whether a put carries a verdict that was judged by settings which are no longer the newest."""
     return any(item.verdict is not None and item.version != queue.version for item in put.items)
 
@@ -979,7 +979,7 @@ def _in_short(item: Item) -> str:
     return f"{item.id} {item.queue} {item.status}{told}"
 
 
-def begun(call: StartOperation, id: str, number: int, now: Instant) -> Operation:
+def new_operation(call: StartOperation, id: str, number: int, now: Instant) -> Operation:
     """The operation that a call starts: it takes what is there at the number that its id was drawn with."""
     given = msgspec.structs.asdict(call)
     status = OperationStatus.PAUSED if given.pop("paused") else OperationStatus.RUNNING

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import redis
 from tests.acceptance.places import Broken, Standing
 
-from redrive.model.item import WORK, Status
+from redrive.model.item import WAITING_STATUSES, Status
 from redrive.stores.redis.codec import read_record
 from redrive.stores.redis.keys import Keys, short
 from redrive.stores.redis.queue_state import counts_of
@@ -129,7 +129,9 @@ def _check_places(dump: Dump, items: dict[str, Record]) -> None:
     if strays := found.keys() - items.keys():
         raise Broken(f"{len(strays)} items stand somewhere and do not exist: {sorted(strays)[:5]}")
     for body, item in items.items():
-        if item.is_dead_letter and item.status in WORK:  # it waits in a dead queue, whose retention finds it too
+        if (
+            item.is_dead_letter and item.status in WAITING_STATUSES
+        ):  # it waits in a dead queue, whose retention finds it too
             found[body].remove(Place("dead", item.queue, item.deaths[-1].at))
         if len(found[body]) != 1:
             raise Broken(f"item {item.id}, {item.status}, is in {len(found[body])} places: {found[body]}")

@@ -17,7 +17,7 @@ from tests.until import until
 from redrive import connect
 from redrive.broker.flows import external_polls
 from redrive.config import load
-from redrive.config.runtime import Running
+from redrive.config.runtime import ConfigRuntime
 from redrive.errors import Forbidden, Unauthorized
 
 FILE = """
@@ -94,7 +94,7 @@ def test_server_applies_the_file_and_a_worker_with_a_small_token_works(
     with connect(server.url, token=secret) as broker:
         with pytest.raises(Forbidden):
             broker.update_queue("jobs", max_size=5)
-        running = Running(broker, load(project.file), watch=False)
+        running = ConfigRuntime(broker, load(project.file), watch=False)
         running.start()
         until(lambda: project.has("done") and len(project.text("done").splitlines()) == 2)
         running.stop()
@@ -117,7 +117,7 @@ def test_object_that_was_dropped_runs_again_where_the_token_lets_the_worker_look
     with connect(server.url, token=secret) as broker:
         for runs in (1, 2):
             for _ in range(2):
-                Running(broker, load(project.file), watch=False).run_until_idle()
+                ConfigRuntime(broker, load(project.file), watch=False).run_until_idle()
             assert project.text("done").splitlines() == ['{"id":7}'] * runs
             (dead,) = project.broker.find(queue="tickets").items
             project.broker.drop(dead.id)
@@ -130,7 +130,7 @@ def test_admin_applies_the_file_through_a_server_that_has_none(
     server = HttpServer(f"sqlite:///{project.folder}/jobs.db", tmp_path_factory.mktemp("elsewhere"))
     try:
         with connect(server.url, token=token(project, "boss", "admin")) as broker:
-            running = Running(broker, load(project.file), watch=False, workers=())
+            running = ConfigRuntime(broker, load(project.file), watch=False, workers=())
             running.start()
             running.stop()
     finally:

@@ -25,7 +25,7 @@ from tests.sizes import THOROUGH
 
 from redrive import Broker, Lease, connect
 from redrive.broker import flow
-from redrive.broker.flow import Elsewhere, Send
+from redrive.broker.flow import CommitCalls, OnStore
 from redrive.errors import LeaseLost, RedriveError
 from redrive.store import FinishMove, ListMoves, ListOpenMoves, Receive
 from redrive.stores.relational import moves
@@ -164,15 +164,15 @@ def _forget_what_came() -> None:
 
 def _remove_first() -> None:
     """Before the other store has it."""
-    take = flow.take
+    take = flow.perform_effect
 
     def hurried(core: Any, effect: Any) -> Any:
-        if isinstance(effect, Elsewhere) and isinstance(effect.effect, Send):
+        if isinstance(effect, OnStore) and isinstance(effect.effect, CommitCalls):
             ids = tuple(call.move.item.id for call in effect.effect.calls if isinstance(call, Receive))
             core.committer.commit([FinishMove(ids)] if ids else [])
         return take(core, effect)
 
-    flow.take = hurried
+    flow.perform_effect = hurried
 
 
 @pytest.mark.parametrize(("plant", "consumed"), [(_forget_what_came, True), (_remove_first, False)])

@@ -79,7 +79,7 @@ def test_missing_token_check_is_found(
     two_brokers: tuple[Broker, Broker, FakeClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def held(batch: Any, token: str) -> Any:
-        place = settle.find_by_id(batch, settle.item_of(token))  # type: ignore[arg-type]
+        place = settle.find_by_id(batch, settle.item_id_of(token))  # type: ignore[arg-type]
         if place is None or place.token is None:
             raise settle._lost(batch, token)
         return place

@@ -89,7 +89,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "ANSWER_TIMEOUT_SECONDS", SHORT_SECONDS)
     monkeypatch.setattr(connection, "CONNECT_TIMEOUT_SECONDS", SHORT_SECONDS)
     monkeypatch.setattr(connections, "PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(namespace_lock, "TURN_MICROSECONDS", 1_000_000)
+    monkeypatch.setattr(namespace_lock, "LOCK_TTL_MICROSECONDS", 1_000_000)
 
 
 def values(url: str) -> list[int]:
@@ -266,7 +266,7 @@ def test_turn_whose_taking_was_cut_off_is_no_obstacle(forward: bool, far: Broker
         with contextlib.suppress(StoreUnavailable):
             far.bury(lease)
             break
-    assert time.monotonic() - begun < 2 * namespace_lock.TURN_MICROSECONDS / 1e6
+    assert time.monotonic() - begun < 2 * namespace_lock.LOCK_TTL_MICROSECONDS / 1e6
     assert proxy.cuts == 1
     assert far.stats("jobs").dead == 1
     assert values(url) == [0]
@@ -321,13 +321,13 @@ def test_process_that_is_killed_in_its_turn_is_waited_for_only_a_moment(url: str
             os.close(reader)
             begun = time.monotonic()
             broker.put("jobs", number)
-            assert time.monotonic() - begun < namespace_lock.TURN_MICROSECONDS / 2e6
+            assert time.monotonic() - begun < namespace_lock.LOCK_TTL_MICROSECONDS / 2e6
     assert values(url) == [0, 1, 2, 3]
 
 
 def test_process_that_was_too_slow_writes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its turn is over, others wrote meanwhile: what it worked out is no longer true."""
-    monkeypatch.setattr(namespace_lock, "TURN_MICROSECONDS", 200_000)
+    monkeypatch.setattr(namespace_lock, "LOCK_TTL_MICROSECONDS", 200_000)
     with connect(url, lifecycle=False) as slow, connect(url, lifecycle=False) as other:
         slow.create_queue("jobs")
         slow.put("jobs", 0)

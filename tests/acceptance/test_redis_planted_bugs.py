@@ -19,9 +19,9 @@ from tests.servers.redis import Server
 from redrive import Broker, connect
 from redrive.stores.redis import pubsub
 from redrive.stores.redis import store as store_module
-from redrive.stores.redis.connection import Link, Lost, Script, Unsent
-from redrive.stores.redis.pubsub import Notices
-from redrive.stores.redis.redis_client import Connection
+from redrive.stores.redis.connection import ConnectionLost, NotSent, RedisConnection, Script
+from redrive.stores.redis.pubsub import PubSub
+from redrive.stores.redis.redis_client import RedisClient
 from redrive.testing.fake_clock import FakeClock
 
 ROUNDS = 250
@@ -90,15 +90,15 @@ def test_write_that_is_sent_again_is_found(
     redis_url: str, redis_server: Server, proxy: RedisProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a driver with its retries on would do it."""
-    ask = Link.ask
+    ask = RedisConnection.ask
 
-    def ask_again(self: Link, *commands: Any) -> list[Any]:
+    def ask_again(self: RedisConnection, *commands: Any) -> list[Any]:
         try:
             return ask(self, *commands)
-        except Lost as lost:
-            raise Unsent(str(lost)) from lost
+        except ConnectionLost as lost:
+            raise NotSent(str(lost)) from lost
 
-    monkeypatch.setattr(Link, "ask", ask_again)
+    monkeypatch.setattr(RedisConnection, "ask", ask_again)
     with pytest.raises(Broken):
         _cut_answers(redis_url, redis_server, proxy)
 
@@ -112,15 +112,15 @@ def test_listener_that_is_not_armed_again_is_found(redis_server: Server, monkeyp
     monkeypatch.setattr(pubsub, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(pubsub, "LOOK_SECONDS", 1e9)
     channel = "{planted}notices"
-    with contextlib.closing(Connection(redis_server.url)) as connection:
-        listener, teller = Notices(connection, channel), Notices(connection, channel)
+    with contextlib.closing(RedisClient(redis_server.url)) as connection:
+        listener, teller = PubSub(connection, channel), PubSub(connection, channel)
         with (
             contextlib.closing(listener),
             contextlib.closing(teller),
             contextlib.closing(redis_server.client()) as admin,
         ):
             listener.heard()
-            monkeypatch.setattr(Notices, "_subscribe", lambda self: setattr(self, "_listener", connection.dial()))
+            monkeypatch.setattr(PubSub, "_subscribe", lambda self: setattr(self, "_listener", connection.dial()))
             assert admin.client_kill_filter(_type="pubsub") == 1
             assert listener.heard() is None
             listener.heard()

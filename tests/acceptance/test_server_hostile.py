@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from tests.servers.asgi import Answer, Client, Exchange
 
-from redrive.auth.principal import ANYONE, Principal, Role
+from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal, Role
 from redrive.errors import InvalidName, StoreUnavailable, Unauthorized
 from redrive.model.filter import Filter
 from redrive.model.limits import MIB
@@ -21,11 +21,21 @@ from redrive.server import broker_pool, http_protocol
 from redrive.server.application import application
 from redrive.server.asgi import Server
 from redrive.server.auth import authorization
-from redrive.server.auth.authentication import OpenAccess
+from redrive.server.auth.authentication import NoAuthentication
 from redrive.server.http_server import HttpRunner, listen
 from redrive.server.request_limits import Limits
 from redrive.server.routes import store_api
-from redrive.store import FindItems, GetHeld, Leased, LeaseItems, ListRegistrations, NewItem, Page, Put, Register
+from redrive.store import (
+    FindItems,
+    Leased,
+    LeaseItems,
+    ListRegistrations,
+    ListWorkerLeases,
+    NewItem,
+    Page,
+    Put,
+    Register,
+)
 from redrive.wire.messages import (
     CONTENT_TYPE,
     CommitRequest,
@@ -34,7 +44,7 @@ from redrive.wire.messages import (
     decode_watch_answer,
     read_commit,
 )
-from redrive.wire.result_codec import encode, read_answer
+from redrive.wire.result_codec import decode_answer, encode
 
 PATIENCE_SECONDS = 20.0
 HOST = b"host: 127.0.0.1\r\n"
@@ -46,12 +56,12 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-class Gateway(OpenAccess):
+class Gateway(NoAuthentication):
     """Lets everybody in, until it does not."""
 
     def __init__(self) -> None:
         self.is_open = True
-        self.principal = ANYONE
+        self.principal = UNAUTHENTICATED_ADMIN
 
     async def identify(self, headers: dict[bytes, bytes]) -> Principal:
         if not self.is_open:
@@ -123,7 +133,7 @@ async def test_page_is_cut_where_its_payloads_are_too_much_and_goes_on(client: C
     while True:
         answer = await post(client, "store.read", query)
         assert len(answer.body) < 3 * MIB
-        page: Page = read_answer(query, answer.body)
+        page: Page = decode_answer(query, answer.body)
         seen += [item.id for item in page.items]
         if page.cursor is None:
             break
@@ -134,11 +144,11 @@ async def test_page_is_cut_where_its_payloads_are_too_much_and_goes_on(client: C
 async def test_page_of_small_items_is_whole(client: Client) -> None:
     await client.ok("queue.produce", queue="jobs", items=[{"payload": n} for n in range(200)])
     query = FindItems(Filter(status=None, queue="jobs"), limit=150)
-    page: Page = read_answer(query, (await post(client, "store.read", query)).body)
+    page: Page = decode_answer(query, (await post(client, "store.read", query)).body)
     assert len(page.items) == 150
     assert page.cursor is not None
     rest = msgspec.structs.replace(query, cursor=page.cursor)
-    page = read_answer(rest, (await post(client, "store.read", rest)).body)
+    page = decode_answer(rest, (await post(client, "store.read", rest)).body)
     assert (len(page.items), page.cursor) == (50, None)
 
 
@@ -158,7 +168,7 @@ async def test_leases_beyond_what_an_answer_may_have_are_given_back_uncounted(cl
         again = await commit(client, f"lease-{number}", LeaseItems("jobs", 6, "ann"))
         rest += read_commit([calls[0]], again.body)[1].results[0].leases
     assert [lease.attempts for lease in rest] == [1] * 6
-    held = await post(client, "store.read", GetHeld("ann", 1000))
+    held = await post(client, "store.read", ListWorkerLeases("ann", 1000))
     assert len(held.body) < 3 * MIB
 
 
@@ -184,7 +194,7 @@ async def test_request_that_may_have_been_on_its_way_for_long_is_not_run_again(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first answer is forgotten, because there were too many since."""
-    monkeypatch.setattr("redrive.server.replay_cache.Answers._forget", _forget_all)
+    monkeypatch.setattr("redrive.server.replay_cache.ReplayCache._forget", _forget_all)
     put = Put("jobs", (NewItem(b"1", "application/json"),))
     assert (await commit(client, "id", put)).status == 200
     again = await commit(client, "id", put, again=True)

@@ -16,7 +16,7 @@ from tests.until import until
 
 from redrive import AsyncBroker, Broker, connect
 from redrive.broker import committer
-from redrive.broker.flow import Await
+from redrive.broker.flow import WaitForQueue
 from redrive.clock import Instant
 from redrive.errors import Closed, OutcomeUnknown, Overloaded
 from redrive.model.duration import HOUR
@@ -147,7 +147,7 @@ def test_arrival_from_another_process_just_before_the_wait_is_not_missed(broker:
     with connect(f"sqlite:///{path}", lifecycle=False) as another:
         another.put("jobs", 1)
     until(lambda: notify.ticket("jobs") != ticket)
-    assert notify.wait(Await("jobs", ticket, Instant(broker._core.clock.now() + HOUR), None))
+    assert notify.wait(WaitForQueue("jobs", ticket, Instant(broker._core.clock.now() + HOUR), None))
     broker.put("other", 1)
     elsewhere.result()
 

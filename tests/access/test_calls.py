@@ -15,23 +15,23 @@ import pytest
 from tests.access.world import FOREIGN, NAMESPACE, OWN, Side, World, everywhere, in_another_namespace, limited
 
 from redrive import Again, Dead, Failure, Filter, QueueSettings, RedriveError, Verb
-from redrive.auth.permissions import NEEDS
+from redrive.auth.permissions import CALL_PERMISSIONS
 from redrive.auth.principal import TOKENS_NAMESPACE, Principal, Role
 from redrive.clock import Instant
 from redrive.errors import Forbidden, InvalidInput, ItemNotFound, LeaseLost, OperationNotFound
-from redrive.model.arrival import Move, Passage
+from redrive.model.arrival import Move, MoveRoute
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Status
-from redrive.model.judge import Ending
+from redrive.model.judge import OutcomeKind
 from redrive.model.operation import OperationStatus
-from redrive.server.auth.authorization import let_in
-from redrive.server.validation.dispatch import CHECKS
+from redrive.server.auth.authorization import authorize_calls
+from redrive.server.validation.dispatch import VALIDATORS
 from redrive.store import (
+    ApplyRetention,
+    AuditNote,
     Call,
-    Change,
-    Clean,
     CloseMove,
     Complete,
     CountItems,
@@ -41,10 +41,10 @@ from redrive.store import (
     Extend,
     FindItems,
     FinishMove,
-    GetActive,
-    GetHeld,
+    GetIdempotencyOwners,
     GetItem,
-    GetKeyHolders,
+    GetLease,
+    GetNextDue,
     GetOperation,
     GetOverdue,
     GetQueue,
@@ -54,30 +54,30 @@ from redrive.store import (
     Import,
     LeaseItems,
     ListAudit,
-    ListDestinations,
     ListGroups,
     ListMoves,
+    ListMoveTargets,
     ListOpenMoves,
     ListOperations,
     ListQueues,
     ListRegistrations,
+    ListWorkerLeases,
+    ManualChange,
+    ManualTarget,
     NewItem,
-    NextDue,
-    Noted,
     Promote,
     Put,
     Query,
     ReadFeed,
     Receive,
     Register,
-    Return,
+    ReturnLease,
     SetOperation,
     SetPaused,
     Settle,
     SetUsedBy,
     StartOperation,
     StepOperation,
-    Target,
     Unhold,
     Unregister,
     UpdateQueue,
@@ -104,17 +104,19 @@ class Sample(typing.NamedTuple):
 
 
 def move_of(w: World, s: Side) -> Move:
-    passage = Passage("x@there", Instant(1), FeedKind.MOVED, Status.PENDING)
+    passage = MoveRoute("x@there", Instant(1), FeedKind.MOVED, Status.PENDING)
     return Move(msgspec.structs.replace(w.broker.get(s.id), status=Status.MOVING), passage, False, Instant(1))
 
 
-def settled(verdict: Again | Dead, ending: Ending = Ending.FAILED, **more: Any) -> Callable[[World, Side], Call]:
+def settled(
+    verdict: Again | Dead, ending: OutcomeKind = OutcomeKind.FAILED, **more: Any
+) -> Callable[[World, Side], Call]:
     return lambda w, s: Settle(s.token, ending, verdict, version_of(w, s), **more)
 
 
 def dead_to(queue: str) -> Callable[[World, Side], Call]:
     def make(w: World, s: Side) -> Call:
-        return Settle(s.token, Ending.BURIED, Dead(to=getattr(s, queue)), version_of(w, s))
+        return Settle(s.token, OutcomeKind.BURIED, Dead(to=getattr(s, queue)), version_of(w, s))
 
     return make
 
@@ -124,12 +126,12 @@ def version_of(w: World, s: Side) -> int:
 
 
 def changed(verb: Verb, id: str = "id", **more: Any) -> Callable[[World, Side], Call]:
-    return lambda w, s: Change(verb, (Target(getattr(s, id)),), "mallory", **more)
+    return lambda w, s: ManualChange(verb, (ManualTarget(getattr(s, id)),), "mallory", **more)
 
 
 def judged(verb: Verb) -> Callable[[World, Side], Call]:
     verdict = Again(0, Status.FAILED) if verb is Verb.FAIL else Dead(DeadReason.BURIED)
-    return lambda w, s: Change(verb, (Target(ItemId(s.id), verdict, version_of(w, s)),), "mallory")
+    return lambda w, s: ManualChange(verb, (ManualTarget(ItemId(s.id), verdict, version_of(w, s)),), "mallory")
 
 
 def started(verb: Verb, **more: Any) -> Callable[[World, Side], Call]:
@@ -181,13 +183,13 @@ SAMPLES = (
     Sample("register something", lambda w, s: Register("something", "x", b"{}"), ADMIN, ALL),
     Sample(
         "write into the audit that one works",
-        lambda w, s: Register("worker", "me", b"{}", timeout=30, noted=Noted("mallory", "x")),
+        lambda w, s: Register("worker", "me", b"{}", timeout=30, noted=AuditNote("mallory", "x")),
         ADMIN,
         ALL,
     ),
     Sample(
         "write into the audit that one leaves",
-        lambda w, s: Unregister("worker", "me", Noted("mallory", "x")),
+        lambda w, s: Unregister("worker", "me", AuditNote("mallory", "x")),
         ADMIN,
         ALL,
     ),
@@ -205,11 +207,11 @@ SAMPLES = (
     Sample("fail for good", settled(Dead(DeadReason.FINAL_ERROR)), WORKS, HERE),
     Sample("bury to the dead queue", dead_to("dead_queue"), WORKS, HERE),
     Sample("bury to a queue where one may put", dead_to("third_queue"), WORKS, HERE),
-    Sample("bury to another store", settled(Dead(to="x@there"), Ending.BURIED), ADMIN, HERE),
+    Sample("bury to another store", settled(Dead(to="x@there"), OutcomeKind.BURIED), ADMIN, HERE),
     Sample("drop what one works on", settled(Dead(drop=True)), ADMIN, HERE),
-    Sample("lose one's own work at once", settled(Again(), Ending.LOST, at_once=True), WORKS, HERE),
-    Sample("sweep a lease", settled(Again(), Ending.LOST), WORKS, HERE),
-    Sample("return", lambda w, s: Return(s.token), WORKS, HERE),
+    Sample("lose one's own work at once", settled(Again(), OutcomeKind.LOST, at_once=True), WORKS, HERE),
+    Sample("sweep a lease", settled(Again(), OutcomeKind.LOST), WORKS, HERE),
+    Sample("return", lambda w, s: ReturnLease(s.token), WORKS, HERE),
     Sample("extend", lambda w, s: Extend(s.token), WORKS, HERE),
     Sample("retry", changed(Verb.RETRY), ON_CALL, HERE),
     Sample("redrive", changed(Verb.REDRIVE, "letter_id"), ON_CALL, HERE),
@@ -217,7 +219,7 @@ SAMPLES = (
     Sample("move away", changed(Verb.MOVE, to="own-third"), ON_CALL, HERE),
     Sample(
         "move to",
-        lambda w, s: Change(Verb.MOVE, (Target(ItemId(w.sides[OWN].id)),), "mallory", to=s.third_queue),
+        lambda w, s: ManualChange(Verb.MOVE, (ManualTarget(ItemId(w.sides[OWN].id)),), "mallory", to=s.third_queue),
         ON_CALL,
         HERE,
     ),
@@ -252,7 +254,7 @@ SAMPLES = (
     Sample("hasten a purge", lambda w, s: SetOperation(s.purge, "m", rate=5.0), ADMIN, HERE),
     Sample("promote", lambda w, s: Promote(), ADMIN, ALL),
     Sample("expire", lambda w, s: Expire(ItemId(s.id), Dead(DeadReason.EXPIRED), version_of(w, s)), ADMIN, HERE),
-    Sample("clean", lambda w, s: Clean(), ADMIN, ALL),
+    Sample("clean", lambda w, s: ApplyRetention(), ADMIN, ALL),
     Sample("finish a move", lambda w, s: FinishMove((ItemId(s.id),)), ADMIN, ALL),
     Sample("close a move", lambda w, s: CloseMove(s.queue, "there", (ItemId(s.id),)), ADMIN, HERE),
     Sample("lease", lambda w, s: LeaseItems(s.queue, 1), WORKS, HERE),
@@ -270,13 +272,13 @@ SAMPLES = (
     Sample("group all", lambda w, s: ListGroups(), LOOKS, ALL),
     Sample("follow a queue", lambda w, s: ReadFeed(queue=s.queue), LOOKS, HERE),
     Sample("follow", lambda w, s: ReadFeed(), LOOKS, ANY),
-    Sample("ask who has a key", lambda w, s: GetKeyHolders(s.queue, ("key",)), ON_CALL, HERE),
+    Sample("ask who has a key", lambda w, s: GetIdempotencyOwners(s.queue, ("key",)), ON_CALL, HERE),
     Sample("see an operation", lambda w, s: GetOperation(s.operation), LOOKS, HERE),
     Sample("list operations", lambda w, s: ListOperations(), LOOKS, ANY),
     Sample("ask what is overdue", lambda w, s: GetOverdue(s.queue), WORKS, HERE),
     Sample("ask what is overdue anywhere", lambda w, s: GetOverdue(), WORKS, ALL),
-    Sample("see a lease", lambda w, s: GetActive(s.token), WORKS, HERE),
-    Sample("see what one holds", lambda w, s: GetHeld("1"), WORKS, ANY),
+    Sample("see a lease", lambda w, s: GetLease(s.token), WORKS, HERE),
+    Sample("see what one holds", lambda w, s: ListWorkerLeases("1"), WORKS, ANY),
     Sample("read a result", lambda w, s: GetResult(ItemId(s.done_id)), AWAITS, HERE),
     Sample("list workers", lambda w, s: ListRegistrations("worker"), "consumer viewer operator admin", ANY),
     Sample("read a schedule", lambda w, s: ListRegistrations("schedule"), "consumer viewer operator admin", ANY),
@@ -289,10 +291,10 @@ SAMPLES = (
     Sample("list what is managed", lambda w, s: ListRegistrations("managed"), LOOKS, ALL),
     Sample("list what is registered", lambda w, s: ListRegistrations("something"), LOOKS, ALL),
     Sample("read the audit", lambda w, s: ListAudit(), LOOKS, ALL),
-    Sample("list destinations", lambda w, s: ListDestinations(), LOOKS, ALL),
+    Sample("list destinations", lambda w, s: ListMoveTargets(), LOOKS, ALL),
     Sample("list moves", lambda w, s: ListMoves(), LOOKS, ALL),
     Sample("list open moves", lambda w, s: ListOpenMoves("there"), LOOKS, ALL),
-    Sample("ask what is due", lambda w, s: NextDue(), "consumer viewer operator admin", ANY),
+    Sample("ask what is due", lambda w, s: GetNextDue(), "consumer viewer operator admin", ANY),
 )
 
 
@@ -308,7 +310,7 @@ def world() -> Iterator[World]:
 
 
 async def is_let_in(world: World, sample: Sample, principal: Principal, side: str) -> bool:
-    (answer,) = await let_in(world.request(principal), (sample.make(world, world.sides[side]),))
+    (answer,) = await authorize_calls(world.request(principal), (sample.make(world, world.sides[side]),))
     if isinstance(answer, RedriveError):
         assert isinstance(answer, REFUSALS), answer
         return False
@@ -329,25 +331,25 @@ async def test_call_is_let_in_for_those_who_may(sample: Sample, world: World) ->
 async def test_tokens_namespace_is_for_admins_alone(sample: Sample, world: World) -> None:
     for role in Role:
         request = world.request(everywhere(role), TOKENS_NAMESPACE)
-        (answer,) = await let_in(request, (sample.make(world, world.sides[OWN]),))
+        (answer,) = await authorize_calls(request, (sample.make(world, world.sides[OWN]),))
         assert isinstance(answer, RedriveError) is (role is not Role.ADMIN)
 
 
 async def test_tokens_are_written_by_admins_alone(world: World) -> None:
     calls = (Register("token", "x", b"{}"), Unregister("token", "x"), ListRegistrations("token"))
     for role in Role:
-        answers = await let_in(world.request(everywhere(role), TOKENS_NAMESPACE), calls)
+        answers = await authorize_calls(world.request(everywhere(role), TOKENS_NAMESPACE), calls)
         assert all(isinstance(answer, Forbidden) is (role is not Role.ADMIN) for answer in answers)
-        answers = await let_in(world.request(limited(role), TOKENS_NAMESPACE), calls)
+        answers = await authorize_calls(world.request(limited(role), TOKENS_NAMESPACE), calls)
         assert all(isinstance(answer, Forbidden) for answer in answers)
-    elsewhere = await let_in(world.request(everywhere(Role.ADMIN)), calls[:2])
+    elsewhere = await authorize_calls(world.request(everywhere(Role.ADMIN)), calls[:2])
     assert all(isinstance(answer, InvalidInput) for answer in elsewhere)
 
 
 def test_every_call_and_query_is_in_the_tables() -> None:
     calls, queries = set(typing.get_args(Call)), set(typing.get_args(Query))
-    assert set(NEEDS) == calls | queries
-    assert set(CHECKS) | {StartOperation} == calls
+    assert set(CALL_PERMISSIONS) == calls | queries
+    assert set(VALIDATORS) | {StartOperation} == calls
     world = World()
     assert {type(sample.make(world, world.sides[OWN])) for sample in SAMPLES} == calls | queries
     world.close()

@@ -12,12 +12,12 @@ import pytest
 
 from redrive import AsyncBroker, connect_async
 from redrive.auth import token_store
-from redrive.auth.principal import ANYONE, TOKENS_NAMESPACE, Role
-from redrive.auth.token_store import MadeToken
+from redrive.auth.principal import TOKENS_NAMESPACE, UNAUTHENTICATED_ADMIN, Role
+from redrive.auth.token_store import NewToken
 from redrive.errors import InvalidInput, Overloaded, StoreUnavailable, Unauthorized
 from redrive.server.auth import authentication as gates
-from redrive.server.auth.authentication import Gate
-from redrive.server.broker_pool import Brokers
+from redrive.server.auth.authentication import TokenAuthenticator
+from redrive.server.broker_pool import BrokerPool
 from redrive.server.http_server import may_bind
 from redrive.store import Register
 from redrive.telemetry.metrics import TOKENS_REFUSED
@@ -32,7 +32,7 @@ class Door:
         self.now = 0.0
         self.pauses: list[float] = []
         self.broker = connect_async("memory://", clock=self.clock, lifecycle=False, namespace=TOKENS_NAMESPACE)
-        self.gate = Gate(Brokers(self.opened), seconds=lambda: self.now, pause=self.pause)
+        self.gate = TokenAuthenticator(BrokerPool(self.opened), seconds=lambda: self.now, pause=self.pause)
 
     def opened(self, namespace: str) -> AsyncBroker:
         assert namespace == TOKENS_NAMESPACE
@@ -41,7 +41,7 @@ class Door:
     async def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
 
-    async def make(self, name: str, *roles: str, **more: Any) -> MadeToken:
+    async def make(self, name: str, *roles: str, **more: Any) -> NewToken:
         return await self.broker._run(
             token_store.create(self.clock, name, roles or ("viewer",), created_by="test", **more)
         )
@@ -62,8 +62,8 @@ async def door() -> AsyncIterator[Door]:
 
 
 async def test_everybody_is_let_in_until_there_is_a_token(door: Door) -> None:
-    assert await door.identify(None) is ANYONE
-    assert await door.identify("Bearer whatever") is ANYONE
+    assert await door.identify(None) is UNAUTHENTICATED_ADMIN
+    assert await door.identify("Bearer whatever") is UNAUTHENTICATED_ADMIN
     made = await door.make("ann", "admin")
     door.now = 1.0
     with pytest.raises(Unauthorized):

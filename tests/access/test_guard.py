@@ -11,21 +11,19 @@ import pytest
 from tests.access.world import FOREIGN, OWN, SECRET, World, everywhere, limited
 
 from redrive import Again, Dead, Failure, Filter, RedriveError, Verb, connect
-from redrive.auth.principal import ANYONE, Principal, Role
+from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal, Role
 from redrive.errors import Forbidden, InvalidInput, ItemNotFound, LeaseLost
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import Lease, Overrides, Status
-from redrive.model.judge import Ending
-from redrive.model.masked_item import HIDDEN
-from redrive.server.auth.authorization import let_in, let_out
+from redrive.model.judge import OutcomeKind
+from redrive.model.masked_item import MASKED_TYPE
+from redrive.server.auth.authorization import authorize_calls, filter_result
 from redrive.server.auth.result_filter import informed
 from redrive.store import (
-    KINDS,
-    STEP_LIMIT,
-    Change,
+    COMMIT_ORDER,
+    MAINTENANCE_BATCH,
     Commit,
     FindItems,
-    GetHeld,
     GetItem,
     GetOverdue,
     GetResult,
@@ -36,6 +34,9 @@ from redrive.store import (
     ListOperations,
     ListQueues,
     ListRegistrations,
+    ListWorkerLeases,
+    ManualChange,
+    ManualTarget,
     NewItem,
     Overdue,
     Put,
@@ -43,14 +44,13 @@ from redrive.store import (
     Register,
     SetPaused,
     Settle,
-    Stale,
+    StaleSettings,
     StartOperation,
-    Target,
 )
 from redrive.task.result_handle import is_dead_letter
 from redrive.testing import FakeClock
 
-COMMITTED = tuple(kind for kinds in KINDS for kind in kinds)
+COMMITTED = tuple(kind for kinds in COMMIT_ORDER for kind in kinds)
 
 
 @pytest.fixture
@@ -63,16 +63,16 @@ def world() -> Iterator[World]:
 async def made(world: World, principal: Principal, call: Any) -> Any:
     """What a caller gets for a call: the result, or the refusal."""
     request = world.request(principal)
-    (let,) = await let_in(request, (call,))
+    (let,) = await authorize_calls(request, (call,))
     if isinstance(let, RedriveError):
         return let
     core = world.broker._core
     if isinstance(let, COMMITTED):
         commit: Commit = core.store.commit([let])
-        return let_out(await informed(request, commit.results), call, commit.results[0])
+        return filter_result(await informed(request, commit.results), call, commit.results[0])
     try:
         answer = core.read(let)
-        return let_out(await informed(request, (answer,)), call, answer)
+        return filter_result(await informed(request, (answer,)), call, answer)
     except RedriveError as refusal:
         return refusal
 
@@ -81,26 +81,28 @@ async def test_audit_has_the_name_of_the_token(world: World) -> None:
     own = world.sides[OWN]
     await made(world, everywhere(Role.OPERATOR), SetPaused(own.queue, True, "somebody-else"))
     await made(
-        world, everywhere(Role.OPERATOR), Change(Verb.MOVE, (Target(ItemId(own.id)),), "root", to=own.third_queue)
+        world,
+        everywhere(Role.OPERATOR),
+        ManualChange(Verb.MOVE, (ManualTarget(ItemId(own.id)),), "root", to=own.third_queue),
     )
     await made(world, everywhere(Role.OPERATOR), StartOperation(verb=Verb.RETRY, where=Filter(), actor="root"))
     assert [entry.actor for entry in world.broker.audit(3)] == ["ann", "ann", "ann"]
 
 
 async def test_without_tokens_a_call_names_its_actor(world: World) -> None:
-    await made(world, ANYONE, SetPaused(world.sides[OWN].queue, True, "bob"))
+    await made(world, UNAUTHENTICATED_ADMIN, SetPaused(world.sides[OWN].queue, True, "bob"))
     assert world.broker.audit(1)[0].actor == "bob"
 
 
 async def test_actor_that_cannot_be_one_is_refused(world: World) -> None:
-    assert isinstance(await made(world, ANYONE, SetPaused("own-jobs", True, "a\0b")), InvalidInput)
+    assert isinstance(await made(world, UNAUTHENTICATED_ADMIN, SetPaused("own-jobs", True, "a\0b")), InvalidInput)
 
 
 async def test_workers_are_called_after_their_token(world: World) -> None:
     consumer = everywhere(Role.CONSUMER)
     leased = await made(world, consumer, LeaseItems("own-jobs", 1, "host-1"))
     assert leased.leases[0].worker == "ann/host-1"
-    assert [lease.id for lease in await made(world, consumer, GetHeld("host-1"))] == [leased.leases[0].id]
+    assert [lease.id for lease in await made(world, consumer, ListWorkerLeases("host-1"))] == [leased.leases[0].id]
     await made(world, consumer, Register("worker", "host-1", b"{}", timeout=30_000_000))
     assert await made(world, consumer, ListRegistrations("worker", "ann/host-1"))
 
@@ -108,14 +110,14 @@ async def test_workers_are_called_after_their_token(world: World) -> None:
 async def test_nobody_sees_what_another_token_holds(world: World) -> None:
     mallory = Principal("mallory", frozenset({Role.CONSUMER}))
     for worker in ("1", "ann/1"):
-        assert await made(world, mallory, GetHeld(worker)) == ()
+        assert await made(world, mallory, ListWorkerLeases(worker)) == ()
 
 
 async def test_nobody_ends_the_work_of_another_token_at_once(world: World) -> None:
     mallory = Principal("mallory", frozenset({Role.CONSUMER}))
     own = world.sides[OWN]
     version = world.broker.get_queue(own.queue).version
-    call = Settle(own.token, Ending.LOST, Again(), version, at_once=True)
+    call = Settle(own.token, OutcomeKind.LOST, Again(), version, at_once=True)
     assert isinstance(await made(world, mallory, call), Forbidden)
     assert world.broker.get(own.active_id).status is Status.ACTIVE
 
@@ -132,7 +134,7 @@ async def test_consumer_gets_no_tokens_of_overdue_leases_but_has_them_swept(worl
 
 
 async def test_tokens_of_overdue_leases_are_not_told_where_there_are_too_many_to_sweep_at_once(world: World) -> None:
-    world.broker.put_many("own-third", range(STEP_LIMIT + 5))
+    world.broker.put_many("own-third", range(MAINTENANCE_BATCH + 5))
     for _ in range(2):
         world.broker.lease("own-third", limit=1000)
     world.clock.advance("1h")
@@ -147,7 +149,7 @@ async def test_admin_is_told_what_is_overdue(world: World) -> None:
 
 
 async def test_work_is_settled_by_tokens_of_own_queues_only(world: World) -> None:
-    call = Settle(world.sides[FOREIGN].token, Ending.RELEASED, Again(), 1)
+    call = Settle(world.sides[FOREIGN].token, OutcomeKind.RELEASED, Again(), 1)
     refusal = await made(world, limited(Role.CONSUMER), call)
     # As if it were completed: not even its status is told.
     assert isinstance(refusal, LeaseLost)
@@ -155,13 +157,13 @@ async def test_work_is_settled_by_tokens_of_own_queues_only(world: World) -> Non
     leased = await made(world, limited(Role.CONSUMER), LeaseItems("own-jobs", 1))
     version = world.broker.get_queue("own-jobs").version
     settled = await made(
-        world, limited(Role.CONSUMER), Settle(leased.leases[0].token, Ending.RELEASED, Again(), version)
+        world, limited(Role.CONSUMER), Settle(leased.leases[0].token, OutcomeKind.RELEASED, Again(), version)
     )
     assert settled.status is Status.PENDING
 
 
 async def test_verdict_by_settings_that_nobody_has_made_yet_is_refused(world: World) -> None:
-    call = Settle(world.sides[OWN].token, Ending.FAILED, Dead(drop=True), 10**6)
+    call = Settle(world.sides[OWN].token, OutcomeKind.FAILED, Dead(drop=True), 10**6)
     assert isinstance(await made(world, everywhere(Role.CONSUMER), call), InvalidInput)
 
 
@@ -169,14 +171,14 @@ async def test_verdict_by_older_settings_is_stale_and_not_forbidden(world: World
     own = world.sides[OWN]
     version = world.broker.get_queue(own.queue).version
     world.broker.update_queue(own.queue, on_dead="drop", dead_queue=None)
-    call = Settle(own.token, Ending.FAILED, Dead(to=world.sides[FOREIGN].dead_queue), version)
-    assert isinstance(await made(world, limited(Role.CONSUMER), call), Stale)
+    call = Settle(own.token, OutcomeKind.FAILED, Dead(to=world.sides[FOREIGN].dead_queue), version)
+    assert isinstance(await made(world, limited(Role.CONSUMER), call), StaleSettings)
 
 
 async def test_consumer_drops_where_the_queue_says_so(world: World) -> None:
     own = world.sides[OWN]
     queue = world.broker.update_queue(own.queue, on_dead="drop", dead_queue=None)
-    call = Settle(own.token, Ending.FAILED, Dead(drop=True), queue.version)
+    call = Settle(own.token, OutcomeKind.FAILED, Dead(drop=True), queue.version)
     settled = await made(world, limited(Role.CONSUMER), call)
     assert settled.status is None
 
@@ -184,7 +186,7 @@ async def test_consumer_drops_where_the_queue_says_so(world: World) -> None:
 async def test_consumer_does_not_drop_where_the_dead_have_a_queue(world: World) -> None:
     own = world.sides[OWN]
     queue = world.broker.update_queue(own.queue, on_dead="drop")
-    call = Settle(own.token, Ending.FAILED, Dead(drop=True), queue.version)
+    call = Settle(own.token, OutcomeKind.FAILED, Dead(drop=True), queue.version)
     assert isinstance(await made(world, limited(Role.CONSUMER), call), Forbidden)
 
 
@@ -192,10 +194,10 @@ async def test_dead_go_to_the_dead_queue_though_the_caller_may_not_put_there(wor
     own = world.sides[OWN]
     consumer = Principal("ann", frozenset({Role.CONSUMER}), queues=(own.queue,))
     version = world.broker.get_queue(own.queue).version
-    settled = await made(world, consumer, Settle(own.token, Ending.BURIED, Dead(to=own.dead_queue), version))
+    settled = await made(world, consumer, Settle(own.token, OutcomeKind.BURIED, Dead(to=own.dead_queue), version))
     assert settled.queue == own.dead_queue
     leased = await made(world, consumer, LeaseItems(own.queue, 1))
-    call = Settle(leased.leases[0].token, Ending.BURIED, Dead(to=own.third_queue), version)
+    call = Settle(leased.leases[0].token, OutcomeKind.BURIED, Dead(to=own.third_queue), version)
     assert isinstance(await made(world, consumer, call), Forbidden)
 
 
@@ -227,8 +229,8 @@ async def test_payloads_are_for_those_who_may_see_them(world: World, look: Any) 
 
 async def test_hidden_item_says_that_it_is_hidden(world: World) -> None:
     item = await made(world, everywhere(Role.VIEWER), GetItem(ItemId(world.sides[OWN].done_id)))
-    assert (item.payload, item.content_type, item.headers, item.idempotency_key) == (b"", HIDDEN, {}, None)
-    assert item.result.content_type == HIDDEN
+    assert (item.payload, item.content_type, item.headers, item.idempotency_key) == (b"", MASKED_TYPE, {}, None)
+    assert item.result.content_type == MASKED_TYPE
 
 
 async def test_secrets_in_errors_are_hidden_from_viewers(world: World) -> None:
@@ -245,7 +247,7 @@ async def test_secrets_in_errors_are_hidden_from_viewers(world: World) -> None:
 async def test_moves_are_listed_without_payloads(world: World) -> None:
     core = world.broker._core
     id = ItemId(world.sides[OWN].id)
-    core.store.commit([Change(Verb.MOVE, (Target(id),), "me", to="x@there")])
+    core.store.commit([ManualChange(Verb.MOVE, (ManualTarget(id),), "me", to="x@there")])
     for role in (Role.VIEWER, Role.OPERATOR):
         (move,) = await made(world, everywhere(role), ListMoves())
         assert holds_secret(move) is (role is Role.OPERATOR)
@@ -307,8 +309,8 @@ async def test_who_awaits_an_item_learns_what_it_died_of_and_not_where_it_went(w
 
 async def test_audit_is_redacted_for_viewers(world: World) -> None:
     note = "password=hunter2hunter2"
-    target = (Target(ItemId(world.sides[OWN].letter_id)),)
-    await made(world, everywhere(Role.OPERATOR), Change(Verb.REDRIVE, target, "x", note=note))
+    target = (ManualTarget(ItemId(world.sides[OWN].letter_id)),)
+    await made(world, everywhere(Role.OPERATOR), ManualChange(Verb.REDRIVE, target, "x", note=note))
     assert b"hunter2" not in msgspec.msgpack.encode(await made(world, everywhere(Role.VIEWER), ListAudit()))
 
 
@@ -334,7 +336,7 @@ def world_on_file(tmp_path: Path) -> Iterator[World]:
 async def test_nobody_is_taken_at_his_word_that_an_item_is_plain(world_on_file: World) -> None:
     world = world_on_file
     item = NewItem(b"1", "text/plain", delay=60_000_000, idempotency_key="k", overrides=Overrides(3), plain=True)
-    (receipt,) = await made(world, ANYONE, Put("own-jobs", (item,)))
+    (receipt,) = await made(world, UNAUTHENTICATED_ADMIN, Put("own-jobs", (item,)))
     kept = world.broker.get(receipt.id)
     assert kept.idempotency_key == "k"
     assert kept.overrides == Overrides(3)
@@ -346,7 +348,7 @@ async def test_failures_are_cut_and_cleaned(world: World) -> None:
     failure = Failure("E" * 10_000, "text\0" * 100_000, "trace\x1b[31m" * 100_000, fingerprint="f" * 10_000)
     version = world.broker.get_queue(own.queue).version
     await made(
-        world, limited(Role.CONSUMER), Settle(own.token, Ending.FAILED, Again(0, Status.FAILED), version, failure)
+        world, limited(Role.CONSUMER), Settle(own.token, OutcomeKind.FAILED, Again(0, Status.FAILED), version, failure)
     )
     kept = world.broker.get(own.active_id).last_failure
     assert kept is not None
@@ -357,9 +359,9 @@ async def test_failures_are_cut_and_cleaned(world: World) -> None:
 async def test_malformed_tokens_and_ids_are_told_apart_from_lost_ones(world: World) -> None:
     for token in ("", "x" * 48, "f" * 47):
         assert isinstance(
-            await made(world, limited(Role.CONSUMER), Settle(Token(token), Ending.LOST, Again(), 1)), InvalidInput
+            await made(world, limited(Role.CONSUMER), Settle(Token(token), OutcomeKind.LOST, Again(), 1)), InvalidInput
         )
     gone: Lease = world.sides[OWN].lease
     world.broker.complete(gone)
-    refusal = await made(world, limited(Role.CONSUMER), Settle(gone.token, Ending.LOST, Again(), 1))
+    refusal = await made(world, limited(Role.CONSUMER), Settle(gone.token, OutcomeKind.LOST, Again(), 1))
     assert isinstance(refusal, LeaseLost)

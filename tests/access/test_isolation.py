@@ -23,12 +23,12 @@ from redrive import RedriveError
 from redrive.auth.principal import Role
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
-from redrive.server.auth.authorization import let_in, let_out
-from redrive.store import KINDS, FindItems, GetOperation, GetResult, ListRegistrations, Register
-from redrive.wire.result_codec import encode, written
+from redrive.server.auth.authorization import authorize_calls, filter_result
+from redrive.store import COMMIT_ORDER, FindItems, GetOperation, GetResult, ListRegistrations, Register
+from redrive.wire.result_codec import encode, encode_results
 
 RUNS, STEPS = (300, 500) if THOROUGH else (5, 250)
-COMMITTED = tuple(kind for kinds in KINDS for kind in kinds)
+COMMITTED = tuple(kind for kinds in COMMIT_ORDER for kind in kinds)
 QUEUES = tuple(f"{side}-{name}" for side in (OWN, FOREIGN) for name in ("jobs", "dead", "third"))
 
 
@@ -68,15 +68,15 @@ class Attempt:
         call = self.mischief.call()
         if isinstance(call, Register) and call.kind not in ("worker", "schedule"):
             return
-        (made,) = self.loop.run_until_complete(let_in(self.request, (call,)))
+        (made,) = self.loop.run_until_complete(authorize_calls(self.request, (call,)))
         result = self.carried_out(made)
         if isinstance(result, RedriveError):
             self.tally["refused"] += 1
             assert SECRET not in str(result)
             return
         self.tally["let in"] += 1
-        shown = let_out(self.request, call, result)
-        said = encode(written((call,), (shown,)) if isinstance(call, COMMITTED) else shown)
+        shown = filter_result(self.request, call, result)
+        said = encode(encode_results((call,), (shown,)) if isinstance(call, COMMITTED) else shown)
         assert f"{SECRET} {FOREIGN}".encode() not in said, call
         # An admin can write names of others into settings of his own; and everybody is told what he said himself.
         if self.role is not Role.ADMIN and "foreign-" not in repr(call):

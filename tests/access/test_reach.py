@@ -19,17 +19,17 @@ from redrive.model.item import Event, HistoryEntry, Item, Status
 from redrive.model.operation import Operation, OperationStatus
 from redrive.server.asgi import Server
 from redrive.server.auth import authorization
-from redrive.server.auth.authentication import OpenAccess
-from redrive.server.broker_pool import Brokers
+from redrive.server.auth.authentication import NoAuthentication
+from redrive.server.broker_pool import BrokerPool
 from redrive.server.routes import all_routes, store_api
-from redrive.store import Change, GetQueue, Import, SetOperation, StartOperation, StepOperation, Target
+from redrive.store import GetQueue, Import, ManualChange, ManualTarget, SetOperation, StartOperation, StepOperation
 
 ADMIN = frozenset({Role.ADMIN})
 OPERATOR, MANAGER = limited(Role.OPERATOR), limited(Role.ADMIN)
 IN_ALL_NAMESPACES_BUT = ("re*", "*-*", "*tokens", "[!p]*", "redrive-token?", "redrive-*", "**", TOKENS_NAMESPACE)
 
 
-class Place(OpenAccess):
+class Place(NoAuthentication):
     """A server with both sides in its store, and whoever calls it."""
 
     def __init__(self, server: Server, world: World) -> None:
@@ -45,7 +45,7 @@ class Place(OpenAccess):
 
     async def made(self, principal: Principal, call: Any) -> Any:
         """The result of a call of our own client, as it is let in; or the refusal."""
-        (checked,) = await authorization.let_in(self.world.request(principal), (call,))
+        (checked,) = await authorization.authorize_calls(self.world.request(principal), (call,))
         if isinstance(checked, RedriveError):
             return checked
         return self.world.broker._core.store.commit([checked]).results[0]
@@ -56,7 +56,7 @@ class Place(OpenAccess):
 
 @pytest.fixture
 async def place() -> AsyncIterator[Place]:
-    brokers = Brokers(lambda namespace: connect_async("memory://", namespace=namespace, lifecycle=False))
+    brokers = BrokerPool(lambda namespace: connect_async("memory://", namespace=namespace, lifecycle=False))
     server = Server(brokers, (*all_routes(brokers), *store_api.routes()))
     place = Place(server, World((await brokers.at("default"))._core))
     server.access = place
@@ -75,7 +75,7 @@ async def test_no_pattern_lets_an_admin_into_the_namespace_of_tokens(place: Plac
             assert (await place.call(regional, "tokens.list", namespace)).status == 403
             assert (await place.call(regional, "tokens.revoke", namespace, name="ann")).status == 403
         assert (await place.call(regional, "queues.list", TOKENS_NAMESPACE)).status == 403
-        (refusal,) = await authorization.let_in(
+        (refusal,) = await authorization.authorize_calls(
             place.world.request(regional, TOKENS_NAMESPACE), (GetQueue("own-jobs"),)
         )
         assert isinstance(refusal, Forbidden)
@@ -116,7 +116,7 @@ async def imported(place: Place) -> str:
 async def test_undo_of_an_imported_past_does_not_lead_into_a_queue_of_others(place: Place) -> None:
     id, before = await imported(place), place.pending("foreign-jobs")
     assert (await place.call(MANAGER, "items.undo", ids=[id])).json["code"] == "forbidden"
-    assert isinstance(await place.made(MANAGER, Change(Verb.UNDO, (Target(ItemId(id)),), "x")), Forbidden)
+    assert isinstance(await place.made(MANAGER, ManualChange(Verb.UNDO, (ManualTarget(ItemId(id)),), "x")), Forbidden)
     assert place.pending("foreign-jobs") == before
     assert (await place.call(everywhere(Role.ADMIN), "items.undo", ids=[id])).status == 200
     assert place.pending("foreign-jobs") == before + 1
@@ -217,4 +217,6 @@ async def test_letter_of_another_store_does_not_go_back_there_for_somebody_let_i
 
     monkeypatch.setattr(core.store, "read", from_afar)
     assert (await place.call(OPERATOR, "dead.redrive", ids=[letter])).json["code"] == "forbidden"
-    assert isinstance(await place.made(OPERATOR, Change(Verb.REDRIVE, (Target(ItemId(letter)),), "x")), Forbidden)
+    assert isinstance(
+        await place.made(OPERATOR, ManualChange(Verb.REDRIVE, (ManualTarget(ItemId(letter)),), "x")), Forbidden
+    )

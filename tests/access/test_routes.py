@@ -13,8 +13,8 @@ from tests.servers.asgi import Answer, Client
 from redrive import connect_async
 from redrive.auth.principal import Principal, Role
 from redrive.server.asgi import Server
-from redrive.server.auth.authentication import OpenAccess
-from redrive.server.broker_pool import Brokers
+from redrive.server.auth.authentication import NoAuthentication
+from redrive.server.broker_pool import BrokerPool
 from redrive.server.request import KnownLeases
 from redrive.server.routes import all_routes, store_api
 from redrive.store import GetItem, Query
@@ -132,7 +132,7 @@ SAMPLES = (
 )
 
 
-class Caller(OpenAccess):
+class Caller(NoAuthentication):
     """Somebody who calls, whoever the test says it is."""
 
     principal: Principal
@@ -160,7 +160,7 @@ class Place:
         return answer
 
     async def open(self) -> None:
-        brokers = Brokers(lambda namespace: connect_async("memory://", namespace=namespace, lifecycle=False))
+        brokers = BrokerPool(lambda namespace: connect_async("memory://", namespace=namespace, lifecycle=False))
         self.server = Server(brokers, (*all_routes(brokers), *store_api.routes()), self.caller)
         self.world = World((await brokers.at("default"))._core)
         own = self.world.sides[OWN]

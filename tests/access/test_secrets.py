@@ -15,7 +15,7 @@ from redrive.auth import token_store
 from redrive.auth.principal import TOKENS_NAMESPACE, Role
 from redrive.server.application import application
 from redrive.server.asgi import Server
-from redrive.server.auth.authentication import Gate
+from redrive.server.auth.authentication import TokenAuthenticator
 
 PASSWORD = "hunter2hunter2"
 PAGES = ("/", "/health", "/health/live", "/health/ready", "/metrics", "/openapi.json")
@@ -33,7 +33,7 @@ class Door:
         self.texts: dict[str, str] = {}
 
     async def open(self) -> None:
-        assert isinstance(self.app.access, Gate)
+        assert isinstance(self.app.access, TokenAuthenticator)
         self.app.access._pause = not_waited
         core = (await self.app.brokers.at("default"))._core
         self.world = World(core)
@@ -139,7 +139,7 @@ async def test_tokens_are_made_listed_and_revoked_over_the_server(door: Door) ->
     assert "token" not in listed["shop"]
     assert made["token"].rpartition("_")[2] not in str(listed)
     gate = door.app.access
-    assert isinstance(gate, Gate)
+    assert isinstance(gate, TokenAuthenticator)
     gate._read_at = None  # as if a second had passed
     await door.client(made["token"]).ok("queue.produce", queue="own-jobs", items=[{"payload": 1}])
     await door.client(made["token"]).refused(

@@ -7,7 +7,7 @@ from typing import Any
 
 from redrive import Broker, Failure, Item, connect
 from redrive.config import load
-from redrive.config.runtime import Running
+from redrive.config.runtime import ConfigRuntime
 
 
 class Project:
@@ -29,9 +29,9 @@ class Project:
         path.chmod(0o755)
         return path
 
-    def running(self, **options: Any) -> Running:
+    def running(self, **options: Any) -> ConfigRuntime:
         """The file in force, once it is started."""
-        return Running(self.broker, load(self.file), **options)
+        return ConfigRuntime(self.broker, load(self.file), **options)
 
     def work(self, **options: Any) -> None:
         """Run all that can be run now."""

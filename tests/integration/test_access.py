@@ -19,8 +19,8 @@ from redrive.auth import token_store
 from redrive.auth.principal import TOKENS_NAMESPACE, Role
 from redrive.cli.error_output import NOT_FOUND, UNAUTHORIZED
 from redrive.errors import Forbidden, ItemNotFound, LeaseLost, ResultTimeout, TaskFailed, Unauthorized
-from redrive.model.masked_item import HIDDEN
-from redrive.store import Noted, Register, Unregister
+from redrive.model.masked_item import MASKED_TYPE
+from redrive.store import AuditNote, Register, Unregister
 from redrive.testing import drain
 from redrive.worker.worker import Worker
 
@@ -142,7 +142,7 @@ def test_viewer_sees_no_payloads_and_an_operator_does(shop: Shop) -> None:
         id = admin.put("foreign-jobs", {"secret": "swordfish"}).id
     with shop.connect(shop.token("viewer", "viewer")) as viewer:
         item = viewer.get(id)
-        assert (item.payload, item.content_type) == (b"", HIDDEN)
+        assert (item.payload, item.content_type) == (b"", MASKED_TYPE)
         assert viewer.find(status="any", queue="foreign-jobs").items[0].payload == b""
         with pytest.raises(Forbidden):
             viewer.find(words="swordfish")
@@ -228,7 +228,7 @@ def test_admin_cannot_make_a_token_that_the_audit_does_not_tell_of(shop: Shop) -
     with connect(shop.server.url, token=shop.admin, namespace=TOKENS_NAMESPACE) as broker:
         commit = broker._core.store.commit
         commit([Register("token", "hushed", msgspec.json.encode(made))])
-        lie = Noted("mallory", "nothing", "nothing")
+        lie = AuditNote("mallory", "nothing", "nothing")
         commit([Unregister("token", "hushed", lie), Register("token", "hushed", b"no token", noted=lie)])
         commit([Unregister("token", "hushed")])
         entries = broker.audit(4)

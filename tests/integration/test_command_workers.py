@@ -14,7 +14,7 @@ from tests.until import until
 
 from redrive.testing import FakeClock
 from redrive.worker import lease_extender
-from redrive.worker.command_process import Run
+from redrive.worker.command_process import CommandProcess
 
 WORKER = '[queue.jobs]\n{settings}\n[worker.w]\nqueue = "jobs"\nrun = "./run.sh"\n{options}\n'
 
@@ -263,12 +263,12 @@ def test_command_that_is_gone_and_nobody_saw_how_is_a_loss(project: Project) -> 
 def test_command_that_was_started_and_could_not_be_followed_has_failed(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cannot(run: Run, selector: object, connection: socket, *_: object) -> None:
+    def cannot(run: CommandProcess, selector: object, connection: socket, *_: object) -> None:
         connection.recv(100)  # it was started
         raise OSError(errno.EIO, "Input/output error")
 
     set_up(project, "echo x >> runs", settings="retry = { attempts = 2 }")
-    monkeypatch.setattr(Run, "_follow", cannot)
+    monkeypatch.setattr(CommandProcess, "_follow", cannot)
     running = project.running(watch=False)
     running.start()
     id = project.put(1)

@@ -14,12 +14,12 @@ from tests.until import until
 
 from redrive.config import load
 from redrive.config.external_queue import Poller
-from redrive.config.runtime import Running
+from redrive.config.runtime import ConfigRuntime
 from redrive.config.watcher import LOOK_SECONDS
 from redrive.errors import InvalidFile, InvalidSetting
 from redrive.testing import FakeClock
 from redrive.testing.fake_clock import PATIENCE_SECONDS
-from redrive.worker.command_process import Run
+from redrive.worker.command_process import CommandProcess
 
 BEGIN_AND_WAIT = "touch begun; until [ -e go ]; do sleep 0.01; done"
 
@@ -49,7 +49,7 @@ def worker(retry: str = "", options: str = "") -> str:
     return f'[queue.jobs]\n{retry}\n[worker.w]\nqueue = "jobs"\nrun = "./run.sh"\n{options}\n'
 
 
-def edit(project: Project, running: Running, text: str) -> None:
+def edit(project: Project, running: ConfigRuntime, text: str) -> None:
     """Write the file, and look at it until that is in force."""
 
     def is_in_force() -> bool:
@@ -481,14 +481,14 @@ def test_listing_that_begins_while_it_is_closed_is_ended(project: Project, monke
     external(project, "[]")
     project.write(project.text("redrive.toml").replace("cat tickets.json", "sleep 600"))
 
-    class Late(Run):
+    class Late(CommandProcess):
         """Made right after somebody looked whether there is one to be stopped."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             poller._end.set()
 
-    monkeypatch.setattr("redrive.config.external_queue.Run", Late)
+    monkeypatch.setattr("redrive.config.external_queue.CommandProcess", Late)
     poller = Poller(project.broker, "tickets", load(project.file).external["tickets"])
     poller.start()
     poller._thread.join(PATIENCE_SECONDS)

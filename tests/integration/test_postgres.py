@@ -15,7 +15,7 @@ from redrive import Broker, connect
 from redrive.clock import SystemClock
 from redrive.errors import InvalidInput, StoreReadOnly, StoreUnavailable
 from redrive.stores.postgres import schema
-from redrive.stores.postgres.dialect import Bigints, Blobs, Texts, together, translate
+from redrive.stores.postgres.dialect import Bigints, Blobs, Texts, multi_row, translate
 from redrive.stores.postgres.session import Session, adapt
 
 
@@ -251,7 +251,7 @@ def test_rows_of_a_kind_are_written_with_one_statement(broker: Broker, url: str,
     session = Session(admin, schema, locking=True)
     words = "INSERT INTO redrive_words (rowid, words) VALUES (?, ?)"
     letters = [(1, Texts(["a", "b"])), (2, Texts(["c"]))]
-    assert together(words, letters) is not None
+    assert multi_row(words, letters) is not None
     session.executemany(words, letters)
     assert session.execute("SELECT rowid, words FROM redrive_words ORDER BY rowid").fetchall() == letters
     columns = "namespace, at, actor, verb, queue, ids, count, note"
@@ -260,14 +260,14 @@ def test_rows_of_a_kind_are_written_with_one_statement(broker: Broker, url: str,
     found = session.execute(f"SELECT {columns} FROM redrive_audit WHERE at < 3 ORDER BY at")
     assert found.fetchall() == rows
     changed = "UPDATE redrive_audit SET note = ?, count = ? WHERE at = ?"
-    assert together(changed, [("b", 7, 1), ("c", 8, 2)]) is not None
+    assert multi_row(changed, [("b", 7, 1), ("c", 8, 2)]) is not None
     session.executemany(changed, [(None, 7, 1), ("c", 8, 2)])
     assert session.execute("SELECT note, count FROM redrive_audit ORDER BY at").fetchall() == [(None, 7), ("c", 8)]
     removed = "DELETE FROM redrive_audit WHERE at = ? AND actor = ? AND count = 7"
-    assert together(removed, [(1, "a"), (2, "a")]) is not None
+    assert multi_row(removed, [(1, "a"), (2, "a")]) is not None
     session.executemany(removed, [(1, "a"), (2, "a")])
     assert session.execute("SELECT count FROM redrive_audit").fetchall() == [(8,)]
-    assert together("UPDATE redrive_audit SET count = count + ? WHERE at = ?", [(1, 1), (1, 2)]) is None
+    assert multi_row("UPDATE redrive_audit SET count = count + ? WHERE at = ?", [(1, 1), (1, 2)]) is None
 
 
 def test_tables_of_the_first_version_are_brought_up_to_date(

@@ -181,11 +181,11 @@ def test_mark_that_is_raised_while_something_is_laid_below_stays(
     (lease,) = broker.lease("jobs")
     put_at = clock.now()
     clock.advance("10s")
-    lower = low_water_marks.Marks.lower
+    lower = low_water_marks.LowWaterMarks.lower
     moving: list[Background[None]] = []
 
-    def lower_and_let_another_raise(self: low_water_marks.Marks, session: Any, below: Any) -> None:
-        monkeypatch.setattr(low_water_marks.Marks, "lower", lower)
+    def lower_and_let_another_raise(self: low_water_marks.LowWaterMarks, session: Any, below: Any) -> None:
+        monkeypatch.setattr(low_water_marks.LowWaterMarks, "lower", lower)
         lower(self, session, below)
         moving.append(Background(other.move))
         wait_until_somebody_waits_for_a_transaction(admin)
@@ -197,8 +197,8 @@ def test_mark_that_is_raised_while_something_is_laid_below_stays(
     try:
         other = store._marks
         other.used([1])
-        other._noted = low_water_marks.Noted(clock.now(), 0, 0)
-        monkeypatch.setattr(low_water_marks.Marks, "lower", lower_and_let_another_raise)
+        other._noted = low_water_marks.SnapshotBound(clock.now(), 0, 0)
+        monkeypatch.setattr(low_water_marks.LowWaterMarks, "lower", lower_and_let_another_raise)
         if committed:
             broker.release(lease, counted=False)
         else:

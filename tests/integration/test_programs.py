@@ -17,22 +17,30 @@ from tests.until import until
 from redrive.model.duration import MILLISECOND
 from redrive.model.url import strip_password
 from redrive.testing.fake_clock import PATIENCE_SECONDS
-from redrive.worker.command_process import MAX_OUTPUT_BYTES, TAIL_BYTES, NotStarted, Program, Ran, Run, environment
-from redrive.worker.output_forwarder import Passing
+from redrive.worker.command_process import (
+    MAX_OUTPUT_BYTES,
+    TAIL_BYTES,
+    CommandProcess,
+    CommandResult,
+    CommandSpec,
+    NotStarted,
+    environment,
+)
+from redrive.worker.output_forwarder import OutputForwarder
 
 MIB = 1024 * 1024
 
 
-def python(source: str, **options: object) -> Program:
-    return Program((sys.executable, "-S", "-c", source), "/", **options)  # type: ignore[arg-type]
+def python(source: str, **options: object) -> CommandSpec:
+    return CommandSpec((sys.executable, "-S", "-c", source), "/", **options)  # type: ignore[arg-type]
 
 
-def shell(source: str, **options: object) -> Program:
-    return Program(("/bin/sh", "-c", source), "/", **options)  # type: ignore[arg-type]
+def shell(source: str, **options: object) -> CommandSpec:
+    return CommandSpec(("/bin/sh", "-c", source), "/", **options)  # type: ignore[arg-type]
 
 
-def run(program: Program, given: bytes = b"", *, keep_output: bool = True) -> Ran:
-    return Run(program, given, {}, keep_output=keep_output).wait()
+def run(program: CommandSpec, given: bytes = b"", *, keep_output: bool = True) -> CommandResult:
+    return CommandProcess(program, given, {}, keep_output=keep_output).wait()
 
 
 def test_program_gets_its_input_and_its_output_is_kept() -> None:
@@ -108,14 +116,14 @@ def test_child_of_a_program_that_ended_too_late_ends_with_it(tmp_path: Path) -> 
 
 
 def test_program_is_stopped_from_another_thread() -> None:
-    program = Run(shell("echo begun >&2; exec sleep 300"), b"", {}, keep_output=False)
+    program = CommandProcess(shell("echo begun >&2; exec sleep 300"), b"", {}, keep_output=False)
     threading.Timer(0.2, program.stop).start()
     ran = program.wait()
     assert (ran.is_stopped, ran.is_late, ran.exit.signal) == (True, False, signal.SIGTERM)
 
 
 def test_program_that_was_stopped_before_it_began_ends_at_once() -> None:
-    program = Run(shell("sleep 300"), b"", {}, keep_output=False)
+    program = CommandProcess(shell("sleep 300"), b"", {}, keep_output=False)
     program.stop()
     assert program.wait().is_stopped
 
@@ -123,7 +131,7 @@ def test_program_that_was_stopped_before_it_began_ends_at_once() -> None:
 @pytest.mark.parametrize("word", ["no-such-program-anywhere", "./nowhere", "/etc"])
 def test_program_that_cannot_be_started_raises(word: str) -> None:
     with pytest.raises(NotStarted, match=rf"(No such file or directory|Permission denied): '{word}'"):
-        run(Program((word,), "/"))
+        run(CommandSpec((word,), "/"))
 
 
 def test_nothing_is_started_that_cannot_be_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -148,10 +156,10 @@ def test_exit_code_is_seen_where_the_worker_ignores_the_end_of_children() -> Non
 
 
 def test_program_whose_parent_is_killed_has_vanished(tmp_path: Path) -> None:
-    program = Run(
+    program = CommandProcess(
         shell(f"echo $PPID > {tmp_path}/parent; sleep 300 & echo $! > {tmp_path}/pid; wait"), b"", {}, keep_output=True
     )
-    ended: list[Ran] = []
+    ended: list[CommandResult] = []
     thread = threading.Thread(target=lambda: ended.append(program.wait()))
     thread.start()
     child = int(written(tmp_path / "pid"))
@@ -194,7 +202,7 @@ def test_nothing_is_left_open() -> None:
 def test_program_runs_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "here.sh").write_text("#!/bin/sh\npwd\n")
     (tmp_path / "here.sh").chmod(0o755)
-    assert run(Program(("./here.sh",), str(tmp_path))).output.decode().strip() == str(tmp_path)
+    assert run(CommandSpec(("./here.sh",), str(tmp_path))).output.decode().strip() == str(tmp_path)
 
 
 def test_secrets_of_the_worker_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +210,7 @@ def test_secrets_of_the_worker_are_not_passed_on(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("DB_PASSWORD", "s3cret")
     monkeypatch.setenv("REDRIVE_URL", "postgresql://ann:s3cret@db/jobs")
     monkeypatch.setenv("PLAIN", "stays")
-    program = Program(("/usr/bin/env",), "/", hidden=("DB_PASSWORD",))
+    program = CommandSpec(("/usr/bin/env",), "/", hidden=("DB_PASSWORD",))
     told = run(program).output.decode()
     assert "s3cret" not in told
     assert "PLAIN=stays" in told
@@ -211,7 +219,7 @@ def test_secrets_of_the_worker_are_not_passed_on(monkeypatch: pytest.MonkeyPatch
 
 def test_secret_that_was_asked_for_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDRIVE_TOKEN", "s3cret")
-    program = Program(("env",), "/", {"REDRIVE_TOKEN": "s3cret"})
+    program = CommandSpec(("env",), "/", {"REDRIVE_TOKEN": "s3cret"})
     assert environment(program, {})["REDRIVE_TOKEN"] == "s3cret"
 
 
@@ -233,9 +241,9 @@ def test_password_is_taken_out_of_a_url(url: str, harmless: str | None) -> None:
 
 
 def test_output_is_passed_on_in_whole_lines(capfd: pytest.CaptureFixture[str]) -> None:
-    output, errors = Passing(1), Passing(2)
+    output, errors = OutputForwarder(1), OutputForwarder(2)
     source = "printf 'one\\ntw'; sleep 0.1; printf 'o\\nthree'; echo told >&2"
-    ran = Run(shell(source), b"", {}, keep_output=False, output=output, errors=errors).wait()
+    ran = CommandProcess(shell(source), b"", {}, keep_output=False, output=output, errors=errors).wait()
     output.close()
     errors.close()
     assert ran.errors == b"told\n"
@@ -243,19 +251,19 @@ def test_output_is_passed_on_in_whole_lines(capfd: pytest.CaptureFixture[str]) -
 
 
 def test_output_that_is_kept_is_not_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
-    output = Passing(1)
-    assert Run(shell("echo x"), b"", {}, keep_output=True, output=output).wait().output == b"x\n"
+    output = OutputForwarder(1)
+    assert CommandProcess(shell("echo x"), b"", {}, keep_output=True, output=output).wait().output == b"x\n"
     output.close()
     assert capfd.readouterr().out == ""
 
 
 def test_output_that_nobody_reads_keeps_no_program_waiting() -> None:
     reads, writes = os.pipe()
-    output = Passing(writes)
+    output = OutputForwarder(writes)
     began = time.monotonic()
     for _ in range(2):
         source = "head -c 20000000 /dev/zero | tr '\\0' x"
-        assert Run(shell(source), b"", {}, keep_output=False, output=output).wait().exit.is_clean
+        assert CommandProcess(shell(source), b"", {}, keep_output=False, output=output).wait().exit.is_clean
     assert time.monotonic() - began < 30
     read = b""
     while b"left out" not in read[-200:]:

@@ -24,7 +24,7 @@ from redrive.stores.redis import connection as redis_connection
 from redrive.stores.redis import redis_client as connections
 from redrive.stores.redis import server_info
 from redrive.stores.redis.connection import Script
-from redrive.stores.redis.redis_client import Connection
+from redrive.stores.redis.redis_client import RedisClient
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 ADD = Script("add", "return redis.call('INCR', KEYS[1])")
@@ -39,12 +39,12 @@ def key() -> str:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[..., Connection]]:
+def opened() -> Iterator[Callable[..., RedisClient]]:
     """Opens connections, and closes them when the test is over."""
     with contextlib.ExitStack() as stack:
 
-        def open_one(url: str, **options: Any) -> Connection:
-            return stack.enter_context(contextlib.closing(Connection(url, **options)))
+        def open_one(url: str, **options: Any) -> RedisClient:
+            return stack.enter_context(contextlib.closing(RedisClient(url, **options)))
 
         yield open_one
 
@@ -64,7 +64,7 @@ def started() -> Iterator[Callable[..., Server]]:
 
 
 @pytest.fixture
-def connection(opened: Callable[..., Connection], redis_server: Server) -> Connection:
+def connection(opened: Callable[..., RedisClient], redis_server: Server) -> RedisClient:
     return opened(redis_server.url)
 
 
@@ -82,7 +82,7 @@ def proxy(redis_server: Server) -> Iterator[RedisProxy]:
 
 
 @pytest.fixture
-def far(opened: Callable[..., Connection], proxy: RedisProxy, key: str) -> Connection:
+def far(opened: Callable[..., RedisClient], proxy: RedisProxy, key: str) -> RedisClient:
     """A connection through the proxy. The server knows the scripts."""
     found = opened(f"redis://127.0.0.1:{proxy.port}")
     found.run_write(ADD, [key], [])
@@ -106,7 +106,7 @@ def ours(admin: redis.Redis) -> list[dict[str, str]]:
 
 
 def test_server_that_forgot_the_script_is_told_again_and_runs_it_once(
-    connection: Connection, admin: redis.Redis, key: str
+    connection: RedisClient, admin: redis.Redis, key: str
 ) -> None:
     for number in range(1, 4):
         admin.script_flush()
@@ -114,7 +114,7 @@ def test_server_that_forgot_the_script_is_told_again_and_runs_it_once(
         assert connection.run(READ, [key], []) == str(number).encode()
 
 
-def test_script_is_sent_by_its_hash_only(connection: Connection, admin: redis.Redis, key: str) -> None:
+def test_script_is_sent_by_its_hash_only(connection: RedisClient, admin: redis.Redis, key: str) -> None:
     connection.run_write(ADD, [key], [])
     before = admin.info("commandstats")
     for _ in range(10):
@@ -125,7 +125,7 @@ def test_script_is_sent_by_its_hash_only(connection: Connection, admin: redis.Re
         assert after.get(name) == before.get(name)
 
 
-def test_script_that_stops_half_way_is_unknown(connection: Connection, admin: redis.Redis, key: str) -> None:
+def test_script_that_stops_half_way_is_unknown(connection: RedisClient, admin: redis.Redis, key: str) -> None:
     broken = Script("broken", "redis.call('INCR', KEYS[1]) error('boom')")
     with pytest.raises(OutcomeUnknown, match="boom"):
         connection.run_write(broken, [key], [])
@@ -135,7 +135,7 @@ def test_script_that_stops_half_way_is_unknown(connection: Connection, admin: re
     assert connection.run_write(ADD, [key], []) == 2
 
 
-def test_script_that_the_server_does_not_understand_changed_nothing(connection: Connection, key: str) -> None:
+def test_script_that_the_server_does_not_understand_changed_nothing(connection: RedisClient, key: str) -> None:
     with pytest.raises(StoreFailed, match="nonsense"):
         connection.run_write(Script("nonsense", "return ("), [key], [])
 
@@ -144,7 +144,7 @@ def test_script_that_the_server_does_not_understand_changed_nothing(connection: 
 
 
 def test_connection_that_was_killed_while_idle_is_made_again(
-    connection: Connection, admin: redis.Redis, key: str
+    connection: RedisClient, admin: redis.Redis, key: str
 ) -> None:
     for number in range(1, 6):
         assert connection.run_write(ADD, [key], []) == number
@@ -153,7 +153,7 @@ def test_connection_that_was_killed_while_idle_is_made_again(
 
 
 def test_answer_that_is_cut_off_is_unknown_and_the_script_ran_once(
-    far: Connection, proxy: RedisProxy, admin: redis.Redis, key: str
+    far: RedisClient, proxy: RedisProxy, admin: redis.Redis, key: str
 ) -> None:
     for number in range(2, 7):
         proxy.cut_at("EVALSHA", forward=True)
@@ -164,7 +164,7 @@ def test_answer_that_is_cut_off_is_unknown_and_the_script_ran_once(
 
 
 def test_script_that_never_arrived_is_unknown_and_did_not_run(
-    far: Connection, proxy: RedisProxy, admin: redis.Redis, key: str
+    far: RedisClient, proxy: RedisProxy, admin: redis.Redis, key: str
 ) -> None:
     for _ in range(5):
         proxy.cut_at("EVALSHA")
@@ -178,7 +178,7 @@ def test_script_that_never_arrived_is_unknown_and_did_not_run(
 @pytest.mark.parametrize("forward", [False, True])
 @pytest.mark.parametrize("command", ["SCRIPT LOAD", "CONFIG GET", "CLIENT SETNAME"])
 def test_connection_that_breaks_before_the_script_was_sent_is_made_again(
-    command: str, forward: bool, far: Connection, proxy: RedisProxy, admin: redis.Redis, key: str
+    command: str, forward: bool, far: RedisClient, proxy: RedisProxy, admin: redis.Redis, key: str
 ) -> None:
     proxy.reset()
     admin.script_flush()
@@ -188,7 +188,7 @@ def test_connection_that_breaks_before_the_script_was_sent_is_made_again(
     assert admin.get(key) == b"2"
 
 
-def test_script_that_only_reads_is_run_again(far: Connection, proxy: RedisProxy, key: str) -> None:
+def test_script_that_only_reads_is_run_again(far: RedisClient, proxy: RedisProxy, key: str) -> None:
     for number in range(6):
         proxy.cut_at("EVALSHA", forward=bool(number % 2))
         assert far.run(READ, [key], []) == b"1"
@@ -197,7 +197,7 @@ def test_script_that_only_reads_is_run_again(far: Connection, proxy: RedisProxy,
 
 @pytest.mark.usefixtures("impatient")
 def test_calls_that_nobody_answers_end_with_an_error_that_says_so(
-    opened: Callable[..., Connection], proxy: RedisProxy, admin: redis.Redis, key: str
+    opened: Callable[..., RedisClient], proxy: RedisProxy, admin: redis.Redis, key: str
 ) -> None:
     far = opened(f"redis://127.0.0.1:{proxy.port}")
     far.run_write(ADD, [key], [])
@@ -217,7 +217,7 @@ def test_calls_that_nobody_answers_end_with_an_error_that_says_so(
 
 @pytest.mark.usefixtures("impatient")
 def test_connection_that_the_network_forgot_while_idle_is_found_out_before_something_is_sent(
-    opened: Callable[..., Connection], proxy: RedisProxy, key: str, monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., RedisClient], proxy: RedisProxy, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far = opened(f"redis://127.0.0.1:{proxy.port}")
     far.run_write(ADD, [key], [])
@@ -229,7 +229,7 @@ def test_connection_that_the_network_forgot_while_idle_is_found_out_before_somet
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_restart_while_idle_is_not_noticed(
-    how: signal.Signals, started: Callable[..., Server], opened: Callable[..., Connection], key: str
+    how: signal.Signals, started: Callable[..., Server], opened: Callable[..., RedisClient], key: str
 ) -> None:
     server = started()
     connection = opened(server.url)
@@ -241,7 +241,7 @@ def test_restart_while_idle_is_not_noticed(
 
 def test_server_that_is_away_is_waited_for_a_moment(
     started: Callable[..., Server],
-    opened: Callable[..., Connection],
+    opened: Callable[..., RedisClient],
     key: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -266,7 +266,7 @@ def test_server_that_is_away_is_waited_for_a_moment(
 
 @pytest.mark.usefixtures("impatient")
 def test_server_that_is_loading_says_so(
-    started: Callable[..., Server], opened: Callable[..., Connection], key: str
+    started: Callable[..., Server], opened: Callable[..., RedisClient], key: str
 ) -> None:
     server = started()
     connection = opened(server.url)
@@ -289,7 +289,7 @@ def _is_rewritten(info: dict[str, Any]) -> bool:
     return not (info["aof_rewrite_in_progress"] or info["aof_rewrite_scheduled"])
 
 
-def _problem_of(connection: Connection, key: str) -> str:
+def _problem_of(connection: RedisClient, key: str) -> str:
     try:
         connection.run(READ, [key], [])
     except StoreUnavailable as error:
@@ -299,7 +299,7 @@ def _problem_of(connection: Connection, key: str) -> str:
 
 @pytest.mark.usefixtures("impatient")
 def test_server_that_runs_a_script_without_end_says_so(
-    started: Callable[..., Server], opened: Callable[..., Connection], key: str
+    started: Callable[..., Server], opened: Callable[..., RedisClient], key: str
 ) -> None:
     server = started()
     connection, other = opened(server.url), opened(server.url)
@@ -321,7 +321,7 @@ def _unheard(work: Callable[[], Any]) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_replica_does_not_take_writes(
-    started: Callable[..., Server], opened: Callable[..., Connection], key: str
+    started: Callable[..., Server], opened: Callable[..., RedisClient], key: str
 ) -> None:
     primary = started(repl_diskless_sync_delay="0")
     replica = started(replicaof=f"127.0.0.1 {primary.port}", replica_serve_stale_data="no")
@@ -342,7 +342,7 @@ def _is_in_step(client: redis.Redis) -> bool:
 
 @pytest.mark.usefixtures("impatient")
 def test_full_memory_refuses_and_nothing_was_written(
-    started: Callable[..., Server], opened: Callable[..., Connection], key: str
+    started: Callable[..., Server], opened: Callable[..., RedisClient], key: str
 ) -> None:
     server = started(maxmemory="4mb")
     connection = opened(server.url)
@@ -378,7 +378,7 @@ def test_health_warns_of_a_memory_that_fills_up(started: Callable[..., Server]) 
 
 @pytest.mark.usefixtures("impatient")
 def test_too_few_replicas_for_the_server_itself(
-    started: Callable[..., Server], opened: Callable[..., Connection], key: str
+    started: Callable[..., Server], opened: Callable[..., RedisClient], key: str
 ) -> None:
     connection = opened(started(min_replicas_to_write="1").url)
     with pytest.raises(StoreUnavailable, match="min-replicas-to-write"):
@@ -387,7 +387,7 @@ def test_too_few_replicas_for_the_server_itself(
 
 @pytest.mark.usefixtures("impatient")
 def test_wrong_password_is_said_and_not_shown(
-    started: Callable[..., Server], opened: Callable[..., Connection], key: str
+    started: Callable[..., Server], opened: Callable[..., RedisClient], key: str
 ) -> None:
     server = started()
     with contextlib.closing(server.client()) as admin:
@@ -400,7 +400,7 @@ def test_wrong_password_is_said_and_not_shown(
 
 
 def test_user_without_rights_is_told_what_is_lacking(
-    opened: Callable[..., Connection], redis_server: Server, admin: redis.Redis, key: str
+    opened: Callable[..., RedisClient], redis_server: Server, admin: redis.Redis, key: str
 ) -> None:
     admin.execute_command("ACL SETUSER reader on >x ~* &* +@all -evalsha")
     try:
@@ -416,7 +416,7 @@ def test_user_without_rights_is_told_what_is_lacking(
 
 @pytest.mark.usefixtures("impatient")
 def test_write_is_acknowledged_when_replicas_have_it(
-    started: Callable[..., Server], opened: Callable[..., Connection], key: str
+    started: Callable[..., Server], opened: Callable[..., RedisClient], key: str
 ) -> None:
     primary = started(repl_diskless_sync_delay="0")
     connection = opened(primary.url, wait_replicas=1)
@@ -437,7 +437,7 @@ def test_write_is_acknowledged_when_replicas_have_it(
     assert int(connection.run(READ, [key], [])) == before + 1
 
 
-def _acknowledged(connection: Connection, key: str) -> bool:
+def _acknowledged(connection: RedisClient, key: str) -> bool:
     try:
         connection.run_write(ADD, [key], [])
     except OutcomeUnknown:
@@ -448,7 +448,7 @@ def _acknowledged(connection: Connection, key: str) -> bool:
 # Durability
 
 
-def test_server_that_syncs_each_write_and_evicts_nothing_is_durable(connection: Connection) -> None:
+def test_server_that_syncs_each_write_and_evicts_nothing_is_durable(connection: RedisClient) -> None:
     assert connection.durability().level == "full"
 
 
@@ -467,7 +467,7 @@ def test_weaker_server_is_refused_unless_relaxed(
     problem: str,
     loss: str,
     started: Callable[..., Server],
-    opened: Callable[..., Connection],
+    opened: Callable[..., RedisClient],
     key: str,
 ) -> None:
     server = started(**{setting: value})
@@ -480,7 +480,7 @@ def test_weaker_server_is_refused_unless_relaxed(
 
 
 def test_server_that_does_not_tell_is_refused_unless_relaxed(
-    opened: Callable[..., Connection], redis_server: Server, admin: redis.Redis, key: str
+    opened: Callable[..., RedisClient], redis_server: Server, admin: redis.Redis, key: str
 ) -> None:
     admin.execute_command("ACL SETUSER managed on >x ~* &* +@all -config")
     try:
@@ -496,7 +496,7 @@ def test_server_that_does_not_tell_is_refused_unless_relaxed(
 
 @pytest.mark.parametrize(("version", "is_known"), [("6.0.16", False), ("5.0", False), ("6.2.0", True), ("9.1", True)])
 def test_old_server_is_refused(version: str, is_known: bool) -> None:
-    found = server_info.Found(version, True, "always", "noeviction")
+    found = server_info.RedisServerInfo(version, True, "always", "noeviction")
     with contextlib.nullcontext() if is_known else pytest.raises(EngineUnsupported, match=r"6\.2 or newer"):
         server_info.check(found, "redis")
 
@@ -509,7 +509,7 @@ def test_memory_that_gets_full_is_told(used: int, warns: bool) -> None:
 # Threads, processes, the end
 
 
-def test_many_threads_share_few_connections(connection: Connection, admin: redis.Redis, key: str) -> None:
+def test_many_threads_share_few_connections(connection: RedisClient, admin: redis.Redis, key: str) -> None:
     def work() -> None:
         for _ in range(25):
             connection.run_write(ADD, [key], [])
@@ -523,7 +523,7 @@ def test_many_threads_share_few_connections(connection: Connection, admin: redis
     assert len(ours(admin)) <= connections.MAX_LINKS
 
 
-def test_closed_connection_is_closed(connection: Connection, admin: redis.Redis, key: str) -> None:
+def test_closed_connection_is_closed(connection: RedisClient, admin: redis.Redis, key: str) -> None:
     connection.run_write(ADD, [key], [])
     assert ours(admin)
     connection.close()
@@ -533,7 +533,7 @@ def test_closed_connection_is_closed(connection: Connection, admin: redis.Redis,
         connection.run_write(ADD, [key], [])
 
 
-def test_child_of_a_fork_uses_nothing_of_its_parent(connection: Connection, admin: redis.Redis, key: str) -> None:
+def test_child_of_a_fork_uses_nothing_of_its_parent(connection: RedisClient, admin: redis.Redis, key: str) -> None:
     connection.run_write(ADD, [key], [])
     (mine,) = ours(admin)
 
@@ -551,7 +551,7 @@ def test_child_of_a_fork_uses_nothing_of_its_parent(connection: Connection, admi
 
 
 def test_process_that_is_gone_is_known_to_be_gone(
-    connection: Connection, opened: Callable[..., Connection], redis_server: Server, admin: redis.Redis
+    connection: RedisClient, opened: Callable[..., RedisClient], redis_server: Server, admin: redis.Redis
 ) -> None:
     other = opened(redis_server.url)
     client = other.client()
@@ -567,7 +567,7 @@ def test_process_that_is_gone_is_known_to_be_gone(
 
 
 def test_process_in_a_cluster_is_known_where_its_keys_are(
-    opened: Callable[..., Connection], redis_cluster: Cluster, key: str
+    opened: Callable[..., RedisClient], redis_cluster: Cluster, key: str
 ) -> None:
     one, two = opened(redis_cluster.url), opened(redis_cluster.url)
     assert one.client() is None  # nobody knows yet where that is
@@ -581,16 +581,16 @@ def test_process_in_a_cluster_is_known_where_its_keys_are(
 
 
 def test_interrupted_call_leaves_no_answer_behind(
-    connection: Connection, key: str, monkeypatch: pytest.MonkeyPatch
+    connection: RedisClient, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection.run_write(ADD, [key], [])
-    answer = redis_connection.Link._answer
+    answer = redis_connection.RedisConnection._answer
 
-    def interrupt(self: redis_connection.Link) -> Any:
-        monkeypatch.setattr(redis_connection.Link, "_answer", answer)
+    def interrupt(self: redis_connection.RedisConnection) -> Any:
+        monkeypatch.setattr(redis_connection.RedisConnection, "_answer", answer)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(redis_connection.Link, "_answer", interrupt)
+    monkeypatch.setattr(redis_connection.RedisConnection, "_answer", interrupt)
     with pytest.raises(KeyboardInterrupt):
         connection.run_write(ADD, [key], [])
     assert connection.run(READ, [key], []) == b"2"
@@ -599,15 +599,15 @@ def test_interrupted_call_leaves_no_answer_behind(
 @pytest.mark.parametrize("url", ["http://127.0.0.1", "redis:127.0.0.1", "redis://127.0.0.1:port"])
 def test_url_that_cannot_be_read(url: str) -> None:
     with pytest.raises(InvalidInput):
-        Connection(url)
+        RedisClient(url)
 
 
 def test_option_that_the_driver_does_not_know(redis_server: Server) -> None:
     with pytest.raises(InvalidInput, match="colour"):
-        Connection(f"{redis_server.url}?colour=red").ask("PING")
+        RedisClient(f"{redis_server.url}?colour=red").ask("PING")
 
 
-def test_unix_socket(started: Callable[..., Server], opened: Callable[..., Connection], key: str) -> None:
+def test_unix_socket(started: Callable[..., Server], opened: Callable[..., RedisClient], key: str) -> None:
     server = started()
     server.stop()
     server.settings["unixsocket"] = os.fspath(server.folder / "socket")
@@ -618,7 +618,7 @@ def test_unix_socket(started: Callable[..., Server], opened: Callable[..., Conne
 # Clusters
 
 
-def test_each_key_goes_to_its_server(redis_cluster: Cluster, opened: Callable[..., Connection]) -> None:
+def test_each_key_goes_to_its_server(redis_cluster: Cluster, opened: Callable[..., RedisClient]) -> None:
     connection = opened(redis_cluster.url)
     keys = [f"{{{uuid4().hex}}}" for _ in range(30)]
     for key in keys:
@@ -644,7 +644,7 @@ def _clients(cluster: Cluster) -> list[redis.Redis]:
     return [server.client(single_connection_client=True) for server in cluster.servers]
 
 
-def test_slot_that_moves_is_followed(redis_cluster: Cluster, opened: Callable[..., Connection], key: str) -> None:
+def test_slot_that_moves_is_followed(redis_cluster: Cluster, opened: Callable[..., RedisClient], key: str) -> None:
     connection = opened(redis_cluster.url)
     assert connection.run_write(ADD, [key], []) == 1
     clients = _clients(redis_cluster)
@@ -673,7 +673,7 @@ def _port(client: redis.Redis) -> int:
 
 @pytest.mark.usefixtures("impatient")
 def test_cluster_that_is_down_says_so(
-    started: Callable[..., Server], opened: Callable[..., Connection], key: str
+    started: Callable[..., Server], opened: Callable[..., RedisClient], key: str
 ) -> None:
     server = started(cluster_enabled="yes")
     with pytest.raises(StoreUnavailable, match="knows no server for slot"):
@@ -682,7 +682,7 @@ def test_cluster_that_is_down_says_so(
         opened(server.url).run_write(ADD, [key], [])
 
 
-def test_server_that_is_one_of_a_cluster_says_so(redis_cluster: Cluster, opened: Callable[..., Connection]) -> None:
+def test_server_that_is_one_of_a_cluster_says_so(redis_cluster: Cluster, opened: Callable[..., RedisClient]) -> None:
     connection = opened(redis_cluster.servers[0].url)
     keys = [f"{{{uuid4().hex}}}" for _ in range(100)]
     with pytest.raises(StoreUnavailable, match=r"write redis\+cluster://"):
@@ -690,6 +690,6 @@ def test_server_that_is_one_of_a_cluster_says_so(redis_cluster: Cluster, opened:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_server_that_is_no_cluster_says_so(redis_server: Server, opened: Callable[..., Connection], key: str) -> None:
+def test_server_that_is_no_cluster_says_so(redis_server: Server, opened: Callable[..., RedisClient], key: str) -> None:
     with pytest.raises(StoreUnavailable, match="leave \\+cluster out"):
         opened(redis_server.url.replace("redis:", "redis+cluster:")).run_write(ADD, [key], [])

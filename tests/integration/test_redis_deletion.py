@@ -12,8 +12,8 @@ from tests.acceptance.redis_places import Dump, places
 from redrive import Broker, Receipt, connect, new_item
 from redrive.errors import ConfirmMismatch, ItemNotFound, LeaseLost, OutcomeUnknown, QueueNotFound, StoreUnavailable
 from redrive.model.item import Lease
-from redrive.stores.redis.namespace_lock import Turns
-from redrive.stores.redis.redis_client import Connection
+from redrive.stores.redis.namespace_lock import NamespaceLock
+from redrive.stores.redis.redis_client import RedisClient
 from redrive.stores.redis.store import RedisStore
 
 MANY = 1200
@@ -179,11 +179,11 @@ def test_broken_off_at_any_script_it_is_whole_or_gone(
     """As of a process that is killed before or after one of its scripts."""
     broker, other = open_broker(redis_url), open_broker(redis_url)
     put, lost = fill(broker)
-    evaluate = Connection._evaluate
+    evaluate = RedisClient._evaluate
     for number in itertools.count(1):
         left = itertools.count(number, -1)
 
-        def killed(self: Connection, *args: Any, left: Iterator[int] = left, **options: Any) -> Any:
+        def killed(self: RedisClient, *args: Any, left: Iterator[int] = left, **options: Any) -> Any:
             if (now := next(left)) < 1:
                 raise KeyboardInterrupt  # it does nothing any more
             if now > 1 or runs:
@@ -193,7 +193,7 @@ def test_broken_off_at_any_script_it_is_whole_or_gone(
             return answer
 
         with monkeypatch.context() as patched:
-            patched.setattr(Connection, "_evaluate", killed)
+            patched.setattr(RedisClient, "_evaluate", killed)
             try:
                 delete(broker, len(put))
             except KeyboardInterrupt:
@@ -226,15 +226,15 @@ def test_process_that_stalls_while_others_go_on_deletes_what_was_meant_or_nothin
 ) -> None:
     broker, other = open_broker(redis_url), open_broker(redis_url)
     put, lost = fill(broker)
-    apply, stalls = Turns.apply, iter([True])
+    apply, stalls = NamespaceLock.apply, iter([True])
 
-    def stall(self: Turns, *args: Any, **options: Any) -> bool:
+    def stall(self: NamespaceLock, *args: Any, **options: Any) -> bool:
         if next(stalls, False):
             _end_turn(other)
             put.append(other.put("doomed", "meanwhile"))
         return apply(self, *args, **options)
 
-    monkeypatch.setattr(Turns, "apply", stall)
+    monkeypatch.setattr(NamespaceLock, "apply", stall)
     count = len(put)
     with pytest.raises(ConfirmMismatch):
         delete(broker, count)
@@ -248,14 +248,14 @@ def test_answer_that_is_lost_is_unknown_and_not_a_refusal(
 ) -> None:
     broker = open_broker(redis_url)
     put, lost = fill(broker)
-    apply = Turns.apply
+    apply = NamespaceLock.apply
 
-    def unheard(self: Turns, *args: Any, **options: Any) -> bool:
+    def unheard(self: NamespaceLock, *args: Any, **options: Any) -> bool:
         assert apply(self, *args, **options)
         raise OutcomeUnknown(self.name, "cut")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Turns, "apply", unheard)
+        patched.setattr(NamespaceLock, "apply", unheard)
         with pytest.raises(OutcomeUnknown):
             delete(broker, len(put))
     check_gone(broker, put, lost)
@@ -268,15 +268,15 @@ def test_sweep_that_is_broken_off_is_taken_up_by_another(
     broker, other = open_broker(redis_url), open_broker(redis_url)
     put, lost = fill(broker)
     delete(broker, len(put))
-    apply = Turns.apply
+    apply = NamespaceLock.apply
 
-    def broken(self: Turns, *args: Any, **options: Any) -> bool:
+    def broken(self: NamespaceLock, *args: Any, **options: Any) -> bool:
         if runs:
             apply(self, *args, **options)
         raise StoreUnavailable(self.name, "killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Turns, "apply", broken)
+        patched.setattr(NamespaceLock, "apply", broken)
         with pytest.raises(StoreUnavailable):
             broker.step()
     check_gone(other, put, lost)

@@ -16,8 +16,8 @@ from tests.servers.redis import Cluster, Server
 from redrive.errors import Closed
 from redrive.stores.redis import connection as redis_connection
 from redrive.stores.redis import pubsub
-from redrive.stores.redis.pubsub import Notices
-from redrive.stores.redis.redis_client import Connection
+from redrive.stores.redis.pubsub import PubSub
+from redrive.stores.redis.redis_client import RedisClient
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 
@@ -28,14 +28,14 @@ def _no_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[..., Notices]]:
+def opened() -> Iterator[Callable[..., PubSub]]:
     """Opens notices of one channel that listen already, and closes them when the test is over."""
     channel = f"{{{uuid4().hex}}}notices"
     with contextlib.ExitStack() as stack:
 
-        def open_one(url: str) -> Notices:
-            connection = stack.enter_context(contextlib.closing(Connection(url)))
-            found = stack.enter_context(contextlib.closing(Notices(connection, channel)))
+        def open_one(url: str) -> PubSub:
+            connection = stack.enter_context(contextlib.closing(RedisClient(url)))
+            found = stack.enter_context(contextlib.closing(PubSub(connection, channel)))
             assert found.heard() is None  # it begins to listen, and cannot know what was before
             found.heard()
             return found
@@ -49,7 +49,7 @@ def admin(redis_server: Server) -> Iterator[redis.Redis]:
         yield client
 
 
-def wait_to_hear(listener: Notices, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
+def wait_to_hear(listener: PubSub, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
     heard: set[str] = set()
     end = time.monotonic() + seconds
     while heard != set(names):
@@ -60,7 +60,7 @@ def wait_to_hear(listener: Notices, *names: str, seconds: float = PATIENCE_SECON
         time.sleep(0.002)
 
 
-def test_others_hear_what_arrived(opened: Callable[..., Notices], redis_server: Server) -> None:
+def test_others_hear_what_arrived(opened: Callable[..., PubSub], redis_server: Server) -> None:
     one, two, three = (opened(redis_server.url) for _ in range(3))
     one.tell(["a", "b:1"])
     wait_to_hear(two, "a", "b:1")
@@ -70,7 +70,7 @@ def test_others_hear_what_arrived(opened: Callable[..., Notices], redis_server: 
 
 
 def test_what_comes_fast_is_told_together(
-    opened: Callable[..., Notices], redis_server: Server, admin: redis.Redis
+    opened: Callable[..., PubSub], redis_server: Server, admin: redis.Redis
 ) -> None:
     one, two = opened(redis_server.url), opened(redis_server.url)
     before = admin.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"]
@@ -81,7 +81,7 @@ def test_what_comes_fast_is_told_together(
     assert 1 <= admin.info("commandstats")["cmdstat_publish"]["calls"] - before < 200
 
 
-def test_what_is_untold_at_the_end_is_told(opened: Callable[..., Notices], redis_server: Server) -> None:
+def test_what_is_untold_at_the_end_is_told(opened: Callable[..., PubSub], redis_server: Server) -> None:
     one, two = opened(redis_server.url), opened(redis_server.url)
     one.tell(["last"])
     one.close()
@@ -89,7 +89,7 @@ def test_what_is_untold_at_the_end_is_told(opened: Callable[..., Notices], redis
 
 
 def test_lost_listener_listens_again(
-    opened: Callable[..., Notices], redis_server: Server, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., PubSub], redis_server: Server, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pubsub, "AGAIN_SECONDS", 0.0)
     one, two = opened(redis_server.url), opened(redis_server.url)
@@ -103,7 +103,7 @@ def test_lost_listener_listens_again(
         wait_to_hear(two, f"after{number}")
 
 
-def test_lost_sender_is_replaced(opened: Callable[..., Notices], redis_server: Server, admin: redis.Redis) -> None:
+def test_lost_sender_is_replaced(opened: Callable[..., PubSub], redis_server: Server, admin: redis.Redis) -> None:
     one, two = opened(redis_server.url), opened(redis_server.url)
     for number in range(3):
         one.tell([f"queue{number}"])
@@ -112,7 +112,7 @@ def test_lost_sender_is_replaced(opened: Callable[..., Notices], redis_server: S
 
 
 def test_listener_that_the_network_forgot_listens_again(
-    opened: Callable[..., Notices], redis_server: Server, monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., PubSub], redis_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pubsub, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(pubsub, "PING_SECONDS", 0.01)
@@ -134,7 +134,7 @@ def test_listener_that_the_network_forgot_listens_again(
 
 
 def test_whoever_waits_looks_by_himself_each_second(
-    opened: Callable[..., Notices], redis_server: Server, monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., PubSub], redis_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = opened(redis_server.url)
     assert one.heard() == set()
@@ -143,7 +143,7 @@ def test_whoever_waits_looks_by_himself_each_second(
 
 
 def test_server_that_is_away_is_asked_again_later_and_not_all_the_time(
-    opened: Callable[..., Notices], monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., PubSub], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server()
     try:
@@ -151,8 +151,8 @@ def test_server_that_is_away_is_asked_again_later_and_not_all_the_time(
         server.stop()
         assert one.heard() is None
         dialled: list[object] = []
-        dial = Connection.dial
-        monkeypatch.setattr(Connection, "dial", lambda self: dialled.append(self) or dial(self))
+        dial = RedisClient.dial
+        monkeypatch.setattr(RedisClient, "dial", lambda self: dialled.append(self) or dial(self))
         assert [one.heard() for _ in range(100)].count(None) <= 1 + len(dialled)
         assert len(dialled) <= 2
         server.start()
@@ -164,7 +164,7 @@ def test_server_that_is_away_is_asked_again_later_and_not_all_the_time(
         server.destroy()
 
 
-def test_every_server_of_a_cluster_is_reached(opened: Callable[..., Notices], redis_cluster: Cluster) -> None:
+def test_every_server_of_a_cluster_is_reached(opened: Callable[..., PubSub], redis_cluster: Cluster) -> None:
     one = opened(redis_cluster.url)
     others = [opened(server.url) for server in redis_cluster.servers]
     one.tell(["everywhere"])
@@ -172,7 +172,7 @@ def test_every_server_of_a_cluster_is_reached(opened: Callable[..., Notices], re
         wait_to_hear(other, "everywhere")
 
 
-def test_closed_notices(opened: Callable[..., Notices], redis_server: Server, admin: redis.Redis) -> None:
+def test_closed_notices(opened: Callable[..., PubSub], redis_server: Server, admin: redis.Redis) -> None:
     one = opened(redis_server.url)
     one.tell(["x"])
     one.close()

@@ -28,37 +28,37 @@ from redrive.model.failure import failure_from_exception
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
 from redrive.model.item import Lease, Result, Settled
-from redrive.model.judge import Ending
+from redrive.model.judge import OutcomeKind
 from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import Verb
 from redrive.store import (
+    ApplyRetention,
     Call,
-    Change,
-    Clean,
     Complete,
     CreateQueue,
     DeleteQueue,
     Extend,
     FindItems,
     FinishMove,
+    GetIdempotencyOwners,
     GetItem,
-    GetKeyHolders,
     GetStats,
     Import,
     LeaseItems,
-    ListDestinations,
     ListMoves,
+    ListMoveTargets,
     ListOpenMoves,
+    ManualChange,
+    ManualTarget,
     NewItem,
     Put,
     ReadFeed,
     Receive,
     SetPaused,
     Settle,
-    Stale,
+    StaleSettings,
     StartOperation,
     StepOperation,
-    Target,
 )
 from redrive.stores.memory import MemoryStore
 from redrive.stores.redis import redis_client
@@ -126,9 +126,9 @@ def test_calls_before_puts_that_break_off_are_not_said_to_have_failed(
 ) -> None:
     """Puts that are refused together are put one by one, by a second script."""
     store.commit([CreateQueue("jobs", QueueSettings(max_payload_size=10)), CreateQueue("others", QueueSettings())])
-    run_write, runs = redis_client.Connection.run_write, itertools.count(1)
+    run_write, runs = redis_client.RedisClient.run_write, itertools.count(1)
 
-    def once(self: redis_client.Connection, *args: Any) -> Any:
+    def once(self: redis_client.RedisClient, *args: Any) -> Any:
         if next(runs) > 1:
             raise problem
         return run_write(self, *args)
@@ -138,7 +138,7 @@ def test_calls_before_puts_that_break_off_are_not_said_to_have_failed(
         for queue, payload in (("others", b"a"), ("jobs", b"1"), ("jobs", b"22222222222"))
     ]
     with monkeypatch.context() as patched:
-        patched.setattr(redis_client.Connection, "run_write", once)
+        patched.setattr(redis_client.RedisClient, "run_write", once)
         (receipt,), *broken = store.commit(puts).results
     assert broken == [problem, problem]
     assert store.read(GetItem(receipt.id)).payload == b"a"
@@ -157,7 +157,7 @@ def leases(store: RedisStore | MemoryStore, queue: str, count: int, **settings: 
 
 
 def bury(lease: Lease, version: int, to: str | None = None, note: str | None = None) -> Settle:
-    return Settle(lease.token, Ending.BURIED, Dead(DeadReason.POLICY, to=to), version, note=note)
+    return Settle(lease.token, OutcomeKind.BURIED, Dead(DeadReason.POLICY, to=to), version, note=note)
 
 
 # Batches of several kinds
@@ -169,7 +169,9 @@ def test_retention_passes_over_what_its_batch_removed(opened: Opened) -> None:
     version, (first, second) = leases(store, "jobs", 2, keep_dead=10 * SECOND)
     store.commit([bury(first, version), bury(second, version)])
     clock.advance(20)
-    ((dropped,), removed) = store.commit([Change(Verb.DROP, (Target(first.id),), "me"), Clean()]).results
+    ((dropped,), removed) = store.commit(
+        [ManualChange(Verb.DROP, (ManualTarget(first.id),), "me"), ApplyRetention()]
+    ).results
     assert isinstance(dropped, Settled)
     assert removed == 1
     assert store.read(GetStats("jobs")).dead_letters == 0
@@ -180,7 +182,7 @@ def test_words_are_found_of_an_item_that_its_batch_looked_at_before(store: Redis
     store.commit([bury(lease, version, note="timeout")])
     started = StartOperation(verb=Verb.REDRIVE, where=Filter(words="timeout"), actor="me")
     operation = store.commit([started]).results[0]
-    refused = Change(Verb.RESTORE, (Target(lease.id),), "me")
+    refused = ManualChange(Verb.RESTORE, (ManualTarget(lease.id),), "me")
     ((problem,), after) = store.commit([refused, StepOperation(operation.id, 0)]).results
     assert isinstance(problem, WrongStatus)
     assert after.changed == 1
@@ -206,7 +208,7 @@ def test_failure_without_a_verdict_is_refused(store: RedisStore) -> None:
 
 def test_feed_tells_an_empty_note_as_it_is(store: RedisStore) -> None:
     version, (lease,) = leases(store, "jobs", 1)
-    store.commit([Settle(lease.token, Ending.RELEASED, Again(0, Status.PENDING), version, note="")])
+    store.commit([Settle(lease.token, OutcomeKind.RELEASED, Again(0, Status.PENDING), version, note="")])
     (entry,) = store.read(ReadFeed()).entries
     assert entry.title == ""
 
@@ -217,12 +219,12 @@ def test_stale_verdict_needs_no_second_look_that_could_fail(store: RedisStore, m
     def lost(*_: object) -> None:
         raise StoreUnavailable("redis", "the connection is lost")
 
-    late = Settle(lease.token, Ending.FAILED, Again(0, Status.FAILED), version - 1)
+    late = Settle(lease.token, OutcomeKind.FAILED, Again(0, Status.FAILED), version - 1)
     with monkeypatch.context() as patch:
         patch.setattr(store._connection, "run", lost)
         receipts, stale = store.commit([Put("jobs", (item(),)), late]).results
     assert len(receipts) == 1
-    assert isinstance(stale, Stale)
+    assert isinstance(stale, StaleSettings)
     assert stale.queue.version == version
 
 
@@ -243,15 +245,17 @@ def test_many_items_share_their_round_trips(store: RedisStore, monkeypatch: pyte
     version, taken = leases(store, "jobs", count)
     monkeypatch.setattr(store._connection, "_repeatedly", counted)
     died = store.commit([bury(lease, version, to="dead") for lease in taken]).results
-    (redriven,) = store.commit([Change(Verb.REDRIVE, tuple(Target(each.id) for each in died), "me")]).results
+    (redriven,) = store.commit(
+        [ManualChange(Verb.REDRIVE, tuple(ManualTarget(each.id) for each in died), "me")]
+    ).results
     assert all(isinstance(each, Settled) for each in redriven)
     found = store.read(FindItems(Filter(queue="jobs", status=Status.PENDING), limit=count)).items
     for duplicate in (False, True):
         (receipts,) = store.commit([Import("other", found, "me")]).results
         assert [receipt.duplicate for receipt in receipts] == [duplicate] * count
     keys = tuple(f"key {number}" for number in range(count))
-    assert len(store.read(GetKeyHolders("jobs", keys))) == count
-    store.commit([Change(Verb.DROP, tuple(Target(receipt.id) for receipt in receipts), "me")])
+    assert len(store.read(GetIdempotencyOwners("jobs", keys))) == count
+    store.commit([ManualChange(Verb.DROP, tuple(ManualTarget(receipt.id) for receipt in receipts), "me")])
     assert trips < count / 2
 
 
@@ -333,7 +337,7 @@ def test_last_item_for_a_destination_may_arrive_between_two_looks(
 ) -> None:
     version, (lease,) = leases(store, "jobs", 1)
     store.commit([bury(lease, version, to="far@there")])
-    assert [each.to for each in store.read(ListDestinations())] == ["far@there"]
+    assert [each.to for each in store.read(ListMoveTargets())] == ["far@there"]
     look = RedisState.destinations
 
     def arrives_meanwhile(state: RedisState) -> list[str]:
@@ -342,7 +346,7 @@ def test_last_item_for_a_destination_may_arrive_between_two_looks(
         return found
 
     monkeypatch.setattr(RedisState, "destinations", arrives_meanwhile)
-    assert store.read(ListDestinations()) == ()
+    assert store.read(ListMoveTargets()) == ()
 
 
 # A full memory
@@ -385,10 +389,10 @@ def test_full_server_takes_nothing_new_and_can_be_worked_off_and_cleared(small: 
         Complete(taken[2].token),
         bury(taken[3], version),
         bury(taken[4], version, to="dead"),
-        Settle(taken[5].token, Ending.FAILED, Again(0, Status.FAILED), version),
+        Settle(taken[5].token, OutcomeKind.FAILED, Again(0, Status.FAILED), version),
     ):
         assert isinstance(store.commit([call]).results[0], Settled)
-    ((dropped,),) = store.commit([Change(Verb.DROP, (Target(taken[7].id),), "me")]).results
+    ((dropped,),) = store.commit([ManualChange(Verb.DROP, (ManualTarget(taken[7].id),), "me")]).results
     assert isinstance(dropped, Settled)
     assert store.commit([DeleteQueue("dead", 1, "me")]).results == [1]
     stats = store.read(GetStats("jobs"))

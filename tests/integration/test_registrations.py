@@ -20,15 +20,15 @@ from redrive.model.queue import QueueSettings
 from redrive.store import (
     Complete,
     CreateQueue,
-    GetHeld,
     GetResult,
     GetStats,
     LeaseItems,
     ListRegistrations,
-    Overtaken,
+    ListWorkerLeases,
     Register,
     Registration,
     Store,
+    VersionConflict,
 )
 from redrive.stores.postgres import schema as postgres_schema
 from redrive.stores.sqlite import schema as sqlite_schema
@@ -75,7 +75,7 @@ def test_of_many_who_fire_at_once_each_tick_is_put_by_one(stores: list[Store]) -
             match do(store, tick):
                 case Registration():
                     fired, version = fired + 1, version + 1
-                case Overtaken(Registration(version=present)):
+                case VersionConflict(Registration(version=present)):
                     assert present > version
                     version = present
         return fired
@@ -104,7 +104,7 @@ def use(url: str) -> None:
     with connect(url, lifecycle=False) as broker:
         store = broker._core.store
         (lease,) = do(store, LeaseItems("jobs", 1, "w1")).leases
-        assert store.read(GetHeld("w1")) == (lease,)
+        assert store.read(ListWorkerLeases("w1")) == (lease,)
         do(store, Complete(lease.token, Result(b"1", "application/json"), keep=60 * SECOND))
         assert store.read(GetResult(lease.id)).value == 1
         written = do(store, Register("worker", "w1", b"x"))

@@ -16,10 +16,10 @@ from redrive import Broker, connect, connect_async
 from redrive.client import remote_store as client
 from redrive.errors import OutcomeUnknown, Overloaded, RedriveError, StoreUnavailable, Unauthorized
 from redrive.model.limits import MIB
-from redrive.server.replay_cache import Answers
+from redrive.server.replay_cache import ReplayCache
 from redrive.store import NewItem, Put
 from redrive.testing.conformance.actions import Background
-from redrive.wire.error_codec import body_of
+from redrive.wire.error_codec import error_body
 
 ADDRESS = "192.0.2.1"
 """Of nobody: only a proxy finds a server there."""
@@ -146,7 +146,7 @@ def test_commit_that_no_proxy_takes_has_not_left(proxied: Proxied, monkeypatch: 
         broker.create_queue("jobs")
         store: Any = broker._core.store
         store._line._pool.close()
-        store._line = client.Line(store._endpoint)
+        store._line = client.HttpTransport(store._endpoint)
         if proxied.url.startswith("https:"):
             proxied.proxy.refuses = True
         else:
@@ -183,7 +183,7 @@ def instead(status: int, content_type: str, body: bytes) -> Callable[[Callable[[
 
 def refusal(status: int, error: RedriveError) -> Given:
     """As our server refuses."""
-    return status, "application/json", msgspec.json.encode(body_of(error))
+    return status, "application/json", msgspec.json.encode(error_body(error))
 
 
 @pytest.mark.parametrize(
@@ -250,10 +250,10 @@ def test_part_that_is_refused_does_not_hide_that_another_was_done(
 # What a server remembers
 
 
-def _answers_of(mounts: Mounts, url: str) -> Answers[Any]:
+def _answers_of(mounts: Mounts, url: str) -> ReplayCache[Any]:
     server = mounts._mounted[url.rpartition("/")[2]]
     (handle,) = (route.handle for route in server.routes if route.name == "store.commit")
-    found: Answers[Any] = handle.__self__._answers  # type: ignore[attr-defined]
+    found: ReplayCache[Any] = handle.__self__._answers  # type: ignore[attr-defined]
     return found
 
 

@@ -41,7 +41,7 @@ from redrive.store import CreateQueue, LeaseItems, NewItem, Put
 from redrive.testing.conformance.actions import Background
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 from redrive.wire.error_codec import ErrorBody
-from redrive.wire.messages import CommitRequest, Seen, WatchAnswer
+from redrive.wire.messages import CommitPosition, CommitRequest, WatchAnswer
 from redrive.wire.result_codec import encode
 
 
@@ -313,13 +313,15 @@ def test_request_that_is_repeated_gets_the_first_answer_and_runs_once(broker: Br
 
 def test_answer_that_is_no_text_is_one_that_cannot_be_read(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     store: Any = broker._core.store
-    answer = http_transport.Answer(200, b"\x94\xa1\xff\x00\x80\x90", "application/msgpack")  # a text of one byte, 0xff
+    answer = http_transport.HttpResponse(
+        200, b"\x94\xa1\xff\x00\x80\x90", "application/msgpack"
+    )  # a text of one byte, 0xff
     with monkeypatch.context() as context:
         context.setattr(store._line, "post", lambda *_: answer)
         with pytest.raises(OutcomeUnknown, match="cannot be read"):
             store.commit([put(b"a")])
         context.setattr(
-            store._watching._line, "post", lambda *_: http_transport.Answer(200, b"\x82\xa4boot\xa1\xff", "")
+            store._watching._line, "post", lambda *_: http_transport.HttpResponse(200, b"\x82\xa4boot\xa1\xff", "")
         )
         assert store._watching._ask(WatchAnswer("", 0)) is None
     broker.put("jobs", 1)
@@ -344,7 +346,7 @@ def test_request_for_another_server_is_not_run_and_its_client_sends_it_again(bro
     assert (answer.status, msgspec.json.decode(answer.body)["code"]) == (421, "misdirected")
     assert broker.stats("jobs").pending == 0
     store: Any = broker._core.store
-    store._seen = Seen("another")
+    store._seen = CommitPosition("another")
     broker.put("jobs", 1)
     assert broker.stats("jobs").pending == 1
     assert store._seen.boot != "another"
@@ -360,9 +362,9 @@ def test_request_that_was_refused_may_be_sent_again(broker: Broker) -> None:
 
 async def test_calls_that_are_made_at_once_share_requests(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
-    post = http_transport.Line.post
+    post = http_transport.HttpTransport.post
     monkeypatch.setattr(
-        http_transport.Line, "post", lambda self, route, *rest: sent.append(route) or post(self, route, *rest)
+        http_transport.HttpTransport, "post", lambda self, route, *rest: sent.append(route) or post(self, route, *rest)
     )  # type: ignore[func-returns-value]
     async with connect_async(url) as broker:
         await broker.create_queue("jobs")

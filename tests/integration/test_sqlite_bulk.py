@@ -70,7 +70,7 @@ def one_by_one(broker: Broker, verb: str, ids: list[str]) -> None:
 
 def as_a_list(broker: Broker, verb: str, ids: list[str]) -> None:
     results = getattr(broker, verb)(ids, actor="ada")
-    assert sum(isinstance(result, Settled) for result in results) > bulk_changes.FEW
+    assert sum(isinstance(result, Settled) for result in results) > bulk_changes.BULK_THRESHOLD
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -102,8 +102,8 @@ def test_sweep_of_an_operation_changes_what_a_walk_does(
             connect(url, clock=clock, lifecycle=False, actor="test", durability="relaxed") as broker,
         ):
             if name == "walk":
-                patch.setattr(operations, "sweep", lambda *_: None)
-                patch.setattr(manual_changes, "find_alike", lambda *_: {})
+                patch.setattr(operations, "bulk_step", lambda *_: None)
+                patch.setattr(manual_changes, "find_uniform", lambda *_: {})
             elif queue == "plain":
                 patch.setattr(operations, "select", None)  # nothing is looked at one by one
             ids = furnish(broker, clock)
@@ -111,6 +111,6 @@ def test_sweep_of_an_operation_changes_what_a_walk_does(
                 broker.archive(ids)
             confirm = {"confirm": broker.count(status="archived", queue=queue)} if verb == "purge" else {}
             operation = broker.drive(broker.start(verb, queue=queue, reason=None, actor="ada", **confirm).id)
-            assert operation.changed > bulk_changes.FEW
+            assert operation.changed > bulk_changes.BULK_THRESHOLD
             seen.append((operation.changed, operation.left_out, everything(broker, ids)))
     assert seen[0] == seen[1]

@@ -14,7 +14,7 @@ import pytest
 from redrive import Broker, connect
 from redrive.errors import DiskFull, StoreUnavailable
 from redrive.model.queue import QueueSettings
-from redrive.store import Clean, GetOverdue, NextDue
+from redrive.store import ApplyRetention, GetNextDue, GetOverdue
 from redrive.stores.relational.batch import Batch
 from redrive.stores.sqlite import checkpoint
 from redrive.testing.conformance.actions import Background
@@ -130,7 +130,7 @@ def test_upkeep_that_has_nothing_to_do_does_not_go_through_all_queues(broker: Br
     writer.execute("UPDATE redrive_meta SET epoch = epoch + 1")
     writer.execute("COMMIT")
     broker.put("queue-7", 1)
-    store.commit((Clean(),))
+    store.commit((ApplyRetention(),))
     statements: list[str] = []
 
     def count(_: object, statement: str, __: object) -> bool:
@@ -138,8 +138,8 @@ def test_upkeep_that_has_nothing_to_do_does_not_go_through_all_queues(broker: Br
         return True
 
     writer.exec_trace = count
-    store.commit((Clean(),))
+    store.commit((ApplyRetention(),))
     writer.exec_trace = None
     assert len(statements) < 20
     assert store.read(GetOverdue()) == ()
-    assert store.read(NextDue()) is None
+    assert store.read(GetNextDue()) is None

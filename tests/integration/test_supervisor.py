@@ -18,16 +18,16 @@ from rich.console import Console
 from tests.until import until
 
 from redrive import Broker, Item, Status, connect
-from redrive.broker.worker_session import exchange_of
+from redrive.broker.worker_session import open_worker_session
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, StoreError
 from redrive.model.ids import Token
 from redrive.task.app import App
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 from redrive.worker import supervisor, worker_process
-from redrive.worker.app_loader import Sources, load_app
-from redrive.worker.crash_recovery import settle_left
-from redrive.worker.in_flight import Ending, Journal
+from redrive.worker.app_loader import SourceWatcher, load_app
+from redrive.worker.crash_recovery import settle_orphans
+from redrive.worker.in_flight import InFlightLog, WorkerExit
 from redrive.worker.live_view import LiveView
 from redrive.worker.process_exit import Exit
 
@@ -169,7 +169,7 @@ def test_second_signal_stops_at_once_and_charges_nothing(work: Work, options: tu
     process.send_signal(signal.SIGTERM)
     until(lambda: "stopping" in _so_far(process))
     process.send_signal(signal.SIGTERM)  # the same word once more, as some send it to a process and to its group
-    patience = time.monotonic() + supervisor.IMPATIENCE_SECONDS
+    patience = time.monotonic() + supervisor.SECOND_SIGNAL_WINDOW_SECONDS
     until(lambda: time.monotonic() > patience)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
@@ -209,7 +209,7 @@ def _parent(pid: int) -> int:
         return int(file.read().rpartition(")")[2].split()[1])
 
 
-@pytest.mark.parametrize("code", [0, 3, worker_process.UNFIT])
+@pytest.mark.parametrize("code", [0, 3, worker_process.EXIT_BAD_APP])
 def test_item_that_ends_the_worker_dies_of_it(work: Work, code: int) -> None:
     killer = work.put("leave", code=code)
     process = work.start()
@@ -261,10 +261,10 @@ def test_worker_that_is_silent_is_killed(work: Work) -> None:
 
 _IMPATIENT = """
 from redrive.telemetry import events
-from redrive.worker.ipc import Orders
+from redrive.worker.ipc import WorkerLaunch
 from redrive.worker.supervisor import Supervisor
 events.configure()
-raise SystemExit(Supervisor(Orders("{name}:app", shutdown_timeout=0.1), grace_seconds=0.2).run())
+raise SystemExit(Supervisor(WorkerLaunch("{name}:app", shutdown_timeout=0.1), grace_seconds=0.2).run())
 """
 
 
@@ -391,20 +391,20 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal.create(tmp_path / "journal", "gone", 8)
+def journal(tmp_path: Path) -> InFlightLog:
+    return InFlightLog.create(tmp_path / "journal", "gone", 8)
 
 
-def test_what_ran_is_lost_and_what_was_only_held_is_given_back(broker: Broker, journal: Journal) -> None:
+def test_what_ran_is_lost_and_what_was_only_held_is_given_back(broker: Broker, journal: InFlightLog) -> None:
     broker.put_many("jobs", range(6))
     leases = broker.lease("jobs", 4, worker="gone")
     other = broker.lease("jobs", 1, worker="other")[0]
     for slot, lease in enumerate(leases[:2]):
         journal.begin(slot, lease.token)
     journal.write_ending(
-        Ending(Exit(None, signal.SIGSEGV, 1 << 20, Instant(journal.running()[0].began_at + 1_500_000)))
+        WorkerExit(Exit(None, signal.SIGSEGV, 1 << 20, Instant(journal.running()[0].began_at + 1_500_000)))
     )
-    left = settle_left(broker, journal)
+    left = settle_orphans(broker, journal)
     assert (left.lost, left.returned, left.refused) == (2, 2, 0)
     for lease in leases[:2]:
         item = broker.get(lease.id)
@@ -416,37 +416,37 @@ def test_what_ran_is_lost_and_what_was_only_held_is_given_back(broker: Broker, j
         item = broker.get(lease.id)
         assert (item.status, charged(item), item.history) == (Status.PENDING, (0, 0, 0), ())
     assert broker.get(other.id).status is Status.ACTIVE
-    assert exchange_of(broker, "gone").held() == ()
+    assert open_worker_session(broker, "gone").held() == ()
 
 
-def test_what_ran_is_given_back_where_its_worker_stopped_in_order(broker: Broker, journal: Journal) -> None:
+def test_what_ran_is_given_back_where_its_worker_stopped_in_order(broker: Broker, journal: InFlightLog) -> None:
     broker.put("jobs", 1)
     lease = broker.lease("jobs", worker="gone")[0]
     journal.begin(0, lease.token)
     journal.finish(settled_all=False)
     assert (journal.is_finished, journal.is_stopped) == (False, True)
-    journal.write_ending(Ending(Exit(0, None, 0, Instant(0)), by_order=journal.is_stopped))
-    assert settle_left(broker, journal).returned == 1
+    journal.write_ending(WorkerExit(Exit(0, None, 0, Instant(0)), by_order=journal.is_stopped))
+    assert settle_orphans(broker, journal).returned == 1
     assert charged(broker.get(lease.id)) == (0, 0, 0)
 
 
-def test_what_is_settled_already_stays_as_it_is(broker: Broker, journal: Journal) -> None:
+def test_what_is_settled_already_stays_as_it_is(broker: Broker, journal: InFlightLog) -> None:
     broker.put("jobs", 1)
     lease = broker.lease("jobs", worker="gone")[0]
     journal.begin(0, lease.token)
     broker.fail(lease, "no")
-    left = settle_left(broker, journal)
+    left = settle_orphans(broker, journal)
     assert (left.lost, left.returned, left.refused) == (0, 0, 0)
 
 
-def test_more_than_one_transaction_holds_is_settled(broker: Broker, journal: Journal) -> None:
+def test_more_than_one_transaction_holds_is_settled(broker: Broker, journal: InFlightLog) -> None:
     broker.put_many("jobs", range(2500))
     for _ in range(3):
         broker.lease("jobs", 1000, worker="gone")
-    assert settle_left(broker, journal).returned == 2500
+    assert settle_orphans(broker, journal).returned == 2500
 
 
-def test_journal_is_kept_where_the_store_cannot_be_reached(tmp_path: Path, journal: Journal) -> None:
+def test_journal_is_kept_where_the_store_cannot_be_reached(tmp_path: Path, journal: InFlightLog) -> None:
     app = App(f"sqlite:///{tmp_path}/no/such/folder/jobs.db")
     app.queue("jobs")
     with pytest.raises((StoreError, InvalidInput)):
@@ -472,7 +472,7 @@ def test_app_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_sources_tell_what_changed(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("1")
     (tmp_path / ".hidden").mkdir()
-    sources = Sources(tmp_path)
+    sources = SourceWatcher(tmp_path)
     assert sources.changed() is None
     (tmp_path / "b.py").write_text("2")
     assert sources.changed() == tmp_path / "b.py"
@@ -483,7 +483,7 @@ def test_sources_tell_what_changed(tmp_path: Path) -> None:
     assert sources.changed() == tmp_path / "a.py"
 
 
-def test_view_shows_what_runs(journal: Journal) -> None:
+def test_view_shows_what_runs(journal: InFlightLog) -> None:
     journal.begin(0, Token("abcdef01" + "2" * 40), "send_mail")
     journal.begin(1, Token("9" * 48), "ended")
     journal.end(1)

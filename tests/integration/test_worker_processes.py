@@ -16,15 +16,15 @@ import pytest
 from tests.until import until
 
 from redrive import Broker, Failure, connect
-from redrive.broker.worker_session import Completed, End, Failed, Lost, Returned
+from redrive.broker.worker_session import Completed, Failed, Lost, Outcome, Returned
 from redrive.errors import InvalidInput
 from redrive.model.classify import ErrorClass
 from redrive.model.limits import MIB
 from redrive.task.app import App
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 from redrive.worker.app_loader import load_app
-from redrive.worker.execution import Handling
-from redrive.worker.in_flight import Journal
+from redrive.worker.execution import HandlerSettings
+from redrive.worker.in_flight import InFlightLog
 from redrive.worker.process_runner import ProcessRunner
 from redrive.worker.runner import Job
 
@@ -136,18 +136,18 @@ class Ends:
     """Hears how jobs ended."""
 
     def __init__(self) -> None:
-        self._heard: list[tuple[Job, End, float]] = []
+        self._heard: list[tuple[Job, Outcome, float]] = []
         self._changed = threading.Condition()
 
-    def __call__(self, job: Job, end: End) -> None:
+    def __call__(self, job: Job, end: Outcome) -> None:
         with self._changed:
             self._heard.append((job, end, time.monotonic()))
             self._changed.notify_all()
 
-    def of(self, *jobs: Job) -> list[End]:
+    def of(self, *jobs: Job) -> list[Outcome]:
         """How these ended, once they have."""
 
-        def ended() -> dict[Job, End]:
+        def ended() -> dict[Job, Outcome]:
             return {job: end for job, end, _ in self._heard}
 
         with self._changed:
@@ -214,18 +214,18 @@ def job(app: App, broker: Broker) -> Make:
     def make(name: str, *args: Any, **kwargs: Any) -> Job:
         item = app.tasks[name].item(*args, **kwargs)
         broker.put_many(item.queue, [item.item])
-        return Job(broker.lease(item.queue, worker="w")[0], app.tasks[name], Handling(keeps_completed=True))
+        return Job(broker.lease(item.queue, worker="w")[0], app.tasks[name], HandlerSettings(keeps_completed=True))
 
     return make
 
 
-def value(end: End) -> Any:
+def value(end: Outcome) -> Any:
     assert isinstance(end, Completed), end
     assert end.result is not None
     return end.result.value
 
 
-def failure(end: End) -> Failure:
+def failure(end: Outcome) -> Failure:
     assert isinstance(end, Lost | Failed), end
     assert end.failure is not None
     return end.failure
@@ -543,7 +543,7 @@ def test_what_runs_when_nobody_waits_any_longer_is_killed_and_given_back(
 
 
 def test_journal_has_what_runs(start: Start, job: Make, ends: Ends, tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path / "journal", "w", 2)
+    journal = InFlightLog.create(tmp_path / "journal", "w", 2)
     one = job("wait", str(tmp_path / "go"))
     start(2, journal=journal).submit([one])
     until(lambda: (tmp_path / "go.begun").exists() and (tmp_path / "go.begun").read_text())
@@ -567,7 +567,7 @@ def test_app_that_cannot_be_imported_is_told_at_the_start(tmp_path: Path, monkey
 _PARENT = """
 import sys, threading
 from redrive import connect
-from redrive.worker.execution import Handling
+from redrive.worker.execution import HandlerSettings
 from redrive.worker.app_loader import load_app
 from redrive.worker.process_runner import ProcessRunner
 from redrive.worker.runner import Job
@@ -579,7 +579,7 @@ item = app.tasks["wait"].item(path)
 broker.put_many("jobs", [item.item])
 runner = ProcessRunner(spec, 3)
 runner.start(lambda job, end: None)
-runner.submit([Job(broker.lease("jobs")[0], app.tasks["wait"], Handling())])
+runner.submit([Job(broker.lease("jobs")[0], app.tasks["wait"], HandlerSettings())])
 threading.Event().wait()
 """
 

@@ -14,7 +14,7 @@ import uvicorn
 from redrive import AsyncBroker
 from redrive.clock import Clock, Instant
 from redrive.server.asgi import Server
-from redrive.server.broker_pool import Brokers
+from redrive.server.broker_pool import BrokerPool
 from redrive.server.routes import store_api
 
 _SLICE_SECONDS = 0.005
@@ -109,7 +109,7 @@ class Mounts:
 
 
 def _server(open_one: Callable[[str], AsyncBroker], trusts_clock: bool) -> Server:
-    return Server(Brokers(open_one), store_api.routes(trusts_clock=trusts_clock))
+    return Server(BrokerPool(open_one), store_api.routes(trusts_clock=trusts_clock))
 
 
 class Uncounted:

@@ -17,7 +17,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import InvalidInput
-from redrive.model.arrival import Passage
+from redrive.model.arrival import MoveRoute
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import Item, Status
@@ -131,9 +131,9 @@ class Mischief:
             if self.random.random() < 0.5:
                 item = msgspec.structs.replace(item, status=Status.MOVING)
             return msgspec.structs.replace(item, **{name: self.value(hints[name], name) for name in names})
-        if kind is Passage and self.random.random() < 0.8:
+        if kind is MoveRoute and self.random.random() < 0.8:
             kind_of = self.random.choice((FeedKind.DEAD, FeedKind.REDRIVEN, FeedKind.MOVED))
-            return Passage("jobs@here", self.now, kind_of, Status.PENDING)
+            return MoveRoute("jobs@here", self.now, kind_of, Status.PENDING)
         if kind is QueueSettings and self.random.random() < 0.5:
             dead_queue = self.random.choice(self.queues)
             return self.random.choice(

@@ -16,22 +16,22 @@ from redrive.model.feed import FeedKind
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId
 from redrive.model.item import Result
-from redrive.model.operation import IN_BULK, OperationStatus
+from redrive.model.operation import BULK_VERBS, OperationStatus
 from redrive.model.state_machine import Verb
 from redrive.store import (
-    Change,
     CountItems,
     FindItems,
     GetItem,
+    GetNextDue,
     GetQueue,
     Import,
     ListGroups,
-    NextDue,
+    ManualChange,
+    ManualTarget,
     ReadFeed,
     SetOperation,
     StartOperation,
     StepOperation,
-    Target,
 )
 
 WORDS = ("boom", "err hand", "bo*", "policy", "1", "n", "x", "edited", "never", "!?")
@@ -54,16 +54,16 @@ def change_by_hand(twins: Twins, pick: random.Random) -> None:
     if verb is not Verb.REDRIVE:
         payload = headers = None
 
-    def call(side: int) -> Change:
+    def call(side: int) -> ManualChange:
         ids = [ItemId(twins.ids[side][position]) for position in positions]
-        targets = tuple(Target(id, payload=payload, headers=headers) for id in ids)
-        return Change(verb, targets, "me", force, to, note)
+        targets = tuple(ManualTarget(id, payload=payload, headers=headers) for id in ids)
+        return ManualChange(verb, targets, "me", force, to, note)
 
     twins.keep_settled(twins.commit(f"{verb} {positions} to={to} force={force} edited={payload or headers}", call))
 
 
 def start_operation(twins: Twins, pick: random.Random) -> None:
-    verb, where = pick.choice(sorted(IN_BULK)), some_filter(twins, pick, few=True)
+    verb, where = pick.choice(sorted(BULK_VERBS)), some_filter(twins, pick, few=True)
     options: dict[str, Any] = {
         "to": pick.choice([None, None, *QUEUES]) if verb in (Verb.MOVE, Verb.REDRIVE) else None,
         "rate": pick.choice([None, None, 0.5]),
@@ -141,7 +141,7 @@ def look_at_many(twins: Twins, pick: random.Random) -> None:
     twins.read(f"count {where(0)}", lambda side: CountItems(where(side)))
     queue = pick.choice([None, *QUEUES])
     twins.read(f"groups of {queue}", lambda _: ListGroups(queue))
-    twins.read("next due", lambda _: NextDue())
+    twins.read("next due", lambda _: GetNextDue())
     _look_at_feed(twins, pick)
 
 

@@ -12,17 +12,17 @@ from redrive import Broker
 from redrive.model.duration import SECOND
 from redrive.model.ids import ItemId
 from redrive.store import (
+    AuditNote,
     Call,
-    GetHeld,
     GetResult,
     ListRegistrations,
+    ListWorkerLeases,
     NewItem,
-    Noted,
-    Overtaken,
     Put,
     Register,
     Registration,
     Unregister,
+    VersionConflict,
 )
 
 KINDS = ("worker", "schedule")
@@ -31,7 +31,7 @@ NAMES = ("x", "y")
 
 def change_registrations(twins: Twins, pick: random.Random) -> None:
     kind, name = pick.choice(KINDS), pick.choice(NAMES)
-    noted = Noted("ann", f"register_{kind}", name)
+    noted = AuditNote("ann", f"register_{kind}", name)
     call: Call = Unregister(kind, name, pick.choice([None, noted]))
     if pick.random() < 0.8:
         call = Register(
@@ -54,7 +54,7 @@ def change_registrations(twins: Twins, pick: random.Random) -> None:
 
 def look_at_work(twins: Twins, pick: random.Random) -> None:
     worker, limit = pick.choice(["w", "w", "v"]), pick.choice([1, 2, 1000])
-    twins.read(f"held by {worker}", lambda _: GetHeld(worker, limit))
+    twins.read(f"held by {worker}", lambda _: ListWorkerLeases(worker, limit))
     if twins.ids[0]:
         position = pick.randrange(len(twins.ids[0]))
         twins.read(f"result {position}", lambda side: GetResult(ItemId(twins.ids[side][position])))
@@ -79,6 +79,6 @@ def _listed(broker: Broker, kind: str) -> tuple[Registration, ...]:
 
 def _shown(result: Any) -> Any:
     """With its version, which is the same everywhere, and not that of a queue's settings."""
-    if isinstance(result, Overtaken):
+    if isinstance(result, VersionConflict):
         return "overtaken by", _shown(result.present)
     return msgspec.structs.astuple(result) if isinstance(result, Registration) else result

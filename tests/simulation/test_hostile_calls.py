@@ -22,20 +22,20 @@ from tests.simulation.hostile import QUEUES, TAME, Mischief
 from tests.sizes import THOROUGH
 
 from redrive import AsyncBroker, Broker, Item, Lease, RedriveError, Status, connect
-from redrive.auth.principal import ANYONE
-from redrive.broker.flows.export_import import line_of
+from redrive.auth.principal import UNAUTHENTICATED_ADMIN
+from redrive.broker.flows.export_import import encode_line
 from redrive.errors import Closed, InvalidInput, NotFound, OutcomeUnknown, Overloaded, Refused, StoreError
 from redrive.model.filter import Filter, Order
 from redrive.model.operation import Operation
-from redrive.server.auth.authorization import let_in, let_out
+from redrive.server.auth.authorization import authorize_calls, filter_result
 from redrive.server.request import Request
-from redrive.store import KINDS, FindItems, Leased
+from redrive.store import COMMIT_ORDER, FindItems, Leased
 from redrive.testing import FakeClock
-from redrive.wire.result_codec import encode, written
+from redrive.wire.result_codec import encode, encode_results
 
 RUNS, STEPS = (500, 1000) if THOROUGH else (8, 600)
 RECOUNT_EVERY = 100
-COMMITTED = tuple(kind for kinds in KINDS for kind in kinds)
+COMMITTED = tuple(kind for kinds in COMMIT_ORDER for kind in kinds)
 REFUSED = (Refused, NotFound, InvalidInput)
 BROKEN = (StoreError, OutcomeUnknown, Overloaded, Closed)
 
@@ -48,7 +48,7 @@ class Run:
         self.clock = FakeClock()
         self.broker: Broker = connect(url, clock=self.clock, lifecycle=False, durability="relaxed")
         self.loop = asyncio.new_event_loop()
-        self.request = Request(AsyncBroker(self.broker._core), ANYONE, "default", {}, b"")
+        self.request = Request(AsyncBroker(self.broker._core), UNAUTHENTICATED_ADMIN, "default", {}, b"")
         self.mischief = Mischief(random)
         self.leases: list[Lease] = []
         self.make_queues()
@@ -85,7 +85,7 @@ class Run:
         self.mischief.tokens = [lease.token for lease in self.leases[-20:]]
         self.mischief.now = self.clock.now()
         call = self.mischief.call()
-        (made,) = self.loop.run_until_complete(let_in(self.request, (call,)))
+        (made,) = self.loop.run_until_complete(authorize_calls(self.request, (call,)))
         name = type(call).__name__
         if isinstance(made, RedriveError):
             assert isinstance(made, InvalidInput), (call, made)
@@ -98,8 +98,8 @@ class Run:
         self.tally["let in"] += 1
         self.tally[name] += 1
         self.learn(result)
-        shown = let_out(self.request, call, result)
-        encode(written((call,), (shown,)) if isinstance(call, COMMITTED) else shown)
+        shown = filter_result(self.request, call, result)
+        encode(encode_results((call,), (shown,)) if isinstance(call, COMMITTED) else shown)
 
     def carried_out(self, call: Any) -> Any:
         """The result. Whatever is raised that is no refusal fails the test, as does a store that says it failed."""
@@ -136,7 +136,7 @@ class Run:
                 counted = stats.dead_letters if status is Status.DEAD else getattr(stats, status.value)
                 assert len(found) == counted, (queue.name, status)
                 for item in found:
-                    line_of(item)
+                    encode_line(item)
                 self.mischief.items = [*self.mischief.items, *found][-20:]
         self.make_queues()
 

@@ -29,8 +29,8 @@ from redrive.model.failure import failure_from_fields
 from redrive.model.payload import JSON
 from redrive.store import (
     GetQueue,
-    ListDestinations,
     ListMoves,
+    ListMoveTargets,
     ListOpenMoves,
     ListOperations,
     NewItem,
@@ -230,7 +230,7 @@ def from_elsewhere(twins: Twins, pick: random.Random) -> None:
     """Items go to the other store and come back; some of them are received twice."""
     twice, to = pick.random() < 0.3, pick.choice([None, None, *(f"{queue}@here" for queue in QUEUES)])
     fate = pick.choice(["redrive", "move", "complete"])
-    twins.read("destinations", lambda _: ListDestinations())
+    twins.read("destinations", lambda _: ListMoveTargets())
     twins.ask("moves", lambda _, broker: broker.moves())
     twins.ask("step", lambda _, broker: broker.step().moved)
 

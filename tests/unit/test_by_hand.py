@@ -12,21 +12,21 @@ from redrive.model.death import DeadReason, cause_of
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Death, Event, HistoryEntry, Status
 from redrive.model.manual_change import (
-    Standing,
-    brings_back,
-    check_change,
+    ItemSnapshot,
+    check_manual_change,
     check_verb,
+    counters_after_undo,
+    counts_for_max_size,
     move_queue,
-    needs_room,
     redrive_queue,
+    revives,
     stays_dead_letter,
-    undo_to,
-    undone,
+    undo_target,
 )
-from redrive.model.state_machine import BY_HAND, Verb
+from redrive.model.state_machine import MANUAL_VERBS, Verb
 
 ID = ItemId("0123456789abcdef" * 2)
-VERBS = sorted(BY_HAND)
+VERBS = sorted(MANUAL_VERBS)
 RESTING = [status for status in Status if status not in (Status.ACTIVE, Status.MOVING)]
 
 # The verbs that apply to an item in each status, when it is no dead letter (a dead one always is) and when it is one.
@@ -42,11 +42,11 @@ APPLIES = {
 FORCED = {False: "bury done drop fail move retry", True: "archive bury done drop fail move redrive retry"}
 
 
-def applying(item: Standing, *, force: bool = False) -> str:
+def applying(item: ItemSnapshot, *, force: bool = False) -> str:
     found = []
     for verb in VERBS:
         try:
-            check_change(verb, item, force=force)
+            check_manual_change(verb, item, force=force)
         except (WrongStatus, ItemActive):
             continue
         found.append(verb.value)
@@ -56,7 +56,7 @@ def applying(item: Standing, *, force: bool = False) -> str:
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize(("status", "is_dead_letter"), APPLIES)
 def test_status_decides_which_verbs_apply(status: Status, is_dead_letter: bool, force: bool) -> None:
-    assert applying(Standing(ID, status, is_dead_letter), force=force) == APPLIES[status, is_dead_letter]
+    assert applying(ItemSnapshot(ID, status, is_dead_letter), force=force) == APPLIES[status, is_dead_letter]
 
 
 def test_every_status_that_an_item_rests_in_is_named_above() -> None:
@@ -66,26 +66,26 @@ def test_every_status_that_an_item_rests_in_is_named_above() -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_active_item_is_refused_with_its_worker(verb: Verb) -> None:
     with pytest.raises(ItemActive, match="worker 'w1'"):
-        check_change(verb, Standing(ID, Status.ACTIVE, True, "w1"), force=False)
+        check_manual_change(verb, ItemSnapshot(ID, Status.ACTIVE, True, "w1"), force=False)
 
 
 @pytest.mark.parametrize("is_dead_letter", FORCED)
 def test_force_applies_to_an_active_item_what_applies_to_work(is_dead_letter: bool) -> None:
-    assert applying(Standing(ID, Status.ACTIVE, is_dead_letter, "w1"), force=True) == FORCED[is_dead_letter]
+    assert applying(ItemSnapshot(ID, Status.ACTIVE, is_dead_letter, "w1"), force=True) == FORCED[is_dead_letter]
 
 
 def test_refusal_names_the_statuses_that_fit_and_never_active() -> None:
     with pytest.raises(WrongStatus, match="for items that are pending or failed") as refusal:
-        check_change(Verb.BURY, Standing(ID, Status.DEAD, True), force=False)
+        check_manual_change(Verb.BURY, ItemSnapshot(ID, Status.DEAD, True), force=False)
     assert (refusal.value.status, refusal.value.allowed) == ("dead", (Status.PENDING, Status.FAILED))
     with pytest.raises(WrongStatus) as refusal:
-        check_change(Verb.REDRIVE, Standing(ID, Status.PENDING, False), force=False)
+        check_manual_change(Verb.REDRIVE, ItemSnapshot(ID, Status.PENDING, False), force=False)
     assert refusal.value.allowed == (Status.DEAD,)
 
 
 def test_verbs_that_need_a_token_are_not_done_by_hand() -> None:
     for verb in Verb:
-        if verb in BY_HAND:
+        if verb in MANUAL_VERBS:
             check_verb(verb)
         else:
             with pytest.raises(InvalidInput, match=f"{verb} cannot be done by hand; there are archive"):
@@ -93,13 +93,13 @@ def test_verbs_that_need_a_token_are_not_done_by_hand() -> None:
 
 
 def test_redrive_goes_where_the_call_says_else_where_the_item_died() -> None:
-    letter = Standing(ID, Status.PENDING, True, queue="morgue")
+    letter = ItemSnapshot(ID, Status.PENDING, True, queue="morgue")
     assert redrive_queue(letter, "jobs", None) == "jobs"
     assert redrive_queue(letter, "jobs", "slow") == "slow"
 
 
 def test_redrive_of_a_dead_item_is_in_place_wherever_it_was_moved_since() -> None:
-    dead = Standing(ID, Status.DEAD, True, queue="mails")
+    dead = ItemSnapshot(ID, Status.DEAD, True, queue="mails")
     assert redrive_queue(dead, "jobs", None) == "mails"
     assert redrive_queue(dead, "jobs", "slow") == "slow"
 
@@ -124,11 +124,11 @@ def brought_back(**fields: Any) -> HistoryEntry:
 def test_undo_is_for_what_was_brought_back_and_leased_by_nobody_since(
     entry: HistoryEntry | None, queue: str, undoes: bool
 ) -> None:
-    item = Standing(ID, Status.PENDING, False, None, entry, queue, 3)
+    item = ItemSnapshot(ID, Status.PENDING, False, None, entry, queue, 3)
     assert ("undo" in applying(item).split()) is undoes
     if not undoes:
         with pytest.raises(WrongStatus, match="brought back, and leased by nobody since"):
-            check_change(Verb.UNDO, item, force=False)
+            check_manual_change(Verb.UNDO, item, force=False)
 
 
 @pytest.mark.parametrize(
@@ -142,21 +142,21 @@ def test_undo_is_for_what_was_brought_back_and_leased_by_nobody_since(
     ],
 )
 def test_what_was_only_retried_in_its_dead_queue_was_not_brought_back(verb: Verb, before: Status, brings: bool) -> None:
-    assert brings_back(verb, before) is brings
+    assert revives(verb, before) is brings
 
 
 def test_undo_leads_back_to_what_it_was() -> None:
     death = Death(
         Instant(0), DeadReason.POLICY, "jobs", "n", "s", ID, Counters(3, 2, 1, 1), cause_of(DeadReason.POLICY, None)
     )
-    assert undo_to(brought_back()) == ("morgue", Status.PENDING)
-    assert undo_to(brought_back(queue="jobs", from_status=Status.DEAD)) == ("jobs", Status.DEAD)
-    assert undone(Counters(3, redrives=2), Status.DEAD, death) == Counters(3, 2, 1, 1, 1)
-    assert undone(Counters(3, redrives=1), Status.PENDING, death) == Counters(3)
+    assert undo_target(brought_back()) == ("morgue", Status.PENDING)
+    assert undo_target(brought_back(queue="jobs", from_status=Status.DEAD)) == ("jobs", Status.DEAD)
+    assert counters_after_undo(Counters(3, redrives=2), Status.DEAD, death) == Counters(3, 2, 1, 1, 1)
+    assert counters_after_undo(Counters(3, redrives=1), Status.PENDING, death) == Counters(3)
 
 
 def test_move_needs_another_queue() -> None:
-    item = Standing(ID, Status.PENDING, False, queue="jobs")
+    item = ItemSnapshot(ID, Status.PENDING, False, queue="jobs")
     assert move_queue(item, "slow") == "slow"
     for to, told in ((None, "name it with to="), ("jobs", "is in queue 'jobs' already")):
         with pytest.raises(InvalidInput, match=told):
@@ -175,7 +175,7 @@ def test_move_needs_another_queue() -> None:
 def test_move_keeps_a_dead_letter_that_is_dead_or_goes_to_a_dead_queue(
     status: Status, is_dead_letter: bool, to_dead_queue: bool, stays: bool
 ) -> None:
-    item = Standing(ID, status, is_dead_letter)
+    item = ItemSnapshot(ID, status, is_dead_letter)
     assert stays_dead_letter(Verb.MOVE, item, to_dead_queue=to_dead_queue) is stays
 
 
@@ -189,7 +189,7 @@ def test_move_keeps_a_dead_letter_that_is_dead_or_goes_to_a_dead_queue(
     ],
 )
 def test_room_is_needed_where_an_item_is_one_more(status: Status, queue: str, needs: bool) -> None:
-    assert needs_room(Standing(ID, status, True, queue="jobs"), queue) is needs
+    assert counts_for_max_size(ItemSnapshot(ID, status, True, queue="jobs"), queue) is needs
 
 
 @pytest.mark.parametrize(
@@ -206,4 +206,4 @@ def test_room_is_needed_where_an_item_is_one_more(status: Status, queue: str, ne
 def test_only_a_retry_in_a_dead_queue_leaves_a_dead_letter(
     verb: Verb, status: Status, is_dead_letter: bool, stays: bool
 ) -> None:
-    assert stays_dead_letter(verb, Standing(ID, status, is_dead_letter)) is stays
+    assert stays_dead_letter(verb, ItemSnapshot(ID, status, is_dead_letter)) is stays

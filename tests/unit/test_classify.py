@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.model.classify import ErrorClass, Rule, classify, type_matches
+from redrive.model.classify import ErrorClass, ErrorRule, classify, type_matches
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_the_number_in_an_ssl_error_is_not_an_errno() -> None:
 
 def test_rules_come_first_and_all_their_conditions_must_hold() -> None:
     rules = [
-        Rule(ErrorClass.POISON, type="ValueError", words=("very  BAD",)),
-        Rule(ErrorClass.TRANSIENT, statuses=(404, 410)),
-        Rule(ErrorClass.RESOURCE),
+        ErrorRule(ErrorClass.POISON, type="ValueError", words=("very  BAD",)),
+        ErrorRule(ErrorClass.TRANSIENT, statuses=(404, 410)),
+        ErrorRule(ErrorClass.RESOURCE),
     ]
     assert classify("json.JSONDecodeError", ("ValueError",), None, "a very-bad one", rules) is ErrorClass.POISON
     assert classify("ValueError", (), None, "very good, not bad", rules) is ErrorClass.VALIDATION

@@ -10,9 +10,9 @@ from tests.terminal.cli import Cli
 from redrive import connect
 from redrive.auth import token_store
 from redrive.auth.principal import TOKENS_NAMESPACE
-from redrive.cli.commands.audit import WORDS, in_words
+from redrive.cli.commands.audit import WORDS, describe_entry
 from redrive.clock import Instant
-from redrive.model.manual_change import BY_HAND
+from redrive.model.manual_change import MANUAL_VERBS
 from redrive.store import AuditEntry
 from redrive.testing import FakeClock
 
@@ -42,16 +42,16 @@ def entry(verb: str, note: str | None = None, ids: tuple[str, ...] = ()) -> Audi
     ],
 )
 def test_verbs_are_plain_english(verb: str, said: str) -> None:
-    assert in_words(entry(verb, ids=("1",))) == said
+    assert describe_entry(entry(verb, ids=("1",))) == said
 
 
 def test_operation_that_has_ended_is_told_from_a_change_of_single_items() -> None:
-    assert in_words(entry("redrive", "operation 0a1b: why not")) == "redrive finished"
-    assert in_words(entry("redrive", "operation on her own", ids=("1",))) == "redriven"
+    assert describe_entry(entry("redrive", "operation 0a1b: why not")) == "redrive finished"
+    assert describe_entry(entry("redrive", "operation on her own", ids=("1",))) == "redriven"
 
 
 def test_every_verb_by_hand_has_its_words() -> None:
-    assert {verb.value for verb in BY_HAND} <= WORDS.keys()
+    assert {verb.value for verb in MANUAL_VERBS} <= WORDS.keys()
 
 
 def test_table_has_words_and_json_has_verbs(cli: Cli) -> None:

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from tests.terminal.cli import Cli, kill
 
 from redrive import connect
-from redrive.cli.common_options import command, to_type
+from redrive.cli.common_options import command, command_line
 from redrive.cli.main import redrive
-from redrive.cli.store_target import Place, chosen
+from redrive.cli.store_target import StoreTarget, chosen
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def place_of(*words: str, environment: dict[str, str] | None = None) -> Place:
+def place_of(*words: str, environment: dict[str, str] | None = None) -> StoreTarget:
     """The place that a command would work on."""
-    found: list[Place] = []
+    found: list[StoreTarget] = []
 
     @command("look")
     def look() -> None:
@@ -42,15 +42,15 @@ def run(*words: str) -> Result:
 
 
 def test_option_goes_before_environment_before_file_before_default(folder: Path) -> None:
-    assert place_of() == Place("sqlite:///redrive.db", "default", "default")
+    assert place_of() == StoreTarget("sqlite:///redrive.db", "default", "default")
     (folder / "redrive.toml").write_text('url = "sqlite:////tmp/of-the-file.db"\nnamespace = "blue"\n')
     of_file = place_of()
     assert (of_file.url, of_file.namespace) == ("sqlite:////tmp/of-the-file.db", "blue")
     assert of_file.said_by == str(folder / "redrive.toml")
     environment = {"REDRIVE_URL": "sqlite:///env.db", "REDRIVE_NAMESPACE": "green", "REDRIVE_TOKEN": "t"}
-    assert place_of(environment=environment) == Place("sqlite:///env.db", "green", "REDRIVE_URL", "t")
+    assert place_of(environment=environment) == StoreTarget("sqlite:///env.db", "green", "REDRIVE_URL", "t")
     given = place_of("--url", "http://host:7272", "--namespace", "red", "--token", "s", environment=environment)
-    assert given == Place("http://host:7272", "red", "--url", "s")
+    assert given == StoreTarget("http://host:7272", "red", "--url", "s")
     assert given.is_server
 
 
@@ -173,7 +173,7 @@ def test_what_to_type_next_shows_no_password(folder: Path) -> None:
 
     @command("look")
     def look() -> None:
-        found.append(to_type("queue list"))
+        found.append(command_line("queue list"))
 
     CliRunner().invoke(look, ["--url", "postgresql://u:hunter2hunter2@db/x"])
     assert found[0].startswith("redrive queue list --url ")

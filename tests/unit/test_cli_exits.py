@@ -31,7 +31,7 @@ def test_every_error_code_has_an_exit_code_and_nothing_else_has() -> None:
 @pytest.mark.parametrize("code", CODES)
 def test_exit_code_is_documented_and_not_that_of_success_or_usage(code: str) -> None:
     assert error_output.exit_code(code) in error_output.MEANINGS
-    assert error_output.exit_code(code) not in (error_output.WELL, error_output.USAGE)
+    assert error_output.exit_code(code) not in (error_output.OK, error_output.USAGE)
 
 
 def test_what_can_be_tried_again_later_does_not_look_like_what_cannot() -> None:
@@ -46,9 +46,9 @@ def test_unknown_code_is_a_failure() -> None:
 
 def test_supervisor_ends_as_any_other_command_does() -> None:
     assert supervisor.REFUSED == {
-        worker_process.UNFIT: error_output.USAGE,
-        worker_process.NOT_LET_IN: error_output.UNAUTHORIZED,
-        worker_process.NO_QUEUE: error_output.NOT_FOUND,
+        worker_process.EXIT_BAD_APP: error_output.USAGE,
+        worker_process.EXIT_UNAUTHORIZED: error_output.UNAUTHORIZED,
+        worker_process.EXIT_NO_QUEUE: error_output.NOT_FOUND,
     }
 
 

@@ -13,9 +13,9 @@ from tests.servers.asgi import Client
 from tests.terminal.cli import Cli, kill
 
 from redrive import connect
-from redrive.cli.output import changed_settings, form
-from redrive.model.masked_item import HIDDEN, hidden_item
-from redrive.model.queue import settings_from
+from redrive.cli.output import changed_settings, to_json_value
+from redrive.model.masked_item import MASKED_TYPE, mask_item
+from redrive.model.queue import parse_settings
 from redrive.server.application import application
 from redrive.wire.json_views import view_of
 
@@ -37,13 +37,13 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("written", SETTINGS, ids=str)
 @pytest.mark.parametrize("view", [changed_settings, view_of])
 def test_settings_can_be_written_again(written: dict[str, Any], view: Callable[[Any], Any]) -> None:
-    settings = settings_from(written)
-    assert settings_from(as_json(view(settings))) == settings
+    settings = parse_settings(written)
+    assert parse_settings(as_json(view(settings))) == settings
 
 
 @pytest.mark.parametrize("written", SETTINGS, ids=str)
 def test_settings_that_are_as_usual_are_left_out(written: dict[str, Any]) -> None:
-    assert set(changed_settings(settings_from(written))) == set(written)
+    assert set(changed_settings(parse_settings(written))) == set(written)
 
 
 def as_json(view: Any) -> Any:
@@ -136,7 +136,7 @@ def test_item_that_is_gone_is_removed_as_a_server_says(tmp_path: Path) -> None:
 def test_item_whose_payload_may_not_be_seen_says_so() -> None:
     with connect("memory://") as broker:
         broker.create_queue("q")
-        shown = form(hidden_item(broker.get(broker.put("q", 1, headers={"a": "b"}).id)))
+        shown = to_json_value(mask_item(broker.get(broker.put("q", 1, headers={"a": "b"}).id)))
     assert shown["hidden"] is True
     assert not {"payload", "encoding", "content_type", "headers"} & shown.keys()
-    assert HIDDEN not in str(shown)
+    assert MASKED_TYPE not in str(shown)

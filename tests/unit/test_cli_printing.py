@@ -81,7 +81,7 @@ def test_times_are_told_in_one_unit(passed: int, told: str) -> None:
 
 def test_there_are_no_colours_outside_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     output.table({"status": "<"}, [("dead",)], coloured="status")
-    output.say(output.coloured("dead"), style="red")
+    output.print_line(output.coloured("dead"), style="red")
     assert "\x1b" not in capsys.readouterr().out
 
 

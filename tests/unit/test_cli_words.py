@@ -49,7 +49,7 @@ TABLE = {command: children(command) for command in every(redrive)}
 
 
 def texts_of(path: Path) -> Iterator[str]:
-    """The texts of a module, with a mark where something is filled in. What `to_type` is given is a command."""
+    """The texts of a module, with a mark where something is filled in. What `command_line` is given is a command."""
     tree = ast.parse(path.read_text())
     commands = {id(node.args[0]) for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_to_type(node.func)}
     parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redrive.errors import InvalidSetting
-from redrive.model.dead_queue import check_dead_queues, users_of
+from redrive.model.dead_queue import check_dead_queues, source_queues_of
 from redrive.model.queue import QueueSettings
 
 PLAIN = QueueSettings()
@@ -15,8 +15,8 @@ QUEUES = {"jobs": WITH_DEAD, "dlq": PLAIN, "dlq2": PLAIN, "other": PLAIN}
 
 def test_queue_may_have_dead_queues_that_have_none() -> None:
     check_dead_queues("jobs", WITH_DEAD, QUEUES)
-    assert users_of("dlq2", QUEUES) == ("jobs",)
-    assert users_of("other", QUEUES) == ()
+    assert source_queues_of("dlq2", QUEUES) == ("jobs",)
+    assert source_queues_of("other", QUEUES) == ()
 
 
 @pytest.mark.parametrize(

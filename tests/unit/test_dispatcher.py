@@ -16,14 +16,14 @@ import pytest
 from tests.until import until
 
 from redrive import App, Broker, Context, Dead, Status, connect
-from redrive.broker.worker_session import Lost, exchange_of
+from redrive.broker.worker_session import Lost, open_worker_session
 from redrive.errors import Closed, Forbidden, OutcomeUnknown, StoreUnavailable
 from redrive.model.item import Item
 from redrive.store import Call, LeaseItems
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 from redrive.worker import lease_extender, thread_runner
 from redrive.worker.dispatcher import Dispatcher
-from redrive.worker.prefetch import Pace
+from redrive.worker.prefetch import PrefetchController
 from redrive.worker.thread_runner import ThreadRunner
 from redrive.worker.worker import Worker
 
@@ -410,7 +410,7 @@ def test_short_lease_is_kept(app: App, broker: Broker) -> None:
 def test_item_whose_lease_is_lost_before_it_began_does_not_run(
     app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Pace, "ahead", lambda pace, timeout: 5)
+    monkeypatch.setattr(PrefetchController, "ahead", lambda pace, timeout: 5)
     jobs = app.queue("jobs", lease_timeout="200ms")
     began, go, ran = threading.Event(), threading.Event(), threading.Event()
 
@@ -624,7 +624,7 @@ def test_suspect_that_takes_its_time_keeps_no_other_suspect_waiting(app: App, br
         go.wait()
 
     long.put_many(long.item() for _ in range(5))
-    lost = exchange_of(broker, "gone")
+    lost = open_worker_session(broker, "gone")
     leases = lost.step([], {"jobs": 5}).leases
     lost.step([(lease, Lost()) for lease in leases], {})
     try:

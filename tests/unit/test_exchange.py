@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redrive import App, Broker, connect
-from redrive.broker.worker_session import Buried, Completed, Failed, Lost, Released, Returned, exchange_of
+from redrive.broker.worker_session import Buried, Completed, Failed, Lost, Released, Returned, open_worker_session
 from redrive.errors import InvalidName, LeaseLost, OutcomeUnknown, QueueNotFound, StoreUnavailable
 from redrive.model.duration import SECOND
 from redrive.model.failure import failure_from_fields
@@ -45,7 +45,7 @@ def in_time() -> Iterator[Broker]:
 
 def test_ends_and_leases_are_one_transaction(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.put_many("jobs", range(8))
-    counter = exchange_of(broker, "w")
+    counter = open_worker_session(broker, "w")
     first = counter.step([], {"jobs": 6}).leases
     batches: list[Any] = []
     store = broker._core.store
@@ -61,7 +61,7 @@ def test_ends_and_leases_are_one_transaction(broker: Broker, monkeypatch: pytest
 
 def test_end_that_comes_late_is_refused_alone(broker: Broker) -> None:
     broker.put_many("jobs", range(2))
-    counter = exchange_of(broker, "w")
+    counter = open_worker_session(broker, "w")
     gone, held = counter.step([], {"jobs": 2}).leases
     broker.drop(gone.id, force=True)
     refused, settled = counter.step([(gone, Completed()), (held, Completed())], {}).settled
@@ -71,7 +71,7 @@ def test_end_that_comes_late_is_refused_alone(broker: Broker) -> None:
 
 def test_end_is_judged_by_the_newest_settings(broker: Broker) -> None:
     broker.put("jobs", 1)
-    counter = exchange_of(broker, "w")
+    counter = open_worker_session(broker, "w")
     (lease,) = counter.step([], {"jobs": 1}).leases
     broker.fail(broker.put("jobs", 2) and broker.lease("jobs")[0], "seen")  # this broker knows the settings now
     with_other_settings = broker._core._queues["jobs"]
@@ -85,13 +85,13 @@ def test_leases_that_ran_out_are_swept_first(broker: Broker, clock: FakeClock) -
     broker.put("jobs", 1)
     broker.lease("jobs")
     clock.advance("2m")
-    (lease,) = exchange_of(broker, "w").step([], {"jobs": 5}).leases
+    (lease,) = open_worker_session(broker, "w").step([], {"jobs": 5}).leases
     assert lease.losses == 1
 
 
 def test_queue_that_is_gone_is_told(broker: Broker) -> None:
     broker.put("jobs", 1)
-    exchanged = exchange_of(broker, "w").step([], {"nowhere": 1, "jobs": 1})
+    exchanged = open_worker_session(broker, "w").step([], {"nowhere": 1, "jobs": 1})
     assert isinstance(exchanged.refused["nowhere"], QueueNotFound)
     assert len(exchanged.leases) == 1
 
@@ -100,7 +100,7 @@ def test_what_was_leased_is_told_though_the_second_judgement_cannot_be_had(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.put_many("jobs", range(4))
-    counter = exchange_of(broker, "w")
+    counter = open_worker_session(broker, "w")
     done, failed = counter.step([], {"jobs": 2}).leases
     seen = broker.get_queue("jobs")
     broker.update_queue("jobs", retry={"attempts": 1})
@@ -137,14 +137,14 @@ def test_queue_that_cannot_be_swept_costs_no_other_its_leases(
         return read(query)
 
     monkeypatch.setattr(store, "read", away)
-    exchanged = exchange_of(broker, "w").step([], {"jobs": 1, "other": 1})
+    exchanged = open_worker_session(broker, "w").step([], {"jobs": 1, "other": 1})
     assert len(exchanged.leases) == 1
     assert isinstance(exchanged.refused["jobs"], StoreUnavailable)
 
 
 def test_end_that_no_call_can_be_made_of_is_refused_alone(broker: Broker) -> None:
     broker.put_many("jobs", range(3))
-    counter = exchange_of(broker, "w")
+    counter = open_worker_session(broker, "w")
     first, second, third = counter.step([], {"jobs": 3}).leases
     ends = [(first, Completed()), (second, Buried(to="not a name!")), (third, Completed())]
     settled, refused, also_settled = counter.step(ends, {}).settled
@@ -154,7 +154,7 @@ def test_end_that_no_call_can_be_made_of_is_refused_alone(broker: Broker) -> Non
 
 
 def test_ring_ends_one_pause(broker: Broker, clock: FakeClock) -> None:
-    counter = exchange_of(broker, "w")
+    counter = open_worker_session(broker, "w")
     counter.ring()
     counter.pause(SECOND)
     thread = threading.Thread(target=counter.pause, args=(SECOND,), daemon=True)

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.model.classify import ErrorClass, Rule
+from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.failure import (
     MAX_LOCALS_BYTES,
     MAX_TRACEBACK_BYTES,
     Failure,
-    cleaned,
     failure_from_exception,
     failure_from_fields,
     failure_from_loss,
+    sanitize_failure,
 )
 from redrive.model.text import MAX_TEXT_BYTES, clean_text
 
@@ -134,7 +134,7 @@ NoModule.__module__ = None  # type: ignore[assignment]  # this is what the test 
 )  # fmt: skip
 def test_recording_never_fails(error: BaseException) -> None:
     for value in (error, fail(error)):
-        failure = failure_from_exception(value, worker="w", rules=[Rule(ErrorClass.NETWORK, words=("zzz",))])
+        failure = failure_from_exception(value, worker="w", rules=[ErrorRule(ErrorClass.NETWORK, words=("zzz",))])
         assert failure.type.endswith(type(error).__name__)
         assert failure.fingerprint
         assert failure.worker == "w"
@@ -301,7 +301,7 @@ def test_errno_decides_for_an_oserror() -> None:
 
 
 def test_rules_go_before_types() -> None:
-    rules = [Rule(ErrorClass.TRANSIENT, type="ValueError")]
+    rules = [ErrorRule(ErrorClass.TRANSIENT, type="ValueError")]
     assert failure_from_exception(UnicodeError("x"), rules=rules).error_class is ErrorClass.TRANSIENT
 
 
@@ -348,7 +348,7 @@ def test_details_that_cannot_be_stored_are_cleaned_and_bounded() -> None:
     numbers: Any = {"duration": 2**80, "exit_code": -(2**80), "peak_memory": 2**80}
     for failure in (
         failure_from_exception(ValueError("x"), **given),
-        cleaned(Failure("E", "x", signal="S" * 99, locals="\0" * 99_999, **numbers, **given)),
+        sanitize_failure(Failure("E", "x", signal="S" * 99, locals="\0" * 99_999, **numbers, **given)),
     ):
         assert storable(failure)
         assert len((failure.host or "").encode()) <= 256
@@ -367,12 +367,12 @@ def test_cleaning_keeps_every_field_of_a_good_failure() -> None:
     assert all(value != field.default for value, field in zip(
         msgspec.structs.astuple(failure), msgspec.structs.fields(failure), strict=True
     ))  # fmt: skip
-    assert cleaned(failure) == failure
+    assert sanitize_failure(failure) == failure
 
 
 @pytest.mark.parametrize("nonsense", ["5", 5.5, True, object()])
 def test_detail_of_the_wrong_type_is_left_out(nonsense: Any) -> None:
-    failure = cleaned(Failure("E", "x", duration=nonsense, exit_code=nonsense, peak_memory=nonsense))
+    failure = sanitize_failure(Failure("E", "x", duration=nonsense, exit_code=nonsense, peak_memory=nonsense))
     assert (failure.duration, failure.exit_code, failure.peak_memory) == (None, None, None)
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from redrive import App, Broker, QueueSettings, connect
 from redrive.broker.flows import queues
-from redrive.config.apply import Applied, apply
+from redrive.config.apply import ApplyResult, apply
 from redrive.config.loader import parse
 from redrive.errors import InvalidFile, InvalidSetting, OutcomeUnknown, RedriveError, StoreUnavailable
 from redrive.store import Call, CreateQueue, DeleteQueue, Register, UpdateQueue
@@ -30,7 +30,7 @@ def broker() -> Iterator[Broker]:
 
 
 def state(broker: Broker) -> Any:
-    return {queue.name: queue.settings for queue in broker.list_queues()}, broker._run(queues.managements())
+    return {queue.name: queue.settings for queue in broker.list_queues()}, broker._run(queues.list_managed())
 
 
 def once(
@@ -82,7 +82,7 @@ def test_change_by_somebody_else_meanwhile_is_met_and_kept(broker: Broker, monke
         return calls
 
     once(broker, monkeypatch, overtaken)
-    assert apply(broker, parse(AFTER, FILE)) == Applied(created=("c",), updated=("a", "b"))
+    assert apply(broker, parse(AFTER, FILE)) == ApplyResult(created=("c",), updated=("a", "b"))
     settings = broker.get_queue("a").settings
     assert (settings.max_size, settings.max_losses) == (2, 9)
 

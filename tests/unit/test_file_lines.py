@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.config.line_numbers import KeyPath, Lines, shown
+from redrive.config.line_numbers import KeyPath, LineIndex, format_key_path
 
 DOCUMENT = """\
 # url = "in a comment"
@@ -71,28 +71,28 @@ last = +inf"""
 )
 def test_key_is_found_on_its_line(path: KeyPath, line: int) -> None:
     tomllib.loads(DOCUMENT)
-    assert Lines(DOCUMENT).of(path) == line
+    assert LineIndex(DOCUMENT).of(path) == line
 
 
 def test_nothing_is_found_in_texts_and_comments() -> None:
-    lines = Lines(DOCUMENT)
+    lines = LineIndex(DOCUMENT)
     assert ("queue", "inside") not in lines
     assert ("x",) not in lines
     assert ("not",) not in lines
 
 
 def test_key_that_is_missing_is_where_its_table_is() -> None:
-    assert Lines(DOCUMENT).of(("queue", "emails", "retry", "attempt")) == 6
-    assert Lines(DOCUMENT).of(("queue", "emails", "max_size")) == 5
-    assert Lines(DOCUMENT).of(("server", "port")) == 1
+    assert LineIndex(DOCUMENT).of(("queue", "emails", "retry", "attempt")) == 6
+    assert LineIndex(DOCUMENT).of(("queue", "emails", "max_size")) == 5
+    assert LineIndex(DOCUMENT).of(("server", "port")) == 1
 
 
 def test_lines_of_windows_are_lines() -> None:
-    assert Lines(DOCUMENT.replace("\n", "\r\n")).of(("queue", "a.b", "last")) == 29
+    assert LineIndex(DOCUMENT.replace("\n", "\r\n")).of(("queue", "a.b", "last")) == 29
 
 
 def test_empty_document_has_one_line() -> None:
-    assert Lines("").of(("url",)) == 1
+    assert LineIndex("").of(("url",)) == 1
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_empty_document_has_one_line() -> None:
     ],
 )
 def test_path_is_shown_as_people_write_it(path: KeyPath, text: str) -> None:
-    assert shown(path) == text
+    assert format_key_path(path) == text
 
 
 # Random documents, written so that each key stands on a line of its own with a mark that only it has.
@@ -165,7 +165,7 @@ def test_every_key_of_any_document_is_found_on_a_line_that_has_it(document: str)
         parsed = tomllib.loads(document)
     except tomllib.TOMLDecodeError:
         return  # a key twice, say
-    lines = Lines(document)
+    lines = LineIndex(document)
     text = document.split("\n")
     for path in _paths(parsed):
         assert path in lines, path

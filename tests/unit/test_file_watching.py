@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from redrive.config import Config, load
-from redrive.config.watcher import FileWatch
+from redrive.config.watcher import ConfigWatcher
 from redrive.errors import InvalidFile, Problem, StoreUnavailable
 
 BEFORE = "[queue.jobs]\nmax_size = 5\n"
@@ -24,7 +24,7 @@ class Watched:
         self.applied: list[str] = []
         self.asked = 0
         file.write_text(BEFORE)
-        self.watch = FileWatch(load(file), self._changed)
+        self.watch = ConfigWatcher(load(file), self._changed)
 
     def _changed(self, config: Config) -> None:
         self.asked += 1

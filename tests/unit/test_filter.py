@@ -11,11 +11,11 @@ from redrive.clock import Instant
 from redrive.errors import InvalidInput
 from redrive.model.classify import ErrorClass
 from redrive.model.death import Cause, DeadReason
-from redrive.model.filter import Facts, Filter, Order, make_cursor, matches, parse_cursor
+from redrive.model.filter import Filter, FilterSubject, Order, make_cursor, matches, parse_cursor
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Status
 
-DEAD = Facts(
+DEAD = FilterSubject(
     id=ItemId("ab" * 16),
     status=Status.DEAD,
     is_dead_letter=True,

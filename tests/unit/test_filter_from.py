@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from redrive.broker.flows.inspection import chosen, filter_from
+from redrive.broker.flows.inspection import build_filter, filter_from
 from redrive.clock import Instant
 from redrive.errors import InvalidInput
 from redrive.model.classify import ErrorClass
@@ -79,17 +79,17 @@ def test_mistakes_are_named(conditions: dict[str, Any], problem: str) -> None:
 
 
 def test_filter_and_conditions_are_alternatives() -> None:
-    assert chosen(None, {}, NOW) == Filter()
-    assert chosen(None, {}, NOW, Status.PENDING).status is Status.PENDING
-    assert chosen(None, {"status": None}, NOW, Status.PENDING).status is None
+    assert build_filter(None, {}, NOW) == Filter()
+    assert build_filter(None, {}, NOW, Status.PENDING).status is Status.PENDING
+    assert build_filter(None, {"status": None}, NOW, Status.PENDING).status is None
     where = Filter(queue="jobs", since=Instant(5))
-    assert chosen(where, {}, NOW, Status.PENDING) == where
+    assert build_filter(where, {}, NOW, Status.PENDING) == where
     with pytest.raises(InvalidInput, match=r"a Filter and conditions \(queue\)"):
-        chosen(where, {"queue": "jobs"}, NOW)
+        build_filter(where, {"queue": "jobs"}, NOW)
     with pytest.raises(InvalidInput, match="where is a Filter"):
-        chosen({"queue": "jobs"}, {}, NOW)  # type: ignore[arg-type]
+        build_filter({"queue": "jobs"}, {}, NOW)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="queue 'a b'"):
-        chosen(Filter(queue="a b"), {}, NOW)
+        build_filter(Filter(queue="a b"), {}, NOW)
 
 
 def test_every_condition_of_a_filter_is_known() -> None:

@@ -8,19 +8,19 @@ from collections.abc import Iterator
 import pytest
 
 from redrive import Failure, NewItem, Result
-from redrive.broker.worker_session import Buried, Completed, End, Failed, Lost, Released, Returned
+from redrive.broker.worker_session import Buried, Completed, Failed, Lost, Outcome, Released, Returned
 from redrive.clock import Instant
-from redrive.model.classify import ErrorClass, Rule
+from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import Lease, Overrides
 from redrive.model.judge import Dead
 from redrive.store import Put
-from redrive.worker.execution import Handling
+from redrive.worker.execution import HandlerSettings
 from redrive.worker.ipc import (
     Channel,
+    ChildExited,
     Delivery,
-    Died,
     Fork,
     Forked,
     FrameInvalid,
@@ -54,7 +54,7 @@ def lease(payload: bytes = b"{}") -> Lease:
 
 
 FAILURE = Failure("ValueError", "no", error_class=ErrorClass.VALIDATION, fingerprint="f" * 16, bases=("Exception",))
-ENDS: list[End] = [
+ENDS: list[Outcome] = [
     Completed(),
     Completed(Result(b"\x00\xff", "application/octet-stream"), keep=60_000_000),
     Completed(
@@ -72,13 +72,13 @@ ENDS: list[End] = [
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
-def test_every_way_to_end_comes_back_as_it_was(pair: Pair, end: End) -> None:
+def test_every_way_to_end_comes_back_as_it_was(pair: Pair, end: Outcome) -> None:
     Channel(pair[0], FromChild).send(end)
     assert Channel(pair[1], FromChild).receive() == [end]
 
 
 def test_lease_comes_back_as_it_was(pair: Pair) -> None:
-    handling = Handling((Rule(ErrorClass.NETWORK, type="Timeout"),), keeps_completed=True)
+    handling = HandlerSettings((ErrorRule(ErrorClass.NETWORK, type="Timeout"),), keeps_completed=True)
     sent = Delivery(lease(b"\x00\xff"), handling)
     Channel(pair[0], ToChild).send(sent)
     assert Channel(pair[1], ToChild).wait() == sent
@@ -88,20 +88,20 @@ def test_frames_stay_whole_however_they_are_cut(pair: Pair) -> None:
     left, right = pair
     Channel(left, FromZygote).send(Ready())
     Channel(left, FromZygote).send(Forked(1, 2))
-    Channel(left, FromZygote).send(Died(2, Exit(None, 11, 5, Instant(6))))
+    Channel(left, FromZygote).send(ChildExited(2, Exit(None, 11, 5, Instant(6))))
     data = right.recv(4096)
     hears: Channel[FromZygote] = Channel(right, FromZygote)
     heard: list[FromZygote] = []
     for byte in data:
         left.send(bytes([byte]))
         heard += hears.receive()
-    assert heard == [Ready(), Forked(1, 2), Died(2, Exit(None, 11, 5, Instant(6)))]
+    assert heard == [Ready(), Forked(1, 2), ChildExited(2, Exit(None, 11, 5, Instant(6)))]
 
 
 def test_what_does_not_fit_is_kept_until_there_is_room(pair: Pair) -> None:
     says: Channel[FromChild] = Channel(pair[0], FromChild)
     hears: Channel[ToChild] = Channel(pair[1], ToChild)
-    large = Delivery(lease(os.urandom(4 << 20)), Handling())
+    large = Delivery(lease(os.urandom(4 << 20)), HandlerSettings())
     says.send(large)
     assert says.is_full
     heard: list[ToChild] = []

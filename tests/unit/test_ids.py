@@ -9,9 +9,9 @@ from redrive.model.ids import (
     KEY_BITS,
     PARTITION_BITS,
     SALT_BITS,
-    item_of,
+    item_id_of,
     make_id,
-    make_tail,
+    make_id_suffix,
     make_token,
     parse_id,
     parse_token,
@@ -26,7 +26,7 @@ keys = st.integers(0, 2**KEY_BITS - 1)
 
 @given(numbers, salts, partitions)
 def test_id_carries_number_salt_and_partition(number: int, salt: int, partition: int) -> None:
-    tail = make_tail(salt, partition)
+    tail = make_id_suffix(salt, partition)
     id = make_id(number, tail)
     assert len(id) == 32
     assert parse_id(id) == (number, tail)
@@ -36,16 +36,16 @@ def test_id_carries_number_salt_and_partition(number: int, salt: int, partition:
 
 @given(numbers, salts, partitions, keys)
 def test_token_carries_the_id_and_the_key_of_the_lease(number: int, salt: int, partition: int, key: int) -> None:
-    tail = make_tail(salt, partition)
+    tail = make_id_suffix(salt, partition)
     token = make_token(number, tail, key)
     assert parse_token(token) == (number, tail, key)
-    assert item_of(token) == make_id(number, tail)
+    assert item_id_of(token) == make_id(number, tail)
     assert partition_of(token) == partition
 
 
 @given(numbers, numbers, salts, salts)
 def test_later_numbers_are_larger_whatever_the_salt(one: int, two: int, salt: int, other: int) -> None:
-    first, second = (make_id(*pair) for pair in ((one, make_tail(salt)), (two, make_tail(other))))
+    first, second = (make_id(*pair) for pair in ((one, make_id_suffix(salt)), (two, make_id_suffix(other))))
     assert (parse_id(first)[0] < parse_id(second)[0]) == (one < two)
 
 

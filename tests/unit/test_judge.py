@@ -9,12 +9,12 @@ import pytest
 from redrive.errors import InvalidInput
 from redrive.model.death import DeadReason
 from redrive.model.item import Status
-from redrive.model.judge import Again, Dead, check_brought
+from redrive.model.judge import Again, Dead, check_custom_verdict
 
 
 @pytest.mark.parametrize("reason", DeadReason)
 def test_reason_as_text_is_the_reason_it_names(reason: DeadReason) -> None:
-    brought: Any = check_brought(Dead(reason.value, "morgue", True))  # type: ignore[arg-type]
+    brought: Any = check_custom_verdict(Dead(reason.value, "morgue", True))  # type: ignore[arg-type]
     assert brought == Dead(reason, "morgue", True)
     assert isinstance(brought.reason, DeadReason)
 
@@ -22,11 +22,11 @@ def test_reason_as_text_is_the_reason_it_names(reason: DeadReason) -> None:
 @pytest.mark.parametrize("reason", ["nonsense", "POLICY", "", None, 7, []], ids=repr)
 def test_text_that_names_no_reason_is_refused_with_those_there_are(reason: Any) -> None:
     with pytest.raises(InvalidInput, match="is not a reason of death; there are buried, undecodable"):
-        check_brought(Dead(reason))
+        check_custom_verdict(Dead(reason))
 
 
 def test_status_as_text_is_the_status_it_names() -> None:
-    brought: Any = check_brought(Again(5, "failed"))  # type: ignore[arg-type]
+    brought: Any = check_custom_verdict(Again(5, "failed"))  # type: ignore[arg-type]
     assert brought == Again(5, Status.FAILED)
     assert isinstance(brought.status, Status)
 
@@ -34,4 +34,4 @@ def test_status_as_text_is_the_status_it_names() -> None:
 @pytest.mark.parametrize("status", ["dead", Status.ACTIVE, "", None, []], ids=repr)
 def test_item_is_tried_again_as_pending_or_failed_only(status: Any) -> None:
     with pytest.raises(InvalidInput, match="is pending or failed, not"):
-        check_brought(Again(0, status))
+        check_custom_verdict(Again(0, status))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from tests.acceptance.children import run
 
-from redrive.stores.notifications import Ear
+from redrive.stores.notifications import SocketSubscriber
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 
@@ -42,15 +42,15 @@ def bell() -> Bell:
 
 
 @pytest.fixture
-def ear(ends: tuple[socket.socket, socket.socket], bell: Bell) -> Iterator[Ear]:
-    ear = Ear(ends[0].fileno(), bell.ring)
+def ear(ends: tuple[socket.socket, socket.socket], bell: Bell) -> Iterator[SocketSubscriber]:
+    ear = SocketSubscriber(ends[0].fileno(), bell.ring)
     yield ear
     ear.close()
     ear.join()
 
 
 def test_it_rings_for_what_comes_in_and_reads_nothing(
-    ends: tuple[socket.socket, socket.socket], ear: Ear, bell: Bell
+    ends: tuple[socket.socket, socket.socket], ear: SocketSubscriber, bell: Bell
 ) -> None:
     ours, theirs = ends
     for word in (b"one", b"two"):
@@ -62,7 +62,7 @@ def test_it_rings_for_what_comes_in_and_reads_nothing(
 
 
 def test_it_rings_once_until_what_came_in_was_read(
-    ends: tuple[socket.socket, socket.socket], ear: Ear, bell: Bell
+    ends: tuple[socket.socket, socket.socket], ear: SocketSubscriber, bell: Bell
 ) -> None:
     ours, theirs = ends
     ear.go_on()  # somebody looked before anything came
@@ -76,7 +76,9 @@ def test_it_rings_once_until_what_came_in_was_read(
     assert bell.count == 2
 
 
-def test_it_rings_again_where_not_all_was_read(ends: tuple[socket.socket, socket.socket], ear: Ear, bell: Bell) -> None:
+def test_it_rings_again_where_not_all_was_read(
+    ends: tuple[socket.socket, socket.socket], ear: SocketSubscriber, bell: Bell
+) -> None:
     ours, theirs = ends
     theirs.send(b"one")
     bell.wait()
@@ -85,7 +87,9 @@ def test_it_rings_again_where_not_all_was_read(ends: tuple[socket.socket, socket
     bell.wait()
 
 
-def test_it_rings_when_the_connection_is_lost(ends: tuple[socket.socket, socket.socket], ear: Ear, bell: Bell) -> None:
+def test_it_rings_when_the_connection_is_lost(
+    ends: tuple[socket.socket, socket.socket], ear: SocketSubscriber, bell: Bell
+) -> None:
     ends[1].close()
     bell.wait()
     ear.go_on()
@@ -93,7 +97,7 @@ def test_it_rings_when_the_connection_is_lost(ends: tuple[socket.socket, socket.
 
 
 def test_it_is_not_disturbed_when_its_owner_closes_the_connection(
-    ends: tuple[socket.socket, socket.socket], ear: Ear, bell: Bell
+    ends: tuple[socket.socket, socket.socket], ear: SocketSubscriber, bell: Bell
 ) -> None:
     ours, theirs = ends
     number = ours.fileno()
@@ -109,7 +113,7 @@ def test_closed_one_leaves_no_thread_and_no_file_open(
     ends: tuple[socket.socket, socket.socket], bell: Bell, rung: bool
 ) -> None:
     before = len(os.listdir("/dev/fd"))
-    ear = Ear(ends[0].fileno(), bell.ring)
+    ear = SocketSubscriber(ends[0].fileno(), bell.ring)
     if rung:
         ends[1].send(b"one")
         bell.wait()
@@ -120,7 +124,9 @@ def test_closed_one_leaves_no_thread_and_no_file_open(
     assert "redrive-ear" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_forked_child_keeps_nothing_of_it(ends: tuple[socket.socket, socket.socket], ear: Ear, bell: Bell) -> None:
+def test_forked_child_keeps_nothing_of_it(
+    ends: tuple[socket.socket, socket.socket], ear: SocketSubscriber, bell: Bell
+) -> None:
     ours, theirs = ends
     with_ear = len(os.listdir("/dev/fd"))
     said = run(lambda say: say(str(len(os.listdir("/dev/fd"))).encode())).said

@@ -9,7 +9,7 @@ from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.item import Settled, Status
-from redrive.model.judge import Dead, Ending
+from redrive.model.judge import Dead, OutcomeKind
 from redrive.model.state_machine import TRANSITIONS, Verb
 from redrive.store import Complete, LeaseItems, Promote, SetPaused, Settle, Store
 from redrive.stores.memory import MemoryStore
@@ -54,7 +54,7 @@ def test_change_that_the_table_forbids_fails_alone_and_changes_nothing(direct: D
     direct.put(b"a")
     lease = direct.take()
     before = direct.get(lease.id)
-    forbidden = Settle(lease.token, Ending.EXPIRED, Dead(DeadReason.EXPIRED), direct.version())
+    forbidden = Settle(lease.token, OutcomeKind.EXPIRED, Dead(DeadReason.EXPIRED), direct.version())
     refusal, receipts = direct.commit(forbidden, put(b"b")).results
     assert isinstance(refusal, OutcomeUnknown)
     assert isinstance(receipts, tuple)

@@ -11,7 +11,7 @@ import pytest
 from tests.until import until
 
 from redrive import Broker, Dead, DeadReason, Moving, connect, connect_async
-from redrive.broker.flows.moves import LONGEST_PAUSE, Trials
+from redrive.broker.flows.moves import LONGEST_PAUSE, MoveBackoff
 from redrive.clock import Instant
 from redrive.errors import Closed, InvalidInput, InvalidName, QueueFull, StoreUnavailable
 from redrive.model.duration import SECOND
@@ -179,7 +179,7 @@ def test_bad_limit_is_refused(broker: Broker, limit: Any) -> None:
 
 
 def test_back_off_doubles_up_to_a_minute() -> None:
-    trials, now, pauses = Trials(), Instant(0), []
+    trials, now, pauses = MoveBackoff(), Instant(0), []
     for _ in range(9):
         trials.failed("morgue@there", FULL, now)
         pause = next(n for n in range(1, 100) if trials.is_due("morgue@there", Instant(now + n * SECOND)))
@@ -192,7 +192,7 @@ def test_back_off_doubles_up_to_a_minute() -> None:
 
 
 def test_clock_that_was_set_back_keeps_nothing_waiting() -> None:
-    trials = Trials()
+    trials = MoveBackoff()
     trials.failed("morgue@there", FULL, Instant(1000 * LONGEST_PAUSE))
     assert trials.is_due("morgue@there", Instant(0))
 

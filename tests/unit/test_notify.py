@@ -11,14 +11,14 @@ import pytest
 from tests.until import until
 
 from redrive import AsyncBroker, Broker, connect
-from redrive.broker.flow import Await, Send
+from redrive.broker.flow import CommitCalls, WaitForQueue
 from redrive.broker.flows import deliveries
-from redrive.broker.notifier import EVERYTHING, Notify, Waiter
+from redrive.broker.notifier import ALL_QUEUES, Notifier, Waiter
 from redrive.clock import Instant
 from redrive.model.duration import HOUR, SECOND
 from redrive.store import Leased
 from redrive.stores.memory import MemoryStore
-from redrive.stores.notifications import Teller
+from redrive.stores.notifications import Publisher
 from redrive.testing.conformance.actions import Background
 from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
@@ -46,8 +46,8 @@ def broker(clock: FakeClock) -> Iterator[Broker]:
         yield broker
 
 
-def _await(notify: Notify, clock: FakeClock, until: int = HOUR) -> Await:
-    return Await("jobs", notify.ticket("jobs"), Instant(clock.now() + until), None)
+def _await(notify: Notifier, clock: FakeClock, until: int = HOUR) -> WaitForQueue:
+    return WaitForQueue("jobs", notify.ticket("jobs"), Instant(clock.now() + until), None)
 
 
 def _raise() -> None:
@@ -61,14 +61,14 @@ def test_change_right_after_a_look_is_seen_with_the_next_one(clock: FakeClock) -
         clock.advance("1s")
         return ()
 
-    notify = Notify(_Watched(clock, iter([lambda: (), nothing_yet, lambda: None])))  # it looks twice as it begins
+    notify = Notifier(_Watched(clock, iter([lambda: (), nothing_yet, lambda: None])))  # it looks twice as it begins
     waiter = Background(lambda: notify.wait(_await(notify, clock)))
     assert waiter.result() is True
     notify.close()
 
 
 def test_look_that_fails_in_an_unforeseen_way_leaves_nobody_waiting(clock: FakeClock) -> None:
-    notify = Notify(_Watched(clock, iter([_raise, _raise])))  # type: ignore[list-item]
+    notify = Notifier(_Watched(clock, iter([_raise, _raise])))  # type: ignore[list-item]
     for _ in range(2):
         assert Background(lambda: notify.wait(_await(notify, clock))).result() is True
     notify.close()
@@ -91,7 +91,7 @@ def test_wake_up_of_a_closed_loop_goes_to_the_next(broker: Broker, clock: FakeCl
 
 def test_waiters_that_left_are_forgotten(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redrive.broker.notifier._STALE_ENDS", 10)
-    notify = Notify(MemoryStore(clock))
+    notify = Notifier(MemoryStore(clock))
     for _ in range(50):
         waiter = Waiter(_await(notify, clock))
         assert notify.enter(waiter)
@@ -103,13 +103,13 @@ def test_waiters_that_left_are_forgotten(clock: FakeClock, monkeypatch: pytest.M
 
 
 def test_asking_for_a_queue_remembers_nothing_of_it(clock: FakeClock) -> None:
-    notify = Notify(MemoryStore(clock))
+    notify = Notifier(MemoryStore(clock))
     assert notify.ticket("nowhere") == 0
     assert not notify._tickets
 
 
 def _first_step(flow: Any, leased: Leased) -> Any:
-    assert isinstance(next(flow), Send)
+    assert isinstance(next(flow), CommitCalls)
     return flow.send([leased])
 
 
@@ -120,9 +120,9 @@ def test_woken_waiter_whose_time_is_over_wakes_the_next(
     passed: list[str] = []
     monkeypatch.setattr(broker._core.notify, "pass_on", passed.append)
     flow = deliveries.lease(broker._core, "jobs", 1, "10s", None, None)
-    assert isinstance(_first_step(flow, Leased(())), Await)
+    assert isinstance(_first_step(flow, Leased(())), WaitForQueue)
     clock.advance("10s")
-    assert isinstance(flow.send(True), Send)
+    assert isinstance(flow.send(True), CommitCalls)
     with pytest.raises(StopIteration):
         flow.send([Leased((), next_at=Instant(clock.now() + SECOND))])
     assert passed == ["jobs"]
@@ -165,9 +165,9 @@ def test_woken_waiter_that_is_cancelled_while_it_sweeps_wakes_the_next(broker: B
 
 def test_every_commit_wakes_all_who_wait_for_everything(broker: Broker, clock: FakeClock) -> None:
     notify = broker._core.notify
-    step = Await(EVERYTHING, notify.ticket(EVERYTHING), Instant(clock.now() + HOUR), None)
+    step = WaitForQueue(ALL_QUEUES, notify.ticket(ALL_QUEUES), Instant(clock.now() + HOUR), None)
     waiters = [Background(lambda: notify.wait(step)) for _ in range(3)]
-    until(lambda: len(notify._waiters.get(EVERYTHING, ())) == 3)
+    until(lambda: len(notify._waiters.get(ALL_QUEUES, ())) == 3)
     broker.step()  # nothing arrives by it
     assert [waiter.result() for waiter in waiters] == [True] * 3
     assert notify.wait(step) is True  # the ticket is of before the commit
@@ -178,10 +178,10 @@ def test_change_by_another_process_wakes_all_who_wait_for_everything(
     clock: FakeClock, changed: Collection[str] | None
 ) -> None:
     looks: list[Callable[[], Collection[str] | None]] = []
-    notify = Notify(_Watched(clock, iter(lambda: looks.pop() if looks else (lambda: ()), None)))
-    step = Await(EVERYTHING, notify.ticket(EVERYTHING), Instant(clock.now() + HOUR), None)
+    notify = Notifier(_Watched(clock, iter(lambda: looks.pop() if looks else (lambda: ()), None)))
+    step = WaitForQueue(ALL_QUEUES, notify.ticket(ALL_QUEUES), Instant(clock.now() + HOUR), None)
     waiters = [Background(lambda: notify.wait(step)) for _ in range(3)]
-    until(lambda: len(notify._waiters.get(EVERYTHING, ())) == 3)
+    until(lambda: len(notify._waiters.get(ALL_QUEUES, ())) == 3)
     looks.append(lambda: changed)
     until(lambda: not looks or not clock.advance("20ms"))
     assert [waiter.result() for waiter in waiters] == [True] * 3
@@ -215,7 +215,7 @@ def test_follower_is_told_of_every_commit_and_of_other_processes(clock: FakeCloc
     looks: list[Callable[[], Collection[str] | None]] = [lambda: (), lambda: ("mails",), lambda: None]
     told: list[Any] = []
     heard = threading.Event()
-    notify = Notify(_Watched(clock, iter(looks)))
+    notify = Notifier(_Watched(clock, iter(looks)))
 
     def follow(arrivals: Any) -> None:
         told.append(arrivals)
@@ -254,7 +254,7 @@ def test_notices_close_though_their_thread_was_kept_from_starting(monkeypatch: p
     def interrupted(thread: threading.Thread) -> None:
         raise KeyboardInterrupt
 
-    teller = Teller(lambda queues: None, lambda: None)
+    teller = Publisher(lambda queues: None, lambda: None)
     with monkeypatch.context() as now:
         now.setattr(threading.Thread, "start", interrupted)
         with pytest.raises(KeyboardInterrupt):

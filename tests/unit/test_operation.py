@@ -13,19 +13,19 @@ from redrive.model.duration import SECOND
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
 from redrive.model.operation import (
-    ENDED,
-    IN_BULK,
+    BULK_VERBS,
+    FINAL_STATUSES,
     MAX_SAMPLES,
     LeftOut,
     Operation,
     OperationStatus,
-    finished,
-    started,
-    stepped,
-    was_set,
+    after_step,
+    audit_change,
+    audit_finish,
+    audit_start,
     with_status,
 )
-from redrive.model.state_machine import BY_HAND, Verb
+from redrive.model.state_machine import MANUAL_VERBS, Verb
 
 NOW = Instant(1_000 * SECOND)
 
@@ -44,61 +44,63 @@ def refused(code: str, *numbers: int) -> list[LeftOut]:
 
 
 def test_everything_that_is_done_to_many_can_be_done_to_one() -> None:
-    assert IN_BULK < BY_HAND
+    assert BULK_VERBS < MANUAL_VERBS
 
 
 def test_step_counts_what_it_met() -> None:
-    after = stepped(operation(), NOW, ids(1, 2), [*refused("item_active", 3), *refused("queue_full", 4, 5)], 5, False)
+    after = after_step(
+        operation(), NOW, ids(1, 2), [*refused("item_active", 3), *refused("queue_full", 4, 5)], 5, False
+    )
     assert (after.changed, after.left_out, after.met) == (2, {"item_active": 1, "queue_full": 2}, 5)
     assert (after.steps, after.position, after.updated_at, after.status) == (1, 5, NOW, "running")
-    again = stepped(after, NOW, ids(6), refused("queue_full", 7), 7, False)
+    again = after_step(after, NOW, ids(6), refused("queue_full", 7), 7, False)
     assert (again.changed, again.left_out, again.met) == (3, {"item_active": 1, "queue_full": 3}, 7)
     assert again.samples == {"item_active": tuple(ids(3)), "queue_full": tuple(ids(4, 5, 7))}
     assert (again.steps, again.position) == (2, 7)
 
 
 def test_only_some_samples_are_kept() -> None:
-    after = stepped(operation(), NOW, [], refused("queue_full", *range(50)), 50, False)
-    after = stepped(after, NOW, [], refused("queue_full", *range(50, 60)), 60, False)
+    after = after_step(operation(), NOW, [], refused("queue_full", *range(50)), 50, False)
+    after = after_step(after, NOW, [], refused("queue_full", *range(50, 60)), 60, False)
     assert after.samples["queue_full"] == tuple(ids(*range(MAX_SAMPLES)))
     assert after.left_out == {"queue_full": 60}
 
 
 def test_step_that_finds_nothing_more_finishes() -> None:
-    after = stepped(operation(), NOW, ids(1), [], 1, exhausted=True)
+    after = after_step(operation(), NOW, ids(1), [], 1, exhausted=True)
     assert (after.status, after.ended, after.changed) == ("finished", True, 1)
-    nothing = stepped(operation(position=7), NOW, [], [], None, exhausted=True)
+    nothing = after_step(operation(position=7), NOW, [], [], None, exhausted=True)
     assert (nothing.status, nothing.position) == ("finished", 7)
 
 
 @pytest.mark.parametrize(("rate", "changed", "wait"), [(None, 5, 0), (10.0, 5, SECOND // 2), (0.5, 3, 6 * SECOND)])
 def test_rate_is_a_time_before_which_the_next_step_may_not_run(rate: float | None, changed: int, wait: int) -> None:
-    after = stepped(operation(rate=rate), NOW, ids(*range(changed)), refused("queue_full", 99), 99, False)
+    after = after_step(operation(rate=rate), NOW, ids(*range(changed)), refused("queue_full", 99), 99, False)
     assert after.next_at == NOW + wait
 
 
 def test_rate_counts_only_what_was_changed() -> None:
-    assert stepped(operation(rate=1.0), NOW, [], refused("queue_full", 1, 2), 2, False).next_at == NOW
+    assert after_step(operation(rate=1.0), NOW, [], refused("queue_full", 1, 2), 2, False).next_at == NOW
 
 
 def test_canaries_are_released_and_then_watched() -> None:
-    first = stepped(operation(canary=3), NOW, ids(1, 2), refused("item_active", 3), 3, False)
+    first = after_step(operation(canary=3), NOW, ids(1, 2), refused("item_active", 3), 3, False)
     assert (first.status, first.canary_ids, first.canaries_left) == ("running", tuple(ids(1, 2)), 1)
-    second = stepped(first, NOW, ids(4), [], 4, False)
+    second = after_step(first, NOW, ids(4), [], 4, False)
     assert (second.status, second.canary_ids, second.canaries_left) == ("watching", tuple(ids(1, 2, 4)), 0)
     on = with_status(second, NOW, OperationStatus.RUNNING, None, None)
-    third = stepped(on, NOW, ids(5, 6), [], 6, False)
+    third = after_step(on, NOW, ids(5, 6), [], 6, False)
     assert (third.status, third.canary_ids, third.changed) == ("running", tuple(ids(1, 2, 4)), 5)
 
 
 def test_canaries_are_watched_even_if_nothing_comes_after_them() -> None:
-    after = stepped(operation(canary=2), NOW, ids(1, 2), [], 2, exhausted=True)
+    after = after_step(operation(canary=2), NOW, ids(1, 2), [], 2, exhausted=True)
     assert after.status == "watching"
-    assert stepped(with_status(after, NOW, OperationStatus.RUNNING, None, None), NOW, [], [], None, True).ended
+    assert after_step(with_status(after, NOW, OperationStatus.RUNNING, None, None), NOW, [], [], None, True).ended
 
 
 def test_fewer_items_than_canaries_finish() -> None:
-    assert stepped(operation(canary=5), NOW, ids(1, 2), [], 2, exhausted=True).status == "finished"
+    assert after_step(operation(canary=5), NOW, ids(1, 2), [], 2, exhausted=True).status == "finished"
 
 
 @pytest.mark.parametrize("status", [OperationStatus.PAUSED, OperationStatus.CANCELLED, OperationStatus.STOPPED])
@@ -114,11 +116,11 @@ def test_operation_that_goes_on_may_step_at_once() -> None:
 
 def test_operation_that_was_paused_while_it_watched_goes_on_watching() -> None:
     """Otherwise a pause would let the rest go before anybody knows how the canaries end."""
-    watching = stepped(operation(canary=2), NOW, ids(1, 2), [], 2, False)
+    watching = after_step(operation(canary=2), NOW, ids(1, 2), [], 2, False)
     paused = with_status(watching, NOW, OperationStatus.PAUSED, None, None)
     assert with_status(paused, NOW, OperationStatus.RUNNING, None, None).status == "watching"
     on = with_status(watching, NOW, OperationStatus.RUNNING, None, None)
-    beyond = stepped(on, NOW, ids(3), [], 3, False)
+    beyond = after_step(on, NOW, ids(3), [], 3, False)
     paused = with_status(beyond, NOW, OperationStatus.PAUSED, None, None)
     assert with_status(paused, NOW, OperationStatus.RUNNING, None, None).status == "running"
 
@@ -130,7 +132,7 @@ def test_new_rate_counts_from_now_and_0_takes_it_away() -> None:
     assert with_status(slow, NOW, OperationStatus.PAUSED, None, None).rate == 0.001
 
 
-@pytest.mark.parametrize("status", sorted(ENDED))
+@pytest.mark.parametrize("status", sorted(FINAL_STATUSES))
 def test_what_has_ended_stays_as_it_is(status: OperationStatus) -> None:
     with pytest.raises(OperationEnded, match=f"is {status} and cannot be changed any more"):
         with_status(operation(status=status), NOW, OperationStatus.RUNNING, None, None)
@@ -138,22 +140,22 @@ def test_what_has_ended_stays_as_it_is(status: OperationStatus) -> None:
 
 def test_audit_says_what_was_meant_and_what_came_of_it() -> None:
     began = operation(where=Filter(queue="jobs"), note="fixed in 1.2", expected=9)
-    assert (started(began).verb, started(began).count) == ("start redrive", 9)
-    assert started(began).note == 'operation 0p where {"queue":"jobs"}: fixed in 1.2'
-    ended = stepped(began, NOW, ids(1, 2), [], 2, exhausted=True)
-    assert (finished(ended).verb, finished(ended).count, finished(ended).note) == (
+    assert (audit_start(began).verb, audit_start(began).count) == ("start redrive", 9)
+    assert audit_start(began).note == 'operation 0p where {"queue":"jobs"}: fixed in 1.2'
+    ended = after_step(began, NOW, ids(1, 2), [], 2, exhausted=True)
+    assert (audit_finish(ended).verb, audit_finish(ended).count, audit_finish(ended).note) == (
         "redrive",
         2,
         "operation 0p: fixed in 1.2",
     )
     stopped = with_status(began, NOW, OperationStatus.STOPPED, "2 of 3 died", None)
-    assert (was_set(stopped, OperationStatus.STOPPED).verb, was_set(stopped, None).verb) == (
+    assert (audit_change(stopped, OperationStatus.STOPPED).verb, audit_change(stopped, None).verb) == (
         "set stopped redrive",
         "set rate redrive",
     )
-    assert was_set(stopped, OperationStatus.STOPPED).note == "operation 0p: 2 of 3 died"
+    assert audit_change(stopped, OperationStatus.STOPPED).note == "operation 0p: 2 of 3 died"
 
 
 def test_operation_survives_json() -> None:
-    after = stepped(operation(canary=1, rate=2.5), NOW, ids(1), refused("queue_full", 2), 2, False)
+    after = after_step(operation(canary=1, rate=2.5), NOW, ids(1), refused("queue_full", 2), 2, False)
     assert msgspec.json.decode(msgspec.json.encode(after), type=Operation) == after

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from redrive import App, Context
 from redrive.clock import Instant
 from redrive.errors import InvalidInput
-from redrive.task.periodic import MAX_MISSED, Cron, Every, Missed, Periodic, periodic_from
+from redrive.task.periodic import MAX_MISSED, Cron, Every, MissedTicks, Periodic, periodic_from
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -85,24 +85,24 @@ def test_next_tick_is_later_and_nothing_lies_between(expression: str, zone: str,
     assert cron.next_tick(Instant((after + tick) // 2)) == tick
 
 
-@pytest.mark.parametrize("missed", list(Missed))
-def test_tick_on_time_is_put_whatever_becomes_of_missed_ones(missed: Missed) -> None:
+@pytest.mark.parametrize("missed", list(MissedTicks))
+def test_tick_on_time_is_put_whatever_becomes_of_missed_ones(missed: MissedTicks) -> None:
     hourly = Periodic(Every(HOUR), missed)
     last, now = at(2026, 1, 1, 12), Instant(at(2026, 1, 1, 13) + 5)
     assert hourly.due(last, now) == (at(2026, 1, 1, 13), [at(2026, 1, 1, 13)])
 
 
 def test_nothing_is_due_before_the_next_tick() -> None:
-    hourly = Periodic(Every(HOUR), Missed.ALL)
+    hourly = Periodic(Every(HOUR), MissedTicks.ALL)
     last = at(2026, 1, 1, 12)
     assert hourly.due(last, Instant(last + HOUR - 1)) == (last, [])
     assert hourly.due(last, Instant(last - HOUR)) == (last, [])  # the clock was set back
 
 
 @pytest.mark.parametrize(
-    ("missed", "put"), [(Missed.SKIP, []), (Missed.ONCE, [15]), (Missed.ALL, [13, 14, 15])], ids=str
+    ("missed", "put"), [(MissedTicks.SKIP, []), (MissedTicks.ONCE, [15]), (MissedTicks.ALL, [13, 14, 15])], ids=str
 )
-def test_missed_ticks_are_left_out_or_put_as_one_or_all(missed: Missed, put: list[int]) -> None:
+def test_missed_ticks_are_left_out_or_put_as_one_or_all(missed: MissedTicks, put: list[int]) -> None:
     hourly = Periodic(Every(HOUR), missed)
     newest, due = hourly.due(at(2026, 1, 1, 12), at(2026, 1, 1, 15, 30))
     assert newest == at(2026, 1, 1, 15)
@@ -112,14 +112,14 @@ def test_missed_ticks_are_left_out_or_put_as_one_or_all(missed: Missed, put: lis
 @pytest.mark.parametrize("kind", [Every(SECOND), Cron("* * * * * *"), Cron("*/1 * * * *")], ids=str)
 def test_a_year_of_missed_ticks_is_bounded(kind: Every | Cron) -> None:
     now = at(2027, 1, 1)
-    newest, due = Periodic(kind, Missed.ALL).due(at(2026, 1, 1), now)
+    newest, due = Periodic(kind, MissedTicks.ALL).due(at(2026, 1, 1), now)
     assert newest == due[-1] == now
     assert len(due) == MAX_MISSED
     assert due == sorted(set(due))
 
 
 def test_missed_ticks_are_all_that_lie_between() -> None:
-    hourly = Periodic(Cron("0 9-17 * * *", "Europe/Berlin"), Missed.ALL)
+    hourly = Periodic(Cron("0 9-17 * * *", "Europe/Berlin"), MissedTicks.ALL)
     _, due = hourly.due(at(2026, 3, 27), at(2026, 3, 31))
     assert len(due) == 4 * 9
 
@@ -142,7 +142,7 @@ def test_periodic_task_needs_no_arguments() -> None:
     @jobs.task(every="1h")
     def fine(context: Context, number: int = 1) -> None: ...
 
-    assert fine.periodic == Periodic(Every(HOUR), Missed.ONCE)
+    assert fine.periodic == Periodic(Every(HOUR), MissedTicks.ONCE)
     with pytest.raises(InvalidInput, match="nobody gives it number"):
 
         @jobs.task(cron="0 3 * * *")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from redrive import App, connect
 from redrive.testing import FakeClock
-from redrive.worker.scheduler import Schedule
+from redrive.worker.scheduler import TickPlanner
 
 PROCESSES = 4
 HOURS = 60
@@ -21,7 +21,7 @@ def hourly(url: str, clock: FakeClock) -> App:
 def look_each_hour(url: str) -> None:
     clock = FakeClock()
     with hourly(url, clock) as app:
-        schedule = Schedule(app, app.open())
+        schedule = TickPlanner(app, app.open())
         for _ in range(HOURS):
             schedule.step()
             clock.advance("1h")
@@ -32,7 +32,7 @@ def test_tick_is_put_once_among_processes(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     begun = FakeClock().now()
     with hourly(url, FakeClock()) as app:
-        Schedule(app, app.open()).step()
+        TickPlanner(app, app.open()).step()
     spawned = multiprocessing.get_context("spawn")
     processes = [spawned.Process(target=look_each_hour, args=(url,)) for _ in range(PROCESSES)]
     for process in processes:

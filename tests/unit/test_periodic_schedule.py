@@ -11,7 +11,7 @@ from redrive import App, Broker, Context, connect
 from redrive.errors import StoreUnavailable
 from redrive.store import ListRegistrations, Register
 from redrive.testing import FakeClock, memory_broker, put_due, run_all
-from redrive.worker.scheduler import KIND, Schedule, Scheduler
+from redrive.worker.scheduler import KIND, Scheduler, TickPlanner
 
 HOUR = 3_600_000_000
 
@@ -44,7 +44,7 @@ def pending(broker: Broker) -> int:
 
 def test_first_start_waits_for_the_next_tick(broker: Broker, clock: FakeClock) -> None:
     clock.advance("10m")
-    schedule = Schedule(hourly(broker), broker)
+    schedule = TickPlanner(hourly(broker), broker)
     assert schedule.step() == clock.now() + HOUR * 5 // 6
     assert pending(broker) == 0
     clock.advance("50m")
@@ -53,7 +53,7 @@ def test_first_start_waits_for_the_next_tick(broker: Broker, clock: FakeClock) -
 
 
 def test_tick_is_put_once_among_many(broker: Broker, clock: FakeClock) -> None:
-    schedules = [Schedule(hourly(broker), broker) for _ in range(5)]
+    schedules = [TickPlanner(hourly(broker), broker) for _ in range(5)]
     for expected in range(4):
         for schedule in schedules:
             schedule.step()
@@ -64,14 +64,14 @@ def test_tick_is_put_once_among_many(broker: Broker, clock: FakeClock) -> None:
 def test_tick_is_put_once_among_threads_that_look_at_once(tmp_path: Path, clock: FakeClock) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     brokers = [connect(url, clock=clock, lifecycle=False) for _ in range(4)]
-    schedules = [Schedule(hourly(broker), broker) for broker in brokers]
+    schedules = [TickPlanner(hourly(broker), broker) for broker in brokers]
     for schedule in schedules:
         schedule.step()
     for tick in range(1, 11):
         clock.advance("1h")
         barrier = threading.Barrier(len(schedules))
 
-        def look(schedule: Schedule, barrier: threading.Barrier = barrier) -> None:
+        def look(schedule: TickPlanner, barrier: threading.Barrier = barrier) -> None:
             barrier.wait()
             schedule.step()
 
@@ -105,9 +105,9 @@ def test_item_knows_its_tick(broker: Broker, clock: FakeClock) -> None:
 
 @pytest.mark.parametrize(("missed", "put"), [("skip", 0), ("once", 1), ("all", 5)])
 def test_ticks_missed_while_no_worker_ran(broker: Broker, clock: FakeClock, missed: str, put: int) -> None:
-    Schedule(hourly(broker, missed=missed), broker).step()
+    TickPlanner(hourly(broker, missed=missed), broker).step()
     clock.advance("5h30m")
-    schedule = Schedule(hourly(broker, missed=missed), broker)
+    schedule = TickPlanner(hourly(broker, missed=missed), broker)
     schedule.step()
     assert pending(broker) == put
     schedule.step()
@@ -124,7 +124,7 @@ def test_two_programs_may_have_a_task_of_one_name(broker: Broker, clock: FakeClo
     def work() -> None: ...
 
     other.declare(broker)
-    schedules = [Schedule(hourly(broker), broker), Schedule(other, broker)]
+    schedules = [TickPlanner(hourly(broker), broker), TickPlanner(other, broker)]
     for _ in range(3):
         for schedule in schedules:
             schedule.step()
@@ -133,10 +133,10 @@ def test_two_programs_may_have_a_task_of_one_name(broker: Broker, clock: FakeClo
 
 
 def test_changed_schedule_begins_anew_and_is_that_of_whoever_started_last(broker: Broker, clock: FakeClock) -> None:
-    older = Schedule(hourly(broker), broker)
+    older = TickPlanner(hourly(broker), broker)
     older.step()
     clock.advance("2h30m")
-    newer = Schedule(hourly(broker, every="10m"), broker)
+    newer = TickPlanner(hourly(broker, every="10m"), broker)
     newer.step()
     assert pending(broker) == 0  # nothing was missed of a schedule that was not there
     clock.advance("30m")
@@ -144,7 +144,7 @@ def test_changed_schedule_begins_anew_and_is_that_of_whoever_started_last(broker
     assert pending(broker) == 0  # left to the newer ones
     newer.step()
     assert pending(broker) == 1
-    Schedule(hourly(broker), broker).step()
+    TickPlanner(hourly(broker), broker).step()
     clock.advance("1h")
     newer.step()
     assert pending(broker) == 1
@@ -158,7 +158,7 @@ def test_tick_that_is_refused_is_put_later_and_keeps_no_other_waiting(broker: Br
     full.task(name="blocked", every="1h")(lambda: None)
     app.queue("jobs").task(name="work", every="1h")(lambda: None)
     app.declare(broker)
-    schedule = Schedule(app, broker)
+    schedule = TickPlanner(app, broker)
     schedule.step()
     broker.put("full", 1)
     clock.advance("1h")
@@ -172,8 +172,8 @@ def test_tick_that_is_refused_is_put_later_and_keeps_no_other_waiting(broker: Br
 def test_schedule_whose_beginning_could_not_be_written_begins_the_next_time(
     broker: Broker, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Schedule(hourly(broker, every="2h"), broker).step()
-    schedule = Schedule(hourly(broker), broker)
+    TickPlanner(hourly(broker, every="2h"), broker).step()
+    schedule = TickPlanner(hourly(broker), broker)
     committer = broker._core.committer
     commit = committer.commit
 
@@ -193,13 +193,13 @@ def test_schedule_whose_beginning_could_not_be_written_begins_the_next_time(
 
 def test_only_queues_that_are_worked_on_are_seen_to(broker: Broker) -> None:
     app = hourly(broker)
-    assert Schedule(app, broker, ["others"]).is_empty
-    assert not Schedule(app, broker, ["jobs"]).is_empty
+    assert TickPlanner(app, broker, ["others"]).is_empty
+    assert not TickPlanner(app, broker, ["jobs"]).is_empty
 
 
 def test_value_that_nobody_knows_is_written_anew(broker: Broker, clock: FakeClock) -> None:
     broker._core.call(Register(KIND, "jobs/work", b"nonsense"))
-    schedule = Schedule(hourly(broker), broker)
+    schedule = TickPlanner(hourly(broker), broker)
     schedule.step()
     clock.advance("1h")
     schedule.step()

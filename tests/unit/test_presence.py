@@ -16,7 +16,7 @@ from redrive.broker.flows import worker_registry
 from redrive.errors import StoreUnavailable
 from redrive.store import ListRegistrations
 from redrive.testing.fake_clock import FakeClock
-from redrive.worker.heartbeat import EVERY, Presence
+from redrive.worker.heartbeat import EVERY, WorkerRegistration
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def broker(clock: FakeClock) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def presence(broker: Broker) -> Iterator[Presence]:
-    presence = Presence(broker, "w1", ["jobs"], ["send"], 4, running=lambda: 3)
+def presence(broker: Broker) -> Iterator[WorkerRegistration]:
+    presence = WorkerRegistration(broker, "w1", ["jobs"], ["send"], 4, running=lambda: 3)
     yield presence
     presence.close()
 
@@ -43,7 +43,7 @@ def times(broker: Broker) -> int:
     return found[0].version if found else 0
 
 
-def test_it_says_who_it_is(broker: Broker, clock: FakeClock, presence: Presence) -> None:
+def test_it_says_who_it_is(broker: Broker, clock: FakeClock, presence: WorkerRegistration) -> None:
     presence.announce()
     (info,) = broker.workers()
     assert (info.name, info.pid, info.queues, info.handlers) == ("w1", os.getpid(), ("jobs",), ("send",))
@@ -53,7 +53,9 @@ def test_it_says_who_it_is(broker: Broker, clock: FakeClock, presence: Presence)
     assert str(info).startswith(f"w1: pid {os.getpid()} on {info.host} since 2026-01-01")
 
 
-def test_it_says_so_at_once_and_every_ten_seconds(broker: Broker, clock: FakeClock, presence: Presence) -> None:
+def test_it_says_so_at_once_and_every_ten_seconds(
+    broker: Broker, clock: FakeClock, presence: WorkerRegistration
+) -> None:
     presence.start()
     for count in range(1, 4):
         until(lambda count=count: times(broker) == count)
@@ -64,7 +66,7 @@ def test_it_says_so_at_once_and_every_ten_seconds(broker: Broker, clock: FakeClo
     assert 2 * EVERY < worker_registry.TIMEOUT
 
 
-def test_it_is_gone_at_once_when_it_is_closed(broker: Broker, presence: Presence) -> None:
+def test_it_is_gone_at_once_when_it_is_closed(broker: Broker, presence: WorkerRegistration) -> None:
     presence.start()
     until(lambda: times(broker) == 1)
     presence.close()
@@ -73,7 +75,7 @@ def test_it_is_gone_at_once_when_it_is_closed(broker: Broker, presence: Presence
 
 
 def test_store_that_does_not_answer_is_asked_again(
-    broker: Broker, clock: FakeClock, presence: Presence, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, clock: FakeClock, presence: WorkerRegistration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store: Any = broker._core.store
     commit, failing = store.commit, [True]
@@ -93,7 +95,7 @@ def test_store_that_does_not_answer_is_asked_again(
     until(lambda: times(broker) == 1)
 
 
-def test_broker_that_was_closed_ends_it(broker: Broker, clock: FakeClock, presence: Presence) -> None:
+def test_broker_that_was_closed_ends_it(broker: Broker, clock: FakeClock, presence: WorkerRegistration) -> None:
     presence.start()
     until(lambda: times(broker) == 1)
     broker.close()

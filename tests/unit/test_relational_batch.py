@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from redrive.clock import Instant
-from redrive.stores.relational.batch import NO_QUEUES, Batch, Numbers, Stage
+from redrive.stores.relational.batch import NO_QUEUES, Batch, SequenceAllocator, Stage
 
 
 class _Written:
@@ -26,7 +26,7 @@ class _Written:
 
 def test_rows_are_written_in_the_order_of_their_stages_whichever_was_first() -> None:
     session = _Written()
-    batch = Batch(session, Instant(0), NO_QUEUES, Numbers(), "default", "main")  # type: ignore[arg-type]
+    batch = Batch(session, Instant(0), NO_QUEUES, SequenceAllocator(), "default", "main")  # type: ignore[arg-type]
     for stage in reversed(Stage):
         batch.write(stage.name, (1,), stage)
     batch.write("LAY", (2,))

@@ -2,12 +2,12 @@ from typing import Any, get_args
 
 import pytest
 
-from redrive.client.idempotent_calls import are_safe_to_repeat
+from redrive.client.idempotent_calls import are_idempotent
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
 from redrive.model.judge import Again
 from redrive.model.queue import QueueSettings
-from redrive.store import Call, CreateQueue, Extend, LeaseItems, NewItem, Noted, Put, Register, Return
+from redrive.store import AuditNote, Call, CreateQueue, Extend, LeaseItems, NewItem, Put, Register, ReturnLease
 
 KEYED = NewItem(b"a", "x", idempotency_key="k")
 PLAIN = NewItem(b"a", "x")
@@ -24,34 +24,34 @@ UNSAFE: list[Any] = [
     Put("jobs", (KEYED, PLAIN)),
     Put("jobs", (FAILED,)),
     LeaseItems("jobs", 1),
-    Return(Token("0" * 48)),
+    ReturnLease(Token("0" * 48)),
     Register("worker", "w", b"x", version=3),
     Register("worker", "w", b"x", puts=(Put("jobs", (KEYED,)),)),
-    Register("worker", "w", b"x", noted=Noted("ann", "register_worker")),
+    Register("worker", "w", b"x", noted=AuditNote("ann", "register_worker")),
 ]
 NAMED_SAFE = {
     "CreateQueue", "SetPaused", "SetUsedBy", "Put", "Register", "Import", "Receive", "Hold", "Unhold", "Extend",
-    "StepOperation", "Promote", "Clean", "FinishMove", "CloseMove",
+    "StepOperation", "Promote", "ApplyRetention", "FinishMove", "CloseMove",
 }  # fmt: skip
 NAMED_UNSAFE = {
-    "UpdateQueue", "DeleteQueue", "Unregister", "Complete", "Settle", "Return", "Change", "StartOperation",
+    "UpdateQueue", "DeleteQueue", "Unregister", "Complete", "Settle", "ReturnLease", "ManualChange", "StartOperation",
     "SetOperation", "Expire", "LeaseItems",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("call", SAFE, ids=repr)
 def test_call_that_changes_nothing_the_second_time_is_safe(call: Call) -> None:
-    assert are_safe_to_repeat([call])
+    assert are_idempotent([call])
 
 
 @pytest.mark.parametrize("call", UNSAFE, ids=repr)
 def test_call_that_would_be_done_twice_is_not(call: Call) -> None:
-    assert not are_safe_to_repeat([call])
+    assert not are_idempotent([call])
 
 
 def test_one_that_is_not_safe_makes_a_batch_unsafe() -> None:
-    assert are_safe_to_repeat(SAFE)
-    assert not are_safe_to_repeat([*SAFE, UNSAFE[0]])
+    assert are_idempotent(SAFE)
+    assert not are_idempotent([*SAFE, UNSAFE[0]])
 
 
 def test_somebody_has_thought_of_every_call() -> None:

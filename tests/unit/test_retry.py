@@ -14,12 +14,20 @@ from redrive.errors import InvalidSetting
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import HOUR, MAX_DURATION, MINUTE, SECOND
 from redrive.model.failure import Failure
-from redrive.model.retry_policy import FALLBACK, Delay, Retry, Schedule, delay_before, retry_from, rule_for
+from redrive.model.retry_policy import (
+    FALLBACK_BACKOFF,
+    Backoff,
+    BackoffKind,
+    RetryPolicy,
+    backoff_for,
+    parse_retry_policy,
+    retry_delay,
+)
 
 
 def seconds(value: dict[str, Any] | None, count: int, **kwargs: Any) -> list[float | None]:
-    rule = retry_from(value if value is None else {"attempts": 9, **value}).delay
-    delays = [delay_before(rule, n, **kwargs) for n in range(1, count + 1)]
+    rule = parse_retry_policy(value if value is None else {"attempts": 9, **value}).delay
+    delays = [retry_delay(rule, n, **kwargs) for n in range(1, count + 1)]
     return [None if delay is None else delay / SECOND for delay in delays]
 
 
@@ -43,7 +51,9 @@ def test_schedules(value: object, expected: list[float | None]) -> None:
 
 
 def test_oj_cooldown_is_a_fixed_delay() -> None:
-    assert retry_from({"attempts": 3, "cooldown": "30s"}) == Retry(3, Delay(Schedule.FIXED, base=30 * SECOND))
+    assert parse_retry_policy({"attempts": 3, "cooldown": "30s"}) == RetryPolicy(
+        3, Backoff(BackoffKind.FIXED, base=30 * SECOND)
+    )
 
 
 def test_linear_can_be_5_minutes_times_retries_plus_1() -> None:
@@ -70,50 +80,52 @@ def test_full_jitter_takes_a_share_of_the_capped_delay() -> None:
 
 
 def test_a_function_by_name_decides() -> None:
-    rule = retry_from({"attempts": 5, "function": "squares", "cap": "10s"}).delay
+    rule = parse_retry_policy({"attempts": 5, "function": "squares", "cap": "10s"}).delay
     functions = {"squares": lambda n: float(n * n)}
-    assert [delay_before(rule, n, functions=functions) for n in (1, 2, 3, 4)] == [s * SECOND for s in (1, 4, 9, 10)]
-    assert delay_before(rule, 1, functions={"squares": lambda n: timedelta(seconds=n)}) == SECOND
+    assert [retry_delay(rule, n, functions=functions) for n in (1, 2, 3, 4)] == [s * SECOND for s in (1, 4, 9, 10)]
+    assert retry_delay(rule, 1, functions={"squares": lambda n: timedelta(seconds=n)}) == SECOND
 
 
 @pytest.mark.parametrize("answer", [float("nan"), -1, None, "5s", True, [], object()])
 def test_a_function_that_answers_nonsense_gives_way_to_the_default(answer: Any) -> None:
-    rule = Delay(Schedule.FUNCTION, function="f")
-    assert delay_before(rule, 3, functions={"f": lambda n: answer}) == delay_before(FALLBACK, 3) == 4 * SECOND
+    rule = Backoff(BackoffKind.FUNCTION, function="f")
+    assert retry_delay(rule, 3, functions={"f": lambda n: answer}) == retry_delay(FALLBACK_BACKOFF, 3) == 4 * SECOND
 
 
 def test_a_function_that_raises_or_is_unknown_gives_way_to_the_default() -> None:
-    rule = Delay(Schedule.FUNCTION, function="f")
-    assert delay_before(rule, 1, functions={"f": lambda n: 1 / 0}) == SECOND
-    assert delay_before(rule, 100, functions={}) == HOUR
+    rule = Backoff(BackoffKind.FUNCTION, function="f")
+    assert retry_delay(rule, 1, functions={"f": lambda n: 1 / 0}) == SECOND
+    assert retry_delay(rule, 100, functions={}) == HOUR
 
 
 @pytest.mark.parametrize("answer", [float("inf"), 10**400, 1e300])
 def test_a_function_that_answers_too_much_saturates(answer: float) -> None:
-    assert delay_before(Delay(Schedule.FUNCTION, function="f"), 1, functions={"f": lambda n: answer}) == MAX_DURATION
+    assert (
+        retry_delay(Backoff(BackoffKind.FUNCTION, function="f"), 1, functions={"f": lambda n: answer}) == MAX_DURATION
+    )
 
 
 rules = st.builds(
-    Delay,
-    schedule=st.sampled_from([s for s in Schedule if s not in (Schedule.LIST, Schedule.FUNCTION)]),
+    Backoff,
+    schedule=st.sampled_from([s for s in BackoffKind if s not in (BackoffKind.LIST, BackoffKind.FUNCTION)]),
     base=st.integers(0, MAX_DURATION),
     cap=st.none() | st.integers(0, MAX_DURATION),
     jitter=st.booleans(),
-) | st.builds(lambda d: Delay(Schedule.LIST, delays=tuple(d)), st.lists(st.integers(0, MAX_DURATION), min_size=1))
+) | st.builds(lambda d: Backoff(BackoffKind.LIST, delays=tuple(d)), st.lists(st.integers(0, MAX_DURATION), min_size=1))
 
 
 @given(rules, st.integers(-5, 10**9), st.floats(0, 1, exclude_max=True))
-def test_delays_are_never_negative_and_saturate_at_100_years(rule: Delay, n: int, jitter: float) -> None:
-    delay = delay_before(rule, n, jitter)
-    assert delay is None if rule.schedule is Schedule.NEVER else delay is not None and 0 <= delay <= MAX_DURATION
+def test_delays_are_never_negative_and_saturate_at_100_years(rule: Backoff, n: int, jitter: float) -> None:
+    delay = retry_delay(rule, n, jitter)
+    assert delay is None if rule.schedule is BackoffKind.NEVER else delay is not None and 0 <= delay <= MAX_DURATION
 
 
 TIMEOUT = Failure("requests.exceptions.Timeout", "", error_class=ErrorClass.NETWORK, bases=("OSError", "Exception"))
 
 
 def test_without_classes_the_queue_has_one_rule() -> None:
-    retry = retry_from({"attempts": 5, "cooldown": "7s"})
-    assert rule_for(retry, TIMEOUT) == rule_for(retry, None) == retry.delay
+    retry = parse_retry_policy({"attempts": 5, "cooldown": "7s"})
+    assert backoff_for(retry, TIMEOUT) == backoff_for(retry, None) == retry.delay
 
 
 @pytest.mark.parametrize(
@@ -125,11 +137,11 @@ def test_without_classes_the_queue_has_one_rule() -> None:
 )  # fmt: skip
 def test_classes_decide_where_they_are_asked_to(error_class: str, schedule: str) -> None:
     failure = Failure("E", "", error_class=ErrorClass(error_class))
-    assert rule_for(retry_from({"attempts": 5, "classes": True}), failure).schedule == schedule
+    assert backoff_for(parse_retry_policy({"attempts": 5, "classes": True}), failure).schedule == schedule
 
 
 def test_a_rule_by_type_goes_before_one_by_class_and_the_nearest_type_first() -> None:
-    retry = retry_from(
+    retry = parse_retry_policy(
         {
             "attempts": 5,
             "classes": True,
@@ -137,10 +149,10 @@ def test_a_rule_by_type_goes_before_one_by_class_and_the_nearest_type_first() ->
             "by_type": {"OSError": "9s", "requests.Timeout": "never"},
         }
     )
-    assert rule_for(retry, TIMEOUT).schedule is Schedule.NEVER
-    assert rule_for(retry, Failure("E", "", error_class=ErrorClass.NETWORK)).base == 5 * SECOND
-    assert rule_for(retry, Failure("X", "", bases=("OSError",))).base == 9 * SECOND
-    assert rule_for(retry, Failure("E", "", error_class=ErrorClass.RESOURCE)).base == MINUTE
+    assert backoff_for(retry, TIMEOUT).schedule is BackoffKind.NEVER
+    assert backoff_for(retry, Failure("E", "", error_class=ErrorClass.NETWORK)).base == 5 * SECOND
+    assert backoff_for(retry, Failure("X", "", bases=("OSError",))).base == 9 * SECOND
+    assert backoff_for(retry, Failure("E", "", error_class=ErrorClass.RESOURCE)).base == MINUTE
 
 
 BAD: list[tuple[Any, str]] = [
@@ -184,18 +196,20 @@ BAD: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("value", "problem"), BAD, ids=[str(value)[:40] for value, _ in BAD])
 def test_mistakes_are_refused_with_the_path_of_the_key(value: Any, problem: str) -> None:
     with pytest.raises(InvalidSetting, match=problem):
-        retry_from(value)
+        parse_retry_policy(value)
 
 
-@pytest.mark.parametrize("make", [lambda: Retry(-1), lambda: Delay(base=-1), lambda: Delay(Schedule.LIST)])
+@pytest.mark.parametrize("make", [lambda: RetryPolicy(-1), lambda: Backoff(base=-1), lambda: Backoff(BackoffKind.LIST)])
 def test_values_made_by_hand_are_checked_too(make: Any) -> None:
     with pytest.raises(InvalidSetting):
         make()
 
 
 def test_a_setting_survives_json() -> None:
-    retry = retry_from({"attempts": 5, "function": "f", "by_class": {"network": "5s"}, "by_type": {"a.B": "never"}})
-    assert msgspec.json.decode(msgspec.json.encode(retry), type=Retry) == retry
-    assert retry_from(retry) is retry
+    retry = parse_retry_policy(
+        {"attempts": 5, "function": "f", "by_class": {"network": "5s"}, "by_type": {"a.B": "never"}}
+    )
+    assert msgspec.json.decode(msgspec.json.encode(retry), type=RetryPolicy) == retry
+    assert parse_retry_policy(retry) is retry
     with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(b'{"attempts":1,"colour":2}', type=Retry)
+        msgspec.json.decode(b'{"attempts":1,"colour":2}', type=RetryPolicy)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.worker.item_lock import RunLock, private_folder, remove_left
+from redrive.worker.item_lock import ItemLock, private_folder, remove_left
 
 
 @pytest.fixture(autouse=True)
@@ -20,10 +20,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_lock_is_taken_by_one_at_a_time_and_leaves_no_file(folder: Path) -> None:
-    one, other = RunLock("item"), RunLock("item")
+    one, other = ItemLock("item"), ItemLock("item")
     assert one.take()
     assert not other.take()
-    assert RunLock("another").take()
+    assert ItemLock("another").take()
     one.release()
     assert other.take()
     other.release()
@@ -31,7 +31,7 @@ def test_lock_is_taken_by_one_at_a_time_and_leaves_no_file(folder: Path) -> None
 
 
 def test_lock_is_free_for_others_though_a_copy_of_the_process_lives_on(folder: Path) -> None:
-    one, other = RunLock("item"), RunLock("item")
+    one, other = ItemLock("item"), ItemLock("item")
     assert one.take()
     reads, writes = os.pipe()
     copy = os.fork()
@@ -51,26 +51,26 @@ def test_lock_is_free_for_others_though_a_copy_of_the_process_lives_on(folder: P
 def test_lock_ends_with_its_holder_and_what_that_left_is_removed(folder: Path) -> None:
     holder = os.fork()
     if holder == 0:
-        RunLock("item").take()
+        ItemLock("item").take()
         os._exit(0)
     os.waitpid(holder, 0)
     assert (folder / "item").exists()
-    held = RunLock("held")
+    held = ItemLock("held")
     assert held.take()
     remove_left()
     assert os.listdir(folder) == ["held"]
-    assert not RunLock("held").take()
+    assert not ItemLock("held").take()
 
 
 def test_folder_that_was_tidied_away_is_made_anew(folder: Path) -> None:
-    assert RunLock("item").take()
+    assert ItemLock("item").take()
     (folder / "item").unlink()
     folder.rmdir()
-    again = RunLock("item")
+    again = ItemLock("item")
     assert again.take()
     (folder / "item").unlink()
     again.release()
-    assert RunLock("item").take()
+    assert ItemLock("item").take()
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707])
@@ -78,11 +78,11 @@ def test_folder_that_others_can_write_to_is_not_used(folder: Path, mode: int) ->
     folder.mkdir()
     folder.chmod(mode)
     with pytest.raises(PermissionError, match="not a folder of this user alone: remove it, or set TMPDIR"):
-        RunLock("item").take()
+        ItemLock("item").take()
 
 
 def test_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PermissionError):
-        RunLock("item").take()
+        ItemLock("item").take()

@@ -11,7 +11,7 @@ import pytest
 from redrive.server import http_protocol
 from redrive.server.application import application
 from redrive.server.http_server import HttpRunner, listen
-from redrive.server.long_poll import begin
+from redrive.server.long_poll import start_eagerly
 
 PATIENCE_SECONDS = 20.0
 IDLE_SECONDS = 0.05
@@ -84,7 +84,7 @@ async def test_what_is_there_at_once_is_given_at_once() -> None:
     async def there() -> int:
         return 7
 
-    assert begin(there()) == (7, None)
+    assert start_eagerly(there()) == (7, None)
 
 
 async def test_what_is_not_there_can_be_awaited() -> None:
@@ -95,7 +95,7 @@ async def test_what_is_not_there_can_be_awaited() -> None:
         await asyncio.sleep(0)
         return 7
 
-    nothing, rest = begin(later())
+    nothing, rest = start_eagerly(later())
     assert nothing is None
     assert rest is not None
     asyncio.get_running_loop().call_soon(event.set)
@@ -115,7 +115,7 @@ async def test_what_is_awaited_hears_that_it_is_cancelled() -> None:
     async def waits(rest: Any) -> None:
         await rest
 
-    _, rest = begin(never())
+    _, rest = start_eagerly(never())
     task = asyncio.ensure_future(waits(rest))
     await asyncio.sleep(0)
     task.cancel()
@@ -131,8 +131,8 @@ async def test_error_comes_through() -> None:
         raise LookupError
 
     with pytest.raises(LookupError):
-        begin(wrong(soon=True))
-    _, rest = begin(wrong(soon=False))
+        start_eagerly(wrong(soon=True))
+    _, rest = start_eagerly(wrong(soon=False))
     assert rest is not None
     with pytest.raises(LookupError):
         await rest
@@ -141,7 +141,7 @@ async def test_error_comes_through() -> None:
 async def test_what_is_no_coroutine_is_awaited_as_it_is() -> None:
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     future.set_result(7)
-    nothing, rest = begin(future)
+    nothing, rest = start_eagerly(future)
     assert nothing is None
     assert rest is not None
     assert await rest == 7

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from redrive.server.broker_pool import Brokers
+from redrive.server.broker_pool import BrokerPool
 from redrive.server.request_limits import Limits
 from redrive.server.routes import all_routes
-from redrive.wire.error_codec import OF_HTTP, STATUS
+from redrive.wire.error_codec import HTTP_ONLY_CODES, STATUS_BY_CODE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/reference/http.md").read_text()
@@ -28,13 +28,13 @@ def _nothing(namespace: str) -> Any:
 
 
 def test_page_lists_every_call() -> None:
-    listed = [[f"`{route.name}`", route.right.value, route.summary] for route in all_routes(Brokers(_nothing))]
+    listed = [[f"`{route.name}`", route.right.value, route.summary] for route in all_routes(BrokerPool(_nothing))]
     assert rows("Calls") == listed
 
 
 def test_page_lists_every_code_with_its_status() -> None:
     listed = {code: int(status) for status, codes in rows("Errors") for code in re.findall(r"`(\w+)`", codes)}
-    said = {**STATUS, **OF_HTTP, **OF_PAGES}
+    said = {**STATUS_BY_CODE, **HTTP_ONLY_CODES, **OF_PAGES}
     assert listed == {code: status for code, status in said.items() if code not in TO_OUR_CLIENT}
 
 

@@ -413,11 +413,11 @@ async def test_metrics_count_requests_by_call_and_status(client: Client) -> None
 
 
 def test_every_error_has_a_status() -> None:
-    from redrive.wire.error_codec import STATUS
+    from redrive.wire.error_codec import STATUS_BY_CODE
 
     def tree(error: type[RedriveError]) -> set[str]:
         return {error.code}.union(
             *(tree(child) for child in error.__subclasses__() if child.__module__ == errors.__name__)
         )
 
-    assert tree(RedriveError) <= STATUS.keys()
+    assert tree(RedriveError) <= STATUS_BY_CODE.keys()

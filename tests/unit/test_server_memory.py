@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from redrive.broker.notifier import Notify
+from redrive.broker.notifier import Notifier
 from redrive.server import long_poll as arrivals_module
-from redrive.server.long_poll import Arrivals
-from redrive.server.replay_cache import Answers
+from redrive.server.long_poll import ArrivalLog
+from redrive.server.replay_cache import ReplayCache
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ async def _give(answer: str) -> str:
     return answer
 
 
-async def _end(answers: Answers[str], id: str, answer: str) -> None:
+async def _end(answers: ReplayCache[str], id: str, answer: str) -> None:
     work = asyncio.ensure_future(_give(answer))
     answers.add(id, work)
     await work
@@ -35,7 +35,7 @@ async def _end(answers: Answers[str], id: str, answer: str) -> None:
 
 async def test_answer_is_known_for_a_minute() -> None:
     time = Time()
-    answers: Answers[str] = Answers(len, clock=time)
+    answers: ReplayCache[str] = ReplayCache(len, clock=time)
     before = answers.number
     await _end(answers, "a", "first")
     seen = answers.number
@@ -53,7 +53,7 @@ async def test_answer_is_known_for_a_minute() -> None:
 
 
 async def test_work_that_is_not_done_yet_is_known() -> None:
-    answers: Answers[str] = Answers(len)
+    answers: ReplayCache[str] = ReplayCache(len)
     gate = asyncio.Event()
 
     async def wait() -> str:
@@ -68,7 +68,7 @@ async def test_work_that_is_not_done_yet_is_known() -> None:
 
 
 async def test_work_that_raised_is_forgotten_at_once() -> None:
-    answers: Answers[str] = Answers(len)
+    answers: ReplayCache[str] = ReplayCache(len)
 
     async def refuse() -> str:
         raise ValueError
@@ -85,7 +85,7 @@ async def test_work_that_raised_is_forgotten_at_once() -> None:
 @pytest.mark.parametrize("bound", [{"limit": 3}, {"max_bytes": 12}])
 async def test_what_is_too_much_is_forgotten_and_that_is_known(bound: dict[str, Any]) -> None:
     time = Time()
-    answers: Answers[str] = Answers(len, clock=time, **bound)
+    answers: ReplayCache[str] = ReplayCache(len, clock=time, **bound)
     seen = []
     for n in range(5):
         time.now += 1
@@ -97,7 +97,7 @@ async def test_what_is_too_much_is_forgotten_and_that_is_known(bound: dict[str, 
 
 
 async def test_what_came_early_and_ended_late_does_not_hide_what_was_forgotten_before() -> None:
-    answers: Answers[str] = Answers(len, limit=1)
+    answers: ReplayCache[str] = ReplayCache(len, limit=1)
     gate = asyncio.Event()
 
     async def wait() -> str:
@@ -134,13 +134,13 @@ async def source() -> Source:
 
 
 @pytest.fixture
-async def arrivals(source: Source) -> Arrivals:
+async def arrivals(source: Source) -> ArrivalLog:
     notify: Any = source
-    assert hasattr(Notify, "follow")
-    return Arrivals(notify)
+    assert hasattr(Notifier, "follow")
+    return ArrivalLog(notify)
 
 
-async def _waiting(arrivals: Arrivals, *queues: str, seconds: float = 30.0) -> asyncio.Task[None]:
+async def _waiting(arrivals: ArrivalLog, *queues: str, seconds: float = 30.0) -> asyncio.Task[None]:
     """A client that waits for queues, and is waiting when this returns."""
     task = asyncio.ensure_future(arrivals.wait(arrivals.number, queues, seconds))
     await asyncio.sleep(0)
@@ -159,7 +159,7 @@ async def _drop(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_arrival_is_told_to_who_waits_for_that_queue(arrivals: Arrivals, source: Source) -> None:
+async def test_arrival_is_told_to_who_waits_for_that_queue(arrivals: ArrivalLog, source: Source) -> None:
     tasks = [await _waiting(arrivals, "jobs"), await _waiting(arrivals, "mails")]
     known = arrivals.number
     source.tell({"jobs": 1})
@@ -170,7 +170,7 @@ async def test_arrival_is_told_to_who_waits_for_that_queue(arrivals: Arrivals, s
 
 
 async def test_as_many_are_told_at_once_as_items_arrived_and_those_that_waited_longest(
-    arrivals: Arrivals, source: Source
+    arrivals: ArrivalLog, source: Source
 ) -> None:
     tasks = [await _waiting(arrivals, "jobs") for _ in range(5)]
     source.tell({"jobs": 2})
@@ -181,7 +181,7 @@ async def test_as_many_are_told_at_once_as_items_arrived_and_those_that_waited_l
 
 
 async def test_others_are_told_a_moment_later(
-    arrivals: Arrivals, source: Source, monkeypatch: pytest.MonkeyPatch
+    arrivals: ArrivalLog, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals_module, "LATER_SECONDS", 0.01)
     tasks = [await _waiting(arrivals, "jobs") for _ in range(3)]
@@ -189,13 +189,13 @@ async def test_others_are_told_a_moment_later(
     await asyncio.wait_for(asyncio.gather(*tasks), 30)
 
 
-async def test_what_arrived_before_the_wait_is_told_at_once(arrivals: Arrivals, source: Source) -> None:
+async def test_what_arrived_before_the_wait_is_told_at_once(arrivals: ArrivalLog, source: Source) -> None:
     known = arrivals.number
     source.tell({"jobs": 1})
     await asyncio.wait_for(arrivals.wait(known, ("jobs",), 30), 5)
 
 
-async def test_change_that_nobody_knows_is_told_to_all(arrivals: Arrivals, source: Source) -> None:
+async def test_change_that_nobody_knows_is_told_to_all(arrivals: ArrivalLog, source: Source) -> None:
     tasks = [await _waiting(arrivals, "jobs"), await _waiting(arrivals, "mails")]
     known = arrivals.number
     source.tell(None)
@@ -204,7 +204,7 @@ async def test_change_that_nobody_knows_is_told_to_all(arrivals: Arrivals, sourc
 
 
 async def test_changes_that_nobody_knows_are_told_together(
-    arrivals: Arrivals, source: Source, monkeypatch: pytest.MonkeyPatch
+    arrivals: ArrivalLog, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals_module, "ANYWHERE_SECONDS", 0.02)
     source.tell(None)
@@ -220,7 +220,7 @@ async def test_changes_that_nobody_knows_are_told_together(
 
 
 async def test_commit_without_arrivals_is_told_after_a_while(
-    arrivals: Arrivals, source: Source, monkeypatch: pytest.MonkeyPatch
+    arrivals: ArrivalLog, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals_module, "ANYTHING_SECONDS", 0.01)
     known = arrivals.number
@@ -232,11 +232,11 @@ async def test_commit_without_arrivals_is_told_after_a_while(
     assert arrivals.since(known, ("jobs",)) == ()
 
 
-async def test_wait_ends_when_its_time_is_over(arrivals: Arrivals) -> None:
+async def test_wait_ends_when_its_time_is_over(arrivals: ArrivalLog) -> None:
     await asyncio.wait_for(arrivals.wait(arrivals.number, ("jobs",), 0.01), 30)
 
 
-async def test_who_waits_for_all_queues_is_told_of_each(arrivals: Arrivals, source: Source) -> None:
+async def test_who_waits_for_all_queues_is_told_of_each(arrivals: ArrivalLog, source: Source) -> None:
     task = asyncio.ensure_future(arrivals.wait(arrivals.number, None, 30))
     await asyncio.sleep(0)
     known = arrivals.number

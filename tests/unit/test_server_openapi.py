@@ -12,7 +12,7 @@ import pytest
 
 from redrive.model.filter import Filter
 from redrive.model.queue import QueueSettings
-from redrive.server.broker_pool import Brokers
+from redrive.server.broker_pool import BrokerPool
 from redrive.server.field_types import NAMES, Conditions
 from redrive.server.openapi import encoded
 from redrive.server.route import Route
@@ -27,7 +27,7 @@ def _nothing(namespace: str) -> Any:
     raise AssertionError
 
 
-ROUTES = all_routes(Brokers(_nothing))
+ROUTES = all_routes(BrokerPool(_nothing))
 DOCUMENT = json.loads(encoded(ROUTES))
 
 

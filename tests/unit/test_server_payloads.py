@@ -15,7 +15,7 @@ from redrive.auth.principal import Principal, Role
 from redrive.errors import Unauthorized
 from redrive.model.payload import JSON
 from redrive.server.application import application
-from redrive.server.auth.authentication import OpenAccess
+from redrive.server.auth.authentication import NoAuthentication
 from redrive.wire.json_views import shown
 
 VALUES = st.recursive(
@@ -25,7 +25,7 @@ VALUES = st.recursive(
 )
 
 
-class As(OpenAccess):
+class As(NoAuthentication):
     """Lets everybody in as the one whom a header names."""
 
     PRINCIPALS: ClassVar[dict[str, Principal]] = {

@@ -13,13 +13,13 @@ from redrive import connect, new_item
 from redrive.broker.committer import MAX_WAITING_CALLS
 from redrive.errors import InvalidDuration, InvalidSetting
 from redrive.model import failure, limits, payload
-from redrive.model.classify import Rule
+from redrive.model.classify import ErrorRule
 from redrive.model.duration import parse_duration
 from redrive.model.feed import FeedKind
 from redrive.model.item import Overrides
-from redrive.model.queue import QueueSettings, settings_from
+from redrive.model.queue import QueueSettings, parse_settings
 from redrive.model.redact_rules import RedactRules
-from redrive.model.retry_policy import Retry
+from redrive.model.retry_policy import RetryPolicy
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md"
 DURATION = re.compile(r"[0-9.]+(ms|s|m|h|d)")
@@ -59,7 +59,7 @@ def test_default_is_the_one_in_the_code(name: str) -> None:
     if written == "unset":
         assert default is None
     elif written == "none":
-        assert default in ((), Retry(), RedactRules())
+        assert default in ((), RetryPolicy(), RedactRules())
     elif written.startswith("all but "):
         assert set(FeedKind) - set(default) == set(re.findall(r"`(\w+)`", written))
     elif isinstance(default, bool):
@@ -74,10 +74,10 @@ def test_range_ends_where_the_page_says(name: str) -> None:
     is_duration = DURATION.fullmatch(RANGES[name][0].strip("`")) is not None
     as_written: Callable[[int], Any] = (lambda n: timedelta(microseconds=n)) if is_duration else (lambda n: n)
     for inside in (smallest, largest):
-        assert getattr(settings_from({name: as_written(inside)}), name) == inside
+        assert getattr(parse_settings({name: as_written(inside)}), name) == inside
     for outside in (smallest - 1, largest + 1):
         with pytest.raises((InvalidSetting, InvalidDuration)):
-            settings_from({name: as_written(outside)})
+            parse_settings({name: as_written(outside)})
 
 
 def test_settings_without_a_range_in_numbers_are_those_that_have_none() -> None:
@@ -94,9 +94,9 @@ def test_item_options_are_those_that_an_item_may_override() -> None:
 
 def test_every_key_of_retry_and_of_error_rules_is_listed() -> None:
     with pytest.raises(InvalidSetting) as refused:
-        settings_from({"retry": {"no such key": 1}})
+        parse_settings({"retry": {"no such key": 1}})
     assert sorted(names("retry")) == sorted(str(refused.value).split("known are ")[1].split(", "))
-    assert names("error_rules") == list(Rule.__struct_fields__)
+    assert names("error_rules") == list(ErrorRule.__struct_fields__)
 
 
 def test_every_rule_for_redaction_is_listed() -> None:

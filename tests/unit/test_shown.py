@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from redrive import Broker
-from redrive.model.text import instant_text
+from redrive.model.text import to_rfc3339
 from redrive.testing import FakeClock, memory_broker
 
 START = "2026-07-01 03:12:55 UTC"
@@ -87,4 +87,4 @@ def test_stats(broker: Broker) -> None:
 
 
 def test_instant_for_programs_has_microseconds() -> None:
-    assert instant_text(1_782_875_575_000_123) == "2026-07-01T03:12:55.000123Z"
+    assert to_rfc3339(1_782_875_575_000_123) == "2026-07-01T03:12:55.000123Z"

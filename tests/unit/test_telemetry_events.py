@@ -192,10 +192,10 @@ def test_what_a_program_sets_up_later_takes_the_place_of_ours(log: events.Log) -
     ours, theirs = io.StringIO(), io.StringIO()
     with bare_logging():
         assert events.configure(stream=ours)
-        with events.giving_way():
+        with events.defer_to_app_logging():
             logging.basicConfig(stream=theirs, level="INFO", format="their %(message)s")
         log.info("said")
-        with events.giving_way():  # nothing of ours is left to give way
+        with events.defer_to_app_logging():  # nothing of ours is left to give way
             pass
         log.info("again")
     assert (ours.getvalue(), theirs.getvalue()) == ("", "their said\ntheir again\n")
@@ -205,7 +205,7 @@ def test_ours_stays_where_a_program_sets_up_nothing(log: events.Log) -> None:
     stream = io.StringIO()
     with bare_logging():
         assert events.configure(stream=stream)
-        with events.giving_way():
+        with events.defer_to_app_logging():
             log.info("unheard")
         log.info("said")
     assert "redrive.test: said" in stream.getvalue()

@@ -42,7 +42,7 @@ def test_context_of_the_put_travels_in_the_headers(exporter: InMemorySpanExporte
         headers = tracing.inject({"tenant": "a"})
     assert headers is not None
     assert headers["tenant"] == "a"
-    with tracing.consumed("send", "emails", headers, id="01ab", delivery=2) as trace_id:
+    with tracing.consumer_span("send", "emails", headers, id="01ab", delivery=2) as trace_id:
         assert tracing.trace_id() == trace_id
     consumer = exporter.get_finished_spans()[-1]
     context = request.get_span_context()
@@ -62,7 +62,7 @@ def test_context_of_the_put_travels_in_the_headers(exporter: InMemorySpanExporte
 
 
 def test_context_from_elsewhere_is_the_parent(exporter: InMemorySpanExporter) -> None:
-    with tracing.consumed("send", "emails", {"traceparent": PARENT, "tracestate": "vendor=1"}):
+    with tracing.consumer_span("send", "emails", {"traceparent": PARENT, "tracestate": "vendor=1"}):
         pass
     span = only(exporter)
     assert span.parent is not None
@@ -71,21 +71,21 @@ def test_context_from_elsewhere_is_the_parent(exporter: InMemorySpanExporter) ->
 
 
 def test_item_without_a_context_begins_a_trace(exporter: InMemorySpanExporter) -> None:
-    with tracing.consumed("send", "emails", {}) as trace_id:
+    with tracing.consumer_span("send", "emails", {}) as trace_id:
         assert trace_id is not None
     assert only(exporter).parent is None
 
 
 @pytest.mark.parametrize("header", ["", "nonsense", "00-xyz", f"00-{'0' * 32}-b7ad6b7169203331-01", "\0" * 100])
 def test_header_that_is_no_context_is_passed_over(exporter: InMemorySpanExporter, header: str) -> None:
-    with tracing.consumed("send", "emails", {"traceparent": header}):
+    with tracing.consumer_span("send", "emails", {"traceparent": header}):
         pass
     assert only(exporter).parent is None
     assert tracing.trace_id({"traceparent": header}) is None
 
 
 def test_error_of_a_handler_is_that_of_the_span_by_its_type_alone(exporter: InMemorySpanExporter) -> None:
-    with pytest.raises(ValueError, match=SECRET), tracing.consumed("send", "emails", {}):
+    with pytest.raises(ValueError, match=SECRET), tracing.consumer_span("send", "emails", {}):
         raise ValueError(SECRET)
     span = only(exporter)
     assert span.status.status_code is StatusCode.ERROR
@@ -95,7 +95,7 @@ def test_error_of_a_handler_is_that_of_the_span_by_its_type_alone(exporter: InMe
 
 def test_spans_of_the_handler_hang_below(exporter: InMemorySpanExporter) -> None:
     tracer = trace.get_tracer("test")
-    with tracing.consumed("send", "emails", {}), tracer.start_as_current_span("query"):
+    with tracing.consumer_span("send", "emails", {}), tracer.start_as_current_span("query"):
         follow_up = tracing.inject()
     inner, outer = exporter.get_finished_spans()
     assert inner.parent is not None
@@ -131,7 +131,7 @@ assert tracing.inject(headers) is headers
 assert tracing.inject() is None
 assert tracing.extract(headers) is None
 assert tracing.trace_id(headers) == "{TRACE}"
-with tracing.consumed("send", "emails", headers) as trace_id:
+with tracing.consumer_span("send", "emails", headers) as trace_id:
     assert trace_id is None
 """
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from redrive import Broker, Imported, Item
-from redrive.broker.flows.export_import import PAGE, line_of
+from redrive.broker.flows.export_import import PAGE, encode_line
 from redrive.errors import InvalidInput, QueueNotFound
 from redrive.store import FindItems, GetQueue
 from redrive.testing import memory_broker
@@ -195,7 +195,7 @@ def test_every_field_of_an_item_is_in_its_line_or_has_its_default(broker: Broker
     (id,) = dead(broker, {"a": 1}, headers={"b": "c"})
     broker.redrive(id)
     item = broker.get(id, redacted=False)
-    line = json.loads(line_of(item))
+    line = json.loads(encode_line(item))
     for name, default in zip(reversed(Item.__struct_fields__), reversed(Item.__struct_defaults__), strict=False):
         assert name in line or getattr(item, name) in (default, ())
 

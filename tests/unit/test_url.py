@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from redrive import App, connect
 from redrive.cli.main import redrive
-from redrive.cli.store_target import Place
+from redrive.cli.store_target import StoreTarget
 from redrive.client.http_transport import Endpoint
 from redrive.config.config import StoreOptions
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.url import redact_url, strip_password
 from redrive.stores.redis import redis_client
-from redrive.worker.ipc import Orders, Setup
+from redrive.worker.ipc import WorkerLaunch, ZygoteSetup
 
 SCHEMES = (
     *("postgresql", "postgres", "redis", "rediss", "valkey", "redis+cluster", "unix", "sqlite", "memory", "http"),
@@ -82,11 +82,11 @@ def told(address: str) -> str:
 def printed(address: str) -> str:
     """Whatever holds an address, as it prints itself."""
     values = (
-        Place(address, "default", "--url", "token"),
+        StoreTarget(address, "default", "--url", "token"),
         StoreOptions(address, stores={"other": address}),
         Endpoint(address, "default", "token"),
-        Setup("jobs:app", (), address),
-        Orders("jobs:app", url=address),
+        ZygoteSetup("jobs:app", (), address),
+        WorkerLaunch("jobs:app", url=address),
         App(address).where,
         redact_url(address),
     )

@@ -21,24 +21,28 @@ from redrive.errors import RedriveError
 from redrive.model.duration import MAX_DURATION
 from redrive.model.item import Receipt, Settled
 from redrive.model.queue import Queue
-from redrive.model.retry_policy import IMMEDIATE, Delay, Retry, Schedule
-from redrive.store import Commit, Overtaken, Registration, Stale
+from redrive.model.retry_policy import IMMEDIATE, Backoff, BackoffKind, RetryPolicy
+from redrive.store import Commit, Registration, StaleSettings, VersionConflict
 from redrive.wire.error_codec import (
-    BY_CODE,
-    OF_HTTP,
-    STATUS,
+    ERROR_BY_CODE,
+    HTTP_ONLY_CODES,
+    STATUS_BY_CODE,
     ErrorBody,
     SentError,
-    body_of,
-    error_of,
+    decode_error,
+    encode_error,
+    error_body,
     error_of_answer,
-    is_ours,
-    sent_of,
+    is_redrive_error,
 )
-from redrive.wire.messages import CommitRequest, Seen, decode_commit, decode_query, encode_commit, read_commit
-from redrive.wire.result_codec import CALLS, QUERIES, encode, read_answer
+from redrive.wire.messages import CommitPosition, CommitRequest, decode_commit, decode_query, encode_commit, read_commit
+from redrive.wire.result_codec import CALLS, QUERIES, decode_answer, encode
 
-_DELAYS = [IMMEDIATE, Delay(Schedule.LIST, delays=(1, MAX_DURATION)), Delay(Schedule.FUNCTION, function="polite")]
+_DELAYS = [
+    IMMEDIATE,
+    Backoff(BackoffKind.LIST, delays=(1, MAX_DURATION)),
+    Backoff(BackoffKind.FUNCTION, function="polite"),
+]
 
 
 def _members(union: Any) -> set[type[Any]]:
@@ -48,10 +52,10 @@ def _members(union: Any) -> set[type[Any]]:
 @cache
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Values of a type, made from its annotations."""
-    if kind is Delay:
+    if kind is Backoff:
         return st.sampled_from(_DELAYS)
-    if kind is Retry:
-        return st.builds(Retry, st.integers(0, 1000), values_of(Delay), st.booleans())
+    if kind is RetryPolicy:
+        return st.builds(RetryPolicy, st.integers(0, 1000), values_of(Backoff), st.booleans())
     if isinstance(kind, typing.NewType):
         return values_of(kind.__supertype__)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -108,7 +112,7 @@ def sample(kind: type[RedriveError]) -> RedriveError:
 
 _OWN = (errors.TaskFailed, errors.InvalidFile, errors.UntrustedFile)
 """What a program finds out by itself, and no server tells."""
-ERRORS = [sample(kind) for kind in BY_CODE.values() if kind not in _OWN]
+ERRORS = [sample(kind) for kind in ERROR_BY_CODE.values() if kind not in _OWN]
 """One of each."""
 
 
@@ -160,26 +164,30 @@ def test_query_and_its_answer_come_back_as_they_were(kind: type[Any], data: st.D
     query = data.draw(values_of(kind))
     assert is_same(decode_query(encode(query)), query)
     answer = data.draw(values_of(QUERIES[kind]))
-    assert is_same(read_answer(query, encode(answer)), answer)
+    assert is_same(decode_answer(query, encode(answer)), answer)
 
 
 @pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 def test_results_come_back_as_they_were(kind: type[Any], data: st.DataObject) -> None:
     call = data.draw(values_of(kind))
-    odd = st.one_of(st.sampled_from(ERRORS), values_of(Queue).map(Stale), values_of(Registration | None).map(Overtaken))
+    odd = st.one_of(
+        st.sampled_from(ERRORS),
+        values_of(Queue).map(StaleSettings),
+        values_of(Registration | None).map(VersionConflict),
+    )
     plain: st.SearchStrategy[Any] = values_of(CALLS[kind])
-    if kind is store.Change:
-        each = st.one_of(values_of(Settled), values_of(Queue).map(Stale), st.sampled_from(ERRORS))
+    if kind is store.ManualChange:
+        each = st.one_of(values_of(Settled), values_of(Queue).map(StaleSettings), st.sampled_from(ERRORS))
         plain = st.lists(each, max_size=3).map(tuple)
     results = data.draw(st.lists(st.one_of(plain, odd), max_size=4))
     commit = Commit(results, {"jobs": 3, "mails": 0}, Instant(17))
     calls = [call] * len(results)
-    seen, back = read_commit(calls, encode_commit(Seen("boot", 5), calls, commit))
-    assert (seen, back.arrivals, back.now) == (Seen("boot", 5), commit.arrivals, 17)
+    seen, back = read_commit(calls, encode_commit(CommitPosition("boot", 5), calls, commit))
+    assert (seen, back.arrivals, back.now) == (CommitPosition("boot", 5), commit.arrivals, 17)
     assert len(back.results) == len(results)
     for one, other in zip(results, back.results, strict=True):
-        if kind is store.Change and isinstance(one, tuple):
+        if kind is store.ManualChange and isinstance(one, tuple):
             assert isinstance(other, tuple)
             assert len(one) == len(other)
             assert all(map(is_same, one, other))
@@ -227,7 +235,7 @@ def test_damaged_request_is_read_or_refused_and_nothing_else(data: st.DataObject
 def test_answer_with_another_number_of_results_is_none() -> None:
     calls = [store.Promote()]
     with pytest.raises(msgspec.DecodeError, match="2 results for 1 call"):
-        read_commit(calls, encode_commit(Seen("b"), calls * 2, Commit([1, 2], {}, Instant(0))))
+        read_commit(calls, encode_commit(CommitPosition("b"), calls * 2, Commit([1, 2], {}, Instant(0))))
 
 
 def test_fields_of_a_newer_server_are_passed_over() -> None:
@@ -238,8 +246,8 @@ def test_fields_of_a_newer_server_are_passed_over() -> None:
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_error_comes_back_as_it_was(error: RedriveError) -> None:
-    in_json = msgspec.json.decode(msgspec.json.encode(body_of(error)), type=ErrorBody)
-    for back in (error_of(sent_of(error)), error_of_answer(STATUS[error.code], in_json)):
+    in_json = msgspec.json.decode(msgspec.json.encode(error_body(error)), type=ErrorBody)
+    for back in (decode_error(encode_error(error)), error_of_answer(STATUS_BY_CODE[error.code], in_json)):
         assert is_same(error, back)
         assert (back.code, back.retryable, back.args) == (error.code, error.retryable, (str(error),))
         with pytest.raises(type(error)):
@@ -247,23 +255,23 @@ def test_error_comes_back_as_it_was(error: RedriveError) -> None:
 
 
 def test_error_of_a_newer_server_is_of_the_nearest_class_that_is_known() -> None:
-    newer = error_of(SentError("queue_frozen", "queue 'jobs' is frozen", {"queue": "jobs"}, ("refused", "error")))
+    newer = decode_error(SentError("queue_frozen", "queue 'jobs' is frozen", {"queue": "jobs"}, ("refused", "error")))
     assert type(newer) is errors.Refused
     assert (newer.code, str(newer), vars(newer)["queue"]) == ("queue_frozen", "queue 'jobs' is frozen", "jobs")
-    assert type(error_of(SentError("odd", "odd"))) is RedriveError
+    assert type(decode_error(SentError("odd", "odd"))) is RedriveError
     for status, kind in ((400, errors.InvalidInput), (404, errors.NotFound), (503, errors.StoreError)):
         assert type(error_of_answer(status, ErrorBody("odd", "odd"))) is kind
 
 
 def test_every_error_has_a_status() -> None:
-    assert set(STATUS) == set(BY_CODE)
+    assert set(STATUS_BY_CODE) == set(ERROR_BY_CODE)
 
 
 def test_error_of_a_server_is_told_from_others_by_its_code_and_its_status() -> None:
-    for code, status in {**STATUS, **OF_HTTP}.items():
-        assert is_ours(status, ErrorBody(code, "no")), code
-        assert not is_ours(599, ErrorBody(code, "no")), code
-    assert not is_ours(503, ErrorBody("service_unavailable", "no"))
+    for code, status in {**STATUS_BY_CODE, **HTTP_ONLY_CODES}.items():
+        assert is_redrive_error(status, ErrorBody(code, "no")), code
+        assert not is_redrive_error(599, ErrorBody(code, "no")), code
+    assert not is_redrive_error(503, ErrorBody("service_unavailable", "no"))
 
 
 def test_unknown_extension_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.model.search_terms import MAX_WORD_CHARS, MAX_WORDS, Query, parse_query, split_words, words_of
+from redrive.model.search_terms import MAX_WORD_CHARS, MAX_WORDS, SearchQuery, parse_query, search_terms_of, tokenize
 
 
 def test_words_are_runs_of_letters_and_digits() -> None:
-    assert split_words("Timeout after 31ms: user_id=17 (café)") == [
+    assert tokenize("Timeout after 31ms: user_id=17 (café)") == [
         "timeout",
         "after",
         "31ms",
@@ -21,44 +21,44 @@ def test_words_are_runs_of_letters_and_digits() -> None:
 
 
 def test_spellings_that_look_alike_are_one_word() -> None:
-    assert split_words("cafe\u0301") == split_words("CAFÉ") == ["café"]
-    assert split_words("ﬁle ｆｕｌｌ STRASSE straße") == ["file", "full", "strasse", "strasse"]
+    assert tokenize("cafe\u0301") == tokenize("CAFÉ") == ["café"]
+    assert tokenize("ﬁle ｆｕｌｌ STRASSE straße") == ["file", "full", "strasse", "strasse"]
 
 
 def test_nul_and_surrogates_separate() -> None:
-    assert split_words("a\0b\ud800c") == ["a", "b", "c"]
+    assert tokenize("a\0b\ud800c") == ["a", "b", "c"]
 
 
 def test_an_error_is_found_by_the_parts_of_its_type() -> None:
-    words = words_of("requests.exceptions.ConnectTimeout", "no answer")
+    words = search_terms_of("requests.exceptions.ConnectTimeout", "no answer")
     assert {"requests", "connecttimeout", "connect", "timeout", "no", "answer"} <= words
 
 
 def test_json_payloads_are_read_as_text() -> None:
     payload = '{"note":"one\\ntwo \\u00e9t\\u00e9","path":"a\\\\b","emoji":"😀"}'.encode()
-    words = words_of("E", "", payload, "application/json; charset=utf-8")
+    words = search_terms_of("E", "", payload, "application/json; charset=utf-8")
     assert {"note", "one", "two", "été", "a", "b"} <= words
     assert "ntwo" not in words
 
 
 def test_text_is_indexed_and_binary_is_not() -> None:
-    assert "hello" in words_of("E", "", b"hello", "text/plain")
-    assert "hello" not in words_of("E", "", b"hello", "application/octet-stream")
+    assert "hello" in search_terms_of("E", "", b"hello", "text/plain")
+    assert "hello" not in search_terms_of("E", "", b"hello", "application/octet-stream")
 
 
 def test_only_the_beginning_of_a_payload_is_indexed() -> None:
     payload = b'"' + b"x " * 2048 + b'late"'
-    assert "late" not in words_of("E", "", payload, "application/json")
+    assert "late" not in search_terms_of("E", "", payload, "application/json")
 
 
 def test_a_query_is_words_and_prefixes() -> None:
-    assert parse_query("Timeout wor*") == Query(("timeout",), ("wor",))
-    assert parse_query("user-id* a*b * timeout timeout") == Query(("user", "a", "b", "timeout"), ("id",))
-    assert parse_query("") == Query((), ())
+    assert parse_query("Timeout wor*") == SearchQuery(("timeout",), ("wor",))
+    assert parse_query("user-id* a*b * timeout timeout") == SearchQuery(("user", "a", "b", "timeout"), ("id",))
+    assert parse_query("") == SearchQuery((), ())
 
 
 def test_a_query_finds_items_that_have_all_of_it() -> None:
-    words = words_of("ValueError", "the worker timed out")
+    words = search_terms_of("ValueError", "the worker timed out")
     assert parse_query("worker tim*").matches(words)
     assert not parse_query("worker broken").matches(words)
     assert not parse_query("worker zzz*").matches(words)
@@ -66,11 +66,11 @@ def test_a_query_finds_items_that_have_all_of_it() -> None:
 
 @given(st.text(alphabet=st.characters()))
 def test_every_word_of_a_text_finds_it(text: str) -> None:
-    words = split_words(text)
+    words = tokenize(text)
     assert all(len(word) <= MAX_WORD_CHARS for word in words)
     assert len(words) <= MAX_WORDS
-    assert split_words(" ".join(words)) == words
-    found = words_of("E", text)
+    assert tokenize(" ".join(words)) == words
+    found = search_terms_of("E", text)
     for word in words[:20]:
         assert parse_query(word).matches(found)
         assert parse_query(word + "*").matches(found)
@@ -78,7 +78,7 @@ def test_every_word_of_a_text_finds_it(text: str) -> None:
 
 @given(st.text(), st.binary(), st.sampled_from(["application/json", "text/plain", "", "image/png"]))
 def test_indexing_never_fails_and_leaves_nothing_unstorable(text: str, payload: bytes, content_type: str) -> None:
-    for word in words_of(text, text, payload, content_type):
+    for word in search_terms_of(text, text, payload, content_type):
         assert word
         assert "\0" not in word
         word.encode()

@@ -12,8 +12,8 @@ from redrive.auth.principal import Right
 from redrive.auth.token_store import KIND as TOKEN
 from redrive.broker.flows.external_polls import POLL, PUT_AGAIN, REQUEST
 from redrive.broker.flows.queues import KIND as MANAGED
+from redrive.broker.flows.worker_registry import CLAIMED
 from redrive.broker.flows.worker_registry import KIND as WORKER
-from redrive.broker.flows.worker_registry import TAKEN
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId, Token
 from redrive.model.judge import Verdict
@@ -21,9 +21,8 @@ from redrive.model.operation import OperationStatus
 from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import Verb
 from redrive.store import (
+    ApplyRetention,
     Call,
-    Change,
-    Clean,
     CloseMove,
     Complete,
     CountItems,
@@ -33,10 +32,10 @@ from redrive.store import (
     Extend,
     FindItems,
     FinishMove,
-    GetActive,
-    GetHeld,
+    GetIdempotencyOwners,
     GetItem,
-    GetKeyHolders,
+    GetLease,
+    GetNextDue,
     GetOperation,
     GetOverdue,
     GetQueue,
@@ -46,21 +45,22 @@ from redrive.store import (
     Import,
     LeaseItems,
     ListAudit,
-    ListDestinations,
     ListGroups,
     ListMoves,
+    ListMoveTargets,
     ListOpenMoves,
     ListOperations,
     ListQueues,
     ListRegistrations,
-    NextDue,
+    ListWorkerLeases,
+    ManualChange,
     Promote,
     Put,
     Query,
     ReadFeed,
     Receive,
     Register,
-    Return,
+    ReturnLease,
     SetOperation,
     SetPaused,
     Settle,
@@ -83,7 +83,7 @@ SEES_QUEUES = (LOOK, PUT, WORK)
 """Who puts or works somewhere may know the queue."""
 
 
-class Reach(Enum):
+class QueueScope(Enum):
     """Where, if no queue is named."""
 
     EVERYWHERE = "everywhere"
@@ -92,13 +92,13 @@ class Reach(Enum):
     """In any queue. What comes of it is only what is in queues of theirs."""
 
 
-class InQueue(msgspec.Struct, frozen=True):
+class QueueRef(msgspec.Struct, frozen=True):
     """In this queue; in another store, where that is named."""
 
     name: str
 
 
-class OfItem(msgspec.Struct, frozen=True):
+class ItemRef(msgspec.Struct, frozen=True):
     """In the queue that this item is in; to await it, also in the one that it was put to.
 
     With `verb`, also in the one that this verb takes it to, as its past says. With `outlived`, what is asked for may be
@@ -110,36 +110,36 @@ class OfItem(msgspec.Struct, frozen=True):
     outlived: bool = False
 
 
-class BackFrom(msgspec.Struct, frozen=True):
+class SourceQueueRef(msgspec.Struct, frozen=True):
     """In all queues that dead letters of this one may go back to."""
 
     queue: str
 
 
-class OfLease(msgspec.Struct, frozen=True):
+class LeaseRef(msgspec.Struct, frozen=True):
     """In the queue of the item that this token holds."""
 
     token: Token
 
 
-class OfOperation(msgspec.Struct, frozen=True):
+class OperationRef(msgspec.Struct, frozen=True):
     """In the queue that this operation is about. With `drives` it makes steps, which takes what starting it does."""
 
     id: str
     drives: bool = False
 
 
-Place = Reach | InQueue | OfItem | BackFrom | OfLease | OfOperation
+Place = QueueScope | QueueRef | ItemRef | SourceQueueRef | LeaseRef | OperationRef
 
 
-class Need(msgspec.Struct, frozen=True):
+class RequiredPermission(msgspec.Struct, frozen=True):
     """One of these rights, there."""
 
     rights: tuple[Right, ...]
     place: Place
 
 
-class Judged(msgspec.Struct, frozen=True):
+class VerdictCheck(msgspec.Struct, frozen=True):
     """A verdict that the caller brings: an item dies to where its queue says, or where the caller may bring it."""
 
     place: Place
@@ -147,19 +147,19 @@ class Judged(msgspec.Struct, frozen=True):
     version: int
 
 
-class AtOnce(msgspec.Struct, frozen=True):
+class EarlyLossCheck(msgspec.Struct, frozen=True):
     """A loss that is reported before the lease ran out: it takes the token that leased, or the right to change."""
 
     token: Token
 
 
-Requirement = Need | Judged | AtOnce
+Requirement = RequiredPermission | VerdictCheck | EarlyLossCheck
 _Needs = Iterable[Requirement]
 
 
-def needs(call: Call | Query) -> _Needs:
+def permissions_for(call: Call | Query) -> _Needs:
     """All that a call needs."""
-    return NEEDS[call.__class__](call)
+    return CALL_PERMISSIONS[call.__class__](call)
 
 
 def right_of(verb: Verb) -> Right:
@@ -167,47 +167,47 @@ def right_of(verb: Verb) -> Right:
     return MANAGE if verb in LOSING else CHANGE
 
 
-def needs_of_filter(where: Filter, right: Right = LOOK) -> Iterator[Need]:
+def needs_of_filter(where: Filter, right: Right = LOOK) -> Iterator[RequiredPermission]:
     """What somebody needs who looks for such items. Whoever searches what he may not see learns it word by word."""
     place = _place(where.queue)
-    yield Need((right,), place)
+    yield RequiredPermission((right,), place)
     if where.words is not None or where.headers is not None:
-        yield Need((PAYLOADS,), place)
+        yield RequiredPermission((PAYLOADS,), place)
 
 
 def _place(queue: str | None) -> Place:
-    return Reach.EVERYWHERE if queue is None else InQueue(queue)
+    return QueueScope.EVERYWHERE if queue is None else QueueRef(queue)
 
 
 def _in_queue(right: Right, field: str = "queue") -> Callable[[Any], _Needs]:
-    return lambda call: (Need((right,), InQueue(getattr(call, field))),)
+    return lambda call: (RequiredPermission((right,), QueueRef(getattr(call, field))),)
 
 
 def _fixed(place: Place, *rights: Right) -> Callable[[Any], _Needs]:
-    always = (Need(rights, place),)
+    always = (RequiredPermission(rights, place),)
     return lambda call: always
 
 
 def _settings(call: CreateQueue | UpdateQueue) -> _Needs:
-    yield Need((MANAGE,), InQueue(call.name))
+    yield RequiredPermission((MANAGE,), QueueRef(call.name))
     yield from _dead_queues(call.settings)
 
 
 def _dead_queues(settings: QueueSettings) -> _Needs:
     """Whoever lets the dead of a queue go to another one fills that."""
-    return [Need((MANAGE,), InQueue(name)) for name in settings.dead_queues()]
+    return [RequiredPermission((MANAGE,), QueueRef(name)) for name in settings.dead_queues()]
 
 
 def _put(call: Put) -> _Needs:
-    place = InQueue(call.queue)
-    yield Need((PUT,), place)
+    place = QueueRef(call.queue)
+    yield RequiredPermission((PUT,), place)
     for item in call.items:
         if item.plain:
             continue
         if item.source_id is not None:  # what really has that id would not be taken in any more
-            yield Need((MANAGE,), place)
+            yield RequiredPermission((MANAGE,), place)
         if item.verdict is not None:
-            yield Judged(place, item.verdict, item.version)
+            yield VerdictCheck(place, item.verdict, item.version)
 
 
 def _puts(puts: Iterable[Put]) -> _Needs:
@@ -215,16 +215,16 @@ def _puts(puts: Iterable[Put]) -> _Needs:
         yield from _put(put)
 
 
-def _registration(call: Register | Unregister) -> Need:
+def _registration(call: Register | Unregister) -> RequiredPermission:
     if call.kind == WORKER and (isinstance(call, Unregister) or call.timeout is not None):
-        return Need((WORK,), Reach.SOMEWHERE)  # for a time: nobody can fill the store with workers
+        return RequiredPermission((WORK,), QueueScope.SOMEWHERE)  # for a time: nobody can fill the store with workers
     if call.kind in (POLL, REQUEST) and (isinstance(call, Unregister) or call.timeout is not None):
-        return Need((WORK,) if call.kind == POLL else (PUT, WORK), InQueue(call.name))
-    if call.kind in (SCHEDULE, TAKEN, PUT_AGAIN):  # they are called QUEUE/TASK and QUEUE/DIGEST
-        return Need((WORK,), InQueue(call.name.partition("/")[0]))
+        return RequiredPermission((WORK,) if call.kind == POLL else (PUT, WORK), QueueRef(call.name))
+    if call.kind in (SCHEDULE, CLAIMED, PUT_AGAIN):  # they are called QUEUE/TASK and QUEUE/DIGEST
+        return RequiredPermission((WORK,), QueueRef(call.name.partition("/")[0]))
     if call.kind == TOKEN:
-        return Need((ADMIT,), Reach.EVERYWHERE)
-    return Need((MANAGE,), Reach.EVERYWHERE)
+        return RequiredPermission((ADMIT,), QueueScope.EVERYWHERE)
+    return RequiredPermission((MANAGE,), QueueScope.EVERYWHERE)
 
 
 def _register(call: Register) -> _Needs:
@@ -235,88 +235,88 @@ def _register(call: Register) -> _Needs:
 def _unregister(call: Register | Unregister) -> _Needs:
     yield _registration(call)
     if call.noted is not None and call.kind != TOKEN:  # the audit is not for everybody to write into
-        yield Need((MANAGE,), Reach.EVERYWHERE)
+        yield RequiredPermission((MANAGE,), QueueScope.EVERYWHERE)
 
 
 def _registrations(call: ListRegistrations) -> _Needs:
-    if call.kind in (WORKER, SCHEDULE, TAKEN, POLL, REQUEST, PUT_AGAIN):
-        return (Need((LOOK, WORK), Reach.SOMEWHERE),)
+    if call.kind in (WORKER, SCHEDULE, CLAIMED, POLL, REQUEST, PUT_AGAIN):
+        return (RequiredPermission((LOOK, WORK), QueueScope.SOMEWHERE),)
     if call.kind == TOKEN:
-        return (Need((ADMIT,), Reach.EVERYWHERE),)
+        return (RequiredPermission((ADMIT,), QueueScope.EVERYWHERE),)
     if call.kind == MANAGED and call.name is not None:
-        return (Need((LOOK, MANAGE), InQueue(call.name)),)
-    return (Need((LOOK,), Reach.EVERYWHERE),)
+        return (RequiredPermission((LOOK, MANAGE), QueueRef(call.name)),)
+    return (RequiredPermission((LOOK,), QueueScope.EVERYWHERE),)
 
 
-def _of_lease(call: Extend | Return | GetActive) -> _Needs:
-    return (Need((WORK,), OfLease(call.token)),)
+def _of_lease(call: Extend | ReturnLease | GetLease) -> _Needs:
+    return (RequiredPermission((WORK,), LeaseRef(call.token)),)
 
 
 def _complete(call: Complete) -> _Needs:
-    yield Need((WORK,), OfLease(call.token))
+    yield RequiredPermission((WORK,), LeaseRef(call.token))
     yield from _puts(call.puts)
 
 
 def _settle(call: Settle) -> _Needs:
-    place = OfLease(call.token)
-    yield Need((WORK,), place)
-    yield Judged(place, call.verdict, call.version)
+    place = LeaseRef(call.token)
+    yield RequiredPermission((WORK,), place)
+    yield VerdictCheck(place, call.verdict, call.version)
     if call.at_once:
-        yield AtOnce(call.token)
+        yield EarlyLossCheck(call.token)
 
 
-def _change(call: Change) -> _Needs:
+def _change(call: ManualChange) -> _Needs:
     right = right_of(call.verb)
     if call.to is not None:
-        yield Need((right,), InQueue(call.to))
+        yield RequiredPermission((right,), QueueRef(call.to))
     for target in call.targets:
-        place = OfItem(target.id, call.verb if call.to is None else None)
-        yield Need((right,), place)
+        place = ItemRef(target.id, call.verb if call.to is None else None)
+        yield RequiredPermission((right,), place)
         if target.verdict is not None:
-            yield Judged(place, target.verdict, target.version)
+            yield VerdictCheck(place, target.verdict, target.version)
 
 
 def _holds(call: Hold | Unhold) -> _Needs:
     if call.ids is None:
-        return (Need((CHANGE,), Reach.EVERYWHERE),)
-    return [Need((CHANGE,), OfItem(id)) for id in call.ids]
+        return (RequiredPermission((CHANGE,), QueueScope.EVERYWHERE),)
+    return [RequiredPermission((CHANGE,), ItemRef(id)) for id in call.ids]
 
 
 def _start(call: StartOperation) -> _Needs:
     right = right_of(call.verb)
     yield from needs_of_filter(call.where, right)
     if call.to is not None:
-        yield Need((right,), InQueue(call.to))
+        yield RequiredPermission((right,), QueueRef(call.to))
     elif call.verb is Verb.UNDO:  # each goes back to where it was, which is anywhere
-        yield Need((right,), Reach.EVERYWHERE)
+        yield RequiredPermission((right,), QueueScope.EVERYWHERE)
     elif call.verb is Verb.REDRIVE and call.where.queue is not None:
-        yield Need((right,), BackFrom(call.where.queue))
+        yield RequiredPermission((right,), SourceQueueRef(call.where.queue))
 
 
 def _step(call: StepOperation) -> _Needs:
-    yield Need((CHANGE,), OfOperation(call.id, drives=True))
+    yield RequiredPermission((CHANGE,), OperationRef(call.id, drives=True))
     for queue, (verdict, version) in call.verdicts.items():
-        yield Judged(InQueue(queue), verdict, version)
+        yield VerdictCheck(QueueRef(queue), verdict, version)
 
 
 def _set_operation(call: SetOperation) -> _Needs:
     halts = call.status in _HALTING and call.rate is None
-    return (Need((CHANGE,), OfOperation(call.id, drives=not halts)),)
+    return (RequiredPermission((CHANGE,), OperationRef(call.id, drives=not halts)),)
 
 
 def _expire(call: Expire) -> _Needs:
-    return (Need((MANAGE,), OfItem(call.id)), Judged(OfItem(call.id), call.verdict, call.version))
+    return (RequiredPermission((MANAGE,), ItemRef(call.id)), VerdictCheck(ItemRef(call.id), call.verdict, call.version))
 
 
 def _of_item(*rights: Right) -> Callable[[Any], _Needs]:
-    return lambda call: (Need(rights, OfItem(call.id)),)
+    return lambda call: (RequiredPermission(rights, ItemRef(call.id)),)
 
 
 def _feed(call: ReadFeed) -> _Needs:
-    return (Need((LOOK,), Reach.SOMEWHERE if call.queue is None else InQueue(call.queue)),)
+    return (RequiredPermission((LOOK,), QueueScope.SOMEWHERE if call.queue is None else QueueRef(call.queue)),)
 
 
-NEEDS: dict[type[Any], Callable[[Any], _Needs]] = {
+CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Needs]] = {
     CreateQueue: _settings,
     UpdateQueue: _settings,
     SetPaused: _in_queue(CHANGE, "name"),
@@ -331,38 +331,38 @@ NEEDS: dict[type[Any], Callable[[Any], _Needs]] = {
     Unhold: _holds,
     Complete: _complete,
     Settle: _settle,
-    Return: _of_lease,
+    ReturnLease: _of_lease,
     Extend: _of_lease,
-    Change: _change,
+    ManualChange: _change,
     StartOperation: _start,
     StepOperation: _step,
     SetOperation: _set_operation,
-    Promote: _fixed(Reach.EVERYWHERE, MANAGE),
+    Promote: _fixed(QueueScope.EVERYWHERE, MANAGE),
     Expire: _expire,
-    Clean: _fixed(Reach.EVERYWHERE, MANAGE),
-    FinishMove: _fixed(Reach.EVERYWHERE, MANAGE),
+    ApplyRetention: _fixed(QueueScope.EVERYWHERE, MANAGE),
+    FinishMove: _fixed(QueueScope.EVERYWHERE, MANAGE),
     CloseMove: _in_queue(MANAGE),
     LeaseItems: _in_queue(WORK),
-    GetQueue: lambda query: (Need(SEES_QUEUES, InQueue(query.name)),),
-    ListQueues: _fixed(Reach.SOMEWHERE, *SEES_QUEUES),
+    GetQueue: lambda query: (RequiredPermission(SEES_QUEUES, QueueRef(query.name)),),
+    ListQueues: _fixed(QueueScope.SOMEWHERE, *SEES_QUEUES),
     GetStats: _in_queue(LOOK, "name"),
     GetItem: _of_item(LOOK, AWAIT),
     FindItems: lambda query: needs_of_filter(query.where),
     CountItems: lambda query: needs_of_filter(query.where),
-    ListGroups: lambda query: (Need((LOOK,), _place(query.queue)),),
+    ListGroups: lambda query: (RequiredPermission((LOOK,), _place(query.queue)),),
     ReadFeed: _feed,
-    GetKeyHolders: _in_queue(PAYLOADS),
-    GetOperation: lambda query: (Need((LOOK,), OfOperation(query.id)),),
-    ListOperations: _fixed(Reach.SOMEWHERE, LOOK),
-    GetOverdue: lambda query: (Need((WORK, MANAGE), _place(query.queue)),),
-    GetActive: _of_lease,
-    GetHeld: _fixed(Reach.SOMEWHERE, WORK),
-    GetResult: lambda query: (Need((AWAIT,), OfItem(query.id, outlived=True)),),
+    GetIdempotencyOwners: _in_queue(PAYLOADS),
+    GetOperation: lambda query: (RequiredPermission((LOOK,), OperationRef(query.id)),),
+    ListOperations: _fixed(QueueScope.SOMEWHERE, LOOK),
+    GetOverdue: lambda query: (RequiredPermission((WORK, MANAGE), _place(query.queue)),),
+    GetLease: _of_lease,
+    ListWorkerLeases: _fixed(QueueScope.SOMEWHERE, WORK),
+    GetResult: lambda query: (RequiredPermission((AWAIT,), ItemRef(query.id, outlived=True)),),
     ListRegistrations: _registrations,
-    ListAudit: _fixed(Reach.EVERYWHERE, LOOK),
-    ListDestinations: _fixed(Reach.EVERYWHERE, LOOK),
-    ListMoves: _fixed(Reach.EVERYWHERE, LOOK),
-    ListOpenMoves: _fixed(Reach.EVERYWHERE, LOOK),
-    NextDue: _fixed(Reach.SOMEWHERE, LOOK, WORK),
+    ListAudit: _fixed(QueueScope.EVERYWHERE, LOOK),
+    ListMoveTargets: _fixed(QueueScope.EVERYWHERE, LOOK),
+    ListMoves: _fixed(QueueScope.EVERYWHERE, LOOK),
+    ListOpenMoves: _fixed(QueueScope.EVERYWHERE, LOOK),
+    GetNextDue: _fixed(QueueScope.SOMEWHERE, LOOK, WORK),
 }
 """Every call and every query. A test sees to it that none is missing."""

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from redrive.errors import Forbidden
-from redrive.model.limits import is_elsewhere
+from redrive.model.limits import is_remote
 
 TOKENS_NAMESPACE = "redrive-tokens"
 """Where tokens are kept. Whoever can write there can do everything, so nobody enters it but who may let others into
@@ -94,9 +94,7 @@ class Principal(msgspec.Struct, frozen=True):
         if self.in_all_queues:
             return True
         return (
-            queue is not None
-            and not is_elsewhere(queue)
-            and any(fnmatchcase(queue, pattern) for pattern in self.queues)
+            queue is not None and not is_remote(queue) and any(fnmatchcase(queue, pattern) for pattern in self.queues)
         )
 
     def check(self, right: Right, namespace: str, queues: Iterable[str | None] = (None,)) -> None:
@@ -120,5 +118,5 @@ class Principal(msgspec.Struct, frozen=True):
         return self.namespaces == ANY or any(fnmatchcase(namespace, pattern) for pattern in self.namespaces)
 
 
-ANYONE = Principal(None, frozenset({Role.ADMIN}))
+UNAUTHENTICATED_ADMIN = Principal(None, frozenset({Role.ADMIN}))
 """Whoever calls a server that asks for no token."""

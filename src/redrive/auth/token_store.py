@@ -15,10 +15,10 @@ from typing import TypeVar
 import msgspec
 
 from redrive.auth.principal import ANY, Principal, Role
-from redrive.broker.flow import Flow, ask, send
+from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.broker.flows.canaries import ACTOR as CANARY_ACTOR
 from redrive.broker.maintenance import ACTOR as LIFECYCLE_ACTOR
-from redrive.broker.validation import positive
+from redrive.broker.validation import check_positive
 from redrive.clock import Clock, Instant
 from redrive.errors import InvalidInput
 from redrive.model.duration import DurationInput
@@ -26,12 +26,12 @@ from redrive.model.limits import check_label, check_name
 from redrive.store import (
     DROP_ACTOR,
     RETENTION_ACTOR,
+    AuditNote,
     ListRegistrations,
-    Noted,
-    Overtaken,
     Register,
     Registration,
     Unregister,
+    VersionConflict,
 )
 
 KIND = "token"
@@ -43,7 +43,7 @@ SECRET_BYTES = 24
 """192 bits: nobody guesses one, so that a plain digest is enough to keep."""
 RESERVED = frozenset({RETENTION_ACTOR, DROP_ACTOR, LIFECYCLE_ACTOR, CANARY_ACTOR})
 """Who does things by itself, in the audit."""
-SOMEBODY = "somebody"
+ANONYMOUS = "somebody"
 """Who calls a server that asks for no token, in the audit, where nobody is named."""
 MAX_PATTERNS = 100
 MAX_PATTERN_CHARS = 128
@@ -79,7 +79,7 @@ class AccessToken(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.expires_at is not None and self.expires_at <= now
 
 
-class MadeToken(msgspec.Struct, frozen=True):
+class NewToken(msgspec.Struct, frozen=True):
     """A token that was just made, with what is shown this once."""
 
     text: str
@@ -102,7 +102,7 @@ def create(
     queues: Iterable[str] = ANY,
     expires: DurationInput | None = None,
     created_by: str,
-) -> Flow[MadeToken]:
+) -> Flow[NewToken]:
     """Make a token. Its text is in the answer, and nowhere else ever. Runs in the namespace of tokens."""
     if name in RESERVED:
         raise InvalidInput(f"'{name}' stands for Redrive itself in the audit; choose another name")
@@ -117,34 +117,34 @@ def create(
         queues=_patterns("queue", queues),
         created_at=now,
         created_by=check_label("created_by", created_by),
-        expires_at=None if expires is None else Instant(now + positive("expires", expires)),
+        expires_at=None if expires is None else Instant(now + check_positive("expires", expires)),
     )
     call = Register(KIND, token.name, _encode(token), version=0)
-    written = yield from send(signed(call, token.created_by))
-    if isinstance(written, Overtaken):
+    written = yield from commit_call(signed(call, token.created_by))
+    if isinstance(written, VersionConflict):
         raise InvalidInput(f"there is a token called '{name}'; revoke it first, or choose another name")
-    return MadeToken(f"redrive_{token.id}_{secret}", token)
+    return NewToken(f"redrive_{token.id}_{secret}", token)
 
 
 def list_all() -> Flow[tuple[AccessToken, ...]]:
     """All tokens, by name; also those that have expired."""
-    found: tuple[Registration, ...] = yield from ask(ListRegistrations(KIND))
+    found: tuple[Registration, ...] = yield from run_query(ListRegistrations(KIND))
     return read(found)
 
 
 def revoke(name: str, revoked_by: str) -> Flow[bool]:
     """It lets nobody in any more, a second from now at the latest. Gives whether there was one of that name."""
     call = Unregister(KIND, check_label("token", name))
-    removed: bool = yield from send(signed(call, check_label("revoked_by", revoked_by)))
+    removed: bool = yield from commit_call(signed(call, check_label("revoked_by", revoked_by)))
     return removed
 
 
 def signed(call: _TokenCall, actor: str) -> _TokenCall:
     """The call that makes or revokes a token, with what the audit says of it: who, which token, and its roles."""
     if isinstance(call, Unregister):
-        return msgspec.structs.replace(call, noted=Noted(actor, REVOKED, call.name))
+        return msgspec.structs.replace(call, noted=AuditNote(actor, REVOKED, call.name))
     roles = ", ".join(_token(call.name, call.value).roles) or "no role"
-    return msgspec.structs.replace(call, noted=Noted(actor, CREATED, f"{call.name}: {roles}"))
+    return msgspec.structs.replace(call, noted=AuditNote(actor, CREATED, f"{call.name}: {roles}"))
 
 
 def read(registrations: Iterable[Registration]) -> tuple[AccessToken, ...]:
@@ -163,7 +163,7 @@ def digest_of(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
 
 
-def fits(token: AccessToken | None, secret: str) -> bool:
+def verify_secret(token: AccessToken | None, secret: str) -> bool:
     """Whether it is the secret of this token. Takes as long whether it is or not, and where there is no token."""
     kept = _NO_DIGEST if token is None else token.digest
     return hmac.compare_digest(digest_of(secret), kept) and token is not None

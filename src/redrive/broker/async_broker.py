@@ -11,9 +11,9 @@ from typing import Self
 
 from redrive.broker import maintenance
 from redrive.broker.api.handle import AsyncQueueHandle
-from redrive.broker.async_api.deliveries import AsyncWorkMethods
-from redrive.broker.async_api.inspection import AsyncLookingMethods
-from redrive.broker.async_api.manual_changes import AsyncByHandMethods
+from redrive.broker.async_api.deliveries import AsyncDeliveryMethods
+from redrive.broker.async_api.inspection import AsyncInspectionMethods
+from redrive.broker.async_api.manual_changes import AsyncManualChangeMethods
 from redrive.broker.async_api.operations import AsyncOperationMethods
 from redrive.broker.async_api.queues import AsyncQueueMethods
 from redrive.broker.flows import deliveries
@@ -22,7 +22,9 @@ from redrive.store import Durability
 from redrive.telemetry.metrics import Metrics
 
 
-class AsyncBroker(AsyncQueueMethods, AsyncWorkMethods, AsyncLookingMethods, AsyncByHandMethods, AsyncOperationMethods):
+class AsyncBroker(
+    AsyncQueueMethods, AsyncDeliveryMethods, AsyncInspectionMethods, AsyncManualChangeMethods, AsyncOperationMethods
+):
     """Queues and items of one namespace in one store. Safe to share between tasks, and between event loops.
 
     A call returns once its effect is on disk. It raises a `RedriveError` when it was refused, and then it changed

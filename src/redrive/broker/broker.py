@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Self
 
 from redrive.broker import maintenance
-from redrive.broker.api.deliveries import WorkMethods
+from redrive.broker.api.deliveries import DeliveryMethods
 from redrive.broker.api.handle import QueueHandle
-from redrive.broker.api.inspection import LookingMethods
-from redrive.broker.api.manual_changes import ByHandMethods
+from redrive.broker.api.inspection import InspectionMethods
+from redrive.broker.api.manual_changes import ManualChangeMethods
 from redrive.broker.api.operations import OperationMethods
 from redrive.broker.api.queues import QueueMethods
 from redrive.broker.flows import deliveries
@@ -21,7 +21,7 @@ from redrive.store import Durability
 from redrive.telemetry.metrics import Metrics
 
 
-class Broker(QueueMethods, WorkMethods, LookingMethods, ByHandMethods, OperationMethods):
+class Broker(QueueMethods, DeliveryMethods, InspectionMethods, ManualChangeMethods, OperationMethods):
     """Queues and items of one namespace in one store. Safe to share between threads; a forked child may go on using it.
 
     A call returns once its effect is on disk. It raises a `RedriveError` when it was refused, and then it changed

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 from redrive.broker.signal_shield import claimed, shielded_later
 from redrive.clock import Instant
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreFailed
-from redrive.store import Call, Commit, Leased, Return, Store
+from redrive.store import Call, Commit, Leased, ReturnLease, Store
 from redrive.telemetry import events
 
 if TYPE_CHECKING:
-    from redrive.broker.instrumentation import Meter
+    from redrive.broker.instrumentation import BrokerMetrics
 
 _log = events.logger("redrive.committer")
 
@@ -58,7 +58,7 @@ class Committer:
     def __init__(self, store: Store, announce: Callable[[Mapping[str, int]], None]) -> None:
         self._store = store
         self._announce = announce
-        self.meter: Meter | None = None
+        self.meter: BrokerMetrics | None = None
         self._revival: Callable[[], None] | None = None
         self._closed = False
         self._reset()
@@ -69,7 +69,7 @@ class Committer:
         self._idle = threading.Condition(self._mutex)
         self._waiting: deque[_Request] = deque()
         self._waiting_calls = 0
-        self._writer: _Writer | None = None
+        self._writer: AsyncCommitter | None = None
 
     def commit(self, calls: Sequence[Call]) -> list[Any]:
         """Commit calls in one transaction and return their results. Blocks until it is durable."""
@@ -142,13 +142,13 @@ class Committer:
         writer = self._writer or self._start_writer()
         return writer.submit_many(calls)
 
-    def _start_writer(self) -> _Writer:
+    def _start_writer(self) -> AsyncCommitter:
         if self._revival is not None:
             self.revive_after_fork()
         with self._mutex:
             if self._closed:
                 raise Closed
-            self._writer = self._writer or _Writer(self)
+            self._writer = self._writer or AsyncCommitter(self)
             return self._writer
 
     def give_back(self, future: asyncio.Future[Any]) -> None:
@@ -294,7 +294,7 @@ class Committer:
 _NOTHING = Commit([], {}, Instant(0))
 
 
-class _Gathered:
+class _AsyncBatch:
     """What the coroutines of one event loop hand in: calls, the future of their outcome, and whether that is the
     commit of all of them or the result of the only one. Each is one entry: a signal cannot leave half of it."""
 
@@ -306,7 +306,7 @@ class _Gathered:
         self.count = 0
 
 
-class _Writer:
+class AsyncCommitter:
     """Commits what coroutines hand in, in a thread of its own.
 
     A loop gathers its calls for one tick and then hands them over. A lock stands before what is being gathered, since
@@ -315,8 +315,8 @@ class _Writer:
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
-        self._gathering: dict[asyncio.AbstractEventLoop, _Gathered] = {}
-        self._handed_over: queue.SimpleQueue[_Gathered | None] = queue.SimpleQueue()
+        self._gathering: dict[asyncio.AbstractEventLoop, _AsyncBatch] = {}
+        self._handed_over: queue.SimpleQueue[_AsyncBatch | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
         self._closed = False
@@ -325,12 +325,15 @@ class _Writer:
 
     @property
     def waiting_calls(self) -> int:
+        """Calls that are not committed yet."""
         return self._waiting
 
     def submit(self, call: Call) -> asyncio.Future[Any]:
+        """Commit one call with the next transaction. The future has its result."""
         return self._hand_in((call,), False)
 
     def submit_many(self, calls: Sequence[Call]) -> asyncio.Future[Commit]:
+        """Commit calls with the next transaction. The future has all their results."""
         return self._hand_in(calls, True)
 
     def _hand_in(self, calls: Sequence[Call], together: bool) -> asyncio.Future[Any]:
@@ -346,11 +349,11 @@ class _Writer:
             self._waiting += count
         return future
 
-    def _gather(self, loop: asyncio.AbstractEventLoop) -> _Gathered:
+    def _gather(self, loop: asyncio.AbstractEventLoop) -> _AsyncBatch:
         """Begin to gather in this tick."""
         if self._closed:
             raise Closed
-        gathered = _Gathered(loop)
+        gathered = _AsyncBatch(loop)
         loop.call_soon(self._hand_over, gathered)
         self._gathering[loop] = gathered
         return gathered
@@ -372,13 +375,13 @@ class _Writer:
             with contextlib.suppress(RedriveError):
                 self.submit(call).add_done_callback(lambda future: future.cancelled() or future.exception())
 
-    def _hand_over(self, gathered: _Gathered) -> None:
+    def _hand_over(self, gathered: _AsyncBatch) -> None:
         with self._lock:
             if self._gathering.get(gathered.loop) is gathered:
                 self._handed_over.put(gathered)
                 del self._gathering[gathered.loop]
 
-    def _seal(self, batches: list[_Gathered]) -> None:
+    def _seal(self, batches: list[_AsyncBatch]) -> None:
         """Gather nothing more in what is about to be committed, even if a signal cut `_hand_over` in two."""
         with self._lock:
             for gathered in batches:
@@ -389,7 +392,7 @@ class _Writer:
     def _run(self) -> None:
         going = True
         while going:
-            batches: list[_Gathered] = []
+            batches: list[_AsyncBatch] = []
             taken = 0
             gathered = self._handed_over.get()
             while gathered is not None:
@@ -403,7 +406,7 @@ class _Writer:
             if batches:
                 self._commit(batches)
 
-    def _commit(self, batches: list[_Gathered]) -> None:
+    def _commit(self, batches: list[_AsyncBatch]) -> None:
         calls = [call for batch in batches for entry in batch.entries for call in entry[0]]
         commit = _NOTHING
         error: RedriveError | None = None
@@ -425,7 +428,7 @@ class _Writer:
                     with contextlib.suppress(Exception):  # they run out; this thread goes on for the other loops
                         self._committer.commit(abandoned)
 
-    def _deliver(self, gathered: _Gathered, results: list[Any], commit: Commit, error: RedriveError | None) -> None:
+    def _deliver(self, gathered: _AsyncBatch, results: list[Any], commit: Commit, error: RedriveError | None) -> None:
         """In the loop: hand each caller its result."""
         abandoned: list[Any] = []
         start = 0
@@ -445,4 +448,4 @@ class _Writer:
 
 def _returns(results: list[Any]) -> list[Call]:
     """What gives leases back whose caller was cancelled while they were being committed: the items never ran."""
-    return [Return(lease.token) for result in results if isinstance(result, Leased) for lease in result.leases]
+    return [ReturnLease(lease.token) for result in results if isinstance(result, Leased) for lease in result.leases]

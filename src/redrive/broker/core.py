@@ -14,19 +14,19 @@ from typing import Any
 import msgspec
 
 from redrive.broker.committer import Committer
-from redrive.broker.flow import Flow, accepted, ask
-from redrive.broker.flows.moves import Trials
-from redrive.broker.instrumentation import Meter, measured
-from redrive.broker.maintenance import LifecycleThread
-from redrive.broker.notifier import Notify
+from redrive.broker.flow import Flow, raise_if_refused, run_query
+from redrive.broker.flows.moves import MoveBackoff
+from redrive.broker.instrumentation import BrokerMetrics, collect_metrics
+from redrive.broker.maintenance import MaintenanceThread
+from redrive.broker.notifier import Notifier
 from redrive.broker.redaction import Redaction
 from redrive.broker.signal_shield import shielded
-from redrive.broker.store_registry import Stores
+from redrive.broker.store_registry import StoreRegistry
 from redrive.errors import Closed
 from redrive.model.caller_input import reading
 from redrive.model.failure import Failure
 from redrive.model.item import NO_OVERRIDES, Counters, Overrides, Receipt, Settled, Status
-from redrive.model.judge import Dead, Ending, Verdict, check_brought, dead, judge
+from redrive.model.judge import Dead, OutcomeKind, Verdict, check_custom_verdict, dead_verdict, judge
 from redrive.model.limits import check_address, check_label, split_address
 from redrive.model.queue import Queue
 from redrive.model.retry_policy import DelayFunction
@@ -45,31 +45,31 @@ class Core:
         backoffs: Mapping[str, DelayFunction] | None = None,
         lifecycle: bool = True,
         redaction: Redaction | None = None,
-        stores: Stores | None = None,
+        stores: StoreRegistry | None = None,
     ) -> None:
         self.store = store
         self.clock = store.clock
-        self.notify = Notify(store)
+        self.notify = Notifier(store)
         self.committer = Committer(store, self.notify.announce)
         self.redaction = redaction or Redaction()
         self._actor = check_label("actor", _default_actor() if actor is None else actor)
         self._backoffs = dict(backoffs or {})
         self._queues: dict[str, Queue] = {}
         self._with_lifecycle = lifecycle
-        self._lifecycle: LifecycleThread | None = None
+        self._lifecycle: MaintenanceThread | None = None
         self._closing = threading.Lock()
         self._closed = False
-        self.meter: Meter | None = None
+        self.meter: BrokerMetrics | None = None
         """Counts, once somebody has asked for metrics."""
-        self.trials = Trials()
-        self.stores = stores or Stores()
+        self.trials = MoveBackoff()
+        self.stores = stores or StoreRegistry()
         self.stores.add(self)
         _OPEN.add(self)
         self._start()
 
     def call(self, call: Call) -> Any:
         """Commit one call in this thread; raise if it was refused."""
-        return accepted(self.committer.commit((call,))[0])
+        return raise_if_refused(self.committer.commit((call,))[0])
 
     def read(self, query: Query) -> Any:
         """Answer one query in this thread."""
@@ -95,7 +95,7 @@ class Core:
     def queue(self, name: str) -> Flow[Queue]:
         """A queue as last seen. A store refuses verdicts that were judged by settings which are no longer true."""
         queue = self._queues.get(name)
-        return queue if queue is not None else self.remember((yield from ask(GetQueue(name))))
+        return queue if queue is not None else self.remember((yield from run_query(GetQueue(name))))
 
     def remember(self, queue: Queue) -> Queue:
         """Keep the settings last seen."""
@@ -109,7 +109,7 @@ class Core:
     def judge(
         self,
         queue: Queue,
-        ending: Ending,
+        ending: OutcomeKind,
         counters: Counters,
         *,
         failure: Failure | None = None,
@@ -135,11 +135,11 @@ class Core:
         if verdict is None:
             return None
         with reading("verdict"):
-            brought = check_brought(verdict)
+            brought = check_custom_verdict(verdict)
         if isinstance(brought, Dead) and brought.to is not None:
             brought = msgspec.structs.replace(brought, to=self.address("queue", brought.to))
         if isinstance(brought, Dead) and brought.to is None and not brought.drop:
-            return dead(queue.settings, brought.reason, failure)
+            return dead_verdict(queue.settings, brought.reason, failure)
         return brought
 
     def address(self, what: str, address: str) -> str:
@@ -160,7 +160,7 @@ class Core:
         """What is counted here: from the first time that somebody asks."""
         with self._closing:
             if self.meter is None:
-                self.meter = self.committer.meter = measured(self)
+                self.meter = self.committer.meter = collect_metrics(self)
             return self.meter.metrics
 
     @property
@@ -196,7 +196,7 @@ class Core:
 
     def _start(self) -> None:
         if self._with_lifecycle:
-            self._lifecycle = LifecycleThread(self)
+            self._lifecycle = MaintenanceThread(self)
             self._lifecycle.start()
 
     def _after_fork(self) -> None:

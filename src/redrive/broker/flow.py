@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Send(msgspec.Struct, frozen=True):
+class CommitCalls(msgspec.Struct, frozen=True):
     """Commit these calls. Gives the list of their results."""
 
     calls: Sequence[Call]
 
 
-class Ask(msgspec.Struct, frozen=True):
+class ReadQuery(msgspec.Struct, frozen=True):
     """Answer this query. Gives the answer."""
 
     query: Query
 
 
-class Await(msgspec.Struct, frozen=True):
+class WaitForQueue(msgspec.Struct, frozen=True):
     """Wait until something may be leasable in the queue, or until an instant. Gives True if it was woken.
 
-    `ticket` is what `Notify.ticket` said before the queue was found empty: an arrival since then ends the wait.
+    `ticket` is what `Notifier.ticket` said before the queue was found empty: an arrival since then ends the wait.
     """
 
     queue: str
@@ -48,33 +48,33 @@ class Await(msgspec.Struct, frozen=True):
     """When the store expects something to become leasable."""
 
 
-class Elsewhere(msgspec.Struct, frozen=True):
+class OnStore(msgspec.Struct, frozen=True):
     """Let another store that the program knows do this. Gives what that gives."""
 
     store: str
-    effect: Send | Ask
+    effect: CommitCalls | ReadQuery
 
 
-Effect = Send | Ask | Await | Elsewhere
+Effect = CommitCalls | ReadQuery | WaitForQueue | OnStore
 Flow = Generator[Effect, Any, _T]
 
 
-def accepted(result: Any) -> Any:
+def raise_if_refused(result: Any) -> Any:
     """The result, unless it is a refusal, which is raised."""
     if isinstance(result, RedriveError):
         raise result
     return result
 
 
-def send(call: Call) -> Flow[Any]:
+def commit_call(call: Call) -> Flow[Any]:
     """Commit one call and give its result; raise if it was refused."""
-    results = yield Send((call,))
-    return accepted(results[0])
+    results = yield CommitCalls((call,))
+    return raise_if_refused(results[0])
 
 
-def ask(query: Query) -> Flow[Any]:
+def run_query(query: Query) -> Flow[Any]:
     """Answer one query."""
-    return (yield Ask(query))
+    return (yield ReadQuery(query))
 
 
 def run(core: Core, flow: Flow[_T]) -> _T:
@@ -84,7 +84,7 @@ def run(core: Core, flow: Flow[_T]) -> _T:
         effect = next(flow)
         while True:
             try:
-                answer = take(core, effect)
+                answer = perform_effect(core, effect)
             except RedriveError as error:
                 effect = flow.throw(error)
             else:
@@ -98,14 +98,14 @@ def run(core: Core, flow: Flow[_T]) -> _T:
         raise
 
 
-def take(core: Core, effect: Effect) -> Any:
+def perform_effect(core: Core, effect: Effect) -> Any:
     """Take one step of a flow in this thread."""
     match effect:
-        case Send(calls):
+        case CommitCalls(calls):
             return core.committer.commit(calls)
-        case Ask(query):
+        case ReadQuery(query):
             return core.read(query)
-        case Await():
+        case WaitForQueue():
             return core.notify.wait(effect)
-        case Elsewhere(store, inner):
-            return take(shielded(core.stores.at, store), inner)
+        case OnStore(store, inner):
+            return perform_effect(shielded(core.stores.at, store), inner)

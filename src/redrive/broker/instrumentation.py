@@ -17,24 +17,24 @@ from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.item import Settled, Status
-from redrive.model.judge import Dead, Ending
+from redrive.model.judge import Dead, OutcomeKind
 from redrive.model.operation import Operation
 from redrive.model.queue import Queue, QueueStats
 from redrive.model.state_machine import Verb
 from redrive.store import (
     DROP_ACTOR,
     Call,
-    Change,
     Commit,
     Complete,
     GetStats,
     Leased,
     LeaseItems,
     ListQueues,
+    ManualChange,
     Put,
     Register,
     Registration,
-    Return,
+    ReturnLease,
     Settle,
     Store,
 )
@@ -57,7 +57,7 @@ _GONE = frozenset({Verb.DROP, Verb.PURGE})
 _STATUSES = tuple(status.value for status in Status)
 
 
-class Meter:
+class BrokerMetrics:
     """Adds what happens to the metrics of one broker."""
 
     def __init__(self, metrics: Metrics) -> None:
@@ -111,7 +111,7 @@ class Meter:
         elif (count := _COUNTS.get(call.__class__)) is not None:
             count(self.metrics, call, result)
 
-    def settled(self, queue: str, ending: Ending, result: Any, failure: Failure | None = None) -> None:
+    def settled(self, queue: str, ending: OutcomeKind, result: Any, failure: Failure | None = None) -> None:
         """A delivery from that queue ended otherwise than by completion, or an item of it expired."""
         if not isinstance(result, Settled):
             return
@@ -135,18 +135,20 @@ class Meter:
 
 def _is_outcome(call: Call) -> bool:
     """Whether a worker says how a delivery ended. A sweep that comes too late is as it should be."""
-    return isinstance(call, Complete | Return) or (isinstance(call, Settle) and call.ending is not Ending.LOST)
+    return isinstance(call, Complete | ReturnLease) or (
+        isinstance(call, Settle) and call.ending is not OutcomeKind.LOST
+    )
 
 
-def _count_ending(metrics: Metrics, queue: str, ending: Ending, result: Settled, failure: Failure | None) -> None:
-    if ending is Ending.FAILED:
+def _count_ending(metrics: Metrics, queue: str, ending: OutcomeKind, result: Settled, failure: Failure | None) -> None:
+    if ending is OutcomeKind.FAILED:
         error_class = "" if failure is None else str(failure.error_class)
         metrics.counts(names.FAILED)[queue, error_class] += 1
         if result.dead_reason is None:
             metrics.counts(names.RETRIED)[(queue,)] += 1
-    elif ending is Ending.LOST:
+    elif ending is OutcomeKind.LOST:
         metrics.counts(names.LOST)[(queue,)] += 1
-    elif ending is Ending.RELEASED:
+    elif ending is OutcomeKind.RELEASED:
         metrics.counts(names.RELEASED)[queue, "yes"] += 1
     if result.dead_reason is not None:
         _count_death(metrics, queue, result.dead_reason, dropped=result.status is None)
@@ -192,11 +194,11 @@ def _count_puts(metrics: Metrics, puts: Iterable[Put]) -> None:
         metrics.counts(names.PUT)[(put.queue,)] += len(put.items)
 
 
-def _count_return(metrics: Metrics, call: Return, result: Settled) -> None:
+def _count_return(metrics: Metrics, call: ReturnLease, result: Settled) -> None:
     metrics.counts(names.RELEASED)[result.queue, "no"] += 1
 
 
-def _count_change(metrics: Metrics, call: Change, result: Sequence[Any]) -> None:
+def _count_change(metrics: Metrics, call: ManualChange, result: Sequence[Any]) -> None:
     """By hand: the queue is the one that the item is in afterwards."""
     for settled, target in zip(result, call.targets, strict=True):
         if not isinstance(settled, Settled):
@@ -209,23 +211,23 @@ def _count_change(metrics: Metrics, call: Change, result: Sequence[Any]) -> None
         elif verb is Verb.DONE:
             metrics.counts(names.COMPLETED)[(queue,)] += 1
         elif verb is Verb.FAIL:
-            _count_ending(metrics, queue, Ending.FAILED, settled, target.failure)
+            _count_ending(metrics, queue, OutcomeKind.FAILED, settled, target.failure)
         elif verb is Verb.BURY:
-            _count_ending(metrics, queue, Ending.BURIED, settled, None)
+            _count_ending(metrics, queue, OutcomeKind.BURIED, settled, None)
 
 
 _COUNTS: dict[type[Any], Callable[[Metrics, Any, Any], None]] = {
     Put: _count_put,
     LeaseItems: _count_leases,
     Complete: _count_complete,
-    Return: _count_return,
-    Change: _count_change,
+    ReturnLease: _count_return,
+    ManualChange: _count_change,
     Register: _count_registration,
 }
 """What is counted of a call that was not refused. Settles are counted by who made them, who knows the queue."""
 
 
-class QueueReader:
+class QueueStatsReader:
     """Reads how the queues of a store stand, no more often than every few seconds."""
 
     def __init__(self, core: Core) -> None:
@@ -257,14 +259,14 @@ def _samples(stats: QueueStats) -> Iterable[Sample]:
     yield Sample(names.QUEUE_OLDEST, (stats.queue,), stats.oldest_age / SECOND)
 
 
-def measured(core: Core) -> Meter:
+def collect_metrics(core: Core) -> BrokerMetrics:
     """A meter for a broker, with all that can be read of it."""
     metrics = Metrics({"namespace": core.store.namespace, "store": core.store.name})
-    metrics.watch(QueueReader(core).read)
+    metrics.watch(QueueStatsReader(core).read)
     metrics.watch(
         lambda: (
             Sample(names.WAITING_CALLS, (), core.committer.waiting_calls),
             Sample(names.WAKEUPS, (), core.notify.wakeups),
         )
     )
-    return Meter(metrics)
+    return BrokerMetrics(metrics)

@@ -11,30 +11,30 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from redrive.broker.flow import Flow, Send, ask, run, send
+from redrive.broker.flow import CommitCalls, Flow, commit_call, run, run_query
 from redrive.broker.flows import moves, operations
 from redrive.broker.flows.canaries import watch
 from redrive.clock import Instant
 from redrive.errors import Closed, NotFound, OutcomeUnknown, Overloaded, RedriveError, Refused, StoreError
 from redrive.model.duration import MILLISECOND, MINUTE, SECOND
 from redrive.model.item import Settled
-from redrive.model.judge import Ending, count
+from redrive.model.judge import OutcomeKind, count_outcome
 from redrive.model.limits import split_address
 from redrive.model.operation import Operation, OperationStatus
 from redrive.store import (
-    STEP_LIMIT,
+    MAINTENANCE_BATCH,
+    ApplyRetention,
     Call,
-    Clean,
     Expire,
+    GetNextDue,
     GetOverdue,
     ListOpenMoves,
     ListOperations,
-    NextDue,
     Overdue,
     Promote,
     SetOperation,
     Settle,
-    Stale,
+    StaleSettings,
 )
 from redrive.telemetry import events
 
@@ -74,15 +74,15 @@ class Upkeep(msgspec.Struct, frozen=True):
     @property
     def full(self) -> bool:
         """Whether a bound was reached, so that there is probably more to do."""
-        return max(self.promoted, self.lost + self.expired, self.removed, self.operated) >= STEP_LIMIT
+        return max(self.promoted, self.lost + self.expired, self.removed, self.operated) >= MAINTENANCE_BATCH
 
 
 def step(core: Core, *, clean: bool = True, move: bool = True) -> Flow[Upkeep]:
     """One bounded step of everything, or of everything but retention, or but moves to other stores."""
-    promoted = yield from send(Promote())
-    lost, expired = yield from sweep(core)
-    removed = (yield from send(Clean())) if clean else 0
-    operated = yield from operate(core)
+    promoted = yield from commit_call(Promote())
+    lost, expired = yield from settle_overdue(core)
+    removed = (yield from commit_call(ApplyRetention())) if clean else 0
+    operated = yield from step_operations(core)
     moved = 0
     if move:
         moved = yield from moves.resume(core)
@@ -91,31 +91,33 @@ def step(core: Core, *, clean: bool = True, move: bool = True) -> Flow[Upkeep]:
     return Upkeep(promoted, lost, expired, removed, operated, moved)
 
 
-def sweep(core: Core, queue: str | None = None) -> Flow[tuple[int, int]]:
+def settle_overdue(core: Core, queue: str | None = None) -> Flow[tuple[int, int]]:
     """Settle leases that ran out and items that expired, of one queue or all. Gives how many of each."""
-    overdue = yield from ask(GetOverdue(queue))
+    overdue = yield from run_query(GetOverdue(queue))
     if not overdue:
         return 0, 0
     calls: list[Call] = []
     for found in overdue:
         calls.append((yield from _verdict_on(core, found)))
     lost = expired = 0
-    results = yield Send(calls)
+    results = yield CommitCalls(calls)
     for found, result in zip(overdue, results, strict=True):
-        if isinstance(result, Stale):
+        if isinstance(result, StaleSettings):
             core.remember(result.queue)
         elif isinstance(result, Settled):
             lost += found.token is not None
             expired += found.token is None
             if core.meter is not None:
-                core.meter.settled(found.queue, Ending.EXPIRED if found.token is None else Ending.LOST, result)
+                core.meter.settled(
+                    found.queue, OutcomeKind.EXPIRED if found.token is None else OutcomeKind.LOST, result
+                )
     return lost, expired
 
 
-def operate(core: Core) -> Flow[int]:
+def step_operations(core: Core) -> Flow[int]:
     """One step of each operation that is running and due, and a look at the canaries of those that wait for them."""
     changed = 0
-    for operation in (yield from ask(ListOperations(limit=MAX_OPERATIONS, at_work=True))):
+    for operation in (yield from run_query(ListOperations(limit=MAX_OPERATIONS, at_work=True))):
         try:
             changed += yield from _operate(core, operation)
         except (Closed, StoreError, OutcomeUnknown, Overloaded):
@@ -140,20 +142,22 @@ def _stop(operation: Operation, error: RedriveError) -> Flow[None]:
     """What is refused now is refused in a moment too: the operation ends, and says why."""
     _log.warning("operation_stopped", operation=operation.id, verb=operation.verb, error=str(error))
     with suppress(NotFound, Refused):  # it ended by itself meanwhile
-        yield from send(SetOperation(operation.id, ACTOR, OperationStatus.STOPPED, str(error), steps=operation.steps))
+        yield from commit_call(
+            SetOperation(operation.id, ACTOR, OperationStatus.STOPPED, str(error), steps=operation.steps)
+        )
 
 
 def _verdict_on(core: Core, found: Overdue) -> Flow[Call]:
     queue = yield from core.queue(found.queue)
     if found.token is None:
-        verdict = core.judge(queue, Ending.EXPIRED, found.counters, overrides=found.overrides)
+        verdict = core.judge(queue, OutcomeKind.EXPIRED, found.counters, overrides=found.overrides)
         return Expire(found.id, verdict, queue.version)
-    counters = count(found.counters, Ending.LOST)
-    verdict = core.judge(queue, Ending.LOST, counters, overrides=found.overrides, expired=found.expired)
-    return Settle(found.token, Ending.LOST, verdict, queue.version)
+    counters = count_outcome(found.counters, OutcomeKind.LOST)
+    verdict = core.judge(queue, OutcomeKind.LOST, counters, overrides=found.overrides, expired=found.expired)
+    return Settle(found.token, OutcomeKind.LOST, verdict, queue.version)
 
 
-class LifecycleThread:
+class MaintenanceThread:
     """Runs steps by itself while a broker is open. An error is logged, and the next step comes all the same."""
 
     def __init__(self, core: Core) -> None:
@@ -161,7 +165,7 @@ class LifecycleThread:
         self._wake = threading.Event()
         self._asked = self._departed = False
         self._closed = False
-        self._movers = moves.Movers(core)
+        self._movers = moves.MoveThreads(core)
         self._looked_at = Instant(0)
         self._thread = threading.Thread(target=self._loop, name="redrive-lifecycle", daemon=True)
 
@@ -193,7 +197,7 @@ class LifecycleThread:
         stores = {split_address(each.to)[1] for each in run(core, moves.due(core))}
         if abs(now - self._looked_at) >= CLOSING_PAUSE:
             self._looked_at = now
-            stores |= {name for name in core.stores.others(core) if run(core, ask(ListOpenMoves(name, 1)))}
+            stores |= {name for name in core.stores.others(core) if run(core, run_query(ListOpenMoves(name, 1)))}
         for store in stores:
             if store is not None:
                 self._movers.see_to(store)
@@ -209,11 +213,11 @@ class LifecycleThread:
             try:
                 upkeep = run(self._core, step(self._core, clean=clean, move=False))
                 self._move(now)
-                if clean and upkeep.removed < STEP_LIMIT:
+                if clean and upkeep.removed < MAINTENANCE_BATCH:
                     cleaned_at = now
                 if upkeep.full:
                     continue
-                due = run(self._core, ask(NextDue()))
+                due = run(self._core, run_query(GetNextDue()))
                 if due is not None:
                     next_at = max(min(next_at, due), Instant(now + SHORTEST_PAUSE))
             except Closed:

@@ -16,16 +16,16 @@ import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from redrive.broker.flow import Await
+from redrive.broker.flow import WaitForQueue
 from redrive.broker.signal_shield import shielded, shielded_later
 from redrive.clock import Instant
 from redrive.model.duration import MILLISECOND
 from redrive.store import Store
 
-LOOK_EVERY = 20 * MILLISECOND
+POLL_INTERVAL = 20 * MILLISECOND
 """While someone waits: how often to ask whether another process changed something."""
 
-EVERYTHING = ""
+ALL_QUEUES = ""
 """Stands for all queues, as no queue has this name. Whoever waits for it is woken by every commit."""
 
 _STALE_ENDS = 1000
@@ -38,7 +38,7 @@ class Waiter:
     __slots__ = ("future", "is_gone", "lock", "loop", "number", "ring", "step", "woken")
 
     def __init__(
-        self, step: Await, loop: asyncio.AbstractEventLoop | None = None, ring: Callable[[], None] | None = None
+        self, step: WaitForQueue, loop: asyncio.AbstractEventLoop | None = None, ring: Callable[[], None] | None = None
     ) -> None:
         self.number = -1
         """Its place, once it stands in line."""
@@ -61,7 +61,7 @@ Follower = Callable[[Mapping[str, int] | None], None]
 class Watch:
     """Somebody who waits for several queues at once."""
 
-    def __init__(self, notify: Notify, waiters: Sequence[Waiter]) -> None:
+    def __init__(self, notify: Notifier, waiters: Sequence[Waiter]) -> None:
         self._notify = notify
         self._waiters = waiters
 
@@ -81,7 +81,7 @@ class Watch:
         return shielded(self._notify.leave_all, self._waiters)
 
 
-class Notify:
+class Notifier:
     """Who waits for which queue, and whom to wake."""
 
     def __init__(self, store: Store) -> None:
@@ -115,8 +115,8 @@ class Notify:
         if self._follower is not None:
             self._follower(arrivals)
         with self._mutex:
-            self._tickets[EVERYTHING] += 1
-            woken = self._pop(EVERYTHING, None)
+            self._tickets[ALL_QUEUES] += 1
+            woken = self._pop(ALL_QUEUES, None)
             for queue, count in arrivals.items():
                 self._tickets[queue] += 1
                 if queue in self._waiters:
@@ -133,7 +133,7 @@ class Notify:
             woken = self._pop(queue, 1)
         self._wake(woken)
 
-    def wait(self, step: Await) -> bool:
+    def wait(self, step: WaitForQueue) -> bool:
         """Wait in this thread. True if woken, False if the time is over."""
         waiter = Waiter(step)
         try:
@@ -153,7 +153,10 @@ class Notify:
         begun it rings when something may be leasable in one of them, and when it is `until`."""
         return Watch(
             self,
-            [Waiter(Await(queue, ticket, until, next_at), ring=ring) for queue, (ticket, next_at) in queues.items()],
+            [
+                Waiter(WaitForQueue(queue, ticket, until, next_at), ring=ring)
+                for queue, (ticket, next_at) in queues.items()
+            ],
         )
 
     def follow(self, follower: Follower) -> None:
@@ -175,7 +178,7 @@ class Notify:
                 self._remove(waiter)
             return {waiter.step.queue for waiter in waiters if waiter.woken}
 
-    async def wait_async(self, step: Await) -> bool:
+    async def wait_async(self, step: WaitForQueue) -> bool:
         """Wait in this coroutine. A wake-up that meets a cancelled one goes to the next waiter."""
         waiter = Waiter(step, asyncio.get_running_loop())
         assert waiter.future is not None
@@ -257,7 +260,7 @@ class Notify:
 
     def _watch(self) -> None:
         while not self._closed:
-            now = self._clock.now()  # before the look: the next one comes LOOK_EVERY after this one began
+            now = self._clock.now()  # before the look: the next one comes POLL_INTERVAL after this one began
             changed = self._look()
             if self._follower is not None and (changed is None or changed):
                 self._follower(None if changed is None else dict.fromkeys(changed, 1))
@@ -287,9 +290,9 @@ class Notify:
         else:
             for queue in queues:
                 self._tickets[queue] += 1
-            self._tickets[EVERYTHING] += bool(queues)
+            self._tickets[ALL_QUEUES] += bool(queues)
         woken = [waiter for queue in queues for waiter in self._pop(queue, 1)]
-        return woken + (self._pop(EVERYTHING, None) if queues else [])
+        return woken + (self._pop(ALL_QUEUES, None) if queues else [])
 
     def _expire(self, now: Instant) -> list[Waiter]:
         ended = []
@@ -312,7 +315,7 @@ class Notify:
     def _next(self, now: Instant) -> Instant | None:
         if not self._waiters and self._follower is None:
             return None
-        instants = [Instant(now + LOOK_EVERY)]
+        instants = [Instant(now + POLL_INTERVAL)]
         instants += [self._ends[0][0]] if self._ends else []
         return min(*instants, *self._dues.values(), instants[0])
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from redrive.broker.flow import Flow, ask
+from redrive.broker.flow import Flow, run_query
 from redrive.errors import Forbidden, InvalidInput, InvalidPayload, QueueNotFound, shown
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedEntry
 from redrive.model.group import Group
 from redrive.model.item import Death, HistoryEntry, Item, Result
-from redrive.model.limits import is_elsewhere
+from redrive.model.limits import is_remote
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import Plan
 from redrive.model.payload import decode_payload, encode_payload, is_json
 from redrive.model.queue import Queue
-from redrive.model.redact import Kind, Redact, Redactor, hidden, redactor_by
+from redrive.model.redact import Kind, Redact, Redactor, mask_value, redactor_by
 from redrive.model.redact_rules import NO_RULES, RedactRules, redact_rules_from
 from redrive.store import AuditEntry, GetQueue, ListQueues
 from redrive.telemetry import events
@@ -130,8 +130,8 @@ def known(core: Core, queues: Iterable[str | None] | None) -> Flow[Redaction]:
     if not core.redaction.takes_rules:
         return core.redaction
     if queues is None:
-        return core.redaction.knowing(rules_of((yield from ask(ListQueues()))))
-    names = {name for name in queues if name is not None and not is_elsewhere(name)}
+        return core.redaction.knowing(rules_of((yield from run_query(ListQueues()))))
+    names = {name for name in queues if name is not None and not is_remote(name)}
     found = yield from (_all_queues(names) if len(names) > MAX_QUEUES_ONE_BY_ONE else _each_queue(core, names))
     return core.redaction.knowing(rules_of(found))
 
@@ -142,7 +142,7 @@ def rules_of(queues: Iterable[Queue]) -> dict[str, RedactRules]:
 
 
 def _all_queues(names: set[str]) -> Flow[list[Queue]]:
-    queues: tuple[Queue, ...] = yield from ask(ListQueues())
+    queues: tuple[Queue, ...] = yield from run_query(ListQueues())
     return [queue for queue in queues if queue.name in names]
 
 
@@ -151,7 +151,7 @@ def _each_queue(core: Core, names: set[str]) -> Flow[list[Queue]]:
     queues = []
     for name in sorted(names):
         with contextlib.suppress(QueueNotFound, Forbidden):
-            queues.append(core.remember((yield from ask(GetQueue(name)))))
+            queues.append(core.remember((yield from run_query(GetQueue(name)))))
     return queues
 
 
@@ -181,7 +181,7 @@ class _View:
         if not text or self._redact is False:
             return text
         shown = self._safely("text", text)
-        return shown if isinstance(shown, str) else hidden("text", text)
+        return shown if isinstance(shown, str) else mask_value("text", text)
 
     def _payload(self, payload: bytes, content_type: str) -> tuple[bytes, str]:
         if not is_json(content_type):
@@ -199,19 +199,19 @@ class _View:
             return encode_payload(shown, None if isinstance(shown, bytes) else content_type, _NO_LIMIT)
         except InvalidInput as error:
             _log.warning("redaction_failed", kind="payload", error_type=type(error).__name__)
-            return encode_payload(hidden("payload", value), content_type, _NO_LIMIT)
+            return encode_payload(mask_value("payload", value), content_type, _NO_LIMIT)
 
     def _bytes(self, payload: bytes) -> bytes:
         shown = self._safely("payload", payload)
         if isinstance(shown, str):
             return shown.encode(errors="replace")
-        return shown if isinstance(shown, bytes) else hidden("payload", payload).encode()
+        return shown if isinstance(shown, bytes) else mask_value("payload", payload).encode()
 
     def _headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         if not headers:
             return headers
         shown = self._safely("headers", headers)
-        return shown if isinstance(shown, Mapping) else hidden("headers", headers)
+        return shown if isinstance(shown, Mapping) else mask_value("headers", headers)
 
     def _result(self, result: Result | None) -> Result | None:
         if result is None:
@@ -242,7 +242,7 @@ class _View:
         except Exception as error:
             # Not the text of the error, which may be what it was to hide.
             _log.warning("redaction_failed", kind=kind, error_type=type(error).__name__)
-            return hidden(kind, value)
+            return mask_value(kind, value)
 
 
 _Text = TypeVar("_Text", str, "str | None")

@@ -12,11 +12,11 @@ from redrive.model.limits import check_name
 if TYPE_CHECKING:
     from redrive.broker.core import Core
 
-Opener = Callable[["Stores"], "Core"]
+Opener = Callable[["StoreRegistry"], "Core"]
 """Opens a store: whatever it has to do with others, it does with the same table."""
 
 
-class Stores:
+class StoreRegistry:
     """All of them share this table. Each is opened when it is first needed, and one that cannot be keeps no other."""
 
     def __init__(self, openers: Mapping[str, Opener] | None = None) -> None:

@@ -12,7 +12,7 @@ from redrive.model.limits import check_instant
 from redrive.model.text import MAX_TEXT_BYTES, clean_text
 
 
-def whole(what: str, value: object, smallest: int, largest: int) -> None:
+def check_integer(what: str, value: object, smallest: int, largest: int) -> None:
     """Raise unless it is a whole number within these bounds."""
     if type(value) is not int:
         raise InvalidInput(f"{what} must be a whole number, {smallest:,} to {largest:,}, not {shown(value, 40)}")
@@ -20,7 +20,7 @@ def whole(what: str, value: object, smallest: int, largest: int) -> None:
         raise InvalidInput(f"{what} must be {smallest:,} to {largest:,}, not {shown(value, 40)}")
 
 
-def positive(what: str, value: DurationInput) -> int:
+def check_positive(what: str, value: DurationInput) -> int:
     """The microseconds of a duration that is longer than 0."""
     duration = parse_duration(value, what)
     if duration == 0:
@@ -28,7 +28,7 @@ def positive(what: str, value: DurationInput) -> int:
     return duration
 
 
-def instant_of(what: str, value: datetime) -> Instant:
+def to_instant(what: str, value: datetime) -> Instant:
     """The instant of a datetime with a time zone."""
     with reading(what):
         since = None
@@ -40,7 +40,7 @@ def instant_of(what: str, value: datetime) -> Instant:
     return Instant(check_instant(what, instant))
 
 
-def note_of(what: str, text: str | None) -> str | None:
+def check_note(what: str, text: str | None) -> str | None:
     """What a worker or a person wrote, as every store can hold it."""
     if text is None:
         return None

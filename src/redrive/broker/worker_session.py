@@ -12,28 +12,39 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.broker.flow import Flow, Send, run
+from redrive.broker.flow import CommitCalls, Flow, run
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
-from redrive.broker.maintenance import sweep
+from redrive.broker.maintenance import settle_overdue
 from redrive.clock import Instant
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreError
 from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
 from redrive.model.item import Lease, Result, Status
-from redrive.model.judge import Again, Dead, Ending, Verdict, count, may_be_tried_again
+from redrive.model.judge import Again, Dead, OutcomeKind, Verdict, count_outcome, has_attempts_left
 from redrive.model.queue import Queue
-from redrive.store import Call, Complete, Extend, GetHeld, Leased, LeaseItems, Put, Return, Settle, Stale
+from redrive.store import (
+    Call,
+    Complete,
+    Extend,
+    Leased,
+    LeaseItems,
+    ListWorkerLeases,
+    Put,
+    ReturnLease,
+    Settle,
+    StaleSettings,
+)
 
 if TYPE_CHECKING:
-    from redrive.broker.api.base import Face
-    from redrive.broker.async_api.base import AsyncFace
+    from redrive.broker.api.base import BrokerBase
+    from redrive.broker.async_api.base import AsyncBrokerBase
     from redrive.broker.core import Core
-    from redrive.broker.instrumentation import Meter
+    from redrive.broker.instrumentation import BrokerMetrics
 
 
-UNSERVED = (StoreError, OutcomeUnknown, Overloaded)
+RETRYABLE_STORE_ERRORS = (StoreError, OutcomeUnknown, Overloaded)
 """What a store answers with that cannot serve a call now: it is to be handed in again."""
-MOST_HELD = 100_000
+MAX_WORKER_LEASES = 100_000
 """Leases of one worker that are looked for."""
 
 
@@ -81,11 +92,11 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     failure: Failure | None = None
 
 
-End = Completed | Failed | Released | Returned | Buried | Lost
+Outcome = Completed | Failed | Released | Returned | Buried | Lost
 """How a delivery ended."""
 
 
-class Exchanged(msgspec.Struct, frozen=True):
+class SettledAndLeased(msgspec.Struct, frozen=True):
     """What came of one exchange."""
 
     settled: list[Any]
@@ -98,9 +109,9 @@ class Exchanged(msgspec.Struct, frozen=True):
     have been leased."""
 
 
-def exchange(
-    core: Core, ends: Sequence[tuple[Lease, End]], wants: Mapping[str, int], worker: str | None
-) -> Flow[Exchanged]:
+def settle_and_lease(
+    core: Core, ends: Sequence[tuple[Lease, Outcome]], wants: Mapping[str, int], worker: str | None
+) -> Flow[SettledAndLeased]:
     """Settle all that ended, and lease up to so many of each queue, together.
 
     What the store cannot serve raises as long as nothing was committed. After that it is told beside what was.
@@ -108,7 +119,7 @@ def exchange(
     calls, refusals = yield from _calls(core, ends)
     count_of_settles = len(calls)
     calls += [LeaseItems(queue, limit, worker) for queue, limit in wants.items()]
-    results = (yield Send(calls)) if calls else []
+    results = (yield CommitCalls(calls)) if calls else []
     settled = _in_place(results[:count_of_settles], refusals)
     yield from _judge_again(core, ends, settled)
     core.departed(settled)
@@ -127,28 +138,28 @@ def exchange(
         leases += leased.leases
         if len(leased.leases) < limit:
             later[queue] = leased.next_at
-    return Exchanged(settled, leases, later, refused)
+    return SettledAndLeased(settled, leases, later, refused)
 
 
-def _count(meter: Meter, ends: Sequence[tuple[Lease, End]], settled: Sequence[Any]) -> None:
+def _count(meter: BrokerMetrics, ends: Sequence[tuple[Lease, Outcome]], settled: Sequence[Any]) -> None:
     """All but completions and returns, which are counted where they are committed."""
     for (lease, end), result in zip(ends, settled, strict=True):
         match end:
             case Failed(failure):
-                meter.settled(lease.queue, Ending.FAILED, result, failure)
+                meter.settled(lease.queue, OutcomeKind.FAILED, result, failure)
             case Released():
-                meter.settled(lease.queue, Ending.RELEASED, result)
+                meter.settled(lease.queue, OutcomeKind.RELEASED, result)
             case Buried(failure=failure):
-                meter.settled(lease.queue, Ending.FAILED if failure else Ending.BURIED, result, failure)
+                meter.settled(lease.queue, OutcomeKind.FAILED if failure else OutcomeKind.BURIED, result, failure)
             case Lost(failure):
-                meter.settled(lease.queue, Ending.LOST, result, failure)
+                meter.settled(lease.queue, OutcomeKind.LOST, result, failure)
 
 
 def _lease_swept(core: Core, call: LeaseItems) -> Flow[Leased | RedriveError]:
     """One step of the sweep, and then what is there: the next exchange sweeps on."""
     try:
-        yield from sweep(core, call.queue)
-        results = yield Send((call,))
+        yield from settle_overdue(core, call.queue)
+        results = yield CommitCalls((call,))
     except Closed:
         raise
     except RedriveError as problem:
@@ -157,10 +168,10 @@ def _lease_swept(core: Core, call: LeaseItems) -> Flow[Leased | RedriveError]:
     return leased
 
 
-def _judge_again(core: Core, ends: Sequence[tuple[Lease, End]], settled: list[Any]) -> Flow[None]:
+def _judge_again(core: Core, ends: Sequence[tuple[Lease, Outcome]], settled: list[Any]) -> Flow[None]:
     """Where settings changed since they were seen: judge by the newest."""
     for _ in range(MAX_ROUNDS):
-        stale = [place for place, result in enumerate(settled) if isinstance(result, Stale)]
+        stale = [place for place, result in enumerate(settled) if isinstance(result, StaleSettings)]
         if not stale:
             return
         for place in stale:
@@ -168,17 +179,17 @@ def _judge_again(core: Core, ends: Sequence[tuple[Lease, End]], settled: list[An
         results: list[Any]
         try:
             calls, refusals = yield from _calls(core, [ends[place] for place in stale])
-            results = _in_place((yield Send(calls)) if calls else [], refusals)
-        except UNSERVED as problem:
+            results = _in_place((yield CommitCalls(calls)) if calls else [], refusals)
+        except RETRYABLE_STORE_ERRORS as problem:
             results = [problem] * len(stale)
         for place, result in zip(stale, results, strict=True):
             settled[place] = result
     for place, result in enumerate(settled):
-        if isinstance(result, Stale):
+        if isinstance(result, StaleSettings):
             settled[place] = unsettled(core, ends[place][0].queue)
 
 
-def _calls(core: Core, ends: Sequence[tuple[Lease, End]]) -> Flow[tuple[list[Call], dict[int, RedriveError]]]:
+def _calls(core: Core, ends: Sequence[tuple[Lease, Outcome]]) -> Flow[tuple[list[Call], dict[int, RedriveError]]]:
     """What to commit, and by their places the ends that no call can be made of. Those keep no other from its end."""
     calls: list[Call] = []
     refusals: dict[int, RedriveError] = {}
@@ -188,7 +199,7 @@ def _calls(core: Core, ends: Sequence[tuple[Lease, End]]) -> Flow[tuple[list[Cal
             continue
         try:
             calls.append((yield from _call(core, lease, end)))
-        except (*UNSERVED, Closed):
+        except (*RETRYABLE_STORE_ERRORS, Closed):
             raise
         except RedriveError as refusal:  # its queue is gone, or it names one that cannot be
             refusals[place] = refusal
@@ -203,25 +214,25 @@ def _in_place(results: Sequence[Any], refusals: Mapping[int, RedriveError]) -> l
     return settled
 
 
-def _call(core: Core, lease: Lease, end: End) -> Flow[Call]:
+def _call(core: Core, lease: Lease, end: Outcome) -> Flow[Call]:
     if isinstance(end, Returned):
-        return Return(lease.token, end.note)
+        return ReturnLease(lease.token, end.note)
     queue = yield from core.queue(lease.queue)
     match end:
         case Failed(failure, after):
-            verdict = _verdict(core, queue, lease, Ending.FAILED, failure, after=after)
-            return Settle(lease.token, Ending.FAILED, verdict, queue.version, failure)
+            verdict = _verdict(core, queue, lease, OutcomeKind.FAILED, failure, after=after)
+            return Settle(lease.token, OutcomeKind.FAILED, verdict, queue.version, failure)
         case Released(delay, note):
-            verdict = _verdict(core, queue, lease, Ending.RELEASED, None, delay=delay)
-            return Settle(lease.token, Ending.RELEASED, verdict, queue.version, None, note)
+            verdict = _verdict(core, queue, lease, OutcomeKind.RELEASED, None, delay=delay)
+            return Settle(lease.token, OutcomeKind.RELEASED, verdict, queue.version, None, note)
         case Buried(reason, note, failure, to):
             brought = core.routed(queue, Dead(reason, to), failure)
             assert brought is not None
-            ending = Ending.BURIED if reason is DeadReason.BURIED else Ending.FAILED
+            ending = OutcomeKind.BURIED if reason is DeadReason.BURIED else OutcomeKind.FAILED
             return Settle(lease.token, ending, brought, queue.version, failure, note)
         case Lost(failure):
-            verdict = _verdict(core, queue, lease, Ending.LOST, failure)
-            return Settle(lease.token, Ending.LOST, verdict, queue.version, failure, at_once=True)
+            verdict = _verdict(core, queue, lease, OutcomeKind.LOST, failure)
+            return Settle(lease.token, OutcomeKind.LOST, verdict, queue.version, failure, at_once=True)
     raise AssertionError(end)
 
 
@@ -229,20 +240,20 @@ def _verdict(
     core: Core,
     queue: Queue,
     lease: Lease,
-    ending: Ending,
+    ending: OutcomeKind,
     failure: Failure | None,
     *,
     delay: int = 0,
     after: int | None = None,
 ) -> Verdict:
-    counters = count(lease.counters, ending)
-    if after is not None and may_be_tried_again(queue.settings, counters, lease.overrides):
+    counters = count_outcome(lease.counters, ending)
+    if after is not None and has_attempts_left(queue.settings, counters, lease.overrides):
         return Again(after, Status.FAILED)
     expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
     return core.judge(queue, ending, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay)
 
 
-class Exchange:
+class WorkerSession:
     """The counter at which one worker hands in outcomes and is given work. For one thread; `ring` is for any."""
 
     def __init__(self, core: Core, worker: str | None) -> None:
@@ -258,11 +269,11 @@ class Exchange:
         """The store's time, as this process knows it."""
         return self._core.clock.now()
 
-    def step(self, ends: Sequence[tuple[Lease, End]], wants: Mapping[str, int]) -> Exchanged:
+    def step(self, ends: Sequence[tuple[Lease, Outcome]], wants: Mapping[str, int]) -> SettledAndLeased:
         """Settle and lease in one transaction."""
         notify = self._core.notify
         tickets = {queue: notify.ticket(queue) for queue in wants}
-        exchanged = run(self._core, exchange(self._core, ends, wants, self._worker))
+        exchanged = run(self._core, settle_and_lease(self._core, ends, wants, self._worker))
         for queue in wants:
             self._tickets[queue] = tickets[queue]
             self._later[queue] = exchanged.later.get(queue)
@@ -296,7 +307,9 @@ class Exchange:
 
     def held(self) -> tuple[Lease, ...]:
         """Leases that this worker has, by the word of the store: also those whose answer it never got."""
-        leases: tuple[Lease, ...] = () if self._worker is None else self._core.read(GetHeld(self._worker, MOST_HELD))
+        leases: tuple[Lease, ...] = (
+            () if self._worker is None else self._core.read(ListWorkerLeases(self._worker, MAX_WORKER_LEASES))
+        )
         return leases
 
     def pause(self, duration: int) -> None:
@@ -315,6 +328,6 @@ class Exchange:
         self._woken.clear()
 
 
-def exchange_of(broker: Face | AsyncFace, worker: str | None) -> Exchange:
+def open_worker_session(broker: BrokerBase | AsyncBrokerBase, worker: str | None) -> WorkerSession:
     """A counter of a broker, for one worker."""
-    return Exchange(broker._core, worker)
+    return WorkerSession(broker._core, worker)

@@ -17,13 +17,13 @@ import click
 
 from redrive.broker.flows.operations import REVERSE
 from redrive.cli import error_output
-from redrive.cli.common_options import as_json, to_type, was_given
+from redrive.cli.common_options import as_json, command_line, was_given
 from redrive.cli.error_output import NotConfirmed
-from redrive.cli.output import coloured, form, print_json, printable, remark, say, short
+from redrive.cli.output import coloured, print_json, print_line, print_note, printable, short, to_json_value
 from redrive.cli.store_target import finish_moves
 from redrive.model.operation import Operation, OperationStatus
 from redrive.model.operation_plan import Plan
-from redrive.model.text import several, tally
+from redrive.model.text import format_counts, pluralize
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -70,7 +70,7 @@ def confirm(what: str, count: int, yes: int | str | None, *, final: bool) -> Non
     """Return if a person, or the script, means this many items. `what` is what happens to them, as in `redrive`."""
     if yes in (ANY, count):
         return
-    items = several(count, "item")
+    items = pluralize(count, "item")
     if yes is not None:
         told = f"this would {what} {items}, and --yes {yes} was given; nothing was done"
         raise NotConfirmed(what, int(yes), count, told)
@@ -89,7 +89,7 @@ def in_a_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-class Bar:
+class ProgressBar:
     """How far something got. Does nothing where nobody looks."""
 
     def __init__(self, progress: Progress | None, title: str, total: int | None) -> None:
@@ -106,17 +106,17 @@ class Bar:
 
 
 @contextmanager
-def bar(title: str, total: int | None, *, hidden: bool = False) -> Iterator[Bar]:
+def bar(title: str, total: int | None, *, hidden: bool = False) -> Iterator[ProgressBar]:
     """A bar on stderr, while this runs. With no total, it only moves. `hidden` where the output is in its place."""
     if hidden or as_json() or not sys.stderr.isatty():
-        yield Bar(None, title, total)
+        yield ProgressBar(None, title, total)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        yield Bar(progress, title, total)
+        yield ProgressBar(progress, title, total)
 
 
 def drive(broker: Broker, operation: Operation, wait: str) -> Operation:
@@ -133,10 +133,10 @@ def drive(broker: Broker, operation: Operation, wait: str) -> Operation:
             return broker.drive(operation.id, wait=wait, progress=progress)
     except KeyboardInterrupt:
         id = short(operation.id)
-        remark(
+        print_note(
             f"\nThe operation {id} is not cancelled: it lives in the store, and goes on wherever a worker or a server "
-            f"has that open.\n  go on here: {to_type(f'operation resume {id}')}\n"
-            f"  end it:     {to_type(f'operation cancel {id}')}"
+            f"has that open.\n  go on here: {command_line(f'operation resume {id}')}\n"
+            f"  end it:     {command_line(f'operation cancel {id}')}"
         )
         raise
 
@@ -207,7 +207,7 @@ def run(
     final = verb == "purge"
     count = broker.count(**where)
     if not count:
-        print_json({"matched": 0, "operation": None}) if as_json() else say("Nothing matches; nothing was done.")
+        print_json({"matched": 0, "operation": None}) if as_json() else print_line("Nothing matches; nothing was done.")
         click.get_current_context().exit(error_output.NOTHING)
     if not named or yes is not None:
         confirm(verb, count, yes, final=final)
@@ -244,29 +244,29 @@ def print_operation(operation: Operation, *, in_full: bool = False) -> None:
         return
     id = short(operation.id)
     of = "" if operation.expected is None else f" of {operation.expected:,}"
-    say(f"{operation.verb} {id}: {coloured(operation.status.value)}, {operation.changed:,}{of} changed")
+    print_line(f"{operation.verb} {id}: {coloured(operation.status.value)}, {operation.changed:,}{of} changed")
     if operation.left_out:
-        say(f"  left out: {tally(operation.left_out)}")
+        print_line(f"  left out: {format_counts(operation.left_out)}")
         for code, samples in operation.samples.items():
-            say(f"    {code}: {', '.join(map(short, samples))}")
+            print_line(f"    {code}: {', '.join(map(short, samples))}")
     if operation.problem:
-        say(f"  problem: {printable(operation.problem)}")
+        print_line(f"  problem: {printable(operation.problem)}")
     if not operation.ended:
         if operation.canary_ids:
             count = len(operation.canary_ids)
-            remark(f"  it waits until workers have completed {count} canar{'y' if count == 1 else 'ies'}")
+            print_note(f"  it waits until workers have completed {count} canar{'y' if count == 1 else 'ies'}")
         if not in_full:
-            remark(f"  how it stands: {to_type(f'operation show {id}')}")
-        remark(f"  go on here:    {to_type(f'operation resume {id}')}")
-        remark(f"  end it:        {to_type(f'operation cancel {id}')}")
+            print_note(f"  how it stands: {command_line(f'operation show {id}')}")
+        print_note(f"  go on here:    {command_line(f'operation resume {id}')}")
+        print_note(f"  end it:        {command_line(f'operation cancel {id}')}")
     elif operation.changed and operation.verb in REVERSE:
-        remark(f"  take it back: {to_type(f'undo {id}')}")
+        print_note(f"  take it back: {command_line(f'undo {id}')}")
 
 
 def print_plan(plan: Plan) -> None:
     """What would happen."""
     if as_json():
-        print_json({**form(plan), "dry_run": True})
+        print_json({**to_json_value(plan), "dry_run": True})
         return
-    say("Nothing was changed; this is what would be:")
-    say(str(plan))
+    print_line("Nothing was changed; this is what would be:")
+    print_line(str(plan))

@@ -16,7 +16,7 @@ _PREFIX = "of_every_command_"
 FORMATS = ("table", "json")
 
 
-def given(name: str) -> Any:
+def get_option(name: str) -> Any:
     """What was given for one of these options, before the command or behind it. None where nothing was."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get(_META + name)
@@ -24,15 +24,15 @@ def given(name: str) -> Any:
 
 def as_json() -> bool:
     """Whether output is for a program."""
-    return bool(given("output") == "json")
+    return bool(get_option("output") == "json")
 
 
-def to_type(command: str) -> str:
+def command_line(command: str) -> str:
     """A command that can be typed next: with the options of this one that say which store is meant."""
     from redrive.model.url import redact_url
 
-    url = given("url")
-    named = [("url", url and redact_url(url)), *((name, given(name)) for name in ("namespace", "file"))]
+    url = get_option("url")
+    named = [("url", url and redact_url(url)), *((name, get_option(name)) for name in ("namespace", "file"))]
     words = [f"--{name} {shlex.quote(value)}" for name, value in named if value is not None]
     return " ".join(["redrive", command, *words])
 
@@ -42,7 +42,7 @@ def was_given(parameter: str) -> bool:
     return click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE
 
 
-def give(name: str, value: str) -> None:
+def set_option(name: str, value: str) -> None:
     """Take one of these options as given, where an argument of the command says the same."""
     click.get_current_context().meta[_META + name] = value
 

@@ -14,13 +14,13 @@ import click
 import msgspec
 
 from redrive import errors
-from redrive.cli.common_options import as_json, to_type
+from redrive.cli.common_options import as_json, command_line
 from redrive.errors import RedriveError
 from redrive.model.limits import DEFAULT_NAMESPACE
-from redrive.model.text import several, visible, visible_json
-from redrive.wire.error_codec import body_of
+from redrive.model.text import pluralize, visible, visible_json
+from redrive.wire.error_codec import error_body
 
-WELL = 0
+OK = 0
 FAILED = 1
 """Something else went wrong; `doctor` found something; several items, and not all were changed."""
 USAGE = 2
@@ -95,7 +95,7 @@ EXITS: dict[str, int] = {
 """The exit code of each error code. A test sees to it that no error is missing."""
 
 MEANINGS: dict[int, str] = {
-    WELL: "all is well",
+    OK: "all is well",
     FAILED: "something else went wrong; `doctor` found something; not all of several items were changed",
     USAGE: "the command line is wrong: an unknown option, a missing argument",
     INVALID: "what was given cannot be used: a name, a setting, a payload",
@@ -117,7 +117,7 @@ def exit_of_change(changed: int, left_out: int) -> int:
     """What a command exits with that changes all items that match."""
     if not changed:
         return NOTHING
-    return FAILED if left_out else WELL
+    return FAILED if left_out else OK
 
 
 def exit_code(code: str) -> int:
@@ -136,7 +136,7 @@ class NotConfirmed(errors.ConfirmMismatch):
 def show(error: RedriveError) -> None:
     """Print it to stderr: a line or two, or an object with `-o json`."""
     if as_json():
-        body = body_of(error)
+        body = error_body(error)
         _print_json({"code": body.code, "message": text_of(error), "details": body.details})
     else:
         _print(f"redrive: {text_of(error)}")
@@ -175,12 +175,12 @@ def _queue_not_found(error: Any) -> str:
     meant = "".join(getattr(error, "__notes__", ()))  # a name that is near, where whoever raised it could look
     return (
         f"queue '{error.queue}' does not exist{where}{meant}\n"
-        f"  {to_type('queue list')} shows all there are; {to_type(f'queue create {error.queue}')} makes it"
+        f"  {command_line('queue list')} shows all there are; {command_line(f'queue create {error.queue}')} makes it"
     )
 
 
 def _operation_not_found(error: Any) -> str:
-    return f"operation '{error.id}' does not exist\n  {to_type('operation list')} shows those that are kept"
+    return f"operation '{error.id}' does not exist\n  {command_line('operation list')} shows those that are kept"
 
 
 def _operation_ended(error: Any) -> str:
@@ -190,13 +190,14 @@ def _operation_ended(error: Any) -> str:
 def _queue_exists(error: Any) -> str:
     return (
         f"queue '{error.queue}' exists already with other settings\n"
-        f"  {to_type(f'queue show {error.queue}')} shows them; {to_type(f'queue update {error.queue}')} changes them"
+        f"  {command_line(f'queue show {error.queue}')} shows them; "
+        f"{command_line(f'queue update {error.queue}')} changes them"
     )
 
 
 def _item_active(error: Any) -> str:
     held = f"worker '{error.worker}'" if error.worker else "a worker"
-    take = "with --force" if _takes("--force") else f"first: {to_type(f'queue retry {error.id[:8]} --force')}"
+    take = "with --force" if _takes("--force") else f"first: {command_line(f'queue retry {error.id[:8]} --force')}"
     return f"item {error.id[:8]} is being worked on by {held}\n  wait for it, or take it away from the worker {take}"
 
 
@@ -221,7 +222,7 @@ def _store_unavailable(error: Any) -> str:
         return str(error)
     return (
         f"there is no store yet: {error.store}: {problem.partition(';')[0]}\n"
-        f"  name another one with --url, or begin one here: {to_type('queue create NAME')}"
+        f"  name another one with --url, or begin one here: {command_line('queue create NAME')}"
     )
 
 
@@ -237,7 +238,7 @@ def _invalid_file(error: Any) -> str:
     if len(error.problems) == 1:
         return str(error)
     listed = "\n".join(f"  {line}" for line in str(error).splitlines())
-    return f"{error.file} has {several(len(error.problems), 'mistake')}\n{listed}"
+    return f"{error.file} has {pluralize(len(error.problems), 'mistake')}\n{listed}"
 
 
 _TEXTS: dict[type[RedriveError], Callable[[Any], str]] = {
@@ -262,5 +263,5 @@ def exit_for(failures: list[RedriveError], total: int) -> int:
     """What a command on several items exits with: the code of the error where all failed alike."""
     codes = {exit_code(error.code) for error in failures}
     if not codes:
-        return WELL
+        return OK
     return codes.pop() if len(failures) == total and len(codes) == 1 else FAILED

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from redrive.cli.common_options import as_json
-from redrive.cli.output import ago, coloured, fields, print_json, printable, remark, say, short, table
+from redrive.cli.output import ago, coloured, fields, print_json, print_line, print_note, printable, short, table
 from redrive.model.item import Item, Status
 from redrive.model.payload import is_json
-from redrive.model.text import lasting, moment, several, size
+from redrive.model.text import format_bytes, format_elapsed, format_instant, pluralize
 
 if TYPE_CHECKING:
     from redrive.store import Page
@@ -29,14 +29,14 @@ def print_page(page: Page, if_empty: str, *, letters: bool = False) -> None:
         print_json({"items": page.items} if page.cursor is None else {"items": page.items, "cursor": page.cursor})
         return
     if not page.items:
-        say(if_empty)
+        print_line(if_empty)
         return
     if letters:
         table(_LETTERS, map(_letter, page.items), least=("attempts", "reason", "queue", "died"))
     else:
         table(_COLUMNS, map(_item, page.items), coloured="status", least=("attempts", "queue", "when"))
     if page.cursor is not None:
-        remark(f"\nThere are more: --cursor {page.cursor}, or --limit")
+        print_note(f"\nThere are more: --cursor {page.cursor}, or --limit")
 
 
 def _letter(item: Item) -> tuple[object, ...]:
@@ -82,7 +82,7 @@ def payload_text(item: Item) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        return f"{size(len(data))} of {item.content_type}"
+        return f"{format_bytes(len(data))} of {item.content_type}"
 
 
 def print_item(item: Item) -> None:
@@ -90,10 +90,10 @@ def print_item(item: Item) -> None:
     if as_json():
         print_json(item)
         return
-    say(f"{item.id}  {coloured(item.status.value)} in {item.queue}")
+    print_line(f"{item.id}  {coloured(item.status.value)} in {item.queue}")
     if item.death is not None:
         _print_death(item)
-    say()
+    print_line()
     _print_facts(item)
     _print_payload(item)
     _print_history(item)
@@ -102,24 +102,24 @@ def print_item(item: Item) -> None:
 def _print_death(item: Item) -> None:
     death = item.death
     assert death is not None
-    say(printable(death.cause.title), style="red")
+    print_line(printable(death.cause.title), style="red")
     reason = death.reason.value.replace("_", " ")
-    attempts = several(death.counters.attempts, "attempt")
-    say(f"died {ago(death.at)}, {moment(death.at)}, in {death.queue}: {reason} after {attempts}")
+    attempts = pluralize(death.counters.attempts, "attempt")
+    print_line(f"died {ago(death.at)}, {format_instant(death.at)}, in {death.queue}: {reason} after {attempts}")
     failure = item.last_failure
     if failure is not None and failure.traceback:
-        say()
+        print_line()
         lines = failure.traceback.rstrip().splitlines()
         if len(lines) > TRACEBACK_LINES:
-            say(f"  … {len(lines) - TRACEBACK_LINES} lines before; -o json has all")
+            print_line(f"  … {len(lines) - TRACEBACK_LINES} lines before; -o json has all")
         for line in lines[-TRACEBACK_LINES:]:
-            say(f"  {printable(line)}")
+            print_line(f"  {printable(line)}")
 
 
 def _print_facts(item: Item) -> None:
     counters = item.counters
     counted = ", ".join(
-        several(count, name) if name != "loss" else f"{count:,} {'loss' if count == 1 else 'losses'}"
+        pluralize(count, name) if name != "loss" else f"{count:,} {'loss' if count == 1 else 'losses'}"
         for name, count in (
             ("attempt", counters.attempts),
             ("failure", counters.failures),
@@ -130,15 +130,15 @@ def _print_facts(item: Item) -> None:
     )
     fields(
         [
-            ("put", f"{moment(item.put_at)} ({ago(item.put_at)})"),
+            ("put", f"{format_instant(item.put_at)} ({ago(item.put_at)})"),
             ("counted", counted),
-            ("ready", f"{moment(item.ready_at)} ({ago(item.ready_at)})" if item.ready_at else None),
+            ("ready", f"{format_instant(item.ready_at)} ({ago(item.ready_at)})" if item.ready_at else None),
             ("worker", item.worker),
             (
                 "lease until",
-                f"{moment(item.lease_deadline)} ({ago(item.lease_deadline)})" if item.lease_deadline else None,
+                f"{format_instant(item.lease_deadline)} ({ago(item.lease_deadline)})" if item.lease_deadline else None,
             ),
-            ("expires", moment(item.expire_deadline) if item.expire_deadline else None),
+            ("expires", format_instant(item.expire_deadline) if item.expire_deadline else None),
             ("held by", item.held_by),
             ("moving to", item.moving_to),
             ("priority", item.priority if item.priority != 5 else None),
@@ -157,30 +157,32 @@ def _print_facts(item: Item) -> None:
 
 def _print_payload(item: Item) -> None:
     data, text = bytes(item.payload), payload_text(item)
-    say(f"\npayload ({printable(item.content_type)}, {size(len(data))}):")
+    print_line(f"\npayload ({printable(item.content_type)}, {format_bytes(len(data))}):")
     if is_json(item.content_type):
         text = msgspec.json.format(text, indent=2) if len(text) > 80 and text[:1] in "{[" else text
     for line in text[:MAX_SHOWN_CHARS].splitlines():
-        say(f"  {printable(line)}")
+        print_line(f"  {printable(line)}")
     if len(text) > MAX_SHOWN_CHARS:
-        say(f"  … and {len(text) - MAX_SHOWN_CHARS:,} more characters; -o json has all")
+        print_line(f"  … and {len(text) - MAX_SHOWN_CHARS:,} more characters; -o json has all")
     if item.result is not None:
         result = msgspec.structs.replace(item, payload=item.result.payload, content_type=item.result.content_type)
-        say(f"\nresult: {printable(payload_text(result)[:MAX_SHOWN_CHARS])}")
+        print_line(f"\nresult: {printable(payload_text(result)[:MAX_SHOWN_CHARS])}")
 
 
 def _print_history(item: Item) -> None:
     if not item.history:
         return
-    say("\nhistory:")
+    print_line("\nhistory:")
     shown = list(item.history)
     for place, entry in enumerate(shown):
         if item.history_omitted and place == 5:
-            say(f"  … {item.history_omitted:,} more …")
+            print_line(f"  … {item.history_omitted:,} more …")
         who = entry.worker or entry.actor
         told = entry.failure.title if entry.failure else entry.note
         ran = entry.failure.duration if entry.failure else None
         by = f" by {who}" if who else ""
-        after = "" if ran is None else f" after {lasting(ran)}"
+        after = "" if ran is None else f" after {format_elapsed(ran)}"
         said = f": {told}" if told else ""
-        say(printable(f"  {moment(entry.at)}  {entry.event.value} (delivery {entry.delivery}){by}{after}{said}"))
+        print_line(
+            printable(f"  {format_instant(entry.at)}  {entry.event.value} (delivery {entry.delivery}){by}{after}{said}")
+        )

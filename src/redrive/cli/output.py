@@ -20,25 +20,25 @@ from redrive.cli.common_options import as_json
 from redrive.clock import Instant, SystemClock
 from redrive.model.duration import DAY, HOUR, MINUTE, SECOND
 from redrive.model.item import Item, Settled
-from redrive.model.masked_item import is_hidden
+from redrive.model.masked_item import is_masked
 from redrive.model.queue import QueueSettings
 from redrive.model.text import visible, visible_json
 from redrive.wire.json_views import item_view, view_of
 
 
-def form(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """A value of the broker as JSON has it; also a list or table of such."""
     match value:
         case Item():
-            return item_view(value, with_payload=not is_hidden(value))
+            return item_view(value, with_payload=not is_masked(value))
         case Settled():
             return {"status": "removed", **view_of(value)}
         case msgspec.Struct():
             return view_of(value)
         case Mapping():
-            return {str(key): form(each) for key, each in value.items()}
+            return {str(key): to_json_value(each) for key, each in value.items()}
         case list() | tuple():
-            return [form(each) for each in value]
+            return [to_json_value(each) for each in value]
         case _:
             return value
 
@@ -74,7 +74,7 @@ def in_colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def say(text: str = "", *, style: str | None = None) -> None:
+def print_line(text: str = "", *, style: str | None = None) -> None:
     """A line for a person, to stdout. To a terminal, nothing in it means anything but line ends and our own colours."""
     shown = harmless(text)
     click.echo(click.style(shown, fg=style) if style and in_colour() else shown)
@@ -86,7 +86,7 @@ def harmless(text: str) -> str:
     return "".join(part if at % 2 else visible(part, "\n") for at, part in enumerate(ours))
 
 
-def remark(text: str) -> None:
+def print_note(text: str) -> None:
     """A line for a person that is no part of the output: to stderr, and not at all with `-o json`."""
     if not as_json():
         click.echo(visible(text, "\n"), err=True)
@@ -94,13 +94,13 @@ def remark(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """A value for a program."""
-    text = msgspec.json.format(msgspec.json.encode(form(value)), indent=2)
+    text = msgspec.json.format(msgspec.json.encode(to_json_value(value)), indent=2)
     click.echo(visible_json(text.decode()))
 
 
 def print_json_line(value: Any) -> None:
     """One value on one line, at once: for output that goes on and on."""
-    click.echo(visible_json(msgspec.json.encode(form(value)).decode()))
+    click.echo(visible_json(msgspec.json.encode(to_json_value(value)).decode()))
     sys.stdout.flush()
 
 
@@ -239,4 +239,4 @@ def fields(pairs: Iterable[tuple[str, object]]) -> None:
     listed = [(name, printable(str(value))) for name, value in pairs if value not in (None, "")]
     width = max((len(name) for name, _ in listed), default=0)
     for name, value in listed:
-        say(f"  {name:{width}}  {value}")
+        print_line(f"  {name:{width}}  {value}")

@@ -80,7 +80,7 @@ class _Root(LazyGroup):
             # Whoever read the output has enough of it. The interpreter must not try to write the rest at its end.
             error_output.forget_output()
             code = error_output.FAILED
-        sys.exit(code if isinstance(code, int) else error_output.WELL)
+        sys.exit(code if isinstance(code, int) else error_output.OK)
 
 
 def _print_version(context: click.Context, parameter: click.Parameter, asked: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from redrive.cli.common_options import pairs, to_type
+from redrive.cli.common_options import command_line, pairs
 from redrive.errors import InvalidDuration, InvalidName, ItemNotFound, NotFound, OperationNotFound
 from redrive.model.duration import parse_duration
 from redrive.model.filter import Filter
@@ -45,7 +45,7 @@ class GroupNotFound(NotFound):
     def __init__(self, fingerprint: str) -> None:
         self.fingerprint = fingerprint
         super().__init__(
-            f"no dead letters are of the group '{fingerprint}'\n  {to_type('dead groups')} shows all groups"
+            f"no dead letters are of the group '{fingerprint}'\n  {command_line('dead groups')} shows all groups"
         )
 
 

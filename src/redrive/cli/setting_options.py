@@ -11,7 +11,7 @@ import msgspec
 
 from redrive.cli.common_options import pairs
 from redrive.model.queue import QueueSettings
-from redrive.model.retry_policy import Retry, written_retry
+from redrive.model.retry_policy import RetryPolicy, format_retry_policy
 from redrive.model.text import suggest
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -152,8 +152,8 @@ def given_settings(present: QueueSettings | None = None) -> dict[str, Any]:
     """What was given, as arguments of `create_queue`; of `update_queue`, where there are settings already."""
     kept = dict(_kept(click.get_current_context()))
     if isinstance(kept.get("retry"), Mapping):
-        before = Retry() if present is None else present.retry
-        kept["retry"] = _retry({} if before == Retry() else written_retry(before), kept["retry"])
+        before = RetryPolicy() if present is None else present.retry
+        kept["retry"] = _retry({} if before == RetryPolicy() else format_retry_policy(before), kept["retry"])
     if isinstance(kept.get("redact"), Mapping) and present is not None:
         kept["redact"] = {**msgspec.structs.asdict(present.redact), **kept["redact"]}
     return kept

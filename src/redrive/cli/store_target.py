@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from redrive.cli.common_options import as_json, give, given
+from redrive.cli.common_options import as_json, get_option, set_option
 from redrive.errors import InvalidInput, QueueNotFound, RedriveError
 from redrive.model.limits import DEFAULT_NAMESPACE, DEFAULT_URL
 from redrive.model.text import suggest
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from redrive.config import Config
 
 
-class Place(msgspec.Struct, frozen=True):
+class StoreTarget(msgspec.Struct, frozen=True):
     """A store or server, and who said that it is the one."""
 
     url: str
@@ -64,26 +64,26 @@ class Place(msgspec.Struct, frozen=True):
         return self.url.startswith("sqlite:")
 
 
-def chosen(environment: Mapping[str, str] = os.environ, *, ask: bool = True) -> Place:
+def chosen(environment: Mapping[str, str] = os.environ, *, ask: bool = True) -> StoreTarget:
     """The place that this command is about. A token, or a password of the environment, may be sent there.
 
     It goes to an address that was given with it, or that the user has confirmed for the file. ask: whether a person may
     be asked, and the name of the file be printed; a completion does neither.
     """
-    named = _first((given("url"), "--url"), (environment.get("REDRIVE_URL"), "REDRIVE_URL"))
-    namespace = given("namespace") or environment.get("REDRIVE_NAMESPACE")
-    token = given("token") or environment.get("REDRIVE_TOKEN") or None
+    named = _first((get_option("url"), "--url"), (environment.get("REDRIVE_URL"), "REDRIVE_URL"))
+    namespace = get_option("namespace") or environment.get("REDRIVE_NAMESPACE")
+    token = get_option("token") or environment.get("REDRIVE_TOKEN") or None
     file = project_file(announce=ask)
     if named is not None:
-        return Place(named[0], namespace or _namespace_of(file), named[1], token)
+        return StoreTarget(named[0], namespace or _namespace_of(file), named[1], token)
     if file is None:
-        return Place(DEFAULT_URL, namespace or DEFAULT_NAMESPACE, "default", token)
+        return StoreTarget(DEFAULT_URL, namespace or DEFAULT_NAMESPACE, "default", token)
     from redrive.cli.commands.config import check_secrets
     from redrive.config import load_store
 
-    store = load_store(file, variables=given("allow_variable") or ())
+    store = load_store(file, variables=get_option("allow_variable") or ())
     check_secrets(file, store, environment, has_token=token is not None, ask=ask)
-    return Place(store.url, namespace or store.namespace, str(file), token, store.name, store.stores)
+    return StoreTarget(store.url, namespace or store.namespace, str(file), token, store.name, store.stores)
 
 
 def _first(*choices: tuple[str | None, str]) -> tuple[str, str] | None:
@@ -97,15 +97,15 @@ def project_file(*, announce: bool = True) -> Path | None:
     """
     from redrive.config import find_file
 
-    if given("file"):
-        return Path(given("file")).absolute()
+    if get_option("file"):
+        return Path(get_option("file")).absolute()
     found = find_file()
     if found is not None and found.parent in Path.cwd().parents and announce and not _is_for_programs():
-        if not given("announced_file"):
+        if not get_option("announced_file"):
             from redrive.cli.output import printable
 
             click.echo(f"redrive: using {printable(str(found))}", err=True)
-        give("announced_file", str(found))
+        set_option("announced_file", str(found))
     return found
 
 
@@ -113,7 +113,7 @@ def project_config(path: Path, *, needs_store: bool) -> Config:
     """What a file says, with the variables that were allowed."""
     from redrive.config import load
 
-    return load(path, needs_store=needs_store, variables=given("allow_variable") or ())
+    return load(path, needs_store=needs_store, variables=get_option("allow_variable") or ())
 
 
 def _is_for_programs() -> bool:
@@ -148,7 +148,9 @@ def opened(*, create: bool = False, namespace: str | None = None) -> Iterator[Br
             raise
 
 
-def open_place(place: Place, *, create: bool = False, lifecycle: bool = False, namespace: str | None = None) -> Broker:
+def open_place(
+    place: StoreTarget, *, create: bool = False, lifecycle: bool = False, namespace: str | None = None
+) -> Broker:
     """A broker on this place, to be closed."""
     from redrive.connect import connect
 
@@ -164,17 +166,17 @@ def finish_moves(broker: Broker) -> None:
         broker.step()
 
 
-def open_place_async(place: Place, *, namespace: str | None = None) -> AsyncBroker:
+def open_place_async(place: StoreTarget, *, namespace: str | None = None) -> AsyncBroker:
     """The same for an event loop."""
     from redrive.connect import connect_async
 
     return connect_async(place.url, lifecycle=False, **_options(place, False, namespace))
 
 
-def _options(place: Place, create: bool, namespace: str | None) -> dict[str, Any]:
+def _options(place: StoreTarget, create: bool, namespace: str | None) -> dict[str, Any]:
     options = {"namespace": namespace or place.namespace}
     if place.is_server:
         return {**options, "token": place.token}
-    if given("token"):
+    if get_option("token"):
         raise InvalidInput(f"--token is for a server, and {place.shown} is a store; leave it out")
     return {**options, **place.names, "create": create or place.is_memory}

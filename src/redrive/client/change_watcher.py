@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable
 
-from redrive.client.http_transport import Endpoint, Line, Lost, Unsent
+from redrive.client.http_transport import Endpoint, HttpTransport, Lost, Unsent
 from redrive.errors import Closed
 from redrive.wire.messages import WatchAnswer, WatchRequest, decode_watch_answer
 from redrive.wire.result_codec import encode
@@ -27,11 +27,11 @@ _ANYTHING = ""
 """Stands for whatever happens, as no queue has this name."""
 
 
-class Watching:
+class ChangeWatcher:
     """Where something arrived since somebody last asked. Begins with the first `heard`."""
 
     def __init__(self, endpoint: Endpoint, bell: Callable[[], None] | None = None) -> None:
-        self._line = Line(endpoint, most=1, is_unwanted=lambda: self._again or self._closed)
+        self._line = HttpTransport(endpoint, most=1, is_unwanted=lambda: self._again or self._closed)
         self._bell = bell
         self._lock = threading.Lock()
         self._wanted: frozenset[str] = frozenset()

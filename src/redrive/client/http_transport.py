@@ -41,7 +41,7 @@ class Lost(Exception):
     """It left, or a part of it, and no answer came: the server may have carried it out."""
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class HttpResponse(msgspec.Struct, frozen=True, gc=False):
     """What a server answered."""
 
     status: int
@@ -79,7 +79,7 @@ def endpoint_of(url: str, namespace: str, token: str | None) -> Endpoint:
     return Endpoint(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", namespace, token)
 
 
-class Line:
+class HttpTransport:
     """Connections to one server. Opens nothing until it is needed."""
 
     def __init__(
@@ -137,8 +137,8 @@ class Line:
         if self._is_unwanted is not None and self._is_unwanted():
             self.hang_up()
 
-    def post(self, route: str, body: bytes, seconds: float) -> Answer:
-        """Send a request and wait for its answer, so many seconds. Raises `Unsent` or `Lost`. Nothing is sent twice.
+    def post(self, route: str, body: bytes, seconds: float) -> HttpResponse:
+        """Send a request and wait for its answer, so many seconds. Raises `NotSent` or `Lost`. Nothing is sent twice.
 
         The body is not empty.
         """
@@ -156,7 +156,7 @@ class Line:
             )
         except (HTTPError, OSError, ValueError, AttributeError) as problem:  # the last two where it was hung up on
             raise Lost(_in_words(problem)) from problem
-        return Answer(response.status, response.data, _content_type(response.headers))
+        return HttpResponse(response.status, response.data, _content_type(response.headers))
 
     def hang_up(self) -> None:
         """Break off whatever waits for an answer now."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from redrive.store import (
+    ApplyRetention,
     Call,
-    Clean,
     CloseMove,
     CreateQueue,
     Extend,
@@ -25,7 +25,7 @@ from redrive.store import (
 )
 
 
-def are_safe_to_repeat(calls: Iterable[Call]) -> bool:
+def are_idempotent(calls: Iterable[Call]) -> bool:
     """Whether all of them are."""
     return all(map(_is_safe, calls))
 
@@ -40,7 +40,7 @@ def _is_safe(call: Call) -> bool:
             return True
         case Import() | Receive() | FinishMove() | CloseMove():  # by the ids that items have elsewhere
             return True
-        case Extend() | Hold() | Unhold() | Promote() | Clean():
+        case Extend() | Hold() | Unhold() | Promote() | ApplyRetention():
             return True
         case StepOperation():  # it names how many steps were made before
             return True

@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from redrive.client.change_watcher import Watching
-from redrive.client.http_transport import Answer, Endpoint, Line, Lost, Unsent, endpoint_of
-from redrive.client.idempotent_calls import are_safe_to_repeat
+from redrive.client.change_watcher import ChangeWatcher
+from redrive.client.http_transport import Endpoint, HttpResponse, HttpTransport, Lost, Unsent, endpoint_of
+from redrive.client.idempotent_calls import are_idempotent
 from redrive.clock import Clock, Instant, ServerClock
 from redrive.errors import (
     Closed,
@@ -35,19 +35,19 @@ from redrive.errors import (
 )
 from redrive.model.item import Receipt
 from redrive.model.limits import MIB
-from redrive.store import KINDS, Call, Commit, Durability, LeaseItems, Put, Query
-from redrive.wire.error_codec import ErrorBody, error_of_answer, is_ours
+from redrive.store import COMMIT_ORDER, Call, Commit, Durability, LeaseItems, Put, Query
+from redrive.wire.error_codec import ErrorBody, error_of_answer, is_redrive_error
 from redrive.wire.messages import (
     CONTENT_TYPE,
     MISDIRECTED,
     WIRE_VERSION,
-    About,
+    CommitPosition,
     CommitRequest,
-    Seen,
+    ServerInfo,
     decode_about,
     read_commit,
 )
-from redrive.wire.result_codec import encode, read_answer
+from redrive.wire.result_codec import decode_answer, encode
 
 ANSWER_SECONDS = 30.0
 """How long an answer is waited for."""
@@ -67,7 +67,7 @@ MAX_REQUEST_BYTES = 16 * MIB
 _GATEWAY = frozenset({502, 503, 504})
 """What something between here and the server answers, when it has not got an answer itself."""
 _decode_error = msgspec.json.Decoder(ErrorBody).decode
-_PLACES = {kind: place for place, kinds in enumerate(KINDS) for kind in kinds}
+_PLACES = {kind: place for place, kinds in enumerate(COMMIT_ORDER) for kind in kinds}
 
 
 class RemoteStore:
@@ -107,8 +107,8 @@ class RemoteStore:
         self._id = secrets.token_hex(12)
         self._numbers = itertools.count(1)
         self._end = threading.Event()
-        self._line = Line(self._endpoint)
-        self._watching = Watching(self._endpoint, bell)
+        self._line = HttpTransport(self._endpoint)
+        self._watching = ChangeWatcher(self._endpoint, bell)
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
         self._check_open()
@@ -123,7 +123,7 @@ class RemoteStore:
         self._check_open()
         answer = self._ask("store.read", _encoded(query))
         try:
-            return read_answer(query, answer.body)
+            return decode_answer(query, answer.body)
         except ValueError as error:  # also for texts that are not UTF-8
             raise StoreFailed(self._endpoint.url, f"its answer cannot be read: {error}") from error
 
@@ -193,11 +193,11 @@ class RemoteStore:
         request, answer = self._until_it_has_left(request, body)
         if isinstance(answer, Lost):
             answer = self._what_became_of(request, answer)
-            if answer.status != 200 and are_safe_to_repeat(request.calls):
+            if answer.status != 200 and are_idempotent(request.calls):
                 return self._commit(request.calls, request.now)
         return self._committed(request.calls, answer)
 
-    def _until_it_has_left(self, request: CommitRequest, body: bytes) -> tuple[CommitRequest, Answer | Lost]:
+    def _until_it_has_left(self, request: CommitRequest, body: bytes) -> tuple[CommitRequest, HttpResponse | Lost]:
         """Send it until the server has it that it is for. Gives it as it left, and the answer, or how that was lost.
 
         Raises `StoreUnavailable`; then nobody has run it.
@@ -221,7 +221,7 @@ class RemoteStore:
                 body = _encoded(request)
         raise StoreUnavailable(self._endpoint.url, "it is started again and again, or too many servers take turns")
 
-    def _post_until_sent(self, body: bytes, tries: _Tries) -> Answer:
+    def _post_until_sent(self, body: bytes, tries: _Tries) -> HttpResponse:
         while True:
             try:
                 return self._line.post("store.commit", body, ANSWER_SECONDS)
@@ -229,7 +229,7 @@ class RemoteStore:
                 if not tries.again():
                     raise StoreUnavailable(self._endpoint.url, str(problem)) from problem
 
-    def _what_became_of(self, request: CommitRequest, lost: Lost) -> Answer:
+    def _what_became_of(self, request: CommitRequest, lost: Lost) -> HttpResponse:
         """Ask again, under the same id. The first answer; one that it was run just now, since it had not arrived; or
         one that says that nobody knows. A refusal says nothing of it: it is of the asking.
 
@@ -246,7 +246,7 @@ class RemoteStore:
                     return answer
         raise OutcomeUnknown(self._endpoint.url, str(lost)) from lost
 
-    def _post_in_turn(self, body: bytes, tries: _Tries) -> Answer:
+    def _post_in_turn(self, body: bytes, tries: _Tries) -> HttpResponse:
         """The answer of the server that it was sent to, where several take turns; of another one if it has no turn."""
         for _ in range(MAX_TURNS):
             answer = self._line.post("store.commit", body, tries.left)
@@ -266,11 +266,11 @@ class RemoteStore:
                     self._see(_seen_in(answer))
                 return
 
-    def _see(self, seen: Seen) -> None:
+    def _see(self, seen: CommitPosition) -> None:
         self._seen = seen
         self._seen_at = time.monotonic()
 
-    def _committed(self, calls: Sequence[Call], answer: Answer) -> Commit:
+    def _committed(self, calls: Sequence[Call], answer: HttpResponse) -> Commit:
         if answer.status != 200:
             error = self._error(answer)
             if answer.status == 500:
@@ -284,7 +284,7 @@ class RemoteStore:
         self._follow(commit.now)
         return commit
 
-    def _ask(self, route: str, body: bytes) -> Answer:
+    def _ask(self, route: str, body: bytes) -> HttpResponse:
         """Ask what may be asked twice."""
         tries = _Tries(self._end, UNSENT_SECONDS)
         was_lost = False
@@ -300,7 +300,7 @@ class RemoteStore:
             raise self._error(answer)
         return answer
 
-    def _about(self) -> About:
+    def _about(self) -> ServerInfo:
         answer = self._ask("store.about", _encoded(None))
         if answer.content_type != CONTENT_TYPE:
             raise NotAStore(self._endpoint.url, "what answers there is not a Redrive server")
@@ -311,11 +311,11 @@ class RemoteStore:
         if about.wire != WIRE_VERSION:
             problem = f"this client speaks version {WIRE_VERSION}; use the same release of Redrive on both sides"
             raise EngineUnsupported("the server at " + self._endpoint.url, f"version {about.wire}", problem)
-        self._see(Seen(about.boot, about.number))
+        self._see(CommitPosition(about.boot, about.number))
         self._follow(about.now)
         return about
 
-    def _error(self, answer: Answer) -> RedriveError:
+    def _error(self, answer: HttpResponse) -> RedriveError:
         """What an answer refuses with."""
         try:
             body = _decode_error(answer.body)
@@ -368,19 +368,19 @@ class _Tries:
         return not self._end.wait(pause)
 
 
-def _is_of_a_server(answer: Answer) -> bool:
+def _is_of_a_server(answer: HttpResponse) -> bool:
     """Whether it is the word of a server, and not of something between it and here."""
     if answer.status == 200:
         return answer.content_type == CONTENT_TYPE
     try:
-        return is_ours(answer.status, _decode_error(answer.body))
+        return is_redrive_error(answer.status, _decode_error(answer.body))
     except ValueError:
         return False
 
 
-def _seen_in(answer: Answer) -> Seen:
+def _seen_in(answer: HttpResponse) -> CommitPosition:
     """How far the server is that something was not for."""
-    return msgspec.convert(_decode_error(answer.body).details, Seen)
+    return msgspec.convert(_decode_error(answer.body).details, CommitPosition)
 
 
 def _encoded(asked: Any) -> bytes:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from redrive.broker.broker import Broker
-from redrive.broker.flow import Flow, Send, ask
+from redrive.broker.flow import CommitCalls, Flow, run_query
 from redrive.broker.flows import queues
-from redrive.broker.flows.queues import MAX_ROUNDS, Management
+from redrive.broker.flows.queues import MAX_ROUNDS, ManagedSettings
 from redrive.config.config import FILE_NAME, Config
 from redrive.config.line_numbers import KeyPath
 from redrive.errors import InvalidFile, InvalidInput, Problem, QueueExists, QueueNotFound, RedriveError, StoreFailed
-from redrive.model.dead_queue import check_dead_queues, elsewhere, here
-from redrive.model.queue import Queue, QueueSettings, settings_from
-from redrive.store import Call, CreateQueue, DeleteQueue, ListQueues, Stale, Unregister, UpdateQueue
+from redrive.model.dead_queue import check_dead_queues, local_dead_queues, remote_dead_queues
+from redrive.model.queue import Queue, QueueSettings, parse_settings
+from redrive.store import Call, CreateQueue, DeleteQueue, ListQueues, StaleSettings, Unregister, UpdateQueue
 from redrive.telemetry import events
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 ACTOR = FILE_NAME
 """Who changes settings, in the audit."""
-_OVERTAKEN = (Stale, QueueExists, QueueNotFound)
+_OVERTAKEN = (StaleSettings, QueueExists, QueueNotFound)
 """What a store answers where somebody changed, created or deleted a queue since it was read."""
 _log = events.logger("redrive.file")
 
 
-class Applied(msgspec.Struct, frozen=True):
+class ApplyResult(msgspec.Struct, frozen=True):
     """What became of a file: the names of queues."""
 
     created: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Applied(msgspec.Struct, frozen=True):
         return not (self.created or self.updated or self.released)
 
 
-def apply(broker: Broker, config: Config) -> Applied:
+def apply(broker: Broker, config: Config) -> ApplyResult:
     """Set what the file says, and register that it manages it.
 
     Raises `InvalidFile` where the store refuses something of it, and whatever the store raises; then it is as it was.
@@ -100,18 +100,18 @@ class _Plan(msgspec.Struct, frozen=True):
     """For each call, the one that takes it back. None: it is made from the result."""
 
 
-def _apply(core: Core, config: Config) -> Flow[Applied]:
+def _apply(core: Core, config: Config) -> Flow[ApplyResult]:
     done = _Done()
     managed_before: dict[str, set[str]] = {}
     try:
         for _ in range(MAX_ROUNDS):
-            present = {queue.name: queue for queue in (yield from ask(ListQueues()))}
-            managements = yield from queues.managements()
+            present = {queue.name: queue for queue in (yield from run_query(ListQueues()))}
+            managements = yield from queues.list_managed()
             for name, each in managements.items():
                 managed_before.setdefault(name, set()).update(each.settings)
             plan = _plan(core, config, present, managements, managed_before)
             if (yield from _carry_out(core, config, plan, done)):
-                return Applied(*(tuple(sorted(names)) for names in (done.created, done.updated, done.released)))
+                return ApplyResult(*(tuple(sorted(names)) for names in (done.created, done.updated, done.released)))
         raise StoreFailed(core.store.name, f"queues of {config.file} changed {MAX_ROUNDS} times meanwhile")
     except RedriveError:
         yield from _put_back(done)
@@ -125,7 +125,7 @@ def _plan(
     core: Core,
     config: Config,
     present: Mapping[str, Queue],
-    managements: Mapping[str, Management],
+    managements: Mapping[str, ManagedSettings],
     managed_before: Mapping[str, Collection[str]],
 ) -> _Plan:
     wanted = _wanted(core, config, present, managed_before)
@@ -142,14 +142,14 @@ def _plan(
             backs.append(None)
     for name, settings in config.queues.items():
         before = managements.get(name)
-        after = Management(str(config.file), tuple(sorted(settings)), name in config.external)
+        after = ManagedSettings(str(config.file), tuple(sorted(settings)), name in config.external)
         if before != after:
             calls.append(queues.manage(name, after))
-            backs.append(queues.leave(name) if before is None else queues.manage(name, before))
+            backs.append(queues.stop_managing(name) if before is None else queues.manage(name, before))
     released = tuple(
         name for name, each in managements.items() if each.file == str(config.file) and name not in config.queues
     )
-    calls += [queues.leave(name) for name in released]
+    calls += [queues.stop_managing(name) for name in released]
     backs += [queues.manage(name, managements[name]) for name in released]
     return _Plan(present, wanted, tuple(calls), tuple(backs))
 
@@ -167,13 +167,13 @@ def _wanted(
         base = present[name].settings if name in present else QueueSettings()
         vanished = set(managed_before.get(name, ())) - values.keys()
         try:
-            settings = settings_from(values, base=queues.without(base, vanished))
+            settings = parse_settings(values, base=queues.without(base, vanished))
             wanted[name] = queues.addressed(core, settings)
         except InvalidInput as error:
             problems.append(_problem(config, name, error))
     if problems:
         raise config.invalid(*problems)
-    for name in [to for settings in wanted.values() for to in here(settings)]:
+    for name in [to for settings in wanted.values() for to in local_dead_queues(settings)]:
         if name not in present:
             wanted.setdefault(name, QueueSettings())
     return wanted
@@ -214,7 +214,7 @@ def _carry_out(core: Core, config: Config, plan: _Plan, done: _Done) -> Flow[boo
     """Whether all of it was done. If not, somebody changed something meanwhile, and the rest is to be planned anew."""
     yield from _tell(core, config, plan)
     try:
-        results: list[Any] = (yield Send(plan.calls)) if plan.calls else []
+        results: list[Any] = (yield CommitCalls(plan.calls)) if plan.calls else []
     except RedriveError:
         yield from _forget(core, plan)
         raise
@@ -222,7 +222,7 @@ def _carry_out(core: Core, config: Config, plan: _Plan, done: _Done) -> Flow[boo
     for call, back, result in zip(plan.calls, plan.backs, results, strict=True):
         if isinstance(result, Queue):
             core.remember(result)
-        if isinstance(result, RedriveError | Stale):
+        if isinstance(result, RedriveError | StaleSettings):
             refused.append((call, result))
         else:
             done.add(plan, call, back, result)
@@ -244,7 +244,7 @@ def _put_back(done: _Done) -> Flow[None]:
     if not done.backs:
         return
     try:
-        answers = yield Send(done.backs[::-1])
+        answers = yield CommitCalls(done.backs[::-1])
     except RedriveError as error:
         answers = [error]
     left = [str(answer) for answer in answers if isinstance(answer, RedriveError)]
@@ -258,7 +258,7 @@ def _tell(core: Core, config: Config, plan: _Plan) -> Flow[None]:
         if name in plan.present and plan.present[name].settings == settings:
             continue
         try:
-            yield from queues.tell(core, name, settings)
+            yield from queues.link_dead_queue(core, name, settings)
         except RedriveError as error:
             yield from _forget(core, plan)
             if isinstance(error, InvalidInput):
@@ -269,10 +269,10 @@ def _tell(core: Core, config: Config, plan: _Plan) -> Flow[None]:
 def _forget(core: Core, plan: _Plan) -> Flow[None]:
     """Dead queues in other stores that are not used, as it is now, are told so."""
     for name, settings in plan.wanted.items():
-        named = set(elsewhere(settings))
+        named = set(remote_dead_queues(settings))
         if name in plan.present:
-            named |= set(elsewhere(plan.present[name].settings))
-        yield from queues.take_back(core, name, named)
+            named |= set(remote_dead_queues(plan.present[name].settings))
+        yield from queues.unlink_dead_queue(core, name, named)
 
 
 def _problem(config: Config, queue: str, error: InvalidInput) -> Problem:

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from redrive.config.line_numbers import KeyPath, Lines, shown
+from redrive.config.line_numbers import KeyPath, LineIndex, format_key_path
 from redrive.config.table_reader import shown_file
 from redrive.errors import InvalidFile, Problem
 from redrive.model.duration import MINUTE, SECOND
 from redrive.model.limits import DEFAULT_NAMESPACE
 from redrive.model.url import redact_url
-from redrive.worker.command_process import Program
+from redrive.worker.command_process import CommandSpec
 
 FILE_NAME = "redrive.toml"
 DEFAULT_HOST = "127.0.0.1"
@@ -51,7 +51,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     """A worker that runs a command for each item of a queue."""
 
     queue: str
-    run: Program
+    run: CommandSpec
     concurrency: int = 1
     release_delay: int = 30 * SECOND
     """How long an item waits that the command gave back with exit code 75."""
@@ -62,8 +62,8 @@ class WorkerOptions(msgspec.Struct, frozen=True):
 class ExternalOptions(msgspec.Struct, frozen=True):
     """A queue whose items come from somewhere else: a command lists them, another one takes one of them."""
 
-    list: Program
-    take: Program | None = None
+    list: CommandSpec
+    take: CommandSpec | None = None
     poll: int = MINUTE
     key: str = "id"
     """The key of a listed object that tells it from all others."""
@@ -83,7 +83,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     external: Mapping[str, ExternalOptions] = {}
     """Queues of the file that are external, by name."""
     server: ServerOptions = ServerOptions()
-    lines: Lines
+    lines: LineIndex
     text: str = ""
     """What it was read from."""
     owner: int | None = None
@@ -97,7 +97,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     def problem(self, path: KeyPath, problem: str) -> Problem:
         """Something that is wrong at a key, for `InvalidFile`."""
-        return Problem(self.lines.of(path), shown(path), problem)
+        return Problem(self.lines.of(path), format_key_path(path), problem)
 
     def invalid(self, *problems: Problem) -> InvalidFile:
         """The error with these problems."""

@@ -16,12 +16,12 @@ import msgspec
 
 from redrive.broker.broker import Broker
 from redrive.broker.flows import external_polls, worker_registry
-from redrive.broker.worker_session import Completed, End
+from redrive.broker.worker_session import Completed, Outcome
 from redrive.clock import Instant
 from redrive.config.config import ExternalOptions
 from redrive.config.known_objects import KEY_HEADER, KnownObjects, digest
 from redrive.config.listed_objects import ListingInvalid, items_from
-from redrive.config.worker_tables import complete
+from redrive.config.worker_tables import resolve_program
 from redrive.errors import Closed, IdempotencyConflict, InvalidInput, QueueFull, RedriveError
 from redrive.model.duration import DAY, SECOND, format_duration
 from redrive.model.ids import ItemId
@@ -29,8 +29,8 @@ from redrive.model.item import Receipt
 from redrive.model.redact import redact_text
 from redrive.store import NewItem, Registration
 from redrive.telemetry import events
-from redrive.worker.command_outcome import TRY_LATER, Command, end_of, tail
-from redrive.worker.command_process import MAX_OUTPUT_BYTES, NotStarted, Program, Ran, Run
+from redrive.worker.command_outcome import TRY_LATER, CommandHandler, outcome_of, tail
+from redrive.worker.command_process import MAX_OUTPUT_BYTES, CommandProcess, CommandResult, CommandSpec, NotStarted
 from redrive.worker.runner import Job
 from redrive.worker.worker import worker_name
 
@@ -74,11 +74,11 @@ class Poller:
         self._broker = broker
         self._queue = queue
         self._options = options
-        self._list = complete(options.list)[0]
+        self._list = resolve_program(options.list)[0]
         self._known = KnownObjects(broker, queue)
         self._name = worker_name()
         self._end = threading.Event()
-        self._run: Run | None = None
+        self._run: CommandProcess | None = None
         self._problem: str | None = None
         """What was wrong with an object of the last listing."""
         self._thread = threading.Thread(target=self._poll_on, name=f"redrive-{queue}", daemon=True)
@@ -154,7 +154,7 @@ class Poller:
     def _listed(self) -> tuple[list[NewItem], str | None]:
         """What there is, and what is wrong with an object that is left out."""
         variables = {"REDRIVE_QUEUE": self._queue, "REDRIVE_NAMESPACE": self._broker._core.store.namespace}
-        self._run = run = Run(self._list, b"", variables, keep_output=True)
+        self._run = run = CommandProcess(self._list, b"", variables, keep_output=True)
         if self._end.is_set():  # whoever closed this did not see it
             run.stop()
         ran = run.wait()
@@ -218,24 +218,24 @@ class Poller:
             done.full = str(full)
 
 
-def claiming(
-    broker: Broker, queue: str, take: Program, release_delay: int
-) -> Callable[[Job, Callable[[Program], Ran]], End | None]:
+def claim_command(
+    broker: Broker, queue: str, take: CommandSpec, release_delay: int
+) -> Callable[[Job, Callable[[CommandSpec], CommandResult]], Outcome | None]:
     """What claims an item where it comes from before it is run: exit 0 to go on; 75 to be asked again later.
 
     With 126 and 127 it could not be asked, and the item fails. Any other exit code says that somebody else has it, and
     the item is done without being run; unless it was asked before, and nobody knows how that ended. Then it may have
     been claimed for this very item: rather twice than never.
     """
-    command = Command(f"{queue}.take", take, release_delay)
+    command = CommandHandler(f"{queue}.take", take, release_delay)
 
     def register(name: str, value: bytes) -> None:
-        broker._run(worker_registry.register(worker_registry.TAKEN, name, value, timeout=TAKEN_TIMEOUT // 1_000_000))
+        broker._run(worker_registry.register(worker_registry.CLAIMED, name, value, timeout=TAKEN_TIMEOUT // 1_000_000))
 
-    def claim(job: Job, run: Callable[[Program], Ran]) -> End | None:
+    def claim(job: Job, run: Callable[[CommandSpec], CommandResult]) -> Outcome | None:
         key = job.lease.headers.get(KEY_HEADER, job.lease.id)
         name = f"{queue}/{digest(key)}"
-        found = broker._run(worker_registry.registrations(worker_registry.TAKEN, name))
+        found = broker._run(worker_registry.registrations(worker_registry.CLAIMED, name))
         if found and found[0].value != _ASKED:
             return None
         if not found:
@@ -244,18 +244,18 @@ def claiming(
             ran = run(take)
         except NotStarted:
             if not found:  # nobody was asked
-                broker._run(worker_registry.unregister(worker_registry.TAKEN, name))
+                broker._run(worker_registry.unregister(worker_registry.CLAIMED, name))
             raise
         code = ran.exit.exit_code
         if ran.is_late or code is None or code in NOT_RUN:  # a script may have claimed it before it came to that
-            return end_of(command, job, ran)
+            return outcome_of(command, job, ran)
         if code == 0 or (found and code != TRY_LATER):
             register(name, b"")
             return None
         if not found:
-            broker._run(worker_registry.unregister(worker_registry.TAKEN, name))
+            broker._run(worker_registry.unregister(worker_registry.CLAIMED, name))
         if code == TRY_LATER:
-            return end_of(command, job, ran)
+            return outcome_of(command, job, ran)
         _log.info("external_taken_elsewhere", item=job.lease.id, queue=queue, error=tail(ran.errors)[-500:] or None)
         return Completed()
 

@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 
 from redrive.broker.broker import Broker
-from redrive.broker.flow import ask
+from redrive.broker.flow import run_query
 from redrive.broker.flows import external_polls
 from redrive.clock import Instant
 from redrive.errors import Forbidden
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Status
-from redrive.model.limits import MAX_BATCH, is_elsewhere
+from redrive.model.limits import MAX_BATCH, is_remote
 from redrive.model.queue import QueueStats
-from redrive.store import FEED_TIMEOUT, RETENTION_ACTOR, FeedPage, NewItem, ReadFeed
+from redrive.store import FEED_RETENTION, RETENTION_ACTOR, FeedPage, NewItem, ReadFeed
 from redrive.telemetry import events
 
 KEY_HEADER = "external-key"
@@ -74,7 +74,7 @@ class KnownObjects:
         except Forbidden as refusal:
             self._may_not_look(refusal)
             return frozenset()
-        over = self._broker._core.clock.now() - FEED_TIMEOUT
+        over = self._broker._core.clock.now() - FEED_RETENTION
         self._removed = {id: at for id, at in self._removed.items() if at > over}
         self._first_ids = {id: first for id, first in self._first_ids.items() if first[1] > over}
         return self._removed.keys()
@@ -104,7 +104,7 @@ class KnownObjects:
         for status in _statuses(stats):
             yield from self._found(queue=self._queue, status=status)
         for dead_queue in self._broker.get_queue(self._queue).settings.dead_queues():
-            if not is_elsewhere(dead_queue):
+            if not is_remote(dead_queue):
                 yield from self._found(queue=dead_queue, status=Status.DEAD, origin_queue=self._queue)
                 yield from self._found(queue=dead_queue, status=Status.ARCHIVED, origin_queue=self._queue)
 
@@ -120,7 +120,7 @@ class KnownObjects:
     def _new_entries(self) -> Iterator[FeedEntry]:
         while True:
             query = ReadFeed(after=self._after, limit=MAX_BATCH, kinds=(*_MOVES, FeedKind.REMOVED))
-            page: FeedPage = self._broker._run(ask(query))
+            page: FeedPage = self._broker._run(run_query(query))
             yield from page.entries
             self._after = page.last
             if not page.more:

@@ -16,7 +16,7 @@ _ENDS_BARE_VALUE = ",]}#\n"
 _ENDS_BARE_KEY = " \t.=]"
 
 
-class Lines:
+class LineIndex:
     """The lines of a document, by the paths of its keys."""
 
     def __init__(self, document: str) -> None:
@@ -157,7 +157,7 @@ class _Scanner:
         self._lines.setdefault(path, bisect_right(self._newlines, at - 1) + 1)
 
 
-def shown(path: KeyPath) -> str:
+def format_key_path(path: KeyPath) -> str:
     """A path as people write it: `queue.emails.retry.delays[2]`, with quotes where TOML needs them."""
     text = ""
     for key in path:

@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 
 from redrive.config.config import DEFAULT_HOST, DEFAULT_PORT, Config, ServerOptions, StoreOptions
-from redrive.config.line_numbers import KeyPath, Lines
+from redrive.config.line_numbers import KeyPath, LineIndex
 from redrive.config.ownership import find_exposure
 from redrive.config.queue_tables import check_dead_queues, read_queue
 from redrive.config.table_reader import (
     Problems,
     Table,
     described,
-    filled_in,
-    mistake_in,
+    expand_variables,
+    find_syntax_error,
     not_for_addresses,
     shown_file,
     variables_in,
@@ -69,7 +69,7 @@ def load_store(path: Path | str, *, needs_store: bool = True, variables: Collect
 
 def line_of(file: Path, path: KeyPath) -> int:
     """The line of a key in a file that was read before."""
-    return Lines(read_source(file).text).of(path)
+    return LineIndex(read_source(file).text).of(path)
 
 
 def read_source(file: Path) -> Source:
@@ -98,12 +98,12 @@ def parse(source: Source | str, file: Path, *, needs_store: bool = True, variabl
     return config
 
 
-def _parsed(text: str, file: Path) -> tuple[Problems, Mapping[str, Any], Lines]:
+def _parsed(text: str, file: Path) -> tuple[Problems, Mapping[str, Any], LineIndex]:
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidFile(shown_file(file), (_syntax(text, error),)) from None
-    lines = Lines(text)
+    lines = LineIndex(text)
     return Problems(file, lines), document, lines
 
 
@@ -118,7 +118,7 @@ def _read(
     document: Mapping[str, Any],
     file: Path,
     problems: Problems,
-    lines: Lines,
+    lines: LineIndex,
     source: Source,
     needs_store: bool,
     variables: tuple[str, ...],
@@ -187,9 +187,9 @@ def _url(table: Table, key: str, folder: Path, needed: bool, variables: Collecti
         shown = described(value) if not isinstance(value, str) else "that text"
         table.wrong(key, f"is the URL of a store, as in {DEFAULT_URL} or postgresql://host/database, not {shown}")
         return None
-    url, problem = filled_in(value, os.environ)
-    problem = mistake_in(value) or not_for_addresses(value, variables) or problem
-    if problem is not None and not needed and mistake_in(value) is None:
+    url, problem = expand_variables(value, os.environ)
+    problem = find_syntax_error(value) or not_for_addresses(value, variables) or problem
+    if problem is not None and not needed and find_syntax_error(value) is None:
         return value
     if problem is not None:
         table.wrong(key, problem)

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 
 from redrive.config.config import Config, ExternalOptions, WorkerOptions
 from redrive.config.line_numbers import KeyPath
-from redrive.config.worker_tables import cannot_run, complete
+from redrive.config.worker_tables import resolve_program, why_not_runnable
 from redrive.errors import Problem
-from redrive.model.queue import settings_from
+from redrive.model.queue import parse_settings
 from redrive.model.text import suggest
-from redrive.worker.command_process import Program
+from redrive.worker.command_process import CommandSpec
 
 
 def chosen_workers(config: Config, chosen: Collection[str] | None) -> dict[str, WorkerOptions]:
@@ -35,18 +35,18 @@ def unknown_workers(config: Config, chosen: Collection[str] | None) -> list[Prob
     ]
 
 
-def unfit_programs(config: Config, workers: Mapping[str, WorkerOptions]) -> list[Problem]:
+def missing_programs(config: Config, workers: Mapping[str, WorkerOptions]) -> list[Problem]:
     """Programs of these workers that cannot run here: they are not there, or lack variables."""
-    programs: dict[KeyPath, Program] = {("worker", name, "run"): options.run for name, options in workers.items()}
+    programs: dict[KeyPath, CommandSpec] = {("worker", name, "run"): options.run for name, options in workers.items()}
     for queue, external in listed_queues(config, workers).items():
         programs["queue", queue, "list"] = external.list
         if external.take is not None:
             programs["queue", queue, "take"] = external.take
     problems: dict[KeyPath, str] = {}
     for path, program in programs.items():
-        whole, unset = complete(program)
+        whole, unset = resolve_program(program)
         problems |= {(*path[:-1], "env", name): problem for name, problem in unset.items()}
-        if (problem := cannot_run(whole)) is not None:
+        if (problem := why_not_runnable(whole)) is not None:
             problems[path] = problem
     return [config.problem(path, problem) for path, problem in problems.items()]
 
@@ -55,7 +55,7 @@ def unknown_queues(config: Config, workers: Mapping[str, WorkerOptions], there: 
     """Queues of these workers that are neither in the file nor in the store."""
     known = {*there, *config.queues}
     for values in config.queues.values():
-        known |= set(settings_from({"dead_queue": values.get("dead_queue")}).dead_queues())
+        known |= set(parse_settings({"dead_queue": values.get("dead_queue")}).dead_queues())
     return [
         config.problem(
             ("worker", name, "queue"),

@@ -13,7 +13,7 @@ from redrive.config.worker_tables import program_from
 from redrive.errors import InvalidDuration, InvalidInput, InvalidName, InvalidSetting
 from redrive.model.duration import MINUTE
 from redrive.model.limits import split_address
-from redrive.model.queue import QueueSettings, settings_from
+from redrive.model.queue import QueueSettings, parse_settings
 
 EXTERNAL_KEYS = ("list", "take", "poll", "key", "version", "shell", "timeout", "grace", "env", "cwd")
 """What only external queues have, beside `type` and the settings of every queue."""
@@ -61,7 +61,7 @@ def _check(table: Table, settings: Mapping[str, Any]) -> None:
     left = dict(settings)
     while True:
         try:
-            settings_from(left)
+            parse_settings(left)
             return
         except InvalidInput as error:
             key, problem = problem_in(error, left)
@@ -101,7 +101,7 @@ def check_dead_queues(tables: Mapping[str, Table], queues: Mapping[str, Mapping[
 def _settings(values: Mapping[str, Any]) -> QueueSettings:
     """The settings, as far as they matter for dead queues; none where they are wrong, which is told elsewhere."""
     try:
-        return settings_from({"dead_queue": values.get("dead_queue")})
+        return parse_settings({"dead_queue": values.get("dead_queue")})
     except InvalidInput:
         return QueueSettings()
 

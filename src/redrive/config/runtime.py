@@ -15,22 +15,22 @@ import msgspec
 from redrive.broker.broker import Broker
 from redrive.config.apply import apply
 from redrive.config.config import Config, ExternalOptions, WorkerOptions
-from redrive.config.external_queue import Poller, claiming
-from redrive.config.preflight import chosen_workers, listed_queues, unfit_programs, unknown_queues, unknown_workers
-from redrive.config.watcher import FileWatch
-from redrive.config.worker_tables import complete
+from redrive.config.external_queue import Poller, claim_command
+from redrive.config.preflight import chosen_workers, listed_queues, missing_programs, unknown_queues, unknown_workers
+from redrive.config.watcher import ConfigWatcher
+from redrive.config.worker_tables import resolve_program
 from redrive.errors import AccessError, Closed, Forbidden, NotFound, RedriveError
 from redrive.model.duration import DurationInput
 from redrive.task.app import App
 from redrive.telemetry import events
-from redrive.worker.command_outcome import Command
+from redrive.worker.command_outcome import CommandHandler
 from redrive.worker.command_runner import CommandRunner
 from redrive.worker.worker import Worker, worker_name
 
 _log = events.logger("redrive.file")
 
 
-class Hosted:
+class HostedWorker:
     """A worker in a thread. `failed` is set if it ends with an error that nobody foresaw."""
 
     def __init__(
@@ -91,26 +91,26 @@ class Hosted:
             self._failed.set()
 
 
-def host(
+def start_hosted_worker(
     broker: Broker,
     name: str,
     options: WorkerOptions,
     external: ExternalOptions | None,
     failed: threading.Event,
-    before: Sequence[Hosted],
+    before: Sequence[HostedWorker],
     *,
     shutdown_timeout: DurationInput,
     metrics: bool,
     until_idle: bool,
-) -> Hosted:
+) -> HostedWorker:
     """The worker that a file describes, in the place of those `before`: it begins as they finish, slot by slot.
 
     `external`: how its queue is listed, where it is an external one.
     """
     claim = None
     if external is not None and external.take is not None:
-        claim = claiming(broker, options.queue, complete(external.take)[0], options.release_delay)
-    command = Command(name, complete(options.run)[0], options.release_delay, options.keep_result)
+        claim = claim_command(broker, options.queue, resolve_program(external.take)[0], options.release_delay)
+    command = CommandHandler(name, resolve_program(options.run)[0], options.release_delay, options.keep_result)
     runner = CommandRunner(
         command,
         options.concurrency,
@@ -128,10 +128,10 @@ def host(
         metrics=metrics,
         runner=runner,
     )
-    return Hosted(name, options, external, worker, runner, failed, until_idle=until_idle)
+    return HostedWorker(name, options, external, worker, runner, failed, until_idle=until_idle)
 
 
-class Running:
+class ConfigRuntime:
     """The file of a project, on a broker, from `start` to `stop`.
 
     workers: those of the file that run here; all of them by default, and none with an empty list. External queues are
@@ -156,10 +156,10 @@ class Running:
         self._chosen = workers
         self._shutdown_timeout = shutdown_timeout
         self._metrics = metrics
-        self._hosted: dict[str, Hosted] = {}
-        self._leaving: list[Hosted] = []
+        self._hosted: dict[str, HostedWorker] = {}
+        self._leaving: list[HostedWorker] = []
         self._pollers: dict[str, tuple[ExternalOptions, Poller]] = {}
-        self._watch = FileWatch(config, self._changed) if watch else None
+        self._watch = ConfigWatcher(config, self._changed) if watch else None
         self._changing = threading.Lock()
         self._is_stopping = False
         self.has_failed = threading.Event()
@@ -222,7 +222,7 @@ class Running:
         for hosted in self._everybody():
             hosted.hurry()
 
-    def _everybody(self) -> list[Hosted]:
+    def _everybody(self) -> list[HostedWorker]:
         return [*self._hosted.values(), *self._leaving]
 
     def _apply(self, config: Config) -> None:
@@ -231,7 +231,7 @@ class Running:
         A server may let this program work, and not let it change queues: then these are as somebody else applied them.
         """
         workers = chosen_workers(config, self._chosen)
-        problems = [*unknown_workers(config, self._chosen), *unfit_programs(config, workers)]
+        problems = [*unknown_workers(config, self._chosen), *missing_programs(config, workers)]
         with suppress(Forbidden):  # so is `apply`, which lists queues too
             problems += unknown_queues(config, workers, [queue.name for queue in self._broker.list_queues()])
         if problems:
@@ -279,9 +279,9 @@ class Running:
                 self._pollers[queue] = (options, Poller(self._broker, queue, options))
                 self._pollers[queue][1].start()
 
-    def _host(self, config: Config, name: str, *, until_idle: bool = False) -> Hosted:
+    def _host(self, config: Config, name: str, *, until_idle: bool = False) -> HostedWorker:
         options = config.workers[name]
-        return host(
+        return start_hosted_worker(
             self._broker,
             name,
             options,

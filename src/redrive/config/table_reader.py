@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from redrive.config.line_numbers import KeyPath, Lines, shown
+from redrive.config.line_numbers import KeyPath, LineIndex, format_key_path
 from redrive.errors import InvalidDuration, InvalidFile, InvalidName, Problem
 from redrive.model.duration import parse_duration
 from redrive.model.limits import check_name
@@ -20,7 +20,7 @@ from redrive.model.text import suggest
 class Problems:
     """Collects what is wrong with a file, each key once."""
 
-    def __init__(self, file: Path, lines: Lines) -> None:
+    def __init__(self, file: Path, lines: LineIndex) -> None:
         self._file = file
         self._lines = lines
         self._found: dict[KeyPath, str] = {}
@@ -35,7 +35,9 @@ class Problems:
     def raise_any(self) -> None:
         """Raise `InvalidFile` with all of them, in the order of their lines, if there are any."""
         if self._found:
-            found = [Problem(self._lines.of(path), shown(path), problem) for path, problem in self._found.items()]
+            found = [
+                Problem(self._lines.of(path), format_key_path(path), problem) for path, problem in self._found.items()
+            ]
             raise InvalidFile(shown_file(self._file), tuple(sorted(found, key=lambda each: each.line)))
 
 
@@ -46,7 +48,7 @@ class Table:
         self.problems = problems
         self.path = path
         if not isinstance(values, dict):
-            problems.add(path, f"is a table, as in [{shown(path)}], not {described(values)}")
+            problems.add(path, f"is a table, as in [{format_key_path(path)}], not {described(values)}")
         self.values: dict[str, Any] = values if isinstance(values, dict) else {}
 
     def only(self, known: Collection[str], elsewhere: Mapping[str, str] | None = None) -> None:
@@ -159,7 +161,7 @@ def variables_in(text: str) -> tuple[str, ...]:
     return tuple(name for name, _ in _VARIABLE.findall(text))
 
 
-def mistake_in(text: str) -> str | None:
+def find_syntax_error(text: str) -> str | None:
     """What is wrong with how a text names its variables."""
     wrong = any(not end or _NAME.fullmatch(name) is None for name, end in _VARIABLE.findall(text))
     return "has a ${ that begins no variable; write ${NAME}" if wrong else None
@@ -174,9 +176,9 @@ def not_for_addresses(text: str, allowed: Collection[str]) -> str | None:
     return None
 
 
-def filled_in(text: str, environment: Mapping[str, str]) -> tuple[str, str | None]:
+def expand_variables(text: str, environment: Mapping[str, str]) -> tuple[str, str | None]:
     """The text with the values of its variables; and what is wrong, which never shows a value."""
-    problem = mistake_in(text)
+    problem = find_syntax_error(text)
     unset = [name for name in variables_in(text) if not environment.get(name)]
     if problem is None and unset:
         problem = f"needs the variable {unset[0]} of the environment, which is not set"

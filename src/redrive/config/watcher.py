@@ -21,7 +21,7 @@ LOOK_SECONDS = 1.0
 _log = events.logger("redrive.file")
 
 
-class FileWatch:
+class ConfigWatcher:
     """Watches the file that a program runs by, from `start` to `close`.
 
     `changed` is called with what a valid edit says, and may raise `InvalidFile` where it cannot be applied: then, as

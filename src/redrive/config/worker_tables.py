@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from redrive.config.config import WorkerOptions
-from redrive.config.table_reader import Table, described, filled_in, mistake_in
+from redrive.config.table_reader import Table, described, expand_variables, find_syntax_error
 from redrive.model.duration import SECOND
-from redrive.worker.command_process import Program
+from redrive.worker.command_process import CommandSpec
 
 WORKER_KEYS = (
     "queue",
@@ -63,7 +63,7 @@ def read_worker(table: Table, folder: str, hidden: Iterable[str]) -> WorkerOptio
 
 def program_from(
     table: Table, key: str, folder: str, hidden: Iterable[str], timeout: int | None = None
-) -> Program | None:
+) -> CommandSpec | None:
     """The program under a key: a text that is split as a shell does, or a list of words."""
     value = table.values.get(key)
     shell = table.flag("shell")
@@ -86,7 +86,7 @@ def program_from(
         table.wrong(key, f"is a text, or a list of texts, not {described(value)}")
     if not words:
         return None
-    return Program(words, where, variables, tuple(hidden), limit, grace or 0)
+    return CommandSpec(words, where, variables, tuple(hidden), limit, grace or 0)
 
 
 def _split(table: Table, key: str, text: str) -> tuple[str, ...]:
@@ -109,27 +109,27 @@ def _variables(table: Table) -> dict[str, str]:
             found.wrong(name, "is not the name of a variable")
         elif not isinstance(value, str) or "\0" in value:
             found.wrong(name, f"is a text, not {described(value)}")
-        elif problem := mistake_in(value):
+        elif problem := find_syntax_error(value):
             found.wrong(name, problem)
         else:
             variables[name] = value
     return variables
 
 
-def complete(program: Program) -> tuple[Program, dict[str, str]]:
+def resolve_program(program: CommandSpec) -> tuple[CommandSpec, dict[str, str]]:
     """The program with variables of this environment filled in; and those that cannot be, with what is wrong.
 
     Only where it is about to run: whoever reads the file for something else need not have its secrets.
     """
     variables, problems = {}, {}
     for name, text in program.variables.items():
-        variables[name], problem = filled_in(text, os.environ)
+        variables[name], problem = expand_variables(text, os.environ)
         if problem is not None:
             problems[name] = problem
     return msgspec.structs.replace(program, variables=variables), problems
 
 
-def cannot_run(program: Program) -> str | None:
+def why_not_runnable(program: CommandSpec) -> str | None:
     """Why a program cannot be started here; None where nothing speaks against it."""
     name = program.words[0]
     if not os.path.isdir(program.folder):

@@ -14,14 +14,14 @@ from redrive.clock import Instant
 from redrive.errors import InvalidInput
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
-from redrive.model.item import WORK, Event, HistoryEntry, Item, Status
+from redrive.model.item import WAITING_STATUSES, Event, HistoryEntry, Item, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
-from redrive.model.manual_change import Standing, is_ending_of, stays_dead_letter
+from redrive.model.manual_change import ItemSnapshot, is_outcome_of_death, stays_dead_letter
 from redrive.model.queue import Queue
 from redrive.model.state_machine import Verb
 
 
-class Landing(msgspec.Struct, frozen=True):
+class ArrivalState(msgspec.Struct, frozen=True):
     """What an imported item is here."""
 
     status: Status
@@ -43,7 +43,7 @@ class Landing(msgspec.Struct, frozen=True):
     """The store that it came from as a dead letter, and that a redrive takes it back to."""
 
 
-def land(item: Item, queue: Queue, now: Instant) -> Landing:
+def import_state(item: Item, queue: Queue, now: Instant) -> ArrivalState:
     """What an item becomes in a queue. What was archived was dead. Raises InvalidInput for a death without a record."""
     if not item.deaths and any(entry.from_dead_letter for entry in item.history):
         raise InvalidInput(f"item {item.id} was a dead letter and has no record of its death; import its deaths too")
@@ -55,11 +55,11 @@ def land(item: Item, queue: Queue, now: Instant) -> Landing:
     else:
         waits = bool(item.deaths) and item.status is not Status.COMPLETED and not _was_brought_back(item)
         is_dead_letter = waits and queue.is_dead_queue
-    ready_at = item.ready_at if item.status in WORK else None
+    ready_at = item.ready_at if item.status in WAITING_STATUSES else None
     first, rest = item.history[:HISTORY_FIRST], item.history[HISTORY_FIRST:]
     last = rest[-HISTORY_LAST:]
     omitted = item.history_omitted + len(rest) - len(last)
-    return Landing(
+    return ArrivalState(
         status=status,
         is_dead_letter=is_dead_letter,
         ready_at=now if ready_at is None else ready_at,
@@ -68,7 +68,7 @@ def land(item: Item, queue: Queue, now: Instant) -> Landing:
         omitted=omitted,
         expire_deadline=item.expire_deadline,
         held_by=None if status is Status.DEAD else item.held_by,
-        needs_room=status in WORK,
+        needs_room=status in WAITING_STATUSES,
     )
 
 
@@ -85,12 +85,12 @@ def _was_brought_back(item: Item) -> bool:
     for entry in item.history:
         if entry.event is Event.REDRIVEN:
             brought_back = brought_back or entry.from_dead_letter
-        elif entry.event is Event.UNDONE or is_ending_of(item.deaths[-1], entry):
+        elif entry.event is Event.UNDONE or is_outcome_of_death(item.deaths[-1], entry):
             brought_back = False
     return brought_back
 
 
-class Passage(msgspec.Struct, frozen=True):
+class MoveRoute(msgspec.Struct, frozen=True):
     """What an item that is moving has beside everything else."""
 
     to: str
@@ -106,7 +106,7 @@ class Move(msgspec.Struct, frozen=True):
     """An item on its way, with all that the other store needs."""
 
     item: Item
-    passage: Passage
+    passage: MoveRoute
     is_dead_letter: bool
     ready_at: Instant
     """From when it could be leased, if it had stayed."""
@@ -117,7 +117,7 @@ class Move(msgspec.Struct, frozen=True):
 _ARRIVES_AS = {
     FeedKind.DEAD: (Status.PENDING,),
     FeedKind.REDRIVEN: (Status.PENDING,),
-    FeedKind.MOVED: (Status.DEAD, *WORK),
+    FeedKind.MOVED: (Status.DEAD, *WAITING_STATUSES),
 }
 
 
@@ -152,10 +152,10 @@ def is_ledger_key(key: str) -> bool:
     return key.startswith("@")
 
 
-def arrival(move: Move, queue: Queue, came_from: str, here: str, now: Instant) -> Landing:
+def move_arrival_state(move: Move, queue: Queue, came_from: str, here: str, now: Instant) -> ArrivalState:
     """How an item stands that comes from one store to a queue of another one."""
     item, kind, status = move.item, move.passage.kind, move.passage.status
-    standing = Standing(item.id, status, move.is_dead_letter)
+    standing = ItemSnapshot(item.id, status, move.is_dead_letter)
     match kind:
         case FeedKind.DEAD:
             is_dead_letter, expire_deadline = True, None
@@ -170,7 +170,7 @@ def arrival(move: Move, queue: Queue, came_from: str, here: str, now: Instant) -
     home = None
     if is_dead_letter:
         home = came_from if kind is FeedKind.DEAD else item.home or came_from
-    return Landing(
+    return ArrivalState(
         status=status,
         is_dead_letter=is_dead_letter,
         ready_at=max(now, move.ready_at) if kind is FeedKind.MOVED else now,

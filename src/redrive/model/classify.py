@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import msgspec
 
-from redrive.model.search_terms import split_words
+from redrive.model.search_terms import tokenize
 
 MAX_CLASSIFIED_CHARS = 4_096
 
@@ -26,7 +26,7 @@ class ErrorClass(StrEnum):
     POISON = "poison"  # killed its worker, or could not be decoded; never told from an exception
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ErrorRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One rule of a queue or process: the class of failures that meet every condition given.
 
     `type` is a name as in `type_matches`, `statuses` any of these codes, `words` phrases that must all be in the text.
@@ -48,7 +48,7 @@ def classify(
     bases: tuple[str, ...] = (),
     status_code: int | None = None,
     text: str = "",
-    rules: Sequence[Rule] = (),
+    rules: Sequence[ErrorRule] = (),
     errno: int | None = None,
 ) -> ErrorClass:
     """The class of an error: by the rules given, then its type, then its status code, then its words.
@@ -85,7 +85,7 @@ def names_of(name: str) -> tuple[str, str, str]:
     return (name, f"{package}.{last}", last)
 
 
-def _rule_matches(rule: Rule, error_type: str, bases: tuple[str, ...], status_code: int | None, text: str) -> bool:
+def _rule_matches(rule: ErrorRule, error_type: str, bases: tuple[str, ...], status_code: int | None, text: str) -> bool:
     if not rule.has_condition:
         return False
     if rule.type is not None and not type_matches(rule.type, error_type, bases):
@@ -96,8 +96,8 @@ def _rule_matches(rule: Rule, error_type: str, bases: tuple[str, ...], status_co
 
 
 def _has_phrases(text: str, phrases: tuple[str, ...]) -> bool:
-    spaced = _spaced(split_words(text[:MAX_CLASSIFIED_CHARS]))
-    return all(_spaced(split_words(phrase)) in spaced for phrase in phrases)
+    spaced = _spaced(tokenize(text[:MAX_CLASSIFIED_CHARS]))
+    return all(_spaced(tokenize(phrase)) in spaced for phrase in phrases)
 
 
 def _spaced(words: list[str]) -> str:
@@ -124,7 +124,7 @@ def _class_of_status(status_code: int | None) -> ErrorClass | None:
 
 
 def _class_of_text(text: str) -> ErrorClass | None:
-    words = split_words(text[:MAX_CLASSIFIED_CHARS])
+    words = tokenize(text[:MAX_CLASSIFIED_CHARS])
     # Most texts have none of the words that open a phrase, and are done here.
     openers = _PHRASES.keys() & set(words)
     if not openers:
@@ -243,7 +243,7 @@ def _by_opener() -> dict[str, list[tuple[str, int]]]:
     phrases: dict[str, list[tuple[str, int]]] = {}
     for rank, row in enumerate(_TEXT_PHRASES):
         for phrase in row.split(","):
-            words = split_words(phrase)
+            words = tokenize(phrase)
             phrases.setdefault(words[0], []).append((_spaced(words), rank))
     return phrases
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from redrive.errors import InvalidSetting
-from redrive.model.limits import is_elsewhere
+from redrive.model.limits import is_remote
 from redrive.model.queue import QueueSettings
 
 _SETTING = "dead_queue"
@@ -22,18 +22,18 @@ def check_dead_queues(
     `queues` may or may not have `name` in it; the settings that it has there do not matter. `used_by` are the queues
     of other stores whose dead come to it. Dead queues in other stores are checked there, by the broker.
     """
-    for dead_queue in here(settings):
+    for dead_queue in local_dead_queues(settings):
         if dead_queue == name:
             raise InvalidSetting(_SETTING, "cannot reference itself")
         if dead_queue not in queues:
             raise InvalidSetting(_SETTING, f"'{dead_queue}' does not exist; create it first")
         if queues[dead_queue].dead_queue is not None:
             raise InvalidSetting(_SETTING, f"'{dead_queue}' cannot have its own dead_queue")
-    if settings.dead_queue is not None and (used_by or users_of(name, queues)):
+    if settings.dead_queue is not None and (used_by or source_queues_of(name, queues)):
         raise InvalidSetting(_SETTING, f"'{name}' cannot have its own dead_queue")
 
 
-def check_used(name: str, settings: QueueSettings) -> None:
+def check_source_queue(name: str, settings: QueueSettings) -> None:
     """Raise `InvalidSetting` unless a queue with these settings may receive the dead of a queue in another store."""
     if settings.dead_queue is not None:
         raise InvalidSetting(_SETTING, f"'{name}' cannot have its own dead_queue")
@@ -45,16 +45,16 @@ def used_by_after(used_by: tuple[str, ...], user: str, *, used: bool) -> tuple[s
     return tuple(sorted({*others, user} if used else others))
 
 
-def here(settings: QueueSettings) -> tuple[str, ...]:
+def local_dead_queues(settings: QueueSettings) -> tuple[str, ...]:
     """The dead queues in the same store."""
-    return tuple(name for name in settings.dead_queues() if not is_elsewhere(name))
+    return tuple(name for name in settings.dead_queues() if not is_remote(name))
 
 
-def elsewhere(settings: QueueSettings) -> tuple[str, ...]:
+def remote_dead_queues(settings: QueueSettings) -> tuple[str, ...]:
     """The dead queues in other stores, as `name@store`."""
-    return tuple(name for name in settings.dead_queues() if is_elsewhere(name))
+    return tuple(name for name in settings.dead_queues() if is_remote(name))
 
 
-def users_of(name: str, queues: Mapping[str, QueueSettings]) -> tuple[str, ...]:
+def source_queues_of(name: str, queues: Mapping[str, QueueSettings]) -> tuple[str, ...]:
     """The other queues that name this one as a dead queue, in order."""
     return tuple(sorted(user for user, settings in queues.items() if user != name and name in settings.dead_queues()))

@@ -35,7 +35,7 @@ _CAUSE = "\nThe above exception was the direct cause of the following exception:
 _CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
-def text_of(error: BaseException) -> str:
+def safe_str(error: BaseException) -> str:
     """Its text, clean and bounded, or why that could not be read."""
     try:
         text = str(error)
@@ -66,7 +66,7 @@ def plain_name(error: BaseException) -> str:
     return clean_text(type.__dict__["__name__"].__get__(type(error)), MAX_TYPE_BYTES)
 
 
-def attribute(owner: object, name: str) -> object:
+def safe_getattr(owner: object, name: str) -> object:
     """An attribute, or None, whatever happens when it is read."""
     try:
         return getattr(owner, name, None)
@@ -81,7 +81,7 @@ def format_traceback(error: BaseException, frames: list[Frame], type_name: str, 
         parts.append(_one(link, frames, type_name, text) if link is error else _other(link))
         parts.append(joint)
     if isinstance(error, BaseExceptionGroup):
-        parts += [f"\nMember {number}:\n{_other(member)}" for number, member in enumerate(members(error), 1)]
+        parts += [f"\nMember {number}:\n{_other(member)}" for number, member in enumerate(group_members(error), 1)]
     return "".join(parts).rstrip("\n")
 
 
@@ -99,7 +99,7 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
 
 
 def _other(error: BaseException) -> str:
-    return _one(error, frames_of(error), names_of_error(error)[0], text_of(error))
+    return _one(error, frames_of(error), names_of_error(error)[0], safe_str(error))
 
 
 def _one(error: BaseException, frames: list[Frame], type_name: str, text: str) -> str:
@@ -125,13 +125,13 @@ def _frame_text(filename: str, function: str, line: int) -> str:
 
 
 def _notes(error: BaseException) -> str:
-    notes = attribute(error, "__notes__")
+    notes = safe_getattr(error, "__notes__")
     if type(notes) is not list:
         return ""
     return "".join(f"{note[:MAX_LINE_CHARS]}\n" for note in notes[:MAX_NOTES] if type(note) is str)
 
 
-def members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+def group_members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     """The first exceptions in a group and in the groups in it, however deep."""
     found: list[BaseException] = []
     waiting = list(reversed(group.exceptions))

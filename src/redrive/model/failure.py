@@ -13,21 +13,21 @@ from functools import lru_cache
 
 import msgspec
 
-from redrive.model.classify import ErrorClass, Rule, class_of_type, classify, names_of, type_matches
+from redrive.model.classify import ErrorClass, ErrorRule, class_of_type, classify, names_of, type_matches
 from redrive.model.duration import MAX_DURATION, Duration
 from redrive.model.exception import (
     MAX_BASES,
-    attribute,
     describe_variables,
     format_traceback,
-    members,
+    group_members,
     names_of_error,
     plain_name,
-    text_of,
+    safe_getattr,
+    safe_str,
 )
 from redrive.model.fingerprint import fingerprint, frames_of, normalise_text, place
 from redrive.model.limits import KIB
-from redrive.model.text import MAX_TEXT_BYTES, MAX_TYPE_BYTES, clean_text, lasting, lines, size
+from redrive.model.text import MAX_TEXT_BYTES, MAX_TYPE_BYTES, clean_text, format_bytes, format_elapsed, join_lines
 
 MAX_TRACEBACK_BYTES = 32 * KIB
 MAX_LOCALS_BYTES = 16 * KIB
@@ -74,11 +74,11 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """The most memory that the worker process had, in bytes."""
 
     def __str__(self) -> str:
-        ran = "" if self.duration is None else f" after {lasting(self.duration)}"
+        ran = "" if self.duration is None else f" after {format_elapsed(self.duration)}"
         who = "" if self.worker is None else f" by {self.worker}"
         where = "" if self.host is None else f" on {self.host}"
         trace = "" if self.trace_id is None else f", trace {self.trace_id}"
-        return lines(self.title, f"{self.error_class}{ran}{who}{where}{trace}, fingerprint {self.fingerprint}")
+        return join_lines(self.title, f"{self.error_class}{ran}{who}{where}{trace}, fingerprint {self.fingerprint}")
 
     @property
     def type_names(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ def failure_from_exception(
     error: BaseException,
     *,
     worker: str | None = None,
-    rules: Sequence[Rule] = (),
+    rules: Sequence[ErrorRule] = (),
     final_types: Sequence[type[BaseException] | str] = (),
     host: str | None = None,
     trace_id: str | None = None,
@@ -144,7 +144,7 @@ def failure_from_fields(
     error_class: ErrorClass | None = None,
     worker: str | None = None,
     final: bool = False,
-    rules: Sequence[Rule] = (),
+    rules: Sequence[ErrorRule] = (),
 ) -> Failure:
     """The failure that somebody reports in words, from another language or process."""
     type, text = clean_text(type, MAX_TYPE_BYTES), clean_text(text, MAX_TEXT_BYTES)
@@ -195,7 +195,7 @@ def failure_from_loss(
         exit_code=exit_code,
         peak_memory=peak_memory,
     )
-    return cleaned(made)
+    return sanitize_failure(made)
 
 
 def _end_of_loss(
@@ -207,11 +207,11 @@ def _end_of_loss(
         end = f"ended with exit code {exit_code}"
     else:
         end = "vanished"
-    after = "" if duration is None else f" after {lasting(duration)}"
+    after = "" if duration is None else f" after {format_elapsed(duration)}"
     why = "" if because is None else f" because {because}"
     if because is None and signal == "SIGKILL":
         why = " (out of memory?)"  # who else kills like that is a person, who knows
-    memory = "" if peak_memory is None else f"; peak memory {size(peak_memory)}"
+    memory = "" if peak_memory is None else f"; peak memory {format_bytes(peak_memory)}"
     return f"{end}{after}{why}{memory}"
 
 
@@ -225,7 +225,7 @@ def signal_name(signal: str | int | None) -> str | None:
         return f"signal {signal}"
 
 
-def cleaned(failure: Failure) -> Failure:
+def sanitize_failure(failure: Failure) -> Failure:
     """A failure that a program made itself, as every store can hold it."""
     made = failure_from_fields(
         failure.type,
@@ -263,11 +263,11 @@ def _bounded(number: int | None, smallest: int, largest: int) -> int | None:
 def _describe(
     error: BaseException,
     worker: str | None,
-    rules: Sequence[Rule],
+    rules: Sequence[ErrorRule],
     final_types: Sequence[type[BaseException] | str],
 ) -> Failure:
     type_name, bases = names_of_error(error)
-    text = text_of(error)
+    text = safe_str(error)
     frames = frames_of(error)
     return Failure(
         type=type_name,
@@ -282,11 +282,11 @@ def _describe(
 
 
 def _class_of(
-    error: BaseException, type_name: str, bases: tuple[str, ...], text: str, rules: Sequence[Rule]
+    error: BaseException, type_name: str, bases: tuple[str, ...], text: str, rules: Sequence[ErrorRule]
 ) -> ErrorClass:
     if isinstance(error, BaseExceptionGroup):
         # Retrying a group helps only if it helps every member: the gravest class of its members is its class.
-        classes = {_class_of(e, *names_of_error(e), text_of(e), rules) for e in members(error)}
+        classes = {_class_of(e, *names_of_error(e), safe_str(e), rules) for e in group_members(error)}
         return next((grave for grave in reversed(ErrorClass) if grave in classes), ErrorClass.PERMANENT)
     if not rules and (known := class_of_type((type_name, *bases))):
         return known
@@ -298,9 +298,9 @@ def _status_of(error: BaseException) -> int | None:
     """The HTTP status an error carries, where the well-known clients keep it."""
     if isinstance(error, SystemExit):
         return None
-    for owner in (error, attribute(error, "response")):
+    for owner in (error, safe_getattr(error, "response")):
         for name in ("status_code", "status", "code"):
-            status = attribute(owner, name)
+            status = safe_getattr(owner, name)
             if type(status) is int and 100 <= status <= 599:
                 return status
     return None

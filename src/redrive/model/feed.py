@@ -10,7 +10,7 @@ from redrive.clock import Instant
 from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId
 from redrive.model.item import Status
-from redrive.model.text import moment
+from redrive.model.text import format_instant
 
 
 class FeedKind(StrEnum):
@@ -46,9 +46,9 @@ class FeedKind(StrEnum):
     """It came from another store, which told why."""
 
 
-HAPPY = frozenset({FeedKind.PUT, FeedKind.LEASED, FeedKind.COMPLETED})
+SUCCESS_KINDS = frozenset({FeedKind.PUT, FeedKind.LEASED, FeedKind.COMPLETED})
 """What goes well: kept only where a queue asks for it."""
-DEFAULT_KINDS = tuple(kind for kind in FeedKind if kind not in HAPPY)
+DEFAULT_FEED_KINDS = tuple(kind for kind in FeedKind if kind not in SUCCESS_KINDS)
 
 
 class FeedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -78,4 +78,4 @@ class FeedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     def __str__(self) -> str:
         told = "" if self.title is None else f": {self.title}"
         who = "" if self.actor is None else f" by {self.actor}"
-        return f"{moment(self.at)} {self.kind} in {self.queue}{who}, item {self.id}{told}"
+        return f"{format_instant(self.at)} {self.kind} in {self.queue}{who}, item {self.id}{told}"

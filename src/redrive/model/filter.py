@@ -78,7 +78,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self == Filter(queue=self.queue, fingerprint=self.fingerprint)
 
 
-class Facts(msgspec.Struct, frozen=True, gc=False):
+class FilterSubject(msgspec.Struct, frozen=True, gc=False):
     """All that a filter looks at in one item, words apart."""
 
     id: ItemId
@@ -97,7 +97,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     headers: Mapping[str, str] | None = None
 
 
-def matches(where: Filter, item: Facts) -> bool:
+def matches(where: Filter, item: FilterSubject) -> bool:
     """Whether an item meets every condition but `words`, `operation` and `ids`, which stores look up."""
     if where.status is Status.DEAD:
         if not item.is_dead_letter:

@@ -10,7 +10,7 @@ from redrive.clock import Instant
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import HOUR
 from redrive.model.ids import ItemId
-from redrive.model.text import lines, moment, tally
+from redrive.model.text import format_counts, format_instant, join_lines
 
 _ADVICE = {
     ErrorClass.TRANSIENT: "It will probably succeed later: redrive the group, slowly, once the other side is well.",
@@ -42,9 +42,10 @@ class Group(msgspec.Struct, frozen=True):
     """One of them: the newest."""
 
     def __str__(self) -> str:
-        return lines(
+        return join_lines(
             f"{self.count:,} × {self.title} ({self.error_class})",
-            f"in {tally(self.queues)}; first {moment(self.first_at)}, last {moment(self.last_at)}",
+            f"in {format_counts(self.queues)}; first {format_instant(self.first_at)}, last "
+            f"{format_instant(self.last_at)}",
             f"fingerprint {self.fingerprint}, newest item {self.sample}",
             self.advice,
         )

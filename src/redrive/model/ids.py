@@ -37,11 +37,11 @@ _ARE_DIGITS = re.compile("[0-9a-f]+").fullmatch
 
 
 def make_id(number: int, tail: int) -> ItemId:
-    """The id of a number and a tail (salt and partition, see `make_tail`)."""
+    """The id of a number and a tail (salt and partition, see `make_id_suffix`)."""
     return ItemId(f"{tail:016x}{number:016x}")
 
 
-def make_tail(salt: int, partition: int = 0) -> int:
+def make_id_suffix(salt: int, partition: int = 0) -> int:
     """Salt and partition in 63 bits, so that every store can keep them in a signed integer."""
     return salt << PARTITION_BITS | partition
 
@@ -79,7 +79,7 @@ def ids_of(ids: object, most: int, what: str, where: str) -> tuple[ItemId, ...]:
     raise InvalidInput(f"ids are {what}, not {shown(ids, 60)}; the id of an item is item.id")
 
 
-def item_of(token: Token) -> ItemId:
+def item_id_of(token: Token) -> ItemId:
     """The id of the item that a token was given for."""
     return ItemId(token[:_ID_DIGITS])
 

@@ -13,7 +13,7 @@ from redrive.model.death import Cause, DeadReason
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
 from redrive.model.payload import decode_payload
-from redrive.model.text import lasting, moment, several
+from redrive.model.text import format_elapsed, format_instant, pluralize
 
 
 class Status(StrEnum):
@@ -35,9 +35,9 @@ class Status(StrEnum):
     """On its way to a queue in another store."""
 
 
-WORK = (Status.PENDING, Status.FAILED)
+WAITING_STATUSES = (Status.PENDING, Status.FAILED)
 """Statuses of items that will be tried by themselves and that nobody works on."""
-LIVING = (*WORK, Status.ACTIVE)
+OPEN_STATUSES = (*WAITING_STATUSES, Status.ACTIVE)
 """Statuses of items that `max_size` counts."""
 
 
@@ -119,8 +119,8 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         told = self.failure.title if self.failure else self.note
         by, said = f" by {who}" if who else "", f": {told}" if told else ""
         ran = self.failure.duration if self.failure else None
-        after = "" if ran is None else f" after {lasting(ran)}"
-        return f"{moment(self.at)} {self.event} in {self.queue}, delivery {self.delivery}{by}{after}{said}"
+        after = "" if ran is None else f" after {format_elapsed(ran)}"
+        return f"{format_instant(self.at)} {self.event} in {self.queue}, delivery {self.delivery}{by}{after}{said}"
 
 
 class Death(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -138,8 +138,8 @@ class Death(msgspec.Struct, frozen=True, omit_defaults=True):
     first_leased_at: Instant | None = None
 
     def __str__(self) -> str:
-        after = several(self.counters.attempts, "attempt")
-        return f"{moment(self.at)} {self.reason} in {self.queue} after {after}: {self.cause.title}"
+        after = pluralize(self.counters.attempts, "attempt")
+        return f"{format_instant(self.at)} {self.reason} in {self.queue} after {after}: {self.cause.title}"
 
 
 class Result(msgspec.Struct, frozen=True):

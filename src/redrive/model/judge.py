@@ -15,13 +15,13 @@ from redrive.errors import InvalidInput, InvalidSetting, shown
 from redrive.model.death import DeadReason
 from redrive.model.duration import MAX_DURATION, DurationInput, parse_duration
 from redrive.model.failure import Failure
-from redrive.model.item import NO_OVERRIDES, WORK, Counters, Overrides, Status
+from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Counters, Overrides, Status
 from redrive.model.limits import check_address
 from redrive.model.queue import OnDead, QueueSettings
-from redrive.model.retry_policy import DelayFunction, Schedule, delay_before, rule_for
+from redrive.model.retry_policy import BackoffKind, DelayFunction, backoff_for, retry_delay
 
 
-class Ending(StrEnum):
+class OutcomeKind(StrEnum):
     """How a delivery ended, other than by completion."""
 
     FAILED = "failed"
@@ -66,32 +66,32 @@ class Dead(msgspec.Struct, frozen=True, tag=True):
 Verdict = Again | Dead
 
 
-def count(counters: Counters, ending: Ending) -> Counters:
+def count_outcome(counters: Counters, ending: OutcomeKind) -> Counters:
     """The counters once an ending is counted."""
     match ending:
-        case Ending.FAILED:
+        case OutcomeKind.FAILED:
             return msgspec.structs.replace(counters, failures=counters.failures + 1)
-        case Ending.LOST:
+        case OutcomeKind.LOST:
             return msgspec.structs.replace(counters, losses=counters.losses + 1)
         case _:
             return counters
 
 
-AGAIN: dict[Ending, tuple[Status, ...]] = {
-    Ending.FAILED: (Status.FAILED, Status.PENDING),
-    Ending.LOST: (Status.PENDING,),
-    Ending.RELEASED: (Status.PENDING,),
-    Ending.EXPIRED: (),
-    Ending.BURIED: (),
+RETRY_STATUSES: dict[OutcomeKind, tuple[Status, ...]] = {
+    OutcomeKind.FAILED: (Status.FAILED, Status.PENDING),
+    OutcomeKind.LOST: (Status.PENDING,),
+    OutcomeKind.RELEASED: (Status.PENDING,),
+    OutcomeKind.EXPIRED: (),
+    OutcomeKind.BURIED: (),
 }
 """As what an item may be tried again after each ending."""
 
 
-def check_verdict(queue: str, ending: Ending, verdict: Verdict) -> None:
+def check_verdict(queue: str, ending: OutcomeKind, verdict: Verdict) -> None:
     """Raise unless the verdict makes sense for an item of that queue whose delivery ended so."""
     match verdict:
         case Again(status=status):
-            if status not in AGAIN[ending]:
+            if status not in RETRY_STATUSES[ending]:
                 raise InvalidInput(f"an item that is {ending} cannot be made {status} by a verdict")
         case Dead(to=to):
             if to == queue:
@@ -100,7 +100,7 @@ def check_verdict(queue: str, ending: Ending, verdict: Verdict) -> None:
 
 def judge(
     settings: QueueSettings,
-    ending: Ending,
+    ending: OutcomeKind,
     counters: Counters,
     *,
     failure: Failure | None = None,
@@ -117,29 +117,29 @@ def judge(
     """
     reason = _cause_of_death(settings, ending, counters, failure, overrides, expired)
     if reason is not None:
-        return dead(settings, reason, failure)
-    if ending is not Ending.FAILED:
+        return dead_verdict(settings, reason, failure)
+    if ending is not OutcomeKind.FAILED:
         return Again(delay)
-    rule = rule_for(settings.retry, failure)
-    pause = delay_before(rule, counters.failures, jitter, backoffs or {})
+    rule = backoff_for(settings.retry, failure)
+    pause = retry_delay(rule, counters.failures, jitter, backoffs or {})
     if pause is None:
-        return dead(settings, DeadReason.RETRIES_EXHAUSTED, failure)
+        return dead_verdict(settings, DeadReason.RETRIES_EXHAUSTED, failure)
     return Again(pause, Status.FAILED)
 
 
-def may_be_tried_again(settings: QueueSettings, counters: Counters, overrides: Overrides = NO_OVERRIDES) -> bool:
+def has_attempts_left(settings: QueueSettings, counters: Counters, overrides: Overrides = NO_OVERRIDES) -> bool:
     """Whether an item has attempts left, whatever its queue says of retries."""
     limit = _attempts_limit(settings, overrides)
     return not limit or counters.attempts < limit
 
 
-def dead(settings: QueueSettings, reason: DeadReason, failure: Failure | None = None) -> Dead:
+def dead_verdict(settings: QueueSettings, reason: DeadReason, failure: Failure | None = None) -> Dead:
     """The verdict that sends an item where the queue's dead go."""
     to = settings.dead_queue_for(failure)
     return Dead(reason, to, drop=to is None and settings.on_dead is OnDead.DROP)
 
 
-def check_brought(verdict: object) -> Verdict:
+def check_custom_verdict(verdict: object) -> Verdict:
     """The verdict, if it is one that a program may bring; a status or reason as text becomes the value it names.
 
     Nothing but its type was promised until here.
@@ -148,7 +148,7 @@ def check_brought(verdict: object) -> Verdict:
         case Again(delay, status):
             if delay.__class__ is not int or not 0 <= delay <= MAX_DURATION:
                 raise InvalidInput(f"a verdict has a delay from 0 microseconds to 100 years, not {shown(delay, 40)}")
-            if status not in WORK:
+            if status not in WAITING_STATUSES:
                 raise InvalidInput(f"an item that is tried again is pending or failed, not {shown(status, 40)}")
             return Again(delay, Status(status))
         case Dead(reason, to, drop):
@@ -163,7 +163,7 @@ def check_brought(verdict: object) -> Verdict:
 
 def _cause_of_death(
     settings: QueueSettings,
-    ending: Ending,
+    ending: OutcomeKind,
     counters: Counters,
     failure: Failure | None,
     overrides: Overrides,
@@ -173,17 +173,17 @@ def _cause_of_death(
     retries = _limit(overrides.retry_attempts, settings.retry.attempts)
     attempts_limit = _attempts_limit(settings, overrides)
     losses_limit = _limit(overrides.max_losses, settings.max_losses)
-    if ending is Ending.BURIED:
+    if ending is OutcomeKind.BURIED:
         return DeadReason.BURIED
-    if ending is Ending.FAILED and _is_final(settings, failure):
+    if ending is OutcomeKind.FAILED and _is_final(settings, failure):
         return DeadReason.FINAL_ERROR
-    if expired or ending is Ending.EXPIRED:
+    if expired or ending is OutcomeKind.EXPIRED:
         return DeadReason.EXPIRED
-    if ending is Ending.LOST and losses_limit and counters.losses >= losses_limit:
+    if ending is OutcomeKind.LOST and losses_limit and counters.losses >= losses_limit:
         return DeadReason.WORKER_LOST
     if attempts_limit and counters.attempts >= attempts_limit:
         return DeadReason.MAX_ATTEMPTS
-    if ending is Ending.FAILED and counters.failures >= max(1, retries):
+    if ending is OutcomeKind.FAILED and counters.failures >= max(1, retries):
         return DeadReason.RETRIES_EXHAUSTED
     return None
 
@@ -193,8 +193,8 @@ def _is_final(settings: QueueSettings, failure: Failure | None) -> bool:
         return False
     if failure.final or failure.error_class in settings.final_errors:
         return True
-    rule = rule_for(settings.retry, failure)
-    if rule.schedule is Schedule.NEVER and rule is not settings.retry.delay:
+    rule = backoff_for(settings.retry, failure)
+    if rule.schedule is BackoffKind.NEVER and rule is not settings.retry.delay:
         return True  # decided for this type or class of error, not for the queue as a whole
     return any(name in settings.final_errors for name in failure.type_names)
 

@@ -138,7 +138,7 @@ def check_address(what: str, address: object) -> str:
     return address
 
 
-def address_of(queue: str, store: str) -> str:
+def make_address(queue: str, store: str) -> str:
     """The address of a queue in a store, for those in other stores."""
     return f"{queue}{_SEPARATOR}{store}"
 
@@ -149,6 +149,6 @@ def split_address(address: str) -> tuple[str, str | None]:
     return queue, store or None
 
 
-def is_elsewhere(address: str) -> bool:
+def is_remote(address: str) -> bool:
     """Whether it names another store."""
     return _SEPARATOR in address

@@ -14,17 +14,17 @@ from redrive.clock import Instant
 from redrive.errors import InvalidInput, ItemActive, WrongStatus
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Death, Event, HistoryEntry, Status
-from redrive.model.limits import address_of
+from redrive.model.limits import make_address
 from redrive.model.operation import Operation
-from redrive.model.state_machine import BY_HAND, Verb, allowed_from
+from redrive.model.state_machine import MANUAL_VERBS, Verb, allowed_from
 
-FOR_DEAD_LETTERS = frozenset({Verb.REDRIVE, Verb.ARCHIVE})
+DEAD_LETTER_VERBS = frozenset({Verb.REDRIVE, Verb.ARCHIVE})
 """Verbs that are for dead letters only."""
 _FOR_ARCHIVED = frozenset({Verb.RESTORE, Verb.PURGE})
 _ENDINGS = frozenset({Event.FAILED, Event.LOST, Event.RELEASED, Event.EXPIRED, Event.BURIED})
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
+class ItemSnapshot(msgspec.Struct, frozen=True, gc=False):
     """All that the rules look at: an item as it stands when a person wants to change it."""
 
     id: ItemId
@@ -41,11 +41,11 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
 
 def check_verb(verb: Verb) -> None:
     """Raise unless a person may use the verb without a token."""
-    if verb not in BY_HAND:
-        raise InvalidInput(f"{verb} cannot be done by hand; there are {', '.join(sorted(BY_HAND))}")
+    if verb not in MANUAL_VERBS:
+        raise InvalidInput(f"{verb} cannot be done by hand; there are {', '.join(sorted(MANUAL_VERBS))}")
 
 
-def check_change(verb: Verb, item: Standing, *, force: bool, undoes: str | None = None) -> None:
+def check_manual_change(verb: Verb, item: ItemSnapshot, *, force: bool, undoes: str | None = None) -> None:
     """Raise unless the verb applies to the item as it stands. `force` revokes the lease of one that is active.
 
     `undoes` is the operation that UNDO takes back: what somebody else brought back since is not its work.
@@ -57,15 +57,15 @@ def check_change(verb: Verb, item: Standing, *, force: bool, undoes: str | None 
     at_rest = tuple(status for status in allowed_from(verb) if status is not Status.ACTIVE)
     # Without its lease an active item is work like any other; only what was archived can be restored or purged.
     applies = verb not in _FOR_ARCHIVED if item.status is Status.ACTIVE else item.status in at_rest
-    if verb in FOR_DEAD_LETTERS:
+    if verb in DEAD_LETTER_VERBS:
         applies, at_rest = applies and item.is_dead_letter, (Status.DEAD,)
-    if verb is Verb.UNDO and not (applies and was_brought_back(item, undoes)):
+    if verb is Verb.UNDO and not (applies and was_redriven(item, undoes)):
         raise WrongStatus(verb.value, item.id, item.status.value, ("brought back, and leased by nobody since",))
     if not applies:
         raise WrongStatus(verb.value, item.id, item.status.value, at_rest)
 
 
-def was_brought_back(item: Standing, operation: str | None = None) -> bool:
+def was_redriven(item: ItemSnapshot, operation: str | None = None) -> bool:
     """Whether the last thing that happened to a dead letter is that a person, or this operation, brought it back."""
     last = item.last
     if last is None or (operation is not None and last.operation != operation):
@@ -75,13 +75,13 @@ def was_brought_back(item: Standing, operation: str | None = None) -> bool:
     return last.from_dead_letter and last.delivery == item.deliveries
 
 
-def brings_back(verb: Verb, before: Status) -> bool:
+def revives(verb: Verb, before: Status) -> bool:
     """Whether a verb makes work of a dead letter. One that is retried in the dead queue it lies in stays one."""
     return verb is Verb.REDRIVE or (verb is Verb.RETRY and before is Status.DEAD)
 
 
 def redrive_queue(
-    item: Standing, died_in: str, to: str | None, *, home: str | None = None, store: str | None = None
+    item: ItemSnapshot, died_in: str, to: str | None, *, home: str | None = None, store: str | None = None
 ) -> str:
     """Where a redrive takes an item: to the queue that the call names, else to the one of its last death.
 
@@ -97,10 +97,10 @@ def redrive_queue(
             f"item {item.id} came from a store called '{home}', and this one was opened under the same name; open it "
             f"with name= and that one with stores=, or redrive the item to a queue of this store with to="
         )
-    return died_in if home is None else address_of(died_in, home)
+    return died_in if home is None else make_address(died_in, home)
 
 
-def move_queue(item: Standing, to: str | None) -> str:
+def move_queue(item: ItemSnapshot, to: str | None) -> str:
     """Where a move takes an item. It keeps its status, counters, hold and times, and goes to the tail there."""
     if to is None:
         raise InvalidInput("move needs the queue to move to; name it with to=")
@@ -109,12 +109,12 @@ def move_queue(item: Standing, to: str | None) -> str:
     return to
 
 
-def undo_to(last: HistoryEntry) -> tuple[str, Status]:
+def undo_target(last: HistoryEntry) -> tuple[str, Status]:
     """Where an undo takes an item, by the entry of its redrive: to the queue it was in, and what it is there."""
     return last.queue, Status.DEAD if last.from_status is Status.DEAD else Status.PENDING
 
 
-def undone(counters: Counters, back: Status, death: Death) -> Counters:
+def counters_after_undo(counters: Counters, back: Status, death: Death) -> Counters:
     """The counters of an item whose redrive is taken back: those of its death, or of an item in a dead queue."""
     at_death = death.counters if back is Status.DEAD else Counters()
     return Counters(
@@ -126,17 +126,17 @@ def undone(counters: Counters, back: Status, death: Death) -> Counters:
     )
 
 
-def status_at_rest(status: Status) -> Status:
+def status_without_lease(status: Status) -> Status:
     """What an item is without its lease: what archiving remembers, and what the history says it was."""
     return Status.PENDING if status is Status.ACTIVE else status
 
 
-def needs_room(item: Standing, queue: str) -> bool:
+def counts_for_max_size(item: ItemSnapshot, queue: str) -> bool:
     """Whether an item that goes to work in a queue is one more there, for max_size."""
     return item.status is Status.DEAD or item.queue != queue
 
 
-def stays_dead_letter(verb: Verb, item: Standing, *, to_dead_queue: bool = False) -> bool:
+def stays_dead_letter(verb: Verb, item: ItemSnapshot, *, to_dead_queue: bool = False) -> bool:
     """Whether an item is still a dead letter: retried in the dead queue that it lies in, or moved as a dead letter.
 
     One that is moved from a dead queue to a queue that is none is work there.
@@ -146,21 +146,21 @@ def stays_dead_letter(verb: Verb, item: Standing, *, to_dead_queue: bool = False
     return verb is Verb.RETRY and item.status is not Status.DEAD and item.is_dead_letter
 
 
-def text_of_death(death: Death, history: Iterable[HistoryEntry]) -> str:
+def death_text(death: Death, history: Iterable[HistoryEntry]) -> str:
     """What was said when it died: the text of the failure, else the note, else the title of the cause."""
     said = None
     for entry in history:
-        if is_ending_of(death, entry):
+        if is_outcome_of_death(death, entry):
             said = entry.failure.text if entry.failure else entry.note
     return said or death.cause.title
 
 
-def is_ending_of(death: Death, entry: HistoryEntry) -> bool:
+def is_outcome_of_death(death: Death, entry: HistoryEntry) -> bool:
     """Whether a row of the history may be the one that tells of this death. Of several, the last one is."""
     return entry.at == death.at and entry.queue == death.queue and entry.event in _ENDINGS
 
 
-class Deed(msgspec.Struct, frozen=True):
+class ManualAction(msgspec.Struct, frozen=True):
     """One verb, for one item or many. Each store adds how it is written down."""
 
     verb: Verb
@@ -198,6 +198,6 @@ class Deed(msgspec.Struct, frozen=True):
             note=self.note,
             operation=self.operation,
             from_status=before,
-            from_dead_letter=brings_back(self.verb, before),
+            from_dead_letter=revives(self.verb, before),
             to=to,
         )

@@ -7,25 +7,25 @@ import msgspec
 from redrive.model.failure import Failure
 from redrive.model.item import HistoryEntry, Item, Result
 
-HIDDEN = "application/x-redrive-hidden"
+MASKED_TYPE = "application/x-redrive-hidden"
 """The content type of a payload that is not shown. Its bytes are not there, how many they are is not told."""
 
-_NOTHING = Result(b"", HIDDEN)
+_NOTHING = Result(b"", MASKED_TYPE)
 
 
-def hidden_item(item: Item) -> Item:
+def mask_item(item: Item) -> Item:
     """The item without payload, headers, result and idempotency key."""
     return msgspec.structs.replace(
         item,
         payload=b"",
-        content_type=HIDDEN,
+        content_type=MASKED_TYPE,
         headers={},
         result=None if item.result is None else _NOTHING,
         idempotency_key=None,
     )
 
 
-def awaited_item(item: Item) -> Item:
+def mask_for_requester(item: Item) -> Item:
     """How an item stands, for somebody who waits for its end and may not look around: its status and, where it died,
     what of. Not what is in it, where it went, who worked on it, or what else went wrong."""
     queue = item.origin_queue or item.queue
@@ -42,7 +42,7 @@ def awaited_item(item: Item) -> Item:
         queue,
         item.status,
         b"",
-        HIDDEN,
+        MASKED_TYPE,
         {},
         item.priority,
         item.put_at,
@@ -54,6 +54,6 @@ def awaited_item(item: Item) -> Item:
     )
 
 
-def is_hidden(item: Item | Result) -> bool:
+def is_masked(item: Item | Result) -> bool:
     """Whether what is in it was taken away."""
-    return item.content_type == HIDDEN
+    return item.content_type == MASKED_TYPE

@@ -14,11 +14,13 @@ from redrive.model.duration import SECOND
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
 from redrive.model.state_machine import Verb
-from redrive.model.text import lines, moment, tally
+from redrive.model.text import format_counts, format_instant, join_lines
 
-IN_BULK = frozenset({Verb.RETRY, Verb.REDRIVE, Verb.UNDO, Verb.MOVE, Verb.BURY, Verb.ARCHIVE, Verb.RESTORE, Verb.PURGE})
+BULK_VERBS = frozenset(
+    {Verb.RETRY, Verb.REDRIVE, Verb.UNDO, Verb.MOVE, Verb.BURY, Verb.ARCHIVE, Verb.RESTORE, Verb.PURGE}
+)
 """What operations can do."""
-REMEMBERED = frozenset({Verb.RETRY, Verb.REDRIVE, Verb.MOVE, Verb.BURY, Verb.ARCHIVE, Verb.RESTORE})
+TRACKED_VERBS = frozenset({Verb.RETRY, Verb.REDRIVE, Verb.MOVE, Verb.BURY, Verb.ARCHIVE, Verb.RESTORE})
 """Verbs whose items are found by the operation afterwards."""
 MAX_SAMPLES = 10
 """How many ids are kept of the items left out for one reason."""
@@ -38,7 +40,7 @@ class OperationStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-ENDED = frozenset({OperationStatus.FINISHED, OperationStatus.STOPPED, OperationStatus.CANCELLED})
+FINAL_STATUSES = frozenset({OperationStatus.FINISHED, OperationStatus.STOPPED, OperationStatus.CANCELLED})
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,11 +90,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         of = "" if self.expected is None else f" of {self.expected:,}"
         rate = "" if self.rate is None else f", at most {self.rate:,g} per second"
         first = "" if not self.canary else f", canaries {len(self.canary_ids)} of {self.canary}"
-        return lines(
+        return join_lines(
             f"{self.verb} {self.id}: {self.status}, {self.changed:,}{of} changed{rate}{first}",
-            f"left out: {tally(self.left_out)}" if self.left_out else None,
+            f"left out: {format_counts(self.left_out)}" if self.left_out else None,
             f"problem: {self.problem}" if self.problem else None,
-            f"by {self.actor} at {moment(self.created_at)}" + (f": {self.note}" if self.note else ""),
+            f"by {self.actor} at {format_instant(self.created_at)}" + (f": {self.note}" if self.note else ""),
         )
 
     @property
@@ -103,7 +105,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ended(self) -> bool:
         """Whether it will do nothing more."""
-        return self.status in ENDED
+        return self.status in FINAL_STATUSES
 
     @property
     def is_running(self) -> bool:
@@ -123,8 +125,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_bulk(verb: Verb, to: str | None) -> None:
     """Raise unless a verb can be done to many items at once, and has what it needs."""
-    if verb not in IN_BULK:
-        raise InvalidInput(f"{verb} cannot be done to many items at once; there are {', '.join(sorted(IN_BULK))}")
+    if verb not in BULK_VERBS:
+        raise InvalidInput(f"{verb} cannot be done to many items at once; there are {', '.join(sorted(BULK_VERBS))}")
     if verb is Verb.MOVE and to is None:
         raise InvalidInput("move needs the queue to move to; name it with to=")
 
@@ -136,7 +138,7 @@ class LeftOut(msgspec.Struct, frozen=True, gc=False):
     code: str
 
 
-def stepped(
+def after_step(
     operation: Operation,
     now: Instant,
     changed: Sequence[ItemId],
@@ -178,7 +180,7 @@ def stepped(
     )
 
 
-def overtaken(operation: Operation, steps: int, status: OperationStatus | None) -> bool:
+def is_outdated(operation: Operation, steps: int, status: OperationStatus | None) -> bool:
     """Whether what somebody sets, who read the operation at that step, comes too late.
 
     A step was made since, somebody paused or ended it, or another process has set the same.
@@ -210,7 +212,7 @@ def with_status(
     )
 
 
-class Audited(msgspec.Struct, frozen=True):
+class AuditRow(msgspec.Struct, frozen=True):
     """What the audit says of an operation."""
 
     verb: str
@@ -218,22 +220,22 @@ class Audited(msgspec.Struct, frozen=True):
     note: str
 
 
-def started(operation: Operation) -> Audited:
+def audit_start(operation: Operation) -> AuditRow:
     """It was started: the filter, and how many items it is expected to meet."""
     where = msgspec.json.encode(operation.where).decode()
-    return Audited(f"start {operation.verb}", operation.expected or 0, _noted(operation, f" where {where}"))
+    return AuditRow(f"start {operation.verb}", operation.expected or 0, _noted(operation, f" where {where}"))
 
 
-def finished(operation: Operation) -> Audited:
+def audit_finish(operation: Operation) -> AuditRow:
     """It has met every item: how many it changed."""
-    return Audited(operation.verb.value, operation.changed, _noted(operation, ""))
+    return AuditRow(operation.verb.value, operation.changed, _noted(operation, ""))
 
 
-def was_set(operation: Operation, status: OperationStatus | None) -> Audited:
+def audit_change(operation: Operation, status: OperationStatus | None) -> AuditRow:
     """It was paused, resumed, cancelled, stopped, or given another rate."""
     how = "set rate" if status is None else f"set {status}"
     said = "" if operation.problem is None else f": {operation.problem}"
-    return Audited(f"{how} {operation.verb}", operation.changed, f"operation {operation.id}{said}")
+    return AuditRow(f"{how} {operation.verb}", operation.changed, f"operation {operation.id}{said}")
 
 
 def _noted(operation: Operation, said: str) -> str:

@@ -11,13 +11,20 @@ from redrive.errors import IdempotencyConflict, QueueFull, QueueNotFound, Redriv
 from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Status
-from redrive.model.judge import dead
-from redrive.model.limits import is_elsewhere
-from redrive.model.manual_change import Standing, check_change, move_queue, needs_room, redrive_queue, undo_to
+from redrive.model.judge import dead_verdict
+from redrive.model.limits import is_remote
+from redrive.model.manual_change import (
+    ItemSnapshot,
+    check_manual_change,
+    counts_for_max_size,
+    move_queue,
+    redrive_queue,
+    undo_target,
+)
 from redrive.model.operation import MAX_SAMPLES
 from redrive.model.queue import Queue
 from redrive.model.state_machine import Verb
-from redrive.model.text import lines, several, tally
+from redrive.model.text import format_counts, join_lines, pluralize
 from redrive.model.worker_info import TASK_HEADER
 
 MAX_TITLES = 20
@@ -45,11 +52,11 @@ class Plan(msgspec.Struct, frozen=True):
     of each would be changed. Where no such worker is alive, nothing is known."""
 
     def __str__(self) -> str:
-        return lines(
-            f"{self.verb}: {self.changed:,} of {several(self.total, 'item')} would be changed",
-            f"then in: {tally(self.queues)}" if self.queues else None,
-            f"left out: {tally(self.left_out)}" if self.left_out else None,
-            f"no worker knows: {tally(self.unhandled)}" if self.unhandled else None,
+        return join_lines(
+            f"{self.verb}: {self.changed:,} of {pluralize(self.total, 'item')} would be changed",
+            f"then in: {format_counts(self.queues)}" if self.queues else None,
+            f"left out: {format_counts(self.left_out)}" if self.left_out else None,
+            f"no worker knows: {format_counts(self.unhandled)}" if self.unhandled else None,
             *(f"{count:,} × {title}" for title, count in self.groups.items()),
         )
 
@@ -140,38 +147,38 @@ class Planning:
 
     def _queue_after(self, item: Item, is_dead_letter: bool) -> str | None:
         last = item.history[-1] if item.history else None
-        standing = Standing(
+        standing = ItemSnapshot(
             item.id, item.status, is_dead_letter, item.worker, last, item.queue, item.counters.deliveries
         )
-        check_change(self._verb, standing, force=False, undoes=self._undoes)
+        check_manual_change(self._verb, standing, force=False, undoes=self._undoes)
         match self._verb:
             case Verb.REDRIVE:
                 died_in = item.death.queue if item.death else item.queue
                 to = redrive_queue(standing, died_in, self._to, home=item.home, store=self._store)
-                return to if is_elsewhere(to) else self._with_room(item, standing, to)
+                return to if is_remote(to) else self._with_room(item, standing, to)
             case Verb.RETRY:
                 return self._with_room(item, standing, item.queue)
             case Verb.MOVE:
                 to = move_queue(standing, self._to)
-                if is_elsewhere(to):
+                if is_remote(to):
                     return to
                 self._known(to)
                 return to if item.status is Status.DEAD else self._with_room(item, standing, to)
             case Verb.UNDO:
                 assert last is not None
-                return self._known(undo_to(last)[0])
+                return self._known(undo_target(last)[0])
             case Verb.BURY:
-                verdict = dead(self._all_queues[self._known(item.queue)].settings, DeadReason.BURIED)
+                verdict = dead_verdict(self._all_queues[self._known(item.queue)].settings, DeadReason.BURIED)
                 return None if verdict.drop else verdict.to or item.queue
             case Verb.PURGE:
                 return None
             case _:
                 return item.queue
 
-    def _with_room(self, item: Item, standing: Standing, queue: str) -> str:
+    def _with_room(self, item: Item, standing: ItemSnapshot, queue: str) -> str:
         """The queue, where it takes one more; what was planned before this item counts."""
         max_size = self._all_queues[self._known(queue)].settings.max_size
-        if not needs_room(standing, queue):
+        if not counts_for_max_size(standing, queue):
             return queue
         size = self._sizes.get(queue, 0)
         if max_size is not None and size >= max_size:

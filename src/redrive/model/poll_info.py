@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from redrive.clock import Instant
-from redrive.model.text import several
+from redrive.model.text import pluralize
 
 
 class PollInfo(msgspec.Struct, frozen=True):
@@ -35,8 +35,10 @@ class PollInfo(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if not self.polls:
             return "never listed yet"
-        errors = f", {several(self.errors, 'error')}" if self.errors else ""
-        return f"listed {several(self.polls, 'time')}{errors}; {several(self.objects, 'object')}, {self.added:,} new"
+        errors = f", {pluralize(self.errors, 'error')}" if self.errors else ""
+        return (
+            f"listed {pluralize(self.polls, 'time')}{errors}; {pluralize(self.objects, 'object')}, {self.added:,} new"
+        )
 
     def after(self, at: Instant, objects: int, added: int, error: str | None, poller: str) -> PollInfo:
         """The same with one more listing."""

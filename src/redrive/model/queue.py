@@ -13,14 +13,14 @@ import msgspec
 from redrive.clock import Instant
 from redrive.errors import InvalidSetting, shown
 from redrive.model.caller_input import plain, reading, table
-from redrive.model.classify import ErrorClass, Rule
+from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.duration import DAY, MAX_DURATION, MINUTE, SECOND, Duration, format_duration, parse_duration
 from redrive.model.failure import Failure
-from redrive.model.feed import DEFAULT_KINDS, FeedKind
+from redrive.model.feed import DEFAULT_FEED_KINDS, FeedKind
 from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES, check_address
 from redrive.model.redact_rules import NO_RULES, RedactRules, redact_rules_from
-from redrive.model.retry_policy import Retry, check_delay, retry_from
-from redrive.model.text import suggest, tally
+from redrive.model.retry_policy import RetryPolicy, check_delay, parse_retry_policy
+from redrive.model.text import format_counts, suggest
 
 DEFAULT_ATTEMPTS = 5
 _LARGEST_COUNT = 2**31 - 1
@@ -49,7 +49,7 @@ class OnDead(StrEnum):
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a queue treats its items. Durations are microseconds; `settings_from` takes texts such as `30s`."""
+    """How a queue treats its items. Durations are microseconds; `parse_settings` takes texts such as `30s`."""
 
     lease_timeout: Duration = MINUTE
     """How long a worker holds an item before a sweep may take it."""
@@ -57,11 +57,11 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Deliveries an item gets; unset = the larger of 5 and retry.attempts; 0 = unlimited."""
     max_losses: int = DEFAULT_ATTEMPTS
     """Leases of an item that may run out; 0 = unlimited."""
-    retry: Retry = Retry()
+    retry: RetryPolicy = RetryPolicy()
     """What happens after a reported failure. Without it the first one is final."""
     final_errors: tuple[str, ...] = ()
     """Error types and classes that are never retried."""
-    error_rules: tuple[Rule, ...] = ()
+    error_rules: tuple[ErrorRule, ...] = ()
     """How errors are classified in this queue, before the built-in rules."""
     dead_queue: str | dict[str, str] | None = None
     """Where dead items go: a queue, or a table from error type or class to queue, with a `default`. `name@store` is a
@@ -86,7 +86,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How long archived items are kept, from their death; unset = for ever."""
     search: bool = True
     """Whether dead letters can be found by the words of their error and payload."""
-    feed: tuple[FeedKind, ...] = DEFAULT_KINDS
+    feed: tuple[FeedKind, ...] = DEFAULT_FEED_KINDS
     """What of all that happens is kept in the feed."""
     redact: RedactRules = NO_RULES
     """What is hidden from whoever looks, and what is not, beside what looks like a secret."""
@@ -162,7 +162,7 @@ class QueueStats(msgspec.Struct, frozen=True):
         counts = {name: getattr(self, name) for name in names}
         age = format_duration(self.oldest_age // SECOND * SECOND)
         waits = "" if self.oldest_ready_at is None else f"; the oldest has waited for {age}"
-        return f"{self.queue}: {tally(counts)}{waits}"
+        return f"{self.queue}: {format_counts(counts)}{waits}"
 
     @property
     def oldest_age(self) -> Duration:
@@ -170,7 +170,7 @@ class QueueStats(msgspec.Struct, frozen=True):
         return 0 if self.oldest_ready_at is None else max(0, self.at - self.oldest_ready_at)
 
 
-def settings_from(values: Mapping[str, Any], base: QueueSettings | None = None) -> QueueSettings:
+def parse_settings(values: Mapping[str, Any], base: QueueSettings | None = None) -> QueueSettings:
     """Settings from what a person wrote, on top of those in `base`. Every value is checked."""
     unknown = sorted(set(values) - set(QueueSettings.__struct_fields__))
     if unknown:
@@ -193,12 +193,12 @@ def settings_from(values: Mapping[str, Any], base: QueueSettings | None = None) 
     return settings
 
 
-def checked_settings(settings: QueueSettings) -> QueueSettings:
-    """The settings themselves, if `settings_from` could have made them; for those that were sent as they are kept."""
+def validate_settings(settings: QueueSettings) -> QueueSettings:
+    """The settings themselves, if `parse_settings` could have made them; for those that were sent as they are kept."""
     values = {name: _as_written(name, getattr(settings, name)) for name in settings.__struct_fields__}
     for delay in (settings.retry.delay, *settings.retry.by_class.values(), *settings.retry.by_type.values()):
         check_delay(delay)
-    return settings_from(values)
+    return parse_settings(values)
 
 
 def _as_written(name: str, value: Any) -> Any:
@@ -234,7 +234,7 @@ def _checked(name: str, value: Any) -> Any:
         case "max_payload_size":
             return _count(name, value, 1, MAX_STORABLE_BYTES)
         case "retry":
-            return retry_from(value)
+            return parse_retry_policy(value)
         case "final_errors":
             return _names(name, value)
         case "error_rules":
@@ -272,9 +272,9 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
     return tuple(map(plain, value))
 
 
-def _error_rules(name: str, value: Any) -> tuple[Rule, ...]:
+def _error_rules(name: str, value: Any) -> tuple[ErrorRule, ...]:
     try:
-        rules = msgspec.convert(value, tuple[Rule, ...])
+        rules = msgspec.convert(value, tuple[ErrorRule, ...])
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise InvalidSetting(name, f"cannot be used: {error}") from None
     for index, rule in enumerate(rules):

@@ -223,7 +223,7 @@ def names_a_secret(name: str) -> bool:
     return len(name) > MAX_KEY_CHARS or secrecy_of(name) >= Secrecy.LIKELY
 
 
-def hidden(kind: Kind, value: Any) -> Any:
+def mask_value(kind: Kind, value: Any) -> Any:
     """What is shown where redaction itself failed: nothing at all."""
     if kind == "headers":
         return dict.fromkeys(cast("Mapping[str, str]", value), REDACTED)

@@ -23,7 +23,7 @@ MAX_LISTED_DELAYS = 1_000
 DelayFunction: TypeAlias = Callable[[int], float | timedelta]
 
 
-class Schedule(StrEnum):
+class BackoffKind(StrEnum):
     """How the delay grows with n, the number of failures so far."""
 
     NEVER = "never"  # no further try
@@ -35,13 +35,13 @@ class Schedule(StrEnum):
     FUNCTION = "function"  # what a function given to connect() by this name says
 
 
-class Delay(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One rule for the delay before the next try. Durations in microseconds.
 
     `jitter` takes a random share of the delay (full jitter), so that what failed together does not return together.
     """
 
-    schedule: Schedule = Schedule.IMMEDIATE
+    schedule: BackoffKind = BackoffKind.IMMEDIATE
     base: int = SECOND
     cap: int | None = None
     delays: tuple[int, ...] = ()
@@ -52,44 +52,44 @@ class Delay(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         for setting, delays in (("base", [self.base]), ("cap", [self.cap or 0]), ("delays", self.delays)):
             if any(not 0 <= delay <= MAX_DURATION for delay in delays):
                 raise InvalidSetting(f"delay.{setting}", "must be from 0 microseconds to 100 years")
-        if (self.schedule is Schedule.LIST) != bool(self.delays):
+        if (self.schedule is BackoffKind.LIST) != bool(self.delays):
             raise InvalidSetting("delay.delays", "must be given with schedule 'list', and only then")
-        if (self.schedule is Schedule.FUNCTION) != (self.function is not None):
+        if (self.schedule is BackoffKind.FUNCTION) != (self.function is not None):
             raise InvalidSetting("delay.function", "must be given with schedule 'function', and only then")
 
 
-NEVER = Delay(Schedule.NEVER)
-IMMEDIATE = Delay(Schedule.IMMEDIATE)
+NEVER = Backoff(BackoffKind.NEVER)
+IMMEDIATE = Backoff(BackoffKind.IMMEDIATE)
 
 # What holds when a function is unknown, raises or answers nonsense: the item must be tried again all the same.
-FALLBACK = Delay(Schedule.EXPONENTIAL, base=SECOND, cap=HOUR)
+FALLBACK_BACKOFF = Backoff(BackoffKind.EXPONENTIAL, base=SECOND, cap=HOUR)
 
 # What holds where classes decide and the queue has no rule of its own for the class. Classes not named: never.
-CLASS_DELAYS: Mapping[ErrorClass, Delay] = {
-    ErrorClass.TRANSIENT: FALLBACK,
-    ErrorClass.NETWORK: FALLBACK,
-    ErrorClass.RESOURCE: Delay(Schedule.LINEAR, base=MINUTE, cap=HOUR),
+BACKOFF_BY_CLASS: Mapping[ErrorClass, Backoff] = {
+    ErrorClass.TRANSIENT: FALLBACK_BACKOFF,
+    ErrorClass.NETWORK: FALLBACK_BACKOFF,
+    ErrorClass.RESOURCE: Backoff(BackoffKind.LINEAR, base=MINUTE, cap=HOUR),
 }
 
 
-class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A queue's retry setting. `attempts` are the tries a failing item gets; with 0 or 1 its first failure is final.
 
     `by_type` goes before `by_class`, that before the defaults of the classes (`use_classes`), that before `delay`.
     """
 
     attempts: int = 0
-    delay: Delay = IMMEDIATE
+    delay: Backoff = IMMEDIATE
     use_classes: bool = False
-    by_class: dict[ErrorClass, Delay] = {}
-    by_type: dict[str, Delay] = {}
+    by_class: dict[ErrorClass, Backoff] = {}
+    by_type: dict[str, Backoff] = {}
 
     def __post_init__(self) -> None:
         _check_attempts(self.attempts, "retry.attempts")
 
 
-def check_delay(rule: Delay) -> None:
-    """Raise where a rule has what `retry_from` would not have made: too long a list, or a name that is none."""
+def check_delay(rule: Backoff) -> None:
+    """Raise where a rule has what `parse_retry_policy` would not have made: too long a list, or a name that is none."""
     if len(rule.delays) > MAX_LISTED_DELAYS:
         raise InvalidSetting("delay.delays", f"must be a list of 1 to {MAX_LISTED_DELAYS:,} durations")
     if rule.function is not None:
@@ -99,7 +99,7 @@ def check_delay(rule: Delay) -> None:
             raise InvalidSetting("delay.function", error.problem) from None
 
 
-def rule_for(retry: Retry, failure: Failure | None) -> Delay:
+def backoff_for(retry: RetryPolicy, failure: Failure | None) -> Backoff:
     """The rule for a failure; among those by type, the one that names the nearest base."""
     if failure is None:
         return retry.delay
@@ -109,11 +109,11 @@ def rule_for(retry: Retry, failure: Failure | None) -> Delay:
                 return retry.by_type[name]
     if failure.error_class in retry.by_class:
         return retry.by_class[failure.error_class]
-    return CLASS_DELAYS.get(failure.error_class, NEVER) if retry.use_classes else retry.delay
+    return BACKOFF_BY_CLASS.get(failure.error_class, NEVER) if retry.use_classes else retry.delay
 
 
-def delay_before(
-    rule: Delay, n: int, jitter: float = 1.0, functions: Mapping[str, DelayFunction] | None = None
+def retry_delay(
+    rule: Backoff, n: int, jitter: float = 1.0, functions: Mapping[str, DelayFunction] | None = None
 ) -> int | None:
     """Microseconds to wait after the n-th failure (from 1) before the next try; None means never.
 
@@ -126,24 +126,24 @@ def delay_before(
     return int(delay * jitter) if rule.jitter else delay
 
 
-def _raw_delay(rule: Delay, n: int, functions: Mapping[str, DelayFunction]) -> int | None:
+def _raw_delay(rule: Backoff, n: int, functions: Mapping[str, DelayFunction]) -> int | None:
     match rule.schedule:
-        case Schedule.NEVER:
+        case BackoffKind.NEVER:
             return None
-        case Schedule.IMMEDIATE:
+        case BackoffKind.IMMEDIATE:
             return 0
-        case Schedule.FIXED:
+        case BackoffKind.FIXED:
             return rule.base
-        case Schedule.LINEAR:
+        case BackoffKind.LINEAR:
             return rule.base * n
-        case Schedule.EXPONENTIAL:
+        case BackoffKind.EXPONENTIAL:
             # A base of one microsecond is past a hundred years long before the 64th doubling.
             return rule.base << min(n - 1, 64)
-        case Schedule.LIST:
+        case BackoffKind.LIST:
             return rule.delays[min(n, len(rule.delays)) - 1]
-        case Schedule.FUNCTION:
+        case BackoffKind.FUNCTION:
             delay = _ask(functions.get(rule.function or ""), n)
-            return delay_before(FALLBACK, n) if delay is None else delay
+            return retry_delay(FALLBACK_BACKOFF, n) if delay is None else delay
         case _:
             assert_never(rule.schedule)
 
@@ -164,7 +164,7 @@ def _ask(function: DelayFunction | None, n: int) -> int | None:
         return None
 
 
-def retry_from(value: object) -> Retry:
+def parse_retry_policy(value: object) -> RetryPolicy:
     """The retry setting from what people write: None, a Retry, or a mapping with durations as text.
 
     `{"attempts": 3, "cooldown": "30s"}`, `{"attempts": 5, "delay": "exponential", "base": "1s", "cap": "1h", "jitter":
@@ -172,11 +172,11 @@ def retry_from(value: object) -> Retry:
     and `by_type` as wanted.
     """
     if value is None:
-        return Retry()
-    if isinstance(value, Retry):
+        return RetryPolicy()
+    if isinstance(value, RetryPolicy):
         return value
     settings = _mapping(value, "retry", _RETRY_KEYS)
-    retry = Retry(
+    retry = RetryPolicy(
         attempts=_check_attempts(settings.get("attempts", 0), "retry.attempts"),
         delay=_delay_from({key: settings[key] for key in _DELAY_KEYS if key in settings}, "retry"),
         use_classes=_flag(settings, "classes", "retry"),
@@ -194,8 +194,8 @@ def retry_from(value: object) -> Retry:
     return retry
 
 
-def written_retry(retry: Retry) -> dict[str, Any]:
-    """The setting as people write it: `retry_from` makes the same of it."""
+def format_retry_policy(retry: RetryPolicy) -> dict[str, Any]:
+    """The setting as people write it: `parse_retry_policy` makes the same of it."""
     tables = {
         "by_class": {key: _written_delay(rule) for key, rule in retry.by_class.items()},
         "by_type": {key: _written_delay(rule) for key, rule in retry.by_type.items()},
@@ -208,16 +208,16 @@ def written_retry(retry: Retry) -> dict[str, Any]:
     }
 
 
-def _written_delay(rule: Delay) -> dict[str, Any]:
+def _written_delay(rule: Backoff) -> dict[str, Any]:
     written: dict[str, Any]
     match rule.schedule:
-        case Schedule.FIXED:
+        case BackoffKind.FIXED:
             written = {"cooldown": format_duration(rule.base)}
-        case Schedule.LIST:
+        case BackoffKind.LIST:
             written = {"delays": [format_duration(delay) for delay in rule.delays]}
-        case Schedule.FUNCTION:
+        case BackoffKind.FUNCTION:
             written = {"function": rule.function}
-        case Schedule.LINEAR | Schedule.EXPONENTIAL:
+        case BackoffKind.LINEAR | BackoffKind.EXPONENTIAL:
             written = {"delay": rule.schedule, "base": format_duration(rule.base)}
         case _:
             written = {"delay": rule.schedule}
@@ -248,21 +248,21 @@ _ELSEWHERE = {
     "max_delay": "cap",
     "max_interval": "cap",
 }
-_NAMED_SCHEDULES = tuple(s.value for s in Schedule if s not in (Schedule.LIST, Schedule.FUNCTION))
+_NAMED_SCHEDULES = tuple(s.value for s in BackoffKind if s not in (BackoffKind.LIST, BackoffKind.FUNCTION))
 
 
-def _rule_from(value: object, what: str) -> Delay:
+def _rule_from(value: object, what: str) -> Backoff:
     """A rule inside by_class or by_type: a mapping, or the name of a schedule, or one duration."""
-    if isinstance(value, Delay):
+    if isinstance(value, Backoff):
         return value
     if isinstance(value, Mapping):
         return _delay_from(_mapping(value, what, _DELAY_KEYS), what)
     if isinstance(value, str) and value in _NAMED_SCHEDULES:
         return _delay_from({"delay": value}, what)
-    return Delay(Schedule.FIXED, base=_duration(value, what))
+    return Backoff(BackoffKind.FIXED, base=_duration(value, what))
 
 
-def _delay_from(settings: Mapping[str, Any], what: str) -> Delay:
+def _delay_from(settings: Mapping[str, Any], what: str) -> Backoff:
     given = [key for key in ("delay", "cooldown", "delays", "function") if settings.get(key) is not None]
     if len(given) > 1:
         raise InvalidSetting(f"{what}.{given[1]}", f"cannot be given together with {what}.{given[0]}")
@@ -272,9 +272,13 @@ def _delay_from(settings: Mapping[str, Any], what: str) -> Delay:
     if how != "delay" and settings.get("base") is not None:
         raise InvalidSetting(f"{what}.base", f"cannot be given together with {what}.{how}")
     if how == "cooldown":
-        return Delay(Schedule.FIXED, base=_duration(settings["cooldown"], f"{what}.cooldown"), cap=cap, jitter=jitter)
+        return Backoff(
+            BackoffKind.FIXED, base=_duration(settings["cooldown"], f"{what}.cooldown"), cap=cap, jitter=jitter
+        )
     if how == "delays":
-        return Delay(Schedule.LIST, delays=_durations(settings["delays"], f"{what}.delays"), cap=cap, jitter=jitter)
+        return Backoff(
+            BackoffKind.LIST, delays=_durations(settings["delays"], f"{what}.delays"), cap=cap, jitter=jitter
+        )
     if how == "function":
         if callable(settings["function"]):
             problem = "must be a name, since queues store no code: give the function to connect(backoffs={name: …})"
@@ -283,22 +287,22 @@ def _delay_from(settings: Mapping[str, Any], what: str) -> Delay:
             function = check_name("function", settings["function"])
         except InvalidName as error:
             raise InvalidSetting(f"{what}.function", error.problem) from None
-        return Delay(Schedule.FUNCTION, function=function, cap=cap, jitter=jitter)
+        return Backoff(BackoffKind.FUNCTION, function=function, cap=cap, jitter=jitter)
     return _growing(settings, cap, jitter, what)
 
 
-def _growing(settings: Mapping[str, Any], cap: int | None, jitter: bool, what: str) -> Delay:
+def _growing(settings: Mapping[str, Any], cap: int | None, jitter: bool, what: str) -> Backoff:
     base = None if settings.get("base") is None else _duration(settings["base"], f"{what}.base")
     name = settings.get("delay")
     if name is None:
-        schedule = Schedule.IMMEDIATE if base is None else Schedule.FIXED
+        schedule = BackoffKind.IMMEDIATE if base is None else BackoffKind.FIXED
     elif name in _NAMED_SCHEDULES:
-        schedule = Schedule(name)
+        schedule = BackoffKind(name)
     else:
         raise InvalidSetting(f"{what}.delay", f"must be one of {', '.join(_NAMED_SCHEDULES)}{_meant_by_delay(name)}")
-    if base is None and schedule in (Schedule.FIXED, Schedule.LINEAR):
+    if base is None and schedule in (BackoffKind.FIXED, BackoffKind.LINEAR):
         raise InvalidSetting(f"{what}.base", f"must be given with delay '{schedule}'")
-    return Delay(schedule, base=SECOND if base is None else base, cap=cap, jitter=jitter)
+    return Backoff(schedule, base=SECOND if base is None else base, cap=cap, jitter=jitter)
 
 
 def _meant_by_delay(value: Any) -> str:

@@ -23,7 +23,7 @@ _HUMP = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 
 
-class Query(NamedTuple):
+class SearchQuery(NamedTuple):
     """What to look for: every one of `words`, and for every one of `prefixes` some word that begins with it."""
 
     words: tuple[str, ...]
@@ -36,39 +36,39 @@ class Query(NamedTuple):
         )
 
 
-def split_words(text: str) -> list[str]:
+def tokenize(text: str) -> list[str]:
     """The words of a text in their order, from its first 4,096 characters; long words are cut."""
     words = _RUN.findall(_fold(text[:MAX_INDEXED_CHARS]))
     return [word[:MAX_WORD_CHARS] for word in words[:MAX_WORDS]]
 
 
-def words_of(error_type: str, text: str, payload: bytes = b"", content_type: str = "") -> set[str]:
+def search_terms_of(error_type: str, text: str, payload: bytes = b"", content_type: str = "") -> set[str]:
     """The words under which a dead letter is found: of its error, and of its payload if that is text or JSON.
 
     A type is found by its parts too: `requests.ConnectTimeout` by `connecttimeout`, `connect` and `timeout`.
     """
     words = set(_words_of_type(error_type))
-    words.update(split_words(text))
-    words.update(split_words(_readable(payload, content_type)))
+    words.update(tokenize(text))
+    words.update(tokenize(_readable(payload, content_type)))
     return words
 
 
 @lru_cache(maxsize=1024)
 def _words_of_type(error_type: str) -> frozenset[str]:
     humps = _HUMP.findall(error_type[:MAX_INDEXED_CHARS])
-    return frozenset([*split_words(error_type), *(hump.lower() for hump in humps)])
+    return frozenset([*tokenize(error_type), *(hump.lower() for hump in humps)])
 
 
-def parse_query(query: str) -> Query:
+def parse_query(query: str) -> SearchQuery:
     """What a person asks for: words that must all be there; one that ends in `*` is a prefix."""
     words: dict[str, None] = {}
     prefixes: dict[str, None] = {}
     for token in query[:MAX_QUERY_CHARS].split():
-        parts = split_words(token)
+        parts = tokenize(token)
         if parts and token.endswith("*"):
             prefixes[parts.pop()] = None
         words.update(dict.fromkeys(parts))
-    return Query(tuple(words), tuple(prefixes))
+    return SearchQuery(tuple(words), tuple(prefixes))
 
 
 def _fold(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from redrive.model.item import WORK, Status
+from redrive.model.item import WAITING_STATUSES, Status
 
 
 class Verb(StrEnum):
@@ -46,29 +46,32 @@ class Verb(StrEnum):
     """It has arrived in another store, and is removed from this one."""
 
 
-_GONE = None
-_RESTING = (Status.PENDING, Status.FAILED, Status.DEAD, Status.ARCHIVED)
+_REMOVED = None
+_UNLEASED = (Status.PENDING, Status.FAILED, Status.DEAD, Status.ARCHIVED)
 
 TRANSITIONS: dict[Verb, tuple[tuple[Status | None, ...], tuple[Status | None, ...]]] = {
-    Verb.PUT: ((_GONE,), (Status.PENDING, Status.FAILED, Status.DEAD, Status.MOVING)),
+    Verb.PUT: ((_REMOVED,), (Status.PENDING, Status.FAILED, Status.DEAD, Status.MOVING)),
     Verb.LEASE: ((Status.PENDING,), (Status.ACTIVE,)),
-    Verb.COMPLETE: ((Status.ACTIVE,), (Status.COMPLETED, _GONE)),
-    Verb.FAIL: ((Status.ACTIVE, *WORK), (Status.FAILED, Status.DEAD, Status.PENDING, Status.MOVING, _GONE)),
-    Verb.RELEASE: ((Status.ACTIVE,), (Status.PENDING, Status.DEAD, Status.MOVING, _GONE)),
-    Verb.LOSE: ((Status.ACTIVE,), (Status.PENDING, Status.DEAD, Status.MOVING, _GONE)),
-    Verb.EXPIRE: (WORK, (Status.DEAD, Status.PENDING, Status.MOVING, _GONE)),
+    Verb.COMPLETE: ((Status.ACTIVE,), (Status.COMPLETED, _REMOVED)),
+    Verb.FAIL: (
+        (Status.ACTIVE, *WAITING_STATUSES),
+        (Status.FAILED, Status.DEAD, Status.PENDING, Status.MOVING, _REMOVED),
+    ),
+    Verb.RELEASE: ((Status.ACTIVE,), (Status.PENDING, Status.DEAD, Status.MOVING, _REMOVED)),
+    Verb.LOSE: ((Status.ACTIVE,), (Status.PENDING, Status.DEAD, Status.MOVING, _REMOVED)),
+    Verb.EXPIRE: (WAITING_STATUSES, (Status.DEAD, Status.PENDING, Status.MOVING, _REMOVED)),
     Verb.DUE: ((Status.FAILED,), (Status.PENDING,)),
-    Verb.BURY: ((Status.ACTIVE, *WORK), (Status.DEAD, Status.PENDING, Status.MOVING, _GONE)),
+    Verb.BURY: ((Status.ACTIVE, *WAITING_STATUSES), (Status.DEAD, Status.PENDING, Status.MOVING, _REMOVED)),
     Verb.RETRY: ((Status.DEAD, Status.FAILED), (Status.PENDING,)),
-    Verb.REDRIVE: ((Status.DEAD, *WORK), (Status.PENDING, Status.MOVING)),
-    Verb.DONE: (_RESTING, (Status.COMPLETED, _GONE)),
-    Verb.DROP: ((*_RESTING, Status.COMPLETED), (_GONE,)),
+    Verb.REDRIVE: ((Status.DEAD, *WAITING_STATUSES), (Status.PENDING, Status.MOVING)),
+    Verb.DONE: (_UNLEASED, (Status.COMPLETED, _REMOVED)),
+    Verb.DROP: ((*_UNLEASED, Status.COMPLETED), (_REMOVED,)),
     Verb.UNDO: ((Status.PENDING,), (Status.DEAD, Status.PENDING)),
-    Verb.MOVE: ((Status.DEAD, *WORK), (Status.DEAD, Status.MOVING, *WORK)),
-    Verb.ARCHIVE: ((Status.DEAD, *WORK), (Status.ARCHIVED,)),
+    Verb.MOVE: ((Status.DEAD, *WAITING_STATUSES), (Status.DEAD, Status.MOVING, *WAITING_STATUSES)),
+    Verb.ARCHIVE: ((Status.DEAD, *WAITING_STATUSES), (Status.ARCHIVED,)),
     Verb.RESTORE: ((Status.ARCHIVED,), (Status.DEAD, Status.PENDING, Status.FAILED)),
-    Verb.PURGE: ((Status.ARCHIVED,), (_GONE,)),
-    Verb.LEAVE: ((Status.MOVING,), (_GONE,)),
+    Verb.PURGE: ((Status.ARCHIVED,), (_REMOVED,)),
+    Verb.LEAVE: ((Status.MOVING,), (_REMOVED,)),
 }
 """verb → (statuses it applies to, statuses it leads to).
 
@@ -78,7 +81,7 @@ With `force`, the verbs by hand also apply to an active item, whose lease is rev
 moving, for which nothing else is left where the other store is gone.
 """
 
-BY_HAND = frozenset(
+MANUAL_VERBS = frozenset(
     {
         Verb.FAIL,
         Verb.BURY,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from redrive.clock import Instant
-from redrive.model.text import moment
+from redrive.model.text import format_instant
 
 TASK_HEADER = "task"
 """The header that names the task which an item is for."""
@@ -36,7 +36,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         queues = ", ".join(self.queues) or "no queue"
         return (
-            f"{self.name}: pid {self.pid} on {self.host} since {moment(self.started_at)}, "
+            f"{self.name}: pid {self.pid} on {self.host} since {format_instant(self.started_at)}, "
             f"{self.running} of {self.concurrency} running; {queues}"
         )
 

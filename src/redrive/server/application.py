@@ -14,9 +14,9 @@ from redrive.broker.async_broker import AsyncBroker
 from redrive.connect import connect_async
 from redrive.model.limits import DEFAULT_URL
 from redrive.server.asgi import Server
-from redrive.server.auth.authentication import Access, Gate
-from redrive.server.broker_pool import Brokers
-from redrive.server.host_check import Sites
+from redrive.server.auth.authentication import Authenticator, TokenAuthenticator
+from redrive.server.broker_pool import BrokerPool
+from redrive.server.host_check import AllowedHosts
 from redrive.server.request_limits import Limits
 from redrive.server.routes import all_routes, store_api
 from redrive.server.routes.system import PAGES
@@ -25,7 +25,7 @@ from redrive.server.routes.system import PAGES
 def application(
     url: str = DEFAULT_URL,
     *,
-    access: Access | None = None,
+    access: Authenticator | None = None,
     limits: Limits | None = None,
     hosts: Collection[str] | None = (),
     max_dead: int | None = None,
@@ -47,13 +47,13 @@ def application(
         _ = broker.metrics  # from now on it counts
         return broker
 
-    brokers = Brokers(open_one)
+    brokers = BrokerPool(open_one)
     return Server(
         brokers,
         (*all_routes(brokers), *store_api.routes()),
-        access or Gate(brokers),
+        access or TokenAuthenticator(brokers),
         limits,
         pages=PAGES,
-        sites=Sites(hosts),
+        sites=AllowedHosts(hosts),
         max_dead=max_dead,
     )

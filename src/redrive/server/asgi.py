@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from redrive.auth.principal import ANYONE, Principal
+from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal
 from redrive.errors import Forbidden, InvalidInput, Overloaded, RedriveError, RequestTooLarge, StoreError, Unauthorized
-from redrive.server.auth.authentication import Access, OpenAccess
-from redrive.server.broker_pool import Brokers
-from redrive.server.host_check import Sites
-from redrive.server.long_poll import ClientGone, Waiting, begin
+from redrive.server.auth.authentication import Authenticator, NoAuthentication
+from redrive.server.broker_pool import BrokerPool
+from redrive.server.host_check import AllowedHosts
+from redrive.server.long_poll import ClientDisconnected, LongPolls, start_eagerly
 from redrive.server.request import JSON, MESSAGEPACK, KnownLeases, Receive, Request, Response
-from redrive.server.request_limits import DEFAULT_LIMITS, Bodies, Hold, Limits
+from redrive.server.request_limits import DEFAULT_LIMITS, BodyBudget, Limits, RequestResources
 from redrive.server.responses import SlowRequest, UnsupportedMediaType, http_error, refusal
 from redrive.server.route import Route
 from redrive.telemetry import events
@@ -55,29 +55,29 @@ class Server:
 
     def __init__(
         self,
-        brokers: Brokers,
+        brokers: BrokerPool,
         routes: Iterable[Route],
-        access: Access | None = None,
+        access: Authenticator | None = None,
         limits: Limits | None = None,
         *,
         pages: Mapping[str, Page] | None = None,
-        sites: Sites | None = None,
+        sites: AllowedHosts | None = None,
         max_dead: int | None = None,
     ) -> None:
         self.brokers = brokers
-        self.access: Access = access or OpenAccess()
+        self.access: Authenticator = access or NoAuthentication()
         self.limits = limits or DEFAULT_LIMITS
-        self.sites = sites or Sites()
+        self.sites = sites or AllowedHosts()
         self.max_dead = max_dead
         self.stopping = asyncio.Event()
         """Set when no new work is given out: whoever waits is answered."""
-        self.waiting = Waiting(self.limits.waiting)
+        self.waiting = LongPolls(self.limits.waiting)
         self.metrics = Metrics()
         self.metrics.watch(self._counted)
         # Of their own: where all threads of the loop are busy with slow queries, the store answers all the same.
         self.health_threads = ThreadPoolExecutor(4, "redrive-health")
         self._pages = dict(pages or {})
-        self._bodies = Bodies()
+        self._bodies = BodyBudget()
         self._leases = KnownLeases()
         self._logged_at: dict[str, float] = {}
         self.routes = tuple(routes)
@@ -99,7 +99,7 @@ class Server:
                 response = await self._looked(path, served, scope)
         except RedriveError as error:
             response = self._refused(error)
-        except ClientGone:
+        except ClientDisconnected:
             return
         except Exception:
             response = self._broken(path if served is not None or path in self._pages else None)
@@ -126,14 +126,21 @@ class Server:
             self.sites.check_call(headers)
         if headers.get(b"content-type") != served.content_type:
             _check_content_type(headers, served.content_type)
-        hold = Hold(self._bodies, principal.name)  # until it is answered: that may take as long as the store takes
+        hold = RequestResources(
+            self._bodies, principal.name
+        )  # until it is answered: that may take as long as the store takes
         try:
             return await self._carried_out(served, headers, principal, receive, hold)
         finally:
             hold.end()
 
     async def _carried_out(
-        self, served: _Served, headers: dict[bytes, bytes], principal: Principal, receive: Receive, hold: Hold
+        self,
+        served: _Served,
+        headers: dict[bytes, bytes],
+        principal: Principal,
+        receive: Receive,
+        hold: RequestResources,
     ) -> Response:
         route, decoder = served.route, served.decoder
         body = await self._body(headers, receive, hold)
@@ -147,7 +154,7 @@ class Server:
             except (ValueError, RecursionError) as error:
                 raise _not_taken(route, error) from None
             body = b""  # what the call keeps of it is in the call
-            if principal is not ANYONE:
+            if principal is not UNAUTHENTICATED_ADMIN:
                 principal.check(route.right, namespace, route.queues(call))
         elif not principal.may_enter(namespace):
             raise Forbidden(route.right, namespace)
@@ -197,12 +204,12 @@ class Server:
             self.sites.check(headers)
         return principal
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive, hold: Hold) -> bytes:
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive, hold: RequestResources) -> bytes:
         """The whole body, within the limits."""
         declared = headers.get(b"content-length")
         if declared is not None and not (declared.isdigit() and int(declared[:20]) <= self.limits.body):
             raise RequestTooLarge("the body of the request", self.limits.body)
-        message, waiting = begin(receive())
+        message, waiting = start_eagerly(receive())
         if waiting is None and message["type"] == "http.request" and not message.get("more_body"):
             body: bytes = message.get("body", b"")
             if len(body) > self.limits.body:
@@ -211,7 +218,9 @@ class Server:
             return body
         return await self._slow_body(message, waiting, receive, hold)
 
-    async def _slow_body(self, message: Any, waiting: Awaitable[Any] | None, receive: Receive, hold: Hold) -> bytes:
+    async def _slow_body(
+        self, message: Any, waiting: Awaitable[Any] | None, receive: Receive, hold: RequestResources
+    ) -> bytes:
         """The body of a request that is not there at once."""
         parts: list[bytes] = []
         size = 0
@@ -221,7 +230,7 @@ class Server:
                     message = await waiting
                 while True:
                     if message["type"] == "http.disconnect":
-                        raise ClientGone
+                        raise ClientDisconnected
                     part: bytes = message.get("body", b"")
                     size += len(part)
                     if size > self.limits.body:
@@ -313,7 +322,7 @@ class _Tally:
 
     __slots__ = ("call", "seconds", "statuses")
 
-    def __init__(self, call: str, seconds: names.Distribution) -> None:
+    def __init__(self, call: str, seconds: names.Histogram) -> None:
         self.call = call
         self.seconds = seconds
         self.statuses: dict[int, int] = {}

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from redrive.broker.async_broker import AsyncBroker
-from redrive.broker.flow import accepted
+from redrive.broker.flow import raise_if_refused
 from redrive.errors import Closed, RedriveError
 from redrive.model.limits import check_name
-from redrive.server.request_limits import Busy, Hold, Opened
+from redrive.server.request_limits import Busy, NamespaceUse, RequestResources
 from redrive.store import Call
 
 MAX_NAMESPACES = 100
 """Each has a connection and threads of its own."""
 
 
-class Brokers:
+class BrokerPool:
     """Brokers by namespace. All are on one store, and close together.
 
     Anybody may name a namespace that nobody ever used. So where there are too many, one without queues that no request
@@ -27,7 +27,7 @@ class Brokers:
 
     def __init__(self, open_one: Callable[[str], AsyncBroker]) -> None:
         self._open_one = open_one
-        self._open: dict[str, Opened] = {}
+        self._open: dict[str, NamespaceUse] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._making_room = asyncio.Lock()
         self._closed = False
@@ -48,13 +48,13 @@ class Brokers:
         opened.stays = True
         return opened.broker
 
-    async def enter(self, namespace: str, hold: Hold) -> AsyncBroker:
+    async def enter(self, namespace: str, hold: RequestResources) -> AsyncBroker:
         """The broker of a namespace, for one request."""
         opened = self._open.get(namespace) or await self._opened(namespace)
         hold.enter(opened)
         return opened.broker
 
-    async def _opened(self, namespace: str) -> Opened:
+    async def _opened(self, namespace: str) -> NamespaceUse:
         """It is open until the caller awaits something."""
         check_name("namespace", namespace)
         while (opened := self._open.get(namespace)) is None:
@@ -75,7 +75,7 @@ class Brokers:
 
     async def _begin(self, namespace: str) -> None:
         try:
-            self._open[namespace] = Opened(await asyncio.to_thread(self._open_one, namespace))
+            self._open[namespace] = NamespaceUse(await asyncio.to_thread(self._open_one, namespace))
         finally:
             del self._opening[namespace]
 
@@ -109,13 +109,13 @@ class Brokers:
             await self._open.popitem()[1].broker.close()
 
 
-def _is_idle(opened: Opened) -> bool:
+def _is_idle(opened: NamespaceUse) -> bool:
     return not (opened.uses or opened.stays)
 
 
 async def commit_one(broker: AsyncBroker, call: Call) -> Any:
     """The result of one call. Raises where it was refused."""
-    return accepted(await broker._core.committer.submit(call))
+    return raise_if_refused(await broker._core.committer.submit(call))
 
 
 async def commit(broker: AsyncBroker, calls: Iterable[Call]) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 
 from redrive.auth.principal import Right
-from redrive.broker.validation import instant_of
+from redrive.broker.validation import to_instant
 from redrive.clock import Instant
 from redrive.errors import InvalidDuration, RedriveError, RequestTooLarge
 from redrive.model.classify import ErrorClass
@@ -22,7 +22,7 @@ from redrive.model.death import DeadReason
 from redrive.model.filter import Filter
 from redrive.model.limits import MAX_LABEL_CHARS, MAX_NAME_CHARS
 from redrive.model.search_terms import MAX_QUERY_CHARS
-from redrive.model.text import instant_text
+from redrive.model.text import to_rfc3339
 from redrive.server.request import Request
 
 MAX_TEXT_CHARS = 1_000_000
@@ -102,7 +102,7 @@ SinceInput: TypeAlias = Annotated[
 
 def instant_text_or_none(at: int | None) -> str | None:
     """An instant as text, where there is one."""
-    return None if at is None else instant_text(at)
+    return None if at is None else to_rfc3339(at)
 
 
 def read_instant(what: str, text: str) -> Instant:
@@ -110,7 +110,7 @@ def read_instant(what: str, text: str) -> Instant:
     try:
         read = datetime.fromisoformat(text)
         if read.tzinfo is not None:
-            return instant_of(what, read)
+            return to_instant(what, read)
     except ValueError:
         problem = "is not an instant; write it like 2026-07-01T03:12:55Z"
         raise InvalidDuration(what, text, problem) from None

@@ -29,7 +29,7 @@ class WrongSite(AccessError):
         super().__init__(f"{problem}. This server asks for no token, so it answers only to its own names")
 
 
-class Sites:
+class AllowedHosts:
     """The names that a server goes by: addresses, localhost, this machine's own, and those given. None: any."""
 
     def __init__(self, names: Collection[str] | None = ()) -> None:

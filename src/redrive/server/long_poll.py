@@ -23,11 +23,11 @@ from collections import Counter
 from collections.abc import Awaitable, Collection, Coroutine, Generator, Mapping
 from typing import Any
 
-from redrive.broker.notifier import Notify
+from redrive.broker.notifier import Notifier
 from redrive.server.request_limits import Busy
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """Whoever made the request is no longer there: nobody reads an answer. `result` is what would have been in it."""
 
     def __init__(self, result: Any = None) -> None:
@@ -35,7 +35,7 @@ class ClientGone(Exception):
         super().__init__("the client is gone")
 
 
-class Waiting:
+class LongPolls:
     """Who waits for something to happen. All are answered when the server stops."""
 
     def __init__(self, limit: int) -> None:
@@ -60,7 +60,7 @@ class Waiting:
             task.cancel()
 
 
-def begin(work: Awaitable[Any]) -> tuple[Any, Awaitable[Any] | None]:
+def start_eagerly(work: Awaitable[Any]) -> tuple[Any, Awaitable[Any] | None]:
     """What it gives, if that is there at once, and None; otherwise None, and what is to be awaited instead of it."""
     if not isinstance(work, types.CoroutineType):
         return None, work
@@ -96,7 +96,7 @@ _ALL = ""
 """Stands for all queues, as no queue has this name."""
 
 
-class _Watcher:
+class _Watch:
     """A client that waits."""
 
     __slots__ = ("future", "queues", "since")
@@ -107,10 +107,10 @@ class _Watcher:
         self.future = future
 
 
-class Arrivals:
+class ArrivalLog:
     """Arrivals of one namespace, told to the clients of one event loop."""
 
-    def __init__(self, notify: Notify) -> None:
+    def __init__(self, notify: Notifier) -> None:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         # Beyond every number that was told of the namespace before it was closed, if it was: no store commits so often.
@@ -119,10 +119,10 @@ class Arrivals:
         self._untold: Counter[str] = Counter()
         self._is_telling = self._is_due = False
         self._anywhere_told_at = float("-inf")
-        self._watchers: dict[str, dict[_Watcher, None]] = {}
+        self._watchers: dict[str, dict[_Watch, None]] = {}
         """By each queue that they wait for, those that wait longest first."""
-        self._all: set[_Watcher] = set()
-        self._eager: set[_Watcher] = set()
+        self._all: set[_Watch] = set()
+        self._eager: set[_Watch] = set()
         """Those that have waited for ANYTHING_SECONDS."""
         self._late: set[str] = set()
         notify.follow(self._committed)
@@ -143,7 +143,7 @@ class Arrivals:
 
     async def wait(self, number: int, queues: Collection[str] | None, seconds: float) -> None:
         """Return once there is something to tell to whoever knows of that number, or so many seconds are over."""
-        watcher = _Watcher(number, queues, self._loop.create_future())
+        watcher = _Watch(number, queues, self._loop.create_future())
         names = (_ALL,) if queues is None else queues
         for name in names:
             self._watchers.setdefault(name, {})[watcher] = None
@@ -231,14 +231,14 @@ class Arrivals:
             if self.since(watcher.since, watcher.queues) != ():
                 _answer(watcher)
 
-    def _grow_eager(self, watcher: _Watcher) -> None:
+    def _grow_eager(self, watcher: _Watch) -> None:
         if self._number > watcher.since:
             _answer(watcher)
         else:
             self._eager.add(watcher)
 
 
-def _answer(watcher: _Watcher) -> bool:
+def _answer(watcher: _Watch) -> bool:
     """Whether it had not been told yet."""
     if watcher.future.done():
         return False

@@ -171,13 +171,13 @@ def _pages() -> dict[str, Any]:
 
 def main() -> None:
     """Print the document."""
-    from redrive.server.broker_pool import Brokers
+    from redrive.server.broker_pool import BrokerPool
     from redrive.server.routes import all_routes
 
     def nothing(namespace: str) -> NoReturn:
         raise AssertionError("a document needs no store")
 
-    sys.stdout.buffer.write(encoded(all_routes(Brokers(nothing))))
+    sys.stdout.buffer.write(encoded(all_routes(BrokerPool(nothing))))
 
 
 if __name__ == "__main__":

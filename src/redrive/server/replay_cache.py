@@ -17,7 +17,7 @@ MAX_BYTES = 64 * MIB
 _T = TypeVar("_T")
 
 
-class Answers(Generic[_T]):
+class ReplayCache(Generic[_T]):
     """Work under the id of its request, while it runs and for a minute after it has ended. All in one event loop.
 
     It forgets earlier what is too much, and knows that it did.

@@ -18,9 +18,9 @@ from redrive.broker.redaction import Redaction
 from redrive.errors import RequestTooLarge
 from redrive.model.ids import Token
 from redrive.model.item import Lease
-from redrive.server.auth.authentication import Access
-from redrive.server.long_poll import ClientGone, Waiting, begin
-from redrive.server.request_limits import DEFAULT_LIMITS, Hold, Limits
+from redrive.server.auth.authentication import Authenticator
+from redrive.server.long_poll import ClientDisconnected, LongPolls, start_eagerly
+from redrive.server.request_limits import DEFAULT_LIMITS, Limits, RequestResources
 
 MAX_KNOWN_LEASES = 20_000
 """Leases whose queues are known without asking the store. A token is good in one queue for as long as it is good."""
@@ -63,9 +63,9 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """What came. Empty where it was JSON: all that is left of that is the call."""
     limits: Limits = DEFAULT_LIMITS
     receive: Receive | None = None
-    waiting: Waiting | None = None
-    access: Access | None = None
-    hold: Hold | None = None
+    waiting: LongPolls | None = None
+    access: Authenticator | None = None
+    hold: RequestResources | None = None
     leases: KnownLeases = msgspec.field(default_factory=KnownLeases)
     redaction: Redaction | None = None
     """By which secrets are hidden from the caller, where the rules of queues were looked up."""
@@ -94,7 +94,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     def has_left(self) -> bool:
         """Whether it is known by now that the client is gone: nobody reads an answer."""
         for _ in range(_MOST_MESSAGES if self.receive is not None else 0):
-            message, waits = begin(self.receive())  # type: ignore[misc]
+            message, waits = start_eagerly(self.receive())  # type: ignore[misc]
             if waits is not None:
                 return False
             if message["type"] == "http.disconnect":
@@ -104,8 +104,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     async def wait_for(self, work: Coroutine[Any, Any, _T]) -> _T | None:
         """The result of something that waits. None if the server stopped meanwhile: whoever waits is answered.
 
-        Meanwhile the request holds nothing that others may need. Raises `ClientGone` once the client is gone; then, and
-        when it stops, the work was cancelled.
+        Meanwhile the request holds nothing that others may need. Raises `ClientDisconnected` once the client is gone;
+        then, and when it stops, the work was cancelled.
         """
         if self.waiting is None or self.receive is None:
             return await work
@@ -123,7 +123,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
             await asyncio.wait((task, listener), return_when=asyncio.FIRST_COMPLETED)
             result = task.result() if task.done() and not task.cancelled() else None
             if listener.done():
-                raise ClientGone(result)
+                raise ClientDisconnected(result)
             return result
         finally:
             listener.cancel()

@@ -54,7 +54,7 @@ class Busy(Overloaded):
 DEFAULT_LIMITS = Limits()
 
 
-class Opened:
+class NamespaceUse:
     """The broker of a namespace that is open, and who uses it."""
 
     __slots__ = ("broker", "had_queues_at", "idle_since", "stays", "uses")
@@ -74,7 +74,7 @@ class Opened:
         self.idle_since = time.monotonic()
 
 
-class Bodies:
+class BodyBudget:
     """Bytes of requests that are in memory at once.
 
     A caller who has more than one request under way gets no more of it than is left for everybody else. So however
@@ -107,16 +107,16 @@ class Bodies:
                 self._by_name.pop(name, None)
 
 
-class Hold:
+class RequestResources:
     """What one request of a caller holds."""
 
     __slots__ = ("_bodies", "_name", "_opened", "_size")
 
-    def __init__(self, bodies: Bodies, name: str | None) -> None:
+    def __init__(self, bodies: BodyBudget, name: str | None) -> None:
         self._bodies = bodies
         self._name = name
         self._size = 0
-        self._opened: Opened | None = None
+        self._opened: NamespaceUse | None = None
 
     def take(self, size: int, limit: int) -> None:
         """So much more of the body is in memory. Raises `Busy` where that is too much for all requests together."""
@@ -125,7 +125,7 @@ class Hold:
             self._bodies.add(self._name, size)
             self._size += size
 
-    def enter(self, opened: Opened) -> None:
+    def enter(self, opened: NamespaceUse) -> None:
         """It is about this namespace, which is not closed meanwhile."""
         opened.uses += 1
         self._opened = opened

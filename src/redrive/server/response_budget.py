@@ -14,7 +14,7 @@ from redrive.broker.core import Core
 from redrive.clock import Instant
 from redrive.model.ids import Token
 from redrive.model.item import Item, Lease
-from redrive.store import FindItems, GetHeld, Leased, Page, Query
+from redrive.store import FindItems, Leased, ListWorkerLeases, Page, Query
 
 STEP = 64
 """So many items are read at once: what is in memory is bounded before anybody knows how large they are."""
@@ -24,7 +24,7 @@ def read(core: Core, query: Query, most: int) -> Any:
     """The answer of a store, with payloads of `most` bytes, or one item. Blocks."""
     if query.__class__ is FindItems:
         return _page(core, query, most)
-    if query.__class__ is GetHeld:
+    if query.__class__ is ListWorkerLeases:
         return _held(core, query, most)
     return core.read(query)
 
@@ -36,7 +36,7 @@ def _page(core: Core, query: FindItems, most: int) -> Page:
     while True:
         step = msgspec.structs.replace(query, limit=min(STEP, query.limit - len(items)), cursor=cursor)
         page: Page = core.read(step)
-        fits = _fitting([size_of(item) for item in page.items], most - size)
+        fits = _count_fitting([size_of(item) for item in page.items], most - size)
         if fits < len(page.items):
             if not items or fits:
                 page = core.read(msgspec.structs.replace(step, limit=max(fits, 1)))
@@ -49,11 +49,11 @@ def _page(core: Core, query: FindItems, most: int) -> Page:
             return Page(tuple(items), cursor)
 
 
-def _held(core: Core, query: GetHeld, most: int) -> tuple[Lease, ...]:
+def _held(core: Core, query: ListWorkerLeases, most: int) -> tuple[Lease, ...]:
     limit = min(STEP, query.limit)
     while True:
         leases: tuple[Lease, ...] = core.read(msgspec.structs.replace(query, limit=limit))
-        fits = _fitting([len(lease.payload) for lease in leases], most)
+        fits = _count_fitting([len(lease.payload) for lease in leases], most)
         if fits < len(leases):
             return leases[: max(fits, 1)]
         if len(leases) < limit or limit == query.limit:
@@ -61,7 +61,7 @@ def _held(core: Core, query: GetHeld, most: int) -> tuple[Lease, ...]:
         limit = min(2 * limit, query.limit)
 
 
-def cut(results: Sequence[Any], most: int, now: Instant) -> tuple[list[Any], list[Token]]:
+def truncate_results(results: Sequence[Any], most: int, now: Instant) -> tuple[list[Any], list[Token]]:
     """The results of a commit with leases of `most` bytes, or one; and the tokens of those that are to be given back.
 
     Where nothing is left of what a call leased, it may be called again at once.
@@ -72,7 +72,7 @@ def cut(results: Sequence[Any], most: int, now: Instant) -> tuple[list[Any], lis
     for result in results:
         if result.__class__ is Leased and result.leases:
             sizes = [len(lease.payload) for lease in result.leases]
-            kept = _fitting(sizes, most - size) or (0 if size else 1)
+            kept = _count_fitting(sizes, most - size) or (0 if size else 1)
             size += sum(sizes[:kept])
             if kept < len(sizes):
                 given_back += [lease.token for lease in result.leases[kept:]]
@@ -82,7 +82,7 @@ def cut(results: Sequence[Any], most: int, now: Instant) -> tuple[list[Any], lis
     return shown, given_back
 
 
-def _fitting(sizes: Sequence[int], room: int) -> int:
+def _count_fitting(sizes: Sequence[int], room: int) -> int:
     """How many of the first ones fit."""
     for count, size in enumerate(sizes):
         room -= size

@@ -16,10 +16,10 @@ import msgspec
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.death import DeadReason
 from redrive.model.item import Counters, Settled, Status
-from redrive.model.text import instant_text
+from redrive.model.text import to_rfc3339
 from redrive.server.field_types import instant_text_or_none
 from redrive.server.request import Response
-from redrive.wire.error_codec import RETRY_AFTER, ErrorBody, body_of, status_of
+from redrive.wire.error_codec import RETRY_AFTER, ErrorBody, error_body, status_of
 from redrive.wire.json_views import InstantText
 
 _encode = msgspec.json.Encoder().encode
@@ -47,7 +47,7 @@ def refusal(error: RedriveError, body: Any = None) -> Response:
     """An error as an answer. `body` is what is sent of it, where that is more than the error."""
     after = RETRY_AFTER.get(error.code)
     headers = () if after is None else ((b"retry-after", str(after).encode()),)
-    return Response(status_of(error), _encode(body_of(error) if body is None else body), headers=headers)
+    return Response(status_of(error), _encode(error_body(error) if body is None else body), headers=headers)
 
 
 def http_error(
@@ -138,17 +138,17 @@ def extended_answer(results: Sequence[Any]) -> ExtendedItems | Response:
     """The answer to a call that extends leases."""
     error = next((result for result in results if isinstance(result, RedriveError)), None)
     if error is None:
-        return ExtendedItems([Extended(instant_text(deadline)) for deadline in results])
+        return ExtendedItems([Extended(to_rfc3339(deadline)) for deadline in results])
     return some_failed(error, [_each(result) for result in results])
 
 
 def some_failed(error: RedriveError, results: list[Any]) -> Response:
     """The answer where not every item went well."""
-    body = body_of(error)
+    body = error_body(error)
     return refusal(error, SomeFailed(body.code, body.message, body.details, results))
 
 
 def _each(result: Any) -> ItemError | Ended | Extended:
     if isinstance(result, RedriveError):
-        return ItemError(body_of(result))
-    return ended(result) if isinstance(result, Settled) else Extended(instant_text(result))
+        return ItemError(error_body(result))
+    return ended(result) if isinstance(result, Settled) else Extended(to_rfc3339(result))

@@ -17,7 +17,7 @@ PAUSE_SECONDS = 0.01
 """How far apart two notices are at least: what arrives between them is told together."""
 
 
-class Teller:
+class Publisher:
     """Gives the names of queues to `send`, which loses them rather than raise. `done` is called last, by the same
     thread."""
 
@@ -67,10 +67,10 @@ class Teller:
 CAN_LISTEN = hasattr(select, "poll")
 """Not on Windows. There, whoever waits looks now and then."""
 
-_open_ears: weakref.WeakSet[Ear] = weakref.WeakSet()
+_open_subscribers: weakref.WeakSet[SocketSubscriber] = weakref.WeakSet()
 
 
-class Ear:
+class SocketSubscriber:
     """Rings once something has come in on a connection, and again only after `go_on`. It reads nothing. The bell is not
     to wait for anything.
 
@@ -85,7 +85,7 @@ class Ear:
         self._socket = os.dup(fileno)
         self._asleep, self._wake = socket.socketpair()
         self._thread = threading.Thread(target=self._listen, name="redrive-ear", daemon=True)
-        _open_ears.add(self)
+        _open_subscribers.add(self)
         self._thread.start()
 
     def go_on(self) -> None:
@@ -124,14 +124,14 @@ class Ear:
             self._close_all()
 
     def _close_all(self) -> None:
-        _open_ears.discard(self)
+        _open_subscribers.discard(self)
         os.close(self._socket)
         self._asleep.close()
         self._wake.close()
 
 
 def _after_fork_in_child() -> None:
-    for ear in tuple(_open_ears):
+    for ear in tuple(_open_subscribers):
         ear.leave_to_the_parent()
 
 

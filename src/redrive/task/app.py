@@ -25,7 +25,7 @@ from redrive.model.sqlite_url import absolute_sqlite_url
 from redrive.model.url import redact_url
 from redrive.task.context import Context
 from redrive.task.task import Task
-from redrive.task.task_queue import TaskQueue, declare
+from redrive.task.task_queue import TaskQueue, create_declared_queues
 
 URL_VARIABLE = "REDRIVE_URL"
 """Where an app runs that is given no URL."""
@@ -176,7 +176,9 @@ class App:
 
     def declare(self, broker: Broker) -> None:
         """Create the declared queues in this broker, and set what their declarations name."""
-        broker._run(declare(broker._core, {name: queue.settings for name, queue in self._queues.items()}))
+        broker._run(
+            create_declared_queues(broker._core, {name: queue.settings for name, queue in self._queues.items()})
+        )
 
     @contextlib.contextmanager
     def using(self, where: str | Broker, **options: Any) -> Iterator[Broker]:
@@ -230,5 +232,5 @@ class App:
     def _declare_new(self, broker: Broker, known: set[str]) -> None:
         """Tell the broker of queues that it was not told of."""
         new = {name: queue.settings for name, queue in self._queues.items() if name not in known}
-        broker._run(declare(broker._core, new))
+        broker._run(create_declared_queues(broker._core, new))
         self._declared = known | new.keys()

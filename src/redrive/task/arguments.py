@@ -31,7 +31,7 @@ _SEEMS_CONTEXT = re.compile(r"[\"']?(\w+\.)*Context( *\| *None)?[\"']?")
 _OUTCOMES = (Retry, Release, Dead, Again)
 
 
-class Hints:
+class TypeHints:
     """What the names in a function's annotations mean."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -84,7 +84,7 @@ def is_context(kind: Any) -> bool:
     return kind is Context or (_is_union(kind) and set(typing.get_args(kind)) == {Context, type(None)})
 
 
-def without_outcomes(kind: Any) -> Any:
+def strip_outcome_types(kind: Any) -> Any:
     """The type of the results alone, without what a handler returns to steer; None where nothing is left."""
     if not _is_union(kind):
         return None if kind in _OUTCOMES else kind
@@ -159,7 +159,7 @@ class Arguments:
 
     def __init__(self, task: str, function: Callable[..., Any]) -> None:
         self._task = task
-        self._hints = Hints(function)
+        self._hints = TypeHints(function)
         self._signature = inspect.signature(function)
         self._made: _Plan | None = None
         self._returns: Any = UNSET
@@ -211,7 +211,7 @@ class Arguments:
     def returned(self, result: Result) -> Any:
         """What the function returned, as the type that it says it returns where that can be had, else as in JSON."""
         if self._returns is UNSET:
-            self._returns = without_outcomes(self._hints.of_return(self._signature.return_annotation))
+            self._returns = strip_outcome_types(self._hints.of_return(self._signature.return_annotation))
         if self._returns is not None and is_json(result.content_type):
             try:
                 return msgspec.json.decode(result.payload, type=self._returns)

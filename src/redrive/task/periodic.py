@@ -23,7 +23,7 @@ MAX_MISSED = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Missed(StrEnum):
+class MissedTicks(StrEnum):
     """What becomes of ticks that passed while no worker was there to put them."""
 
     SKIP = "skip"
@@ -79,18 +79,18 @@ class Periodic(msgspec.Struct, frozen=True):
     """When a task is put by itself, and what becomes of ticks that were missed."""
 
     ticks: Ticks
-    missed: Missed = Missed.ONCE
+    missed: MissedTicks = MissedTicks.ONCE
 
     def due(self, last: Instant, now: Instant) -> tuple[Instant, list[Instant]]:
         """The newest tick that has come since the tick `last`, which is `last` where none has; and those to put now."""
         ticks = self._newest(last, now)
         newest = ticks[-1] if ticks else last
         match self.missed:
-            case Missed.ALL:
+            case MissedTicks.ALL:
                 return newest, ticks
-            case Missed.ONCE:
+            case MissedTicks.ONCE:
                 return newest, ticks[-1:]
-            case Missed.SKIP:
+            case MissedTicks.SKIP:
                 return newest, [tick for tick in ticks[-1:] if now - tick <= ON_TIME]
 
     def _newest(self, last: Instant, now: Instant) -> list[Instant]:
@@ -112,13 +112,13 @@ class Periodic(msgspec.Struct, frozen=True):
 
 
 def periodic_from(
-    every: DurationInput | None, cron: str | None, timezone: str, missed: str | Missed
+    every: DurationInput | None, cron: str | None, timezone: str, missed: str | MissedTicks
 ) -> Periodic | None:
     """What a task was declared with; None where it is not periodic."""
     try:
-        policy = Missed(missed)
+        policy = MissedTicks(missed)
     except ValueError:
-        raise InvalidInput(f"missed is {', '.join(Missed)}, not {shown(missed, 40)}") from None
+        raise InvalidInput(f"missed is {', '.join(MissedTicks)}, not {shown(missed, 40)}") from None
     if every is not None and cron is not None:
         raise InvalidInput("a periodic task has every= or cron=, not both")
     if every is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from redrive.broker.flow import Await, Flow, ask
-from redrive.broker.notifier import EVERYTHING
+from redrive.broker.flow import Flow, WaitForQueue, run_query
+from redrive.broker.notifier import ALL_QUEUES
 from redrive.broker.redaction import known, queues_of
 from redrive.clock import Instant
 from redrive.errors import ItemNotFound, ResultNotKept, ResultTimeout, TaskFailed
@@ -78,7 +78,7 @@ def await_result(core: Core, task: str, id: ItemId, timeout: DurationInput | Non
     end = None if timeout is None else Instant(begun + parse_duration(timeout, "timeout"))
     pause = SHORTEST_PAUSE
     for looks in itertools.count():
-        ticket = core.notify.ticket(EVERYTHING)
+        ticket = core.notify.ticket(ALL_QUEUES)
         found = yield from _look(core, task, id)
         if found is not None:
             return found
@@ -86,8 +86,8 @@ def await_result(core: Core, task: str, id: ItemId, timeout: DurationInput | Non
         if end is not None and now >= end:
             raise ResultTimeout(task, id, end - begun)
         if looks >= FREE_LOOKS:
-            yield Await(_NOTHING, core.notify.ticket(_NOTHING), _first(end, now + SHORTEST_PAUSE), None)
-        yield Await(EVERYTHING, ticket, _first(end, now + pause), None)
+            yield WaitForQueue(_NOTHING, core.notify.ticket(_NOTHING), _first(end, now + SHORTEST_PAUSE), None)
+        yield WaitForQueue(ALL_QUEUES, ticket, _first(end, now + pause), None)
         pause = min(2 * pause, LONGEST_PAUSE)
     raise AssertionError
 
@@ -102,7 +102,7 @@ def _look(core: Core, task: str, id: ItemId) -> Flow[Result | None]:
     if result is not None:
         return result
     try:
-        item: Item = yield from ask(GetItem(id))
+        item: Item = yield from run_query(GetItem(id))
     except ItemNotFound:
         # It may have been completed between the two looks.
         result = yield from _kept(id)
@@ -120,7 +120,7 @@ def _look(core: Core, task: str, id: ItemId) -> Flow[Result | None]:
 def _kept(id: ItemId) -> Flow[Result | None]:
     """The result that was kept. A server may not know whose it is when the item is gone, and then does not give it."""
     try:
-        result: Result | None = yield from ask(GetResult(id))
+        result: Result | None = yield from run_query(GetResult(id))
     except ItemNotFound:
         return None
     return result
@@ -133,7 +133,7 @@ def _failed(task: str, item: Item) -> TaskFailed:
 
 def _completed(task: str, item: Item) -> Flow[Result]:
     """The queue keeps completed items, and their results where they had one."""
-    result: Result | None = item.result or (yield from ask(GetResult(item.id)))
+    result: Result | None = item.result or (yield from run_query(GetResult(item.id)))
     if result is None:
         raise ResultNotKept(task, item.id)
     return result

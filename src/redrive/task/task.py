@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unp
 
 import msgspec
 
-from redrive.broker.validation import positive
+from redrive.broker.validation import check_positive
 from redrive.clock import Instant, SystemClock
 from redrive.errors import InvalidInput, shown
 from redrive.model.caller_input import listed, reading
@@ -27,7 +27,7 @@ from redrive.task.context import Context, TaskItem
 from redrive.task.hooks import Hooks
 from redrive.task.periodic import periodic_from
 from redrive.task.result_handle import Handle
-from redrive.task.task_options import PUT_DEFAULTS, PutOptions, TaskOptions, check_options, template
+from redrive.task.task_options import PUT_DEFAULTS, PutOptions, TaskOptions, check_options, put_template
 from redrive.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ TASK_HEADER = "task"
 """Names the task of an item."""
 
 
-class Puts(Generic[P, R_co]):
+class TaskPutter(Generic[P, R_co]):
     """How calls of one task are put. Arguments are those of its function, and are checked by its types now."""
 
     def __init__(self, task: Task[P, R_co], options: PutOptions) -> None:
@@ -50,14 +50,14 @@ class Puts(Generic[P, R_co]):
         self._task = task
         self._given = options
         self._within: Any = options.get("within")
-        self._template = template(TASK_HEADER, task.name, options)
+        self._template = put_template(TASK_HEADER, task.name, options)
 
-    def options(self, **options: Unpack[PutOptions]) -> Puts[P, R_co]:
+    def options(self, **options: Unpack[PutOptions]) -> TaskPutter[P, R_co]:
         """The same with these options: `send.options(delay="5m").put(…)`."""
         merged: PutOptions = {**self._given, **options}
         if "headers" in options:
             merged["headers"] = {**check_headers(self._given.get("headers", {})), **check_headers(options["headers"])}
-        return Puts(self._task, merged)
+        return TaskPutter(self._task, merged)
 
     def item(self, *args: P.args, **kwargs: P.kwargs) -> TaskItem:
         """A call that is not put yet, for `put_many` and `context.put`."""
@@ -98,7 +98,7 @@ class Puts(Generic[P, R_co]):
         return [each.item for each in made]
 
 
-class Task(Puts[P, R_co], Generic[P, R_co]):
+class Task(TaskPutter[P, R_co], Generic[P, R_co]):
     """A function that workers run. Calling it is calling the function; `put` lets a worker do that.
 
     P are the parameters of the function but the context, and R_co is what it returns.
@@ -198,7 +198,7 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _duration(name: Literal["time_limit", "keep_result"], options: TaskOptions) -> int | None:
     given = options.get(name)
-    return None if given is None else positive(name, given)
+    return None if given is None else check_positive(name, given)
 
 
 def _final_errors(given: Any) -> tuple[type[BaseException] | str, ...]:

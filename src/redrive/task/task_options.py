@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from redrive.broker.flows.deliveries import new_item
-from redrive.broker.validation import positive
+from redrive.broker.validation import check_positive
 from redrive.errors import InvalidInput
 from redrive.model.duration import DurationInput
 from redrive.model.payload import JSON, check_headers
@@ -82,7 +82,7 @@ PUT_DEFAULTS = ("priority", "expire_timeout", "max_attempts", "max_losses", "ret
 """Options of a task that are those of its items."""
 
 
-_ELSEWHERE = {
+_FOREIGN_NAMES = {
     "countdown": "delay",
     "eta": "enqueue_at",
     "expires": "expire_timeout",
@@ -104,11 +104,11 @@ def check_options(what: str, given: Mapping[str, Any], known: type[Any]) -> None
     names = known.__annotations__
     for name in given:
         if name not in names:
-            meant = suggest(name, names, _ELSEWHERE)
+            meant = suggest(name, names, _FOREIGN_NAMES)
             raise InvalidInput(f"{what} has no option '{name}'{meant}; there are {', '.join(names)}")
 
 
-def template(header: str, task: str, options: Mapping[str, Any]) -> NewItem:
+def put_template(header: str, task: str, options: Mapping[str, Any]) -> NewItem:
     """An item of a task with everything but its arguments. Every option is checked."""
     rest = {name: value for name, value in options.items() if name not in ("headers", "keep_result", "within")}
     headers = {} if options.get("headers") is None else check_headers(options["headers"])
@@ -117,5 +117,5 @@ def template(header: str, task: str, options: Mapping[str, Any]) -> NewItem:
             raise InvalidInput(f"the header '{reserved}' is Redrive's own; choose another name")
     headers[header] = task
     if options.get("keep_result") is not None:
-        headers[KEEP_HEADER] = str(positive("keep_result", options["keep_result"]))
+        headers[KEEP_HEADER] = str(check_positive("keep_result", options["keep_result"]))
     return new_item(b"{}", content_type=JSON, headers=headers, **rest)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, 
 from redrive.broker.flow import Flow
 from redrive.broker.flows import queues
 from redrive.errors import QueueExists, QueueNotFound
-from redrive.model.limits import check_name, is_elsewhere
-from redrive.model.queue import settings_from
+from redrive.model.limits import check_name, is_remote
+from redrive.model.queue import parse_settings
 from redrive.task.context import Context
 from redrive.task.hooks import Hooks
 from redrive.task.task import Task
@@ -32,7 +32,7 @@ class TaskQueue:
     def __init__(self, app: App, name: str, settings: Mapping[str, Any]) -> None:
         self.app = app
         self.name = check_name("queue", name)
-        settings_from(settings)
+        parse_settings(settings)
         self.settings = dict(settings)
         """The settings that the declaration names, as they were written."""
         self.hooks = Hooks()
@@ -90,14 +90,14 @@ class TaskDecorator:
         return task
 
 
-def declare(core: Core, declared: Mapping[str, Mapping[str, Any]]) -> Flow[None]:
+def create_declared_queues(core: Core, declared: Mapping[str, Mapping[str, Any]]) -> Flow[None]:
     """Create or update each queue. Settings that the declaration does not name stay as somebody set them.
 
     Dead queues come first, and one that nobody declared is created with default settings where it is missing.
     """
-    wanted = {name: queues.addressed(core, settings_from(settings)) for name, settings in declared.items()}
-    named = {name: [to for to in settings.dead_queues() if not is_elsewhere(to)] for name, settings in wanted.items()}
-    for name in _dead_queues_first(named):
+    wanted = {name: queues.addressed(core, parse_settings(settings)) for name, settings in declared.items()}
+    named = {name: [to for to in settings.dead_queues() if not is_remote(to)] for name, settings in wanted.items()}
+    for name in _in_dependency_order(named):
         yield from _declare(core, name, declared.get(name, {}))
 
 
@@ -110,10 +110,10 @@ def _declare(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
             return
         except QueueExists:  # somebody was faster
             queue = yield from queues.get(core, name)
-    if queues.addressed(core, settings_from(settings, base=queue.settings)) != queue.settings:
+    if queues.addressed(core, parse_settings(settings, base=queue.settings)) != queue.settings:
         yield from queues.update(core, name, settings, None)
 
 
-def _dead_queues_first(named: Mapping[str, Iterable[str]]) -> list[str]:
+def _in_dependency_order(named: Mapping[str, Iterable[str]]) -> list[str]:
     dead = dict.fromkeys(to for tos in named.values() for to in tos)
     return [*dead, *(name for name in named if name not in dead)]

@@ -117,7 +117,7 @@ def configure(*, json: bool | None = None, level: str | int = "INFO", stream: Te
 
 
 @contextlib.contextmanager
-def giving_way() -> Iterator[None]:
+def defer_to_app_logging() -> Iterator[None]:
     """What a program sets up of `logging` meanwhile takes the place of what `configure` did; if nothing, that stays."""
     root = logging.getLogger()
     ours, level = [handler for handler in root.handlers if isinstance(handler, _Handler)], root.level

@@ -129,7 +129,7 @@ class Sample(NamedTuple):
     value: float
 
 
-class Distribution:
+class Histogram:
     """What was observed by one histogram under one set of labels."""
 
     __slots__ = ("bounds", "counts", "sum")
@@ -145,9 +145,9 @@ class Distribution:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
-    def copy(self) -> Distribution:
+    def copy(self) -> Histogram:
         """As it is now."""
-        same = Distribution(self.bounds)
+        same = Histogram(self.bounds)
         same.counts, same.sum = self.counts.copy(), self.sum
         return same
 
@@ -169,7 +169,7 @@ class Metrics:
         """Begin anew at 0, as a forked child does."""
         self.lock = threading.Lock()
         self._counts: dict[Metric, defaultdict[Labels, float]] = {m: defaultdict(int) for m in METRICS}
-        self._distributions: dict[Metric, dict[Labels, Distribution]] = {m: {} for m in METRICS}
+        self._distributions: dict[Metric, dict[Labels, Histogram]] = {m: {} for m in METRICS}
 
     def add(self, metric: Metric, labels: Labels = (), count: float = 1) -> None:
         """Count."""
@@ -193,12 +193,12 @@ class Metrics:
         """The counts of one metric, to be added to by who holds the lock."""
         return self._counts[metric]
 
-    def distribution(self, metric: Metric, labels: Labels = ()) -> Distribution:
+    def distribution(self, metric: Metric, labels: Labels = ()) -> Histogram:
         """A histogram, to be added to by who holds the lock."""
         found = self._distributions[metric].get(labels)
-        return found or self._distributions[metric].setdefault(labels, Distribution(metric.bounds))
+        return found or self._distributions[metric].setdefault(labels, Histogram(metric.bounds))
 
-    def read(self) -> Iterator[Sample | tuple[Metric, Labels, Distribution]]:
+    def read(self) -> Iterator[Sample | tuple[Metric, Labels, Histogram]]:
         """Everything as it is now; the sources last."""
         with self.lock:
             counted = [Sample(m, labels, n) for m, counts in self._counts.items() for labels, n in counts.items()]

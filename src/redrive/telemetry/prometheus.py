@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from redrive.telemetry.metrics import METRICS, Distribution, Labels, Metric, Metrics
+from redrive.telemetry.metrics import METRICS, Histogram, Labels, Metric, Metrics
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
@@ -50,13 +50,13 @@ class MetricsCollector(Collector):
                 return HistogramMetricFamily(metric.name, metric.help, labels=names)
 
 
-def _add(family: Family, labels: Labels, value: float | Distribution) -> None:
+def _add(family: Family, labels: Labels, value: float | Histogram) -> None:
     if isinstance(family, HistogramMetricFamily):
-        assert isinstance(value, Distribution)
+        assert isinstance(value, Histogram)
         ends = [*map(str, value.bounds), "+Inf"]
         family.add_metric(labels, list(zip(ends, accumulate(value.counts), strict=True)), value.sum)
     else:
-        assert not isinstance(value, Distribution)
+        assert not isinstance(value, Histogram)
         family.add_metric(labels, value)
 
 

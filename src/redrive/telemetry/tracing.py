@@ -51,7 +51,7 @@ def extract(headers: Mapping[str, str]) -> Context | None:
     return TraceContextTextMapPropagator().extract(carrier)
 
 
-def consumed(
+def consumer_span(
     task: str,
     queue: str,
     headers: Mapping[str, str],

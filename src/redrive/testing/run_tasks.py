@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from redrive.broker.worker_session import Completed, End, Exchange, Failed, Released, exchange_of
+from redrive.broker.worker_session import Completed, Failed, Outcome, Released, WorkerSession, open_worker_session
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, LeaseLost, RedriveError
 from redrive.model.failure import failure_from_exception
@@ -17,8 +17,8 @@ from redrive.task.context import Context
 from redrive.task.task import TASK_HEADER, loop_runs
 from redrive.testing.drain import MAX_DELIVERIES, Drained
 from redrive.testing.fake_clock import FakeClock
-from redrive.worker.execution import Handling, perform
-from redrive.worker.scheduler import Schedule
+from redrive.worker.execution import HandlerSettings, execute_job
+from redrive.worker.scheduler import TickPlanner
 
 WORKER = "test"
 """The name of the worker in histories."""
@@ -34,7 +34,7 @@ def run_all(app: App, *, advance: bool = True, most: int = MAX_DELIVERIES) -> Dr
         raise InvalidInput("an event loop runs in this thread: await asyncio.to_thread(run_all, app) instead")
     broker = app.open()
     clock = broker._core.clock
-    exchange = exchange_of(broker, WORKER)
+    exchange = open_worker_session(broker, WORKER)
     became: Counter[str] = Counter()
     for _ in range(most):
         lease, next_at = _take(exchange, app.queues)
@@ -49,10 +49,10 @@ def run_all(app: App, *, advance: bool = True, most: int = MAX_DELIVERIES) -> Dr
 
 def put_due(app: App) -> None:
     """Put the periodic tasks whose time has come, as workers do by themselves. The first call begins the schedule."""
-    Schedule(app, app.open()).step()
+    TickPlanner(app, app.open()).step()
 
 
-def _take(exchange: Exchange, queues: Iterable[str]) -> tuple[Lease | None, Instant | None]:
+def _take(exchange: WorkerSession, queues: Iterable[str]) -> tuple[Lease | None, Instant | None]:
     """The next item, or when there will be one."""
     later: list[Instant] = []
     for queue in queues:
@@ -64,10 +64,10 @@ def _take(exchange: Exchange, queues: Iterable[str]) -> tuple[Lease | None, Inst
     return None, min(later, default=None)
 
 
-def _run(app: App, exchange: Exchange, lease: Lease) -> str:
+def _run(app: App, exchange: WorkerSession, lease: Lease) -> str:
     """Run one delivery, and say what became of it as `Drained` calls it."""
     settings = app.open().get_queue(lease.queue).settings
-    end = perform(app, lease, Handling(settings.error_rules, bool(settings.keep_completed)), lambda: False)
+    end = execute_job(app, lease, HandlerSettings(settings.error_rules, bool(settings.keep_completed)), lambda: False)
     settled = _settle(exchange, lease, end)
     if isinstance(settled, RedriveError) and not isinstance(settled, LeaseLost):
         # The work cannot be completed as it wants to be, for example because a follow-up was refused: it has failed.
@@ -85,7 +85,7 @@ def _run(app: App, exchange: Exchange, lease: Lease) -> str:
     return "released" if isinstance(end, Released) else "retried"
 
 
-def _settle(exchange: Exchange, lease: Lease, end: End) -> Settled | RedriveError:
+def _settle(exchange: WorkerSession, lease: Lease, end: Outcome) -> Settled | RedriveError:
     settled: Any = exchange.step([(lease, end)], {}).settled[0]
     assert isinstance(settled, Settled | RedriveError)
     return settled

@@ -9,7 +9,7 @@ import msgspec
 from redrive import errors
 from redrive.errors import RedriveError
 
-STATUS: dict[str, int] = {
+STATUS_BY_CODE: dict[str, int] = {
     "invalid": 400,
     "invalid_name": 400,
     "invalid_setting": 400,
@@ -59,7 +59,7 @@ STATUS: dict[str, int] = {
 }
 """The HTTP status of each code. A test sees to it that no error is missing."""
 
-OF_HTTP: dict[str, int] = {
+HTTP_ONLY_CODES: dict[str, int] = {
     "wrong_site": 403,
     "no_such_path": 404,
     "method_not_allowed": 405,
@@ -73,7 +73,7 @@ OF_HTTP: dict[str, int] = {
 RETRY_AFTER = {"queue_full": 5, "overloaded": 1, "store_unavailable": 5, "store_busy": 5, "disk_full": 30, "closed": 1}
 """Seconds that a caller is asked to wait."""
 
-BY_CODE: dict[str, type[RedriveError]] = {
+ERROR_BY_CODE: dict[str, type[RedriveError]] = {
     each.code: each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, RedriveError)
 }
 """Every error by its code."""
@@ -97,7 +97,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
     details: dict[str, Any] = {}
 
 
-def body_of(error: RedriveError) -> ErrorBody:
+def error_body(error: RedriveError) -> ErrorBody:
     """An error as it is sent. Details are what the error knows, under the names of its attributes."""
     details = {name: value for name, value in vars(error).items() if _is_plain(value)}
     return ErrorBody(error.code, str(error), details)
@@ -105,13 +105,13 @@ def body_of(error: RedriveError) -> ErrorBody:
 
 def status_of(error: RedriveError) -> int:
     """The HTTP status of an error."""
-    return STATUS.get(error.code) or OF_HTTP.get(error.code, 500)
+    return STATUS_BY_CODE.get(error.code) or HTTP_ONLY_CODES.get(error.code, 500)
 
 
-def is_ours(status: int, body: ErrorBody) -> bool:
+def is_redrive_error(status: int, body: ErrorBody) -> bool:
     """Whether a server of Redrive says so, and not something between it and the client. Of a code that a newer server
     has, nobody here can know that."""
-    return status == (STATUS.get(body.code) or OF_HTTP.get(body.code))
+    return status == (STATUS_BY_CODE.get(body.code) or HTTP_ONLY_CODES.get(body.code))
 
 
 def _is_plain(value: Any) -> bool:
@@ -128,18 +128,18 @@ class SentError(msgspec.Struct, frozen=True, array_like=True):
     """The codes of what it is a kind of, nearest first: for whoever does not know it."""
 
 
-def sent_of(error: RedriveError) -> SentError:
+def encode_error(error: RedriveError) -> SentError:
     """An error as it is sent among results."""
-    body = body_of(error)
+    body = error_body(error)
     bases = tuple(each.code for each in type(error).__mro__[1:] if issubclass(each, RedriveError))
     return SentError(body.code, body.message, body.details, bases)
 
 
-def error_of(sent: SentError) -> RedriveError:
+def decode_error(sent: SentError) -> RedriveError:
     """The error that was sent: of the same class, with the same text and attributes. One that is not known here is of
     the nearest class that is, and keeps its own code."""
-    known = next((code for code in (sent.code, *sent.bases) if code in BY_CODE), RedriveError.code)
-    kind = BY_CODE[known]
+    known = next((code for code in (sent.code, *sent.bases) if code in ERROR_BY_CODE), RedriveError.code)
+    kind = ERROR_BY_CODE[known]
     error = kind.__new__(kind, sent.message)
     error.__dict__.update({name: _frozen(value) for name, value in sent.details.items()})
     if known != sent.code:
@@ -150,7 +150,7 @@ def error_of(sent: SentError) -> RedriveError:
 def error_of_answer(status: int, body: ErrorBody) -> RedriveError:
     """The error that a server answered with."""
     base = _BY_STATUS.get(status)
-    return error_of(SentError(body.code, body.message, body.details, () if base is None else (base,)))
+    return decode_error(SentError(body.code, body.message, body.details, () if base is None else (base,)))
 
 
 def _frozen(value: Any) -> Any:

@@ -28,8 +28,8 @@ from redrive.model.operation import Operation
 from redrive.model.operation_plan import Plan
 from redrive.model.payload import BYTES, JSON, TEXT, check_json, is_json
 from redrive.model.queue import QueueStats
-from redrive.model.retry_policy import Retry, written_retry
-from redrive.model.text import instant_text
+from redrive.model.retry_policy import RetryPolicy, format_retry_policy
+from redrive.model.text import to_rfc3339
 from redrive.store import AuditEntry, FeedPage
 
 InstantText: TypeAlias = Annotated[
@@ -149,8 +149,8 @@ def item_view(item: Item, *, with_payload: bool = True, fits: bool = True) -> di
 
 @cache
 def _viewer(kind: type[msgspec.Struct]) -> Viewer:
-    if kind is Retry:
-        return written_retry
+    if kind is RetryPolicy:
+        return format_retry_policy
     as_text = _AS_TEXT.get(kind, ())
     fields = [(name, str if name in as_text else _view(type_)) for name, type_ in _fields(kind)]
 
@@ -172,7 +172,7 @@ def _fields(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
 def _view(kind: Any) -> Viewer | None:
     """How a value of that type is told. None: as it is."""
     if kind is Instant:
-        return instant_text
+        return to_rfc3339
     if kind == Duration:
         return format_duration
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -238,7 +238,7 @@ def _shape(kind: Any) -> Any:
         return InstantText
     if kind == Duration:
         return DurationText
-    if kind is Retry:
+    if kind is RetryPolicy:
         return dict[str, Any]
     if kind is Counters:
         return Counters  # it is told as it is

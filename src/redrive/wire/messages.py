@@ -13,18 +13,18 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.store import Call, Commit, Durability, Query
-from redrive.wire.result_codec import encode, read_results, written
+from redrive.wire.result_codec import decode_results, encode, encode_results
 
 WIRE_VERSION = 1
 """Of all that is written here. A client of another version does not open."""
 CONTENT_TYPE = "application/msgpack"
 
 
-class Message(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class WireMessage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a client asks."""
 
 
-class Seen(msgspec.Struct, frozen=True, gc=False):
+class CommitPosition(msgspec.Struct, frozen=True, gc=False):
     """How far a server is, as its clients see it."""
 
     boot: str
@@ -33,7 +33,7 @@ class Seen(msgspec.Struct, frozen=True, gc=False):
     """Of the last commit that came to it. Those that come after have higher ones."""
 
 
-class CommitRequest(Message, frozen=True):
+class CommitRequest(WireMessage, frozen=True):
     """Commit these calls, once."""
 
     id: str
@@ -50,7 +50,7 @@ class CommitRequest(Message, frozen=True):
     number came before: so no clock decides whether it would still know this."""
 
 
-class WatchRequest(Message, frozen=True):
+class WatchRequest(WireMessage, frozen=True):
     """Answer as soon as something arrives, or `seconds` are over."""
 
     boot: str | None = None
@@ -72,7 +72,7 @@ class WatchAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether anything was committed, if only something that nobody can lease."""
 
 
-class About(msgspec.Struct, frozen=True):
+class ServerInfo(msgspec.Struct, frozen=True):
     """What a server says of itself."""
 
     wire: int
@@ -104,18 +104,20 @@ decode_commit = msgspec.msgpack.Decoder(CommitRequest).decode
 decode_query: Any = msgspec.msgpack.Decoder(Query).decode
 decode_watch = msgspec.msgpack.Decoder(WatchRequest).decode
 decode_watch_answer = msgspec.msgpack.Decoder(WatchAnswer).decode
-decode_about = msgspec.msgpack.Decoder(About).decode
+decode_about = msgspec.msgpack.Decoder(ServerInfo).decode
 _decode_answer = msgspec.msgpack.Decoder(_CommitAnswer).decode
 
 
-def encode_commit(seen: Seen, calls: Sequence[Call], commit: Commit) -> bytes:
+def encode_commit(seen: CommitPosition, calls: Sequence[Call], commit: Commit) -> bytes:
     """The answer to a commit."""
-    return encode((seen.boot, commit.now, commit.arrivals, written(calls, commit.results), seen.number))
+    return encode((seen.boot, commit.now, commit.arrivals, encode_results(calls, commit.results), seen.number))
 
 
-def read_commit(calls: Sequence[Call], raw: bytes) -> tuple[Seen, Commit]:
+def read_commit(calls: Sequence[Call], raw: bytes) -> tuple[CommitPosition, Commit]:
     """Who answered, and what. Raises `msgspec.DecodeError` where it is no answer to these calls."""
     answer = _decode_answer(raw)
     if len(answer.results) != len(calls):
         raise msgspec.DecodeError(f"{len(answer.results):,} results for {len(calls):,} calls")
-    return Seen(answer.boot, answer.number), Commit(read_results(calls, answer.results), answer.arrivals, answer.now)
+    return CommitPosition(answer.boot, answer.number), Commit(
+        decode_results(calls, answer.results), answer.arrivals, answer.now
+    )

@@ -1,7 +1,7 @@
 """What each call and each query gives, and how that is written down.
 
-A table says which type it is. What can come instead of it (a refusal, `Stale`, `Overtaken`) is an extension of
-MessagePack, so that no value is mistaken for another.
+A table says which type it is. What can come instead of it (a refusal, `StaleSettings`, `VersionConflict`) is an
+extension of MessagePack, so that no value is mistaken for another.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Item, Lease, Receipt, Result, Settled
 from redrive.model.operation import Operation
 from redrive.model.queue import Queue, QueueStats
-from redrive.store import Call, Overtaken, Query, Registration, Stale
-from redrive.wire.error_codec import SentError, error_of, sent_of
+from redrive.store import Call, Query, Registration, StaleSettings, VersionConflict
+from redrive.wire.error_codec import SentError, decode_error, encode_error
 
 CALLS: dict[type[Any], Any] = {
     store.CreateQueue: Queue,
@@ -39,15 +39,15 @@ CALLS: dict[type[Any], Any] = {
     store.Unhold: int,
     store.Complete: Settled,
     store.Settle: Settled,
-    store.Return: Settled,
+    store.ReturnLease: Settled,
     store.Extend: Instant,
-    store.Change: tuple[Settled | Ext, ...],
+    store.ManualChange: tuple[Settled | Ext, ...],
     store.StartOperation: Operation,
     store.StepOperation: Operation,
     store.SetOperation: Operation,
     store.Promote: int,
     store.Expire: Settled,
-    store.Clean: int,
+    store.ApplyRetention: int,
     store.FinishMove: int,
     store.CloseMove: int,
     store.LeaseItems: store.Leased,
@@ -63,19 +63,19 @@ QUERIES: dict[type[Any], Any] = {
     store.CountItems: store.Counted,
     store.ListGroups: tuple[Group, ...],
     store.ReadFeed: store.FeedPage,
-    store.GetKeyHolders: dict[str, ItemId],
+    store.GetIdempotencyOwners: dict[str, ItemId],
     store.GetOperation: Operation,
     store.ListOperations: tuple[Operation, ...],
     store.GetOverdue: tuple[store.Overdue, ...],
-    store.GetActive: Lease,
-    store.GetHeld: tuple[Lease, ...],
+    store.GetLease: Lease,
+    store.ListWorkerLeases: tuple[Lease, ...],
     store.GetResult: Result | None,
     store.ListRegistrations: tuple[Registration, ...],
     store.ListAudit: tuple[store.AuditEntry, ...],
-    store.ListDestinations: tuple[store.Destination, ...],
+    store.ListMoveTargets: tuple[store.MoveTarget, ...],
     store.ListMoves: tuple[Move, ...],
     store.ListOpenMoves: tuple[store.OpenMove, ...],
-    store.NextDue: Instant | None,
+    store.GetNextDue: Instant | None,
 }
 """What each query gives. Where it raises, the answer is an error of HTTP."""
 
@@ -86,9 +86,9 @@ _decode_queue = msgspec.msgpack.Decoder(Queue).decode
 _decode_present = msgspec.msgpack.Decoder(Registration | None).decode
 _CALL_DECODERS = {kind: msgspec.msgpack.Decoder(given | Ext).decode for kind, given in CALLS.items()}
 _READERS: dict[int, Callable[[Any], Any]] = {
-    _ERROR: lambda data: error_of(_decode_error(data)),
-    _STALE: lambda data: Stale(_decode_queue(data)),
-    _OVERTAKEN: lambda data: Overtaken(_decode_present(data)),
+    _ERROR: lambda data: decode_error(_decode_error(data)),
+    _STALE: lambda data: StaleSettings(_decode_queue(data)),
+    _OVERTAKEN: lambda data: VersionConflict(_decode_present(data)),
 }
 _QUERY_DECODERS = {kind: msgspec.msgpack.Decoder(given).decode for kind, given in QUERIES.items()}
 
@@ -96,34 +96,34 @@ _QUERY_DECODERS = {kind: msgspec.msgpack.Decoder(given).decode for kind, given i
 def _extend(value: Any) -> Any:
     """For the encoder: what it does not know."""
     if isinstance(value, RedriveError):
-        return Ext(_ERROR, encode(sent_of(value)))
+        return Ext(_ERROR, encode(encode_error(value)))
     raise NotImplementedError(f"{type(value).__name__} is not sent")
 
 
 encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder(enc_hook=_extend).encode
 
 
-def written(calls: Sequence[Call], results: Sequence[Any]) -> list[Any]:
+def encode_results(calls: Sequence[Call], results: Sequence[Any]) -> list[Any]:
     """Results of calls as the encoder takes them."""
     return [_written(call, result) for call, result in zip(calls, results, strict=True)]
 
 
 def _written(call: Call, result: Any) -> Any:
     kind = result.__class__
-    if kind is Stale:
+    if kind is StaleSettings:
         return Ext(_STALE, encode(result.queue))
-    if kind is Overtaken:
+    if kind is VersionConflict:
         return Ext(_OVERTAKEN, encode(result.present))
-    if call.__class__ is store.Change and kind is tuple:
+    if call.__class__ is store.ManualChange and kind is tuple:
         return [_written_change(each) for each in result]
     return result
 
 
 def _written_change(each: Any) -> Any:
-    return Ext(_STALE, encode(each.queue)) if each.__class__ is Stale else each
+    return Ext(_STALE, encode(each.queue)) if each.__class__ is StaleSettings else each
 
 
-def read_results(calls: Sequence[Call], results: Sequence[msgspec.Raw]) -> list[Any]:
+def decode_results(calls: Sequence[Call], results: Sequence[msgspec.Raw]) -> list[Any]:
     """The results of calls. Raises `msgspec.DecodeError` where one is not what its call gives."""
     return [_read(call, raw) for call, raw in zip(calls, results, strict=True)]
 
@@ -133,12 +133,12 @@ def _read(call: Call, raw: msgspec.Raw) -> Any:
     result = _CALL_DECODERS[kind](raw)
     if result.__class__ is Ext:
         return _meant(result)
-    if kind is store.Change:
+    if kind is store.ManualChange:
         return tuple([_meant(each) if each.__class__ is Ext else each for each in result])
     return result
 
 
-def read_answer(query: Query, raw: bytes) -> Any:
+def decode_answer(query: Query, raw: bytes) -> Any:
     """The answer to a query. Raises `msgspec.DecodeError` where it is none."""
     return _QUERY_DECODERS[query.__class__](raw)
 

@@ -43,7 +43,7 @@ def load_app(spec: str, url: str | None = None) -> App:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     try:
-        with events.giving_way():  # to the logging of the app
+        with events.defer_to_app_logging():  # to the logging of the app
             module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
@@ -96,7 +96,7 @@ MAX_FILES = 20_000
 """More are not looked at: then the folder is not that of a program."""
 
 
-class Sources:
+class SourceWatcher:
     """The Python files below a folder, without those of packages that were installed there, and hidden ones."""
 
     def __init__(self, folder: Path) -> None:

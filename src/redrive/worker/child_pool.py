@@ -18,7 +18,18 @@ import msgspec
 
 from redrive.broker.worker_session import Lost
 from redrive.telemetry import tracing
-from redrive.worker.ipc import Channel, Died, Fork, Forked, FromChild, FromZygote, Kill, Ready, Setup, Unfit
+from redrive.worker.ipc import (
+    Channel,
+    ChildExited,
+    Fork,
+    Forked,
+    FromChild,
+    FromZygote,
+    Kill,
+    Ready,
+    StartupFailed,
+    ZygoteSetup,
+)
 from redrive.worker.process_exit import Exit, loss
 from redrive.worker.runner import Job
 
@@ -29,7 +40,7 @@ ENDING_SECONDS = 5.0
 class ZygoteProcess:
     """A zygote that was started. It forks once it `is_ready`. For one thread at a time."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: ZygoteSetup) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -78,16 +89,16 @@ class ZygoteProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
 
-    def receive(self) -> list[Forked | Died]:
+    def receive(self) -> list[Forked | ChildExited]:
         """What it has to say of its children."""
-        told: list[Forked | Died] = []
+        told: list[Forked | ChildExited] = []
         for frame in self._channel.receive():
             match frame:
                 case Ready():
                     self.is_ready = True
-                case Unfit(problem):
+                case StartupFailed(problem):
                     self.problem = problem
-                case Forked() | Died():
+                case Forked() | ChildExited():
                     told.append(frame)
         return told
 
@@ -143,7 +154,7 @@ class Slot:
         return self.channel is not None and self.channel.was_unread and not self.told_to_stop
 
 
-class Dying(msgspec.Struct, eq=False):
+class ExitingChild(msgspec.Struct, eq=False):
     """A job whose child is gone, until it is known how."""
 
     job: Job

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from redrive.broker.worker_session import Completed, End, Failed, Lost, Released
+from redrive.broker.worker_session import Completed, Failed, Lost, Outcome, Released
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import SECOND, format_duration
 from redrive.model.failure import Failure, failure_from_fields, failure_from_loss
@@ -17,7 +17,7 @@ from redrive.model.fingerprint import fingerprint
 from redrive.model.item import Lease, Result
 from redrive.model.payload import BYTES, JSON, TEXT
 from redrive.telemetry import tracing
-from redrive.worker.command_process import MAX_OUTPUT_BYTES, TAIL_BYTES, Program, Ran
+from redrive.worker.command_process import MAX_OUTPUT_BYTES, TAIL_BYTES, CommandResult, CommandSpec
 from redrive.worker.execution import HOST
 from redrive.worker.runner import Job
 
@@ -27,24 +27,24 @@ TRY_LATER = 75
 """EX_TEMPFAIL of sysexits.h: it cannot be done now."""
 
 
-class Command(msgspec.Struct, frozen=True):
+class CommandHandler(msgspec.Struct, frozen=True):
     """What is run for each item, and what becomes of it."""
 
     name: str
     """By which failures of it are told from those of others."""
-    program: Program
+    program: CommandSpec
     release_delay: int = 30 * SECOND
     """How long an item waits that was given back with exit code 75."""
     keep_result: int | None = None
     """How long what it prints is kept as the result; None: not at all."""
 
 
-def end_of(command: Command, job: Job, ran: Ran) -> End:
+def outcome_of(command: CommandHandler, job: Job, ran: CommandResult) -> Outcome:
     """How a delivery ended, by how its program did."""
     if ran.is_late:
         return Failed(_too_long(command.program, job, ran))
     if ran.exit.signal is not None or ran.has_vanished:
-        return Lost(lost(command.name, job.lease, ran))
+        return Lost(lost_outcome(command.name, job.lease, ran))
     if ran.exit.is_clean:
         return _completed(command, job, ran)
     if ran.exit.exit_code == TRY_LATER:
@@ -52,7 +52,7 @@ def end_of(command: Command, job: Job, ran: Ran) -> End:
     return Failed(failure_of(job, ran))
 
 
-def _completed(command: Command, job: Job, ran: Ran) -> End:
+def _completed(command: CommandHandler, job: Job, ran: CommandResult) -> Outcome:
     if command.keep_result is None:
         return Completed()
     if not ran.is_whole:
@@ -76,7 +76,7 @@ def _content_type(output: bytes) -> str:
         return BYTES
 
 
-def failure_of(job: Job, ran: Ran) -> Failure:
+def failure_of(job: Job, ran: CommandResult) -> Failure:
     """What a program failed of: the end of what it wrote to stderr, its last line first."""
     errors = tail(ran.errors)
     last = errors.rpartition("\n")[2]
@@ -97,7 +97,7 @@ def failure_of(job: Job, ran: Ran) -> Failure:
     return _detailed(failure, ran, job)
 
 
-def _too_long(program: Program, job: Job, ran: Ran) -> Failure:
+def _too_long(program: CommandSpec, job: Job, ran: CommandResult) -> Failure:
     text = f"the command ran for longer than its timeout, which is {format_duration(program.timeout or 0)}"
     said = tail(ran.errors)
     failure = failure_from_fields(
@@ -109,7 +109,7 @@ def _too_long(program: Program, job: Job, ran: Ran) -> Failure:
     return _detailed(msgspec.structs.replace(failure, fingerprint=fingerprint(failure.type, (), text)), ran, job)
 
 
-def lost(name: str, lease: Lease, ran: Ran) -> Failure:
+def lost_outcome(name: str, lease: Lease, ran: CommandResult) -> Failure:
     """The failure of an item whose program was killed, and not by us; or is gone, and nobody saw how."""
     # Its peak memory is not told: a program that ends soon has that of the worker, from before it was started.
     return failure_from_loss(
@@ -124,7 +124,7 @@ def lost(name: str, lease: Lease, ran: Ran) -> Failure:
     )
 
 
-def _detailed(failure: Failure, ran: Ran, job: Job) -> Failure:
+def _detailed(failure: Failure, ran: CommandResult, job: Job) -> Failure:
     return msgspec.structs.replace(
         failure, host=HOST, duration=int(ran.seconds * SECOND), trace_id=tracing.trace_id(job.lease.headers)
     )

@@ -42,7 +42,7 @@ class CommandParent:
         """Until it is over."""
         # A service manager may signal every process of a service; the worker decides.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(number, _pass_over)
+            signal.signal(number, _ignore_signal)
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         remove_left()
@@ -102,7 +102,7 @@ class CommandParent:
         launched.close()
 
 
-def _pass_over(number: int, frame: object) -> None:
+def _ignore_signal(number: int, frame: object) -> None:
     """The worker decides."""
 
 

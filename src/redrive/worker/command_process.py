@@ -32,12 +32,12 @@ from redrive.model.limits import KIB, MIB
 from redrive.model.url import strip_password
 from redrive.telemetry import events
 from redrive.worker.command_launcher import LAUNCHER
-from redrive.worker.output_forwarder import UNKNOWN, Lines, Origin, Passing
+from redrive.worker.output_forwarder import UNKNOWN, LineBuffer, Origin, OutputForwarder
 from redrive.worker.process_exit import Exit
 from redrive.worker.process_session import signal_session
 
 
-class Program(msgspec.Struct, frozen=True):
+class CommandSpec(msgspec.Struct, frozen=True):
     """What is run. Nothing is looked up in it: the words are given to the program as they are."""
 
     words: tuple[str, ...]
@@ -65,7 +65,7 @@ _SECRETS = ("REDRIVE_TOKEN",)
 _log = events.logger("redrive.worker")
 
 
-class Ran(msgspec.Struct, frozen=True):
+class CommandResult(msgspec.Struct, frozen=True):
     """How a run ended."""
 
     exit: Exit
@@ -90,7 +90,7 @@ class NotStarted(OSError):
     """A program could not be started: nothing of it has run."""
 
 
-class Run:
+class CommandProcess:
     """A program that is about to run. `wait` runs it, in one thread; `stop` is for any other.
 
     What it prints is kept, or else passed on to `output`; what it writes to stderr is passed on to `errors`. With
@@ -99,13 +99,13 @@ class Run:
 
     def __init__(
         self,
-        program: Program,
+        program: CommandSpec,
         given: bytes,
         variables: Mapping[str, str],
         *,
         keep_output: bool,
-        output: Passing | None = None,
-        errors: Passing | None = None,
+        output: OutputForwarder | None = None,
+        errors: OutputForwarder | None = None,
         item: ItemId | None = None,
         origin: Origin = UNKNOWN,
     ) -> None:
@@ -114,8 +114,8 @@ class Run:
         self._variables = environment(program, variables)
         self._item = item
         self._kept_bytes = MAX_OUTPUT_BYTES if keep_output else 0
-        self._passed_output = None if output is None or keep_output else Lines(output, origin)
-        self._passed_errors = None if errors is None else Lines(errors, origin)
+        self._passed_output = None if output is None or keep_output else LineBuffer(output, origin)
+        self._passed_errors = None if errors is None else LineBuffer(errors, origin)
         self._output = bytearray()
         self._errors = bytearray()
         self._is_whole = True
@@ -134,7 +134,7 @@ class Run:
             if self._connection is not None:
                 _end_output(self._connection)
 
-    def wait(self) -> Ran:
+    def wait(self) -> CommandResult:
         """Run it to its end. Raises `NotStarted` where it cannot be started."""
         began = time.monotonic()
         with contextlib.ExitStack() as opened:  # whatever happens: with its socket closed, it is ended
@@ -143,7 +143,7 @@ class Run:
                 pipes = self._launch(opened)
             report = self._follow(selector, *pipes)
         code = report["ended"]
-        return Ran(
+        return CommandResult(
             exit=Exit(
                 exit_code=code if code is not None and code >= 0 else None,
                 signal=-code if code is not None and code < 0 else None,
@@ -312,7 +312,7 @@ def _end_output(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_WR)
 
 
-def environment(program: Program, variables: Mapping[str, str]) -> dict[str, str]:
+def environment(program: CommandSpec, variables: Mapping[str, str]) -> dict[str, str]:
     """The variables that a program gets: those of the worker without its secrets, its own, and those given."""
     hidden = {*_SECRETS, *program.hidden}
     ours = {name: value for name, value in os.environ.items() if name not in hidden}

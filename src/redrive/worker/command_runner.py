@@ -8,15 +8,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from redrive.broker.worker_session import End, Failed, Returned
+from redrive.broker.worker_session import Failed, Outcome, Returned
 from redrive.errors import RedriveError
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure, failure_from_exception, failure_from_fields
 from redrive.model.item import Lease
 from redrive.telemetry import events
-from redrive.worker.command_outcome import Command, end_of
-from redrive.worker.command_process import NotStarted, Program, Ran, Run
-from redrive.worker.output_forwarder import Origin, Passing, Telling
+from redrive.worker.command_outcome import CommandHandler, outcome_of
+from redrive.worker.command_process import CommandProcess, CommandResult, CommandSpec, NotStarted
+from redrive.worker.output_forwarder import Origin, OutputForwarder, Telling
 from redrive.worker.runner import Ended, Job
 
 AGAIN_SECONDS = 1.0
@@ -29,7 +29,7 @@ STDOUT, STDERR = 1, 2
 """Descriptors of this process."""
 _log = events.logger("redrive.worker")
 
-Claim = Callable[[Job, Callable[[Program], Ran]], End | None]
+Claim = Callable[[Job, Callable[[CommandSpec], CommandResult]], Outcome | None]
 """Asked before an item is run: None to go on, else how its delivery ends without. It runs programs by what it is given.
 """
 
@@ -44,7 +44,7 @@ class CommandRunner:
 
     def __init__(
         self,
-        command: Command,
+        command: CommandHandler,
         slots: int,
         namespace: str,
         claim: Claim | None = None,
@@ -60,11 +60,11 @@ class CommandRunner:
         self._waiting: deque[Job] = deque()
         self._idle = 0
         self._threads: list[threading.Thread] = []
-        self._runs: dict[Job, Run | None] = {}
+        self._runs: dict[Job, CommandProcess | None] = {}
         """Jobs that have begun; with what runs for them now, if anything does."""
         self._closing = self._killing = self._over = False
         self._killed: list[Job] = []
-        self._output, self._errors = Passing(STDOUT), Telling(STDERR)
+        self._output, self._errors = OutputForwarder(STDOUT), Telling(STDERR)
 
     @property
     def slots(self) -> int:
@@ -163,7 +163,7 @@ class CommandRunner:
             self._runs[job] = None
             return job
 
-    def _finish(self, job: Job, end: End | None) -> None:
+    def _finish(self, job: Job, end: Outcome | None) -> None:
         job.duration = time.monotonic() - (job.began_at or time.monotonic())
         with self._changed:
             del self._runs[job]
@@ -178,7 +178,7 @@ class CommandRunner:
         with self._changed:
             self._changed.wait_for(lambda: self._closing, seconds)
 
-    def _perform(self, job: Job) -> End | None:
+    def _perform(self, job: Job) -> Outcome | None:
         """How it ended; None where it was cut short by a stop, which the worker knows to give back."""
         if job.lease_lost:
             return Returned()
@@ -191,11 +191,11 @@ class CommandRunner:
             ran = self._run(job, command.program, keep_output=command.keep_result is not None)
         except Stopped:
             return Returned() if job.lease_lost else None
-        return end_of(command, job, ran)
+        return outcome_of(command, job, ran)
 
-    def _run(self, job: Job, program: Program, *, keep_output: bool) -> Ran:
+    def _run(self, job: Job, program: CommandSpec, *, keep_output: bool) -> CommandResult:
         """Run a program for a job. Raises `Stopped` where it was cut short."""
-        run = Run(
+        run = CommandProcess(
             program,
             job.lease.payload,
             variables_of(job.lease, self._namespace),

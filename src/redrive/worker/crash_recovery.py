@@ -9,11 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from redrive.broker.broker import Broker
-from redrive.broker.worker_session import UNSERVED, End, Lost, Returned, exchange_of
+from redrive.broker.worker_session import RETRYABLE_STORE_ERRORS, Lost, Outcome, Returned, open_worker_session
 from redrive.model.item import Lease, Settled
 from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events, tracing
-from redrive.worker.in_flight import Ending, Journal, Running
+from redrive.worker.in_flight import InFlightItem, InFlightLog, WorkerExit
 from redrive.worker.outcome_report import report
 from redrive.worker.process_exit import loss
 
@@ -23,7 +23,7 @@ STOPPED = "its worker was stopped while it ran"
 _log = events.logger("redrive.worker")
 
 
-class Left(msgspec.Struct):
+class OrphanCounts(msgspec.Struct):
     """What was settled of what a worker left."""
 
     lost: int = 0
@@ -32,20 +32,20 @@ class Left(msgspec.Struct):
     """Somebody else was faster."""
 
 
-def settle_left(broker: Broker, journal: Journal) -> Left:
+def settle_orphans(broker: Broker, journal: InFlightLog) -> OrphanCounts:
     """Settle what the worker of this journal held, which is dead. Raises RedriveError where the store cannot."""
     running = {each.token: each for each in journal.running()}
     ending = journal.ending
-    counter = exchange_of(broker, journal.worker)
-    left = Left()
+    counter = open_worker_session(broker, journal.worker)
+    left = OrphanCounts()
     for _ in range(MAX_ROUNDS):
         held = counter.held()
         if not held:
             break
-        ends: list[tuple[Lease, End]] = [(lease, _end(lease, running.get(lease.token), ending)) for lease in held]
+        ends: list[tuple[Lease, Outcome]] = [(lease, _end(lease, running.get(lease.token), ending)) for lease in held]
         settled = counter.step(ends, {}).settled
         for (lease, end), result in zip(ends, settled, strict=True):
-            if isinstance(result, UNSERVED):
+            if isinstance(result, RETRYABLE_STORE_ERRORS):
                 raise result
             if isinstance(result, Settled) and isinstance(end, Lost):
                 report(lease, end, result)
@@ -58,7 +58,7 @@ def settle_left(broker: Broker, journal: Journal) -> Left:
     return left
 
 
-def _end(lease: Lease, running: Running | None, ending: Ending | None) -> End:
+def _end(lease: Lease, running: InFlightItem | None, ending: WorkerExit | None) -> Outcome:
     if running is None:
         return Returned()
     if ending is not None and ending.by_order:

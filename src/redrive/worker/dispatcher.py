@@ -11,7 +11,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from redrive.broker.broker import Broker
-from redrive.broker.worker_session import UNSERVED, End, Exchanged, Failed, Returned, exchange_of
+from redrive.broker.worker_session import (
+    RETRYABLE_STORE_ERRORS,
+    Failed,
+    Outcome,
+    Returned,
+    SettledAndLeased,
+    open_worker_session,
+)
 from redrive.clock import Instant
 from redrive.errors import Closed, ItemNotFound, LeaseLost, OutcomeUnknown, PayloadTooLarge, RedriveError
 from redrive.model.duration import MILLISECOND, SECOND
@@ -21,23 +28,23 @@ from redrive.model.item import Lease, Settled
 from redrive.task.app import App
 from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events
-from redrive.worker.execution import Handling
-from redrive.worker.prefetch import Pace
+from redrive.worker.execution import HandlerSettings
+from redrive.worker.prefetch import PrefetchController
 from redrive.worker.runner import Job, Runner
 
 LOOK_EVERY = SECOND
 """An idle worker looks into its queues at least this often."""
 SETTINGS_SECONDS = 5.0
 """How old the settings may be that say how errors are classified."""
-EMPTY_SECONDS = 0.05
+EMPTY_QUEUE_SECONDS = 0.05
 """A worker that is busy with other queues asks one that had nothing again after this long."""
-LYING_SECONDS = 1.0
+STALE_PREFETCH_SECONDS = 1.0
 """Where nothing has ended for so long, what was leased ahead goes back: it will not begin soon."""
-AGAIN_AFTER = 100 * MILLISECOND
-"""How long it waits after the store could not serve it; doubled each time, up to LOOK_EVERY × 5."""
+RETRY_BACKOFF = 100 * MILLISECOND
+"""How long it waits after the store could not serve it; doubled each time, up to POLL_INTERVAL × 5."""
 _log = events.logger("redrive.worker")
 
-Told = Callable[[Job, End, Settled | RedriveError], None]
+OnSettled = Callable[[Job, Outcome, Settled | RedriveError], None]
 """Told what the store made of an end."""
 
 
@@ -45,16 +52,16 @@ class Dispatcher:
     """Feeds a runner from some queues of a broker."""
 
     def __init__(
-        self, app: App, broker: Broker, queues: Sequence[str], runner: Runner, worker: str, told: Told
+        self, app: App, broker: Broker, queues: Sequence[str], runner: Runner, worker: str, told: OnSettled
     ) -> None:
         self._tasks = app.tasks
         self._broker = broker
         self._queues = tuple(queues)
         self._runner = runner
         self._told = told
-        self.exchange = exchange_of(broker, worker)
+        self.exchange = open_worker_session(broker, worker)
         self._jobs: dict[str, Job] = {}
-        self._ends: deque[tuple[Job, End]] = deque()
+        self._ends: deque[tuple[Job, Outcome]] = deque()
         self._alone: deque[Job] = deque()
         """Suspects, which wait until nothing else runs."""
         self._running_alone: Job | None = None
@@ -70,13 +77,13 @@ class Dispatcher:
         """Queues that this worker may not lease from, or that are not there: what they answered the last time."""
         self._is_unsure = False
         """Whether the store may have leased something to this worker without its knowing."""
-        self._pace = Pace()
+        self._pace = PrefetchController()
         self._ended_at = time.monotonic()
         """When something last ended, or was there again after nothing was."""
-        self._handling: dict[str, tuple[Handling, int, float]] = {}
+        self._handling: dict[str, tuple[HandlerSettings, int, float]] = {}
         self._waits = False
         self._next = 0
-        self._pause = AGAIN_AFTER
+        self._pause = RETRY_BACKOFF
         self._stopping = False
         for queue in self._queues:
             self._handling_of(queue)
@@ -86,7 +93,7 @@ class Dispatcher:
         """Jobs that were leased and are not settled, begun or not. From any thread."""
         return tuple(self._jobs.copy().values())
 
-    def ended(self, job: Job, end: End) -> None:
+    def ended(self, job: Job, end: Outcome) -> None:
         """From the runner, in any thread."""
         job.has_ended = True
         self._ends.append((job, end))
@@ -152,7 +159,7 @@ class Dispatcher:
         """How much to take from each queue: the room there is, shared among those that may have something."""
         if self._alone or self._running_alone:
             return {}
-        latest = time.monotonic() - EMPTY_SECONDS
+        latest = time.monotonic() - EMPTY_QUEUE_SECONDS
         open_queues = [
             queue for queue in self._queues if self._empty.get(queue, latest) <= latest or self.exchange.has_news(queue)
         ]
@@ -190,7 +197,7 @@ class Dispatcher:
         return any(queue not in self._empty for queue in self._queues) and self._room() > 0
 
     def _hand_in(self, wants: Mapping[str, int]) -> bool:
-        ends: list[tuple[Job, End]] = []
+        ends: list[tuple[Job, Outcome]] = []
         while self._ends:
             ends.append(self._ends.popleft())
         if not ends and not wants:
@@ -202,30 +209,34 @@ class Dispatcher:
         except OutcomeUnknown as unknown:
             self._outcome_unknown(ends, unknown)
             return True
-        except UNSERVED as problem:
+        except RETRYABLE_STORE_ERRORS as problem:
             self._ends.extendleft(reversed(ends))
             self._trouble(problem)
             return True
         self._settle(ends, exchanged)
         self._take(exchanged, wants)
-        trouble = [each for each in (*exchanged.settled, *exchanged.refused.values()) if isinstance(each, UNSERVED)]
+        trouble = [
+            each
+            for each in (*exchanged.settled, *exchanged.refused.values())
+            if isinstance(each, RETRYABLE_STORE_ERRORS)
+        ]
         if trouble:
             self._trouble(trouble[0])
             return True
-        self._pause = AGAIN_AFTER
+        self._pause = RETRY_BACKOFF
         if ends or exchanged.leases:
             self._found_empty.clear()
             return True
         self._found_empty.update(wants)
         return False
 
-    def _settle(self, ends: Sequence[tuple[Job, End]], exchanged: Exchanged) -> None:
+    def _settle(self, ends: Sequence[tuple[Job, Outcome]], exchanged: SettledAndLeased) -> None:
         if ran := sum(job.has_ended for job, _ in ends):
             self._ended_at = time.monotonic()
         self._pace.ended(ran)
-        again: list[tuple[Job, End]] = []
+        again: list[tuple[Job, Outcome]] = []
         for (job, end), settled in zip(ends, exchanged.settled, strict=True):
-            if isinstance(settled, UNSERVED):
+            if isinstance(settled, RETRYABLE_STORE_ERRORS):
                 job.outcome_unknown |= isinstance(settled, OutcomeUnknown)
                 again.append((job, end))
                 continue
@@ -241,7 +252,7 @@ class Dispatcher:
             self._told(job, end, settled)
         self._ends.extendleft(reversed(again))
 
-    def _take(self, exchanged: Exchanged, wants: Mapping[str, int]) -> None:
+    def _take(self, exchanged: SettledAndLeased, wants: Mapping[str, int]) -> None:
         now = time.monotonic()
         for queue in wants:
             self._empty.pop(queue, None)
@@ -250,7 +261,7 @@ class Dispatcher:
         for queue, refusal in exchanged.refused.items():
             _log.warning("queue_refused", queue=queue, error=str(refusal))
             self._is_unsure |= isinstance(refusal, OutcomeUnknown)
-            if not isinstance(refusal, UNSERVED):
+            if not isinstance(refusal, RETRYABLE_STORE_ERRORS):
                 self.refused[queue] = refusal
         self._begin(exchanged.leases)
 
@@ -294,7 +305,7 @@ class Dispatcher:
 
     def _return_what_lies(self) -> None:
         """Tasks were short and now are long, or a suspect takes its time: others may have room for what lies here."""
-        if time.monotonic() - self._ended_at < LYING_SECONDS:
+        if time.monotonic() - self._ended_at < STALE_PREFETCH_SECONDS:
             return
         if not self._running_alone and self._count_given() <= self._runner.slots:
             return
@@ -315,7 +326,7 @@ class Dispatcher:
         task = None if name is None else self._tasks.get(name)
         return Job(lease, task, self._handling_of(lease.queue)[0])
 
-    def _handling_of(self, queue: str) -> tuple[Handling, int]:
+    def _handling_of(self, queue: str) -> tuple[HandlerSettings, int]:
         """How items of a queue are run, and its lease_timeout; by settings that are not much older than now."""
         now = time.monotonic()
         handling, timeout, read_at = self._handling.get(queue, (None, 0, 0.0))
@@ -323,9 +334,9 @@ class Dispatcher:
             try:
                 settings = self._broker.get_queue(queue).settings
             except RedriveError:
-                handling, timeout = handling or Handling(), timeout or SECOND
+                handling, timeout = handling or HandlerSettings(), timeout or SECOND
             else:
-                handling = Handling(settings.error_rules, bool(settings.keep_completed), settings.redact)
+                handling = HandlerSettings(settings.error_rules, bool(settings.keep_completed), settings.redact)
                 timeout = settings.lease_timeout
             self._handling[queue] = handling, timeout, now
         return handling, timeout
@@ -350,7 +361,7 @@ class Dispatcher:
         finally:
             self._waits = False
 
-    def _outcome_unknown(self, ends: Sequence[tuple[Job, End]], unknown: OutcomeUnknown) -> None:
+    def _outcome_unknown(self, ends: Sequence[tuple[Job, Outcome]], unknown: OutcomeUnknown) -> None:
         """The connection broke in the commit. A token is accepted once: what was settled is refused the second time."""
         _log.warning("outcome_unknown", ends=len(ends), error=str(unknown))
         for job, _ in ends:
@@ -365,7 +376,7 @@ class Dispatcher:
             return ()
         try:
             held = self.exchange.held()
-        except UNSERVED as problem:
+        except RETRYABLE_STORE_ERRORS as problem:
             self._trouble(problem)
             return ()
         self._is_unsure = False
@@ -387,7 +398,7 @@ def _is_refused(settled: Any) -> bool:
     return isinstance(settled, RedriveError) and not isinstance(settled, LeaseLost | ItemNotFound)
 
 
-def _instead_of(end: End, refusal: RedriveError) -> End:
+def _instead_of(end: Outcome, refusal: RedriveError) -> Outcome:
     """How a delivery ends that was refused to end as it wanted to."""
     if isinstance(end, Failed):
         return Returned(f"its failure was refused: {refusal}"[:500])

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from redrive.broker.worker_session import Buried, Completed, End, Failed, Released
+from redrive.broker.worker_session import Buried, Completed, Failed, Outcome, Released
 from redrive.errors import ArgumentsInvalid, InvalidInput
-from redrive.model.classify import ErrorClass, Rule
+from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.death import DeadReason
 from redrive.model.duration import format_duration, parse_duration
 from redrive.model.failure import Failure, failure_from_exception, failure_from_fields
@@ -46,10 +46,10 @@ class TimeLimitExceeded(Exception):
         super().__init__(f"the handler ran for longer than the time limit of its task{said}")
 
 
-class Handling(msgspec.Struct, frozen=True):
+class HandlerSettings(msgspec.Struct, frozen=True):
     """What the settings of a queue say of how its items are run."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[ErrorRule, ...] = ()
     """How errors are classified."""
     keeps_completed: bool = False
     """Whether results are kept with the items."""
@@ -61,11 +61,16 @@ Stopping = Callable[[], bool]
 LeaseLost = Callable[[], bool]
 
 
-class Performance:
+class Execution:
     """One call of a handler: what it is given, and what becomes of what it gives."""
 
     def __init__(
-        self, app: App, lease: Lease, handling: Handling, stopping: Stopping, lease_lost: LeaseLost = lambda: False
+        self,
+        app: App,
+        lease: Lease,
+        handling: HandlerSettings,
+        stopping: Stopping,
+        lease_lost: LeaseLost = lambda: False,
     ) -> None:
         self._app = app
         self._lease = lease
@@ -75,7 +80,7 @@ class Performance:
         self._began = time.monotonic()
         self._trace_id: str | None = None
 
-    def run(self) -> End:
+    def run(self) -> Outcome:
         """In this thread. A coroutine function gets an event loop of its own."""
         try:
             task, context, args, kwargs = self._prepared()
@@ -88,7 +93,7 @@ class Performance:
         except BaseException as error:
             return self.failed(error)
 
-    async def run_async(self, is_late: Callable[[], bool]) -> End:
+    async def run_async(self, is_late: Callable[[], bool]) -> Outcome:
         """On this event loop. A handler that is cancelled because it `is_late` has exceeded its time limit."""
         try:
             task, context, args, kwargs = self._prepared()
@@ -118,7 +123,7 @@ class Performance:
     def _surrounded(self, context: Context) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             lease = self._lease
-            span = tracing.consumed(
+            span = tracing.consumer_span(
                 context.task.name, lease.queue, lease.headers, id=lease.id, delivery=lease.deliveries
             )
             self._trace_id = stack.enter_context(span)
@@ -126,7 +131,7 @@ class Performance:
                 stack.enter_context(middleware(context))
             yield
 
-    def _ended(self, task: Task[..., Any], context: Context, value: Any) -> End:
+    def _ended(self, task: Task[..., Any], context: Context, value: Any) -> Outcome:
         keep = context.keep_result
         if value is None and keep is None and not context.puts:
             return _DONE
@@ -156,7 +161,7 @@ class Performance:
                 raise
             raise TypeError(f"what it returned cannot be kept as its result: {error}") from None
 
-    def failed(self, error: BaseException) -> End:
+    def failed(self, error: BaseException) -> Outcome:
         """The end of a delivery that raised this."""
         match error:
             case UnknownHandler():
@@ -203,6 +208,6 @@ class UnknownHandler(Exception):
         super().__init__(f"{asked}; this program has {', '.join(sorted(known)[:20]) or 'none'}")
 
 
-def perform(app: App, lease: Lease, handling: Handling, stopping: Stopping) -> End:
+def execute_job(app: App, lease: Lease, handling: HandlerSettings, stopping: Stopping) -> Outcome:
     """Run the handler of one delivery in this thread. Never raises."""
-    return Performance(app, lease, handling, stopping).run()
+    return Execution(app, lease, handling, stopping).run()

@@ -57,7 +57,7 @@ EVERY = 10 * SECOND
 _log = events.logger("redrive.worker")
 
 
-class Presence:
+class WorkerRegistration:
     """Announces one worker, in a thread of its own, from `start` to `close`.
 
     A store that does not answer is asked again the next time: nobody works less for it.
@@ -96,7 +96,7 @@ class Presence:
         """Say it once."""
         info = msgspec.structs.replace(self._info, running=self._running())
         try:
-            run(self._core, worker_registry.announce(info))
+            run(self._core, worker_registry.register_worker(info))
         except Closed:
             self._end.set()
         except RedriveError as error:
@@ -108,7 +108,7 @@ class Presence:
         if self._thread.is_alive():
             self._thread.join()
         with contextlib.suppress(RedriveError):  # then it is gone when its time is over
-            run(self._core, worker_registry.leave(self._info.name))
+            run(self._core, worker_registry.unregister_worker(self._info.name))
 
     def _run(self) -> None:
         for _ in ticks(self._core.clock, EVERY, self._end):

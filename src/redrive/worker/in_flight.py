@@ -20,7 +20,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import InvalidInput
-from redrive.model.ids import ItemId, Token, item_of
+from redrive.model.ids import ItemId, Token, item_id_of
 from redrive.model.limits import MAX_LABEL_CHARS
 from redrive.worker.process_exit import Exit
 
@@ -51,7 +51,7 @@ _ENDED_AT = 4
 _PID = struct.Struct("<I")
 
 
-class Ending(msgspec.Struct, frozen=True):
+class WorkerExit(msgspec.Struct, frozen=True):
     """How the worker that kept a journal ended, as the one who watched it writes down."""
 
     exit: Exit
@@ -61,7 +61,7 @@ class Ending(msgspec.Struct, frozen=True):
     """It was told to stop: what it ran is not charged."""
 
 
-class Running(msgspec.Struct, frozen=True):
+class InFlightItem(msgspec.Struct, frozen=True):
     """An item that runs."""
 
     slot: int
@@ -75,10 +75,10 @@ class Running(msgspec.Struct, frozen=True):
     @property
     def id(self) -> ItemId:
         """The id of the item."""
-        return item_of(self.token)
+        return item_id_of(self.token)
 
 
-class Journal:
+class InFlightLog:
     """One worker's journal. One writer for each slot at a time; any number of readers, in any process."""
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +92,7 @@ class Journal:
         self.worker: str = name[:length].decode()
 
     @classmethod
-    def create(cls, path: Path, worker: str, slots: int) -> Journal:
+    def create(cls, path: Path, worker: str, slots: int) -> InFlightLog:
         """A new one, readable by this user only. `worker` is the name by which it holds its leases."""
         name = worker.encode()
         if not 0 < len(worker) <= MAX_LABEL_CHARS:
@@ -155,15 +155,15 @@ class Journal:
         starts = range(_SLOTS_AT + _ENDED_AT, _SLOTS_AT + self.slots * _SLOT_BYTES, _SLOT_BYTES)
         return sum(_ENDED.unpack_from(self._map, start)[0] for start in starts)
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[InFlightItem]:
         """What runs. Read while the worker lives, it is a glimpse; after its death, it is what it ran."""
-        found: list[Running] = []
+        found: list[InFlightItem] = []
         for slot in range(self.slots):
             start = _SLOTS_AT + slot * _SLOT_BYTES
             if self._map[start + _RUNS_AT]:
                 pid, _, began_at, token, label = _SLOT.unpack_from(self._map, start)
                 name = label.rstrip(b"\0").decode("utf-8", "ignore")
-                found.append(Running(slot, Token(token.decode("ascii", "replace")), Instant(began_at), name, pid))
+                found.append(InFlightItem(slot, Token(token.decode("ascii", "replace")), Instant(began_at), name, pid))
         return found
 
     def pids(self) -> list[int]:
@@ -171,7 +171,7 @@ class Journal:
         starts = range(_SLOTS_AT, _SLOTS_AT + self.slots * _SLOT_BYTES, _SLOT_BYTES)
         return [pid for start in starts if (pid := _PID.unpack_from(self._map, start)[0])]
 
-    def write_ending(self, ending: Ending) -> None:
+    def write_ending(self, ending: WorkerExit) -> None:
         """By whoever watched it die: how it ended, for whoever settles what it left."""
         data = msgspec.msgpack.encode(msgspec.structs.replace(ending, because=ending.because[:_BECAUSE_CHARS]))
         assert len(data) <= _EXIT_BYTES
@@ -179,12 +179,12 @@ class Journal:
         _EXIT_LENGTH.pack_into(self._map, _EXIT_AT, len(data))
 
     @property
-    def ending(self) -> Ending | None:
+    def ending(self) -> WorkerExit | None:
         """How it ended. None while it lives, or where nobody saw it."""
         (length,) = _EXIT_LENGTH.unpack_from(self._map, _EXIT_AT)
         if not length:
             return None
-        return msgspec.msgpack.decode(self._map[_EXIT_AT + 2 : _EXIT_AT + 2 + length], type=Ending)
+        return msgspec.msgpack.decode(self._map[_EXIT_AT + 2 : _EXIT_AT + 2 + length], type=WorkerExit)
 
     def close(self) -> None:
         """Unmap it. The file stays."""

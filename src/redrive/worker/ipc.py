@@ -19,7 +19,7 @@ import msgspec
 from redrive.broker.worker_session import Buried, Completed, Failed, Lost, Released, Returned
 from redrive.model.item import Lease
 from redrive.model.url import redact_url
-from redrive.worker.execution import Handling
+from redrive.worker.execution import HandlerSettings
 from redrive.worker.process_exit import Exit
 
 MAX_FRAME_BYTES = 1 << 30
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Setup(msgspec.Struct, frozen=True, tag=True):
+class ZygoteSetup(msgspec.Struct, frozen=True, tag=True):
     """To a zygote, first: what to import, and how its children live."""
 
     app: str
@@ -62,7 +62,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """From a zygote: the app is imported."""
 
 
-class Unfit(msgspec.Struct, frozen=True, tag=True):
+class StartupFailed(msgspec.Struct, frozen=True, tag=True):
     """From a zygote, last: the app cannot be imported."""
 
     problem: str
@@ -76,7 +76,7 @@ class Forked(msgspec.Struct, frozen=True, tag=True):
     problem: str | None = None
 
 
-class Died(msgspec.Struct, frozen=True, tag=True):
+class ChildExited(msgspec.Struct, frozen=True, tag=True):
     """From a zygote: a child has ended."""
 
     pid: int
@@ -87,7 +87,7 @@ class Delivery(msgspec.Struct, frozen=True, tag=True, gc=False):
     """To a child: run this."""
 
     lease: Lease
-    handling: Handling
+    handling: HandlerSettings
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -96,7 +96,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     at_once: bool = False
 
 
-class Orders(msgspec.Struct, frozen=True, tag=True):
+class WorkerLaunch(msgspec.Struct, frozen=True, tag=True):
     """To a worker, first: what it is to do, as the command line said it."""
 
     app: str
@@ -121,11 +121,11 @@ class Orders(msgspec.Struct, frozen=True, tag=True):
 
 
 # What each end hears.
-ToZygote = Setup | Fork | Kill
-FromZygote = Ready | Unfit | Forked | Died
+ToZygote = ZygoteSetup | Fork | Kill
+FromZygote = Ready | StartupFailed | Forked | ChildExited
 ToChild = Delivery | Stop
 FromChild = Completed | Failed | Released | Returned | Buried | Lost
-ToWorker = Orders | Stop
+ToWorker = WorkerLaunch | Stop
 
 
 class FrameInvalid(Exception):

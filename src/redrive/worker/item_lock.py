@@ -20,7 +20,7 @@ MOST_LEFT = 1_000
 """How many files of runs that were killed are looked at."""
 
 
-class RunLock:
+class ItemLock:
     """The lock of one item. For one thread."""
 
     def __init__(self, item: str) -> None:
@@ -65,7 +65,7 @@ def remove_left() -> None:
     """Remove the files of runs that were killed, and of which no other has been begun. For a process that starts."""
     with contextlib.suppress(OSError):
         for name in islice(os.listdir(private_folder()), MOST_LEFT):
-            lock = RunLock(name)
+            lock = ItemLock(name)
             if lock.take():
                 lock.release()
 

@@ -11,7 +11,7 @@ import subprocess
 from typing import Any
 
 from redrive.worker.command_sentinel import Sentinel
-from redrive.worker.item_lock import LOOK_SECONDS, RunLock
+from redrive.worker.item_lock import LOOK_SECONDS, ItemLock
 from redrive.worker.process_session import members_of, signal_session
 
 REST_SECONDS = 0.05
@@ -34,7 +34,7 @@ class Launched:
         self._streams = streams
         self._read = bytearray()
         self._order: dict[str, Any] | None = None
-        self._lock: RunLock | None = None
+        self._lock: ItemLock | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._status: int | None = None
         self._has_exited = self._is_unwanted = self._is_late = False
@@ -108,7 +108,7 @@ class Launched:
     def _has_turn(self, item: str | None) -> bool:
         if item is None:
             return True
-        is_first, self._lock = self._lock is None, self._lock or RunLock(item)
+        is_first, self._lock = self._lock is None, self._lock or ItemLock(item)
         try:
             is_taken = self._lock.take()
         except OSError as error:  # rather without a lock than not at all

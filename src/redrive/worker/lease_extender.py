@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from redrive.broker.worker_session import Exchange
+from redrive.broker.worker_session import WorkerSession
 from redrive.clock import Instant
 from redrive.errors import Closed, LeaseLost, NotFound, RedriveError
 from redrive.model.duration import SECOND
@@ -20,10 +20,10 @@ from redrive.worker.runner import Job, Runner
 
 LOOK_SECONDS = 0.5
 """How often it looks, at least."""
-LOOKS_IN_A_LEASE = 4
+CHECKS_PER_LEASE = 4
 """It looks so often in the time of the shortest lease, or oftener."""
 SHORTEST_PAUSE_SECONDS = 0.01
-KEEP_BEFORE = 0.5
+EXTEND_WHEN_REMAINING = 0.5
 """A lease is extended when less than this share of its time is left."""
 CONFIRM_SECONDS = 2.0
 """A lease is extended also where the store has not confirmed it for so long: that is how a lost one is noticed."""
@@ -32,12 +32,12 @@ CONFIRMED_PER_SECOND = 100
 _log = events.logger("redrive.worker")
 
 
-class Keeper:
+class LeaseExtender:
     """Sees to the jobs that a worker has in hand, begun or not."""
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: WorkerSession,
         runner: Runner,
         in_hand: Callable[[], Collection[Job]],
         shortest_lease: Callable[[], int],
@@ -80,7 +80,7 @@ class Keeper:
                 _log.exception("keeper_failed")
 
     def _pause(self) -> float:
-        often = self._shortest_lease() / SECOND / LOOKS_IN_A_LEASE
+        often = self._shortest_lease() / SECOND / CHECKS_PER_LEASE
         return max(SHORTEST_PAUSE_SECONDS, min(LOOK_SECONDS, often))
 
     def _stop_late(self, jobs: Collection[Job]) -> None:
@@ -107,7 +107,7 @@ class Keeper:
 
 def _is_due(job: Job, now: Instant) -> bool:
     whole = job.lease.deadline - job.lease.leased_at
-    return job.deadline - now < whole * KEEP_BEFORE
+    return job.deadline - now < whole * EXTEND_WHEN_REMAINING
 
 
 def _is_old(job: Job, confirmed_after: float) -> bool:

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from redrive.model.limits import MIB
-from redrive.model.text import several, visible
-from redrive.worker.in_flight import Journal
+from redrive.model.text import pluralize, visible
+from redrive.worker.in_flight import InFlightLog
 
 MAX_ROWS = 30
 """As many running items are shown, those first that run longest."""
@@ -41,7 +41,7 @@ class LiveView:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def show(self, journal: Journal | None, note: str) -> None:
+    def show(self, journal: InFlightLog | None, note: str) -> None:
         """Draw what the journal says."""
         self._live.update(self.drawing(journal, note), refresh=True)
 
@@ -49,7 +49,7 @@ class LiveView:
         """Print what comes from this stream above the view."""
         threading.Thread(target=self._print, args=(stream,), name="redrive-lines", daemon=True).start()
 
-    def drawing(self, journal: Journal | None, note: str) -> Group:
+    def drawing(self, journal: InFlightLog | None, note: str) -> Group:
         """The view as it is now."""
         head = Text.assemble((self._title, "bold"), "  ", (note, "yellow" if note != "running" else "green"))
         if journal is None:
@@ -57,7 +57,7 @@ class LiveView:
         ended = self._ended(journal)
         now = time.time_ns() // 1000
         running = sorted(journal.running(), key=lambda each: each.began_at)
-        head.append(f"  {several(ended, 'item')} ended, {self._rate(ended):,.1f}/s, {len(running)} running")
+        head.append(f"  {pluralize(ended, 'item')} ended, {self._rate(ended):,.1f}/s, {len(running)} running")
         table = Table(box=None, pad_edge=False)
         for column in ("slot", "task", "item", "running for", "process", "memory"):
             table.add_column(column, justify="right" if column in ("slot", "running for", "memory") else "left")
@@ -72,7 +72,7 @@ class LiveView:
             table.add_row("", f"and {len(running) - MAX_ROWS} more")
         return Group(head, table) if running else Group(head)
 
-    def _ended(self, journal: Journal) -> int:
+    def _ended(self, journal: InFlightLog) -> int:
         """Of this worker and those before it."""
         ended = journal.ended
         if ended < self._last:

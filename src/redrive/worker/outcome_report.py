@@ -9,7 +9,7 @@ import queue
 import threading
 from datetime import UTC, datetime
 
-from redrive.broker.worker_session import End, Lost, Released
+from redrive.broker.worker_session import Lost, Outcome, Released
 from redrive.clock import Instant
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
@@ -24,7 +24,7 @@ from redrive.worker.runner import Job
 _log = events.logger("redrive.worker")
 
 
-def report(lease: Lease, end: End, settled: Settled, rules: RedactRules = NO_RULES) -> None:
+def report(lease: Lease, end: Outcome, settled: Settled, rules: RedactRules = NO_RULES) -> None:
     """An item failed, was given back or lost, or is dead: which one, of what, and when it is tried again."""
     failure = getattr(end, "failure", None)
     is_lost, is_released = isinstance(end, Lost), isinstance(end, Released)

@@ -39,7 +39,7 @@ class Origin(msgspec.Struct, frozen=True):
 UNKNOWN = Origin()
 
 
-class Passing:
+class OutputForwarder:
     """Writes to a descriptor from a thread of its own. `write` is for any thread, and never waits.
 
     A terminal is given nothing that it would act upon; what goes elsewhere stays as it is.
@@ -101,7 +101,7 @@ class Passing:
             data = data[os.write(self._descriptor, data) :]
 
 
-class Telling(Passing):
+class Telling(OutputForwarder):
     """Tells each line as an event of the log, so that none can be taken for a line of it."""
 
     def _pass(self, taken: list[tuple[bytes, Origin]]) -> None:
@@ -113,10 +113,10 @@ class Telling(Passing):
                 _log.info("command_stderr", item=origin.item, queue=origin.queue, line=shown)
 
 
-class Lines:
+class LineBuffer:
     """Passes on what one program prints, in whole lines, so that those of many do not mix."""
 
-    def __init__(self, passing: Passing, origin: Origin = UNKNOWN) -> None:
+    def __init__(self, passing: OutputForwarder, origin: Origin = UNKNOWN) -> None:
         self._passing = passing
         self._origin = origin
         self._begun = b""

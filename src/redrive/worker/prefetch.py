@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 
-AHEAD_SECONDS = 0.1
+PREFETCH_SECONDS = 0.1
 """What lies in the buffer should have begun after about this long."""
-MOST_AHEAD = 1_000
+MAX_PREFETCH = 1_000
 """Never more than this."""
 _WINDOW_SECONDS = 0.5
 
 
-class Pace:
+class PrefetchController:
     """How many jobs end in a second, lately."""
 
     def __init__(self) -> None:
@@ -30,8 +30,8 @@ class Pace:
 
     def ahead(self, lease_timeout: int) -> int:
         """How many jobs to have beyond those that run. A lease must be far from running out when its job begins."""
-        seconds = min(AHEAD_SECONDS, lease_timeout / 1_000_000 / 10)
+        seconds = min(PREFETCH_SECONDS, lease_timeout / 1_000_000 / 10)
         rate, passed = self._rate, time.monotonic() - self._began_at
         if passed > _WINDOW_SECONDS:  # they have become slower since
             rate = min(rate, (self._ended + 1) / passed)
-        return min(MOST_AHEAD, math.floor(rate * seconds))
+        return min(MAX_PREFETCH, math.floor(rate * seconds))

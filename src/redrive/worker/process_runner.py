@@ -17,13 +17,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
-from redrive.broker.worker_session import End, Returned
+from redrive.broker.worker_session import Outcome, Returned
 from redrive.errors import InvalidInput
 from redrive.model.failure import Failure
 from redrive.telemetry import events
-from redrive.worker.child_pool import REVOKED, STOPPED, Dying, Slot, ZygoteProcess
-from redrive.worker.in_flight import Journal
-from redrive.worker.ipc import Channel, Delivery, Died, Forked, FrameInvalid, FromChild, Setup, Stop
+from redrive.worker.child_pool import REVOKED, STOPPED, ExitingChild, Slot, ZygoteProcess
+from redrive.worker.in_flight import InFlightLog
+from redrive.worker.ipc import Channel, ChildExited, Delivery, Forked, FrameInvalid, FromChild, Stop, ZygoteSetup
 from redrive.worker.process_exit import Exit
 from redrive.worker.runner import Ended, Job
 
@@ -57,7 +57,7 @@ class ProcessRunner:
         app: str,
         processes: int,
         stopping: Callable[[], bool] = lambda: False,
-        journal: Journal | None = None,
+        journal: InFlightLog | None = None,
         *,
         url: str | None = None,
         memory_limit: int | None = None,
@@ -66,7 +66,7 @@ class ProcessRunner:
         if not hasattr(os, "fork"):
             raise InvalidInput("processes= needs a system that can fork, and this one cannot; use concurrency= instead")
         self.slots = processes
-        self._setup = Setup(app, tuple(map(str, sys.path)), url, memory_limit)
+        self._setup = ZygoteSetup(app, tuple(map(str, sys.path)), url, memory_limit)
         self._stopping = stopping
         self._journal = journal
         self._most_items = max_items_per_child
@@ -75,8 +75,8 @@ class ProcessRunner:
         self._waiting: deque[Job] = deque()
         self._slots = [Slot(number) for number in range(processes)]
         self._idle: deque[Slot] = deque()
-        self._dying: dict[int, Dying] = {}
-        self._reports: list[tuple[Job, End]] = []
+        self._dying: dict[int, ExitingChild] = {}
+        self._reports: list[tuple[Job, Outcome]] = []
         self._killed: list[Job] = []
         self._selector = selectors.DefaultSelector()
         self._wakes, self._wake = socket.socketpair()
@@ -250,7 +250,7 @@ class ProcessRunner:
         if slot.channel is channel and channel.has_ended:
             self._gone(slot, None)
 
-    def _answered(self, slot: Slot, end: End) -> None:
+    def _answered(self, slot: Slot, end: Outcome) -> None:
         job = slot.job
         if job is None:
             return
@@ -330,7 +330,7 @@ class ProcessRunner:
         else:
             self._leave(slot, job)
             slot.start_at = 0.0
-            dying = Dying(job, pid, because, now)
+            dying = ExitingChild(job, pid, because, now)
             self._dying[pid] = dying
             if exit is not None or slot.zygote is not self._zygote:  # nobody is left who would tell
                 self._settle(dying, exit)
@@ -347,7 +347,7 @@ class ProcessRunner:
             self._waiting.appendleft(job)
             self._hand_out()
 
-    def _settle(self, dying: Dying, exit: Exit | None) -> None:
+    def _settle(self, dying: ExitingChild, exit: Exit | None) -> None:
         """It is known how the child of a job ended, or never will be."""
         del self._dying[dying.pid]
         job = dying.job
@@ -383,7 +383,7 @@ class ProcessRunner:
             match told:
                 case Forked(number, pid, problem):
                     self._forked(number, pid, problem)
-                case Died(pid, exit):
+                case ChildExited(pid, exit):
                     self._died(pid, exit)
         if zygote.is_ready:
             self._ready.set()

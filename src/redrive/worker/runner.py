@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from redrive.broker.worker_session import End
+from redrive.broker.worker_session import Outcome
 from redrive.model.failure import Failure
 from redrive.model.item import Lease
 from redrive.task.task import Task
-from redrive.worker.execution import Handling
+from redrive.worker.execution import HandlerSettings
 
 
 class Job:
@@ -31,7 +31,7 @@ class Job:
         "time_limit",
     )
 
-    def __init__(self, lease: Lease, task: Task[..., Any] | None, handling: Handling) -> None:
+    def __init__(self, lease: Lease, task: Task[..., Any] | None, handling: HandlerSettings) -> None:
         self.lease = lease
         self.task = task
         """None where no task has the name that the item asks for."""
@@ -59,7 +59,7 @@ class Job:
         return self.lease.losses > 0
 
 
-Ended = Callable[[Job, End], None]
+Ended = Callable[[Job, Outcome], None]
 """Told how a job ended, from any thread; exactly once for each job that was submitted and not taken back."""
 
 

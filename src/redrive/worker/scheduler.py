@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from redrive.broker.broker import Broker
-from redrive.broker.flow import Flow, ask, run, send
+from redrive.broker.flow import Flow, commit_call, run, run_query
 from redrive.clock import Instant
 from redrive.errors import Closed, RedriveError
 from redrive.model.duration import MINUTE, SECOND
-from redrive.store import ListRegistrations, NewItem, Overtaken, Put, Register, Registration
+from redrive.store import ListRegistrations, NewItem, Put, Register, Registration, VersionConflict
 from redrive.task.app import App
 from redrive.task.context import TICK_HEADER
 from redrive.task.task import Task
@@ -30,13 +30,13 @@ KIND = "schedule"
 """What ticks are registered as."""
 LONGEST_PAUSE = MINUTE
 """It looks at least this often: clocks are set, and tasks are declared."""
-AGAIN_AFTER = SECOND
+RETRY_BACKOFF = SECOND
 """How long it waits after the store refused a tick, or could not serve it."""
 MAX_ROUNDS = 100
 """How often it looks again after it was overtaken."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class TickState(msgspec.Struct, frozen=True):
     """What is registered for a task."""
 
     last: Instant
@@ -45,7 +45,7 @@ class Seen(msgspec.Struct, frozen=True):
     """When it ticks, in words: by the program that was started last."""
 
 
-class Schedule:
+class TickPlanner:
     """The periodic tasks of an app, those of some queues or all. For one thread."""
 
     def __init__(self, app: App, broker: Broker, queues: Collection[str] | None = None) -> None:
@@ -75,14 +75,14 @@ class Schedule:
             raise
         except RedriveError as error:
             _log.warning("tick_refused", task=task.name, queue=task.queue.name, error=str(error))
-            return Instant(self._core.clock.now() + AGAIN_AFTER)
+            return Instant(self._core.clock.now() + RETRY_BACKOFF)
 
     def _fire(self, task: Task[..., Any]) -> Flow[Instant | None]:
         """Put the ticks that are due, unless somebody else did."""
         periodic = task.periodic
         assert periodic is not None
         name = f"{task.queue.name}/{task.name}"
-        found = yield from ask(ListRegistrations(KIND, name))
+        found = yield from run_query(ListRegistrations(KIND, name))
         present: Registration | None = found[0] if found else None
         for _ in range(MAX_ROUNDS):
             seen = _read(present)
@@ -90,32 +90,32 @@ class Schedule:
             now = self._core.clock.now()
             if seen is None or (seen.ticks != str(periodic.ticks) and task.name not in self._announced):
                 # The first time ever, or other times than before: it begins now, and nothing was missed.
-                wanted = Seen(now, str(periodic.ticks))
+                wanted = TickState(now, str(periodic.ticks))
             elif seen.ticks != str(periodic.ticks):
                 # A program that was started later says otherwise.
                 return Instant(now + LONGEST_PAUSE)
             else:
                 newest, due = periodic.due(seen.last, now)
-                wanted = Seen(newest, seen.ticks)
+                wanted = TickState(newest, seen.ticks)
             if wanted == seen:
                 self._announced.add(task.name)
                 return periodic.ticks.next_tick(max(seen.last, now))
             value = msgspec.json.encode(wanted)
             puts = (Put(task.queue.name, tuple(_item(task, tick) for tick in due)),) if due else ()
             version = 0 if present is None else present.version
-            registered = yield from send(Register(KIND, name, value, version=version, puts=puts))
-            present = registered.present if isinstance(registered, Overtaken) else registered
+            registered = yield from commit_call(Register(KIND, name, value, version=version, puts=puts))
+            present = registered.present if isinstance(registered, VersionConflict) else registered
             if isinstance(registered, Registration):
                 self._announced.add(task.name)
                 return periodic.ticks.next_tick(max(wanted.last, now))
-        return Instant(self._core.clock.now() + AGAIN_AFTER)
+        return Instant(self._core.clock.now() + RETRY_BACKOFF)
 
 
 class Scheduler:
     """Puts periodic tasks by itself, in a thread. An error is logged, and the next look comes all the same."""
 
     def __init__(self, app: App, broker: Broker, queues: Collection[str] | None = None) -> None:
-        self._schedule = Schedule(app, broker, queues)
+        self._schedule = TickPlanner(app, broker, queues)
         self._clock = broker._core.clock
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="redrive-schedule", daemon=True)
@@ -139,15 +139,15 @@ class Scheduler:
                 return
             except Exception:
                 _log.exception("schedule_failed")
-                next_at = Instant(self._clock.now() + AGAIN_AFTER)
+                next_at = Instant(self._clock.now() + RETRY_BACKOFF)
             latest = Instant(self._clock.now() + LONGEST_PAUSE)
             self._clock.wait(self._wake, latest if next_at is None else min(next_at, latest))
 
 
-def _read(present: Registration | None) -> Seen | None:
+def _read(present: Registration | None) -> TickState | None:
     """What is registered; as if nothing were, where that was written by nobody that is known here."""
     try:
-        return None if present is None else msgspec.json.decode(present.value, type=Seen)
+        return None if present is None else msgspec.json.decode(present.value, type=TickState)
     except ValueError:  # also for texts that are not UTF-8
         return None
 

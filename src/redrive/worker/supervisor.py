@@ -25,20 +25,27 @@ from typing import IO, Protocol
 import msgspec
 
 from redrive.telemetry import events
-from redrive.worker.app_loader import Sources, load_app
-from redrive.worker.in_flight import Ending, Journal
-from redrive.worker.ipc import Channel, Orders, Stop, ToWorker
+from redrive.worker.app_loader import SourceWatcher, load_app
+from redrive.worker.in_flight import InFlightLog, WorkerExit
+from redrive.worker.ipc import Channel, Stop, ToWorker, WorkerLaunch
 from redrive.worker.process_exit import Exit, exit_of
 from redrive.worker.worker import worker_name
-from redrive.worker.worker_process import NO_QUEUE, NOT_LET_IN, UNAVAILABLE, UNFIT, serving_metrics, worker_of
+from redrive.worker.worker_process import (
+    EXIT_BAD_APP,
+    EXIT_NO_QUEUE,
+    EXIT_UNAUTHORIZED,
+    UNAVAILABLE,
+    serving_metrics,
+    worker_of,
+)
 
 LOOK_SECONDS = 0.25
 """How often it looks at the worker, whatever happens."""
 WATCHDOG_SECONDS = 30.0
 """A worker without a heartbeat for so long is killed."""
-GRACE_SECONDS = 5.0
+KILL_GRACE_SECONDS = 5.0
 """How long beyond its own deadline a worker that stops is waited for."""
-IMPATIENCE_SECONDS = 0.5
+SECOND_SIGNAL_WINDOW_SECONDS = 0.5
 """A second signal that comes sooner is the same one: some send it to the process and to its group."""
 RELOAD_SECONDS = 3.0
 """How long a worker that is to be reloaded may finish what it runs; the rest is given back."""
@@ -46,9 +53,9 @@ SETTLING_SECONDS = 10.0
 """How long the last process may take to settle what a worker left."""
 RESTART_PAUSES = (0.0, 0.2, 1.0, 5.0, 15.0, 30.0)
 """How long before a worker is started again that died without having done anything, by how often in a row."""
-LASTING_SECONDS = 60.0
+STABLE_AFTER_SECONDS = 60.0
 """A worker that lived for so long did not die of its start."""
-REFUSED = {UNFIT: 2, NOT_LET_IN: 7, NO_QUEUE: 4}
+REFUSED = {EXIT_BAD_APP: 2, EXIT_UNAUTHORIZED: 7, EXIT_NO_QUEUE: 4}
 """By the exit code of a worker that cannot do what it was told to do: what the command exits with. Another one would
 fare no better."""
 _log = events.logger("redrive.supervisor")
@@ -57,7 +64,7 @@ _log = events.logger("redrive.supervisor")
 class View(Protocol):
     """What shows a worker to a person."""
 
-    def show(self, journal: Journal | None, note: str) -> None:
+    def show(self, journal: InFlightLog | None, note: str) -> None:
         """This is how it is now."""
         ...
 
@@ -69,7 +76,7 @@ class View(Protocol):
 class _Process:
     """One worker, from its start to its end."""
 
-    def __init__(self, orders: Orders, view: View | None) -> None:
+    def __init__(self, orders: WorkerLaunch, view: View | None) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -109,7 +116,7 @@ class _Process:
                 self._channel.close()
         return self.exit is not None
 
-    def _tell(self, frame: Orders | Stop) -> None:
+    def _tell(self, frame: WorkerLaunch | Stop) -> None:
         with contextlib.suppress(OSError):  # it is gone, and that will be noticed
             self._channel.send(frame, wait=True)
 
@@ -119,11 +126,11 @@ class Supervisor:
 
     def __init__(
         self,
-        orders: Orders,
+        orders: WorkerLaunch,
         *,
         watchdog_seconds: float = WATCHDOG_SECONDS,
-        grace_seconds: float = GRACE_SECONDS,
-        sources: Sources | None = None,
+        grace_seconds: float = KILL_GRACE_SECONDS,
+        sources: SourceWatcher | None = None,
         view: View | None = None,
     ) -> None:
         self._orders = orders
@@ -133,7 +140,7 @@ class Supervisor:
         self._view = view
         self._folder: Path
         self._worker: _Process | None = None
-        self._journal: Journal | None = None
+        self._journal: InFlightLog | None = None
         self._left: list[str] = []
         self._signals: list[int] = []
         self._times_told = 0
@@ -216,7 +223,7 @@ class Supervisor:
                 self._restart("restarting", self._orders.shutdown_timeout)
             return
         now = time.monotonic()
-        if self._times_told and now - self._told_at < IMPATIENCE_SECONDS:
+        if self._times_told and now - self._told_at < SECOND_SIGNAL_WINDOW_SECONDS:
             return  # one word that came twice: to the process, and to its group
         self._told_at = now
         self._times_told += 1
@@ -259,7 +266,9 @@ class Supervisor:
         self._generation += 1
         path = self._folder / f"{self._generation}.journal"
         # A coroutine has a slot of its own beside those of threads.
-        self._journal = Journal.create(path, worker_name(), 2 * max(self._orders.concurrency, self._orders.processes))
+        self._journal = InFlightLog.create(
+            path, worker_name(), 2 * max(self._orders.concurrency, self._orders.processes)
+        )
         self._left = [left for left in self._left if Path(left).exists()]
         orders = msgspec.structs.replace(self._orders, journal=str(path), left=tuple(self._left))
         self._kill_at, self._because, self._by_order, self._restarting = None, "", False, False
@@ -285,7 +294,7 @@ class Supervisor:
             _log.error("worker_silent", worker=journal.worker, seconds=self._watchdog_seconds)
             self._kill(worker, journal)
 
-    def _kill(self, worker: _Process, journal: Journal) -> None:
+    def _kill(self, worker: _Process, journal: InFlightLog) -> None:
         for pid in journal.pids():  # each in a group of its own
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
@@ -303,12 +312,12 @@ class Supervisor:
         code = exit.exit_code or 0
         never_began = code in (*REFUSED, UNAVAILABLE) and not (journal.running() or journal.ended)
         # What it ran is charged for its death, and dies of it in the end. One that never got that far has to wait.
-        lasted = time.monotonic() - worker.started_at >= LASTING_SECONDS
+        lasted = time.monotonic() - worker.started_at >= STABLE_AFTER_SECONDS
         progress = lasted or journal.ended > 0 or bool(journal.running())
         if finished or never_began:  # then it never held anything
             journal.remove()
         else:
-            journal.write_ending(Ending(exit, self._because, self._by_order or journal.is_stopped))
+            journal.write_ending(WorkerExit(exit, self._because, self._by_order or journal.is_stopped))
             journal.close()
             self._left.append(str(journal.path))
         if self._times_told:
@@ -355,13 +364,13 @@ def can_supervise() -> bool:
     return hasattr(os, "fork")
 
 
-def supervise(orders: Orders, *, watchdog_seconds: float, reload: bool, view: bool) -> int:
+def supervise(orders: WorkerLaunch, *, watchdog_seconds: float, reload: bool, view: bool) -> int:
     """Run a worker with a supervisor, until it is told to stop. Gives the exit code."""
-    from redrive.worker.app_loader import Sources
+    from redrive.worker.app_loader import SourceWatcher
 
     pass  # moved
 
-    sources = Sources(Path.cwd()) if reload else None
+    sources = SourceWatcher(Path.cwd()) if reload else None
     if not view:
         return Supervisor(orders, watchdog_seconds=watchdog_seconds, sources=sources).run()
     from redrive.worker.live_view import LiveView
@@ -370,7 +379,7 @@ def supervise(orders: Orders, *, watchdog_seconds: float, reload: bool, view: bo
         return Supervisor(orders, watchdog_seconds=watchdog_seconds, sources=sources, view=live).run()
 
 
-def work_here(orders: Orders) -> None:
+def work_here(orders: WorkerLaunch) -> None:
     """Without a supervisor, in this process."""
     with load_app(orders.app, orders.url) as app:
         worker = worker_of(app, orders, None)

@@ -14,11 +14,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
-from redrive.broker.worker_session import End, Failed, Returned
+from redrive.broker.worker_session import Failed, Outcome, Returned
 from redrive.model.failure import Failure
 from redrive.task.app import App
-from redrive.worker.execution import Performance, TimeLimitExceeded
-from redrive.worker.in_flight import Journal
+from redrive.worker.execution import Execution, TimeLimitExceeded
+from redrive.worker.in_flight import InFlightLog
 from redrive.worker.process_exit import leave_copy
 from redrive.worker.runner import Ended, Job
 
@@ -31,7 +31,7 @@ class ThreadRunner:
 
     isolated = False
 
-    def __init__(self, app: App, slots: int, stopping: Callable[[], bool], journal: Journal | None = None) -> None:
+    def __init__(self, app: App, slots: int, stopping: Callable[[], bool], journal: InFlightLog | None = None) -> None:
         self.slots = slots
         self._app = app
         self._stopping = stopping
@@ -154,9 +154,9 @@ class ThreadRunner:
             lock.acquire()
         return None
 
-    def perform(self, job: Job) -> Performance:
+    def perform(self, job: Job) -> Execution:
         """How a job is run."""
-        return Performance(self._app, job.lease, job.handling, self._stopping, lambda: job.lease_lost)
+        return Execution(self._app, job.lease, job.handling, self._stopping, lambda: job.lease_lost)
 
     def begin(self, job: Job, slot: int) -> None:
         """A job begins: from here on it is charged if the process is lost."""
@@ -165,7 +165,7 @@ class ThreadRunner:
         if self._journal is not None:
             self._journal.begin(slot, job.lease.token, "" if job.task is None else job.task.name)
 
-    def end(self, job: Job, end: End) -> None:
+    def end(self, job: Job, end: Outcome) -> None:
         """A job ended."""
         if os.getpid() != self._pid:
             leave_copy()
@@ -231,11 +231,11 @@ class _Thread(threading.Thread):
             self.job = None
             return True
 
-    def _perform(self, job: Job) -> End:
+    def _perform(self, job: Job) -> Outcome:
         performance = self._runner.perform(job)
         if job.time_limit is None:
             return performance.run()
-        end: End | None = None
+        end: Outcome | None = None
         try:
             self._limited = job
             end = performance.run()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from redrive.broker.broker import Broker
-from redrive.broker.worker_session import Completed, End, Returned
+from redrive.broker.worker_session import Completed, Outcome, Returned
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, LeaseLost, RedriveError, shown
 from redrive.model.duration import SECOND, DurationInput, parse_duration
@@ -20,9 +20,9 @@ from redrive.task.app import App
 from redrive.telemetry import events
 from redrive.telemetry.metrics import BUFFERED, HANDLER_SECONDS, RUNNING, SLOTS, Metrics, Sample
 from redrive.worker.dispatcher import Dispatcher
-from redrive.worker.heartbeat import Heartbeat, Presence
-from redrive.worker.in_flight import Journal
-from redrive.worker.lease_extender import Keeper
+from redrive.worker.heartbeat import Heartbeat, WorkerRegistration
+from redrive.worker.in_flight import InFlightLog
+from redrive.worker.lease_extender import LeaseExtender
 from redrive.worker.outcome_report import HookCaller, report
 from redrive.worker.process_runner import ProcessRunner
 from redrive.worker.runner import Job, Runner
@@ -60,7 +60,7 @@ class Worker:
         shutdown_timeout: DurationInput | None = None,
         broker: Broker | None = None,
         name: str | None = None,
-        journal: Journal | None = None,
+        journal: InFlightLog | None = None,
         metrics: bool = False,
         runner: Runner | None = None,
     ) -> None:
@@ -124,8 +124,8 @@ class Worker:
             self._metrics.watch(watched)
         beat = (lambda: None) if self._journal is None else self._journal.beat
         heartbeat = Heartbeat(beat)
-        keeper = Keeper(dispatcher.exchange, self._runner, dispatcher.in_hand, lambda: dispatcher.shortest_lease)
-        presence = Presence(
+        keeper = LeaseExtender(dispatcher.exchange, self._runner, dispatcher.in_hand, lambda: dispatcher.shortest_lease)
+        presence = WorkerRegistration(
             broker,
             self.name,
             self.queues,
@@ -213,7 +213,7 @@ class Worker:
         self._runner.close(jobs_too=not finished)
         self.has_settled_all = finished or dispatcher.abandon("its worker was stopped while it ran")
 
-    def _told(self, job: Job, end: End, settled: Settled | RedriveError) -> None:
+    def _told(self, job: Job, end: Outcome, settled: Settled | RedriveError) -> None:
         """What the store made of an end: into the metrics, the log and the hooks. Work that is done needs no words."""
         if self._metrics is not None and job.began_at is not None:
             labels = (job.lease.queue, "" if job.task is None else job.task.name, type(end).__name__.lower())

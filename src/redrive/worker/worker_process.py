@@ -24,16 +24,16 @@ from redrive.task.app import App
 from redrive.telemetry import events
 from redrive.telemetry.metrics import serve_metrics
 from redrive.worker.app_loader import load_app
-from redrive.worker.crash_recovery import settle_left
-from redrive.worker.in_flight import Journal
-from redrive.worker.ipc import Channel, Orders, Stop, ToWorker
+from redrive.worker.crash_recovery import settle_orphans
+from redrive.worker.in_flight import InFlightLog
+from redrive.worker.ipc import Channel, Stop, ToWorker, WorkerLaunch
 from redrive.worker.worker import Worker
 
-UNFIT = 78
+EXIT_BAD_APP = 78
 """The exit code of a worker that could not begin, because of what it was told to do."""
-NOT_LET_IN = 77
+EXIT_UNAUTHORIZED = 77
 """The exit code of a worker that the server does not let begin, or lease."""
-NO_QUEUE = 66
+EXIT_NO_QUEUE = 66
 """The exit code of a worker whose queue does not exist."""
 UNAVAILABLE = 69
 """The exit code of a worker whose store could not be opened. It is started again."""
@@ -43,11 +43,11 @@ _log = events.logger("redrive.worker")
 def main() -> int:
     """What `python -m redrive.worker.worker_process` does. Gives the exit code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _pass_over)
+        signal.signal(number, _ignore_signal)
     channel: Channel[ToWorker] = Channel(socket.socket(fileno=int(sys.argv[1])), ToWorker)
     orders = channel.wait()
-    if not isinstance(orders, Orders):
-        return UNFIT
+    if not isinstance(orders, WorkerLaunch):
+        return EXIT_BAD_APP
     events.configure()
     listener = Listener(channel)
     try:
@@ -63,9 +63,9 @@ def main() -> int:
             _settle(app, orders.left)
             return _work(app, orders, listener) if orders.journal else 0
         except AccessError as error:
-            return _unfit(str(error), NOT_LET_IN)
+            return _unfit(str(error), EXIT_UNAUTHORIZED)
         except NotFound as error:
-            return _unfit(str(error), NO_QUEUE)
+            return _unfit(str(error), EXIT_NO_QUEUE)
         except InvalidInput as error:
             return _unfit(str(error))
         except StoreError as error:  # before any work: a worker that works waits for its store
@@ -81,8 +81,8 @@ def _check(app: App) -> None:
         )
 
 
-def _work(app: App, orders: Orders, listener: Listener) -> int:
-    journal = Journal(Path(orders.journal))
+def _work(app: App, orders: WorkerLaunch, listener: Listener) -> int:
+    journal = InFlightLog(Path(orders.journal))
     worker = worker_of(app, orders, journal)
     listener.attach(worker)
     try:
@@ -97,7 +97,7 @@ def _work(app: App, orders: Orders, listener: Listener) -> int:
 
 
 @contextlib.contextmanager
-def serving_metrics(app: App, orders: Orders) -> Iterator[None]:
+def serving_metrics(app: App, orders: WorkerLaunch) -> Iterator[None]:
     """Show metrics meanwhile, where the orders say so."""
     if orders.metrics_port is None:
         yield
@@ -113,12 +113,12 @@ def serving_metrics(app: App, orders: Orders) -> Iterator[None]:
         server.close()
 
 
-def _unfit(problem: str, code: int = UNFIT) -> int:
+def _unfit(problem: str, code: int = EXIT_BAD_APP) -> int:
     print(visible(f"redrive: {problem}", "\n"), file=sys.stderr)
     return code
 
 
-def worker_of(app: App, orders: Orders, journal: Journal | None) -> Worker:
+def worker_of(app: App, orders: WorkerLaunch, journal: InFlightLog | None) -> Worker:
     """The worker that the orders ask for."""
     return Worker(
         app,
@@ -170,14 +170,14 @@ class Listener:
 def _settle(app: App, left: tuple[str, ...]) -> None:
     for path in map(Path, left):
         try:
-            journal = Journal(path)
-            settle_left(app.broker, journal)
+            journal = InFlightLog(path)
+            settle_orphans(app.broker, journal)
             journal.remove()
         except (RedriveError, OSError) as error:
             _log.warning("left_not_settled", error=str(error))
 
 
-def _pass_over(number: int, frame: object) -> None:
+def _ignore_signal(number: int, frame: object) -> None:
     """The supervisor decides."""
 
 

@@ -22,16 +22,28 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-from redrive.broker.worker_session import End, Failed, Returned
+from redrive.broker.worker_session import Failed, Outcome, Returned
 from redrive.errors import RedriveError
 from redrive.model.failure import failure_from_exception
 from redrive.model.item import Lease
 from redrive.task.app import App
 from redrive.telemetry import events
 from redrive.worker.app_loader import load_app
-from redrive.worker.execution import perform
-from redrive.worker.ipc import Channel, Delivery, Died, Fork, Forked, Kill, Ready, Setup, ToChild, ToZygote, Unfit
-from redrive.worker.item_lock import LOOK_SECONDS, RunLock, remove_left
+from redrive.worker.execution import execute_job
+from redrive.worker.ipc import (
+    Channel,
+    ChildExited,
+    Delivery,
+    Fork,
+    Forked,
+    Kill,
+    Ready,
+    StartupFailed,
+    ToChild,
+    ToZygote,
+    ZygoteSetup,
+)
+from redrive.worker.item_lock import LOOK_SECONDS, ItemLock, remove_left
 from redrive.worker.process_exit import exit_of, leave_copy
 
 _log = events.logger("redrive.worker")
@@ -40,7 +52,7 @@ _PR_SET_PDEATHSIG = 1
 _prctl: Any = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
 
-def live(app: App, connection: socket.socket, parent: int, memory_limit: int | None) -> NoReturn:
+def run_child(app: App, connection: socket.socket, parent: int, memory_limit: int | None) -> NoReturn:
     """Be a child until the other end of the connection is closed, or says stop. Never returns to its caller."""
     code = 1
     try:
@@ -62,9 +74,9 @@ def _work(app: App, channel: Channel[ToChild]) -> None:
     pid = os.getpid()
     while isinstance(frame := channel.wait(), Delivery):
         # While an item runs nothing comes but the word to stop, or the end of the worker.
-        lease, lock = frame.lease, RunLock(frame.lease.id)
+        lease, lock = frame.lease, ItemLock(frame.lease.id)
         has_turn = _has_turn(lock, lease, channel)
-        end = perform(app, lease, frame.handling, channel.has_more) if has_turn else Returned()
+        end = execute_job(app, lease, frame.handling, channel.has_more) if has_turn else Returned()
         if os.getpid() != pid:
             leave_copy()
         lock.release()
@@ -74,7 +86,7 @@ def _work(app: App, channel: Channel[ToChild]) -> None:
             return
 
 
-def _has_turn(lock: RunLock, lease: Lease, channel: Channel[ToChild]) -> bool:
+def _has_turn(lock: ItemLock, lease: Lease, channel: Channel[ToChild]) -> bool:
     """Wait until no other run of the item lives on this host. False: it is to stop before that."""
     try:
         if lock.take():
@@ -89,7 +101,7 @@ def _has_turn(lock: RunLock, lease: Lease, channel: Channel[ToChild]) -> bool:
     return True
 
 
-def _answer(channel: Channel[ToChild], end: End) -> None:
+def _answer(channel: Channel[ToChild], end: Outcome) -> None:
     try:
         channel.send(end, wait=True)
     except OSError:
@@ -128,12 +140,12 @@ class Zygote:
         self._connection = connection
         self._children: set[int] = set()
         self._wakes, self._wake = socket.socketpair()
-        self._setup: Setup
+        self._setup: ZygoteSetup
 
     def run(self) -> None:
         """Until the worker is gone."""
         setup = self._channel.wait()
-        if not isinstance(setup, Setup):
+        if not isinstance(setup, ZygoteSetup):
             return
         self._setup = setup
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
@@ -152,15 +164,15 @@ class Zygote:
             for pid in self._children:
                 _kill_group(pid)
 
-    def _imported(self, setup: Setup) -> App | None:
+    def _imported(self, setup: ZygoteSetup) -> App | None:
         try:
             sys.path[:] = setup.path
             app = load_app(setup.app, setup.url)
         except RedriveError as error:
-            self._channel.send(Unfit(str(error)), wait=True)
+            self._channel.send(StartupFailed(str(error)), wait=True)
             return None
         except BaseException:
-            self._channel.send(Unfit(f"{setup.app} cannot be imported:\n{traceback.format_exc()}"), wait=True)
+            self._channel.send(StartupFailed(f"{setup.app} cannot be imported:\n{traceback.format_exc()}"), wait=True)
             return None
         if threading.active_count() > 1:
             names = ", ".join(thread.name for thread in threading.enumerate()[1:4])
@@ -207,7 +219,7 @@ class Zygote:
             signal.set_wakeup_fd(-1)
             for other in (self._connection, self._wakes, self._wake):
                 other.close()
-            live(app, connection, parent, self._setup.memory_limit)
+            run_child(app, connection, parent, self._setup.memory_limit)
         connection.close()
         with contextlib.suppress(OSError):  # the child does it too: whoever is first
             os.setpgid(pid, pid)
@@ -226,7 +238,7 @@ class Zygote:
                 exit = exit_of(status, usage)
                 if not exit.is_clean:
                     _kill_group(pid)  # what it had started
-                self._channel.send(Died(pid, exit), wait=True)
+                self._channel.send(ChildExited(pid, exit), wait=True)
 
 
 def _kill_group(pid: int) -> None:

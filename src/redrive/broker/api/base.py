@@ -10,7 +10,7 @@ from redrive.broker.flow import Flow, run
 _T = TypeVar("_T")
 
 
-class Face:
+class BrokerBase:
     """Runs flows in the calling thread."""
 
     def __init__(self, core: Core) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from redrive.broker.api.base import Face
+from redrive.broker.api.base import BrokerBase
 from redrive.broker.flows import deliveries, settle
 from redrive.clock import Instant
 from redrive.model.duration import DurationInput
@@ -18,7 +18,7 @@ from redrive.model.limits import DEFAULT_PRIORITY
 from redrive.store import Put
 
 
-class WorkMethods(Face):
+class DeliveryMethods(BrokerBase):
     """What programs and workers do all day."""
 
     def put(

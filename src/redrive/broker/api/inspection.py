@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from redrive.broker.api.base import Face
+from redrive.broker.api.base import BrokerBase
 from redrive.broker.flows import deliveries, export_import, inspection, moves, worker_registry
 from redrive.broker.flows.inspection import Follower
 from redrive.broker.flows.moves import Moving
@@ -18,7 +18,7 @@ from redrive.model.worker_info import WorkerInfo
 from redrive.store import AuditEntry, FeedPage, Page
 
 
-class LookingMethods(Face):
+class InspectionMethods(BrokerBase):
     """Find out what is there and what happened. Nothing here changes anything."""
 
     def get(self, id: str, *, redacted: bool = True) -> Item:
@@ -111,19 +111,19 @@ class LookingMethods(Face):
         Lines that hold a cursor say where to go on after an interruption. Only what was exported with `redacted=False`
         can be imported where secrets were hidden in it.
         """
-        return self._lines(export_import.Exporting(self._core, where, conditions, cursor, redacted))
+        return self._lines(export_import.Exporter(self._core, where, conditions, cursor, redacted))
 
     def _entries(self, follower: Follower) -> Iterator[FeedEntry]:
         while entries := self._run(follower.next()):
             yield from entries
 
-    def _lines(self, exporting: export_import.Exporting) -> Iterator[bytes]:
+    def _lines(self, exporting: export_import.Exporter) -> Iterator[bytes]:
         while not exporting.finished:
             yield from self._run(exporting.next())
 
     def moves(self, limit: int = 100) -> tuple[Moving, ...]:
         """Items that are on their way to another store, those that left first first; and what keeps them."""
-        return self._run(moves.look(self._core, limit))
+        return self._run(moves.list_pending_moves(self._core, limit))
 
     def workers(self) -> tuple[WorkerInfo, ...]:
         """The workers that are alive, by name: where they run, which queues and tasks they work on."""

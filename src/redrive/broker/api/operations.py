@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from redrive.broker.api.base import Face
+from redrive.broker.api.base import BrokerBase
 from redrive.broker.flows import operations
-from redrive.broker.flows.operations import AT_ONCE
+from redrive.broker.flows.operations import BATCH_SIZE
 from redrive.model.duration import DurationInput
 from redrive.model.filter import Filter
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import Plan
 
 
-class OperationMethods(Face):
+class OperationMethods(BrokerBase):
     """Change many items at once, and see how that goes."""
 
     def start(
@@ -95,7 +95,7 @@ class OperationMethods(Face):
         *,
         wait: DurationInput | None = None,
         progress: Callable[[Operation], object] | None = None,
-        at_once: int = AT_ONCE,
+        at_once: int = BATCH_SIZE,
     ) -> Operation:
         """Make the steps of an operation here and now, until it has ended, waits for canaries, or is paused.
 

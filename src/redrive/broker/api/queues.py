@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from redrive.broker.api.base import Face
+from redrive.broker.api.base import BrokerBase
 from redrive.broker.flows import queues
 from redrive.model.queue import Queue, QueueStats
 
 
-class QueueMethods(Face):
+class QueueMethods(BrokerBase):
     """Create, change, list and watch queues."""
 
     def create_queue(self, name: str, **settings: Any) -> Queue:

@@ -6,14 +6,24 @@ import asyncio
 from typing import Any, TypeVar
 
 from redrive.broker.core import Core
-from redrive.broker.flow import Ask, Await, Effect, Elsewhere, Flow, Send, accepted, run, take
+from redrive.broker.flow import (
+    CommitCalls,
+    Effect,
+    Flow,
+    OnStore,
+    ReadQuery,
+    WaitForQueue,
+    perform_effect,
+    raise_if_refused,
+    run,
+)
 from redrive.errors import RedriveError
 from redrive.store import Call, Query
 
 _T = TypeVar("_T")
 
 
-class AsyncFace:
+class AsyncBrokerBase:
     """Runs flows in the calling coroutine."""
 
     def __init__(self, core: Core) -> None:
@@ -24,7 +34,7 @@ class AsyncFace:
     async def _call(self, call: Call) -> Any:
         if self._ahead:
             await self._answered()
-        return accepted(await self._core.committer.submit(call))
+        return raise_if_refused(await self._core.committer.submit(call))
 
     def _read_ahead(self, query: Query) -> asyncio.Future[Any]:
         """The answer to a query, from a thread: as it is before any call that is made here from now on."""
@@ -44,7 +54,7 @@ class AsyncFace:
             step = next(flow)
             while True:
                 try:
-                    if step.__class__ is Send and len(step.calls) == 1:
+                    if step.__class__ is CommitCalls and len(step.calls) == 1:
                         answer = (await self._submit(step.calls[0]),)
                     else:
                         answer = await self._take(step)
@@ -75,13 +85,13 @@ class AsyncFace:
 
     async def _take(self, step: Effect) -> Any:
         match step:
-            case Send(calls):
+            case CommitCalls(calls):
                 return await asyncio.gather(*map(self._submit, calls))
-            case Ask(query):
+            case ReadQuery(query):
                 return await asyncio.get_running_loop().run_in_executor(None, self._core.read, query)
-            case Await():
+            case WaitForQueue():
                 return await self._core.notify.wait_async(step)
-            case Elsewhere():
-                return await asyncio.get_running_loop().run_in_executor(None, take, self._core, step)
+            case OnStore():
+                return await asyncio.get_running_loop().run_in_executor(None, perform_effect, self._core, step)
             case _:
                 raise AssertionError(step)

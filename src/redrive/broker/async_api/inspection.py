@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Any
 
-from redrive.broker.async_api.base import AsyncFace
+from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import deliveries, export_import, inspection, moves, worker_registry
 from redrive.broker.flows.inspection import Follower
 from redrive.broker.flows.moves import Moving
@@ -18,7 +18,7 @@ from redrive.model.worker_info import WorkerInfo
 from redrive.store import AuditEntry, FeedPage, Page
 
 
-class AsyncLookingMethods(AsyncFace):
+class AsyncInspectionMethods(AsyncBrokerBase):
     """Find out what is there and what happened. Nothing here changes anything."""
 
     async def get(self, id: str, *, redacted: bool = True) -> Item:
@@ -115,7 +115,7 @@ class AsyncLookingMethods(AsyncFace):
         Lines that hold a cursor say where to go on after an interruption. Only what was exported with `redacted=False`
         can be imported where secrets were hidden in it.
         """
-        return self._lines(export_import.Exporting(self._core, where, conditions, cursor, redacted))
+        return self._lines(export_import.Exporter(self._core, where, conditions, cursor, redacted))
 
     async def _entries(self, follower: Follower, newest: Awaitable[FeedPage] | None = None) -> AsyncIterator[FeedEntry]:
         if newest is not None:
@@ -124,14 +124,14 @@ class AsyncLookingMethods(AsyncFace):
             for entry in entries:
                 yield entry
 
-    async def _lines(self, exporting: export_import.Exporting) -> AsyncIterator[bytes]:
+    async def _lines(self, exporting: export_import.Exporter) -> AsyncIterator[bytes]:
         while not exporting.finished:
             for line in await self._look(exporting.next()):
                 yield line
 
     async def moves(self, limit: int = 100) -> tuple[Moving, ...]:
         """Items that are on their way to another store, those that left first first; and what keeps them."""
-        return await self._run(moves.look(self._core, limit))
+        return await self._run(moves.list_pending_moves(self._core, limit))
 
     async def workers(self) -> tuple[WorkerInfo, ...]:
         """The workers that are alive, by name: where they run, which queues and tasks they work on."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, overload
 
-from redrive.broker.async_api.base import AsyncFace
+from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import export_import, manual_changes
 from redrive.broker.flows.manual_changes import Edit
 from redrive.errors import RedriveError
@@ -21,7 +21,7 @@ from redrive.model.item import Settled
 from redrive.model.state_machine import Verb
 
 
-class AsyncByHandMethods(AsyncFace):
+class AsyncManualChangeMethods(AsyncBrokerBase):
     """What a person does to single items."""
 
     @overload
@@ -159,7 +159,9 @@ class AsyncByHandMethods(AsyncFace):
         self, ids: str | Sequence[str], error: str | Failure, *, actor: str | None = None, force: bool = False
     ) -> Any:
         """Count a failure against items that nobody works on: retried or dead, as their queues' settings say."""
-        return await self._run(manual_changes.judged(self._core, Verb.FAIL, ids, actor, force, error=error))
+        return await self._run(
+            manual_changes.change_with_verdict(self._core, Verb.FAIL, ids, actor, force, error=error)
+        )
 
     @overload
     async def bury_by_hand(
@@ -173,7 +175,7 @@ class AsyncByHandMethods(AsyncFace):
         self, ids: str | Sequence[str], *, note: str | None = None, actor: str | None = None, force: bool = False
     ) -> Any:
         """Make items dead that nobody works on."""
-        return await self._run(manual_changes.judged(self._core, Verb.BURY, ids, actor, force, note=note))
+        return await self._run(manual_changes.change_with_verdict(self._core, Verb.BURY, ids, actor, force, note=note))
 
     async def hold(self, ids: Sequence[str], held_by: str) -> int:
         """Keep pending and failed items from being leased until `unhold`. Returns how many."""

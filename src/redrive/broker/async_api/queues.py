@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from redrive.broker.async_api.base import AsyncFace
+from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import queues
 from redrive.model.queue import Queue, QueueStats
 
 
-class AsyncQueueMethods(AsyncFace):
+class AsyncQueueMethods(AsyncBrokerBase):
     """Create, change, list and watch queues."""
 
     async def create_queue(self, name: str, **settings: Any) -> Queue:

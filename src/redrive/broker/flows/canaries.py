@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from redrive.broker.flow import Flow, ask, send
+from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.errors import ItemNotFound
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
@@ -52,7 +52,7 @@ def died_again(item: Item) -> bool:
 def _outcome(operation: Operation, id: ItemId) -> Flow[str | None]:
     """What a canary died of; an empty text where it completed; None while nobody knows."""
     try:
-        item: Item = yield from ask(GetItem(id))
+        item: Item = yield from run_query(GetItem(id))
     except ItemNotFound:
         return (yield from _last_words(operation, id))
     if item.status is Status.COMPLETED:
@@ -66,7 +66,7 @@ def _last_words(operation: Operation, id: ItemId) -> Flow[str]:
     """An item that is gone was completed, unless the feed tells of its death: its queue drops the dead."""
     after = operation.mark
     while True:
-        page: FeedPage = yield from ask(ReadFeed(after=after, id=id, kinds=(FeedKind.DEAD,)))
+        page: FeedPage = yield from run_query(ReadFeed(after=after, id=id, kinds=(FeedKind.DEAD,)))
         if page.entries:
             return page.entries[-1].title or _DROPPED
         if not page.more:
@@ -85,5 +85,5 @@ def _problem(deaths: Counter[str], total: int) -> str:
 
 def _set(operation: Operation, status: OperationStatus, problem: str | None) -> Flow[Operation]:
     call = SetOperation(operation.id, ACTOR, status, problem, steps=operation.steps)
-    changed: Operation = yield from send(call)
+    changed: Operation = yield from commit_call(call)
     return changed

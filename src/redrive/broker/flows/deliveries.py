@@ -7,10 +7,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from redrive.broker.flow import Await, Flow, Send, accepted, ask
-from redrive.broker.maintenance import sweep
+from redrive.broker.flow import CommitCalls, Flow, WaitForQueue, raise_if_refused, run_query
+from redrive.broker.maintenance import settle_overdue
 from redrive.broker.redaction import known, queues_of
-from redrive.broker.validation import instant_of, positive, whole
+from redrive.broker.validation import check_integer, check_positive, to_instant
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, InvalidName, shown
 from redrive.model.caller_input import flag, listed, plain, reading
@@ -62,7 +62,7 @@ def new_item(
         content_type = check_label("content_type", content_type)
     payload, content_type = encode_payload(value, content_type, MAX_STORABLE_BYTES)
     priority = check_priority(priority)
-    timeout = None if expire_timeout is None else positive("expire_timeout", expire_timeout)
+    timeout = None if expire_timeout is None else check_positive("expire_timeout", expire_timeout)
     no_delay = type(delay) is int and delay == 0
     no_more = idempotency_key is held_by is headers is enqueue_at is None  # type: ignore[comparison-overlap]
     if no_delay and no_more and max_attempts is max_losses is retry_attempts is None:
@@ -76,7 +76,7 @@ def new_item(
         check_headers(headers) or None if headers is not None else None,
         priority,
         pause,
-        None if enqueue_at is None else instant_of("enqueue_at", enqueue_at),
+        None if enqueue_at is None else to_instant("enqueue_at", enqueue_at),
         timeout,
         None if idempotency_key is None else check_label("idempotency key", idempotency_key),
         None if held_by is None else check_label("held_by", held_by),
@@ -118,8 +118,8 @@ def lease(
 ) -> Flow[list[Lease]]:
     """Lease, and wait for the first item where nothing is leasable."""
     queue = queue_name(queue)
-    whole("limit", limit, 1, MAX_BATCH)
-    timeout = None if lease_timeout is None else positive("lease_timeout", lease_timeout)
+    check_integer("limit", limit, 1, MAX_BATCH)
+    timeout = None if lease_timeout is None else check_positive("lease_timeout", lease_timeout)
     worker = None if worker is None else check_label("worker", worker)
     pause = parse_duration(wait, "wait")
     until = core.clock.now() + pause if pause else None
@@ -128,17 +128,17 @@ def lease(
     try:
         while True:
             ticket = core.notify.ticket(queue) if until is not None else 0
-            results = yield Send((LeaseItems(queue, limit, worker, timeout, swept),))
-            leased = accepted(results[0])
+            results = yield CommitCalls((LeaseItems(queue, limit, worker, timeout, swept),))
+            leased = raise_if_refused(results[0])
             if leased.overdue and not swept:
-                yield from sweep(core, queue)
+                yield from settle_overdue(core, queue)
                 sweeps += 1
                 swept = sweeps == MAX_SWEEPS
                 continue
             if leased.leases or until is None or core.clock.now() >= until:
                 break
             waited = True
-            woken = yield Await(queue, ticket, Instant(until), leased.next_at)
+            woken = yield WaitForQueue(queue, ticket, Instant(until), leased.next_at)
             swept, sweeps = False, 0
     except BaseException:  # also GeneratorExit: the caller was cancelled or interrupted, perhaps as it was woken
         if waited:
@@ -151,7 +151,7 @@ def lease(
 
 def extend_call(lease: Lease | Token, timeout: DurationInput | None, queue: str | None = None) -> Extend:
     """The call that moves a lease's deadline; with `queue`, of an item in that queue only."""
-    return Extend(token_of(lease), None if timeout is None else positive("timeout", timeout), queue)
+    return Extend(token_of(lease), None if timeout is None else check_positive("timeout", timeout), queue)
 
 
 def complete_call(
@@ -168,7 +168,7 @@ def complete_call(
     token = lease.token if type(lease) is Lease else token_of(lease)
     if result is None and keep_result is None and type(puts) is tuple and not puts:
         return Complete(token, queue=queue)
-    keep = None if keep_result is None else positive("keep_result", keep_result)
+    keep = None if keep_result is None else check_positive("keep_result", keep_result)
     given = result is not None or keep is not None
     encoded = Result(*encode_payload(result, None, MAX_STORABLE_BYTES)) if given else None
     return Complete(token, encoded, tuple(put_call(to, (value,)) for to, value in _pairs(puts)), keep, queue)
@@ -177,7 +177,7 @@ def complete_call(
 def get(core: Core, id: str, redacted: bool) -> Flow[Item]:
     """Read an item with its history."""
     hides = flag("redacted", redacted)
-    item: Item = yield from ask(GetItem(check_id(id)))
+    item: Item = yield from run_query(GetItem(check_id(id)))
     if not hides:
         return item
     view = yield from known(core, queues_of(item))
@@ -186,16 +186,16 @@ def get(core: Core, id: str, redacted: bool) -> Flow[Item]:
 
 def result(id: str) -> Flow[Result | None]:
     """Read what a completion left to be read."""
-    kept: Result | None = yield from ask(GetResult(check_id(id)))
+    kept: Result | None = yield from run_query(GetResult(check_id(id)))
     return kept
 
 
 def audit(core: Core, limit: int, before: int | None) -> Flow[tuple[AuditEntry, ...]]:
     """Read who changed what by hand."""
-    whole("limit", limit, 1, MAX_BATCH)
+    check_integer("limit", limit, 1, MAX_BATCH)
     if before is not None:
-        whole("before", before, 0, MAX_NUMBER)
-    entries = yield from ask(ListAudit(limit, before))
+        check_integer("before", before, 0, MAX_NUMBER)
+    entries = yield from run_query(ListAudit(limit, before))
     view = yield from known(core, (entry.queue for entry in entries if entry.note))
     return tuple(map(view.audit_entry, entries))
 

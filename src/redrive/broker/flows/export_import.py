@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.broker.flow import Flow, Send, accepted, ask
+from redrive.broker.flow import CommitCalls, Flow, raise_if_refused, run_query
 from redrive.broker.flows.deliveries import check_overrides
-from redrive.broker.flows.inspection import check_cursor, chosen
+from redrive.broker.flows.inspection import build_filter, check_cursor
 from redrive.broker.redaction import known, queues_of
-from redrive.broker.validation import whole
+from redrive.broker.validation import check_integer
 from redrive.errors import InvalidInput, RedriveError, shown
 from redrive.model.caller_input import flag, reading
 from redrive.model.death import Cause
-from redrive.model.failure import MAX_TITLE_CHARS, cleaned
+from redrive.model.failure import MAX_TITLE_CHARS, sanitize_failure
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import parse_id
 from redrive.model.item import Counters, Death, HistoryEntry, Item, Result
@@ -34,7 +34,7 @@ from redrive.model.limits import (
     check_name,
     check_priority,
 )
-from redrive.model.masked_item import is_hidden
+from redrive.model.masked_item import is_masked
 from redrive.model.payload import check_headers, is_json
 from redrive.model.text import MAX_TEXT_BYTES, MAX_TYPE_BYTES, clean_text
 from redrive.store import FindItems, Import, Page
@@ -63,7 +63,7 @@ _replace = msgspec.structs.replace
 def checked_item(item: Item) -> Item:
     """The item, if every store can keep it."""
     for what in ("earlier_ids", "history", "deaths"):
-        whole(f"the number of {what}", len(getattr(item, what)), 0, MAX_ENTRIES)
+        check_integer(f"the number of {what}", len(getattr(item, what)), 0, MAX_ENTRIES)
     for id in (item.id, item.source_id, item.origin_id, *item.earlier_ids):
         if id is not None:
             parse_id(id)
@@ -83,7 +83,7 @@ def checked_item(item: Item) -> Item:
             check_label(name, getattr(item, name))
     _check_counters(item.counters)
     check_overrides(item.overrides)
-    whole("history_omitted", item.history_omitted, 0, MAX_COUNT)
+    check_integer("history_omitted", item.history_omitted, 0, MAX_COUNT)
     _check_bytes(item)
     if item.result is not None:
         _check_bytes(item.result)
@@ -103,14 +103,14 @@ def _check_bytes(value: Item | Result) -> None:
 
 def _checked_entry(entry: HistoryEntry) -> HistoryEntry:
     check_instant("history.at", entry.at)
-    whole("history.delivery", entry.delivery, 0, MAX_COUNT)
+    check_integer("history.delivery", entry.delivery, 0, MAX_COUNT)
     check_name("queue", entry.queue)
     for name in ("worker", "actor", "operation"):
         if getattr(entry, name) is not None:
             check_label(name, getattr(entry, name))
     if entry.to is not None:
         check_address("queue", entry.to)
-    failure = None if entry.failure is None else cleaned(entry.failure)
+    failure = None if entry.failure is None else sanitize_failure(entry.failure)
     note = None if entry.note is None else clean_text(entry.note, MAX_TEXT_BYTES)
     return _replace(entry, failure=failure, note=note)
 
@@ -138,7 +138,7 @@ def _checked_cause(cause: Cause) -> Cause:
 
 def _check_counters(counters: Counters) -> None:
     for name in counters.__struct_fields__:
-        whole(name, getattr(counters, name), 0, MAX_COUNT)
+        check_integer(name, getattr(counters, name), 0, MAX_COUNT)
 
 
 FORMAT = 1
@@ -162,14 +162,14 @@ class Imported(msgspec.Struct, frozen=True):
     """Items that were imported before."""
 
 
-class Exporting:
+class Exporter:
     """Where an export stands."""
 
     def __init__(
         self, core: Core, where: Filter | None, conditions: Mapping[str, Any], cursor: str | None, redacted: bool
     ) -> None:
         self._core = core
-        self._where = chosen(where, conditions, core.clock.now())
+        self._where = build_filter(where, conditions, core.clock.now())
         check_cursor(cursor)
         self._cursor = cursor
         self._redacted = flag("redacted", redacted)
@@ -177,7 +177,7 @@ class Exporting:
 
     def next(self) -> Flow[list[bytes]]:
         """The lines of the next page: its items, and where to go on."""
-        page: Page = yield from ask(FindItems(self._where, Order.OLDEST, PAGE, self._cursor))
+        page: Page = yield from run_query(FindItems(self._where, Order.OLDEST, PAGE, self._cursor))
         self._cursor, self.finished = page.cursor, page.cursor is None
         shown = (yield from self._shown(page.items)) if self._redacted else page.items
         lines = [self._line(*each) for each in zip(page.items, shown, strict=True)]
@@ -191,10 +191,10 @@ class Exporting:
 
     def _line(self, item: Item, shown: Item) -> bytes:
         changed = any(getattr(shown, name) is not getattr(item, name) for name in ("payload", "headers", "result"))
-        return line_of(shown, redacted=changed or is_hidden(item))
+        return encode_line(shown, redacted=changed or is_masked(item))
 
 
-def line_of(item: Item, *, redacted: bool = False) -> bytes:
+def encode_line(item: Item, *, redacted: bool = False) -> bytes:
     """One item as a line."""
     fields = msgspec.to_builtins(item, builtin_types=(bytes,))
     del fields["payload"]
@@ -235,7 +235,7 @@ def import_items(
                 line = next(given, _END)
             if line is _END:
                 break
-            item = read_line(number, line)
+            item = decode_line(number, line)
         except InvalidInput as error:
             so_far = f"{done.imported:,} were imported before it and {done.ignored:,} ignored"
             raise InvalidInput(f"{error}; {so_far}. Mend it, and import all lines again") from error.__cause__
@@ -254,8 +254,8 @@ def import_items(
 def _import(
     batch: Mapping[str, list[Item]], actor: str, done: Imported, progress: Callable[[Imported], object] | None
 ) -> Flow[Imported]:
-    results = yield Send([Import(queue, tuple(items), actor) for queue, items in batch.items()])
-    receipts = [receipt for result in results for receipt in accepted(result)]
+    results = yield CommitCalls([Import(queue, tuple(items), actor) for queue, items in batch.items()])
+    receipts = [receipt for result in results for receipt in raise_if_refused(result)]
     ignored = sum(receipt.duplicate for receipt in receipts)
     done = Imported(done.imported + len(receipts) - ignored, done.ignored + ignored)
     if progress is not None:
@@ -282,7 +282,7 @@ def _is_readable(payload: bytes) -> bool:
     return True
 
 
-def read_line(number: int, line: bytes | str) -> Item | None:
+def decode_line(number: int, line: bytes | str) -> Item | None:
     """The item of a line, checked. None where the line is empty or only says where to go on."""
     if type(line) not in (bytes, str):
         raise InvalidInput(f"line {number} is {type(line).__name__}; lines are bytes or text")

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from redrive.broker.flow import Flow, ask, send
+from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.broker.flows import queues
 from redrive.errors import Forbidden
 from redrive.model.duration import DAY
 from redrive.model.limits import check_name
 from redrive.model.poll_info import PollInfo
-from redrive.store import ListRegistrations, Overtaken, Register, Registration
+from redrive.store import ListRegistrations, Register, Registration, VersionConflict
 
 POLL = "poll"
 """What the listings of a queue are registered as, under its name."""
@@ -30,9 +30,9 @@ _decode = msgspec.json.Decoder(PollInfo).decode
 def external_queues() -> Flow[dict[str, PollInfo]]:
     """All external queues and how they were listed, as far as the caller may see them."""
     try:
-        found: tuple[Registration, ...] = yield from ask(ListRegistrations(POLL))
+        found: tuple[Registration, ...] = yield from run_query(ListRegistrations(POLL))
         listed = {each.name: _read(each) for each in found}
-        managements = yield from queues.managements()
+        managements = yield from queues.list_managed()
     except Forbidden:
         return {}
     return {name: listed.get(name, PollInfo()) for name, each in managements.items() if each.is_external}
@@ -51,35 +51,37 @@ def external_queue(queue: str) -> Flow[PollInfo | None]:
 
 def poll_of(queue: str) -> Flow[PollInfo | None]:
     """The listings of one queue. None where it was never listed, or not for a month."""
-    found: tuple[Registration, ...] = yield from ask(ListRegistrations(POLL, queue))
+    found: tuple[Registration, ...] = yield from run_query(ListRegistrations(POLL, queue))
     return _read(found[0]) if found else None
 
 
 def record(queue: str, change: Callable[[PollInfo], PollInfo]) -> Flow[None]:
     """Write down one more listing. Other processes may do the same."""
     for _ in range(MAX_ROUNDS):
-        found: tuple[Registration, ...] = yield from ask(ListRegistrations(POLL, queue))
+        found: tuple[Registration, ...] = yield from run_query(ListRegistrations(POLL, queue))
         before, version = (_read(found[0]), found[0].version) if found else (PollInfo(), 0)
         value = msgspec.json.encode(change(before))
-        written: Registration | Overtaken = yield from send(Register(POLL, queue, value, POLL_TIMEOUT, version))
+        written: Registration | VersionConflict = yield from commit_call(
+            Register(POLL, queue, value, POLL_TIMEOUT, version)
+        )
         if isinstance(written, Registration):
             return
 
 
 def request(queue: str) -> Flow[None]:
     """Ask every process that lists the queue to do so now."""
-    yield from send(Register(REQUEST, check_name("queue", queue), b"", REQUEST_TIMEOUT))
+    yield from commit_call(Register(REQUEST, check_name("queue", queue), b"", REQUEST_TIMEOUT))
 
 
 def requested(queue: str) -> Flow[tuple[Registration, ...]]:
     """The last request: another value than before means that there is a new one."""
-    found: tuple[Registration, ...] = yield from ask(ListRegistrations(REQUEST, queue))
+    found: tuple[Registration, ...] = yield from run_query(ListRegistrations(REQUEST, queue))
     return found
 
 
 def put_again(queue: str) -> Flow[dict[str, str]]:
     """The objects of a queue that were put again: the digest of the key, and the item that was removed."""
-    found: tuple[Registration, ...] = yield from ask(ListRegistrations(PUT_AGAIN))
+    found: tuple[Registration, ...] = yield from run_query(ListRegistrations(PUT_AGAIN))
     start = f"{queue}/"
     own = [each for each in found if each.name.startswith(start)]
     return {each.name.removeprefix(start): each.value.decode(errors="replace") for each in own}
@@ -87,7 +89,7 @@ def put_again(queue: str) -> Flow[dict[str, str]]:
 
 def remember_put_again(queue: str, digest: str, removed: str, timeout: int) -> Flow[None]:
     """An object is put again because this item of it was removed."""
-    yield from send(Register(PUT_AGAIN, f"{queue}/{digest}", removed.encode(), timeout))
+    yield from commit_call(Register(PUT_AGAIN, f"{queue}/{digest}", removed.encode(), timeout))
 
 
 def _read(registration: Registration) -> PollInfo:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from redrive.broker.core import Core
-from redrive.broker.flow import Flow, ask
+from redrive.broker.flow import Flow, run_query
 from redrive.broker.flows.moves import STUCK_AFTER
 from redrive.errors import StoreUnavailable
 from redrive.model.duration import format_duration
-from redrive.model.text import lines
-from redrive.store import Destination, Durability, ListDestinations, Store
+from redrive.model.text import join_lines
+from redrive.store import Durability, ListMoveTargets, MoveTarget, Store
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class Health(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         state = "well" if self.is_well else "needs somebody to look at it"
-        return lines(f"{state}; an acknowledged call survives {self.durability.survives}", *self.warnings)
+        return join_lines(f"{state}; an acknowledged call survives {self.durability.survives}", *self.warnings)
 
 
 def stuck(core: Core) -> Flow[tuple[str, ...]]:
@@ -37,7 +37,7 @@ def stuck(core: Core) -> Flow[tuple[str, ...]]:
     A store that cannot be read is a warning, too, and no reason to say nothing at all.
     """
     try:
-        found: tuple[Destination, ...] = yield from ask(ListDestinations())
+        found: tuple[MoveTarget, ...] = yield from run_query(ListMoveTargets())
     except StoreUnavailable as error:
         return (str(error),)
     now = core.clock.now()

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from redrive.broker.flow import Await, Flow, ask
-from redrive.broker.notifier import EVERYTHING
+from redrive.broker.flow import Flow, WaitForQueue, run_query
+from redrive.broker.notifier import ALL_QUEUES
 from redrive.broker.redaction import known, queues_of
-from redrive.broker.validation import instant_of, whole
+from redrive.broker.validation import check_integer, to_instant
 from redrive.clock import Instant
 from redrive.errors import InvalidDuration, InvalidInput, InvalidName, shown
 from redrive.model.caller_input import flag, listed, plain, reading
@@ -59,14 +59,14 @@ def find(
     redacted: bool,
 ) -> Flow[Page]:
     """One page, filled up where the store stopped because it had looked at enough."""
-    filter = chosen(where, conditions, core.clock.now())
-    wanted = one_of("order", Order, order)
-    whole("limit", limit, 1, MAX_BATCH)
+    filter = build_filter(where, conditions, core.clock.now())
+    wanted = parse_choice("order", Order, order)
+    check_integer("limit", limit, 1, MAX_BATCH)
     check_cursor(cursor)
     hides = flag("redacted", redacted)
     items: list[Item] = []
     for _ in range(MAX_REFILLS):
-        page: Page = yield from ask(FindItems(filter, wanted, limit - len(items), cursor))
+        page: Page = yield from run_query(FindItems(filter, wanted, limit - len(items), cursor))
         items += page.items
         cursor = page.cursor
         if cursor is None or len(items) >= limit:
@@ -79,14 +79,14 @@ def find(
 
 def count(core: Core, where: Filter | None, conditions: Mapping[str, Any]) -> Flow[int]:
     """How many items match, however many calls it takes."""
-    return (yield from count_all(chosen(where, conditions, core.clock.now())))
+    return (yield from count_all(build_filter(where, conditions, core.clock.now())))
 
 
 def count_all(where: Filter) -> Flow[int]:
     """The sum over all cursors."""
     total, cursor = 0, None
     while True:
-        counted: Counted = yield from ask(CountItems(where, cursor))
+        counted: Counted = yield from run_query(CountItems(where, cursor))
         total += counted.count
         cursor = counted.cursor
         if cursor is None:
@@ -95,14 +95,14 @@ def count_all(where: Filter) -> Flow[int]:
 
 def groups(core: Core, queue: str | None, limit: int) -> Flow[tuple[Group, ...]]:
     """The largest groups of dead letters."""
-    whole("limit", limit, 1, MAX_BATCH)
+    check_integer("limit", limit, 1, MAX_BATCH)
     name = None if queue is None else check_name("queue", queue)
-    found = yield from ask(ListGroups(name, limit))
+    found = yield from run_query(ListGroups(name, limit))
     view = yield from known(core, None if found else ())
     return tuple(map(view.group, found))
 
 
-def chosen(
+def build_filter(
     where: Filter | None, conditions: Mapping[str, Any], now: Instant, status: Status | None = Status.DEAD
 ) -> Filter:
     """The filter that a call means: the one given, or the conditions; `status` where those name none."""
@@ -136,7 +136,7 @@ def _checked(name: str, value: Any, now: Instant) -> Any:
         return _CHECKS[name](name, value, now)
 
 
-def one_of(what: str, kind: type[_E], value: Any, *others: str) -> _E:
+def parse_choice(what: str, kind: type[_E], value: Any, *others: str) -> _E:
     """The member of an enumeration that a text names. `others` are words that were allowed too."""
     with reading(what):
         text = plain(value) if isinstance(value, str) else None
@@ -154,13 +154,13 @@ def check_cursor(cursor: object) -> None:
 
 
 def _status(name: str, value: Any, now: Instant) -> Status | None:
-    return None if type(value) is str and value == _ANY else one_of(name, Status, value, _ANY)
+    return None if type(value) is str and value == _ANY else parse_choice(name, Status, value, _ANY)
 
 
 def _instant(name: str, value: Any, now: Instant) -> Instant:
     """An instant, or how long ago. No duration is as long as the time since 1970 is in microseconds."""
     if isinstance(value, datetime):
-        return instant_of(name, value)
+        return to_instant(name, value)
     if isinstance(value, int) and not isinstance(value, bool) and value > MAX_DURATION // SECOND:
         return Instant(check_instant(name, value))
     if isinstance(value, int | float) and value > _LONGEST_AGO:
@@ -192,7 +192,7 @@ def _queue(name: str, value: Any, now: Instant) -> str:
 
 
 def _least(name: str, value: Any, now: Instant) -> int:
-    whole(name, value, 0, _LARGEST_COUNT)
+    check_integer(name, value, 0, _LARGEST_COUNT)
     number: int = value
     return number
 
@@ -221,9 +221,9 @@ _CHECKS: Mapping[str, Callable[[str, Any, Instant], Any]] = {
     "status": _status,
     "queue": _queue,
     "origin_queue": _queue,
-    "reason": lambda name, value, now: one_of(name, DeadReason, value),
+    "reason": lambda name, value, now: parse_choice(name, DeadReason, value),
     "error_type": _error_type,
-    "error_class": lambda name, value, now: one_of(name, ErrorClass, value),
+    "error_class": lambda name, value, now: parse_choice(name, ErrorClass, value),
     "fingerprint": _text,
     "words": _words,
     "since": _instant,
@@ -255,10 +255,10 @@ def query(
     limit: int = MAX_BATCH,
 ) -> ReadFeed:
     """What to read, with every argument checked."""
-    whole("limit", limit, 1, MAX_BATCH)
+    check_integer("limit", limit, 1, MAX_BATCH)
     for what, number in (("after", after), ("before", before)):
         if number is not None:
-            whole(what, number, 0, MAX_NUMBER)
+            check_integer(what, number, 0, MAX_NUMBER)
     return ReadFeed(
         after=after,
         limit=limit,
@@ -274,7 +274,7 @@ def read(core: Core, asked: ReadFeed) -> Flow[FeedPage]:
     """One page: the newest, unless a number says otherwise. QueueNotFound where nothing tells of the queue."""
     if asked.after is None and asked.before is None:
         asked = msgspec.structs.replace(asked, before=MAX_NUMBER)
-    page: FeedPage = yield from ask(asked)
+    page: FeedPage = yield from run_query(asked)
     if asked.queue is not None and not page.entries and not page.more:
         yield from core.queue(asked.queue)
     shown = yield from known(core, (entry.queue for entry in page.entries if entry.title))
@@ -289,10 +289,10 @@ def newest() -> ReadFeed:
 def beyond(core: Core, number: int) -> Flow[FeedPage]:
     """What there is behind a number, of whatever kind; where that is nothing, once there may be something. Nothing is
     hidden in it."""
-    ticket = core.notify.ticket(EVERYTHING)
-    page: FeedPage = yield from ask(ReadFeed(after=number, limit=MAX_BATCH))
+    ticket = core.notify.ticket(ALL_QUEUES)
+    page: FeedPage = yield from run_query(ReadFeed(after=number, limit=MAX_BATCH))
     if not page.entries and not page.more:
-        yield Await(EVERYTHING, ticket, Instant(core.clock.now() + LONGEST_WAIT), None)
+        yield WaitForQueue(ALL_QUEUES, ticket, Instant(core.clock.now() + LONGEST_WAIT), None)
     return page
 
 
@@ -313,7 +313,7 @@ class Follower:
         core = self._core
         end = None if self._wait is None else Instant(core.clock.now() + self._wait)
         while True:
-            ticket = core.notify.ticket(EVERYTHING)
+            ticket = core.notify.ticket(ALL_QUEUES)
             page: FeedPage = yield from read(core, self._asked)
             self._asked = msgspec.structs.replace(self._asked, after=page.last)
             now = core.clock.now()
@@ -321,12 +321,12 @@ class Follower:
                 return page.entries
             if not page.more:
                 until = Instant(now + LONGEST_WAIT)
-                yield Await(EVERYTHING, ticket, until if end is None else min(until, end), None)
+                yield WaitForQueue(ALL_QUEUES, ticket, until if end is None else min(until, end), None)
 
 
 def _kinds(kinds: str | Iterable[str]) -> tuple[FeedKind, ...]:
     with reading("kinds"):
         if isinstance(kinds, Iterable) and not isinstance(kinds, bytes | bytearray):
             wanted = (kinds,) if isinstance(kinds, str) else listed("kinds", kinds, MAX_BATCH)
-            return tuple(dict.fromkeys(one_of("kinds", FeedKind, kind) for kind in wanted))
+            return tuple(dict.fromkeys(parse_choice("kinds", FeedKind, kind) for kind in wanted))
     raise InvalidInput(f"kinds are a list of {', '.join(FeedKind)}, not {shown(kinds, 60)}")

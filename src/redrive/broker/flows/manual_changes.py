@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.broker.flow import Ask, Flow, accepted, ask, send
+from redrive.broker.flow import Flow, ReadQuery, commit_call, raise_if_refused, run_query
 from redrive.broker.flows.moves import target_of
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.flows.settle import failure_of
-from redrive.broker.validation import note_of
+from redrive.broker.validation import check_note
 from redrive.errors import InvalidInput, InvalidPayload, RedriveError, shown
 from redrive.model.caller_input import flag, is_of_a_signal, reading
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, ids_of
 from redrive.model.item import Item, Result
-from redrive.model.judge import Ending, count
+from redrive.model.judge import OutcomeKind, count_outcome
 from redrive.model.limits import MAX_BATCH, MAX_STORABLE_BYTES, check_address, check_label
 from redrive.model.payload import check_headers, encode_payload, is_json, merge_patch
 from redrive.model.state_machine import Verb
-from redrive.store import Change, GetItem, Hold, Stale, Target, Unhold
+from redrive.store import GetItem, Hold, ManualChange, ManualTarget, StaleSettings, Unhold
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -38,13 +38,13 @@ def change(
     target_queue = None
     if verb is Verb.MOVE:
         target_queue = yield from target_of(core, check_address("queue", to))
-    targets = tuple(Target(id) for id in checked_ids(ids))
-    results = yield from send(Change(verb, targets, core.actor(actor), flag("force", force), target_queue))
+    targets = tuple(ManualTarget(id) for id in checked_ids(ids))
+    results = yield from commit_call(ManualChange(verb, targets, core.actor(actor), flag("force", force), target_queue))
     core.departed(results)
-    return one_or_many(ids, results)
+    return unwrap_single(ids, results)
 
 
-def judged(
+def change_with_verdict(
     core: Core,
     verb: Verb,
     ids: str | Sequence[str],
@@ -55,7 +55,7 @@ def judged(
     note: str | None = None,
 ) -> Flow[Any]:
     """Carry out a verb that needs a verdict for each item: read, judge, change; again where settings changed."""
-    text, forced = note_of("note", note), flag("force", force)
+    text, forced = check_note("note", note), flag("force", force)
     if verb is Verb.FAIL:
         failure_of(error, (), None)  # what is no error is refused at once, not item by item
     results: dict[ItemId, Any] = {}
@@ -64,28 +64,28 @@ def judged(
     listed = checked_ids(ids)
     waiting = list(dict.fromkeys(listed))
     for _ in range(MAX_ROUNDS):
-        targets: dict[ItemId, Target] = {}
+        targets: dict[ItemId, ManualTarget] = {}
         for id in waiting:
             try:
-                target = yield from _judged_target(core, verb, id, error)
+                target = yield from _target_with_verdict(core, verb, id, error)
             except RedriveError as refusal:
                 results[id] = refusal
             else:
                 now[id] = target.id
                 targets[target.id] = target
         if targets:
-            call = Change(verb, tuple(targets.values()), core.actor(actor), forced, None, text)
-            outcome = yield from send(call)
+            call = ManualChange(verb, tuple(targets.values()), core.actor(actor), forced, None, text)
+            outcome = yield from commit_call(call)
             results.update(zip(targets, outcome, strict=True))
             core.departed(outcome)
-        waiting = [id for id in targets if isinstance(results[id], Stale)]
+        waiting = [id for id in targets if isinstance(results[id], StaleSettings)]
         for id in waiting:
             core.remember(results[id].queue)
         if not waiting:
             break
     for id in waiting:
         results[id] = unsettled(core, results[id].queue.name)
-    return one_or_many(ids, [results[_latest(now, id)] for id in listed])
+    return unwrap_single(ids, [results[_latest(now, id)] for id in listed])
 
 
 def _latest(now: Mapping[ItemId, ItemId], id: ItemId) -> ItemId:
@@ -96,7 +96,7 @@ def _latest(now: Mapping[ItemId, ItemId], id: ItemId) -> ItemId:
 
 def hold(ids: Sequence[str], held_by: str) -> Flow[int]:
     """Keep items out of the ready index."""
-    held: int = yield from send(Hold(checked_ids(ids), check_label("held_by", held_by)))
+    held: int = yield from commit_call(Hold(checked_ids(ids), check_label("held_by", held_by)))
     return held
 
 
@@ -105,21 +105,21 @@ def unhold(held_by: str, ids: Sequence[str] | None) -> Flow[int]:
     call = Unhold(check_label("held_by", held_by), None if ids is None else checked_ids(ids))
     total = 0
     while True:
-        released: int = yield from send(call)
+        released: int = yield from commit_call(call)
         total += released
         if ids is not None or released == 0:
             return total
 
 
-def _judged_target(core: Core, verb: Verb, id: ItemId, error: str | Failure | None) -> Flow[Target]:
-    item: Item = yield Ask(GetItem(id))
+def _target_with_verdict(core: Core, verb: Verb, id: ItemId, error: str | Failure | None) -> Flow[ManualTarget]:
+    item: Item = yield ReadQuery(GetItem(id))
     queue = yield from core.queue(item.queue)
-    ending = Ending.FAILED if verb is Verb.FAIL else Ending.BURIED
+    ending = OutcomeKind.FAILED if verb is Verb.FAIL else OutcomeKind.BURIED
     failure = failure_of(error, queue.settings.error_rules, None) if verb is Verb.FAIL else None
-    counters = count(item.counters, ending)
+    counters = count_outcome(item.counters, ending)
     expired = item.expire_deadline is not None and item.expire_deadline <= core.clock.now()
     verdict = core.judge(queue, ending, counters, failure=failure, overrides=item.overrides, expired=expired)
-    return Target(item.id, verdict, queue.version, failure)
+    return ManualTarget(item.id, verdict, queue.version, failure)
 
 
 def checked_ids(ids: str | Sequence[str]) -> tuple[ItemId, ...]:
@@ -127,9 +127,9 @@ def checked_ids(ids: str | Sequence[str]) -> tuple[ItemId, ...]:
     return ids_of(ids, MAX_BATCH, "one id or a list of ids", "call")
 
 
-def one_or_many(ids: str | Sequence[str], results: Sequence[Any]) -> Any:
+def unwrap_single(ids: str | Sequence[str], results: Sequence[Any]) -> Any:
     """For one id its result, and a refusal is raised; for several a list with a result or a refusal for each."""
-    return accepted(results[0]) if isinstance(ids, str) else list(results)
+    return raise_if_refused(results[0]) if isinstance(ids, str) else list(results)
 
 
 Edit = Callable[[Any], Any] | Mapping[str, Any]
@@ -160,21 +160,21 @@ def redrive(
     An item that cannot be edited stays dead, like any that is refused.
     """
     target_queue = None if to is None else (yield from target_of(core, to))
-    text, forced = note_of("note", note), flag("force", force)
+    text, forced = check_note("note", note), flag("force", force)
     edited = _check(edits)
     results: list[Any] = []
-    targets: list[Target] = []
+    targets: list[ManualTarget] = []
     for id in checked_ids(ids):
         try:
-            targets.append((yield from _edited(id, edits)) if edited else Target(id))
+            targets.append((yield from _edited(id, edits)) if edited else ManualTarget(id))
             results.append(None)
         except RedriveError as refusal:
             results.append(refusal)
-    call = Change(Verb.REDRIVE, tuple(targets), core.actor(actor), forced, target_queue, text)
-    changed = (yield from send(call)) if targets else ()
+    call = ManualChange(Verb.REDRIVE, tuple(targets), core.actor(actor), forced, target_queue, text)
+    changed = (yield from commit_call(call)) if targets else ()
     core.departed(changed)
     outcome = iter(changed)
-    return one_or_many(ids, [next(outcome) if result is None else result for result in results])
+    return unwrap_single(ids, [next(outcome) if result is None else result for result in results])
 
 
 def _check(edits: Edits) -> bool:
@@ -197,8 +197,8 @@ def _check(edits: Edits) -> bool:
     )
 
 
-def _edited(id: ItemId, edits: Edits) -> Flow[Target]:
-    item: Item = yield from ask(GetItem(id))
+def _edited(id: ItemId, edits: Edits) -> Flow[ManualTarget]:
+    item: Item = yield from run_query(GetItem(id))
     payload = headers = None
     if edits.payload is not ... or edits.edit is not None:
         payload = _encoded(edits.payload if edits.edit is None else _apply("payload", edits.edit, _value(item)), item)
@@ -207,7 +207,7 @@ def _edited(id: ItemId, edits: Edits) -> Flow[Target]:
             edits.headers if edits.edit_headers is None else _apply("headers", edits.edit_headers, dict(item.headers))
         )
         headers = check_headers(given)
-    return Target(id, payload=payload, headers=headers)
+    return ManualTarget(id, payload=payload, headers=headers)
 
 
 def _value(item: Item) -> Any:

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from redrive.broker.flow import Ask, Elsewhere, Flow, Send, ask, run, send
-from redrive.broker.validation import whole
+from redrive.broker.flow import CommitCalls, Flow, OnStore, ReadQuery, commit_call, run, run_query
+from redrive.broker.validation import check_integer
 from redrive.clock import Instant
 from redrive.errors import Closed, ItemNotFound, QueueNotFound, RedriveError, StoreError
 from redrive.model.arrival import Move
 from redrive.model.duration import MINUTE, SECOND, format_duration
 from redrive.model.ids import ItemId
 from redrive.model.item import Receipt, Status
-from redrive.model.limits import MAX_BATCH, is_elsewhere, split_address
-from redrive.model.text import moment
+from redrive.model.limits import MAX_BATCH, is_remote, split_address
+from redrive.model.text import format_instant
 from redrive.store import (
     CloseMove,
-    Destination,
     FinishMove,
     GetItem,
     GetQueue,
-    ListDestinations,
     ListMoves,
+    ListMoveTargets,
     ListOpenMoves,
+    MoveTarget,
     OpenMove,
     Receive,
 )
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _log = events.logger("redrive.moves")
 
-AT_ONCE = 100
+BATCH_SIZE = 100
 """Items that are taken to another store in one transaction there."""
 FIRST_PAUSE = SECOND
 LONGEST_PAUSE = MINUTE
@@ -65,10 +65,10 @@ class Moving(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         told = "" if self.problem is None else f": {self.problem}"
-        return f"{self.id} from {self.queue} to {self.to} since {moment(self.since)}{told}"
+        return f"{self.id} from {self.queue} to {self.to} since {format_instant(self.since)}{told}"
 
 
-class _Trial(msgspec.Struct, frozen=True):
+class _MoveAttempt(msgspec.Struct, frozen=True):
     """How often a queue could not be reached, and when it is tried again."""
 
     tries: int
@@ -76,11 +76,11 @@ class _Trial(msgspec.Struct, frozen=True):
     problem: str
 
 
-class Trials:
+class MoveBackoff:
     """What this process met on the way to each queue. It starts anew with the process."""
 
     def __init__(self) -> None:
-        self._trials: dict[str, _Trial] = {}
+        self._trials: dict[str, _MoveAttempt] = {}
         self.looked_up_to: dict[str, ItemId | None] = {}
         """How far it was looked, by store, for what was received from there and is not closed."""
 
@@ -100,14 +100,14 @@ class Trials:
 
     def left_to_others(self, to: str, store: str, now: Instant) -> None:
         """A program that knows the store will take them there."""
-        self._trials[to] = _Trial(1, Instant(now + LONGEST_PAUSE), f"this program knows no store '{store}'")
+        self._trials[to] = _MoveAttempt(1, Instant(now + LONGEST_PAUSE), f"this program knows no store '{store}'")
 
     def failed(self, to: str, error: RedriveError, now: Instant) -> None:
         """It did not. Wait longer than the last time."""
         before = self._trials.get(to)
         tries = 1 if before is None else before.tries + 1
         pause = min(LONGEST_PAUSE, FIRST_PAUSE << min(tries - 1, 20))
-        self._trials[to] = _Trial(tries, Instant(now + pause), str(error))
+        self._trials[to] = _MoveAttempt(tries, Instant(now + pause), str(error))
         if not isinstance(error, Closed):
             _log.warning("move_failed", to=to, again_in=format_duration(pause), error=str(error))
 
@@ -121,24 +121,24 @@ def resume(core: Core, store: str | None = None) -> Flow[int]:
     return arrived
 
 
-def due(core: Core) -> Flow[list[Destination]]:
+def due(core: Core) -> Flow[list[MoveTarget]]:
     """Where items are on their way to, but for what is not to be tried yet."""
-    found: tuple[Destination, ...] = yield from ask(ListDestinations())
+    found: tuple[MoveTarget, ...] = yield from run_query(ListMoveTargets())
     return [each for each in found if core.trials.is_due(each.to, core.clock.now())]
 
 
-def _take(core: Core, destination: Destination) -> Flow[int]:
+def _take(core: Core, destination: MoveTarget) -> Flow[int]:
     to = destination.to
     queue, store = split_address(to)
     assert store is not None
     if not core.stores.is_known(store):
         core.trials.left_to_others(to, store, core.clock.now())
         return 0
-    moves: tuple[Move, ...] = yield from ask(ListMoves(to, AT_ONCE))
+    moves: tuple[Move, ...] = yield from run_query(ListMoves(to, BATCH_SIZE))
     if not moves:
         return 0
     try:
-        results = yield Elsewhere(store, Send([Receive(queue, move, core.store.name) for move in moves]))
+        results = yield OnStore(store, CommitCalls([Receive(queue, move, core.store.name) for move in moves]))
     except RedriveError as error:  # not known here, not reached, outcome unknown: the items stay as they are
         core.trials.failed(to, error, core.clock.now())
         return 0
@@ -149,7 +149,7 @@ def _take(core: Core, destination: Destination) -> Flow[int]:
         core.trials.failed(to, refusal, core.clock.now())
     ids = tuple(move.item.id for move, result in zip(moves, results, strict=True) if isinstance(result, Receipt))
     if ids:
-        yield from send(FinishMove(ids))
+        yield from commit_call(FinishMove(ids))
         yield from _close(core, store, [OpenMove(queue, id) for id in ids], core.store.name)
     return len(ids)
 
@@ -161,7 +161,7 @@ def _close(core: Core, at: str, moves: list[OpenMove], came_from: str) -> Flow[N
         queues.setdefault(move.queue, []).append(move.source_id)
     calls = [CloseMove(queue, came_from, tuple(ids)) for queue, ids in queues.items()]
     try:
-        yield Elsewhere(at, Send(calls))
+        yield OnStore(at, CommitCalls(calls))
     except RedriveError as error:
         _log.info("move_not_closed", to=at, source=came_from, error=str(error))
 
@@ -172,12 +172,12 @@ def close_left_open(core: Core, store: str) -> Flow[int]:
     One page at a time, from where the last one ended. Gives how many.
     """
     looked_up_to = core.trials.looked_up_to
-    found: tuple[OpenMove, ...] = yield from ask(ListOpenMoves(store, AT_ONCE, looked_up_to.get(store)))
-    looked_up_to[store] = found[-1].source_id if len(found) == AT_ONCE else None
+    found: tuple[OpenMove, ...] = yield from run_query(ListOpenMoves(store, BATCH_SIZE, looked_up_to.get(store)))
+    looked_up_to[store] = found[-1].source_id if len(found) == BATCH_SIZE else None
     gone = []
     for move in found:
         try:
-            item = yield Elsewhere(store, Ask(GetItem(move.source_id)))
+            item = yield OnStore(store, ReadQuery(GetItem(move.source_id)))
         except ItemNotFound:
             gone.append(move)
         except RedriveError as error:
@@ -191,10 +191,10 @@ def close_left_open(core: Core, store: str) -> Flow[int]:
     return len(gone)
 
 
-def look(core: Core, limit: int) -> Flow[tuple[Moving, ...]]:
+def list_pending_moves(core: Core, limit: int) -> Flow[tuple[Moving, ...]]:
     """What is on its way; what left first is first."""
-    whole("limit", limit, 1, MAX_BATCH)
-    found: tuple[Move, ...] = yield from ask(ListMoves(None, limit))
+    check_integer("limit", limit, 1, MAX_BATCH)
+    found: tuple[Move, ...] = yield from run_query(ListMoves(None, limit))
     now = core.clock.now()
     return tuple(
         Moving(
@@ -215,12 +215,12 @@ def target_of(core: Core, to: str) -> Flow[str]:
     A store that cannot be reached takes the items later.
     """
     address = core.address("queue", to)
-    if not is_elsewhere(address):
+    if not is_remote(address):
         return address
     queue, store = split_address(address)
     assert store is not None
     try:
-        yield Elsewhere(store, Ask(GetQueue(queue)))
+        yield OnStore(store, ReadQuery(GetQueue(queue)))
     except QueueNotFound:
         raise QueueNotFound(address, core.store.namespace) from None
     except StoreError as error:
@@ -228,7 +228,7 @@ def target_of(core: Core, to: str) -> Flow[str]:
     return address
 
 
-class Movers:
+class MoveThreads:
     """A thread for each store that items are on their way to, while there are any."""
 
     def __init__(self, core: Core) -> None:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.broker.flow import Await, Flow, ask, send
+from redrive.broker.flow import Flow, WaitForQueue, commit_call, run_query
 from redrive.broker.flows.canaries import watch
-from redrive.broker.flows.inspection import chosen, count_all, one_of
+from redrive.broker.flows.inspection import build_filter, count_all, parse_choice
 from redrive.broker.flows.moves import target_of
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.flows.worker_registry import workers
 from redrive.broker.redaction import known, rules_of
-from redrive.broker.validation import note_of, whole
+from redrive.broker.validation import check_integer, check_note
 from redrive.clock import Instant
 from redrive.errors import ConfirmMismatch, InvalidInput, shown
 from redrive.model.caller_input import flag, plain, reading
@@ -24,24 +24,24 @@ from redrive.model.duration import SECOND, DurationInput, parse_duration
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import MAX_NUMBER
 from redrive.model.item import Item, Status
-from redrive.model.judge import Verdict, dead
-from redrive.model.limits import MAX_BATCH, check_label, is_elsewhere
-from redrive.model.operation import IN_BULK, Operation, OperationStatus
+from redrive.model.judge import Verdict, dead_verdict
+from redrive.model.limits import MAX_BATCH, check_label, is_remote
+from redrive.model.operation import BULK_VERBS, Operation, OperationStatus
 from redrive.model.operation_plan import Plan, Planning
 from redrive.model.queue import Queue, QueueStats
 from redrive.model.state_machine import Verb
 from redrive.model.worker_info import handlers_by_queue
 from redrive.store import (
-    STEP_LIMIT,
+    MAINTENANCE_BATCH,
     FindItems,
-    GetKeyHolders,
+    GetIdempotencyOwners,
     GetOperation,
     GetStats,
     ListOperations,
     ListQueues,
     Page,
     SetOperation,
-    Stale,
+    StaleSettings,
     StartOperation,
     StepOperation,
 )
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 MAX_CANARIES = 100
 """How many items may be tried first: each of them is looked at again and again until it has ended."""
-AT_ONCE = 250
+BATCH_SIZE = 250
 """Items of one step. With more an operation is a little faster, and a put meanwhile waits longer."""
 STEPS_PER_SECOND = 10
 """How many steps a second an operation with a rate makes, about."""
@@ -107,15 +107,15 @@ def start(
     wanted, filter, target = yield from _meant(core, verb, where, conditions, to)
     check_rate(rate)
     check_canary(wanted, canary, canary_share)
-    if canary and target is not None and is_elsewhere(target):
+    if canary and target is not None and is_remote(target):
         raise InvalidInput(f"how canaries end in {target} is not seen from here; leave canary out")
     if wanted is Verb.PURGE and filter.status is not Status.ARCHIVED:
         raise InvalidInput("purge is for archived items: archive them first, and leave the status out")
     if confirm is not None:
         if wanted is not Verb.PURGE:
             raise InvalidInput(f"confirm is for purge, which cannot be taken back; leave it out of {wanted}")
-        whole("confirm", confirm, 0, MAX_NUMBER)
-    text = note_of("note", note)
+        check_integer("confirm", confirm, 0, MAX_NUMBER)
+    text = check_note("note", note)
     expected = yield from count_all(filter)
     if wanted is Verb.PURGE and confirm != expected:
         raise ConfirmMismatch("this purge", confirm, expected)
@@ -136,8 +136,8 @@ def start(
 
 def undo_operation(core: Core, id: str, actor: str | None) -> Flow[Operation]:
     """Start what takes an operation back, for the items that it changed."""
-    done: Operation = yield from ask(GetOperation(_checked(id)))
-    if done.to is not None and is_elsewhere(done.to):
+    done: Operation = yield from run_query(GetOperation(_checked(id)))
+    if done.to is not None and is_remote(done.to):
         raise InvalidInput(f"operation {id} took items to {done.to}, and nothing is taken back from another store")
     if done.verb not in REVERSE:
         raise InvalidInput(f"{done.verb} cannot be taken back; {', '.join(sorted(REVERSE))} can")
@@ -156,7 +156,7 @@ def plan(core: Core, verb: str, where: Filter | None, conditions: Mapping[str, A
     if options := _OF_START.intersection(conditions):
         raise InvalidInput(f"{' and '.join(sorted(options))} can only be given to start; leave it out of the plan")
     wanted, filter, target = yield from _meant(core, verb, where, conditions, to)
-    queues: tuple[Queue, ...] = yield from ask(ListQueues())
+    queues: tuple[Queue, ...] = yield from run_query(ListQueues())
     sizes = yield from _sizes(queues)
     by_name = {queue.name: queue for queue in queues}
     handlers = handlers_by_queue((yield from workers())) if wanted in _TO_WORK else {}
@@ -165,10 +165,10 @@ def plan(core: Core, verb: str, where: Filter | None, conditions: Mapping[str, A
     )
     cursor = None
     while True:
-        page: Page = yield from ask(FindItems(filter, Order.OLDEST, MAX_BATCH, cursor))
+        page: Page = yield from run_query(FindItems(filter, Order.OLDEST, MAX_BATCH, cursor))
         letters = yield from _letters(filter, page.items)
         for queue, keys in planning.keys_to_know(page.items).items():
-            planning.know(queue, (yield from ask(GetKeyHolders(queue, tuple(keys)))))
+            planning.know(queue, (yield from run_query(GetIdempotencyOwners(queue, tuple(keys)))))
         for item in page.items:
             planning.add(item, is_dead_letter=item.id in letters)
         cursor = page.cursor
@@ -178,14 +178,14 @@ def plan(core: Core, verb: str, where: Filter | None, conditions: Mapping[str, A
 
 def get(core: Core, id: str) -> Flow[Operation]:
     """Read an operation."""
-    operation: Operation = yield from ask(GetOperation(_checked(id)))
+    operation: Operation = yield from run_query(GetOperation(_checked(id)))
     return (yield from _shown(core, operation))
 
 
 def list_all(core: Core, unfinished: bool, limit: int) -> Flow[tuple[Operation, ...]]:
     """Read operations, newest first."""
-    whole("limit", limit, 1, MAX_BATCH)
-    found = yield from ask(ListOperations(flag("unfinished", unfinished), limit))
+    check_integer("limit", limit, 1, MAX_BATCH)
+    found = yield from run_query(ListOperations(flag("unfinished", unfinished), limit))
     view = yield from known(core, (each.where.queue for each in found if each.note or each.problem))
     return tuple(map(view.operation, found))
 
@@ -198,7 +198,7 @@ def pause(core: Core, id: str, actor: str | None) -> Flow[Operation]:
 def resume(core: Core, id: str, anyway: bool, actor: str | None) -> Flow[Operation]:
     """Go on where it was paused; canaries that it waited for are waited for again, unless it is to go on anyway."""
     id, regardless = _checked(id), flag("anyway", anyway)
-    operation: Operation = yield from ask(GetOperation(id))
+    operation: Operation = yield from run_query(GetOperation(id))
     go_on = SetOperation(id, core.actor(actor), OperationStatus.RUNNING)
     if operation.status not in (OperationStatus.RUNNING, OperationStatus.WATCHING):
         operation = yield from _set(core, go_on)
@@ -221,16 +221,16 @@ def set_rate(core: Core, id: str, rate: float, actor: str | None) -> Flow[Operat
 
 
 def drive(
-    core: Core, id: str, wait: DurationInput | None, progress: Progress | None, at_once: int = AT_ONCE
+    core: Core, id: str, wait: DurationInput | None, progress: Progress | None, at_once: int = BATCH_SIZE
 ) -> Flow[Operation]:
     """Make its steps here, until there is nothing more to do for now."""
     id = _checked(id)
-    whole("at_once", at_once, 1, STEP_LIMIT)
+    check_integer("at_once", at_once, 1, MAINTENANCE_BATCH)
     if progress is not None and not callable(progress):
         raise InvalidInput(f"progress is a function that is called with the operation, not {shown(progress, 60)}")
     end = None if wait is None else Instant(core.clock.now() + parse_duration(wait, "wait"))
     while True:
-        operation: Operation = yield from ask(GetOperation(id))
+        operation: Operation = yield from run_query(GetOperation(id))
         if operation.status is OperationStatus.WATCHING:
             operation = yield from watch(operation)
         now = core.clock.now()
@@ -242,21 +242,21 @@ def drive(
             until = longest if watching else min(operation.next_at, longest)
             waiting_for = f"operation {id}"  # no queue can have this name
             ticket = core.notify.ticket(waiting_for)
-            yield Await(waiting_for, ticket, until if end is None else min(until, end), None)
+            yield WaitForQueue(waiting_for, ticket, until if end is None else min(until, end), None)
             continue
         operation = yield from step(core, operation, at_once)
         if progress is not None:
             progress((yield from _shown(core, operation)))
 
 
-def step(core: Core, operation: Operation, limit: int = AT_ONCE) -> Flow[Operation]:
+def step(core: Core, operation: Operation, limit: int = BATCH_SIZE) -> Flow[Operation]:
     """One step of at most `limit` items. Where another process made it meanwhile, nothing happens."""
     if operation.rate is not None:
         limit = max(1, min(limit, int(operation.rate / STEPS_PER_SECOND)))
     for _ in range(MAX_ROUNDS):
         verdicts = (yield from _verdicts(core, operation)) if operation.verb is Verb.BURY else {}
-        result = yield from send(StepOperation(operation.id, operation.steps, limit, verdicts))
-        if not isinstance(result, Stale):
+        result = yield from commit_call(StepOperation(operation.id, operation.steps, limit, verdicts))
+        if not isinstance(result, StaleSettings):
             stepped: Operation = result
             if core.meter is not None:
                 core.meter.operated(operation, stepped)
@@ -273,13 +273,13 @@ def _shown(core: Core, operation: Operation) -> Flow[Operation]:
 
 
 def _started(core: Core, call: StartOperation) -> Flow[Operation]:
-    operation: Operation = yield from send(call)
+    operation: Operation = yield from commit_call(call)
     core.wake_lifecycle()
     return (yield from _shown(core, operation))
 
 
 def _set(core: Core, call: SetOperation) -> Flow[Operation]:
-    operation: Operation = yield from send(call)
+    operation: Operation = yield from commit_call(call)
     core.wake_lifecycle()
     return (yield from _shown(core, operation))
 
@@ -289,13 +289,13 @@ def _meant(
 ) -> Flow[tuple[Verb, Filter, str | None]]:
     """The verb, the filter and the target queue, checked."""
     with reading("verb"):
-        known = isinstance(verb, str) and plain(verb) in tuple(IN_BULK)
+        known = isinstance(verb, str) and plain(verb) in tuple(BULK_VERBS)
     if not known:
-        raise InvalidInput(f"an operation can be one of {', '.join(sorted(IN_BULK))}, not {shown(verb, 40)}")
-    wanted = one_of("verb", Verb, verb)
+        raise InvalidInput(f"an operation can be one of {', '.join(sorted(BULK_VERBS))}, not {shown(verb, 40)}")
+    wanted = parse_choice("verb", Verb, verb)
     check_target(wanted, to)
     target = None if to is None else (yield from target_of(core, to))
-    return wanted, chosen(where, conditions, core.clock.now(), _STATUS[wanted]), target
+    return wanted, build_filter(where, conditions, core.clock.now(), _STATUS[wanted]), target
 
 
 def _sizes(queues: tuple[Queue, ...]) -> Flow[dict[str, int]]:
@@ -303,7 +303,7 @@ def _sizes(queues: tuple[Queue, ...]) -> Flow[dict[str, int]]:
     sizes: dict[str, int] = {}
     for queue in queues:
         if queue.settings.max_size is not None:
-            stats: QueueStats = yield from ask(GetStats(queue.name))
+            stats: QueueStats = yield from run_query(GetStats(queue.name))
             sizes[queue.name] = stats.pending + stats.failed + stats.active
     return sizes
 
@@ -316,7 +316,7 @@ def _letters(where: Filter, items: tuple[Item, ...]) -> Flow[set[str]]:
     found: set[str] = set()
     cursor = None
     while True:
-        page: Page = yield from ask(FindItems(asked, Order.OLDEST, MAX_BATCH, cursor))
+        page: Page = yield from run_query(FindItems(asked, Order.OLDEST, MAX_BATCH, cursor))
         found.update(item.id for item in page.items)
         cursor = page.cursor
         if cursor is None:
@@ -325,10 +325,10 @@ def _letters(where: Filter, items: tuple[Item, ...]) -> Flow[set[str]]:
 
 def _verdicts(core: Core, operation: Operation) -> Flow[Mapping[str, tuple[Verdict, int]]]:
     """Where the buried go, for each queue that the filter can mean."""
-    queues: tuple[Queue, ...] = yield from ask(ListQueues())
+    queues: tuple[Queue, ...] = yield from run_query(ListQueues())
     only = operation.where.queue
     return {
-        queue.name: (dead(queue.settings, DeadReason.BURIED), queue.version)
+        queue.name: (dead_verdict(queue.settings, DeadReason.BURIED), queue.version)
         for queue in map(core.remember, queues)
         if only is None or queue.name == only
     }
@@ -355,7 +355,7 @@ def check_rate(rate: object) -> None:
 
 def check_canary(verb: Verb, canary: object, share: object) -> None:
     """Raise unless so many may be tried first, and such a share of them has to go well."""
-    whole("canary", canary, 0, MAX_CANARIES)
+    check_integer("canary", canary, 0, MAX_CANARIES)
     if canary and verb not in _WITH_CANARY:
         raise InvalidInput(f"a canary is for {' and '.join(sorted(_WITH_CANARY))}: what {verb} changes runs nowhere")
     with reading("canary_share"):

@@ -3,7 +3,8 @@
 Dead queues in other stores: asked whether they may be one, and told by whom they are used.
 
 First the dead queue learns of it, then the queue has the setting; and the other way round when it ends. So a dead queue
-never is used by somebody it does not know. It may know of one that uses it no longer, after a crash: `forget_users`.
+never is used by somebody it does not know. It may know of one that uses it no longer, after a crash:
+`drop_stale_links`.
 
 Queues: create, update, get, list, delete, pause, resume, stats.
 """
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.broker.flow import Ask, Elsewhere, Flow, Send, accepted, ask, send
+from redrive.broker.flow import CommitCalls, Flow, OnStore, ReadQuery, commit_call, raise_if_refused, run_query
 from redrive.errors import InvalidInput, InvalidSetting, QueueNotFound, RedriveError, StoreFailed, shown
-from redrive.model.dead_queue import elsewhere
-from redrive.model.limits import address_of, check_name, split_address
-from redrive.model.queue import Queue, QueueSettings, QueueStats, settings_from
+from redrive.model.dead_queue import remote_dead_queues
+from redrive.model.limits import check_name, make_address, split_address
+from redrive.model.queue import Queue, QueueSettings, QueueStats, parse_settings
 from redrive.store import (
     CreateQueue,
     DeleteQueue,
@@ -31,7 +32,7 @@ from redrive.store import (
     Registration,
     SetPaused,
     SetUsedBy,
-    Stale,
+    StaleSettings,
     Unregister,
     UpdateQueue,
 )
@@ -43,7 +44,7 @@ KIND = "managed"
 """What queues of a file are registered as."""
 
 
-class Management(msgspec.Struct, frozen=True):
+class ManagedSettings(msgspec.Struct, frozen=True):
     """Who manages a queue."""
 
     file: str
@@ -54,35 +55,35 @@ class Management(msgspec.Struct, frozen=True):
     """Whether the items of the queue come from a command that lists them."""
 
 
-def management_of(queue: str) -> Flow[Management | None]:
+def management_of(queue: str) -> Flow[ManagedSettings | None]:
     """Who manages a queue; None where nobody does."""
-    found: tuple[Registration, ...] = yield from ask(ListRegistrations(KIND, queue))
+    found: tuple[Registration, ...] = yield from run_query(ListRegistrations(KIND, queue))
     return _read(found[0]) if found else None
 
 
-def managements() -> Flow[dict[str, Management]]:
+def list_managed() -> Flow[dict[str, ManagedSettings]]:
     """All queues that a file manages, by name."""
-    found: tuple[Registration, ...] = yield from ask(ListRegistrations(KIND))
+    found: tuple[Registration, ...] = yield from run_query(ListRegistrations(KIND))
     return {each.name: read for each in found if (read := _read(each)) is not None}
 
 
-def manage(queue: str, management: Management) -> Register:
+def manage(queue: str, management: ManagedSettings) -> Register:
     """The call by which a file takes a queue over."""
     return Register(KIND, queue, msgspec.json.encode(management))
 
 
-def leave(queue: str) -> Unregister:
+def stop_managing(queue: str) -> Unregister:
     """The call by which nobody manages a queue any more."""
     return Unregister(KIND, queue)
 
 
-def release(queue: str) -> Flow[bool]:
+def release_queue(queue: str) -> Flow[bool]:
     """Nobody manages a queue any more; for a file that is gone. Gives whether somebody did."""
-    released: bool = yield from send(leave(check_name("queue", queue)))
+    released: bool = yield from commit_call(stop_managing(check_name("queue", queue)))
     return released
 
 
-def check_update(queue: str, management: Management | None, before: QueueSettings, after: QueueSettings) -> None:
+def check_update(queue: str, management: ManagedSettings | None, before: QueueSettings, after: QueueSettings) -> None:
     """Raise where a change touches what a file manages."""
     if management is None:
         return
@@ -91,7 +92,7 @@ def check_update(queue: str, management: Management | None, before: QueueSetting
             raise InvalidSetting(name, f"of queue '{queue}' {_refusal(queue, management, 'change it there')}")
 
 
-def check_delete(queue: str, management: Management | None) -> None:
+def check_delete(queue: str, management: ManagedSettings | None) -> None:
     """Raise where a file has the queue."""
     if management is not None:
         raise InvalidSetting("queue", f"'{queue}' {_refusal(queue, management, 'remove it there first')}")
@@ -103,17 +104,17 @@ def without(settings: QueueSettings, names: Iterable[str]) -> QueueSettings:
     return msgspec.structs.replace(settings, **{name: getattr(defaults, name) for name in names})
 
 
-def _refusal(queue: str, management: Management, what: str) -> str:
+def _refusal(queue: str, management: ManagedSettings, what: str) -> str:
     return (
         f"is managed by {management.file}: {what}. If that file is gone for good, free the queue with: redrive config "
         f"release {queue}"
     )
 
 
-def _read(registration: Registration) -> Management | None:
+def _read(registration: Registration) -> ManagedSettings | None:
     """None where it was written by nobody that is known here."""
     try:
-        return msgspec.json.decode(registration.value, type=Management)
+        return msgspec.json.decode(registration.value, type=ManagedSettings)
     except ValueError:  # also for texts that are not UTF-8
         return None
 
@@ -135,28 +136,28 @@ def addressed(core: Core, settings: QueueSettings) -> QueueSettings:
     return settings
 
 
-def tell(core: Core, name: str, settings: QueueSettings) -> Flow[None]:
+def link_dead_queue(core: Core, name: str, settings: QueueSettings) -> Flow[None]:
     """Let the dead queues in other stores know that this queue uses them. Raises where one of them cannot be used."""
-    for address in elsewhere(settings):
+    for address in remote_dead_queues(settings):
         try:
-            accepted((yield _set_used(core, name, address, used=True))[0])
+            raise_if_refused((yield _set_used(core, name, address, used=True))[0])
         except QueueNotFound:
             raise InvalidSetting(_SETTING, f"'{address}' does not exist; create it first") from None
         except InvalidSetting:
             raise InvalidSetting(_SETTING, f"'{address}' cannot have its own dead_queue") from None
 
 
-def take_back(core: Core, name: str, addresses: Iterable[str]) -> Flow[None]:
+def unlink_dead_queue(core: Core, name: str, addresses: Iterable[str]) -> Flow[None]:
     """Let those of the dead queues know that this queue does not use, as it is now."""
     addresses = set(addresses)
     if not addresses:
         return
     try:
-        queue: Queue = yield from ask(GetQueue(name))
+        queue: Queue = yield from run_query(GetQueue(name))
     except QueueNotFound:
         pass
     else:
-        addresses -= set(elsewhere(queue.settings))
+        addresses -= set(remote_dead_queues(queue.settings))
     for address in sorted(addresses):
         try:
             yield _set_used(core, name, address, used=False)
@@ -164,15 +165,15 @@ def take_back(core: Core, name: str, addresses: Iterable[str]) -> Flow[None]:
             continue  # it is asked again when somebody wants to delete the dead queue
 
 
-def forget_users(core: Core, queue: Queue) -> Flow[None]:
+def drop_stale_links(core: Core, queue: Queue) -> Flow[None]:
     """Ask the stores of those who use a dead queue whether they still do, where they are known."""
-    here = address_of(queue.name, core.store.name)
+    here = make_address(queue.name, core.store.name)
     for user in queue.used_by:
         name, store = split_address(user)
         if store is None or not core.stores.is_known(store):
             continue
         try:
-            found: Queue = yield Elsewhere(store, Ask(GetQueue(name)))
+            found: Queue = yield OnStore(store, ReadQuery(GetQueue(name)))
         except QueueNotFound:
             pass
         except RedriveError:
@@ -180,13 +181,13 @@ def forget_users(core: Core, queue: Queue) -> Flow[None]:
         else:
             if here in found.settings.dead_queues():
                 continue
-        yield from send(SetUsedBy(queue.name, user, used=False))
+        yield from commit_call(SetUsedBy(queue.name, user, used=False))
 
 
-def _set_used(core: Core, name: str, address: str, *, used: bool) -> Elsewhere:
+def _set_used(core: Core, name: str, address: str, *, used: bool) -> OnStore:
     queue, store = split_address(address)
     assert store is not None
-    return Elsewhere(store, Send([SetUsedBy(queue, address_of(name, core.store.name), used)]))
+    return OnStore(store, CommitCalls([SetUsedBy(queue, make_address(name, core.store.name), used)]))
 
 
 MAX_ROUNDS = 100
@@ -196,12 +197,12 @@ MAX_ROUNDS = 100
 def create(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
     """Create a queue from what a person wrote. A dead queue in another store is told first."""
     name = check_name("queue", name)
-    wanted = addressed(core, settings_from(settings))
-    yield from tell(core, name, wanted)
+    wanted = addressed(core, parse_settings(settings))
+    yield from link_dead_queue(core, name, wanted)
     try:
-        queue: Queue = yield from send(CreateQueue(name, wanted))
+        queue: Queue = yield from commit_call(CreateQueue(name, wanted))
     except RedriveError:
-        yield from take_back(core, name, elsewhere(wanted))
+        yield from unlink_dead_queue(core, name, remote_dead_queues(wanted))
         raise
     return queue
 
@@ -215,17 +216,17 @@ def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None)
     queue = yield from get(core, name)
     management = yield from management_of(name)
     for _ in range(MAX_ROUNDS):
-        settings = addressed(core, settings_from(changes, base=queue.settings))
+        settings = addressed(core, parse_settings(changes, base=queue.settings))
         check_update(name, management, queue.settings, settings)
-        named = {*elsewhere(queue.settings), *elsewhere(settings)}
-        yield from tell(core, name, settings)
+        named = {*remote_dead_queues(queue.settings), *remote_dead_queues(settings)}
+        yield from link_dead_queue(core, name, settings)
         try:
-            result = yield from send(UpdateQueue(queue.name, settings, queue.version, core.actor(actor)))
+            result = yield from commit_call(UpdateQueue(queue.name, settings, queue.version, core.actor(actor)))
         except RedriveError:
-            yield from take_back(core, name, named)
+            yield from unlink_dead_queue(core, name, named)
             raise
-        if not isinstance(result, Stale):
-            yield from take_back(core, name, named)
+        if not isinstance(result, StaleSettings):
+            yield from unlink_dead_queue(core, name, named)
             core.remember(result)
             updated: Queue = result
             return updated
@@ -235,14 +236,14 @@ def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None)
 
 def get(core: Core, name: str) -> Flow[Queue]:
     """Read a queue, and remember its settings."""
-    queue: Queue = yield from ask(GetQueue(check_name("queue", name)))
+    queue: Queue = yield from run_query(GetQueue(check_name("queue", name)))
     core.remember(queue)
     return queue
 
 
 def list_all() -> Flow[tuple[Queue, ...]]:
     """Read all queues."""
-    return ask(ListQueues())
+    return run_query(ListQueues())
 
 
 def delete(core: Core, name: str, confirm: int | None, actor: str | None) -> Flow[int]:
@@ -250,12 +251,12 @@ def delete(core: Core, name: str, confirm: int | None, actor: str | None) -> Flo
     if confirm is not None and type(confirm) is not int:
         raise InvalidInput(f"confirm must be the number of items you mean, not {shown(confirm, 40)}")
     name = check_name("queue", name)
-    queue: Queue = yield from ask(GetQueue(name))
+    queue: Queue = yield from run_query(GetQueue(name))
     check_delete(name, (yield from management_of(name)))
-    yield from forget_users(core, queue)
-    removed: int = yield from send(DeleteQueue(name, confirm, core.actor(actor)))
+    yield from drop_stale_links(core, queue)
+    removed: int = yield from commit_call(DeleteQueue(name, confirm, core.actor(actor)))
     core.forget(name)
-    yield from take_back(core, name, elsewhere(queue.settings))
+    yield from unlink_dead_queue(core, name, remote_dead_queues(queue.settings))
     return removed
 
 
@@ -266,11 +267,11 @@ def set_paused(core: Core, name: str, paused: bool, actor: str | None) -> Flow[Q
 
 def stats(name: str) -> Flow[QueueStats]:
     """Read the counts."""
-    return ask(GetStats(check_name("queue", name)))
+    return run_query(GetStats(check_name("queue", name)))
 
 
 def _send(call: SetPaused) -> Flow[Queue]:
-    queue: Queue = yield from send(call)
+    queue: Queue = yield from commit_call(call)
     return queue
 
 

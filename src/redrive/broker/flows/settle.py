@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from redrive.broker.flow import Flow, ask, send
+from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.broker.flows.deliveries import token_of
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.flows.queues import get as get_queue
-from redrive.broker.validation import note_of
+from redrive.broker.validation import check_note
 from redrive.errors import InvalidInput, WrongQueue, shown
 from redrive.model.caller_input import flag, plain, reading
-from redrive.model.classify import ErrorClass, Rule
+from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.failure import (
     Failure,
-    cleaned,
     failure_from_exception,
     failure_from_fields,
+    sanitize_failure,
 )
 from redrive.model.ids import Token
 from redrive.model.item import Counters, Lease, Receipt, Settled
-from redrive.model.judge import Dead, Ending, Verdict, count
-from redrive.model.limits import is_elsewhere
+from redrive.model.judge import Dead, OutcomeKind, Verdict, count_outcome
+from redrive.model.limits import is_remote
 from redrive.model.text import MAX_TYPE_BYTES, clean_text
-from redrive.store import GetActive, NewItem, Put, Return, Settle, Stale
+from redrive.store import GetLease, NewItem, Put, ReturnLease, Settle, StaleSettings
 from redrive.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -50,22 +50,22 @@ def fail(
     failure = failure_of(error, queue.settings.error_rules, held.worker)
     if is_final:
         failure = msgspec.structs.replace(failure, final=True)
-    return (yield from _settle(core, held, Ending.FAILED, failure=failure, verdict=verdict))
+    return (yield from _settle(core, held, OutcomeKind.FAILED, failure=failure, verdict=verdict))
 
 
 def release(
     core: Core, lease: Lease | Token, delay: DurationInput, counted: bool, error: str | None, of: str | None = None
 ) -> Flow[Settled]:
     """The worker gives the item back."""
-    note = note_of("error", error)
+    note = check_note("error", error)
     pause = parse_duration(delay, "delay")
     if not flag("counted", counted):
         if pause:
             raise InvalidInput("an item that never ran takes its old place at once: a delay needs counted=True")
-        settled: Settled = yield from send(Return(token_of(lease), note, of))
+        settled: Settled = yield from commit_call(ReturnLease(token_of(lease), note, of))
         return settled
     held = yield from _held(lease, of)
-    return (yield from _settle(core, held, Ending.RELEASED, delay=pause, note=note))
+    return (yield from _settle(core, held, OutcomeKind.RELEASED, delay=pause, note=note))
 
 
 def bury(
@@ -76,18 +76,18 @@ def bury(
     of: str | None = None,
 ) -> Flow[Settled]:
     """The worker makes the item dead."""
-    text = note_of("note", note)
+    text = check_note("note", note)
     held = yield from _held(lease, of)
     queue = yield from core.queue(held.queue)
     failure = None if error is None else failure_of(error, queue.settings.error_rules, held.worker)
-    return (yield from _settle(core, held, Ending.BURIED, failure=failure, note=text))
+    return (yield from _settle(core, held, OutcomeKind.BURIED, failure=failure, note=text))
 
 
 def lost(core: Core, lease: Lease | Token, error: Failure | str) -> Flow[Settled]:
     """Somebody knows that the worker is gone, and need not wait for the lease to run out."""
     held = yield from _held(lease)
     failure = loss_of(error, held.worker)
-    return (yield from _settle(core, held, Ending.LOST, failure=failure, at_once=True))
+    return (yield from _settle(core, held, OutcomeKind.LOST, failure=failure, at_once=True))
 
 
 def put_failed(
@@ -101,29 +101,31 @@ def put_failed(
     queue = yield from get_queue(core, queue_name)
     failure = failure_of(error, queue.settings.error_rules, None)
     with reading("verdict"):
-        note = note_of("note", verdict.note) if isinstance(verdict, Dead) else None
+        note = check_note("note", verdict.note) if isinstance(verdict, Dead) else None
     for _ in range(MAX_ROUNDS):
         judged = core.routed(queue, verdict, failure) or core.judge(
-            queue, Ending.FAILED, Counters(failures=1), failure=failure, overrides=item.overrides
+            queue, OutcomeKind.FAILED, Counters(failures=1), failure=failure, overrides=item.overrides
         )
         born = msgspec.structs.replace(
             item, failure=failure, verdict=judged, version=queue.version, note=note, plain=False
         )
-        result = yield from send(Put(queue.name, (born,)))
-        if not isinstance(result, Stale):
+        result = yield from commit_call(Put(queue.name, (born,)))
+        if not isinstance(result, StaleSettings):
             receipt: Receipt = result[0]
-            if isinstance(judged, Dead) and judged.to is not None and is_elsewhere(judged.to):
+            if isinstance(judged, Dead) and judged.to is not None and is_remote(judged.to):
                 core.wake_movers()
             return receipt
         queue = core.remember(result.queue)
     raise unsettled(core, queue_name)
 
 
-def failure_of(error: BaseException | Failure | str | None, rules: tuple[Rule, ...], worker: str | None) -> Failure:
+def failure_of(
+    error: BaseException | Failure | str | None, rules: tuple[ErrorRule, ...], worker: str | None
+) -> Failure:
     """What went wrong, from whatever the program has at hand."""
     with reading("error"):
         if isinstance(error, Failure):
-            return cleaned(error)
+            return sanitize_failure(error)
         if isinstance(error, BaseException):
             return failure_from_exception(error, worker=worker, rules=rules, host=_host(), trace_id=tracing.trace_id())
         text = plain(error) if isinstance(error, str) else None
@@ -142,7 +144,7 @@ def loss_of(error: Failure | str, worker: str | None) -> Failure:
     """What is known of the end of a worker. An item that makes workers vanish is poison."""
     with reading("error"):
         if isinstance(error, Failure):
-            return cleaned(error)
+            return sanitize_failure(error)
         text = plain(error) if isinstance(error, str) else None
     if text is None:
         raise InvalidInput(f"what is known of a loss, the error, is a text or a Failure, not {shown(error, 60)}")
@@ -152,7 +154,7 @@ def loss_of(error: Failure | str, worker: str | None) -> Failure:
 def _held(lease: Lease | Token, of: str | None = None) -> Flow[Lease]:
     """The lease itself, read from the store where only its token is at hand. While a token holds an item, the item
     stays in its queue."""
-    held: Lease = lease if type(lease) is Lease else (yield from ask(GetActive(token_of(lease))))
+    held: Lease = lease if type(lease) is Lease else (yield from run_query(GetLease(token_of(lease))))
     if of is not None and held.queue != of:
         raise WrongQueue(held.id, held.queue, of)
     return held
@@ -161,7 +163,7 @@ def _held(lease: Lease | Token, of: str | None = None) -> Flow[Lease]:
 def _settle(
     core: Core,
     lease: Lease,
-    ending: Ending,
+    ending: OutcomeKind,
     *,
     failure: Failure | None = None,
     verdict: Verdict | None = None,
@@ -170,17 +172,17 @@ def _settle(
     at_once: bool = False,
 ) -> Flow[Settled]:
     """Judge by the newest settings; where they changed meanwhile, judge again."""
-    counters = count(lease.counters, ending)
+    counters = count_outcome(lease.counters, ending)
     if note is None and type(verdict) is Dead:
-        note = note_of("note", verdict.note)
+        note = check_note("note", verdict.note)
     expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
     queue = yield from core.queue(lease.queue)
     for _ in range(MAX_ROUNDS):
         judged = core.routed(queue, verdict, failure) or core.judge(
             queue, ending, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay
         )
-        result = yield from send(Settle(lease.token, ending, judged, queue.version, failure, note, at_once))
-        if not isinstance(result, Stale):
+        result = yield from commit_call(Settle(lease.token, ending, judged, queue.version, failure, note, at_once))
+        if not isinstance(result, StaleSettings):
             settled: Settled = result
             core.departed((settled,))
             if core.meter is not None:

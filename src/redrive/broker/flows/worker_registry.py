@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from redrive.broker.flow import Flow, ask, send
-from redrive.broker.validation import positive, whole
+from redrive.broker.flow import Flow, commit_call, run_query
+from redrive.broker.validation import check_integer, check_positive
 from redrive.errors import InvalidInput
 from redrive.model.duration import SECOND, DurationInput
 from redrive.model.ids import MAX_NUMBER
 from redrive.model.limits import MAX_REGISTRATION_BYTES, check_label, check_name
 from redrive.model.worker_info import WorkerInfo
-from redrive.store import ListRegistrations, Overtaken, Put, Register, Registration, Unregister
+from redrive.store import ListRegistrations, Put, Register, Registration, Unregister, VersionConflict
 
 KIND = "worker"
 """What workers are registered as."""
-TAKEN = "taken"
+CLAIMED = "taken"
 """What objects of external queues are registered as, which a worker has claimed where they come from: QUEUE/DIGEST."""
 TIMEOUT = 30 * SECOND
 """A worker that says nothing for so long is taken for gone."""
@@ -30,41 +30,41 @@ def register(
     timeout: DurationInput | None = None,
     version: int | None = None,
     puts: tuple[Put, ...] = (),
-) -> Flow[Registration | Overtaken]:
+) -> Flow[Registration | VersionConflict]:
     """Write a small value under a kind and a name, as `redrive.store.Register` says."""
     if not isinstance(value, bytes):
         raise InvalidInput(f"what is registered is bytes, not {type(value).__name__}")
     if len(value) > MAX_REGISTRATION_BYTES:
         raise InvalidInput(f"what is registered has {len(value):,} bytes and the limit is {MAX_REGISTRATION_BYTES:,}")
     if version is not None:
-        whole("version", version, 0, MAX_NUMBER)
-    limit = None if timeout is None else positive("timeout", timeout)
+        check_integer("version", version, 0, MAX_NUMBER)
+    limit = None if timeout is None else check_positive("timeout", timeout)
     call = Register(check_name("kind", kind), check_label("name", name), value, limit, version, puts)
-    written: Registration | Overtaken = yield from send(call)
+    written: Registration | VersionConflict = yield from commit_call(call)
     return written
 
 
 def unregister(kind: str, name: str) -> Flow[bool]:
     """Remove what is registered. Gives whether there was something."""
-    removed: bool = yield from send(Unregister(check_name("kind", kind), check_label("name", name)))
+    removed: bool = yield from commit_call(Unregister(check_name("kind", kind), check_label("name", name)))
     return removed
 
 
 def registrations(kind: str, name: str | None = None) -> Flow[tuple[Registration, ...]]:
     """What is registered of a kind, by name."""
-    found: tuple[Registration, ...] = yield from ask(ListRegistrations(kind, name))
+    found: tuple[Registration, ...] = yield from run_query(ListRegistrations(kind, name))
     return found
 
 
-def announce(info: WorkerInfo) -> Flow[None]:
+def register_worker(info: WorkerInfo) -> Flow[None]:
     """A worker is there, for the next 30 seconds. Handlers that are too many to be named are left out."""
     value = msgspec.json.encode(info)
     if len(value) > MAX_REGISTRATION_BYTES:
         value = msgspec.json.encode(msgspec.structs.replace(info, handlers=None))
-    yield from send(Register(KIND, check_label("worker", info.name), value, TIMEOUT))
+    yield from commit_call(Register(KIND, check_label("worker", info.name), value, TIMEOUT))
 
 
-def leave(name: str) -> Flow[bool]:
+def unregister_worker(name: str) -> Flow[bool]:
     """A worker goes. Gives whether it was there."""
     return (yield from unregister(KIND, name))
 

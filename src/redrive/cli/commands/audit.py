@@ -10,11 +10,11 @@ import click
 
 from redrive.auth.principal import TOKENS_NAMESPACE
 from redrive.cli.common_options import as_json, command
-from redrive.cli.output import form, print_json, remark, say, short, table, with_short_ids
+from redrive.cli.output import print_json, print_line, print_note, short, table, to_json_value, with_short_ids
 from redrive.cli.store_target import chosen, opened
 from redrive.clock import Instant
 from redrive.errors import AccessError, StoreUnavailable
-from redrive.model.text import moment
+from redrive.model.text import format_instant
 from redrive.store import AuditEntry
 
 _COLUMNS = {"when": "<", "who": "~", "what": "~", "items": ">", "queue": "~", "note": "~"}
@@ -58,11 +58,11 @@ def audit(limit: int, before: int | None) -> None:
         print_json([_form(namespace, entry) for namespace, entry in found])
         return
     if not found:
-        say("Nobody has changed anything by hand.")
+        print_line("Nobody has changed anything by hand.")
         return
     table(_COLUMNS, [_row(entry) for _, entry in found], least=("items", "queue", "note", "who"))
     if len(entries) == limit:
-        remark(f"\nThere may be more: --before {entries[-1].number}")
+        print_note(f"\nThere may be more: --before {entries[-1].number}")
 
 
 def _of_tokens(since: Instant, until: Instant) -> Iterator[AuditEntry]:
@@ -77,7 +77,7 @@ def _of_tokens(since: Instant, until: Instant) -> Iterator[AuditEntry]:
             before = page[-1].number
 
 
-def in_words(entry: AuditEntry) -> str:
+def describe_entry(entry: AuditEntry) -> str:
     """What was done, as a person says it. A verb of a later release stands as it is."""
     how, _, of = entry.verb.partition(" ")
     if how == "start":
@@ -91,10 +91,10 @@ def in_words(entry: AuditEntry) -> str:
 
 
 def _form(namespace: str, entry: AuditEntry) -> dict[str, Any]:
-    return {"namespace": namespace, **form(entry)}
+    return {"namespace": namespace, **to_json_value(entry)}
 
 
 def _row(entry: AuditEntry) -> tuple[object, ...]:
-    when = moment(entry.at).removesuffix(" UTC")
+    when = format_instant(entry.at).removesuffix(" UTC")
     note = with_short_ids(entry.note or "") or (short(entry.ids[0]) if len(entry.ids) == 1 else "")
-    return (when, entry.actor, in_words(entry), f"{entry.count:,}", entry.queue or "", note)
+    return (when, entry.actor, describe_entry(entry), f"{entry.count:,}", entry.queue or "", note)

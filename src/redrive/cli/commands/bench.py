@@ -12,8 +12,8 @@ import click
 import msgspec
 
 from redrive.cli.common_options import as_json, command
-from redrive.cli.output import print_json, say, table
-from redrive.cli.store_target import Place, chosen, open_place, open_place_async
+from redrive.cli.output import print_json, print_line, table
+from redrive.cli.store_target import StoreTarget, chosen, open_place, open_place_async
 
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker
@@ -63,8 +63,8 @@ def bench(seconds: float, callers: int, size: int) -> None:
     if as_json():
         print_json({"url": place.shown, "durability": level, "payload_bytes": size, "figures": figures})
         return
-    say(f"{place.shown}: durability {level.level}, payloads of {size:,} bytes")
-    say()
+    print_line(f"{place.shown}: durability {level.level}, payloads of {size:,} bytes")
+    print_line()
     table(_COLUMNS, map(_row, figures), least=("items", "99% ms", "median ms", "callers"))
 
 
@@ -102,7 +102,7 @@ def _repeated(what: str, seconds: float, act: Callable[[], Any]) -> Figure:
     return _figure(what, 1, took, time.perf_counter() - began)
 
 
-async def _gathered(place: Place, queue: str, payload: bytes, seconds: float, callers: int) -> list[Figure]:
+async def _gathered(place: StoreTarget, queue: str, payload: bytes, seconds: float, callers: int) -> list[Figure]:
     async with open_place_async(place, namespace=NAMESPACE) as broker:
 
         async def put() -> bool:

@@ -15,17 +15,17 @@ import click
 
 from redrive.broker.flows import queues
 from redrive.cli import bulk_change
-from redrive.cli.common_options import StoreCommand, as_json, give, given
-from redrive.cli.output import print_json, printable, say, table
+from redrive.cli.common_options import StoreCommand, as_json, get_option, set_option
+from redrive.cli.output import print_json, print_line, printable, table
 from redrive.cli.store_target import chosen, opened, project_config, project_file
 from redrive.config import Config, StoreOptions, find_file, load_store
 from redrive.config.loader import line_of
-from redrive.config.preflight import unfit_programs
+from redrive.config.preflight import missing_programs
 from redrive.config.table_reader import shown_file
 from redrive.config.trust import confirm_file, confirm_folder, load_trust, secret_for, withdraw
 from redrive.errors import Problem, UntrustedFile
 from redrive.model.duration import format_duration
-from redrive.model.text import several
+from redrive.model.text import pluralize
 from redrive.model.url import redact_url
 
 
@@ -43,7 +43,7 @@ def trust(path: Path | None, listing: bool, remove: bool) -> None:
     if listing:
         _print()
         return
-    chosen = Path(given("file")) if path is None and given("file") else path or find_file()
+    chosen = Path(get_option("file")) if path is None and get_option("file") else path or find_file()
     if chosen is None:
         raise click.UsageError("there is no redrive.toml here or above; name the file, or a folder")
     chosen = chosen.absolute()
@@ -53,7 +53,7 @@ def trust(path: Path | None, listing: bool, remove: bool) -> None:
         confirm_folder(chosen)
         _report(chosen, "confirmed: files in it and below are used, also if other users can change them")
     else:
-        entry = confirm_file(chosen, _addresses(load_store(chosen, variables=given("allow_variable") or ())))
+        entry = confirm_file(chosen, _addresses(load_store(chosen, variables=get_option("allow_variable") or ())))
         _report(chosen, f"confirmed for {', '.join(entry.addresses)}")
 
 
@@ -90,7 +90,7 @@ def _report(path: Path, what: str) -> None:
     if as_json():
         print_json({"path": str(path), "outcome": what})
     else:
-        say(f"{path} is {what}")
+        print_line(f"{path} is {what}")
 
 
 def _print() -> None:
@@ -120,15 +120,15 @@ def check(file: Path | None) -> None:
     machine are wrong too.
     """
     found = _load(file)
-    problems = unfit_programs(found, found.workers)
+    problems = missing_programs(found, found.workers)
     if problems:
         raise found.invalid(*problems)
     external = f", {len(found.external)} of them external" if found.external else ""
-    counts = f"{several(len(found.queues), 'queue')}{external}, {several(len(found.workers), 'worker')}"
+    counts = f"{pluralize(len(found.queues), 'queue')}{external}, {pluralize(len(found.workers), 'worker')}"
     if as_json():
         print_json({"file": str(found.file), "queues": len(found.queues), "workers": len(found.workers)})
     else:
-        say(f"{shown_file(found.file)} is right: {counts}")
+        print_line(f"{shown_file(found.file)} is right: {counts}")
 
 
 @config.command(cls=StoreCommand)
@@ -139,17 +139,17 @@ def show(file: Path | None) -> None:
     if as_json():
         print_json(_form(found))
         return
-    say(f"file       {found.file}")
-    say(f"url        {redact_url(found.store.url)}")
-    say(f"namespace  {found.store.namespace}")
+    print_line(f"file       {found.file}")
+    print_line(f"url        {redact_url(found.store.url)}")
+    print_line(f"namespace  {found.store.namespace}")
     for name, url in found.store.stores.items():
-        say(f"store      {name}: {redact_url(url)}")
-    say()
+        print_line(f"store      {name}: {redact_url(url)}")
+    print_line()
     rows = [(name, key, _shown(value)) for name, settings in found.queues.items() for key, value in settings.items()]
     rows += [(name, "(nothing set)", "") for name, settings in found.queues.items() if not settings]
     table({"queue": "~", "setting": "<", "value": "~"}, rows)
     if found.workers:
-        say()
+        print_line()
         columns = {"worker": "~", "queue": "~", "concurrency": ">", "timeout": ">", "run": "~"}
         table(columns, [_worker_row(found, name) for name in found.workers], least=("timeout", "concurrency"))
 
@@ -164,7 +164,7 @@ def apply(file: Path | None) -> None:
     from redrive.config.apply import apply as apply_file
 
     if file is not None:
-        give("file", str(file))  # it names the store too
+        set_option("file", str(file))  # it names the store too
     found = _load(file, needs_store=chosen().said_by == str(project_file()))
     with opened(create=True) as broker:
         applied = apply_file(broker, found)
@@ -173,9 +173,9 @@ def apply(file: Path | None) -> None:
         return
     for what in ("created", "updated", "released"):
         if names := getattr(applied, what):
-            say(f"{what:<9}{', '.join(names)}")
+            print_line(f"{what:<9}{', '.join(names)}")
     if applied.is_nothing:
-        say("everything is as the file says")
+        print_line("everything is as the file says")
 
 
 @config.command(cls=StoreCommand)
@@ -186,11 +186,13 @@ def release(queue: str) -> None:
     A file that still has the queue manages it again as soon as it is applied.
     """
     with opened() as broker:
-        was_managed = broker._run(queues.release(queue))
+        was_managed = broker._run(queues.release_queue(queue))
     if as_json():
         print_json({"queue": queue, "released": was_managed})
     else:
-        say(f"queue '{queue}' is managed by no file" + (" any more" if was_managed else "; nothing was to be done"))
+        print_line(
+            f"queue '{queue}' is managed by no file" + (" any more" if was_managed else "; nothing was to be done")
+        )
 
 
 def _load(file: Path | None, *, needs_store: bool = True) -> Config:

@@ -11,13 +11,13 @@ import msgspec
 from redrive.cli import error_output
 from redrive.cli.bulk_change import bar
 from redrive.cli.commands.shell_completion import complete_queue
-from redrive.cli.common_options import as_json, command, to_type, was_given
-from redrive.cli.output import print_json, remark, say
+from redrive.cli.common_options import as_json, command, command_line, was_given
+from redrive.cli.output import print_json, print_line, print_note
 from redrive.cli.selection import condition_options, conditions
 from redrive.cli.store_target import opened
 from redrive.errors import InvalidInput
 from redrive.model.item import Status
-from redrive.model.text import several, visible_json
+from redrive.model.text import pluralize, visible_json
 
 
 @command("export")
@@ -46,7 +46,7 @@ def export(status: str, target: str, secrets: bool, cursor: str | None) -> None:
                 count += not line.startswith(b'{"format":1,"cursor"')
                 shown.at(count)
             file.flush()
-    remark(f"{several(count, 'item')} written" + ("" if target == "-" else f" to {target}"))
+    print_note(f"{pluralize(count, 'item')} written" + ("" if target == "-" else f" to {target}"))
 
 
 @command("import")
@@ -113,10 +113,12 @@ def _print(done: dict[str, Any]) -> None:
         print_json(done)
         return
     if not done["dry_run"]:
-        say(f"{several(done['imported'], 'item')} imported, {done['ignored']:,} were there already")
+        print_line(f"{pluralize(done['imported'], 'item')} imported, {done['ignored']:,} were there already")
         return
-    say(f"{several(done['items'], 'item')} would be imported")
+    print_line(f"{pluralize(done['items'], 'item')} would be imported")
     if done["redacted"]:
-        say(f"  {done['redacted']:,} of them cannot be: their secrets were hidden; export them again with --secrets")
+        print_line(
+            f"  {done['redacted']:,} of them cannot be: their secrets were hidden; export them again with --secrets"
+        )
     for name in done["missing_queues"]:
-        say(f"  queue {name} does not exist: {to_type(f'queue create {name}')}, or give --queue")
+        print_line(f"  queue {name} does not exist: {command_line(f'queue create {name}')}, or give --queue")

@@ -9,12 +9,12 @@ import click
 
 from redrive.cli import item_output
 from redrive.cli.commands.shell_completion import complete_queue
-from redrive.cli.common_options import as_json, command, to_type
-from redrive.cli.output import ago, print_json, remark, say, short, table
+from redrive.cli.common_options import as_json, command, command_line
+from redrive.cli.output import ago, print_json, print_line, print_note, short, table
 from redrive.cli.selection import condition_options, conditions, item_id
 from redrive.cli.store_target import opened
 from redrive.model.item import Item, Status
-from redrive.model.text import several, tally
+from redrive.model.text import format_counts, pluralize
 
 if TYPE_CHECKING:
     from redrive.model.group import Group
@@ -41,19 +41,19 @@ def groups(queue: str | None, limit: int) -> None:
         print_json({"dead": sum(dead.values()), "queues": dead, "groups": found})
         return
     if not dead:
-        say("Nothing is dead." if queue is None else f"Nothing in {queue} is dead.")
+        print_line("Nothing is dead." if queue is None else f"Nothing in {queue} is dead.")
         return
     by_count = dict(sorted(dead.items(), key=lambda pair: -pair[1]))
-    say(f"{several(sum(dead.values()), 'dead letter')}: {tally(by_count)}")
-    say()
+    print_line(f"{pluralize(sum(dead.values()), 'dead letter')}: {format_counts(by_count)}")
+    print_line()
     table(_GROUPS, map(_row, found), least=("class", "last", "queues"))
     top = found[0]
     fingerprint = top.fingerprint[:GROUP_DIGITS]
-    remark(
+    print_note(
         f"\n{top.advice}\n"
-        f"  look at one:      {to_type(f'dead show {short(top.sample)}')}\n"
-        f"  try what happens: {to_type(f'dead redrive --group {fingerprint} --dry-run')}\n"
-        f"  bring it back:    {to_type(f'dead redrive --group {fingerprint} --canary 5')}"
+        f"  look at one:      {command_line(f'dead show {short(top.sample)}')}\n"
+        f"  try what happens: {command_line(f'dead redrive --group {fingerprint} --dry-run')}\n"
+        f"  bring it back:    {command_line(f'dead redrive --group {fingerprint} --canary 5')}"
     )
 
 
@@ -118,7 +118,7 @@ def show(id: str, secrets: bool) -> None:
         letter = item.status is Status.DEAD or bool(broker.count(ids=[item.id]))
     item_output.print_item(item)
     for line in _next_steps(item, letter):
-        remark(line)
+        print_note(line)
 
 
 def _next_steps(item: Item, letter: bool) -> list[str]:
@@ -127,19 +127,19 @@ def _next_steps(item: Item, letter: bool) -> list[str]:
         group = item.death.cause.fingerprint[:GROUP_DIGITS] if item.death else ""
         return [
             "\nWhat you can do:",
-            f"  bring it back:           {to_type(f'dead redrive {id}')}",
-            f"  with another payload:    {to_type(f'dead redrive {id} --edit {shlex.quote(edit)}')}",
-            f"  put it aside:            {to_type(f'dead archive {id}')}",
-            *([f"  all that died of this:   {to_type(f'dead list --group {group}')}"] if group else []),
+            f"  bring it back:           {command_line(f'dead redrive {id}')}",
+            f"  with another payload:    {command_line(f'dead redrive {id} --edit {shlex.quote(edit)}')}",
+            f"  put it aside:            {command_line(f'dead archive {id}')}",
+            *([f"  all that died of this:   {command_line(f'dead list --group {group}')}"] if group else []),
         ]
     match item.status:
         case Status.ARCHIVED:
-            return [f"\nTake it out of the archive: {to_type(f'dead restore {id}')}"]
+            return [f"\nTake it out of the archive: {command_line(f'dead restore {id}')}"]
         case Status.ACTIVE:
-            return [f"\nA worker has it. Take it away from the worker: {to_type(f'queue retry {id} --force')}"]
+            return [f"\nA worker has it. Take it away from the worker: {command_line(f'queue retry {id} --force')}"]
         case Status.FAILED:
-            return [f"\nIt will be tried again {ago(item.ready_at)}. Now: {to_type(f'queue retry {id}')}"]
+            return [f"\nIt will be tried again {ago(item.ready_at)}. Now: {command_line(f'queue retry {id}')}"]
         case Status.PENDING if item.death is not None:
-            return [f"\nIt was brought back and waits for a worker. Take that back: {to_type(f'undo {id}')}"]
+            return [f"\nIt was brought back and waits for a worker. Take that back: {command_line(f'undo {id}')}"]
         case _:
             return []

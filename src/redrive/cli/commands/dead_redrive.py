@@ -20,16 +20,16 @@ from redrive.cli import bulk_change, error_output
 from redrive.cli.bulk_change import bar, confirm, confirm_options
 from redrive.cli.commands.queue_items import change, force_option
 from redrive.cli.commands.shell_completion import complete_queue
-from redrive.cli.common_options import as_json, command, pairs, to_type, was_given
+from redrive.cli.common_options import as_json, command, command_line, pairs, was_given
 from redrive.cli.item_output import payload_text
-from redrive.cli.output import print_json, printable, remark, say, short
+from redrive.cli.output import print_json, print_line, print_note, printable, short
 from redrive.cli.selection import any_given, condition_options, conditions, item_ids
 from redrive.cli.store_target import opened
 from redrive.errors import ItemNotFound, RedriveError
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.item import Item, Status
 from redrive.model.payload import is_json, merge_patch
-from redrive.model.text import several, tally
+from redrive.model.text import format_counts, pluralize
 
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker
@@ -113,7 +113,7 @@ def run(
         return
     if ids and (not named or yes is not None):
         confirm("edit and redrive", len(ids), yes, final=False)
-    revival = _Revival(broker, edits, {"to": to, "note": note, "force": force}, rate, len(ids))
+    revival = _EditedRedrive(broker, edits, {"to": to, "note": note, "force": force}, rate, len(ids))
     try:
         problem = None
         if canary and len(ids) > 1:
@@ -122,7 +122,7 @@ def run(
         if problem is None:
             revival.bring_back(ids[canary:] if canary and len(ids) > 1 else ids)
     except KeyboardInterrupt:
-        remark(f"\n{several(revival.changed, 'item')} were brought back before this; the rest is as it was.")
+        print_note(f"\n{pluralize(revival.changed, 'item')} were brought back before this; the rest is as it was.")
         raise
     revival.tell(problem)
 
@@ -143,10 +143,10 @@ def _preview(broker: Broker, ids: list[str], edits: Edits) -> None:
     if as_json():
         print_json({"dry_run": True, "verb": "redrive", "matched": len(ids), "samples": changes})
         return
-    say(f"Nothing was changed; {several(len(ids), 'item')} would be edited and brought back, as these:")
+    print_line(f"Nothing was changed; {pluralize(len(ids), 'item')} would be edited and brought back, as these:")
     for each in changes:
-        say(printable(f"  {short(each['id'])}  {each['before']}"))
-        say(printable(f"  {'':8}→ {each['after']}"))
+        print_line(printable(f"  {short(each['id'])}  {each['before']}"))
+        print_line(printable(f"  {'':8}→ {each['after']}"))
 
 
 def _change(item: Item, edits: Edits) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _change(item: Item, edits: Edits) -> dict[str, Any]:
     return {"id": item.id, "before": before, "after": after, "headers": headers}
 
 
-class _Revival:
+class _EditedRedrive:
     """Items on their way back, and how far it got."""
 
     def __init__(self, broker: Broker, edits: Edits, how: dict[str, Any], rate: float | None, total: int) -> None:
@@ -234,15 +234,15 @@ class _Revival:
                     "untouched": rest, "problem": problem, "ids": self._now}  # fmt: skip
             print_json(told)
         else:
-            say(f"{several(self.changed, 'item')} of {self._total:,} edited and brought back")
+            print_line(f"{pluralize(self.changed, 'item')} of {self._total:,} edited and brought back")
             if self._left_out:
-                say(f"  left out: {tally(self._left_out)}")
+                print_line(f"  left out: {format_counts(self._left_out)}")
                 for sample in self._samples.values():
-                    say(f"    {printable(sample)}")
+                    print_line(f"    {printable(sample)}")
             if problem:
-                say(f"  stopped: {printable(problem)}; {several(rest, 'item')} not touched")
+                print_line(f"  stopped: {printable(problem)}; {pluralize(rest, 'item')} not touched")
             elif self.changed:
-                remark(f"  the originals are in the archive as they were: {to_type('dead list --archived')}")
+                print_note(f"  the originals are in the archive as they were: {command_line('dead list --archived')}")
         if problem:
             click.get_current_context().exit(error_output.STOPPED)
         click.get_current_context().exit(error_output.exit_of_change(self.changed, self._left_out.total()))

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redrive.cli.common_options import as_json, command, given
-from redrive.cli.output import print_json, say
-from redrive.cli.store_target import Place, chosen, open_place
+from redrive.cli.common_options import as_json, command, get_option
+from redrive.cli.output import print_json, print_line
+from redrive.cli.store_target import StoreTarget, chosen, open_place
 from redrive.errors import Refused
 from redrive.model.limits import DEFAULT_NAMESPACE
-from redrive.model.text import several
+from redrive.model.text import pluralize
 
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker
@@ -30,9 +30,9 @@ def demo() -> None:
     It is a new file in a temporary folder, whatever the environment says; with --url it is the store that you name,
     which must not have queues of the same names.
     """
-    if given("url") is None:
+    if get_option("url") is None:
         folder = Path(tempfile.mkdtemp(prefix="redrive-demo-"))
-        place = Place(f"sqlite:///{folder / 'demo.db'}", DEFAULT_NAMESPACE, "demo")
+        place = StoreTarget(f"sqlite:///{folder / 'demo.db'}", DEFAULT_NAMESPACE, "demo")
     else:
         place = chosen()
     with open_place(place, create=True) as broker:
@@ -48,18 +48,20 @@ def demo() -> None:
     if as_json():
         print_json({"url": place.shown, "namespace": place.namespace, "dead": dead, "queues": queues})
         return
-    say(f"{ORDERS + MAILS} orders and mails were put and worked on; {several(dead, 'item')} died. Type this first:")
-    say()
-    say(f"  export REDRIVE_URL={place.shown}")
-    say()
-    say("Then look around, and bring them back:")
-    say()
-    say("  redrive dead groups")
-    say(f"  redrive dead show {top.sample[:8]}")
-    say(f"  redrive dead redrive --group {top.fingerprint[:8]} --dry-run")
-    say(f"  redrive dead redrive --group {top.fingerprint[:8]} --rate 50/s --note 'the gateway is back'")
-    say("  redrive queue list")
-    say("  redrive audit")
+    print_line(
+        f"{ORDERS + MAILS} orders and mails were put and worked on; {pluralize(dead, 'item')} died. Type this first:"
+    )
+    print_line()
+    print_line(f"  export REDRIVE_URL={place.shown}")
+    print_line()
+    print_line("Then look around, and bring them back:")
+    print_line()
+    print_line("  redrive dead groups")
+    print_line(f"  redrive dead show {top.sample[:8]}")
+    print_line(f"  redrive dead redrive --group {top.fingerprint[:8]} --dry-run")
+    print_line(f"  redrive dead redrive --group {top.fingerprint[:8]} --rate 50/s --note 'the gateway is back'")
+    print_line("  redrive queue list")
+    print_line("  redrive audit")
 
 
 def fill(broker: Broker) -> None:

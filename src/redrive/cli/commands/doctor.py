@@ -21,15 +21,15 @@ import msgspec
 
 from redrive import __version__
 from redrive.cli import error_output
-from redrive.cli.common_options import as_json, command, to_type
-from redrive.cli.output import ago, coloured, now, print_json, printable, say, short
-from redrive.cli.store_target import Place, chosen, open_place
+from redrive.cli.common_options import as_json, command, command_line
+from redrive.cli.output import ago, coloured, now, print_json, print_line, printable, short
+from redrive.cli.store_target import StoreTarget, chosen, open_place
 from redrive.errors import AccessError, RedriveError
 from redrive.model.duration import MILLISECOND, MINUTE, SECOND
 from redrive.model.item import Status
 from redrive.model.operation import OperationStatus
 from redrive.model.sqlite_url import lock_mode, parse_sqlite_url
-from redrive.model.text import lasting, several, tally
+from redrive.model.text import format_counts, format_elapsed, pluralize
 
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker
@@ -56,7 +56,7 @@ class Check(msgspec.Struct, frozen=True):
     """What to do, where it is not ok."""
 
 
-def checks(place: Place) -> tuple[Callable[[Broker], Iterator[Check]], ...]:
+def checks(place: StoreTarget) -> tuple[Callable[[Broker], Iterator[Check]], ...]:
     """What to look at in a place, in order."""
 
     def versions(broker: Broker) -> Iterator[Check]:
@@ -74,7 +74,7 @@ def checks(place: Place) -> tuple[Callable[[Broker], Iterator[Check]], ...]:
     return *there, clock, leases, workers, queues, operations
 
 
-def _versions(place: Place, broker: Broker) -> Iterator[Check]:
+def _versions(place: StoreTarget, broker: Broker) -> Iterator[Check]:
     told = f"redrive {__version__}, Python {platform.python_version()}"
     driver = _DRIVERS.get(place.url.partition(":")[0].removesuffix("+cluster"))
     if driver is not None:
@@ -110,7 +110,7 @@ def store(broker: Broker) -> Iterator[Check]:
         yield Check("store", "ok", "no long readers, room enough, nothing stuck on its way to another store")
 
 
-def _clock(place: Place, broker: Broker) -> Iterator[Check]:
+def _clock(place: StoreTarget, broker: Broker) -> Iterator[Check]:
     if place.is_sqlite or place.is_memory:
         yield Check("clock", "ok", "this machine's own; there is no other")
         return
@@ -123,7 +123,7 @@ def _clock(place: Place, broker: Broker) -> Iterator[Check]:
     before = now()
     there = broker.stats(names[0]).at
     skew = there - (before + now()) // 2
-    told = f"the store is {lasting(abs(skew))} {'ahead of' if skew > 0 else 'behind'} this machine"
+    told = f"the store is {format_elapsed(abs(skew))} {'ahead of' if skew > 0 else 'behind'} this machine"
     if abs(skew) > LARGEST_SKEW:
         yield Check("clock", "warn", told, "let both follow a time server (NTP)")
     else:
@@ -140,12 +140,13 @@ def leases(broker: Broker) -> Iterator[Check]:
         yield Check(
             "leases",
             "warn",
-            f"{several(len(late), 'lease')} ran out, the first {ago(oldest.lease_deadline)} (item {short(oldest.id)}), "
+            f"{pluralize(len(late), 'lease')} ran out, the first {ago(oldest.lease_deadline)} "
+            f"(item {short(oldest.id)}), "
             f"and nobody has taken them back",
             "a worker, a server, or any program that has the store open does it: start one",
         )
     else:
-        yield Check("leases", "ok", f"{several(len(active), 'item')} at work, none of them overdue")
+        yield Check("leases", "ok", f"{pluralize(len(active), 'item')} at work, none of them overdue")
 
 
 def workers(broker: Broker) -> Iterator[Check]:
@@ -159,10 +160,10 @@ def workers(broker: Broker) -> Iterator[Check]:
             waiting[queue.name] = stats.pending
     if waiting:
         todo = "start one: redrive work module:app. A program that leases by itself is not known here"
-        yield Check("workers", "warn", f"no worker for what waits in {tally(waiting)}", todo)
+        yield Check("workers", "warn", f"no worker for what waits in {format_counts(waiting)}", todo)
     else:
         names = ", ".join(worker.name for worker in alive[:5])
-        told = f"{several(len(alive), 'worker')} alive: {names}" if alive else "none alive, and nothing waits for one"
+        told = f"{pluralize(len(alive), 'worker')} alive: {names}" if alive else "none alive, and nothing waits for one"
         yield Check("workers", "ok", told)
 
 
@@ -178,19 +179,19 @@ def queues(broker: Broker) -> Iterator[Check]:
         and stats[queue.name].pending + stats[queue.name].failed + stats[queue.name].active >= most
     ]
     if paused:
-        yield Check("paused", "warn", f"paused: {', '.join(paused)}", to_type(f"queue resume {paused[0]}"))
+        yield Check("paused", "warn", f"paused: {', '.join(paused)}", command_line(f"queue resume {paused[0]}"))
     if full:
         yield Check(
             "full",
             "warn",
             f"full: {', '.join(full)}",
-            f"add workers, or {to_type(f'queue update {full[0]} --max-size N')}",
+            f"add workers, or {command_line(f'queue update {full[0]} --max-size N')}",
         )
     dead = {name: each.dead_letters for name, each in stats.items() if each.dead_letters}
     if not paused and not full:
-        yield Check("queues", "ok", f"{several(len(found), 'queue')}, none paused or full")
+        yield Check("queues", "ok", f"{pluralize(len(found), 'queue')}, none paused or full")
     told = (
-        f"{several(sum(dead.values()), 'dead letter')}: {tally(dead)}; see {to_type('dead groups')}"
+        f"{pluralize(sum(dead.values()), 'dead letter')}: {format_counts(dead)}; see {command_line('dead groups')}"
         if dead
         else "nothing is dead"
     )
@@ -210,15 +211,15 @@ def operations(broker: Broker) -> Iterator[Check]:
         yield Check(
             "operations",
             "warn",
-            f"{several(len(still), 'operation')} {run} and nobody drives {them}: {each.verb} {short(each.id)} has "
-            f"stood still for {lasting(at - since[each.id])}",
-            f"{to_type(f'operation resume {short(each.id)}')} goes on with it here and now; a worker or server on this "
-            f"store does so by itself: start one",
+            f"{pluralize(len(still), 'operation')} {run} and nobody drives {them}: {each.verb} {short(each.id)} has "
+            f"stood still for {format_elapsed(at - since[each.id])}",
+            f"{command_line(f'operation resume {short(each.id)}')} goes on with it here and now; "
+            f"a worker or server on this store does so by itself: start one",
         )
     if waiting:
         each = waiting[0]
-        told = f"{several(len(waiting), 'operation')} waiting: {each.verb} {short(each.id)} is {each.status.value}"
-        yield Check("operations", "warn", told, to_type(f"operation show {short(each.id)}"))
+        told = f"{pluralize(len(waiting), 'operation')} waiting: {each.verb} {short(each.id)} is {each.status.value}"
+        yield Check("operations", "warn", told, command_line(f"operation show {short(each.id)}"))
     if not still and not waiting:
         yield Check("operations", "ok", f"{len(unfinished):,} running" if unfinished else "none unfinished")
 
@@ -237,15 +238,15 @@ def doctor(context: click.Context) -> None:
     else:
         width = max(len(check.name) for check in found)
         for check in found:
-            say(f"{coloured(f'{check.state:4}'.strip()) + ' ' * (4 - len(check.state))}  "
+            print_line(f"{coloured(f'{check.state:4}'.strip()) + ' ' * (4 - len(check.state))}  "
                 f"{check.name:{width}}  {printable(check.told)}")  # fmt: skip
             if check.todo:
-                say(f"{'':{width + 8}}{printable(check.todo)}")
+                print_line(f"{'':{width + 8}}{printable(check.todo)}")
     if not well:
         context.exit(error_output.FAILED)
 
 
-def examine(place: Place) -> Iterator[Check]:
+def examine(place: StoreTarget) -> Iterator[Check]:
     """All that can be found out about a place."""
     yield Check("place", "ok", f"{place.shown}, namespace {place.namespace} (said by {place.said_by})")
     began = time.perf_counter()

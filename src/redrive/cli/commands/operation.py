@@ -13,13 +13,13 @@ from redrive.broker.flows.operations import REVERSE
 from redrive.cli import bulk_change, error_output, selection
 from redrive.cli.bulk_change import confirm, confirm_options
 from redrive.cli.commands.queue_items import change
-from redrive.cli.common_options import StoreCommand, as_json, command, to_type
-from redrive.cli.output import ago, print_json, printable, say, short, table, with_short_ids
+from redrive.cli.common_options import StoreCommand, as_json, command, command_line
+from redrive.cli.output import ago, print_json, print_line, printable, short, table, with_short_ids
 from redrive.cli.selection import operation_id
 from redrive.cli.store_target import opened
 from redrive.errors import InvalidInput, ItemNotFound, NotFound, OperationNotFound
 from redrive.model.operation import Operation
-from redrive.model.text import moment
+from redrive.model.text import format_instant
 from redrive.wire.json_views import view_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def list_(unfinished: bool, limit: int) -> None:
     if as_json():
         print_json(found)
     elif not found:
-        say(
+        print_line(
             "There is no operation that has not ended." if unfinished else "There was no operation in the last 30 days."
         )
     else:
@@ -75,8 +75,8 @@ def show(id: str) -> None:
     if not as_json():
         rate = f", at most {found.rate:,g} per second" if found.rate else ""
         note = f": {with_short_ids(found.note)}" if found.note else ""
-        say(printable(f"  started {moment(found.created_at)} by {found.actor}{rate}{note}"))
-        say(printable(f"  items: {with_short_ids(_where(found))}"))
+        print_line(printable(f"  started {format_instant(found.created_at)} by {found.actor}{rate}{note}"))
+        print_line(printable(f"  items: {with_short_ids(_where(found))}"))
 
 
 def _where(found: Operation) -> str:
@@ -113,7 +113,8 @@ class NothingToUndo(NotFound):
     def __init__(self, id: str) -> None:
         self.id = id
         super().__init__(
-            f"neither an operation nor an item has the id '{id}'\n  {to_type('operation list')} shows the operations"
+            f"neither an operation nor an item has the id '{id}'\n  {command_line('operation list')} shows the "
+            "operations"
         )
 
 
@@ -158,7 +159,7 @@ def _operation(broker: Broker, typed: str) -> Operation | None:
 def _undo_operation(broker: Broker, done: Operation, dry_run: bool, yes: int | str | None) -> None:
     id = short(done.id)
     if not done.ended:
-        raise InvalidInput(f"operation {id} is {done.status}; end it first: {to_type(f'operation cancel {id}')}")
+        raise InvalidInput(f"operation {id} is {done.status}; end it first: {command_line(f'operation cancel {id}')}")
     if done.verb not in REVERSE:
         raise InvalidInput(f"{done.verb} cannot be taken back; {', '.join(sorted(REVERSE))} can")
     verb, status = REVERSE[done.verb]
@@ -169,7 +170,7 @@ def _undo_operation(broker: Broker, done: Operation, dry_run: bool, yes: int | s
     count = broker.count(**where)
     if not count:
         nothing = "Nothing is left to be taken back; nothing was done."
-        print_json({"matched": 0, "operation": None}) if as_json() else say(nothing)
+        print_json({"matched": 0, "operation": None}) if as_json() else print_line(nothing)
         click.get_current_context().exit(error_output.NOTHING)
     confirm("take back", count, yes, final=False)
     bulk_change.go_on(broker, broker.undo_operation(done.id))

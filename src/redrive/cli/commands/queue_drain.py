@@ -11,13 +11,13 @@ import click
 from redrive.cli import error_output
 from redrive.cli.bulk_change import bar, confirm, confirm_options
 from redrive.cli.commands.shell_completion import complete_queue
-from redrive.cli.common_options import as_json, command, to_type
-from redrive.cli.output import now, print_json, remark, say
+from redrive.cli.common_options import as_json, command, command_line
+from redrive.cli.output import now, print_json, print_line, print_note
 from redrive.cli.store_target import opened
 from redrive.errors import RedriveError
 from redrive.model.duration import parse_duration
 from redrive.model.item import Item, Status
-from redrive.model.text import several, tally
+from redrive.model.text import format_counts, pluralize
 
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker
@@ -40,8 +40,8 @@ def drain(queue: str, everything: bool, dry_run: bool, yes: int | None) -> None:
     with opened() as broker:
         stats = broker.stats(queue)
         if letters := stats.dead_letters - stats.dead - stats.moving:
-            look = to_type(f"dead list -q {queue}")
-            remark(f"{several(letters, 'item')} in {queue} are dead letters: {look} shows them")
+            look = command_line(f"dead list -q {queue}")
+            print_note(f"{pluralize(letters, 'item')} in {queue} are dead letters: {look} shows them")
         counts = {status.value: broker.count(queue=queue, status=status.value) for status in statuses}
         _remove(broker, f"empty {queue} and remove", {"queue": queue}, counts, None, dry_run, yes)
 
@@ -114,13 +114,15 @@ def _remove(
 ) -> None:
     """Count, ask back, and drop page by page. What a worker took meanwhile stays, and is counted."""
     total = sum(counts.values())
-    told = tally({status: count for status, count in counts.items() if count})
+    told = format_counts({status: count for status, count in counts.items() if count})
     if dry_run or not total:
         if as_json():
             print_json({"dry_run": dry_run, "matched": total, "by_status": counts, "removed": 0, "left_out": {}})
         else:
-            say(f"{several(total, 'item')} would be removed: {told}" if total else "There is nothing to remove.")
-        click.get_current_context().exit(error_output.WELL if dry_run else error_output.NOTHING)
+            print_line(
+                f"{pluralize(total, 'item')} would be removed: {told}" if total else "There is nothing to remove."
+            )
+        click.get_current_context().exit(error_output.OK if dry_run else error_output.NOTHING)
     confirm(what, total, yes, final=True)
     removed, left_out = 0, Counter[str]()
     with bar(what, total) as shown:
@@ -133,9 +135,9 @@ def _remove(
     if as_json():
         print_json({"dry_run": False, "matched": total, "by_status": counts, "removed": removed, "left_out": left_out})
     else:
-        say(f"{several(removed, 'item')} removed: {told}")
+        print_line(f"{pluralize(removed, 'item')} removed: {told}")
         if left_out:
-            say(f"  left out: {tally(left_out)}")
+            print_line(f"  left out: {format_counts(left_out)}")
     click.get_current_context().exit(error_output.exit_of_change(removed, left_out.total()))
 
 

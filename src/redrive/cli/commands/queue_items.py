@@ -10,7 +10,7 @@ import click
 from redrive.cli import bulk_change, error_output
 from redrive.cli.bulk_change import confirm, confirm_options
 from redrive.cli.common_options import as_json, command
-from redrive.cli.output import form, print_json, say, short
+from redrive.cli.output import print_json, print_line, short, to_json_value
 from redrive.cli.selection import any_given, condition_options, conditions, item_ids
 from redrive.cli.store_target import finish_moves, opened
 from redrive.errors import RedriveError
@@ -52,7 +52,7 @@ def change(
         print_json([_result(id, result) for id, result in zip(whole, results, strict=True)])
     else:
         for id, result in zip(whole, results, strict=True):
-            say(f"{short(id)}  {_text(verb, result)}", style="red" if isinstance(result, RedriveError) else None)
+            print_line(f"{short(id)}  {_text(verb, result)}", style="red" if isinstance(result, RedriveError) else None)
     if refused:
         click.get_current_context().exit(error_output.exit_for(refused, len(whole)))
 
@@ -60,7 +60,7 @@ def change(
 def _result(id: str, result: Settled | RedriveError) -> dict[str, Any]:
     if isinstance(result, RedriveError):
         return {"typed_id": id, "error": {"code": result.code, "message": error_output.text_of(result)}}
-    return {"typed_id": id, **form(result)}
+    return {"typed_id": id, **to_json_value(result)}
 
 
 def _text(verb: str, result: Settled | RedriveError) -> str:

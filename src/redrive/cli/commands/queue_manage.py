@@ -10,12 +10,22 @@ from redrive.broker.flows import external_polls
 from redrive.cli import item_output
 from redrive.cli.bulk_change import confirm, confirm_options
 from redrive.cli.commands.shell_completion import complete_queue
-from redrive.cli.common_options import as_json, command, to_type, was_given
-from redrive.cli.output import ago, changed_settings, fields, form, print_json, printable, remark, say, table
+from redrive.cli.common_options import as_json, command, command_line, was_given
+from redrive.cli.output import (
+    ago,
+    changed_settings,
+    fields,
+    print_json,
+    print_line,
+    print_note,
+    printable,
+    table,
+    to_json_value,
+)
 from redrive.cli.setting_options import given_settings, setting_options
 from redrive.cli.store_target import opened
 from redrive.model.item import Status
-from redrive.model.text import moment, several
+from redrive.model.text import format_instant, pluralize
 
 if TYPE_CHECKING:
     from redrive.clock import Instant
@@ -46,9 +56,9 @@ def create(queue: str) -> None:
             return
         changed = changed_settings(made.settings)
         said = f" with {_settings_text(changed)}" if changed else ""
-        say(f"queue {made.name} is there{said}")
-        push = to_type(f'queue push {made.name} \'{{"hello": "world"}}\'')
-        remark(f"Put something into it: {push}")
+        print_line(f"queue {made.name} is there{said}")
+        push = command_line(f'queue push {made.name} \'{{"hello": "world"}}\'')
+        print_note(f"Put something into it: {push}")
 
 
 @command("list")
@@ -85,15 +95,15 @@ def _print_queues(queues: tuple[Queue, ...], stats: list[QueueStats], listings: 
         print_json([_summary(queue, counted, listings.get(queue.name)) for queue, counted in pairs])
         return
     if not queues:
-        say(f"There is no queue yet. Make one: {to_type('queue create NAME')}")
+        print_line(f"There is no queue yet. Make one: {command_line('queue create NAME')}")
         return
     table(_COUNTS, [_row(queue, counted, listings.get(queue.name)) for queue, counted in pairs], least=_LEAST)
     for name, listing in listings.items():
         if listing.has_failed:
-            remark(f"\n{name} was not listed well: {to_type(f'queue show {name}')} says why")
+            print_note(f"\n{name} was not listed well: {command_line(f'queue show {name}')} says why")
     dead = sum(each.dead_letters for each in stats)
     if dead:
-        remark(f"\n{several(dead, 'dead letter')}: {to_type('dead groups')} says what of")
+        print_note(f"\n{pluralize(dead, 'dead letter')}: {command_line('dead groups')} says what of")
 
 
 def _row(queue: Queue, stats: QueueStats, listing: PollInfo | None) -> tuple[Any, ...]:
@@ -131,25 +141,28 @@ def show(queue: str) -> None:
         workers = [worker for worker in broker.workers() if queue in worker.queues]
         listing = broker._run(external_polls.external_queue(queue))
     if as_json():
-        print_json({**form(found), "stats": stats, "workers": workers, "external": listing})
+        print_json({**to_json_value(found), "stats": stats, "workers": workers, "external": listing})
         return
     state = "paused" if found.paused else "open"
-    say(f"{found.name}: {state}{', a dead queue' if found.is_dead_queue else ''}, since {moment(found.created_at)}")
-    say(f"{stats}")
+    print_line(
+        f"{found.name}: {state}{', a dead queue' if found.is_dead_queue else ''}, since "
+        f"{format_instant(found.created_at)}"
+    )
+    print_line(f"{stats}")
     settings = changed_settings(found.settings)
-    say("settings:" if settings else "settings: all as usual (docs/reference/settings.md)")
+    print_line("settings:" if settings else "settings: all as usual (docs/reference/settings.md)")
     fields((name, _shown(value)) for name, value in settings.items())
-    say("workers:" if workers else "workers: none that is alive")
+    print_line("workers:" if workers else "workers: none that is alive")
     for worker in workers:
-        say(printable(f"  {worker}"))
+        print_line(printable(f"  {worker}"))
     if listing is not None:
         _print_listing(listing)
     if stats.dead_letters:
-        remark(f"What died here: {to_type(f'dead groups -q {queue}')}")
+        print_note(f"What died here: {command_line(f'dead groups -q {queue}')}")
 
 
 def _print_listing(listing: PollInfo) -> None:
-    say(f"external: {listing}")
+    print_line(f"external: {listing}")
     by = f" by {listing.poller}" if listing.poller else ""
     fields(
         [
@@ -160,7 +173,7 @@ def _print_listing(listing: PollInfo) -> None:
 
 
 def _when(at: Instant | None) -> str:
-    return "" if at is None else f"{moment(at)} ({ago(at)})"
+    return "" if at is None else f"{format_instant(at)} ({ago(at)})"
 
 
 @command("update")
@@ -182,7 +195,7 @@ def update(queue: str) -> None:
         print_json(changed)
         return
     settings = changed_settings(changed.settings)
-    say(f"queue {changed.name} has {_settings_text(settings) if settings else 'its usual settings'}")
+    print_line(f"queue {changed.name} has {_settings_text(settings) if settings else 'its usual settings'}")
 
 
 @command("delete")
@@ -200,9 +213,9 @@ def delete(queue: str, dry_run: bool, yes: int | None) -> None:
     if as_json():
         print_json({"queue": queue, "dry_run": dry_run, "items": count})
     elif dry_run:
-        say(f"queue {queue} and {several(count, 'item')} would be removed")
+        print_line(f"queue {queue} and {pluralize(count, 'item')} would be removed")
     else:
-        say(f"queue {queue} is gone, and {several(count, 'item')} with it")
+        print_line(f"queue {queue} is gone, and {pluralize(count, 'item')} with it")
 
 
 @command("pause")
@@ -211,7 +224,9 @@ def pause(queue: str) -> None:
     """Give no more items to workers. Puts go on, and what runs is finished."""
     with opened() as broker:
         paused = broker.pause_queue(queue)
-    print_json(paused) if as_json() else say(f"queue {queue} is paused; {to_type(f'queue resume {queue}')} goes on")
+    print_json(paused) if as_json() else print_line(
+        f"queue {queue} is paused; {command_line(f'queue resume {queue}')} goes on"
+    )
 
 
 @command("resume")
@@ -220,7 +235,7 @@ def resume(queue: str) -> None:
     """Give items to workers again."""
     with opened() as broker:
         resumed = broker.resume_queue(queue)
-    print_json(resumed) if as_json() else say(f"queue {queue} gives items to workers again")
+    print_json(resumed) if as_json() else print_line(f"queue {queue} gives items to workers again")
 
 
 def _settings_text(settings: dict[str, Any]) -> str:

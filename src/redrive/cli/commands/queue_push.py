@@ -13,13 +13,13 @@ import msgspec
 from redrive.cli import error_output
 from redrive.cli.bulk_change import bar
 from redrive.cli.commands.shell_completion import complete_queue
-from redrive.cli.common_options import as_json, command, pairs, to_type
-from redrive.cli.output import form, print_json, remark, say, short
+from redrive.cli.common_options import as_json, command, command_line, pairs
+from redrive.cli.output import print_json, print_line, print_note, short, to_json_value
 from redrive.cli.store_target import opened
 from redrive.errors import InvalidPayload
 from redrive.model.limits import MIB
 from redrive.model.payload import TEXT
-from redrive.model.text import several
+from redrive.model.text import pluralize
 
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker
@@ -92,10 +92,10 @@ def push(
             return
         receipt = broker.put(queue, _value(_data(payload, path), options, 0), **options)
         if as_json():
-            print_json({**form(receipt), "queue": queue})
+            print_json({**to_json_value(receipt), "queue": queue})
         else:
             known = " was there already under this key" if receipt.duplicate else f" is in {queue}"
-            say(f"{short(receipt.id)}{known}")
+            print_line(f"{short(receipt.id)}{known}")
 
 
 def _list_anew(broker: Broker, queue: str) -> bool:
@@ -110,10 +110,12 @@ def _list_anew(broker: Broker, queue: str) -> bool:
     if as_json():
         print_json({"queue": queue, "requested": bool(workers), "workers": workers})
     elif workers:
-        say(f"{queue} is listed now by {', '.join(workers)}")
-        remark(f"How it went: {to_type(f'queue show {queue}')}")
+        print_line(f"{queue} is listed now by {', '.join(workers)}")
+        print_note(f"How it went: {command_line(f'queue show {queue}')}")
     else:
-        say(f"{queue} is an external queue, and no process lists it now. {to_type('work')} lists it when it starts")
+        print_line(
+            f"{queue} is an external queue, and no process lists it now. {command_line('work')} lists it when it starts"
+        )
     if not workers:
         click.get_current_context().exit(error_output.FAILED)
     return True
@@ -174,12 +176,12 @@ def _push_lines(broker: Broker, queue: str, lines: Iterator[bytes], options: dic
                 shown.at(count)
         except BaseException:
             if count:
-                click.echo(f"redrive: before this, {several(count, 'item')} went into {queue}", err=True)
+                click.echo(f"redrive: before this, {pluralize(count, 'item')} went into {queue}", err=True)
             raise
     if as_json():
         print_json({"queue": queue, "put": count})
     else:
-        say(f"{several(count, 'item')} put into {queue}")
+        print_line(f"{pluralize(count, 'item')} put into {queue}")
     if not count:
         click.get_current_context().exit(error_output.NOTHING)
 

@@ -10,12 +10,12 @@ import click
 
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command
-from redrive.cli.output import coloured, print_json, print_json_line, printable, say, short
+from redrive.cli.output import coloured, print_json, print_json_line, print_line, printable, short
 from redrive.cli.selection import item_id
 from redrive.cli.store_target import opened
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.feed import FeedEntry, FeedKind
-from redrive.model.text import moment
+from redrive.model.text import format_instant
 
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker
@@ -129,7 +129,9 @@ def logs(
             for entry in page.entries:
                 _print(entry)
             if not page.entries:
-                say("Nothing is kept of what happened. The setting `feed` says what is: redrive queue update --help")
+                print_line(
+                    "Nothing is kept of what happened. The setting `feed` says what is: redrive queue update --help"
+                )
             return
         for entry in page.entries:
             _print(entry)
@@ -144,5 +146,5 @@ def _print(entry: FeedEntry) -> None:
     who = "" if entry.actor is None else f" by {entry.actor}"
     told = "" if entry.title is None else f": {entry.title}"
     said = printable(f" in {entry.queue}{who}{told}")
-    say(f"{moment(entry.at)}  {short(entry.id)}  {coloured(entry.kind.value)}{said}")
+    print_line(f"{format_instant(entry.at)}  {short(entry.id)}  {coloured(entry.kind.value)}{said}")
     sys.stdout.flush()

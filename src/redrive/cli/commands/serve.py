@@ -17,7 +17,7 @@ import click
 
 from redrive import __version__
 from redrive.cli.common_options import command, log_json_option, seconds_option
-from redrive.cli.store_target import Place, chosen, project_config, project_file
+from redrive.cli.store_target import StoreTarget, chosen, project_config, project_file
 from redrive.config.config import ServerOptions
 from redrive.errors import InvalidInput
 from redrive.model.limits import MIB
@@ -27,7 +27,7 @@ from redrive.telemetry import events
 if TYPE_CHECKING:
     from redrive.broker.async_broker import AsyncBroker
     from redrive.config import Config
-    from redrive.config.runtime import Running
+    from redrive.config.runtime import ConfigRuntime
     from redrive.server.asgi import Server
 
 STOPPED_AT_ONCE = 130
@@ -112,9 +112,9 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(place: Place, options: dict[str, Any]) -> bool:
+async def _serve(place: StoreTarget, options: dict[str, Any]) -> bool:
     """Open, listen, say so, serve."""
-    from redrive.server.auth.authentication import Gate
+    from redrive.server.auth.authentication import TokenAuthenticator
     from redrive.server.http_server import HttpRunner, listen, may_bind
 
     if place.is_server:
@@ -122,12 +122,12 @@ async def _serve(place: Place, options: dict[str, Any]) -> bool:
     config = _config(place)
     host, port = _where(config, options)
     app = _application(place, host, options)
-    running: Running | None = None
+    running: ConfigRuntime | None = None
     finished = True
     try:
         namespaces = tuple(dict.fromkeys(options["namespaces"] or (place.namespace,)))
         opened = [await app.brokers.at(namespace) for namespace in namespaces]
-        has_tokens = isinstance(app.access, Gate) and await app.access.has_tokens()
+        has_tokens = isinstance(app.access, TokenAuthenticator) and await app.access.has_tokens()
         may_bind(host, has_tokens=has_tokens, allow_anyone=options["allow_anyone"])
         listener = listen(host, port)
         running = await _started(config, opened[0], place, options)
@@ -154,7 +154,7 @@ async def _serve(place: Place, options: dict[str, Any]) -> bool:
                 await app.close()
 
 
-async def _stop(running: Running, *, at_once: bool) -> None:
+async def _stop(running: ConfigRuntime, *, at_once: bool) -> None:
     """Let workers of the file finish, and their commands; or end them, when a signal comes meanwhile."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -166,7 +166,7 @@ async def _stop(running: Running, *, at_once: bool) -> None:
         loop.remove_signal_handler(number)  # what is left to do may be ended as any program
 
 
-def _application(place: Place, host: str, options: dict[str, Any]) -> Server:
+def _application(place: StoreTarget, host: str, options: dict[str, Any]) -> Server:
     from redrive.server.application import application
     from redrive.server.request_limits import Limits
 
@@ -179,7 +179,7 @@ def _application(place: Place, host: str, options: dict[str, Any]) -> Server:
     )
 
 
-def _config(place: Place) -> Config | None:
+def _config(place: StoreTarget) -> Config | None:
     """The file of the project. As for `redrive work`, what names another store goes before its `url` alone."""
     path = project_file()
     return None if path is None else project_config(path, needs_store=place.said_by == str(path))
@@ -193,7 +193,9 @@ def _where(config: Config | None, options: dict[str, Any]) -> tuple[str, int]:
     )
 
 
-async def _started(config: Config | None, broker: AsyncBroker, place: Place, options: dict[str, Any]) -> Running | None:
+async def _started(
+    config: Config | None, broker: AsyncBroker, place: StoreTarget, options: dict[str, Any]
+) -> ConfigRuntime | None:
     """The file in force: its queues are made, and its workers run if that is asked for."""
     if config is None:
         if options["work"]:
@@ -207,10 +209,10 @@ async def _started(config: Config | None, broker: AsyncBroker, place: Place, opt
             )
         return None
     from redrive.broker.broker import Broker
-    from redrive.config.runtime import Running
+    from redrive.config.runtime import ConfigRuntime
 
     works = config.server.work if options["work"] is None else options["work"]
-    running = Running(
+    running = ConfigRuntime(
         Broker(broker._core),
         config,
         workers=None if works else (),
@@ -227,7 +229,7 @@ def _address(host: str, listener: socket.socket) -> str:
 
 
 def _first_screen(
-    place: Place,
+    place: StoreTarget,
     namespaces: tuple[str, ...],
     address: str,
     durability: Durability,

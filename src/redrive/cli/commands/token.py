@@ -9,8 +9,8 @@ import click
 from redrive.auth import token_store
 from redrive.auth.principal import ANY, TOKENS_NAMESPACE, Role
 from redrive.auth.token_store import AccessToken
-from redrive.cli.common_options import StoreCommand, as_json, to_type
-from redrive.cli.output import ago, print_json, remark, say, table
+from redrive.cli.common_options import StoreCommand, as_json, command_line
+from redrive.cli.output import ago, print_json, print_line, print_note, table
 from redrive.cli.store_target import opened
 from redrive.errors import NotFound
 from redrive.wire.json_views import view_of
@@ -60,8 +60,8 @@ def create(
     if as_json():
         print_json({"token": made.text, **_form(made.token, core.clock.now())})
         return
-    say(made.text)  # alone on stdout, so that it can be piped to where it is kept
-    remark("It is not shown again. Give it to a client as the variable REDRIVE_TOKEN.")
+    print_line(made.text)  # alone on stdout, so that it can be piped to where it is kept
+    print_note("It is not shown again. Give it to a client as the variable REDRIVE_TOKEN.")
 
 
 @token.command("list", cls=StoreCommand)
@@ -72,7 +72,7 @@ def list_() -> None:
     if as_json():
         print_json([_form(each, now) for each in found])
     elif not found:
-        say("There is no token: a server on this store lets everybody do everything.")
+        print_line("There is no token: a server on this store lets everybody do everything.")
     else:
         table(_COLUMNS, [_row(each, now) for each in found], least=("created", "by", "namespaces", "queues"))
 
@@ -83,11 +83,11 @@ def revoke(name: str) -> None:
     """The token called NAME lets nobody in any more, a second from now at the latest."""
     with opened(namespace=TOKENS_NAMESPACE) as broker:
         if not broker._run(token_store.revoke(name, broker._core.actor(None))):
-            raise NotFound(f"there is no token called {name!a:.80}; {to_type('token list')} shows those there are")
+            raise NotFound(f"there is no token called {name!a:.80}; {command_line('token list')} shows those there are")
     if as_json():
         print_json({"revoked": name})
     else:
-        say(f"token {name} is revoked")
+        print_line(f"token {name} is revoked")
 
 
 def _form(each: AccessToken, now: Any) -> dict[str, Any]:

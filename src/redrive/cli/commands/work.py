@@ -17,16 +17,16 @@ from typing import Any
 import click
 
 from redrive.broker.broker import Broker
-from redrive.cli.common_options import StoreCommand, given, log_json_option, seconds_option, was_given
-from redrive.cli.store_target import Place, chosen, open_place, project_config, project_file
+from redrive.cli.common_options import StoreCommand, get_option, log_json_option, seconds_option, was_given
+from redrive.cli.store_target import StoreTarget, chosen, open_place, project_config, project_file
 from redrive.config import Config
-from redrive.config.runtime import Running
+from redrive.config.runtime import ConfigRuntime
 from redrive.errors import InvalidInput
 from redrive.model.limits import MIB
 from redrive.task.app import TOKEN_VARIABLE
 from redrive.telemetry import events
 from redrive.telemetry.metrics import serve_metrics
-from redrive.worker.ipc import Orders
+from redrive.worker.ipc import WorkerLaunch
 from redrive.worker.supervisor import can_supervise, supervise, work_here
 
 _FOR_APPS = (
@@ -162,20 +162,20 @@ def _work_file(workers: tuple[str, ...], options: dict[str, Any]) -> None:
 def _work_app(what: tuple[str, ...], options: dict[str, Any]) -> None:
     """An app says itself where it runs, unless it is told a URL."""
     for name, why in _FOR_FILES.items():
-        if given(name) is not None:
+        if get_option(name) is not None:
             raise click.UsageError(f"--{name} is for workers of redrive.toml: {why}")
     memory_limit, max_items = options["memory_limit"], options["max_items_per_child"]
     if not options["processes"] and (memory_limit or max_items):
         raise click.UsageError("--memory-limit and --max-items-per-child are for processes; give --processes too")
     events.configure()
-    if token := given("token"):
+    if token := get_option("token"):
         os.environ[TOKEN_VARIABLE] = token  # the worker and its processes open the store, not this one
-    orders = Orders(
+    orders = WorkerLaunch(
         app=_spec(what),
         queues=options["queues"],
         concurrency=options["concurrency"],
         processes=options["processes"],
-        url=given("url"),
+        url=get_option("url"),
         until_idle=options["until_idle"],
         shutdown_timeout=options["shutdown_timeout"],
         metrics_port=options["metrics_port"],
@@ -217,7 +217,7 @@ def work_by_file(
             "memory:// is this process's own, and nobody could put anything to it; name a file or server"
         )
     with open_place(place, create=True, lifecycle=True) as broker, _shown(broker, metrics):
-        running = Running(
+        running = ConfigRuntime(
             broker, config, workers=workers, shutdown_timeout=shutdown_seconds, metrics=metrics is not None
         )
         if until_idle:
@@ -229,7 +229,7 @@ def work_by_file(
     return 1 if running.has_failed.is_set() else 0
 
 
-def _config(place: Place) -> Config:
+def _config(place: StoreTarget) -> Config:
     path = project_file()
     if path is None:
         raise click.UsageError(
@@ -281,7 +281,7 @@ class _Signals:
         self._bell.wait(seconds)
         self._bell.clear()
 
-    def act(self, running: Running, seconds: float | None = None) -> bool:
+    def act(self, running: ConfigRuntime, seconds: float | None = None) -> bool:
         """Do what those that came ask for. Whether it is to stop."""
         while self._heard:
             number, now = self._heard.pop(0), time.monotonic()
@@ -296,14 +296,14 @@ class _Signals:
                 running.hurry()
         return self._stopped_at is not None
 
-    def pass_on(self, running: Running) -> None:
+    def pass_on(self, running: ConfigRuntime) -> None:
         """In a thread, as long as the process lives."""
         while True:
             self.wait(1.0)
             self.act(running)
 
 
-def _run(running: Running, seconds: float) -> None:
+def _run(running: ConfigRuntime, seconds: float) -> None:
     """Until a signal comes, or a worker fails."""
     with _Signals() as signals:
         running.start()

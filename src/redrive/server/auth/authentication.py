@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from redrive.auth import token_store
-from redrive.auth.principal import ANYONE, TOKENS_NAMESPACE, Principal
+from redrive.auth.principal import TOKENS_NAMESPACE, UNAUTHENTICATED_ADMIN, Principal
 from redrive.auth.token_store import AccessToken
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.flow import run
 from redrive.errors import RedriveError, StoreUnavailable, Unauthorized
-from redrive.server.broker_pool import Brokers
+from redrive.server.broker_pool import BrokerPool
 from redrive.server.request_limits import Busy
 from redrive.telemetry import events
 from redrive.telemetry.metrics import TOKENS_REFUSED
@@ -41,7 +41,7 @@ _MISSING = "this server needs a token, in the header Authorization: Bearer …"
 _WRONG = "the token is not valid here, or not any more"
 
 
-class Access(Protocol):
+class Authenticator(Protocol):
     """Who calls."""
 
     async def identify(self, headers: dict[bytes, bytes]) -> Principal:
@@ -53,18 +53,18 @@ class Access(Protocol):
         ...
 
 
-class OpenAccess:
+class NoAuthentication:
     """Everybody may do everything."""
 
     async def identify(self, headers: dict[bytes, bytes]) -> Principal:
         """Anyone."""
-        return ANYONE
+        return UNAUTHENTICATED_ADMIN
 
     async def close(self) -> None:
         """There is nothing to close."""
 
 
-class Gate:
+class TokenAuthenticator:
     """Lets in who brings a token; and everybody, until the first token is made.
 
     Once this process has seen a token, it asks for one until it ends: to revoke the last one opens nothing.
@@ -72,7 +72,7 @@ class Gate:
 
     def __init__(
         self,
-        brokers: Brokers,
+        brokers: BrokerPool,
         *,
         seconds: Callable[[], float] = time.monotonic,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -99,7 +99,7 @@ class Gate:
         if age is None or age >= READ_AGAIN_SECONDS:
             await self._read_anew(age)
         if not self._asks:
-            return ANYONE
+            return UNAUTHENTICATED_ADMIN
         header = headers.get(b"authorization")
         if header is None:
             raise Unauthorized(_MISSING)
@@ -124,7 +124,7 @@ class Gate:
         text = header[len(_SCHEME) :].strip() if header[: len(_SCHEME)].lower() == _SCHEME else ""
         id, secret = token_store.parse(text) or ("", "")
         token = self._by_id.get(id)
-        if not token_store.fits(token, secret) or token is None:
+        if not token_store.verify_secret(token, secret) or token is None:
             return None
         assert self._broker is not None
         return None if token.is_over(self._broker._core.clock.now()) else token

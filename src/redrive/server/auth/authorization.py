@@ -17,43 +17,43 @@ from redrive.auth.permissions import (
     CHANGE,
     MANAGE,
     PUT,
-    AtOnce,
-    BackFrom,
-    InQueue,
-    Judged,
-    Need,
-    OfItem,
-    OfLease,
-    OfOperation,
+    EarlyLossCheck,
+    ItemRef,
+    LeaseRef,
+    OperationRef,
     Place,
-    Reach,
-    needs,
+    QueueRef,
+    QueueScope,
+    RequiredPermission,
+    SourceQueueRef,
+    VerdictCheck,
+    permissions_for,
 )
 from redrive.auth.principal import TOKENS_NAMESPACE, Right, Role
+from redrive.auth.token_store import ANONYMOUS, signed
 from redrive.auth.token_store import KIND as TOKEN
-from redrive.auth.token_store import SOMEBODY, signed
 from redrive.broker.flows.worker_registry import KIND as WORKER
-from redrive.broker.maintenance import sweep
+from redrive.broker.maintenance import settle_overdue
 from redrive.errors import Forbidden, InvalidInput, RedriveError
 from redrive.model.ids import Token
 from redrive.model.item import Lease
 from redrive.model.judge import Dead, Verdict
-from redrive.model.limits import is_elsewhere, split_address
+from redrive.model.limits import is_remote, split_address
 from redrive.model.queue import OnDead, QueueSettings
 from redrive.model.state_machine import Verb
 from redrive.server.auth import resource_lookup
-from redrive.server.auth.result_filter import SHOWN
+from redrive.server.auth.result_filter import RESULT_FILTERS
 from redrive.server.request import Request
-from redrive.server.validation.dispatch import checked_call
+from redrive.server.validation.dispatch import validate_call
 from redrive.store import (
     Call,
-    Change,
     DeleteQueue,
-    GetActive,
-    GetHeld,
+    GetLease,
     GetOverdue,
     Import,
     LeaseItems,
+    ListWorkerLeases,
+    ManualChange,
     Query,
     Register,
     SetOperation,
@@ -66,12 +66,12 @@ from redrive.store import (
 TURN_SECONDS = 0.01
 """After so long others have their turn, where the calls of one request take longer to check."""
 _replace = msgspec.structs.replace
-_WITH_ACTOR = frozenset({UpdateQueue, SetPaused, DeleteQueue, Change, StartOperation, SetOperation, Import})
-_WITH_WORKER = frozenset({LeaseItems, GetHeld})
+_WITH_ACTOR = frozenset({UpdateQueue, SetPaused, DeleteQueue, ManualChange, StartOperation, SetOperation, Import})
+_WITH_WORKER = frozenset({LeaseItems, ListWorkerLeases})
 _REGISTRATIONS = frozenset({Register, Unregister})
 
 
-async def let_in(request: Request, calls: Sequence[Call | Query]) -> list[Any]:
+async def authorize_calls(request: Request, calls: Sequence[Call | Query]) -> list[Any]:
     """Each call as it may be carried out, or the error that it is refused with."""
     now = request.broker._core.clock.now()
     principal = request.principal
@@ -84,7 +84,7 @@ async def let_in(request: Request, calls: Sequence[Call | Query]) -> list[Any]:
             await asyncio.sleep(0)
             began = perf_counter()
         try:
-            checked = checked_call(_signed(request, call), now)
+            checked = validate_call(_with_principal(request, call), now)
             if not master:
                 await _check(request, checked)
             answers.append(checked)
@@ -93,20 +93,20 @@ async def let_in(request: Request, calls: Sequence[Call | Query]) -> list[Any]:
     return answers
 
 
-def let_out(request: Request, call: Call | Query, result: Any) -> Any:
+def filter_result(request: Request, call: Call | Query, result: Any) -> Any:
     """The result of a call, without what the caller may not see."""
-    show = SHOWN.get(call.__class__)
+    show = RESULT_FILTERS.get(call.__class__)
     return result if show is None or isinstance(result, RedriveError) else show(request, call, result)
 
 
-def _signed(request: Request, call: Any) -> Any:
+def _with_principal(request: Request, call: Any) -> Any:
     """The call, with the name of the caller where it names who makes it."""
     kind = call.__class__
     if kind in _REGISTRATIONS and call.kind == TOKEN:
         if request.namespace != TOKENS_NAMESPACE:
             raise InvalidInput(f"tokens are kept in the namespace {TOKENS_NAMESPACE}")
         # What the audit says of a token is what was done to it, whatever a client says.
-        named = SOMEBODY if call.noted is None else call.noted.actor
+        named = ANONYMOUS if call.noted is None else call.noted.actor
         return signed(call, request.principal.name or named)
     if request.principal.name is None:
         return call
@@ -124,40 +124,40 @@ def _signed(request: Request, call: Any) -> Any:
 async def _check(request: Request, call: Any) -> None:
     """Raise unless the caller may make the call."""
     items: dict[tuple[tuple[Right, ...], Verb | None, bool], list[str]] = {}
-    for need in needs(call):
+    for need in permissions_for(call):
         match need:
-            case Need(rights, OfItem(id, verb, outlived)):
+            case RequiredPermission(rights, ItemRef(id, verb, outlived)):
                 items.setdefault((rights, verb, outlived), []).append(id)
-            case Need(rights, place):
+            case RequiredPermission(rights, place):
                 await _check_need(request, rights, place)
-            case Judged(place, verdict, version):
+            case VerdictCheck(place, verdict, version):
                 await _check_verdict(request, place, verdict, version)
-            case AtOnce(token):
+            case EarlyLossCheck(token):
                 await _check_at_once(request, token)
     for (rights, verb, outlived), ids in items.items():
         await resource_lookup.check_items(request, rights, ids, verb=verb, outlived=outlived)
     if isinstance(call, GetOverdue) and not resource_lookup.may(request, (MANAGE,), call.queue):
         # Whoever leases is told that something is overdue, and settles it. What others held is not his to judge, nor
         # are their tokens his to know: it is done for him, and then he finds nothing.
-        await request.broker._run(sweep(request.broker._core, call.queue))
+        await request.broker._run(settle_overdue(request.broker._core, call.queue))
 
 
 async def _check_need(request: Request, rights: tuple[Right, ...], place: Place) -> None:
     match place:
-        case InQueue(name) if is_elsewhere(name):
+        case QueueRef(name) if is_remote(name):
             _check_elsewhere(request, rights, name)
-        case InQueue(name):
+        case QueueRef(name):
             if not resource_lookup.may(request, rights, name):
                 raise Forbidden(rights[0], request.namespace, name)
-        case BackFrom(queue):
+        case SourceQueueRef(queue):
             await resource_lookup.check_back(request, rights, queue)
-        case OfLease(token):
+        case LeaseRef(token):
             await resource_lookup.check_lease(request, rights, token)
-        case OfOperation(id, drives):
+        case OperationRef(id, drives):
             await resource_lookup.check_operation(request, rights[0], id, drives=drives)
-        case Reach.SOMEWHERE:
+        case QueueScope.SOMEWHERE:
             resource_lookup.check_somewhere(request, rights)
-        case Reach.EVERYWHERE:
+        case QueueScope.EVERYWHERE:
             if not resource_lookup.may_everywhere(request, rights):
                 raise Forbidden(rights[0], request.namespace, None)
 
@@ -189,7 +189,7 @@ async def _check_verdict(request: Request, place: Place, verdict: Verdict, versi
 
 
 def _may_bring(request: Request, to: str) -> bool:
-    return not is_elsewhere(to) and resource_lookup.may(request, (PUT, CHANGE), to)
+    return not is_remote(to) and resource_lookup.may(request, (PUT, CHANGE), to)
 
 
 def _drops(settings: QueueSettings) -> bool:
@@ -202,12 +202,12 @@ def _drops(settings: QueueSettings) -> bool:
 
 async def _queue_at(request: Request, place: Place) -> str | None:
     match place:
-        case InQueue(name):
+        case QueueRef(name):
             return name
-        case OfItem(id):
-            found = (await resource_lookup.places_of(request, (id,))).get(id)
+        case ItemRef(id):
+            found = (await resource_lookup.locate_items(request, (id,))).get(id)
             return None if found is None else found.queue
-        case OfLease(token):
+        case LeaseRef(token):
             return await resource_lookup.queue_of_lease(request, token)
     raise AssertionError(place)
 
@@ -227,6 +227,6 @@ async def _check_at_once(request: Request, token: Token) -> None:
     if resource_lookup.may_everywhere(request, (CHANGE,)):
         return
     core = request.broker._core
-    lease: Lease = await asyncio.get_running_loop().run_in_executor(None, core.read, GetActive(token))
+    lease: Lease = await asyncio.get_running_loop().run_in_executor(None, core.read, GetLease(token))
     if not (lease.worker or "").startswith(f"{request.principal.name}/"):
         raise Forbidden(CHANGE, request.namespace, lease.queue)

@@ -10,16 +10,16 @@ from redrive.auth.permissions import LOSING
 from redrive.auth.principal import Right
 from redrive.broker.core import Core
 from redrive.errors import Forbidden, ItemNotFound, LeaseLost, OperationNotFound
-from redrive.model.ids import ItemId, Token, item_of
+from redrive.model.ids import ItemId, Token, item_id_of
 from redrive.model.item import Item, Lease, Status
-from redrive.model.limits import address_of
+from redrive.model.limits import make_address
 from redrive.model.operation import Operation
 from redrive.model.state_machine import Verb
 from redrive.server.request import Request
 from redrive.store import GetItem, GetOperation
 
 
-class Standing(NamedTuple):
+class ItemLocation(NamedTuple):
     """Where an item is, where a redrive and an undo take it, and where it was put if it has moved since."""
 
     queue: str
@@ -42,7 +42,7 @@ def remember(request: Request, leases: Iterable[Lease]) -> None:
         request.leases.add(request.namespace, leases)
 
 
-async def places_of(request: Request, ids: Sequence[str]) -> dict[str, Standing]:
+async def locate_items(request: Request, ids: Sequence[str]) -> dict[str, ItemLocation]:
     """Where each item is that exists, by the id it was asked for."""
     return await asyncio.get_running_loop().run_in_executor(None, _places_of, request.broker._core, ids)
 
@@ -53,8 +53,8 @@ async def queue_of_lease(request: Request, token: Token) -> str | None:
     known = request.leases.queue_of(request.namespace, token)
     if known is not None:
         return known
-    id = item_of(token)
-    found = (await places_of(request, (id,))).get(id)
+    id = item_id_of(token)
+    found = (await locate_items(request, (id,))).get(id)
     return None if found is None else found.queue
 
 
@@ -74,7 +74,7 @@ async def check_items(
     if may_everywhere(request, rights):
         return
     check_somewhere(request, rights)
-    places = await places_of(request, ids)
+    places = await locate_items(request, ids)
     for id in ids:
         found = places.get(id)
         if outlived if found is None else not _may_there(request, rights, found):
@@ -91,7 +91,7 @@ async def check_lease(request: Request, rights: Sequence[Right], token: Token) -
     check_somewhere(request, rights)
     queue = await queue_of_lease(request, token)
     if queue is not None and not may(request, rights, queue):
-        raise LeaseLost(item_of(token), None)
+        raise LeaseLost(item_id_of(token), None)
 
 
 async def check_leases(request: Request, tokens: Iterable[str]) -> None:
@@ -141,15 +141,15 @@ async def check_back(request: Request, rights: Sequence[Right], queue: str) -> N
         raise Forbidden(rights[0], request.namespace, None)
 
 
-def may_await(request: Request, queue: str, put_to: str | None) -> bool:
+def may_read_result(request: Request, queue: str, put_to: str | None) -> bool:
     """Whether the caller may learn what becomes of an item: by where it is, or by where it was put."""
     return may(request, (Right.AWAIT,), queue) or (put_to is not None and may(request, (Right.AWAIT,), put_to))
 
 
-def _may_there(request: Request, rights: Sequence[Right], found: Standing) -> bool:
+def _may_there(request: Request, rights: Sequence[Right], found: ItemLocation) -> bool:
     if may(request, rights, found.queue):
         return True
-    return Right.AWAIT in rights and may_await(request, found.queue, found.put_to)
+    return Right.AWAIT in rights and may_read_result(request, found.queue, found.put_to)
 
 
 def may(request: Request, rights: Iterable[Right], queue: str | None) -> bool:
@@ -168,15 +168,15 @@ def check_somewhere(request: Request, rights: Sequence[Right]) -> None:
         raise Forbidden(rights[0], request.namespace, None)
 
 
-def _places_of(core: Core, ids: Sequence[str]) -> dict[str, Standing]:
-    found: dict[str, Standing] = {}
+def _places_of(core: Core, ids: Sequence[str]) -> dict[str, ItemLocation]:
+    found: dict[str, ItemLocation] = {}
     for id in ids:
         try:
             item: Item = core.read(GetItem(ItemId(id)))
         except ItemNotFound:
             continue
         was_in = item.history[-1].queue if item.history else None
-        found[id] = Standing(item.queue, _died_in(item), was_in, item.origin_queue)
+        found[id] = ItemLocation(item.queue, _died_in(item), was_in, item.origin_queue)
     return found
 
 
@@ -185,4 +185,4 @@ def _died_in(item: Item) -> str | None:
     if item.death is None:
         return None
     stays = item.home is None or item.status is Status.DEAD
-    return item.death.queue if stays else address_of(item.death.queue, item.home or "")
+    return item.death.queue if stays else make_address(item.death.queue, item.home or "")

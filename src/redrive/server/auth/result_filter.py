@@ -14,7 +14,7 @@ from redrive.model.arrival import Move
 from redrive.model.feed import FeedEntry
 from redrive.model.group import Group
 from redrive.model.item import Item, Lease
-from redrive.model.masked_item import awaited_item, hidden_item
+from redrive.model.masked_item import mask_for_requester, mask_item
 from redrive.model.operation import Operation
 from redrive.model.queue import Queue
 from redrive.model.worker_info import WorkerInfo
@@ -24,7 +24,6 @@ from redrive.store import (
     AuditEntry,
     FeedPage,
     FindItems,
-    GetHeld,
     GetItem,
     GetOperation,
     GetOverdue,
@@ -36,6 +35,7 @@ from redrive.store import (
     ListOperations,
     ListQueues,
     ListRegistrations,
+    ListWorkerLeases,
     Page,
     ReadFeed,
     Registration,
@@ -48,11 +48,11 @@ _replace = msgspec.structs.replace
 _decode_worker = msgspec.json.Decoder(WorkerInfo).decode
 
 
-def shown_item(request: Request, item: Item) -> Item:
+def visible_item(request: Request, item: Item) -> Item:
     """An item as the caller may see it: without what is in it, and without secrets in its errors."""
     if request.sees_payloads(item.queue):
         return item
-    return _redaction(request).item(hidden_item(item))
+    return _redaction(request).item(mask_item(item))
 
 
 def _item(request: Request, query: GetItem, item: Item) -> Item:
@@ -60,8 +60,8 @@ def _item(request: Request, query: GetItem, item: Item) -> Item:
     if request.sees_payloads(item.queue):
         return item
     looks = resource_lookup.may(request, (LOOK,), item.queue)
-    shown = _redaction(request).item(hidden_item(item) if looks else awaited_item(item))
-    if not resource_lookup.may_await(request, item.queue, item.origin_queue):
+    shown = _redaction(request).item(mask_item(item) if looks else mask_for_requester(item))
+    if not resource_lookup.may_read_result(request, item.queue, item.origin_queue):
         return shown
     return _replace(shown, result=item.result)
 
@@ -72,11 +72,11 @@ def _overdue(request: Request, query: GetOverdue, answer: tuple[Any, ...]) -> tu
 
 
 def _page(request: Request, query: FindItems, page: Page) -> Page:
-    return _replace(page, items=tuple([shown_item(request, item) for item in page.items]))
+    return _replace(page, items=tuple([visible_item(request, item) for item in page.items]))
 
 
 def _moves(request: Request, query: ListMoves, moves: tuple[Move, ...]) -> tuple[Move, ...]:
-    return tuple([_replace(move, item=shown_item(request, move.item)) for move in moves])
+    return tuple([_replace(move, item=visible_item(request, move.item)) for move in moves])
 
 
 def _queues(request: Request, query: ListQueues, queues: tuple[Queue, ...]) -> tuple[Queue, ...]:
@@ -88,7 +88,7 @@ def _leased(request: Request, call: LeaseItems, leased: Leased) -> Leased:
     return leased
 
 
-def _held(request: Request, query: GetHeld, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
+def _held(request: Request, query: ListWorkerLeases, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
     return tuple([lease for lease in leases if resource_lookup.may(request, (WORK,), lease.queue)])
 
 
@@ -176,13 +176,13 @@ def _queues_told(result: Any) -> Iterator[str | None]:
                 yield from _queues_told(member)
 
 
-SHOWN: dict[type[Any], Callable[[Request, Any, Any], Any]] = {
+RESULT_FILTERS: dict[type[Any], Callable[[Request, Any, Any], Any]] = {
     GetItem: _item,
     FindItems: _page,
     ListMoves: _moves,
     ListQueues: _queues,
     LeaseItems: _leased,
-    GetHeld: _held,
+    ListWorkerLeases: _held,
     GetOverdue: _overdue,
     ReadFeed: _feed,
     GetOperation: _operation,

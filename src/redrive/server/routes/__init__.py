@@ -5,7 +5,7 @@ The OpenAPI document, the check of rights, and the tests of every route with eve
 
 from __future__ import annotations
 
-from redrive.server.broker_pool import Brokers
+from redrive.server.broker_pool import BrokerPool
 from redrive.server.route import Route
 from redrive.server.routes import (
     activity,
@@ -35,6 +35,6 @@ ROUTES: tuple[Route, ...] = (
 """Those that need nothing but the broker of their namespace."""
 
 
-def all_routes(brokers: Brokers) -> tuple[Route, ...]:
+def all_routes(brokers: BrokerPool) -> tuple[Route, ...]:
     """All of them, of a server with these brokers."""
     return (*ROUTES, *tokens.routes(brokers))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from redrive.auth.principal import Right
-from redrive.broker.flows.inspection import one_of
+from redrive.broker.flows.inspection import parse_choice
 from redrive.errors import InvalidInput, NoResult
 from redrive.model.filter import Filter, Order, make_cursor
 from redrive.model.ids import parse_id
@@ -124,7 +124,7 @@ def _cursor(call: ListItemsCall) -> str | None:
     """Items that are no letters stand in the order of their numbers, which their ids have."""
     if call.pivot is None or "-" in call.pivot:
         return call.pivot
-    where = Filter(status=None if call.status == "any" else one_of("status", Status, call.status, "any"))
+    where = Filter(status=None if call.status == "any" else parse_choice("status", Status, call.status, "any"))
     if where.for_letters:
         raise InvalidInput("dead and archived items stand in the order of their deaths; give the cursor of the page")
     return make_cursor(where, call.order, parse_id(call.pivot)[0])

@@ -8,21 +8,21 @@ from typing import Annotated, Any
 import msgspec
 
 from redrive.auth.principal import Right
-from redrive.broker.flow import accepted
+from redrive.broker.flow import raise_if_refused
 from redrive.broker.flows.deliveries import queue_name
-from redrive.broker.validation import positive
+from redrive.broker.validation import check_positive
 from redrive.errors import RedriveError
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.item import Lease
 from redrive.model.limits import MAX_BATCH, check_label
-from redrive.model.text import instant_text
+from redrive.model.text import to_rfc3339
 from redrive.server.auth.resource_lookup import remember
 from redrive.server.broker_pool import commit
 from redrive.server.field_types import DurationInput, Label, QueueName, check_batch, instant_text_or_none
-from redrive.server.long_poll import ClientGone
+from redrive.server.long_poll import ClientDisconnected
 from redrive.server.request import Request
 from redrive.server.route import Route, one_queue
-from redrive.store import LeaseItems, Return
+from redrive.store import LeaseItems, ReturnLease
 from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, InstantText, shown
 
 
@@ -71,9 +71,11 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
     if request.waiting is not None and request.waiting.stopping:
         return LeasedItems([])
     worker = _worker(request, call)
-    timeout = None if call.lease_timeout is None else positive("lease_timeout", call.lease_timeout)
+    timeout = None if call.lease_timeout is None else check_positive("lease_timeout", call.lease_timeout)
     broker = request.broker
-    leased = accepted(await broker._submit(LeaseItems(queue_name(call.queue), call.batch_size, worker, timeout)))
+    leased = raise_if_refused(
+        await broker._submit(LeaseItems(queue_name(call.queue), call.batch_size, worker, timeout))
+    )
     leases: Sequence[Lease] = leased.leases
     if leased.overdue:  # most leases are one call of the store; here the broker sees first to what is overdue
         leases = await broker.lease(call.queue, call.batch_size, lease_timeout=call.lease_timeout, worker=worker)
@@ -81,7 +83,7 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
         leases = await _waited(request, call, min(wait, request.limits.wait_seconds))
     if leases and request.has_left():  # it may have been long until the store gave them
         await give_back(request, leases)
-        raise ClientGone
+        raise ClientDisconnected
     answer: list[LeasedItem] = []
     size = 0
     for index, each in enumerate(leases):
@@ -105,7 +107,7 @@ async def _waited(request: Request, call: LeaseCall, wait: float) -> Sequence[Le
     work = request.broker.lease(call.queue, call.batch_size, wait=wait, lease_timeout=call.lease_timeout, worker=worker)
     try:
         leases = await request.wait_for(work) or []
-    except ClientGone as gone:
+    except ClientDisconnected as gone:
         await give_back(request, gone.result or [])
         raise
     if leases:
@@ -119,12 +121,12 @@ async def _waited(request: Request, call: LeaseCall, wait: float) -> Sequence[Le
 
 async def give_back(request: Request, leases: Sequence[Lease]) -> None:
     """Items that nobody ran take their old place, and no attempt is counted."""
-    await commit(request.broker, [Return(each.token) for each in leases])
+    await commit(request.broker, [ReturnLease(each.token) for each in leases])
 
 
 def _leased(lease: Lease) -> LeasedItem:
     encoding, payload = shown(lease.payload, lease.content_type)
-    put_at, deadline, headers = instant_text(lease.put_at), instant_text(lease.deadline), lease.headers
+    put_at, deadline, headers = to_rfc3339(lease.put_at), to_rfc3339(lease.deadline), lease.headers
     if not headers and lease.expire_deadline is None:  # as most are
         return LeasedItem(
             lease.id,

@@ -11,7 +11,7 @@ import msgspec
 
 from redrive.auth.principal import Right
 from redrive.broker.flows.deliveries import new_item, queue_name
-from redrive.broker.flows.export_import import checked_item, read_line
+from redrive.broker.flows.export_import import checked_item, decode_line
 from redrive.clock import Instant
 from redrive.errors import InvalidInput
 from redrive.model.ids import ItemId
@@ -185,7 +185,7 @@ async def import_items(request: Request, call: ImportCall) -> Imported:
         raise InvalidInput("give items, or the lines of an export, and not both")
     check_batch(request, len(call.items) + len(call.lines))
     if call.lines:
-        read = [read_line(number, _encode(line)) for number, line in enumerate(call.lines, 1)]
+        read = [decode_line(number, _encode(line)) for number, line in enumerate(call.lines, 1)]
         items = tuple(item for item in read if item is not None)
     else:
         now = request.broker._core.clock.now()

@@ -11,7 +11,7 @@ from redrive.auth.principal import Right
 from redrive.broker.flows import settle
 from redrive.broker.flows.deliveries import complete_call, extend_call, token_of
 from redrive.errors import InvalidInput, RedriveError
-from redrive.model.classify import ErrorClass, Rule
+from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.failure import Failure, failure_from_fields
 from redrive.model.ids import Token
@@ -120,7 +120,7 @@ async def retry(request: Request, call: RetryCall) -> EndedItems | Response:
     each(call.items, _check_together)
     await check_leases(request, (item.token for item in call.items))
     broker = request.broker
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[ErrorRule, ...] = ()
     if any(item.error is not None for item in call.items):
         rules = (await broker._run(broker._core.queue(call.queue))).settings.error_rules
     ends = [_ended(request, item, rules, call.queue) for item in call.items]
@@ -151,7 +151,7 @@ def _check_together(item: RetriedItem) -> None:
         raise InvalidInput("final is said of an error; give the error too, or dead=true")
 
 
-async def _ended(request: Request, item: RetriedItem, rules: tuple[Rule, ...], queue: str) -> Settled:
+async def _ended(request: Request, item: RetriedItem, rules: tuple[ErrorRule, ...], queue: str) -> Settled:
     core, token = request.broker._core, Token(item.token)
     error = None if item.error is None else _failure(item.error, rules, final=item.final)
     if item.dead:
@@ -163,7 +163,7 @@ async def _ended(request: Request, item: RetriedItem, rules: tuple[Rule, ...], q
     return await request.broker._run(flow)
 
 
-def _failure(error: str | ErrorReport, rules: tuple[Rule, ...], *, final: bool) -> Failure:
+def _failure(error: str | ErrorReport, rules: tuple[ErrorRule, ...], *, final: bool) -> Failure:
     report = ErrorReport(text=error) if isinstance(error, str) else error
     failure = failure_from_fields(
         report.type,

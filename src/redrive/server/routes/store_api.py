@@ -20,15 +20,15 @@ from redrive.auth.permissions import SEES_QUEUES
 from redrive.auth.principal import Right
 from redrive.broker.committer import MAX_CALLS_PER_COMMIT
 from redrive.broker.core import Core
-from redrive.broker.notifier import Notify
+from redrive.broker.notifier import Notifier
 from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError, RequestTooLarge
 from redrive.model.item import Settled
 from redrive.server import response_budget
 from redrive.server.auth import authorization
 from redrive.server.auth.resource_lookup import may
 from redrive.server.auth.result_filter import informed
-from redrive.server.long_poll import Arrivals
-from redrive.server.replay_cache import Answers
+from redrive.server.long_poll import ArrivalLog
+from redrive.server.replay_cache import ReplayCache
 from redrive.server.request import MESSAGEPACK, Request, Response
 from redrive.server.route import Route
 from redrive.store import (
@@ -40,7 +40,7 @@ from redrive.store import (
     Put,
     Query,
     Register,
-    Return,
+    ReturnLease,
     SetOperation,
     Settle,
     StartOperation,
@@ -50,9 +50,9 @@ from redrive.wire.error_codec import ErrorBody
 from redrive.wire.messages import (
     MISDIRECTED,
     WIRE_VERSION,
-    About,
+    CommitPosition,
     CommitRequest,
-    Seen,
+    ServerInfo,
     WatchAnswer,
     decode_commit,
     decode_query,
@@ -92,13 +92,13 @@ class _Remote:
     def __init__(self, trusts_clock: bool) -> None:
         self._trusts_clock = trusts_clock
         self._boot = secrets.token_hex(8)
-        self._answers: Answers[Response | OutcomeUnknown] = Answers(_size)
-        self._arrivals: WeakKeyDictionary[Notify, Arrivals] = WeakKeyDictionary()
+        self._answers: ReplayCache[Response | OutcomeUnknown] = ReplayCache(_size)
+        self._arrivals: WeakKeyDictionary[Notifier, ArrivalLog] = WeakKeyDictionary()
         """By what tells of them: a namespace that was closed and opened again has another one."""
 
     @property
-    def _seen(self) -> Seen:
-        return Seen(self._boot, self._answers.number)
+    def _seen(self) -> CommitPosition:
+        return CommitPosition(self._boot, self._answers.number)
 
     async def about(self, request: Request, body: bytes) -> Response:
         store = request.broker._core.store
@@ -106,7 +106,7 @@ class _Remote:
         durability = await loop.run_in_executor(None, store.durability)
         warnings = await loop.run_in_executor(None, store.warnings)
         now, number = store.clock.now(), self._answers.number
-        return _response(About(WIRE_VERSION, self._boot, store.name, now, durability, warnings, number))
+        return _response(ServerInfo(WIRE_VERSION, self._boot, store.name, now, durability, warnings, number))
 
     async def commit(self, request: Request, body: bytes) -> Response:
         asked: CommitRequest = _decoded("store.commit", decode_commit, body)
@@ -138,7 +138,7 @@ class _Remote:
             raise RequestTooLarge("the number of calls", MAX_CALLS_PER_COMMIT)
         if sum(map(_new_items, asked.calls)) > MAX_ITEMS_PER_COMMIT:
             raise RequestTooLarge("the number of items", MAX_ITEMS_PER_COMMIT)
-        calls = await authorization.let_in(request, asked.calls)
+        calls = await authorization.authorize_calls(request, asked.calls)
         let_in = [call for call in calls if not isinstance(call, RedriveError)]
         core = request.broker._core
         try:
@@ -156,14 +156,14 @@ class _Remote:
     ) -> Response:
         core = request.broker._core
         _wake(core, let_in, commit)
-        kept, too_many = response_budget.cut(commit.results, request.limits.answer, commit.now)
+        kept, too_many = response_budget.truncate_results(commit.results, request.limits.answer, commit.now)
         if too_many:
             with contextlib.suppress(RedriveError):  # then they run out
-                await self._carry_out(core, [Return(token) for token in too_many], asked)
+                await self._carry_out(core, [ReturnLease(token) for token in too_many], asked)
         results = iter(kept)
         answered = [call if isinstance(call, RedriveError) else next(results) for call in calls]
         request = await informed(request, answered)
-        shown = [authorization.let_out(request, *each) for each in zip(asked.calls, answered, strict=True)]
+        shown = [authorization.filter_result(request, *each) for each in zip(asked.calls, answered, strict=True)]
         given = Commit(shown, _visible(request, _caused(let_in, commit)), commit.now)
         return Response(200, encode_commit(self._seen, asked.calls, given), MESSAGEPACK)
 
@@ -179,12 +179,12 @@ class _Remote:
 
     async def read(self, request: Request, body: bytes) -> Response:
         asked: Query = _decoded("store.read", decode_query, body)
-        (query,) = await authorization.let_in(request, (asked,))
+        (query,) = await authorization.authorize_calls(request, (asked,))
         if isinstance(query, RedriveError):
             raise query
         core, most = request.broker._core, request.limits.answer
         answer = await asyncio.get_running_loop().run_in_executor(None, response_budget.read, core, query, most)
-        return _response(authorization.let_out(await informed(request, (answer,)), asked, answer))
+        return _response(authorization.filter_result(await informed(request, (answer,)), asked, answer))
 
     async def watch(self, request: Request, body: bytes) -> Response:
         asked = _decoded("store.watch", decode_watch, body)
@@ -198,11 +198,11 @@ class _Remote:
         found = arrivals.since(asked.since, queues)
         return _response(WatchAnswer(self._boot, number, found, number > asked.since))
 
-    def _arrivals_of(self, request: Request) -> Arrivals:
+    def _arrivals_of(self, request: Request) -> ArrivalLog:
         notify = request.broker._core.notify
         arrivals = self._arrivals.get(notify)
         if arrivals is None:
-            arrivals = self._arrivals[notify] = Arrivals(notify)
+            arrivals = self._arrivals[notify] = ArrivalLog(notify)
         return arrivals
 
 
@@ -234,7 +234,7 @@ def _caused(calls: Sequence[Call], commit: Commit) -> Mapping[str, int]:
                 queues.add(call.queue)
             case Complete():
                 queues.update(put.queue for put in call.puts)
-            case Return() | Settle() if isinstance(result, Settled | RedriveError):
+            case ReturnLease() | Settle() if isinstance(result, Settled | RedriveError):
                 queues.update(() if isinstance(result, RedriveError) else (result.queue,))
             case _:
                 return commit.arrivals

@@ -15,7 +15,7 @@ from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.flows.health import Health
 from redrive.errors import InvalidInput, RedriveError
-from redrive.model.text import several
+from redrive.model.text import pluralize
 from redrive.server.asgi import Page, Server
 from redrive.server.openapi import encoded
 from redrive.server.request import Response
@@ -92,7 +92,7 @@ async def _health(server: Server, broker: AsyncBroker) -> dict[str, Any]:
     warnings = list(found.warnings)
     if server.max_dead is not None and dead > server.max_dead:
         warnings.append(
-            f"There are {several(dead, 'dead letter')}, more than {server.max_dead:,}: dead.groups says of what"
+            f"There are {pluralize(dead, 'dead letter')}, more than {server.max_dead:,}: dead.groups says of what"
         )
     return {
         "status": _DEGRADED if warnings else _OK,

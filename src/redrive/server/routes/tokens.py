@@ -8,12 +8,12 @@ import msgspec
 
 from redrive.auth import token_store
 from redrive.auth.principal import ANY, TOKENS_NAMESPACE, Right, Role
-from redrive.auth.token_store import MAX_PATTERNS, SOMEBODY, AccessToken
+from redrive.auth.token_store import ANONYMOUS, MAX_PATTERNS, AccessToken
 from redrive.broker.async_broker import AsyncBroker
 from redrive.errors import NotFound
 from redrive.model.limits import MAX_NAME_CHARS
-from redrive.model.text import instant_text
-from redrive.server.broker_pool import Brokers
+from redrive.model.text import to_rfc3339
+from redrive.server.broker_pool import BrokerPool
 from redrive.server.field_types import DurationInput, instant_text_or_none
 from redrive.server.request import Request
 from redrive.server.route import Route, every_queue
@@ -78,7 +78,7 @@ class RevokedToken(msgspec.Struct, frozen=True):
     name: str
 
 
-def routes(brokers: Brokers) -> tuple[Route, ...]:
+def routes(brokers: BrokerPool) -> tuple[Route, ...]:
     """The routes of a server with these brokers."""
 
     async def broker_of(request: Request) -> AsyncBroker:
@@ -96,7 +96,7 @@ def routes(brokers: Brokers) -> tuple[Route, ...]:
                 namespaces=call.namespaces,
                 queues=call.queues,
                 expires=call.expires,
-                created_by=request.principal.name or SOMEBODY,
+                created_by=request.principal.name or ANONYMOUS,
             )
         )
         return CreatedToken(token=made.text, **msgspec.structs.asdict(_form(broker, made.token)))
@@ -107,7 +107,7 @@ def routes(brokers: Brokers) -> tuple[Route, ...]:
 
     async def revoke(request: Request, call: RevokeTokenCall) -> RevokedToken:
         broker = await broker_of(request)
-        if not await broker._run(token_store.revoke(call.name, request.principal.name or SOMEBODY)):
+        if not await broker._run(token_store.revoke(call.name, request.principal.name or ANONYMOUS)):
             raise NotFound(f"there is no token called {call.name!a:.80}; tokens.list has those there are")
         return RevokedToken(call.name)
 
@@ -151,7 +151,7 @@ def _form(broker: AsyncBroker, token: AccessToken) -> TokenForm:
         roles=list(token.roles),
         namespaces=list(token.namespaces),
         queues=list(token.queues),
-        created_at=instant_text(token.created_at),
+        created_at=to_rfc3339(token.created_at),
         created_by=token.created_by,
         expires_at=instant_text_or_none(token.expires_at),
         expired=token.is_over(broker._core.clock.now()),

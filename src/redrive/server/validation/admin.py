@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from redrive.broker.flows.export_import import checked_item
-from redrive.broker.validation import note_of, whole
+from redrive.broker.validation import check_integer, check_note
 from redrive.errors import InvalidInput
 from redrive.model.arrival import Move, check_move
 from redrive.model.ids import MAX_NUMBER
@@ -22,20 +22,20 @@ from redrive.model.limits import (
     check_instant,
     check_label,
     check_name,
-    is_elsewhere,
+    is_remote,
 )
-from redrive.model.queue import checked_settings
+from redrive.model.queue import validate_settings
 from redrive.server.validation import deliveries, values
 from redrive.store import (
-    STEP_LIMIT,
-    Clean,
+    MAINTENANCE_BATCH,
+    ApplyRetention,
+    AuditNote,
     CloseMove,
     CreateQueue,
     DeleteQueue,
     Expire,
     FinishMove,
     Import,
-    Noted,
     Promote,
     Receive,
     Register,
@@ -51,7 +51,7 @@ _replace = msgspec.structs.replace
 def create(call: CreateQueue) -> CreateQueue:
     """A new queue."""
     values.queue(call.name)
-    return _replace(call, settings=checked_settings(call.settings))
+    return _replace(call, settings=validate_settings(call.settings))
 
 
 def update(call: UpdateQueue) -> UpdateQueue:
@@ -59,7 +59,7 @@ def update(call: UpdateQueue) -> UpdateQueue:
     values.queue(call.name)
     values.version(call.version)
     check_label("actor", call.actor)
-    return _replace(call, settings=checked_settings(call.settings))
+    return _replace(call, settings=validate_settings(call.settings))
 
 
 def set_paused(call: SetPaused) -> SetPaused:
@@ -72,7 +72,7 @@ def set_paused(call: SetPaused) -> SetPaused:
 def set_used_by(call: SetUsedBy) -> SetUsedBy:
     """A queue of another store uses this one."""
     values.queue(call.name)
-    if not is_elsewhere(check_address("user", call.user)):
+    if not is_remote(check_address("user", call.user)):
         raise InvalidInput(f"'{call.user}' is no queue of another store; write name@store")
     return call
 
@@ -82,7 +82,7 @@ def delete(call: DeleteQueue) -> DeleteQueue:
     values.queue(call.name)
     check_label("actor", call.actor)
     if call.confirm is not None:
-        whole("confirm", call.confirm, 0, MAX_NUMBER)
+        check_integer("confirm", call.confirm, 0, MAX_NUMBER)
     return call
 
 
@@ -109,12 +109,12 @@ def unregister(call: Unregister) -> Unregister:
     return call if call.noted is None else _replace(call, noted=_noted(call.noted))
 
 
-def _noted(noted: Noted | None) -> Noted | None:
+def _noted(noted: AuditNote | None) -> AuditNote | None:
     if noted is None:
         return None
     check_label("actor", noted.actor)
     check_name("verb", noted.verb)
-    return _replace(noted, note=note_of("note", noted.note))
+    return _replace(noted, note=check_note("note", noted.note))
 
 
 def import_(call: Import) -> Import:
@@ -157,7 +157,7 @@ def close_move(call: CloseMove) -> CloseMove:
 
 def promote(call: Promote) -> Promote:
     """What fell due."""
-    values.limit(call.limit, STEP_LIMIT)
+    values.limit(call.limit, MAINTENANCE_BATCH)
     return call
 
 
@@ -168,7 +168,7 @@ def expire(call: Expire) -> Expire:
     return _replace(call, verdict=values.verdict(call.verdict))
 
 
-def clean(call: Clean) -> Clean:
+def clean(call: ApplyRetention) -> ApplyRetention:
     """Retention."""
-    values.limit(call.limit, STEP_LIMIT)
+    values.limit(call.limit, MAINTENANCE_BATCH)
     return call

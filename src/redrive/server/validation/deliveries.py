@@ -5,16 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from redrive.broker.flows.deliveries import check_overrides
-from redrive.broker.validation import note_of
+from redrive.broker.validation import check_note
 from redrive.errors import InvalidInput
-from redrive.model.judge import Ending
+from redrive.model.judge import OutcomeKind
 from redrive.model.limits import MAX_BATCH, MAX_PUT, check_instant, check_priority
 from redrive.model.payload import check_headers
 from redrive.server.validation import values
-from redrive.store import Complete, Extend, LeaseItems, NewItem, Put, Return, Settle, check_failure
+from redrive.store import Complete, Extend, LeaseItems, NewItem, Put, ReturnLease, Settle, check_failure
 
 _replace = msgspec.structs.replace
-_SETTLED_BY = frozenset({Ending.FAILED, Ending.LOST, Ending.RELEASED, Ending.BURIED})
+_SETTLED_BY = frozenset({OutcomeKind.FAILED, OutcomeKind.LOST, OutcomeKind.RELEASED, OutcomeKind.BURIED})
 
 
 def put(call: Put) -> Put:
@@ -87,15 +87,15 @@ def settle(call: Settle) -> Settle:
         call,
         verdict=values.verdict(call.verdict),
         failure=values.failure(call.failure),
-        note=note_of("note", call.note),
+        note=check_note("note", call.note),
     )
 
 
-def return_(call: Return) -> Return:
+def return_(call: ReturnLease) -> ReturnLease:
     """A release that does not count."""
     values.token(call.token)
     values.queue_if_named(call.queue)
-    return _replace(call, note=note_of("note", call.note))
+    return _replace(call, note=check_note("note", call.note))
 
 
 def _is(one: object, other: object) -> bool:
@@ -130,5 +130,5 @@ def _with_options(item: NewItem) -> NewItem:
         headers=check_headers(item.headers) if item.headers else None,
         failure=values.failure(item.failure),
         verdict=None if item.verdict is None else values.verdict(item.verdict),
-        note=note_of("note", item.note),
+        note=check_note("note", item.note),
     )

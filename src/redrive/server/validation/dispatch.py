@@ -12,9 +12,8 @@ from typing import Any
 from redrive.clock import Instant
 from redrive.server.validation import admin, deliveries, manual_changes, queries
 from redrive.store import (
+    ApplyRetention,
     Call,
-    Change,
-    Clean,
     CloseMove,
     Complete,
     CreateQueue,
@@ -25,12 +24,13 @@ from redrive.store import (
     Hold,
     Import,
     LeaseItems,
+    ManualChange,
     Promote,
     Put,
     Query,
     Receive,
     Register,
-    Return,
+    ReturnLease,
     SetOperation,
     SetPaused,
     Settle,
@@ -42,7 +42,7 @@ from redrive.store import (
     UpdateQueue,
 )
 
-CHECKS: dict[type[Any], Callable[[Any], Any]] = {
+VALIDATORS: dict[type[Any], Callable[[Any], Any]] = {
     CreateQueue: admin.create,
     UpdateQueue: admin.update,
     SetPaused: admin.set_paused,
@@ -57,14 +57,14 @@ CHECKS: dict[type[Any], Callable[[Any], Any]] = {
     Unhold: manual_changes.unhold,
     Complete: deliveries.complete,
     Settle: deliveries.settle,
-    Return: deliveries.return_,
+    ReturnLease: deliveries.return_,
     Extend: deliveries.extend,
-    Change: manual_changes.change,
+    ManualChange: manual_changes.change,
     StepOperation: manual_changes.step,
     SetOperation: manual_changes.set_,
     Promote: admin.promote,
     Expire: admin.expire,
-    Clean: admin.clean,
+    ApplyRetention: admin.clean,
     FinishMove: admin.finish_move,
     CloseMove: admin.close_move,
     LeaseItems: deliveries.lease,
@@ -72,9 +72,9 @@ CHECKS: dict[type[Any], Callable[[Any], Any]] = {
 """What is checked of each call. StartOperation and queries are checked by what time it is, too."""
 
 
-def checked_call(call: Call | Query, now: Instant) -> Any:
+def validate_call(call: Call | Query, now: Instant) -> Any:
     """The call, as a broker would have made it. Raises `InvalidInput` where none would."""
-    check = CHECKS.get(call.__class__)
+    check = VALIDATORS.get(call.__class__)
     if check is not None:
         return check(call)
     if isinstance(call, StartOperation):

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from redrive.broker.flows.inspection import chosen
+from redrive.broker.flows.inspection import build_filter
 from redrive.broker.flows.operations import check_canary, check_rate, check_target
-from redrive.broker.validation import note_of, whole
+from redrive.broker.validation import check_integer, check_note
 from redrive.clock import Instant
 from redrive.errors import InvalidInput
 from redrive.model.filter import Filter
@@ -21,7 +21,16 @@ from redrive.model.operation import OperationStatus, check_bulk
 from redrive.model.payload import check_headers
 from redrive.model.state_machine import Verb
 from redrive.server.validation import values
-from redrive.store import STEP_LIMIT, Change, Hold, SetOperation, StartOperation, StepOperation, Target, Unhold
+from redrive.store import (
+    MAINTENANCE_BATCH,
+    Hold,
+    ManualChange,
+    ManualTarget,
+    SetOperation,
+    StartOperation,
+    StepOperation,
+    Unhold,
+)
 
 _replace = msgspec.structs.replace
 _JUDGED = frozenset({Verb.FAIL, Verb.BURY})
@@ -31,7 +40,7 @@ _SETTABLE = frozenset(
 )
 
 
-def change(call: Change) -> Change:
+def change(call: ManualChange) -> ManualChange:
     """A verb on single items."""
     check_verb(call.verb)
     check_label("actor", call.actor)
@@ -43,11 +52,11 @@ def change(call: Change) -> Change:
     return _replace(
         call,
         targets=tuple([_target(call.verb, target) for target in call.targets]),
-        note=note_of("note", call.note),
+        note=check_note("note", call.note),
     )
 
 
-def _target(verb: Verb, target: Target) -> Target:
+def _target(verb: Verb, target: ManualTarget) -> ManualTarget:
     values.id(target.id)
     values.version(target.version)
     if (target.verdict is not None) is not (verb in _JUDGED):
@@ -57,7 +66,7 @@ def _target(verb: Verb, target: Target) -> Target:
     if (target.payload is not None or target.headers is not None) and verb is not Verb.REDRIVE:
         raise InvalidInput(f"{verb} edits nothing; redrive does")
     values.result(target.payload)
-    if target == Target(target.id):
+    if target == ManualTarget(target.id):
         return target
     return _replace(
         target,
@@ -94,15 +103,15 @@ def start(call: StartOperation, now: Instant) -> StartOperation:
     if call.verb is Verb.PURGE and call.where.status is not Status.ARCHIVED:
         raise InvalidInput("purge is for archived items: archive them first, and leave the status out")
     if call.expected is not None:
-        whole("expected", call.expected, 0, MAX_NUMBER)
-    return _replace(call, where=filter_(call.where, now), note=note_of("note", call.note))
+        check_integer("expected", call.expected, 0, MAX_NUMBER)
+    return _replace(call, where=filter_(call.where, now), note=check_note("note", call.note))
 
 
 def step(call: StepOperation) -> StepOperation:
     """It makes a step."""
     check_label("operation id", call.id)
-    whole("steps", call.steps, 0, MAX_NUMBER)
-    values.limit(call.limit, STEP_LIMIT)
+    check_integer("steps", call.steps, 0, MAX_NUMBER)
+    values.limit(call.limit, MAINTENANCE_BATCH)
     values.many("verdicts", len(call.verdicts))
     return _replace(call, verdicts=_verdicts(call.verdicts)) if call.verdicts else call
 
@@ -115,13 +124,13 @@ def set_(call: SetOperation) -> SetOperation:
         raise InvalidInput(f"an operation is not made {call.status} by anybody; it becomes that by itself")
     check_rate(call.rate)
     if call.steps is not None:
-        whole("steps", call.steps, 0, MAX_NUMBER)
-    return _replace(call, problem=note_of("problem", call.problem))
+        check_integer("steps", call.steps, 0, MAX_NUMBER)
+    return _replace(call, problem=check_note("problem", call.problem))
 
 
 def filter_(where: Filter, now: Instant) -> Filter:
     """Which items are meant."""
-    return chosen(where, {}, now)
+    return build_filter(where, {}, now)
 
 
 def _verdicts(given: Mapping[str, tuple[Verdict, int]]) -> dict[str, tuple[Verdict, int]]:

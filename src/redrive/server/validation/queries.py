@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from redrive.broker.validation import whole
-from redrive.broker.worker_session import MOST_HELD
+from redrive.broker.validation import check_integer
+from redrive.broker.worker_session import MAX_WORKER_LEASES
 from redrive.clock import Instant
 from redrive.errors import InvalidInput
 from redrive.model.ids import MAX_NUMBER
@@ -13,13 +13,12 @@ from redrive.model.limits import MAX_LABEL_CHARS, check_address, check_label, ch
 from redrive.server.validation import values
 from redrive.server.validation.manual_changes import filter_
 from redrive.store import (
-    STEP_LIMIT,
+    MAINTENANCE_BATCH,
     CountItems,
     FindItems,
-    GetActive,
-    GetHeld,
+    GetIdempotencyOwners,
     GetItem,
-    GetKeyHolders,
+    GetLease,
     GetOperation,
     GetOverdue,
     GetQueue,
@@ -31,6 +30,7 @@ from redrive.store import (
     ListOpenMoves,
     ListOperations,
     ListRegistrations,
+    ListWorkerLeases,
     Query,
     ReadFeed,
 )
@@ -45,7 +45,7 @@ def query(asked: Query, now: Instant) -> Query:
             values.queue(name)
         case GetItem(id) | GetResult(id):
             values.id(id)
-        case GetActive(token):
+        case GetLease(token):
             values.token(token)
         case FindItems(where, _, limit, cursor):
             values.limit(limit)
@@ -55,11 +55,11 @@ def query(asked: Query, now: Instant) -> Query:
             _cursor(cursor)
             return _replace(asked, where=filter_(where, now))
         case ListGroups(queue, limit) | GetOverdue(queue, limit):
-            values.limit(limit, STEP_LIMIT)
+            values.limit(limit, MAINTENANCE_BATCH)
             _queue(queue)
         case ReadFeed():
             _feed(asked)
-        case GetKeyHolders(queue, keys):
+        case GetIdempotencyOwners(queue, keys):
             values.queue(queue)
             values.many("keys", len(keys))
             for key in keys:
@@ -68,9 +68,9 @@ def query(asked: Query, now: Instant) -> Query:
             check_label("operation id", id)
         case ListOperations(limit=limit):
             values.limit(limit)
-        case GetHeld(worker, limit):
+        case ListWorkerLeases(worker, limit):
             values.label("worker", worker or None)  # nobody is called nothing, and so nothing is found
-            values.limit(limit, MOST_HELD)
+            values.limit(limit, MAX_WORKER_LEASES)
         case ListRegistrations(kind, name):
             check_name("kind", kind)
             values.label("name", name)
@@ -106,7 +106,7 @@ def _queue(name: str | None) -> None:
 
 def _number(what: str, number: int | None) -> None:
     if number is not None:
-        whole(what, number, 0, MAX_NUMBER)
+        check_integer(what, number, 0, MAX_NUMBER)
 
 
 def _cursor(cursor: str | None) -> None:

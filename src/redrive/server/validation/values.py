@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from redrive.broker.validation import whole
+from redrive.broker.validation import check_integer
 from redrive.errors import InvalidDuration, InvalidInput, PayloadTooLarge
 from redrive.model.duration import MAX_DURATION
-from redrive.model.failure import Failure, cleaned
+from redrive.model.failure import Failure, sanitize_failure
 from redrive.model.ids import MAX_NUMBER, ItemId, Token, parse_id, parse_token
 from redrive.model.item import Result
-from redrive.model.judge import Verdict, check_brought
+from redrive.model.judge import Verdict, check_custom_verdict
 from redrive.model.limits import MAX_BATCH, MAX_STORABLE_BYTES, check_label, check_name
 
 
@@ -46,12 +46,12 @@ def span(what: str, duration: int | None, smallest: int = 0) -> None:
 
 def version(number: int) -> None:
     """Raise unless it can be the version of something."""
-    whole("version", number, 0, MAX_NUMBER)
+    check_integer("version", number, 0, MAX_NUMBER)
 
 
 def limit(number: int, largest: int = MAX_BATCH) -> None:
     """Raise unless so many may be asked for at once."""
-    whole("limit", number, 1, largest)
+    check_integer("limit", number, 1, largest)
 
 
 def id(text: str) -> None:
@@ -81,12 +81,12 @@ def many(what: str, count: int, largest: int = MAX_BATCH) -> None:
 
 def verdict(brought: Verdict) -> Verdict:
     """A verdict, as every store can carry it out."""
-    return check_brought(brought)
+    return check_custom_verdict(brought)
 
 
 def failure(brought: Failure | None) -> Failure | None:
     """What went wrong, as every store can hold it."""
-    return None if brought is None else cleaned(brought)
+    return None if brought is None else sanitize_failure(brought)
 
 
 def result(brought: Result | None) -> None:

@@ -10,7 +10,7 @@ from redrive.clock import Clock, Instant, SystemClock
 from redrive.errors import Closed, InvalidInput
 from redrive.model.item import Receipt
 from redrive.store import Call, Commit, Durability, Put, Query
-from redrive.stores.rules.dispatch import answer, attempt, in_order
+from redrive.stores.rules.dispatch import answer_query, execute_or_refuse, in_commit_order
 from redrive.stores.rules.state import State
 
 
@@ -34,13 +34,13 @@ class MemoryStore:
             state = self._open_state()
             state.begin(self.clock.now() if now is None else now)
             results: list[Any] = [None] * len(calls)
-            for place in in_order(calls):
-                results[place] = attempt(state, calls[place])
+            for place in in_commit_order(calls):
+                results[place] = execute_or_refuse(state, calls[place])
             return Commit(results, self._arrivals(), state.now)
 
     def read(self, query: Query) -> Any:
         with self._lock:
-            return answer(self._open_state(), query, self.clock.now())
+            return answer_query(self._open_state(), query, self.clock.now())
 
     def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         raise InvalidInput(

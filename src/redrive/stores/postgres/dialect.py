@@ -152,7 +152,7 @@ _BETWEEN = "\x1f"
 """What words that are one value are joined by: an array of arrays has to have the same length everywhere."""
 
 
-def together(statement: str, rows: Sequence[Row]) -> tuple[str, list[Any]] | None:
+def multi_row(statement: str, rows: Sequence[Row]) -> tuple[str, list[Any]] | None:
     """The statement for all rows, and its values; None where it has to be executed for each."""
     if deleting := _DELETE_BY_NUMBER.fullmatch(statement):
         return f"{deleting[1]} = ANY(?::bigint[])", [Bigints(value for (value,) in rows)]

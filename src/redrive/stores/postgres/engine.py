@@ -31,7 +31,7 @@ from redrive.model.url import ENCODED, redact_url
 from redrive.stores.connection_slots import Slots
 from redrive.stores.interruption import interruption
 from redrive.stores.postgres import session as patience
-from redrive.stores.postgres.session import PatientConnection, Rows, Session, adapt
+from redrive.stores.postgres.session import Rows, Session, TimeoutConnection, adapt
 
 OLDEST_SERVER = 140_000
 MAX_READERS = 8
@@ -80,7 +80,7 @@ _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BEGIN_READING_ALONE = "BEGIN READ ONLY"
 """Its snapshot is taken when the lock is held, and not before."""
 
-_kept_for_ever: list[object] = []
+_never_collected: list[object] = []
 """Connections of a parent process: closing them in the child would say goodbye in the parent's name."""
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _T = TypeVar("_T")
@@ -88,11 +88,11 @@ _OWN = (psycopg.Error, RedriveError)
 """What is raised by the engine and by the work in it; anything else comes from outside."""
 
 
-class _LostBeforeCommit(Exception):
+class _ConnectionLostBeforeCommit(Exception):
     """The connection broke, and the server was not yet asked to commit."""
 
 
-class _LostWhileReading(psycopg.OperationalError):
+class _ConnectionLostInRead(psycopg.OperationalError):
     """The connection broke while a query was answered."""
 
 
@@ -110,23 +110,23 @@ class Engine:
         self._closed = False
         self.is_the_parents = False
         """In a forked child, before `reopen`: nothing here is its own."""
-        self._connections: weakref.WeakSet[PatientConnection] = weakref.WeakSet()
-        self._writer: PatientConnection | None = None
+        self._connections: weakref.WeakSet[TimeoutConnection] = weakref.WeakSet()
+        self._writer: TimeoutConnection | None = None
         self._session: Session | None = None
-        self._idle: list[PatientConnection] = []
+        self._idle: list[TimeoutConnection] = []
         self._readers = Slots(MAX_READERS)
         self._mutex = threading.Lock()
         self._turn = threading.Lock()
         """Of whoever uses the writer."""
         _open_engines.add(self)
 
-    def connect(self) -> PatientConnection:
+    def connect(self) -> TimeoutConnection:
         """A new connection, as durable as was asked for."""
         if self._closed:
             raise Closed
         with self.translated():
             wanted = {**_CONNECTING, **self._info}
-            connection = PatientConnection.connect(autocommit=True, **wanted)
+            connection = TimeoutConnection.connect(autocommit=True, **wanted)
         try:
             self._check(connection)
         except BaseException:
@@ -143,11 +143,11 @@ class Engine:
         """
         with self._turn:
             for _ in range(MAX_TRIES - 1):
-                with contextlib.suppress(pg.DeadlockDetected, pg.SerializationFailure, _LostBeforeCommit):
+                with contextlib.suppress(pg.DeadlockDetected, pg.SerializationFailure, _ConnectionLostBeforeCommit):
                     return self._transact_once(work)
             try:
                 return self._transact_once(work)
-            except (psycopg.Error, _LostBeforeCommit) as error:
+            except (psycopg.Error, _ConnectionLostBeforeCommit) as error:
                 raise StoreUnavailable(self.name, _first_line(error)) from error
 
     def _transact_once(self, work: Callable[[Session], _T]) -> _T:
@@ -179,7 +179,7 @@ class Engine:
             raise OutcomeUnknown(self.name, connection.warnings[0])
         return result
 
-    def _undo(self, connection: PatientConnection, error: BaseException, *, committing: bool) -> NoReturn:
+    def _undo(self, connection: TimeoutConnection, error: BaseException, *, committing: bool) -> NoReturn:
         """Say what became of a transaction that was not answered with COMMIT."""
         alive = connection.in_order = _roll_back(connection)
         refusal = _refusal(error)
@@ -188,7 +188,7 @@ class Engine:
                 raise OutcomeUnknown(self.name, _problem(connection, error)) from error
             if not alive:
                 self._check_patience(connection, error)
-                raise _LostBeforeCommit(_first_line(error)) from error
+                raise _ConnectionLostBeforeCommit(_first_line(error)) from error
         if isinstance(refusal, pg.DeadlockDetected | pg.SerializationFailure):
             raise refusal
         if (translated := self.translate(refusal or error)) is error:
@@ -202,7 +202,7 @@ class Engine:
         """
         with self.translated():
             for _ in range(MAX_READERS):  # a restart of the server breaks all connections that are idle
-                with contextlib.suppress(_LostWhileReading), self._reader() as connection:
+                with contextlib.suppress(_ConnectionLostInRead), self._reader() as connection:
                     return self._read_once(connection, work, lock)
             with self._reader() as connection:
                 return self._read_once(connection, work, lock)
@@ -214,7 +214,7 @@ class Engine:
             connection.in_order = True
             return result
 
-    def _read_once(self, connection: PatientConnection, work: Callable[[Session], _T], lock: int | None) -> _T:
+    def _read_once(self, connection: TimeoutConnection, work: Callable[[Session], _T], lock: int | None) -> _T:
         before = sys.exception()
         session = Session(connection, self.schema, locking=False)
         try:
@@ -233,7 +233,7 @@ class Engine:
             connection.in_order = _roll_back(connection)
             if not connection.in_order and isinstance(error, psycopg.Error):
                 self._check_patience(connection, error)
-                raise _LostWhileReading(_first_line(error)) from error
+                raise _ConnectionLostInRead(_first_line(error)) from error
             raise
 
     def close(self) -> None:
@@ -259,7 +259,7 @@ class Engine:
                 nowhere = os.open(os.devnull, os.O_RDWR)
                 os.dup2(nowhere, connection.fileno())
                 os.close(nowhere)
-        _kept_for_ever.extend(connections)
+        _never_collected.extend(connections)
         self.is_the_parents = True
         self._closed, self._idle, self._writer, self._session = True, [], None, None
         _open_engines.discard(self)
@@ -289,7 +289,7 @@ class Engine:
             case _:
                 return error
 
-    def _check(self, connection: PatientConnection) -> None:
+    def _check(self, connection: TimeoutConnection) -> None:
         if connection.info.server_version < OLDEST_SERVER:
             found = f"{connection.info.server_version // 10_000}"
             raise EngineUnsupported("PostgreSQL", found, f"{OLDEST_SERVER // 10_000} or newer is needed")
@@ -312,7 +312,7 @@ class Engine:
             problem = "its fsync is off: a power cut loses acknowledged work; switch it on, or say durability='relaxed'"
             raise StoreUnavailable(self.name, problem)
 
-    def _writing(self) -> tuple[PatientConnection, Session]:
+    def _writing(self) -> tuple[TimeoutConnection, Session]:
         if self._closed:
             raise Closed
         if self._writer is not None and not _is_idle(self._writer):
@@ -330,13 +330,13 @@ class Engine:
             with contextlib.suppress(psycopg.Error):
                 writer.close()
 
-    def _check_patience(self, connection: PatientConnection, error: BaseException) -> None:
+    def _check_patience(self, connection: TimeoutConnection, error: BaseException) -> None:
         """Where no answer came for so long, to try again would take as long again."""
         if connection.gave_up:
             raise StoreUnavailable(self.name, _problem(connection, error)) from error
 
     @contextlib.contextmanager
-    def _reader(self) -> Iterator[PatientConnection]:
+    def _reader(self) -> Iterator[TimeoutConnection]:
         with self._readers.one(READER_TIMEOUT_SECONDS) as is_free:
             if not is_free:
                 problem = f"{MAX_READERS} queries are under way and none of them ends; try again"
@@ -359,14 +359,14 @@ class Engine:
                     connection.close()
 
 
-def _configure(connection: PatientConnection, settings: dict[str, str]) -> None:
+def _configure(connection: TimeoutConnection, settings: dict[str, str]) -> None:
     connection.execute(
         "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS wanted(name, value)",
         (list(settings), list(settings.values())),
     )
 
 
-def _is_idle(connection: PatientConnection) -> bool:
+def _is_idle(connection: TimeoutConnection) -> bool:
     """Whether it is there, as far as is known, and nothing is left in it of what came before."""
     state = connection.pgconn
     return (
@@ -390,7 +390,7 @@ def _refusal(error: BaseException) -> psycopg.Error | None:
     return None
 
 
-def _roll_back(connection: PatientConnection) -> bool:
+def _roll_back(connection: TimeoutConnection) -> bool:
     """Whether the connection is still there. The server may have said that it ends it, and libpq not know it yet."""
     try:
         connection.execute("ROLLBACK")
@@ -400,7 +400,7 @@ def _roll_back(connection: PatientConnection) -> bool:
     return True
 
 
-def _problem(connection: PatientConnection, error: BaseException) -> str:
+def _problem(connection: TimeoutConnection, error: BaseException) -> str:
     seconds = patience.ANSWER_TIMEOUT_SECONDS
     return f"no answer within {seconds:g} seconds" if connection.gave_up else _first_line(error)
 

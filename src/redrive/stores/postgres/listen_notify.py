@@ -11,7 +11,7 @@ import psycopg
 from redrive.clock import Clock, Instant
 from redrive.errors import Closed, RedriveError
 from redrive.model.duration import SECOND
-from redrive.stores.notifications import CAN_LISTEN, Ear, Teller
+from redrive.stores.notifications import CAN_LISTEN, Publisher, SocketSubscriber
 from redrive.stores.postgres.engine import Engine
 from redrive.stores.postgres.session import Connection
 
@@ -21,7 +21,7 @@ LOOK_EVERY = SECOND
 _NOTIFY = "SELECT pg_notify(%s, name) FROM unnest(%s::text[]) AS name"
 
 
-class Notices:
+class ListenNotify:
     """Notices of one namespace.
 
     They are sent after the commit, on a connection of their own: inside the transaction they would take a lock that all
@@ -38,12 +38,12 @@ class Notices:
     def _reset(self) -> None:
         self._closed = False
         self._listener: Connection | None = None
-        self._ear: Ear | None = None
+        self._ear: SocketSubscriber | None = None
         self._listening = threading.Lock()
         self._looked_at: Instant | None = None
         self._sender: Connection | None = None
         self._sender_pid = 0
-        self._teller = Teller(self._send, self._drop_sender)
+        self._teller = Publisher(self._send, self._drop_sender)
 
     after_fork = _reset
 
@@ -96,7 +96,7 @@ class Notices:
     def _prick_up(self) -> None:
         """Ring when something comes in on the listener, if somebody asked for it."""
         if self._ear is None and self._bell is not None and self._listener is not None and CAN_LISTEN:
-            self._ear = Ear(self._listener.fileno(), self._bell)
+            self._ear = SocketSubscriber(self._listener.fileno(), self._bell)
 
     def _drop_listener(self) -> None:
         ear, self._ear = self._ear, None

@@ -97,7 +97,7 @@ _OVER = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
 _NOT_SYNCED = "SET LOCAL synchronous_commit = off"
 
 
-class Noted(msgspec.Struct, frozen=True):
+class SnapshotBound(msgspec.Struct, frozen=True):
     """Once every transaction up to `id` is over, nobody draws an earlier instant or a smaller key any more."""
 
     instant: Instant
@@ -105,7 +105,7 @@ class Noted(msgspec.Struct, frozen=True):
     id: int
 
 
-class Marks:
+class LowWaterMarks:
     """The marks of one schema, as one process moves them. `clock` is None where the server's is the time."""
 
     def __init__(self, engine: Engine, clock: Clock | None) -> None:
@@ -118,7 +118,7 @@ class Marks:
         self.highest = Instant(0)
         """No mark that this process moved is beyond it."""
         self._used: set[int] = set()
-        self._noted: Noted | None = None
+        self._noted: SnapshotBound | None = None
         self._moved_at = 0.0
         self._looked_at = time.monotonic()
 
@@ -162,11 +162,11 @@ class Marks:
             self._raise(session, queue, _RAISE, noted.instant - SLACK)
         self._raise(session, TALLIES, _RAISE_TALLIES, noted.tally)
 
-    def note(self, session: Session) -> Noted:
+    def note(self, session: Session) -> SnapshotBound:
         """What will be known once everything is over that is at work now."""
         given = None if self._clock is None else self._clock.now()
         tally, server_now = session.execute(_REACHED).get
-        return Noted(server_now if given is None else given, tally, session.execute(_ID).get)
+        return SnapshotBound(server_now if given is None else given, tally, session.execute(_ID).get)
 
     def _raise(self, session: Session, queue: int, statement: str, to: int) -> None:
         """In a transaction of its own, which waits for nobody but who lowers it, and for whom nobody waits long."""

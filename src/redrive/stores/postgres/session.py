@@ -19,13 +19,13 @@ from psycopg.types.string import StrBinaryDumper
 
 from redrive.clock import Instant
 from redrive.model.ids import MAX_NUMBER
-from redrive.model.search_terms import Query
-from redrive.stores.postgres.dialect import Bigints, Blobs, Texts, register, together, translate
-from redrive.stores.relational.batch import TALLIED, Batch, QueueRow
+from redrive.model.search_terms import SearchQuery
+from redrive.stores.postgres.dialect import Bigints, Blobs, Texts, multi_row, register, translate
+from redrive.stores.relational.batch import COUNTED_COLUMNS, Batch, QueueRow
 from redrive.stores.relational.item_rows import STATE
 from redrive.stores.relational.leases import HEAD, TIMES
 from redrive.stores.relational.low_water_marks import READY, above
-from redrive.stores.relational.session import Head, HeldAs, Look, Row
+from redrive.stores.relational.session import HeldAs, LeasedHead, OverdueCheck, Row
 
 Connection = psycopg.Connection[Any]
 
@@ -78,12 +78,13 @@ _KEYS = """
     SELECT key, n, tail, digest FROM redrive_idempotency WHERE queue = ?1 AND key = ANY (?2::text[]) AND until > ?3"""
 MANY_QUEUES = 1_000
 """Up to so many are named in a statement."""
-_COUNTED = ", ".join(TALLIED)
+_COUNTED = ", ".join(COUNTED_COLUMNS)
+_ADDED = ", ".join(f"{name} = there.{name} + excluded.{name}" for name in COUNTED_COLUMNS)
 _ROLL_UP = f"""
     WITH gone AS (DELETE FROM redrive_tally WHERE true {above("key", "tally", "0")} RETURNING queue, {_COUNTED})
     INSERT INTO redrive_count AS there (queue, {_COUNTED})
-    SELECT queue, {", ".join(f"sum({name})" for name in TALLIED)} FROM gone GROUP BY queue
-    ON CONFLICT (queue) DO UPDATE SET {", ".join(f"{name} = there.{name} + excluded.{name}" for name in TALLIED)}
+    SELECT queue, {", ".join(f"sum({name})" for name in COUNTED_COLUMNS)} FROM gone GROUP BY queue
+    ON CONFLICT (queue) DO UPDATE SET {_ADDED}
     RETURNING queue"""
 LOCK_KEYS = """
     SELECT pg_advisory_xact_lock(hashtextextended(key, ?1))
@@ -98,7 +99,7 @@ class Arrays:
         SELECT 1 FROM unnest(?::text[]) AS asked(prefix)
         WHERE NOT EXISTS (SELECT 1 FROM unnest(w.words) AS found(word) WHERE starts_with(word, prefix)))"""
 
-    def asked(self, query: Query) -> Row:
+    def asked(self, query: SearchQuery) -> Row:
         """Every word, and for every prefix some word that begins with it."""
         return (Texts(query.words), Texts(query.prefixes))
 
@@ -167,7 +168,7 @@ class Session:
         return Rows(self._cursor().execute(self._text(statement), values, binary=True))
 
     def executemany(self, statement: str, rows: Sequence[Row]) -> None:
-        if (made := together(statement, rows)) is not None:
+        if (made := multi_row(statement, rows)) is not None:
             self.execute(*made)
         else:
             self._cursor().executemany(self._text(statement), rows)
@@ -211,16 +212,18 @@ class Session:
         return Blobs(payloads)
 
     @staticmethod
-    def take_head(batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: Look) -> Head:
+    def take_head(
+        batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: OverdueCheck
+    ) -> LeasedHead:
         early = int(deadline < batch.now + row.settings.lease_timeout)
         values = (row.key, batch.now, limit, deadline, worker, early, *look)
         found = batch.execute(TAKE_HEAD, values).fetchall()
         due, overdue, token = found[0][:3]
-        look = Look(look.due and due, look.overdue and overdue)
+        look = OverdueCheck(look.due and due, look.overdue and overdue)
         if token is None:
-            return Head(look, [], {})
+            return LeasedHead(look, [], {})
         head = [entry[3:] for entry in found]
-        return Head(look, head, {entry[6]: entry[2] for entry in found})
+        return LeasedHead(look, head, {entry[6]: entry[2] for entry in found})
 
     @staticmethod
     def remove_held(batch: Batch, held: Sequence[HeldAs]) -> dict[tuple[int, int], Row]:
@@ -265,7 +268,7 @@ over, it hangs, or something between here and there does that still acknowledges
 acknowledges nothing is noticed by the system (`tcp_user_timeout`)."""
 
 
-class PatientConnection(psycopg.Connection[Any]):
+class TimeoutConnection(psycopg.Connection[Any]):
     """A connection of psycopg; every wait for the server has an end."""
 
     gave_up = False

@@ -20,7 +20,7 @@ from redrive.errors import Closed, InvalidInput
 from redrive.model.duration import MINUTE
 from redrive.model.item import Receipt
 from redrive.model.judge import Again
-from redrive.model.text import lasting
+from redrive.model.text import format_elapsed
 from redrive.store import (
     Call,
     Commit,
@@ -34,7 +34,7 @@ from redrive.store import (
     Query,
     ReadFeed,
     Register,
-    Return,
+    ReturnLease,
     Settle,
     StepOperation,
     Unregister,
@@ -43,14 +43,14 @@ from redrive.store import (
 from redrive.stores.postgres import schema
 from redrive.stores.postgres.dialect import Texts
 from redrive.stores.postgres.engine import Engine
-from redrive.stores.postgres.listen_notify import Notices
-from redrive.stores.postgres.low_water_marks import Marks
+from redrive.stores.postgres.listen_notify import ListenNotify
+from redrive.stores.postgres.low_water_marks import LowWaterMarks
 from redrive.stores.postgres.session import LOCK_KEYS, Session
-from redrive.stores.relational.batch import NO_QUEUES, Batch, Numbers, Queues, draw_anew
-from redrive.stores.relational.dispatch import carry_out, finish
+from redrive.stores.relational.batch import NO_QUEUES, Batch, Queues, SequenceAllocator, retry_on_collision
+from redrive.stores.relational.dispatch import execute_calls, finish
 from redrive.stores.relational.low_water_marks import INSTANTS
-from redrive.stores.relational.puts import put_together
-from redrive.stores.relational.queries import answer
+from redrive.stores.relational.puts import put_batch
+from redrive.stores.relational.queries import answer_query
 
 _BEGUN = """
     SELECT epoch, nextval('redrive_number'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
@@ -72,7 +72,7 @@ _NAMESPACE = "INSERT INTO redrive_namespace (name) VALUES (?) ON CONFLICT DO NOT
 _NAMESPACE_KEY = "SELECT key FROM redrive_namespace WHERE name = ?"
 
 
-class BlockNumbers(Numbers):
+class BlockAllocator(SequenceAllocator):
     """Numbers from the sequence of the database, a block at a time."""
 
     def __init__(self, session: Session, first: int) -> None:
@@ -118,8 +118,8 @@ class PostgresStore:
         except BaseException:
             self._engine.close()
             raise
-        self._marks = Marks(self._engine, clock)
-        self._notices = Notices(self._engine, self.clock, f"redrive/{schema_name}/{self._key}")
+        self._marks = LowWaterMarks(self._engine, clock)
+        self._notices = ListenNotify(self._engine, self.clock, f"redrive/{schema_name}/{self._key}")
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
         shared = all(map(_runs_beside_others, calls))
@@ -135,7 +135,9 @@ class PostgresStore:
             self._marks.move()
         # In the moment that nobody writes, every number that was drawn is there or will never be.
         lock = self._lock if isinstance(query, ReadFeed) else None
-        return self._engine.read(lambda session: answer(session, query, self.namespace, self.clock.now()), lock=lock)
+        return self._engine.read(
+            lambda session: answer_query(session, query, self.namespace, self.clock.now()), lock=lock
+        )
 
     def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         if self._closed:
@@ -152,8 +154,8 @@ class PostgresStore:
             instant = self._instant(server_now)
             session.execute(_KEEP_QUEUE, (self.namespace, put.queue))
             queues = Queues.read(session, self.namespace)
-            batch = Batch(session, instant, queues, BlockNumbers(session, first), self.namespace, self.name)
-            receipts = put_together(batch, (put,))[0]
+            batch = Batch(session, instant, queues, BlockAllocator(session, first), self.namespace, self.name)
+            receipts = put_batch(batch, (put,))[0]
             finish(batch)
             self._marks.lower(session, self._below(batch))
             for name in batch.arrivals:
@@ -178,7 +180,8 @@ class PostgresStore:
         if found is None or found[1] <= LONG_TRANSACTION:
             return ()
         return (
-            f"Process {found[0]} of the server has had one transaction open for {lasting(found[1])}: what was removed "
+            f"Process {found[0]} of the server has had one transaction open for {format_elapsed(found[1])}: "
+            "what was removed "
             f"since cannot be cleaned up, and queues get slower; end it, as with pg_terminate_backend({found[0]})",
         )
 
@@ -186,7 +189,7 @@ class PostgresStore:
         self._engine.reopen()
         self._notices.after_fork()
         self._marks.reset()
-        draw_anew()
+        retry_on_collision()
         self._queues = NO_QUEUES
 
     def close(self) -> None:
@@ -222,8 +225,8 @@ class PostgresStore:
         if epoch != self._queues.epoch:
             self._queues = Queues.read(session, self.namespace)
         instant = self._instant(server_now) if now is None else now
-        batch = Batch(session, instant, self._queues, BlockNumbers(session, first), self.namespace, self.name)
-        results = carry_out(batch, calls)
+        batch = Batch(session, instant, self._queues, BlockAllocator(session, first), self.namespace, self.name)
+        results = execute_calls(batch, calls)
         for call in calls:
             if isinstance(call, UpdateQueue) and (row := batch.by_name.get(call.name)) is not None:
                 batch.below[row.key, "lease"] = (
@@ -271,7 +274,7 @@ class PostgresStore:
 def _runs_beside_others(call: Call) -> bool:
     """Whether a call touches only rows that it locks, or that are new."""
     match call:
-        case LeaseItems() | Extend() | Return() | Promote():
+        case LeaseItems() | Extend() | ReturnLease() | Promote():
             return True
         case Settle(verdict=Again()):
             return True

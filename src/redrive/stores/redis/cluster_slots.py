@@ -8,20 +8,20 @@ from typing import Any
 
 import redis.exceptions as rs
 
-from redrive.stores.redis.connection import Address, Link, Lost, Unsent
+from redrive.stores.redis.connection import Address, ConnectionLost, NotSent, RedisConnection
 
 
 class Cluster:
     """What is known of the servers of a cluster. For any thread: whatever is wrong is corrected by the next answer."""
 
-    def __init__(self, first: Address, open_link: Callable[[Address], Link]) -> None:
+    def __init__(self, first: Address, open_link: Callable[[Address], RedisConnection]) -> None:
         self._open = open_link
         self._first = first
         self._servers: tuple[Address, ...] = (first,)
         self._owners: dict[int, Address] = {}
 
     def owner(self, slot: int) -> Address:
-        """The primary that has the slot, as far as is known. Raises `Unsent` where no server can be asked."""
+        """The primary that has the slot, as far as is known. Raises `NotSent` where no server can be asked."""
         found = self._owners.get(slot)
         return self._look(slot) if found is None else found
 
@@ -38,21 +38,21 @@ class Cluster:
         for server in dict.fromkeys((*self._servers, self._first)):
             try:
                 link = self._open(server)
-            except Unsent as problem:
+            except NotSent as problem:
                 problems.append(f"{server[0]}:{server[1]} {problem}")
                 continue
             with contextlib.closing(link):
                 try:
                     (ranges,) = link.ask(("CLUSTER", "SLOTS"))
-                except (Unsent, Lost) as problem:
+                except (NotSent, ConnectionLost) as problem:
                     problems.append(f"{server[0]}:{server[1]} {problem}")
                     continue
             if isinstance(ranges, rs.ResponseError):
-                raise Unsent(f"{ranges}; leave +cluster out of the URL if this server is none of a cluster")
+                raise NotSent(f"{ranges}; leave +cluster out of the URL if this server is none of a cluster")
             if owner := self._learn(ranges, slot, server):
                 return owner
             problems.append(f"{server[0]}:{server[1]} knows no server for slot {slot}")
-        raise Unsent("; ".join(problems))
+        raise NotSent("; ".join(problems))
 
     def _learn(self, ranges: list[Any], slot: int, asked: Address) -> Address | None:
         servers: dict[Address, None] = {}

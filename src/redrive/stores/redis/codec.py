@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from redrive.clock import Instant
-from redrive.model.arrival import Passage
+from redrive.model.arrival import MoveRoute
 from redrive.model.ids import ItemId, Token, make_id
 from redrive.model.item import NO_OVERRIDES, Counters, Death, HistoryEntry, Overrides, Result, Status
 from redrive.store import NewItem
 from redrive.stores.redis.keys import digits, long, short
-from redrive.stores.rules.record import Grant, History, Record
+from redrive.stores.rules.record import History, LeaseState, Record
 
 _DIGITS = 16
 _ENTRY_HEAD = 34
@@ -38,7 +38,7 @@ class Content(msgspec.Struct, array_like=True, gc=False, omit_defaults=True):
     overrides: Overrides = NO_OVERRIDES
 
 
-class Stand(msgspec.Struct, omit_defaults=True, gc=False):
+class ItemState(msgspec.Struct, omit_defaults=True, gc=False):
     """How an item stands. The names are short because every item that was leased has them."""
 
     q: str
@@ -101,14 +101,14 @@ class Stand(msgspec.Struct, omit_defaults=True, gc=False):
     """it has a history, deaths, words or a result"""
     H: str | None = None
     """home"""
-    P: Passage | None = None
+    P: MoveRoute | None = None
     """passage"""
 
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
 _decode_content = msgspec.msgpack.Decoder(Content).decode
-decode_stand = msgspec.msgpack.Decoder(Stand).decode
+decode_stand = msgspec.msgpack.Decoder(ItemState).decode
 _decode_entry = msgspec.msgpack.Decoder(HistoryEntry).decode
 _decode_death = msgspec.msgpack.Decoder(Death).decode
 _decode_result = msgspec.msgpack.Decoder(Result).decode
@@ -169,10 +169,10 @@ def read_content(raw: bytes) -> tuple[Instant, int, Content]:
     return Instant(int(raw[:_DIGITS])), int(raw[_DIGITS : 2 * _DIGITS], 16), _decode_content(raw[2 * _DIGITS :])
 
 
-def write_stand(item: Record) -> bytes:
+def encode_state(item: Record) -> bytes:
     """How an item stands."""
     grant, counters = item.grant, item.counters
-    stand = Stand(
+    stand = ItemState(
         q=item.queue,
         p=item.priority,
         s=item.status,
@@ -209,7 +209,7 @@ def write_stand(item: Record) -> bytes:
 def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> tuple[Record, Loaded]:
     """An item as the rules know it, and what was read of it."""
     put_at, tail, content = read_content(raw[0])
-    stand = Stand(content.queue, content.priority, n=body, r=put_at) if raw[1] is None else decode_stand(raw[1])
+    stand = ItemState(content.queue, content.priority, n=body, r=put_at) if raw[1] is None else decode_stand(raw[1])
     entries = tuple(map(read_entry, raw[2]))
     deaths = [_decode_death(death) for death in raw[3]]
     result = None if raw[4] is None else _decode_result(raw[4])
@@ -258,18 +258,18 @@ def read_words(raw: Sequence[Any]) -> frozenset[str]:
 
 def as_loaded(item: Record) -> Loaded:
     """An item of which everything is stored as it is now."""
-    return Loaded(write_stand(item), item.history.entries(), len(item.deaths), item.words, item.result)
+    return Loaded(encode_state(item), item.history.entries(), len(item.deaths), item.words, item.result)
 
 
-def counters_of(stand: Stand) -> Counters:
+def counters_of(stand: ItemState) -> Counters:
     """The counters of an item that stands so."""
     return Counters(stand.d, stand.a, stand.f, stand.l, stand.v)
 
 
-def _grant(id: ItemId, stand: Stand) -> Grant | None:
+def _grant(id: ItemId, stand: ItemState) -> LeaseState | None:
     if stand.t is None:
         return None
-    return Grant(Token(id + stand.t), stand.w, Instant(stand.L), Instant(stand.D))
+    return LeaseState(Token(id + stand.t), stand.w, Instant(stand.L), Instant(stand.D))
 
 
 def _instant(value: int | None) -> Instant | None:

@@ -46,7 +46,7 @@ class Script:
         return f"Script({self.name!r})"
 
 
-class Meaning(Enum):
+class ErrorEffect(Enum):
     """What is known of a script that was answered with an error."""
 
     LATER = auto()
@@ -59,17 +59,23 @@ class Meaning(Enum):
 
 _MEMORY = "remove items, raise maxmemory, or send dead letters to a dead queue in another store"
 _MEANINGS = {
-    "NOSCRIPT": (Meaning.LATER, "it forgets scripts as soon as it is told them; somebody runs SCRIPT FLUSH in a loop"),
-    "READONLY": (Meaning.LATER, "this server is a replica; connect to the primary"),
-    "MASTERDOWN": (Meaning.LATER, "this server is a replica that lost its primary; connect to the primary"),
-    "CLUSTERDOWN": (Meaning.LATER, "the cluster is down ({text}); see CLUSTER INFO, and bring the lost servers back"),
-    "TRYAGAIN": (Meaning.LATER, "the cluster is moving these keys to another server; try again when that is done"),
-    "BUSY": (Meaning.LATER, "a script runs there that does not end; wait, or end it with SCRIPT KILL"),
-    "NOREPLICAS": (Meaning.LATER, "fewer replicas are there than its min-replicas-to-write asks for"),
-    "OOM": (Meaning.REFUSED, f"its memory is full, nothing was changed; {_MEMORY}"),
-    "MISCONF": (Meaning.REFUSED, "it cannot write to its disk ({text}); see its log, and free space"),
-    "NOPERM": (Meaning.REFUSED, "{text}; grant this user the rights that the guide to Redis lists"),
-    "CROSSSLOT": (Meaning.REFUSED, "{text}; this is a mistake in Redrive"),
+    "NOSCRIPT": (
+        ErrorEffect.LATER,
+        "it forgets scripts as soon as it is told them; somebody runs SCRIPT FLUSH in a loop",
+    ),
+    "READONLY": (ErrorEffect.LATER, "this server is a replica; connect to the primary"),
+    "MASTERDOWN": (ErrorEffect.LATER, "this server is a replica that lost its primary; connect to the primary"),
+    "CLUSTERDOWN": (
+        ErrorEffect.LATER,
+        "the cluster is down ({text}); see CLUSTER INFO, and bring the lost servers back",
+    ),
+    "TRYAGAIN": (ErrorEffect.LATER, "the cluster is moving these keys to another server; try again when that is done"),
+    "BUSY": (ErrorEffect.LATER, "a script runs there that does not end; wait, or end it with SCRIPT KILL"),
+    "NOREPLICAS": (ErrorEffect.LATER, "fewer replicas are there than its min-replicas-to-write asks for"),
+    "OOM": (ErrorEffect.REFUSED, f"its memory is full, nothing was changed; {_MEMORY}"),
+    "MISCONF": (ErrorEffect.REFUSED, "it cannot write to its disk ({text}); see its log, and free space"),
+    "NOPERM": (ErrorEffect.REFUSED, "{text}; grant this user the rights that the guide to Redis lists"),
+    "CROSSSLOT": (ErrorEffect.REFUSED, "{text}; this is a mistake in Redrive"),
 }
 _BEFORE_THE_FIRST_WRITE = ("READONLY", "MISCONF", "NOREPLICAS", "OOM")
 """What the server says within a script too: before its first write, and not again."""
@@ -89,15 +95,15 @@ _CODES: dict[type[rs.ResponseError], str] = {
 """Codes that the driver has taken from the text."""
 
 
-def meaning(error: rs.ResponseError) -> tuple[Meaning, str]:
+def meaning(error: rs.ResponseError) -> tuple[ErrorEffect, str]:
     """What the answer says of the script, and the problem in words."""
     text = str(error).strip().partition("\n")[0]
     code = _CODES.get(type(error)) or text.partition(" ")[0]
     if within := _WITHIN.search(text):
         code = within[1]
     elif "script:" in text and code not in _BEFORE_THE_FIRST_WRITE:
-        return Meaning.BROKE, text
-    known, words = _MEANINGS.get(code, (Meaning.BROKE, "{text}"))
+        return ErrorEffect.BROKE, text
+    known, words = _MEANINGS.get(code, (ErrorEffect.BROKE, "{text}"))
     return known, words.replace("{text}", text)
 
 
@@ -135,11 +141,11 @@ _SCHEMES = {
 """Schemes of URLs, and what the driver calls them. With `+cluster` the servers find each other."""
 
 
-class Unsent(Exception):
+class NotSent(Exception):
     """The server cannot have run it: there is no connection, or it did not leave whole, or the server said so."""
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """It left, and no answer came: the server ran it, or it did not."""
 
     def __init__(self, problem: str, *, gave_up: bool) -> None:
@@ -184,11 +190,11 @@ def shown(url: str, given: Mapping[str, Any]) -> str:
     return f"{scheme}://{given.get('host', 'localhost')}:{given.get('port', 6379)}/{given.get('db', 0)}"
 
 
-_OWN = (rs.RedisError, Unsent, Lost)
+_OWN = (rs.RedisError, NotSent, ConnectionLost)
 """Errors of the driver and of a link; anything else comes from outside."""
 
 
-class Link:
+class RedisConnection:
     """A connection that is open from its making until `close`. For one thread at a time.
 
     What is raised from outside comes out as itself, and the connection is of no more use then: an answer may be on its
@@ -233,44 +239,44 @@ class Link:
         try:
             self._wire.connect()
         except rs.AuthenticationError as error:
-            raise Unsent(_not_let_in(error)) from error
+            raise NotSent(_not_let_in(error)) from error
         except rs.BusyLoadingError as error:
-            raise Unsent(_LOADING) from error
+            raise NotSent(_LOADING) from error
         except rs.ResponseError as refusal:
-            raise Unsent(meaning(refusal)[1]) from refusal
+            raise NotSent(meaning(refusal)[1]) from refusal
         except rs.RedisError as error:
-            raise Unsent(_text(error)) from error
+            raise NotSent(_text(error)) from error
         self._used_at = time.monotonic()
 
     def ask(self, *commands: Command) -> list[Any]:
         """Send all of them at once, then read an answer to each: a value, or a `ResponseError`.
 
-        Raises `Unsent` or `Lost`; the connection is closed then.
+        Raises `NotSent` or `Lost`; the connection is closed then.
         """
         with self._interruptible():
             try:
                 self._send(*commands)
-            except Unsent as unsent:
+            except NotSent as unsent:
                 if len(commands) > 1:  # the first of them may have left whole
-                    raise Lost(str(unsent), gave_up=isinstance(unsent.__cause__, rs.TimeoutError)) from unsent
+                    raise ConnectionLost(str(unsent), gave_up=isinstance(unsent.__cause__, rs.TimeoutError)) from unsent
                 raise
             answers = [self._answer() for _ in commands]
             self._used_at = time.monotonic()
         return answers
 
     def say(self, *command: Any) -> None:
-        """Send something whose answer is heard later. Raises `Unsent`; the connection is closed then."""
+        """Send something whose answer is heard later. Raises `NotSent`; the connection is closed then."""
         with self._interruptible():
             self._send(command)
 
     def _send(self, *commands: Command) -> None:
         if self._closed:  # the driver would connect anew
-            raise Unsent("the connection is closed")
+            raise NotSent("the connection is closed")
         try:
             self._wire.send_packed_command(self._wire.pack_commands(commands), check_health=False)
         except rs.RedisError as error:
             self.close()
-            raise Unsent(_text(error)) from error
+            raise NotSent(_text(error)) from error
 
     def _answer(self) -> Any:
         try:
@@ -279,16 +285,16 @@ class Link:
             return refusal
         except rs.BusyLoadingError as error:  # an answer, although the driver takes it for a lost connection
             self.close()
-            raise Unsent(_LOADING) from error
+            raise NotSent(_LOADING) from error
         except rs.AuthenticationError as error:
             self.close()
-            raise Unsent(_not_let_in(error)) from error
+            raise NotSent(_not_let_in(error)) from error
         except rs.TimeoutError as error:
             self.close()
-            raise Lost(f"no answer within {self._wire.socket_timeout:g} seconds", gave_up=True) from error
+            raise ConnectionLost(f"no answer within {self._wire.socket_timeout:g} seconds", gave_up=True) from error
         except rs.RedisError as error:
             self.close()
-            raise Lost(_text(error), gave_up=False) from error
+            raise ConnectionLost(_text(error), gave_up=False) from error
 
     def is_alive(self) -> bool:
         """Whether something can be sent, as far as can be known before it is."""
@@ -307,14 +313,14 @@ class Link:
         """What the server said unasked, without waiting. Raises `Lost`; the connection is closed then."""
         found = []
         if self._closed or not self._in_order:
-            raise Lost("the connection is closed", gave_up=False)
+            raise ConnectionLost("the connection is closed", gave_up=False)
         with self._interruptible():
             try:
                 while self._wire.can_read(0):
                     found.append(self._answer())
             except rs.RedisError as error:
                 self.close()
-                raise Lost(_text(error), gave_up=False) from error
+                raise ConnectionLost(_text(error), gave_up=False) from error
         return found
 
     def fileno(self) -> int:

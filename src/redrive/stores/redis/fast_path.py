@@ -22,11 +22,11 @@ from redrive.errors import (
     StoreUnavailable,
     WrongQueue,
 )
-from redrive.model.ids import SALT_BITS, ItemId, Token, item_of, make_id, make_tail, parse_token
+from redrive.model.ids import SALT_BITS, ItemId, Token, item_id_of, make_id, make_id_suffix, parse_token
 from redrive.model.item import Counters, Event, HistoryEntry, Lease, Receipt, Settled, Status
-from redrive.model.judge import AGAIN, Again
+from redrive.model.judge import RETRY_STATUSES, Again
 from redrive.store import (
-    OF_THIS_CALL,
+    SAME_CALL,
     Call,
     Complete,
     Extend,
@@ -35,9 +35,9 @@ from redrive.store import (
     NewItem,
     Promote,
     Put,
-    Return,
+    ReturnLease,
     Settle,
-    Stale,
+    StaleSettings,
 )
 from redrive.stores.redis.codec import content_of, decode_stand, encode, entry_told, read_content
 from redrive.stores.redis.connection import meaning
@@ -50,13 +50,13 @@ _FIRST_DELIVERY = Counters(deliveries=1, attempts=1)
 _, _FULL = meaning(ResponseError("OOM"))
 
 
-def is_hot(call: Call) -> bool:
+def is_fast_path(call: Call) -> bool:
     """Whether the script can carry out a call."""
     match call:
-        case LeaseItems() | Extend() | Return() | Promote():
+        case LeaseItems() | Extend() | ReturnLease() | Promote():
             return True
         case Settle(verdict=Again(status=status), ending=ending):
-            return status in AGAIN[ending]
+            return status in RETRY_STATUSES[ending]
         case Put():
             return _is_hot(call)
         case Complete(puts=puts):
@@ -72,7 +72,7 @@ def _is_hot(put: Put) -> bool:
     )
 
 
-class Plan:
+class FastPathBatch:
     """The arguments of the script for some calls, and the results that its answer gives them."""
 
     def __init__(self, calls: Sequence[Call], namespace: str, store: str, *, together: bool = True) -> None:
@@ -182,7 +182,7 @@ class Plan:
                     *("again", *_named(call.token), call.ending, call.version, verdict.status, verdict.delay),
                     *(self._argument(entry_told(told)), False if title is None else title, call.at_once),
                 )
-            case Return():
+            case ReturnLease():
                 told = HistoryEntry(Instant(0), Event.RETURNED, "", 0, note=call.note)
                 row = 0 if call.note is None else self._argument(entry_told(told))
                 note = False if call.note is None else call.note
@@ -230,7 +230,7 @@ class Plan:
         """The end of a first delivery that left nothing behind."""
         call = self._calls[place]
         assert isinstance(call, Complete)
-        return Settled(item_of(call.token), queue.decode(), None, _FIRST_DELIVERY)
+        return Settled(item_id_of(call.token), queue.decode(), None, _FIRST_DELIVERY)
 
     def _share_numbers(self, first: int, answer: Any, results: list[Any]) -> None:
         """Give each put of a run its receipts. Where the run is refused, one of them may be the reason: `apart`."""
@@ -258,17 +258,17 @@ class Plan:
                 return tuple(map(_receipt, answer[1], tails))
             case Promote():
                 return answer
-            case Complete() | Settle() | Return() | Extend():
+            case Complete() | Settle() | ReturnLease() | Extend():
                 return self._ended(call, answer)
         raise AssertionError(call)
 
-    def _ended(self, call: Complete | Settle | Return | Extend, answer: Any) -> Any:
-        id = item_of(call.token)
+    def _ended(self, call: Complete | Settle | ReturnLease | Extend, answer: Any) -> Any:
+        id = item_id_of(call.token)
         match answer:
             case [0, status]:
                 return LeaseLost(id, Status(status.decode()) if status else None)
             case [2, queue]:
-                return Stale(read_queue(queue))
+                return StaleSettings(read_queue(queue))
             case [4, queue]:
                 assert not isinstance(call, Settle)
                 return WrongQueue(id, queue.decode(), call.queue or "")
@@ -325,7 +325,7 @@ class Plan:
             case [b"result", size, limit]:
                 return PayloadTooLarge("result", size, limit, "max_payload_size")
             case [b"key", queue, key, id]:
-                return IdempotencyConflict(queue.decode(), key.decode(), id.decode() or OF_THIS_CALL)
+                return IdempotencyConflict(queue.decode(), key.decode(), id.decode() or SAME_CALL)
             case [b"full", queue, size, max_size, adding]:
                 return QueueFull(queue.decode(), size, max_size, adding)
             case [b"memory"]:
@@ -372,13 +372,15 @@ def _options(new: NewItem) -> dict[str, Any] | None:
 def _named(token: Token) -> tuple[str, str, ItemId]:
     """The number and the key in a token, and the id."""
     number, _, _ = parse_token(token)
-    return digits(short(number)), token[32:], item_of(token)
+    return digits(short(number)), token[32:], item_id_of(token)
 
 
 def _tails(count: int) -> Iterator[str]:
     """Tails of new ids, as they stand there: a salt that nobody can guess, and the partition."""
     salts = secrets.token_bytes(8 * count)
-    return (f"{make_tail(int.from_bytes(salts[at : at + 8]) >> 64 - SALT_BITS):016x}" for at in range(0, 8 * count, 8))
+    return (
+        f"{make_id_suffix(int.from_bytes(salts[at : at + 8]) >> 64 - SALT_BITS):016x}" for at in range(0, 8 * count, 8)
+    )
 
 
 def _id(number: int, tail: str) -> ItemId:

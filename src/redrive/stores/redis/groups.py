@@ -12,7 +12,7 @@ from redrive.stores.redis.codec import encode
 from redrive.stores.redis.keys import body_of, digits, short
 from redrive.stores.redis.tables import Hash
 from redrive.stores.redis.unit_of_work import Session
-from redrive.stores.rules.record import Letter, Record
+from redrive.stores.rules.record import DeadLetterKey, Record
 from redrive.stores.rules.tables import Groups
 
 
@@ -35,7 +35,7 @@ class RedisGroups(Groups):
         self._session = session
         self._hashes: dict[str, Hash[str, Figures]] = {}
 
-    def join(self, letter: Letter, item: Record) -> None:
+    def join(self, letter: DeadLetterKey, item: Record) -> None:
         groups, at, hour = self._groups(letter.queue), letter.died_at, hour_of(letter.died_at)
         figures = groups.get(letter.fingerprint) or Figures(0, at, at, {})
         groups[letter.fingerprint] = Figures(
@@ -46,7 +46,7 @@ class RedisGroups(Groups):
         )
         self._session.write("ZADD", self._key(letter), short(letter.number), digits(body_of(item.ids[0])))
 
-    def leave(self, letter: Letter) -> None:
+    def leave(self, letter: DeadLetterKey) -> None:
         groups, hour = self._groups(letter.queue), hour_of(letter.died_at)
         figures = groups[letter.fingerprint]
         self._session.write("ZREMRANGEBYSCORE", self._key(letter), short(letter.number), short(letter.number))
@@ -118,7 +118,7 @@ class RedisGroups(Groups):
         key = self._session.keys.of("groups", queue)
         return self._hashes.setdefault(queue, Hash(self._session, key, encode, _read_figures, "groups"))
 
-    def _key(self, letter: Letter) -> str:
+    def _key(self, letter: DeadLetterKey) -> str:
         return self._session.keys.of("group", letter.queue, letter.fingerprint)
 
 

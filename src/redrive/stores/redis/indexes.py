@@ -11,7 +11,7 @@ from redrive.model.filter import Order
 from redrive.model.ids import ItemId
 from redrive.stores.redis.keys import RANKS, body_of, digits, long, short
 from redrive.stores.redis.unit_of_work import Found, Session
-from redrive.stores.rules.indexes import Index, Key, Shelf
+from redrive.stores.rules.indexes import Index, Key, NumberIndex
 from redrive.stores.rules.record import Record
 
 _WINDOW = 100
@@ -126,7 +126,7 @@ class SortedIndex(Index[ItemId]):
         return item
 
 
-class ByInstant(SortedIndex):
+class InstantIndex(SortedIndex):
     """One sorted set: bodies by an instant."""
 
     def _member(self, item: Record) -> str:
@@ -139,7 +139,7 @@ class ByInstant(SortedIndex):
         return score, int(member)
 
 
-class InLine(ByInstant):
+class TailIndex(InstantIndex):
     """One sorted set: seq and body by an instant, so that those of one instant are in the order in which they came."""
 
     def _member(self, item: Record) -> str:
@@ -149,7 +149,7 @@ class InLine(ByInstant):
         return score, long(int(member[:16]))
 
 
-class Ready(InLine):
+class Ready(TailIndex):
     """A sorted set for each priority, the largest first: seq and body by ready_at."""
 
     def _place(self, item: Record, key: Key) -> tuple[str, int]:
@@ -186,7 +186,7 @@ class NamesByInstant(Index[str]):
         return [name for name in map(bytes.decode, found) if name not in self._mine]
 
 
-class QueueShelves(Shelf):
+class DeadLetterIndexes(NumberIndex):
     """A sorted set for each queue: bodies by number."""
 
     def __init__(self, session: Session, kind: str) -> None:

@@ -17,16 +17,16 @@ from redrive.clock import Instant
 from redrive.errors import OutcomeUnknown, RedriveError, StoreUnavailable
 from redrive.stores.redis.connection import Script
 from redrive.stores.redis.keys import Keys
-from redrive.stores.redis.redis_client import Connection
+from redrive.stores.redis.redis_client import RedisClient
 from redrive.stores.redis.unit_of_work import Session, flat
 
-TURN_MICROSECONDS = 5_000_000
+LOCK_TTL_MICROSECONDS = 5_000_000
 """How long one holder has the turn."""
-PATIENCE_SECONDS = 15.0
+LOCK_TIMEOUT_SECONDS = 15.0
 """How long others wait for it."""
 _PAUSE_SECONDS = 0.0005
 _LONGEST_PAUSE_SECONDS = 0.02
-_SUSPICION_SECONDS = 0.05
+_HOLDER_CHECK_SECONDS = 0.05
 """After how long those who wait ask whether the holder is still there."""
 
 _TAKE = Script.read("take")
@@ -34,7 +34,7 @@ _APPLY = Script.read("apply")
 _RELEASE = Script.read("release")
 
 
-class Taken(NamedTuple):
+class LockGrant(NamedTuple):
     """The turn, and what the namespace was when it was taken."""
 
     token: str
@@ -45,10 +45,10 @@ class Taken(NamedTuple):
     version: int
 
 
-class Waiting:
+class LockWait:
     """Waits while somebody else has the turn. One for each attempt to do something."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: NamespaceLock) -> None:
         self._turns = turns
         self._began = time.monotonic()
         self._asked = self._began
@@ -57,9 +57,9 @@ class Waiting:
     def wait(self, turn: bytes) -> None:
         """A moment, longer each time. Raises when it has been too long."""
         now = time.monotonic()
-        if now - self._began > PATIENCE_SECONDS:
+        if now - self._began > LOCK_TIMEOUT_SECONDS:
             raise StoreUnavailable(self._turns.name, "another process has the namespace for too long; try again")
-        if now - self._asked > _SUSPICION_SECONDS:
+        if now - self._asked > _HOLDER_CHECK_SECONDS:
             self._asked = now
             if self._turns.take_from_the_gone(turn):
                 return
@@ -67,16 +67,16 @@ class Waiting:
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
 
 
-class Turns:
+class NamespaceLock:
     """The turn of one namespace."""
 
-    def __init__(self, connection: Connection, keys: Keys) -> None:
+    def __init__(self, connection: RedisClient, keys: Keys) -> None:
         self._connection = connection
         self._keys = keys
         self.name = connection.name
 
     @contextlib.contextmanager
-    def mine(self) -> Iterator[Taken]:
+    def mine(self) -> Iterator[LockGrant]:
         """Within this, the turn is taken. Where it ends with an exception, it is given back, from wherever it comes."""
         token, taken = secrets.token_hex(8), None
         try:
@@ -90,20 +90,20 @@ class Turns:
             self.give_up(token)
             raise
 
-    def _take(self, token: str) -> Taken:
+    def _take(self, token: str) -> LockGrant:
         """Wait for the turn, and take it."""
-        waiting = Waiting(self)
+        waiting = LockWait(self)
         while True:
             taken, *answer = self._ask(token)
             if taken:
                 now, last, epoch, version = answer
-                return Taken(token, Instant(now), last, epoch, version)
+                return LockGrant(token, Instant(now), last, epoch, version)
             waiting.wait(answer[0])
 
     def _ask(self, token: str) -> list[Any]:
         """Ask for the turn once."""
         try:
-            args = (token, self._client(), TURN_MICROSECONDS)
+            args = (token, self._client(), LOCK_TTL_MICROSECONDS)
             answer: list[Any] = self._connection.run_write(_TAKE, [self._keys.meta, self._keys.turn], args)
             return answer
         except OutcomeUnknown as unknown:

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from redrive.errors import Closed, RedriveError
-from redrive.stores.notifications import CAN_LISTEN, Ear, Teller
-from redrive.stores.redis.connection import Link, Lost, Unsent
-from redrive.stores.redis.redis_client import Connection
+from redrive.stores.notifications import CAN_LISTEN, Publisher, SocketSubscriber
+from redrive.stores.redis.connection import ConnectionLost, NotSent, RedisConnection
+from redrive.stores.redis.redis_client import RedisClient
 
 LOOK_SECONDS = 1.0
 """A notice may be lost with a connection: so often whoever waits looks by himself."""
@@ -25,10 +25,10 @@ _BETWEEN = " "
 """What names of queues do not have."""
 
 
-class Notices:
+class PubSub:
     """Notices of one namespace, sent after the commit and outside it. In a cluster they reach every server."""
 
-    def __init__(self, connection: Connection, channel: str) -> None:
+    def __init__(self, connection: RedisClient, channel: str) -> None:
         self._connection = connection
         self.channel = channel
         self._bell: Callable[[], None] | None = None
@@ -38,13 +38,13 @@ class Notices:
         self._closed = False
         self._sender = secrets.token_hex(8)
         """Whose notices these are: one's own are not heard."""
-        self._listener: Link | None = None
-        self._ear: Ear | None = None
+        self._listener: RedisConnection | None = None
+        self._ear: SocketSubscriber | None = None
         self._listening = threading.Lock()
         self._looked_at = self._asked_at = self._heard_at = 0.0
         self._listen_from = 0.0
-        self._publisher: Link | None = None
-        self._teller = Teller(self._publish, self._drop_publisher)
+        self._publisher: RedisConnection | None = None
+        self._teller = Publisher(self._publish, self._drop_publisher)
 
     reopen = _reset
 
@@ -71,7 +71,7 @@ class Notices:
                     self._subscribe()
                     self._prick_up()
                     return None
-            except (RedriveError, Unsent, Lost):
+            except (RedriveError, NotSent, ConnectionLost):
                 self._drop_listener()
                 self._listen_from = now + AGAIN_SECONDS
                 return None
@@ -98,16 +98,16 @@ class Notices:
     def _prick_up(self) -> None:
         """Ring when something comes in on the listener, if somebody asked for it."""
         if self._ear is None and self._bell is not None and self._listener is not None and CAN_LISTEN:
-            self._ear = Ear(self._listener.fileno(), self._bell)
+            self._ear = SocketSubscriber(self._listener.fileno(), self._bell)
 
     def _subscribe(self) -> None:
         self._listener = self._connection.dial()
         (answer,) = self._listener.ask(("SUBSCRIBE", self.channel))
         if isinstance(answer, Exception):
-            raise Unsent(str(answer))
+            raise NotSent(str(answer))
         self._asked_at = self._heard_at = time.monotonic()
 
-    def _listen(self, listener: Link) -> set[str]:
+    def _listen(self, listener: RedisConnection) -> set[str]:
         """The names in what was published, and whether the listener still listens."""
         now = time.monotonic()
         if now - self._asked_at > PING_SECONDS:
@@ -121,7 +121,7 @@ class Notices:
                 if sender != self._sender:
                     found.update(names)
         if now - self._heard_at > SILENCE_SECONDS:
-            raise Lost("the listener hears nothing", gave_up=False)
+            raise ConnectionLost("the listener hears nothing", gave_up=False)
         return found
 
     def _drop_listener(self) -> None:
@@ -139,7 +139,7 @@ class Notices:
         try:
             self._publisher = self._publisher or self._connection.dial()
             self._publisher.ask(("PUBLISH", self.channel, _BETWEEN.join((self._sender, *queues))))
-        except (RedriveError, Unsent, Lost):
+        except (RedriveError, NotSent, ConnectionLost):
             self._drop_publisher()
 
     def _drop_publisher(self) -> None:

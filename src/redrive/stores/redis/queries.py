@@ -13,44 +13,44 @@ import msgspec
 from redrive.clock import Instant
 from redrive.model.queue import Queue
 from redrive.store import (
-    FEED_TIMEOUT,
-    OPERATION_TIMEOUT,
+    FEED_RETENTION,
+    OPERATION_RETENTION,
     AuditEntry,
-    Destination,
-    GetHeld,
-    GetKeyHolders,
+    GetIdempotencyOwners,
+    GetNextDue,
     GetOverdue,
     ListAudit,
-    ListDestinations,
-    NextDue,
+    ListMoveTargets,
+    ListWorkerLeases,
+    MoveTarget,
     Query,
 )
 from redrive.stores.redis.fast_path import lease_of
 from redrive.stores.redis.keys import score_of
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.unit_of_work import Session
-from redrive.stores.rules.dispatch import answer as follow_rules
+from redrive.stores.rules.dispatch import answer_query as follow_rules
 
 _read_audit = msgspec.msgpack.Decoder(AuditEntry).decode
 
 
-def answer(state: RedisState, session: Session, query: Query, now: Instant) -> Any:
+def answer_query(state: RedisState, session: Session, query: Query, now: Instant) -> Any:
     """The answer to a query. Raises the errors that its docstring names."""
     match query:
         case ListAudit():
             return _audit(session, query)
-        case NextDue():
+        case GetNextDue():
             heads = _heads(state, session, ("waiting", "expiring", "leases"))
             return min((at for at in (*heads.values(), state.operations.next_at()) if at is not None), default=None)
         case GetOverdue(queue=None):
             heads = _heads(state, session, ("expiring", "leases"))
             overdue = {name: state.queues.values_now[name] for (name, _), at in heads.items() if at <= now}
             state.queues.values_now = overdue
-        case GetKeyHolders():
+        case GetIdempotencyOwners():
             state.read_ahead(query.queue, "keys", query.keys)
-        case ListDestinations():
+        case ListMoveTargets():
             return _destinations(state)
-        case GetHeld():
+        case ListWorkerLeases():
             return tuple(lease_of(*raw) for raw in session.held(query.worker, query.limit))
     return follow_rules(state, query, now)
 
@@ -63,10 +63,10 @@ def _heads(state: RedisState, session: Session, kinds: tuple[str, ...]) -> dict[
     return {place: Instant(score_of(head[1])) for place, head in zip(places, answers, strict=True) if head}
 
 
-def _destinations(state: RedisState) -> tuple[Destination, ...]:
+def _destinations(state: RedisState) -> tuple[MoveTarget, ...]:
     """The last item of one may arrive between two looks."""
     first = ((to, state.items[id]) for to in state.destinations() for id in state.moving_ids(to, 1))
-    return tuple(Destination(to, item.passage.since) for to, item in first if item.passage is not None)
+    return tuple(MoveTarget(to, item.passage.since) for to, item in first if item.passage is not None)
 
 
 def _audit(session: Session, query: ListAudit) -> tuple[AuditEntry, ...]:
@@ -115,5 +115,5 @@ def is_anything_old(session: Session, now: Instant) -> bool:
     )
     if registrations or results or removed:
         return True
-    entry_is_old = bool(feed) and int(feed[0][16:32]) <= now - FEED_TIMEOUT
-    return entry_is_old or (bool(operations) and score_of(operations[1]) <= now - OPERATION_TIMEOUT)
+    entry_is_old = bool(feed) and int(feed[0][16:32]) <= now - FEED_RETENTION
+    return entry_is_old or (bool(operations) and score_of(operations[1]) <= now - OPERATION_RETENTION)

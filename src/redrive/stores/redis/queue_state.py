@@ -10,7 +10,7 @@ from redrive.clock import Instant
 from redrive.model.item import Status
 from redrive.model.queue import Queue
 from redrive.stores.redis.codec import encode
-from redrive.stores.redis.indexes import ByInstant, InLine, NamesByInstant, Ready
+from redrive.stores.redis.indexes import InstantIndex, NamesByInstant, Ready, TailIndex
 from redrive.stores.redis.keys import RANKS, Keys, score_of
 from redrive.stores.redis.tables import Hash, read_known, read_source, write_known, write_source
 from redrive.stores.redis.unit_of_work import Session
@@ -62,7 +62,7 @@ class RedisQueue(QueueState):
         of = session.keys.of
         self.ready = Ready(session, *ready_keys(session.keys, value.name))
         for name in _INDEXES:
-            setattr(self, name, (InLine if name == "leases" else ByInstant)(session, of(name, value.name)))
+            setattr(self, name, (TailIndex if name == "leases" else InstantIndex)(session, of(name, value.name)))
         self.keys = Hash(session, of("keys", value.name), write_known, read_known, "keys")
         self.keys_until = NamesByInstant(session, of("keyage", value.name))
         self.sources = Hash(session, of("sources", value.name), write_source, read_source, "sources")

@@ -24,18 +24,26 @@ from redrive.stores.redis.cluster_slots import Cluster
 from redrive.stores.redis.connection import (
     Address,
     Command,
-    Link,
-    Lost,
-    Meaning,
+    ConnectionLost,
+    ErrorEffect,
+    NotSent,
+    RedisConnection,
     Script,
-    Unsent,
     in_cluster,
     meaning,
     options,
     redirection,
     shown,
 )
-from redrive.stores.redis.server_info import Found, Memory, check, check_version, examine, memory, words
+from redrive.stores.redis.server_info import (
+    Memory,
+    RedisServerInfo,
+    check,
+    check_version,
+    describe_durability,
+    memory,
+    read_server_info,
+)
 
 MAX_LINKS = 8
 """Connections that are open for scripts at a time."""
@@ -50,12 +58,12 @@ REPLICA_SECONDS = 1.0
 """How long the acknowledgement of replicas is waited for."""
 
 Part = bytes | str | int | float
-_Work = Callable[[Link, Sequence[Command]], Any]
+_Work = Callable[[RedisConnection, Sequence[Command]], Any]
 """Takes a connection, and what is to be sent there first."""
 
-_kept_for_ever: list[object] = []
+_never_collected: list[object] = []
 """Connections of a parent process: the child lets them be."""
-_open_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+_open_connections: weakref.WeakSet[RedisClient] = weakref.WeakSet()
 
 
 class _Moved(Exception):
@@ -67,7 +75,7 @@ class _Moved(Exception):
         self.once = once
 
 
-class Connection:
+class RedisClient:
     """A server, or a cluster of servers. For any thread. Opens nothing until it is needed.
 
     Every server is examined when a connection to it is made: `StoreUnavailable` unless it is as durable as asked for.
@@ -79,7 +87,7 @@ class Connection:
         self.relaxed = relaxed
         self.wait_replicas = wait_replicas
         self._clustered = in_cluster(url)
-        self._found: Found | None = None
+        self._found: RedisServerInfo | None = None
         self._last_slot: int | None = None if self._clustered else 0
         self._open()
 
@@ -89,11 +97,11 @@ class Connection:
         """In a forked child, before `reopen`: nothing here is its own."""
         first = (self._options.get("host", "localhost"), self._options.get("port", 6379))
         self._cluster = Cluster(first, self._link) if self._clustered else None
-        self._links: weakref.WeakSet[Link] = weakref.WeakSet()
-        self._idle: list[Link] = []
+        self._links: weakref.WeakSet[RedisConnection] = weakref.WeakSet()
+        self._idle: list[RedisConnection] = []
         self._mutex = threading.Lock()
         self._turns = Slots(MAX_LINKS)
-        self._presence: Link | None = None
+        self._presence: RedisConnection | None = None
         self._client: str | None = None
         self._presence_mutex = threading.Lock()
         self._end = threading.Event()
@@ -117,18 +125,18 @@ class Connection:
         """Send one command that changes nothing, and give its answer. Of a cluster, it goes to the server of the last
         script."""
 
-        def send(link: Link, asking: Sequence[Command]) -> Any:
+        def send(link: RedisConnection, asking: Sequence[Command]) -> Any:
             return self._answered(link.ask(*asking, command)[-1], writes=False)
 
         return self._repeatedly(None, send)
 
-    def dial(self) -> Link:
+    def dial(self) -> RedisConnection:
         """A connection that its caller closes, to some server of the cluster: for notices."""
         if self._closed:
             raise Closed
         try:
             return self._link(self._address())
-        except Unsent as problem:
+        except NotSent as problem:
             raise StoreUnavailable(self.name, str(problem)) from problem
 
     def client(self) -> str | None:
@@ -146,7 +154,7 @@ class Connection:
                     (answer,) = presence.ask(("CLIENT", "ID"))
                     self._presence = presence
                     self._client = None if isinstance(answer, rs.ResponseError) else str(answer)
-            except (Unsent, Lost):
+            except (NotSent, ConnectionLost):
                 self._leave()
             return self._client
 
@@ -162,7 +170,7 @@ class Connection:
         if self._found is None:
             self.ask("PING")
         assert self._found is not None
-        return words(self._found, self.wait_replicas)
+        return describe_durability(self._found, self.wait_replicas)
 
     def memory(self) -> Memory:
         """How full the memory of the server is."""
@@ -192,7 +200,7 @@ class Connection:
         links = tuple(self._links)
         for link in links:
             link.leave_to_the_parent()
-        _kept_for_ever.extend(links)
+        _never_collected.extend(links)
         self.is_the_parents = True
         self._closed, self._idle = True, []
         _open_connections.discard(self)
@@ -217,10 +225,10 @@ class Connection:
                     self._cluster.moved(slot, moved.to)
                 if redirects <= MAX_REDIRECTS:
                     continue
-            except Unsent as unsent:
+            except NotSent as unsent:
                 to, problem = None, unsent
                 self._look_again(slot)
-            except Lost as lost:
+            except ConnectionLost as lost:
                 to, problem = None, lost
                 if writes:
                     raise OutcomeUnknown(self.name, str(lost)) from lost
@@ -236,7 +244,7 @@ class Connection:
         return self._last_slot or 0
 
     def _address(self) -> Address | None:
-        """Where the last script ran. Raises `Unsent` where no server of the cluster can be asked."""
+        """Where the last script ran. Raises `NotSent` where no server of the cluster can be asked."""
         return None if self._cluster is None else self._cluster.owner(self._last_slot or 0)
 
     def _leave(self) -> None:
@@ -255,7 +263,7 @@ class Connection:
 
     def _evaluate(
         self,
-        link: Link,
+        link: RedisConnection,
         script: Script,
         keys: Sequence[bytes | str],
         args: Sequence[Part],
@@ -276,16 +284,16 @@ class Connection:
             self._check_replicas(answers[-1])
         return answer
 
-    def _load(self, link: Link, script: Script) -> None:
+    def _load(self, link: RedisConnection, script: Script) -> None:
         """Nothing ran yet: a connection that breaks here breaks before the script was sent."""
         try:
             (answer,) = link.ask(("SCRIPT", "LOAD", script.source))
-        except Lost as lost:
-            raise Unsent(str(lost)) from lost
+        except ConnectionLost as lost:
+            raise NotSent(str(lost)) from lost
         if isinstance(answer, rs.ResponseError):
             known, problem = meaning(answer)
-            if known is Meaning.LATER:
-                raise Unsent(problem) from answer
+            if known is ErrorEffect.LATER:
+                raise NotSent(problem) from answer
             raise StoreFailed(self.name, f"it does not take the script {script.name}: {problem}") from answer
 
     def _answered(self, answer: Any, *, writes: bool) -> Any:
@@ -298,9 +306,9 @@ class Connection:
             host, port, once = elsewhere
             raise _Moved((host or self._options.get("host", "localhost"), port), once=once) from answer
         known, problem = meaning(answer)
-        if known is Meaning.LATER:
-            raise Unsent(problem) from answer
-        if known is Meaning.REFUSED:
+        if known is ErrorEffect.LATER:
+            raise NotSent(problem) from answer
+        if known is ErrorEffect.REFUSED:
             raise StoreUnavailable(self.name, problem) from answer
         if writes:  # a script is not rolled back: to run its calls again could do half of them twice
             raise OutcomeUnknown(self.name, problem) from answer
@@ -312,7 +320,7 @@ class Connection:
             raise OutcomeUnknown(self.name, problem)
 
     @contextlib.contextmanager
-    def _borrowed(self, slot: int, to: _Moved | None) -> Iterator[Link]:
+    def _borrowed(self, slot: int, to: _Moved | None) -> Iterator[RedisConnection]:
         with self._turns.one(TURN_SECONDS) as is_free:
             if not is_free:
                 raise StoreUnavailable(self.name, f"{MAX_LINKS} calls are under way and none of them ends; try again")
@@ -330,7 +338,7 @@ class Connection:
             if not keep:
                 link.close()
 
-    def _take(self, address: Address | None) -> Link | None:
+    def _take(self, address: Address | None) -> RedisConnection | None:
         """An idle connection that is still there."""
         while True:
             with self._mutex:
@@ -344,24 +352,24 @@ class Connection:
                 return found
             found.close()
 
-    def _examined(self, address: Address | None) -> Link:
+    def _examined(self, address: Address | None) -> RedisConnection:
         link = self._link(address)
         try:
-            self._found = examine(link)
+            self._found = read_server_info(link)
             if self.relaxed:
                 check_version(self._found)
             else:
                 check(self._found, self.name)
-        except Lost as lost:  # nothing of the caller's was sent yet
+        except ConnectionLost as lost:  # nothing of the caller's was sent yet
             link.close()
-            raise Unsent(str(lost)) from lost
+            raise NotSent(str(lost)) from lost
         except BaseException:
             link.close()
             raise
         return link
 
-    def _link(self, address: Address | None) -> Link:
-        link = Link(self._options, address)
+    def _link(self, address: Address | None) -> RedisConnection:
+        link = RedisConnection(self._options, address)
         self._links.add(link)
         return link
 

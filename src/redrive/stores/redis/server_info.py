@@ -8,7 +8,7 @@ import redis.exceptions as rs
 
 from redrive.errors import EngineUnsupported, StoreUnavailable
 from redrive.store import Durability
-from redrive.stores.redis.connection import Link, Meaning, Unsent, meaning
+from redrive.stores.redis.connection import ErrorEffect, NotSent, RedisConnection, meaning
 
 OLDEST_SERVER = (6, 2)
 WARN_AT = 0.7
@@ -17,7 +17,7 @@ _SETTINGS = ("appendonly", "appendfsync", "maxmemory-policy")
 _HOW = "set appendonly yes, appendfsync always and maxmemory-policy noeviction, or pass durability='relaxed'"
 
 
-class Found(NamedTuple):
+class RedisServerInfo(NamedTuple):
     """What a server says of itself. None where it does not tell."""
 
     version: str
@@ -52,16 +52,16 @@ class Memory(NamedTuple):
         )
 
 
-def examine(link: Link) -> Found:
+def read_server_info(link: RedisConnection) -> RedisServerInfo:
     """Ask a server. Managed ones forbid CONFIG: INFO then tells all but how often the log is synced."""
     *told, info = answers = link.ask(*[("CONFIG", "GET", name) for name in _SETTINGS], ("INFO",))
     for answer in answers:
-        if isinstance(answer, rs.ResponseError) and meaning(answer)[0] is Meaning.LATER:
-            raise Unsent(meaning(answer)[1]) from answer
+        if isinstance(answer, rs.ResponseError) and meaning(answer)[0] is ErrorEffect.LATER:
+            raise NotSent(meaning(answer)[1]) from answer
     facts = _facts(info)
     settings = {_word(answer[0]): _word(answer[1]) for answer in told if isinstance(answer, list) and len(answer) > 1}
     only = settings.get("appendonly") or {"1": "yes", "0": "no"}.get(facts.get("aof_enabled", ""))
-    return Found(
+    return RedisServerInfo(
         version=facts.get("valkey_version") or facts.get("redis_version", ""),
         appendonly=None if only is None else only == "yes",
         appendfsync=settings.get("appendfsync"),
@@ -69,7 +69,7 @@ def examine(link: Link) -> Found:
     )
 
 
-def check(found: Found, name: str) -> None:
+def check(found: RedisServerInfo, name: str) -> None:
     """Refuse a server that is too old, or could lose what it acknowledged."""
     check_version(found)
     problem = None
@@ -85,7 +85,7 @@ def check(found: Found, name: str) -> None:
         raise StoreUnavailable(name, f"{problem}; {_HOW}")
 
 
-def check_version(found: Found) -> None:
+def check_version(found: RedisServerInfo) -> None:
     """Refuse a server that is too old. One that does not tell is believed."""
     numbers = tuple(int(part) for part in found.version.split(".")[:2] if part.isdigit())
     if numbers and numbers < OLDEST_SERVER:
@@ -93,7 +93,7 @@ def check_version(found: Found) -> None:
         raise EngineUnsupported("Redis", found.version, f"{needed} or newer is needed")
 
 
-def words(found: Found, replicas: int) -> Durability:
+def describe_durability(found: RedisServerInfo, replicas: int) -> Durability:
     """What an acknowledged call survives on such a server."""
     kept = found.appendonly and found.policy == "noeviction"
     if kept and found.appendfsync == "always":
@@ -113,7 +113,7 @@ def words(found: Found, replicas: int) -> Durability:
     return Durability("relaxed", "a crash of the program", "; ".join(losses) or "what the server does not tell")
 
 
-def memory(link: Link) -> Memory:
+def memory(link: RedisConnection) -> Memory:
     """Ask how full a server is."""
     (info,) = link.ask(("INFO", "memory"))
     facts = _facts(info)

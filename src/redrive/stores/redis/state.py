@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId
-from redrive.model.item import WORK, Status
-from redrive.model.limits import address_of
+from redrive.model.item import WAITING_STATUSES, Status
+from redrive.model.limits import make_address
 from redrive.model.queue import Queue, QueueSettings
 from redrive.store import AuditEntry
 from redrive.stores.redis.codec import encode
 from redrive.stores.redis.groups import RedisGroups
-from redrive.stores.redis.indexes import QueueShelves, walk
+from redrive.stores.redis.indexes import DeadLetterIndexes, walk
 from redrive.stores.redis.keys import body_of, digits, long, short
 from redrive.stores.redis.queue_state import Queues
 from redrive.stores.redis.tables import Hash, RedisFeed, RedisOperations, RedisRegistrations, RedisResults
@@ -55,9 +55,9 @@ class RedisState(State):
     """The queues and items of one namespace, as one transaction or one query reads and changes them."""
 
     queues: Queues  # type: ignore[assignment]
-    by_number: QueueShelves
-    letters: QueueShelves
-    archived: QueueShelves
+    by_number: DeadLetterIndexes
+    letters: DeadLetterIndexes
+    archived: DeadLetterIndexes
     operations: RedisOperations
 
     def __init__(
@@ -67,9 +67,9 @@ class RedisState(State):
         self._session = session
         self.queues = Queues(session, queues)
         self.items = Items(session)  # type: ignore[assignment]
-        self.by_number = QueueShelves(session, "all")
-        self.letters = QueueShelves(session, "letters")
-        self.archived = QueueShelves(session, "aside")
+        self.by_number = DeadLetterIndexes(session, "all")
+        self.letters = DeadLetterIndexes(session, "letters")
+        self.archived = DeadLetterIndexes(session, "aside")
         self.groups = RedisGroups(session)
         self.feed = RedisFeed(session)
         self.operations = RedisOperations(session)
@@ -100,7 +100,7 @@ class RedisState(State):
     def held_ids(self, held_by: str, limit: int) -> list[ItemId]:
         there = self._session.first(self._held(held_by), limit)
         items = {item.id: item for item in (*there, *self._held_now)}
-        return [id for id, item in items.items() if item.held_by == held_by and item.status in WORK][:limit]
+        return [id for id, item in items.items() if item.held_by == held_by and item.status in WAITING_STATUSES][:limit]
 
     def walk(self, where: Filter, order: Order, after: int | None) -> Iterator[tuple[int, Record]]:
         words = where.words is not None
@@ -116,7 +116,7 @@ class RedisState(State):
     def _queues_of(self, where: Filter) -> tuple[str, ...]:
         return tuple(self.queues.values_now) if where.queue is None else (where.queue,)
 
-    def _shelf(self, where: Filter) -> QueueShelves:
+    def _shelf(self, where: Filter) -> DeadLetterIndexes:
         if not where.for_letters:
             return self.by_number
         return self.letters if where.status is Status.DEAD else self.archived
@@ -176,7 +176,7 @@ class RedisState(State):
 
     def remove_all(self, queue: str) -> None:
         """By a few commands, however many items there are: the list of them is set aside, and what is on it is found no
-        more. What they take up is freed by `Clean`."""
+        more. What they take up is freed by `ApplyRetention`."""
         keys = self._session.keys
         (causes,) = self._session.look(("HKEYS", keys.of("groups", queue)))
         for start in range(0, len(causes), _MANY):
@@ -201,7 +201,7 @@ class RedisState(State):
         items = self._session.removed(keys.of("removed", number), limit)
         for item in items:
             self._session.write("ZREM", keys.of("removed", number), digits(body_of(item.ids[0])))
-            if item.held_by is not None and item.status in WORK:
+            if item.held_by is not None and item.status in WAITING_STATUSES:
                 self._unfile_held(item)
             if item.passage is not None:
                 self._unfile_moving(item)
@@ -266,7 +266,7 @@ class RedisState(State):
             del self._under_way[to]
 
     def _open(self, queue: str, store: str) -> str:
-        return self._session.keys.of("open", address_of(queue, store))
+        return self._session.keys.of("open", make_address(queue, store))
 
     def _retime(self, queue: QueueState, item: Record) -> None:
         """Whether it is the first to fall due would have to be read. Too many wake-ups are harmless."""

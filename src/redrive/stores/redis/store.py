@@ -23,13 +23,12 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.model.arrival import ledger_key
-from redrive.model.ids import ItemId, item_of
+from redrive.model.ids import ItemId, item_id_of
 from redrive.model.item import Receipt
 from redrive.model.queue import Queue
 from redrive.store import (
+    ApplyRetention,
     Call,
-    Change,
-    Clean,
     CloseMove,
     Commit,
     Complete,
@@ -41,25 +40,26 @@ from redrive.store import (
     FinishMove,
     Hold,
     Import,
+    ManualChange,
     Put,
     Query,
     Receive,
     Register,
-    Return,
+    ReturnLease,
     Settle,
     Unhold,
 )
 from redrive.stores.redis.connection import Script
-from redrive.stores.redis.fast_path import Plan, arrivals_of, is_hot
+from redrive.stores.redis.fast_path import FastPathBatch, arrivals_of, is_fast_path
 from redrive.stores.redis.keys import Keys
-from redrive.stores.redis.namespace_lock import Taken, Turns, Waiting
-from redrive.stores.redis.pubsub import Notices
-from redrive.stores.redis.queries import answer, is_anything_old, queues_to_clean
+from redrive.stores.redis.namespace_lock import LockGrant, LockWait, NamespaceLock
+from redrive.stores.redis.pubsub import PubSub
+from redrive.stores.redis.queries import answer_query, is_anything_old, queues_to_clean
 from redrive.stores.redis.queue_state import read_queue
-from redrive.stores.redis.redis_client import Connection
+from redrive.stores.redis.redis_client import RedisClient
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.unit_of_work import Session
-from redrive.stores.rules.dispatch import carry_out, in_order
+from redrive.stores.rules.dispatch import execute_calls, in_commit_order
 
 FORMAT = 1
 """Of everything that a namespace has in Redis."""
@@ -91,11 +91,11 @@ class RedisStore:
         self.name = name
         self._closed = False
         self._keys = Keys(prefix, namespace)
-        self._connection = Connection(url, relaxed=relaxed, wait_replicas=wait_replicas)
-        self._turns = Turns(self._connection, self._keys)
+        self._connection = RedisClient(url, relaxed=relaxed, wait_replicas=wait_replicas)
+        self._turns = NamespaceLock(self._connection, self._keys)
         self._epoch = -1
         self._queues: Mapping[str, Queue] = {}
-        self._notices = Notices(self._connection, self._keys.of("notices"))
+        self._notices = PubSub(self._connection, self._keys.of("notices"))
         try:
             self._open(create)
         except BaseException:
@@ -115,7 +115,9 @@ class RedisStore:
         self._check_open()
         if now is None and self._server_clock is None:
             now = self.clock.now()
-        commit = self._commit_at_once(calls, now) if all(map(is_hot, calls)) else self._commit_in_parts(calls, now)
+        commit = (
+            self._commit_at_once(calls, now) if all(map(is_fast_path, calls)) else self._commit_in_parts(calls, now)
+        )
         if commit.arrivals:
             self._notices.tell(commit.arrivals)
         return commit
@@ -126,7 +128,7 @@ class RedisStore:
         now, (raw,) = session.look_at(("HGETALL", self._keys.of("queues")))
         self._follow(now)
         state = RedisState(session, self.namespace, self.name, _queues(raw))
-        return answer(state, session, query, self.clock.now())
+        return answer_query(state, session, query, self.clock.now())
 
     def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         raise InvalidInput(
@@ -168,10 +170,10 @@ class RedisStore:
         """
         results: list[Any] = [None] * len(calls)
         arrivals: Counter[str] = Counter()
-        if all(isinstance(call, Clean) for call in calls) and not self._has_to_clean(now):
+        if all(isinstance(call, ApplyRetention) for call in calls) and not self._has_to_clean(now):
             return Commit([0] * len(calls), {}, self.clock.now() if now is None else now)
         first = True
-        for kind, places in groupby(in_order(calls), key=lambda place: _part_of(place, calls[place])):
+        for kind, places in groupby(in_commit_order(calls), key=lambda place: _part_of(place, calls[place])):
             part = list(places)
             carry_out_part = self._commit_at_once if kind == "hot" else self._commit_in_turn
             try:
@@ -191,8 +193,8 @@ class RedisStore:
 
     def _commit_at_once(self, calls: Sequence[Call], now: Instant | None, *, together: bool = True) -> Commit:
         """By the script. Again while somebody has the turn: it has done nothing then."""
-        plan = Plan(calls, self.namespace, self._connection.name, together=together)
-        waiting = Waiting(self._turns)
+        plan = FastPathBatch(calls, self.namespace, self._connection.name, together=together)
+        waiting = LockWait(self._turns)
         args = plan.arguments(self._keys.root, now)
         while True:
             done, *answer_ = self._connection.run_write(_COMMIT, [self._keys.meta, self._keys.turn], args)
@@ -224,11 +226,11 @@ class RedisStore:
                     return commit
         raise StoreFailed(self.name, "the calls take longer than a process may have the namespace for itself")
 
-    def _try(self, taken: Taken, calls: Sequence[Call], now: Instant) -> Commit | None:
+    def _try(self, taken: LockGrant, calls: Sequence[Call], now: Instant) -> Commit | None:
         session = self._session()
         self._know_queues(session, taken.epoch)
         queues = self._queues
-        if all(isinstance(call, Clean) for call in calls):
+        if all(isinstance(call, ApplyRetention) for call in calls):
             queues = queues_to_clean(session, queues, now)
         state = RedisState(session, self.namespace, self.name, queues, taken.last, taken.version)
         state.begin(now)
@@ -239,9 +241,9 @@ class RedisStore:
         closed = (ledger_key(id) for call in calls if isinstance(call, CloseMove) for id in call.source_ids)
         session.ahead["sources"].extend(closed)
         results: list[Any] = [None] * len(calls)
-        for place in in_order(calls):
+        for place in in_commit_order(calls):
             try:
-                results[place] = carry_out(state, calls[place])
+                results[place] = execute_calls(state, calls[place])
             except StoreError:
                 raise
             except RedriveError as refusal:
@@ -281,7 +283,7 @@ def _queues(raw: list[bytes]) -> dict[str, Queue]:
 
 def _part_of(place: int, call: Call) -> str:
     """Calls of one part are carried out together. A queue is deleted alone: what is read for others may be in it."""
-    if is_hot(call):
+    if is_fast_path(call):
         return "hot"
     if isinstance(call, DeleteQueue):
         return f"deletion {place}"
@@ -323,11 +325,11 @@ def _ids_named(calls: Sequence[Call]) -> list[ItemId]:
     ids: list[ItemId] = []
     for call in calls:
         match call:
-            case Complete() | Settle() | Return() | Extend():
-                ids.append(item_of(call.token))
+            case Complete() | Settle() | ReturnLease() | Extend():
+                ids.append(item_id_of(call.token))
             case Expire():
                 ids.append(call.id)
-            case Change():
+            case ManualChange():
                 ids.extend(target.id for target in call.targets)
             case Hold() | Unhold() | FinishMove():
                 ids.extend(call.ids or ())

@@ -23,12 +23,12 @@ from redrive.model.filter import MAX_EXAMINED
 from redrive.model.ids import ItemId, parse_id
 from redrive.model.item import Result
 from redrive.model.operation import Operation
-from redrive.store import FeedPage, ReadFeed, Registration, is_asked_for
+from redrive.store import FeedPage, ReadFeed, Registration, matches_feed_query
 from redrive.stores.redis.codec import encode
 from redrive.stores.redis.indexes import NamesByInstant
 from redrive.stores.redis.keys import SHIFT, digits, long, short
 from redrive.stores.redis.unit_of_work import Session
-from redrive.stores.rules.queue_state import Known, Source
+from redrive.stores.rules.queue_state import IdempotencyEntry, SourceEntry
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.tables import Feed, OperationTable, RegistrationTable, ResultTable
 
@@ -92,25 +92,25 @@ class Hash(MutableMapping[Name, Value], Generic[Name, Value]):
         raise NotImplementedError("a hash is not counted")
 
 
-def write_known(known: Known) -> bytes:
+def write_known(known: IdempotencyEntry) -> bytes:
     """What an idempotency key stands for, in fixed widths: scripts read it."""
     return f"{known.id}{known.digest.hex()}{digits(known.until)}".encode()
 
 
-def read_known(raw: bytes) -> Known:
+def read_known(raw: bytes) -> IdempotencyEntry:
     """The same, read."""
     text = raw.decode()
-    return Known(ItemId(text[:32]), bytes.fromhex(text[32:96]), Instant(int(text[96:])))
+    return IdempotencyEntry(ItemId(text[:32]), bytes.fromhex(text[32:96]), Instant(int(text[96:])))
 
 
-def write_source(source: Source) -> bytes:
+def write_source(source: SourceEntry) -> bytes:
     """The item that came with a source_id."""
     return f"{source.id}{digits(source.until)}".encode()
 
 
-def read_source(raw: bytes) -> Source:
+def read_source(raw: bytes) -> SourceEntry:
     """The same, read."""
-    return Source(ItemId(raw[:32].decode()), Instant(int(raw[32:])))
+    return SourceEntry(ItemId(raw[:32].decode()), Instant(int(raw[32:])))
 
 
 _read_operation = msgspec.msgpack.Decoder(Operation).decode
@@ -306,7 +306,7 @@ class RedisFeed(Feed):
                 more = True
                 break
             last = max(last, entry.number)
-            if is_asked_for(query, ids, entry):
+            if matches_feed_query(query, ids, entry):
                 found.append(entry)
         return FeedPage(tuple(reversed(found) if backwards else found), last, more)
 

@@ -19,15 +19,15 @@ from redrive.stores.redis.codec import (
     Loaded,
     as_loaded,
     encode,
+    encode_state,
     read_record,
     read_words,
     write_content,
     write_entry,
-    write_stand,
 )
 from redrive.stores.redis.connection import Script
 from redrive.stores.redis.keys import Keys, body_of, digits, score_of, short
-from redrive.stores.redis.redis_client import Connection, Part
+from redrive.stores.redis.redis_client import Part, RedisClient
 from redrive.stores.rules.record import Record
 
 LOOK = Script.read("look")
@@ -47,7 +47,7 @@ Found = list[tuple[str, int]]
 class Session:
     """Items that were read, each once, and commands that are to be run."""
 
-    def __init__(self, connection: Connection, keys: Keys) -> None:
+    def __init__(self, connection: RedisClient, keys: Keys) -> None:
         self.keys = keys
         self.writes: list[tuple[Part, ...]] = []
         self._connection = connection
@@ -201,7 +201,7 @@ class Session:
         if loaded is None:
             self.write("SET", self.keys.of("c", body), write_content(item))
             loaded = NOTHING_LOADED
-        stand = write_stand(item)
+        stand = encode_state(item)
         if stand != loaded.stand:
             self.write("SET", self.keys.of("s", body), stand)
         self._write_history(self.keys.of("h", body), item, loaded)

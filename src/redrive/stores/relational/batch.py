@@ -12,14 +12,14 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import QueueNotFound
-from redrive.model.feed import HAPPY, FeedKind
+from redrive.model.feed import SUCCESS_KINDS, FeedKind
 from redrive.model.ids import NUMBERS_PER_MICROSECOND, PARTITION_BITS, SALT_BITS, ItemId, make_id
 from redrive.model.item import Status
 from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.relational.low_water_marks import SLACK
 from redrive.stores.relational.session import Executor, Session, Words
 
-TALLIED = (
+COUNTED_COLUMNS = (
     "pending",
     "failed",
     "active",
@@ -39,8 +39,8 @@ SALT_STEP = 0x4F1BBCDCBFA5
 """Salts of one batch are this far apart (modulo 2^47), so that the first digits of their ids differ."""
 SALT_MASK = (1 << SALT_BITS) - 1
 
-_TALLY = f"INSERT INTO redrive_tally (queue, {', '.join(TALLIED)}) VALUES (?{', ?' * len(TALLIED)})"
-_POSITION = {name: index for index, name in enumerate(TALLIED)}
+_TALLY = f"INSERT INTO redrive_tally (queue, {', '.join(COUNTED_COLUMNS)}) VALUES (?{', ?' * len(COUNTED_COLUMNS)})"
+_POSITION = {name: index for index, name in enumerate(COUNTED_COLUMNS)}
 _STATUS_POSITION = {status: _POSITION[status.value] for status in Status if status.value in _POSITION}
 _QUEUES = """
     SELECT key, name, settings, version, paused, created_at, is_dead_queue, used_by FROM redrive_queue
@@ -89,7 +89,7 @@ def _queue_row(key: int, queue: Queue) -> QueueRow:
     settings = queue.settings
     joins_below = settings.max_payload_size if settings.max_size is None else -1
     told = frozenset(settings.feed)
-    return QueueRow(key, queue, settings, joins_below, told, not told.isdisjoint(HAPPY))
+    return QueueRow(key, queue, settings, joins_below, told, not told.isdisjoint(SUCCESS_KINDS))
 
 
 def namespace_key(executor: Executor, namespace: str) -> int | None:
@@ -138,7 +138,7 @@ def epoch_of(executor: Executor) -> int:
     return epoch
 
 
-class Numbers:
+class SequenceAllocator:
     """Draws the numbers of ids and the places at the tail: growing, and never twice in one file."""
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class GroupChange(msgspec.Struct):
     """A letter came to it: then nobody else changes it meanwhile. Letters may leave it in several transactions."""
 
 
-class Unworded(NamedTuple):
+class UnindexedLetter(NamedTuple):
     """What a dead letter can be found by, beside its payload."""
 
     n: int
@@ -224,7 +224,7 @@ class Batch:
         session: Session,
         now: Instant,
         queues: Queues,
-        numbers: Numbers,
+        numbers: SequenceAllocator,
         namespace: str,
         store: str,
     ) -> None:
@@ -243,8 +243,8 @@ class Batch:
         self.store = store
         self.groups: dict[tuple[int, str], GroupChange] = {}
         """Those that changed, by queue and fingerprint. Written once, by `groups.write`."""
-        self.unworded: dict[int, Unworded] = {}
-        """New letters whose words are to be written, by number. Written once, by `letters.write_words`."""
+        self.unworded: dict[int, UnindexedLetter] = {}
+        """New letters whose words are to be written, by number. Written once, by `letters.write_search_terms`."""
         self.tallies: defaultdict[int, list[int]] = defaultdict(_zeros)
         self.known_keys: dict[tuple[int, str], tuple[int, int, bytes] | None] = {}
         """What idempotency keys of a queue stand for, where somebody looked: number, tail and digest of the first."""
@@ -359,10 +359,10 @@ def draw_salt() -> int:
     return _random.getrandbits(SALT_BITS)
 
 
-def draw_anew() -> None:
+def retry_on_collision() -> None:
     """Begin another row of salts: a forked child must not draw those of its parent."""
     _random.seed()
 
 
 def _zeros() -> list[int]:
-    return [0] * len(TALLIED)
+    return [0] * len(COUNTED_COLUMNS)

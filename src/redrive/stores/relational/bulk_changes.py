@@ -24,7 +24,7 @@ from redrive.model.ids import ItemId, make_id, parse_id
 from redrive.model.item import Counters, Event, Settled, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.state_machine import Verb
-from redrive.store import Target
+from redrive.store import ManualTarget
 from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.item_rows import STATE
@@ -32,7 +32,7 @@ from redrive.stores.relational.verdicts import Deed
 
 _DELIVERY = '"delivery":'
 
-FEW = 4
+BULK_THRESHOLD = 4
 """Up to here it is no dearer to change them one by one."""
 
 _ENDED = """
@@ -61,7 +61,7 @@ _ARCHIVE = "UPDATE redrive_ended SET status = 'archived', archived_from = 'dead'
 _RESTORE = "UPDATE redrive_ended SET status = 'dead', archived_from = NULL WHERE n IN carray(?)"
 
 
-class Lot(msgspec.Struct, frozen=True):
+class BulkChunk(msgspec.Struct, frozen=True):
     """Items of one queue that are changed together, in this order."""
 
     row: QueueRow
@@ -76,15 +76,15 @@ class Lot(msgspec.Struct, frozen=True):
     """Some have a history that is as long as it can get."""
 
 
-def lot(
+def make_chunk(
     batch: Batch, row: QueueRow, numbers: Sequence[int], deaths: Sequence[int], *, timeouts: bool, entries: int
-) -> Lot:
+) -> BulkChunk:
     """A lot; `entries` is how long the longest history is."""
     long = entries >= HISTORY_FIRST + HISTORY_LAST
-    return Lot(row, len(numbers), batch.table(numbers), batch.table(deaths), timeouts, long)
+    return BulkChunk(row, len(numbers), batch.table(numbers), batch.table(deaths), timeouts, long)
 
 
-class Alike(msgspec.Struct, frozen=True, gc=False):
+class UniformItem(msgspec.Struct, frozen=True, gc=False):
     """One of many items that are changed together."""
 
     n: int
@@ -115,11 +115,15 @@ class Alike(msgspec.Struct, frozen=True, gc=False):
         return make_id(self.n, self.tail)
 
 
-def find_alike(batch: Batch, deed: Deed, targets: Sequence[Target]) -> Mapping[ItemId, Alike]:
+def find_uniform(batch: Batch, deed: Deed, targets: Sequence[ManualTarget]) -> Mapping[ItemId, UniformItem]:
     """Those of the targets that can be changed together, by id: with one look at all of them."""
-    if deed.verb not in _CHANGES or len(targets) <= FEW or len({target.id for target in targets}) < len(targets):
+    if (
+        deed.verb not in _CHANGES
+        or len(targets) <= BULK_THRESHOLD
+        or len({target.id for target in targets}) < len(targets)
+    ):
         return {}
-    found: dict[ItemId, Alike] = {}
+    found: dict[ItemId, UniformItem] = {}
     tails = dict(_parsed(targets))
     if not tails:
         return found
@@ -127,7 +131,7 @@ def find_alike(batch: Batch, deed: Deed, targets: Sequence[Target]) -> Mapping[I
     # An item that is listed under an old id too would be changed twice: it is left to be followed there.
     twice = {n for (n,) in batch.execute("SELECT n FROM redrive_lineage WHERE old IN carray(?)", (numbers,))}
     for row in batch.execute(_ENDED, (numbers,)):
-        item = Alike(*row)
+        item = UniformItem(*row)
         if item.n in twice or item.tail != tails[item.n] or item.queue not in batch.by_key:
             continue
         if _is_plain(batch, deed, item):
@@ -135,26 +139,26 @@ def find_alike(batch: Batch, deed: Deed, targets: Sequence[Target]) -> Mapping[I
     return found
 
 
-def change_alike(batch: Batch, deed: Deed, items: Sequence[Alike]) -> list[Settled]:
+def change_uniform(batch: Batch, deed: Deed, items: Sequence[UniformItem]) -> list[Settled]:
     """Change items that were found to be alike, in this order."""
     change, settle = _CHANGES[deed.verb]
-    queues: dict[int, list[Alike]] = {}
+    queues: dict[int, list[UniformItem]] = {}
     for item in items:
         queues.setdefault(item.queue, []).append(item)
     for queue, members in queues.items():
         timeouts = any(item.expire_timeout is not None for item in members)
         entries = max(item.entries for item in members)
         numbers, dead = [item.n for item in members], [item.letter for item in members]
-        change(batch, deed, lot(batch, batch.by_key[queue], numbers, dead, timeouts=timeouts, entries=entries))
+        change(batch, deed, make_chunk(batch, batch.by_key[queue], numbers, dead, timeouts=timeouts, entries=entries))
     return [settle(batch, item) for item in items]
 
 
-def change_lot(batch: Batch, deed: Deed, lot: Lot) -> None:
+def apply_chunk(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
     """Change items of which the caller knows that they are alike."""
     _CHANGES[deed.verb][0](batch, deed, lot)
 
 
-def _parsed(targets: Iterable[Target]) -> Iterator[tuple[int, int]]:
+def _parsed(targets: Iterable[ManualTarget]) -> Iterator[tuple[int, int]]:
     for target in targets:
         if target.payload is None and target.headers is None:
             try:
@@ -163,7 +167,7 @@ def _parsed(targets: Iterable[Target]) -> Iterator[tuple[int, int]]:
                 continue
 
 
-def _is_plain(batch: Batch, deed: Deed, item: Alike) -> bool:
+def _is_plain(batch: Batch, deed: Deed, item: UniformItem) -> bool:
     """Whether nothing but its status decides what becomes of it."""
     match deed.verb:
         case Verb.PURGE:
@@ -180,7 +184,7 @@ def _is_plain(batch: Batch, deed: Deed, item: Alike) -> bool:
             return item.status == Status.DEAD and in_place and free
 
 
-def _revive(batch: Batch, deed: Deed, lot: Lot) -> None:
+def _revive(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
     """Back to work where they are, at the tail."""
     name, timeout, numbers, count = lot.row.queue.name, lot.row.settings.expire_timeout, lot.numbers, lot.count
     deadline = None if timeout is None else batch.now + timeout
@@ -195,57 +199,57 @@ def _revive(batch: Batch, deed: Deed, lot: Lot) -> None:
         batch.execute(_FADED, (numbers,))
     batch.execute("DELETE FROM redrive_ended WHERE n IN carray(?)", (numbers,))
     dead_letters.unmark_all(batch, lot.letters)
-    feed.tell_all(batch, FeedKind.REDRIVEN, name, numbers, count, deed.actor, deed.operation)
+    feed.append_events(batch, FeedKind.REDRIVEN, name, numbers, count, deed.actor, deed.operation)
     batch.tally_status(lot.row.key, Status.DEAD, -count)
     batch.tally_status(lot.row.key, Status.PENDING, count)
     batch.arrivals[name] += count
 
 
-def _archive(batch: Batch, deed: Deed, lot: Lot) -> None:
+def _archive(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
     batch.execute(_ARCHIVE, (lot.numbers,))
     dead_letters.shelve_all(batch, lot.letters)
-    feed.tell_all(batch, FeedKind.ARCHIVED, lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation)
+    feed.append_events(batch, FeedKind.ARCHIVED, lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation)
     batch.tally_status(lot.row.key, Status.DEAD, -lot.count)
     batch.tally_status(lot.row.key, Status.ARCHIVED, lot.count)
 
 
-def _restore(batch: Batch, deed: Deed, lot: Lot) -> None:
+def _restore(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
     batch.execute(_RESTORE, (lot.numbers,))
     dead_letters.unshelve_all(batch, lot.letters)
-    feed.tell_all(batch, FeedKind.RESTORED, lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation)
+    feed.append_events(batch, FeedKind.RESTORED, lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation)
     batch.tally_status(lot.row.key, Status.ARCHIVED, -lot.count)
     batch.tally_status(lot.row.key, Status.DEAD, lot.count)
 
 
-def _purge(batch: Batch, deed: Deed, lot: Lot) -> None:
+def _purge(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
     told = (lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation, Status.ARCHIVED)
-    feed.tell_all(batch, FeedKind.REMOVED, *told)
+    feed.append_events(batch, FeedKind.REMOVED, *told)
     dead_letters.unmark_all(batch, lot.letters)
     for table in ("ended", "item", "history", "death", "lineage"):
         batch.execute(f"DELETE FROM redrive_{table} WHERE n IN carray(?)", (lot.numbers,))
     batch.tally_status(lot.row.key, Status.ARCHIVED, -lot.count)
 
 
-def _revived(batch: Batch, item: Alike) -> Settled:
+def _revived(batch: Batch, item: UniformItem) -> Settled:
     counters = Counters(item.deliveries, redrives=item.redrives + 1)
     return Settled(item.id, batch.by_key[item.queue].queue.name, Status.PENDING, counters, batch.now)
 
 
-def _archived(batch: Batch, item: Alike) -> Settled:
+def _archived(batch: Batch, item: UniformItem) -> Settled:
     name, reason = batch.by_key[item.queue].queue.name, DeadReason(item.dead_reason)
     return Settled(item.id, name, Status.ARCHIVED, item.counters, dead_reason=reason)
 
 
-def _restored(batch: Batch, item: Alike) -> Settled:
+def _restored(batch: Batch, item: UniformItem) -> Settled:
     name, reason = batch.by_key[item.queue].queue.name, DeadReason(item.dead_reason)
     return Settled(item.id, name, Status.DEAD, item.counters, dead_reason=reason)
 
 
-def _purged(batch: Batch, item: Alike) -> Settled:
+def _purged(batch: Batch, item: UniformItem) -> Settled:
     return Settled(item.id, batch.by_key[item.queue].queue.name, None, item.counters)
 
 
-_CHANGES: dict[Verb, tuple[Callable[[Batch, Deed, Lot], None], Callable[[Batch, Alike], Settled]]] = {
+_CHANGES: dict[Verb, tuple[Callable[[Batch, Deed, BulkChunk], None], Callable[[Batch, UniformItem], Settled]]] = {
     Verb.RETRY: (_revive, _revived),
     Verb.REDRIVE: (_revive, _revived),
     Verb.ARCHIVE: (_archive, _archived),
@@ -292,7 +296,7 @@ _PLAIN = {
 """Of which items nothing but their status decides what becomes of them."""
 
 
-class Swept(msgspec.Struct, frozen=True):
+class BulkStep(msgspec.Struct, frozen=True):
     """What a step changed: everything that it met."""
 
     numbers: list[int]
@@ -301,18 +305,18 @@ class Swept(msgspec.Struct, frozen=True):
     exhausted: bool
 
 
-def sweep(batch: Batch, deed: Deed, where: Filter, after: int | None, up_to: int, limit: int) -> Swept | None:
+def bulk_step(batch: Batch, deed: Deed, where: Filter, after: int | None, up_to: int, limit: int) -> BulkStep | None:
     """Change the next items that match, all of them. None where this is not the way, and nothing was changed."""
     index = _index(batch, deed, where)
     if index is None:
         return None
     found, position, exhausted = _find(batch, where, index, after or 0, up_to, limit)
-    lots = _lots(batch, deed, found)
+    lots = _chunks(batch, deed, found)
     if lots is None:
         return None
     for each in lots:
-        change_lot(batch, deed, each)
-    return Swept([n for _, n, _ in found], position, exhausted)
+        apply_chunk(batch, deed, each)
+    return BulkStep([n for _, n, _ in found], position, exhausted)
 
 
 def _index(batch: Batch, deed: Deed, where: Filter) -> tuple[str, tuple[Any, ...]] | None:
@@ -350,7 +354,7 @@ def _find(
     return found, last, examined < MAX_EXAMINED
 
 
-def _lots(batch: Batch, deed: Deed, found: list[tuple[int, int, int]]) -> list[Lot] | None:
+def _chunks(batch: Batch, deed: Deed, found: list[tuple[int, int, int]]) -> list[BulkChunk] | None:
     """The items by queue; None where one of them needs a look of its own."""
     queues: dict[int, tuple[list[int], list[int]]] = {}
     for d, n, queue in found:
@@ -368,5 +372,5 @@ def _lots(batch: Batch, deed: Deed, found: list[tuple[int, int, int]]) -> list[L
         count, entries, timeouts, plain = batch.execute(statement, (batch.table(numbers),)).get
         if count < len(numbers) or plain < count:
             return None
-        lots.append(lot(batch, row, numbers, dead, timeouts=bool(timeouts), entries=entries))
+        lots.append(make_chunk(batch, row, numbers, dead, timeouts=bool(timeouts), entries=entries))
     return lots

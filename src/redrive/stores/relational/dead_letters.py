@@ -19,11 +19,11 @@ from redrive.model.group import Group, hour_of
 from redrive.model.ids import make_id
 from redrive.model.item import Death
 from redrive.model.payload import JSON
-from redrive.model.search_terms import MAX_INDEXED_CHARS, words_of
-from redrive.stores.relational.batch import Batch, GroupChange, Stage, Unworded
-from redrive.stores.relational.find import Scope
-from redrive.stores.relational.item_details import LetterParticulars, particulars_of
-from redrive.stores.relational.item_rows import Place
+from redrive.model.search_terms import MAX_INDEXED_CHARS, search_terms_of
+from redrive.stores.relational.batch import Batch, GroupChange, Stage, UnindexedLetter
+from redrive.stores.relational.find import SearchScope
+from redrive.stores.relational.item_details import DeadLetterDetails, item_details
+from redrive.stores.relational.item_rows import ItemRow
 from redrive.stores.relational.session import Executor
 
 _GROUP = "SELECT count, first_at, last_at FROM redrive_group WHERE queue = ? AND fingerprint = ?"
@@ -112,7 +112,7 @@ def count(executor: Executor, namespace: str, queue: int | None, fingerprint: st
     return counted
 
 
-def largest(executor: Executor, scope: Scope, queue: int | None, limit: int) -> tuple[Group, ...]:
+def largest(executor: Executor, scope: SearchScope, queue: int | None, limit: int) -> tuple[Group, ...]:
     """The largest groups of a queue, or of all."""
     queues, asked = (_OF_NAMESPACE, scope.namespace) if queue is None else (_OF_QUEUE, queue)
     found = executor.execute(_LARGEST.format(queues=queues), (asked, limit)).fetchall()
@@ -125,7 +125,7 @@ def largest(executor: Executor, scope: Scope, queue: int | None, limit: int) -> 
 
 def _group(
     executor: Executor,
-    scope: Scope,
+    scope: SearchScope,
     shares: list[_Share],
     fingerprint: str,
     total: int,
@@ -171,7 +171,7 @@ _COUNTED = f"""
     FROM redrive_letter WHERE d IN carray(?) AND shelf > 0 GROUP BY queue, fingerprint, hour"""
 
 
-def mark(batch: Batch, place: Place, death: Death, text: str, *, archived: bool = False) -> None:
+def add_dead_letter(batch: Batch, place: ItemRow, death: Death, text: str, *, archived: bool = False) -> None:
     """It is a dead letter of this death, or archived. `text` is what it is found by, beside error type and payload."""
     assert place.letter is None
     d, cause, counters = batch.draw(), death.cause, death.counters
@@ -196,12 +196,12 @@ def mark(batch: Batch, place: Place, death: Death, text: str, *, archived: bool 
         ),
     )
     if batch.by_key[place.queue].settings.search:
-        batch.unworded[d] = Unworded(place.n, cause.error_type, text)
+        batch.unworded[d] = UnindexedLetter(place.n, cause.error_type, text)
     if not archived:
         _count(batch, place.queue, cause.fingerprint, death.at, 1)
 
 
-def unmark(batch: Batch, place: Place) -> None:
+def remove_dead_letter(batch: Batch, place: ItemRow) -> None:
     """It is a dead letter, or archived, no longer: brought back, completed or removed."""
     if place.letter is None:
         return
@@ -214,21 +214,21 @@ def unmark(batch: Batch, place: Place) -> None:
         _count(batch, queue, fingerprint, died_at, -1)
 
 
-def shelve(batch: Batch, place: Place) -> None:
+def archive_dead_letter(batch: Batch, place: ItemRow) -> None:
     """It is archived: a dead letter no longer, but found under the same cause, and restored with it."""
     _, shelf, fingerprint, died_at = _particulars(batch, place)
     batch.write(_SHELVE, (-shelf, place.letter))
     _count(batch, place.queue, fingerprint, died_at, -1)
 
 
-def unshelve(batch: Batch, place: Place) -> None:
+def restore_dead_letter(batch: Batch, place: ItemRow) -> None:
     """It was archived, and is a dead letter again."""
     _, shelf, fingerprint, died_at = _particulars(batch, place)
     batch.write(_SHELVE, (-shelf, place.letter))
     _count(batch, place.queue, fingerprint, died_at, 1)
 
 
-def carry(batch: Batch, place: Place, from_queue: int) -> None:
+def move_dead_letter(batch: Batch, place: ItemRow, from_queue: int) -> None:
     """It was moved: the letter follows. `place` has its new number and queue."""
     if place.letter is None:
         return
@@ -244,7 +244,7 @@ def carry(batch: Batch, place: Place, from_queue: int) -> None:
 def unmark_all(batch: Batch, letters: Any) -> None:
     """Many are dead letters, or archived, no longer. `letters` is a list that a statement can read."""
     if batch.unworded:  # some of them may be among those
-        write_words(batch)
+        write_search_terms(batch)
     _count_all(batch, letters, -1)
     batch.execute("DELETE FROM redrive_letter WHERE d IN carray(?)", (letters,))
     batch.execute("INSERT INTO redrive_wordless (d) SELECT value FROM carray(?)", (letters,))
@@ -262,19 +262,19 @@ def unshelve_all(batch: Batch, letters: Any) -> None:
     _count_all(batch, letters, 1)
 
 
-def write_words(batch: Batch) -> None:
+def write_search_terms(batch: Batch) -> None:
     """Write the words of all letters that are new, together: many at once are much cheaper."""
     unworded, stored = batch.unworded, batch.words.stored
     contents = batch.execute(_CONTENTS, (batch.table([each.n for each in unworded.values()]),)).fetchall()
     # SQLite says NULL for a part of a payload that is empty.
     by_number = {n: (payload or b"", content_type or JSON) for n, payload, content_type in contents}
     for d, (n, error_type, text) in unworded.items():
-        batch.write(_WORDS, (d, stored(words_of(error_type, text, *by_number[n]))))
+        batch.write(_WORDS, (d, stored(search_terms_of(error_type, text, *by_number[n]))))
     unworded.clear()
 
 
-def _particulars(batch: Batch, place: Place) -> LetterParticulars:
-    letter = particulars_of(batch, place).letter
+def _particulars(batch: Batch, place: ItemRow) -> DeadLetterDetails:
+    letter = item_details(batch, place).letter
     assert letter is not None
     return letter
 

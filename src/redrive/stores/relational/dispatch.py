@@ -8,10 +8,9 @@ from typing import Any
 
 from redrive.errors import RedriveError
 from redrive.store import (
-    KINDS,
+    COMMIT_ORDER,
+    ApplyRetention,
     Call,
-    Change,
-    Clean,
     CloseMove,
     Complete,
     Expire,
@@ -19,6 +18,7 @@ from redrive.store import (
     Hold,
     Import,
     LeaseItems,
+    ManualChange,
     Promote,
     Put,
     Receive,
@@ -44,7 +44,7 @@ from redrive.stores.relational.settle import settle_all
 Handler = Callable[[Batch, Sequence[Any]], list[Any]]
 
 
-def carry_out(batch: Batch, calls: Sequence[Call]) -> list[Any]:
+def execute_calls(batch: Batch, calls: Sequence[Call]) -> list[Any]:
     """All calls, by kind in the order of the contract. Gives the result of each; refusals are results."""
     kinds = {call.__class__ for call in calls}
     if len(kinds) == 1 and (only := kinds.pop()) in _UNIFORM:
@@ -58,7 +58,7 @@ def carry_out(batch: Batch, calls: Sequence[Call]) -> list[Any]:
 def finish(batch: Batch) -> None:
     """Write what a transaction gathered to its end."""
     if batch.unworded:
-        dead_letters.write_words(batch)
+        dead_letters.write_search_terms(batch)
     if batch.groups:
         dead_letters.write(batch)
     batch.write_tallies()
@@ -86,7 +86,7 @@ def _one_by_one(handlers: dict[type[Any], Callable[[Batch, Any], Any]]) -> Handl
     return lambda batch, calls: [handle(batch, call) for call in calls]
 
 
-_others = _one_by_one({Promote: promote_all, Clean: clean, FinishMove: finish_move, CloseMove: close_move})
+_others = _one_by_one({Promote: promote_all, ApplyRetention: clean, FinishMove: finish_move, CloseMove: close_move})
 
 
 def _upkeep(batch: Batch, calls: Sequence[Any]) -> list[Any]:
@@ -97,15 +97,15 @@ def _upkeep(batch: Batch, calls: Sequence[Any]) -> list[Any]:
     return results
 
 
-_KIND = {call: rank for rank, kind in enumerate(KINDS) for call in kind}
+_KIND = {call: rank for rank, kind in enumerate(COMMIT_ORDER) for call in kind}
 _HANDLERS: tuple[Handler, ...] = (
-    _one_by_one(dict.fromkeys(KINDS[0], change_queue)),
+    _one_by_one(dict.fromkeys(COMMIT_ORDER[0], change_queue)),
     put_all,
     _one_by_one({Register: register, Unregister: unregister}),
     _one_by_one({Import: import_items, Receive: receive}),
     _one_by_one({Hold: hold, Unhold: unhold}),
     settle_all,
-    _one_by_one({Change: change}),
+    _one_by_one({ManualChange: change}),
     _one_by_one({StartOperation: start, StepOperation: step, SetOperation: set_operation}),
     _upkeep,
     lease_all,

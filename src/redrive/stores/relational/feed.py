@@ -12,7 +12,7 @@ from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import MAX_EXAMINED
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id
 from redrive.model.item import Status
-from redrive.store import FeedPage, ReadFeed, is_asked_for
+from redrive.store import FeedPage, ReadFeed, matches_feed_query
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import known_ids
 from redrive.stores.relational.session import Executor
@@ -43,7 +43,7 @@ _NO_DETAIL = _Detail()
 _decode_detail = msgspec.json.Decoder(_Detail).decode
 
 
-def tell(
+def append_event(
     batch: Batch,
     kind: FeedKind,
     queue: str,
@@ -66,7 +66,7 @@ def tell(
     batch.leave(_ENTRY, (batch.draw(), batch.namespace_key, batch.now, kind.value, queue, n, tail, encoded))
 
 
-def tell_all(
+def append_events(
     batch: Batch,
     kind: FeedKind,
     queue: str,
@@ -99,7 +99,7 @@ def read(executor: Executor, namespace_key: int | None, query: ReadFeed) -> Feed
                 more = True
                 break
             last = max(last, number)
-            if namespace == namespace_key and is_asked_for(query, ids, entry := _entry(number, *row)):
+            if namespace == namespace_key and matches_feed_query(query, ids, entry := _entry(number, *row)):
                 entries.append(entry)
     return FeedPage(tuple(reversed(entries)) if backwards else tuple(entries), last, more)
 

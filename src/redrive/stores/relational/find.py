@@ -18,12 +18,12 @@ import msgspec
 from redrive.errors import QueueNotFound
 from redrive.model.classify import ErrorClass
 from redrive.model.death import Cause, DeadReason
-from redrive.model.filter import MAX_EXAMINED, Facts, Filter, matches, meets_headers
+from redrive.model.filter import MAX_EXAMINED, Filter, FilterSubject, matches, meets_headers
 from redrive.model.ids import MAX_NUMBER, NUMBERS_PER_MICROSECOND, make_id
 from redrive.model.item import Counters, Status
-from redrive.model.search_terms import Query, parse_query
+from redrive.model.search_terms import SearchQuery, parse_query
 from redrive.stores.relational.batch import Batch, namespace_key
-from redrive.stores.relational.item_rows import Place, find_all, resolve
+from redrive.stores.relational.item_rows import ItemRow, find_all, resolve
 from redrive.stores.relational.session import Executor
 
 _FEW_QUEUES = 100
@@ -73,7 +73,7 @@ _WAS_CHANGED = """
         WHERE h.n = ?2)"""
 
 
-class Scope(NamedTuple):
+class SearchScope(NamedTuple):
     """The namespace that is searched."""
 
     shelf: int
@@ -95,13 +95,13 @@ class Candidate(NamedTuple):
 
     position: int
     n: int
-    facts: Facts | None
+    facts: FilterSubject | None
     """None where one look was enough to see that it is not meant."""
     letter: int | None = None
     """The number of its death, if it is a dead letter or archived: its words are indexed under it."""
 
 
-class Selected(NamedTuple):
+class FoundItems(NamedTuple):
     """Some of what a filter means."""
 
     numbers: list[int]
@@ -112,21 +112,21 @@ class Selected(NamedTuple):
     """There is nothing more."""
 
 
-def scope_of(batch: Batch) -> Scope:
+def scope_of(batch: Batch) -> SearchScope:
     """What a transaction can search."""
     names = {key: row.queue.name for key, row in batch.by_key.items()}
-    return Scope(batch.namespace_key, batch.namespace, names)
+    return SearchScope(batch.namespace_key, batch.namespace, names)
 
 
-def read_scope(executor: Executor, namespace: str) -> Scope:
+def read_scope(executor: Executor, namespace: str) -> SearchScope:
     """What a query can search. The settings of queues, of which there may be many, are not looked into."""
     rows: Iterable[Any] = executor.execute("SELECT key, name FROM redrive_queue WHERE namespace = ?", (namespace,))
-    return Scope(namespace_key(executor, namespace) or 0, namespace, dict(rows))
+    return SearchScope(namespace_key(executor, namespace) or 0, namespace, dict(rows))
 
 
 def select(
     executor: Executor,
-    scope: Scope,
+    scope: SearchScope,
     where: Filter,
     *,
     limit: int,
@@ -134,7 +134,7 @@ def select(
     up_to: int | None = None,
     newest: bool = False,
     examine: int = MAX_EXAMINED,
-) -> Selected:
+) -> FoundItems:
     """The next items that match, after a position and up to another one. Raises QueueNotFound."""
     numbers: list[int] = []
     last, examined = after, 0
@@ -144,18 +144,18 @@ def select(
             full = len(numbers) == limit
             met = candidate.facts is not None and matches(where, candidate.facts) and check(candidate)
             if examined == examine or (full and met):
-                return Selected(numbers, last, exhausted=False)
+                return FoundItems(numbers, last, exhausted=False)
             examined += 1
             if met:
                 numbers.append(candidate.n)
             if not full:
                 last = candidate.position
-    return Selected(numbers, last, exhausted=True)
+    return FoundItems(numbers, last, exhausted=True)
 
 
 def walk(
     executor: Executor,
-    scope: Scope,
+    scope: SearchScope,
     where: Filter,
     *,
     after: int | None = None,
@@ -169,7 +169,7 @@ def walk(
         low, high = (low, min(high, after - 1)) if newest else (after + 1, high)
     if where.since is not None and where.status is not None and executor.numbers_tell_time:
         low = max(low, min(where.since * NUMBERS_PER_MICROSECOND, MAX_NUMBER))
-    course = _Course(executor, scope, where, queue, low, high, newest)
+    course = _SearchPlan(executor, scope, where, queue, low, high, newest)
     if where.ids is not None:
         listed = (resolve(executor, id) for id in where.ids)
         return course.listed({n for n in listed if n is not None})
@@ -180,11 +180,11 @@ def walk(
     return course.letters() if where.for_letters else course.items()
 
 
-class _Course(NamedTuple):
+class _SearchPlan(NamedTuple):
     """A walk that is about to begin."""
 
     executor: Executor
-    scope: Scope
+    scope: SearchScope
     where: Filter
     queue: int | None
     low: int
@@ -264,7 +264,7 @@ class _Course(NamedTuple):
             for each in walks:
                 each.close()
 
-    def _by_words(self, asked: Query, shelf: int) -> Generator[Candidate, None, None]:
+    def _by_words(self, asked: SearchQuery, shelf: int) -> Generator[Candidate, None, None]:
         """Words outlive their letters until the next Clean, and are those of every namespace."""
         words = self.executor.words
         statement = _BY_WORDS.format(condition=words.condition, direction=self._direction)
@@ -284,16 +284,16 @@ class _Course(NamedTuple):
         return (where.min_redrives, where.max_redrives, where.held, where.held_by) != (None, None, None, None)
 
     def _letter(
-        self, place: Place | None,
+        self, place: ItemRow | None,
         d: int, n: int, queue: int, shelf: int, died_at: Any, reason: str, fingerprint: str, error_type: str,
         error_class: str, deliveries: int, attempts: int, failures: int, losses: int, tail: int,
         origin_queue: str | None, headers: str | None,
-    ) -> Facts | None:  # fmt: skip
+    ) -> FilterSubject | None:  # fmt: skip
         name = self.scope.names.get(queue)
         if name is None or self.queue not in (None, queue):
             return None
         redrives, held_by = (0, None) if place is None else (place.redrives, place.held_by)
-        return Facts(
+        return FilterSubject(
             make_id(n, tail),
             Status.DEAD if shelf > 0 else Status.ARCHIVED,
             shelf > 0,
@@ -325,12 +325,12 @@ class _Course(NamedTuple):
                 met[place.n] = self._item(place, row)
         return met
 
-    def _item(self, place: Place, row: tuple[Any, ...]) -> Candidate:
+    def _item(self, place: ItemRow, row: tuple[Any, ...]) -> Candidate:
         """An item that is no letter."""
         n, queue, put_at, origin_queue, headers = row
         name = self.scope.names[queue]
         decoded = None if headers is None or self.where.headers is None else msgspec.json.decode(headers)
-        facts = Facts(
+        facts = FilterSubject(
             place.id, place.status, False, name, origin_queue or name, put_at, place.counters, place.held_by,
             headers=decoded,
         )  # fmt: skip
@@ -345,13 +345,13 @@ def _in_portions(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ..
         size = min(2 * size, 512)
 
 
-def _asked(words: str) -> Query | None:
+def _asked(words: str) -> SearchQuery | None:
     """What is looked for; None where there is no word in it."""
     query = parse_query(words)
     return query if any(query) else None
 
 
-def _looked_up(executor: Executor, scope: Scope, where: Filter) -> Callable[[Candidate], bool]:
+def _looked_up(executor: Executor, scope: SearchScope, where: Filter) -> Callable[[Candidate], bool]:
     """The conditions that are no facts of the item: words and operations."""
     led_by_others = where.ids is not None or where.operation is not None or where.fingerprint is not None
     by_words = where.for_letters and not led_by_others  # then words led to it, and need no other look
@@ -369,12 +369,12 @@ def _looked_up(executor: Executor, scope: Scope, where: Filter) -> Callable[[Can
     return check
 
 
-def _operation(executor: Executor, scope: Scope, id: str) -> int | None:
+def _operation(executor: Executor, scope: SearchScope, id: str) -> int | None:
     number: int | None = executor.execute(_OPERATION, (scope.shelf, id)).get
     return number
 
 
-def _changed_by(executor: Executor, scope: Scope, id: str) -> list[int]:
+def _changed_by(executor: Executor, scope: SearchScope, id: str) -> list[int]:
     """Items that an operation changed, by their numbers now; of many, one more than a look may take."""
     operation = _operation(executor, scope, id)
     return [n for (n,) in executor.execute(_CHANGED, (operation, MAX_EXAMINED + 1))]

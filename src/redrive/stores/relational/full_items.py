@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from redrive.model.ids import ItemId, make_id
-from redrive.model.item import NO_OVERRIDES, WORK, Death, HistoryEntry, Item, Overrides, Status
+from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Death, HistoryEntry, Item, Overrides, Status
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
-from redrive.stores.relational.item_rows import Place
+from redrive.stores.relational.item_rows import ItemRow
 from redrive.stores.relational.session import Executor
 
 _CONTENTS = """
@@ -29,7 +29,7 @@ _decode_entry = msgspec.json.Decoder(HistoryEntry).decode
 _decode_death = msgspec.json.Decoder(Death).decode
 
 
-def whole_items(executor: Executor, places: Collection[Place], names: Mapping[int, str]) -> list[Item]:
+def full_items(executor: Executor, places: Collection[ItemRow], names: Mapping[int, str]) -> list[Item]:
     """The items that stand there, in this order; the names of their queues by key."""
     numbers = (executor.table([place.n for place in places]),)
     # All are sent before the first is waited for.
@@ -47,7 +47,7 @@ def whole_items(executor: Executor, places: Collection[Place], names: Mapping[in
     for n, old, tail in lineage.fetchall():
         earlier.setdefault(n, []).append(make_id(old, tail))
     return [
-        _whole(
+        _full_item(
             place,
             names[place.queue],
             tuple(entries.get(place.n, ())),
@@ -64,8 +64,8 @@ def overrides_of(stored: str | None) -> Overrides:
     return NO_OVERRIDES if stored is None else msgspec.json.decode(stored, type=Overrides)
 
 
-def _whole(
-    place: Place,
+def _full_item(
+    place: ItemRow,
     queue: str,
     history: tuple[HistoryEntry, ...],
     deaths: tuple[Death, ...],
@@ -81,7 +81,7 @@ def _whole(
     origin_queue: str | None,
     home: str | None,
 ) -> Item:
-    working, moving = place.status in WORK, place.passage
+    working, moving = place.status in WAITING_STATUSES, place.passage
     in_dead_queue = place.letter is not None and place.status not in (Status.DEAD, Status.ARCHIVED)
     return Item(
         id=place.id,

@@ -12,7 +12,7 @@ from redrive.model.item import Death, HistoryEntry
 from redrive.stores.relational.batch import Batch
 
 if TYPE_CHECKING:
-    from redrive.stores.relational.item_rows import Place
+    from redrive.stores.relational.item_rows import ItemRow
 
 _ITEMS = "SELECT n, expire_timeout, idempotency_key, home FROM redrive_item WHERE n IN carray(?)"
 _LETTERS = "SELECT d, queue, shelf, fingerprint, died_at FROM redrive_letter WHERE d IN carray(?)"
@@ -23,7 +23,7 @@ _decode_death = msgspec.json.Decoder(Death).decode
 _decode_entry = msgspec.json.Decoder(HistoryEntry).decode
 
 
-class LetterParticulars(NamedTuple):
+class DeadLetterDetails(NamedTuple):
     """What a dead letter, or an archived item, is counted and found by."""
 
     queue: int
@@ -32,7 +32,7 @@ class LetterParticulars(NamedTuple):
     died_at: Instant
 
 
-class Particulars(msgspec.Struct):
+class ItemDetails(msgspec.Struct):
     """Of one item, as they were when somebody looked."""
 
     expire_timeout: int | None
@@ -40,7 +40,7 @@ class Particulars(msgspec.Struct):
     idempotency_key: str | None
     home: str | None
     """Where it came from, if that was another store."""
-    letter: LetterParticulars | None = None
+    letter: DeadLetterDetails | None = None
     last_death: bytes | None = None
     history: tuple[HistoryEntry, ...] | None = None
     """Oldest first. None where nobody asked for it."""
@@ -52,7 +52,7 @@ class Particulars(msgspec.Struct):
         return _decode_death(self.last_death)
 
 
-def particulars_of(batch: Batch, place: Place) -> Particulars:
+def item_details(batch: Batch, place: ItemRow) -> ItemDetails:
     """The particulars of an item."""
     if place.particulars is None:
         read_particulars(batch, [place])
@@ -60,7 +60,7 @@ def particulars_of(batch: Batch, place: Place) -> Particulars:
     return place.particulars
 
 
-def history_of(batch: Batch, place: Place) -> tuple[HistoryEntry, ...]:
+def history_of(batch: Batch, place: ItemRow) -> tuple[HistoryEntry, ...]:
     """What is kept of an item's history, oldest first."""
     if place.particulars is None or place.particulars.history is None:
         read_particulars(batch, [place], history=True)
@@ -69,7 +69,7 @@ def history_of(batch: Batch, place: Place) -> tuple[HistoryEntry, ...]:
     return place.particulars.history
 
 
-def read_particulars(batch: Batch, places: Collection[Place], *, history: bool = False) -> None:
+def read_particulars(batch: Batch, places: Collection[ItemRow], *, history: bool = False) -> None:
     """Look at the particulars of many items, with one look at each table."""
     numbers = batch.table([place.n for place in places])
     letters = batch.table([place.letter for place in places if place.letter is not None])
@@ -78,8 +78,8 @@ def read_particulars(batch: Batch, places: Collection[Place], *, history: bool =
     counted = batch.execute(_LETTERS, (letters,))
     deaths = batch.execute(_DEATHS, (batch.table([place.n for place in places if place.deaths]),))
     entries = batch.execute(_HISTORY, (numbers,)) if history else None
-    particulars = {n: Particulars(*row) for n, *row in items.fetchall()}
-    found = {d: LetterParticulars(*row) for d, *row in counted.fetchall()}
+    particulars = {n: ItemDetails(*row) for n, *row in items.fetchall()}
+    found = {d: DeadLetterDetails(*row) for d, *row in counted.fetchall()}
     last_deaths = dict(deaths.fetchall())
     histories: dict[int, list[HistoryEntry]] = {}
     for n, data in () if entries is None else entries.fetchall():

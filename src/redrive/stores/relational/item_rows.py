@@ -13,14 +13,14 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import RedriveError
-from redrive.model.arrival import Passage
+from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
-from redrive.model.item import WORK, Counters, Result, Status
+from redrive.model.item import WAITING_STATUSES, Counters, Result, Status
 from redrive.model.limits import MAX_PRIORITY
 from redrive.stores.relational.batch import Batch, Stage
-from redrive.stores.relational.item_details import Particulars
+from redrive.stores.relational.item_details import ItemDetails
 from redrive.stores.relational.low_water_marks import READY
 from redrive.stores.relational.session import Executor
 
@@ -31,7 +31,7 @@ STATE = (
 _MARKS = ", ?" * len(STATE.split(","))
 
 
-class Place(msgspec.Struct):
+class ItemRow(msgspec.Struct):
     """Where an item stands, with its counters. The fields that other places have are None."""
 
     n: int
@@ -65,10 +65,10 @@ class Place(msgspec.Struct):
     archived_from: Status | None = None
     """What an archived item was."""
     result: Result | None = None
-    passage: Passage | None = None
+    passage: MoveRoute | None = None
     """Where it goes and why (moving)."""
-    particulars: Particulars | None = None
-    """What else is written about it, once somebody looked: see `particulars_of`."""
+    particulars: ItemDetails | None = None
+    """What else is written about it, once somebody looked: see `item_details`."""
 
     @property
     def id(self) -> ItemId:
@@ -135,7 +135,7 @@ def known_ids(executor: Executor, id: ItemId) -> frozenset[ItemId]:
     return frozenset({make_id(n, executor.execute(_TAIL, (n,)).get), *earlier_ids(executor, n)})
 
 
-def find(executor: Executor, n: int) -> Place | None:
+def find(executor: Executor, n: int) -> ItemRow | None:
     """Where an item stands. None where there is none."""
     for _ in range(_LOOKS):
         place = find_all(executor, (n,)).get(n)
@@ -144,7 +144,7 @@ def find(executor: Executor, n: int) -> Place | None:
     raise AssertionError(f"item {n} is in no place")
 
 
-def find_by_id(executor: Executor, id: ItemId) -> Place | None:
+def find_by_id(executor: Executor, id: ItemId) -> ItemRow | None:
     """Where the item stands that has this id, or had it before it moved. None where there is none."""
     number, tail = parse_id(id)
     if number > MAX_NUMBER:  # nobody was ever given such an id
@@ -156,7 +156,7 @@ def find_by_id(executor: Executor, id: ItemId) -> Place | None:
     return None if n is None else find(executor, n)
 
 
-def find_all(executor: Executor, numbers: Iterable[int]) -> dict[int, Place]:
+def find_all(executor: Executor, numbers: Iterable[int]) -> dict[int, ItemRow]:
     """Where items stand, by their numbers: one look at each place for all of them.
 
     Of a namespace that the transaction does not have for itself, one may be missing that changed its place meanwhile.
@@ -177,14 +177,14 @@ def find_all(executor: Executor, numbers: Iterable[int]) -> dict[int, Place]:
     return found
 
 
-class Ahead:
+class ReadAhead:
     """Where many items stand that are to be changed one after the other: looked up together, before the first."""
 
     __slots__ = ("_batch", "_places")
 
     def __init__(self, batch: Batch, ids: Sequence[ItemId]) -> None:
         self._batch = batch
-        self._places: dict[ItemId, Place] = {}
+        self._places: dict[ItemId, ItemRow] = {}
         if len(ids) > FEW:
             tails = dict(_parsed(ids))
             # An item that is listed under an old id too is changed twice, and nobody can tell here when first.
@@ -193,11 +193,11 @@ class Ahead:
             self._places = {place.id: place for n, place in places.items() if place.tail == tails[n]}
 
     @property
-    def places(self) -> Collection[Place]:
+    def places(self) -> Collection[ItemRow]:
         """Those that were found, and not changed yet."""
         return self._places.values()
 
-    def take(self, id: ItemId) -> Place | None:
+    def take(self, id: ItemId) -> ItemRow | None:
         """Where an item stands now: as it was found, or with a look of its own, as whenever it is asked for again."""
         return self._places.pop(id, None) or find_by_id(self._batch, id)
 
@@ -210,21 +210,21 @@ def _parsed(ids: Iterable[ItemId]) -> Iterator[tuple[int, int]]:
                 yield number, tail
 
 
-def _ready(n: int, tail: int, queue: int, row: Sequence[Any]) -> Place:
-    place = Place(n, tail, queue, Status.PENDING, *row)
+def _ready(n: int, tail: int, queue: int, row: Sequence[Any]) -> ItemRow:
+    place = ItemRow(n, tail, queue, Status.PENDING, *row)
     place.ready = True
     return place
 
 
-def _waiting(n: int, tail: int, queue: int, row: Sequence[Any]) -> Place:
-    place = Place(n, tail, queue, Status(row[0]), *row[2:])
+def _waiting(n: int, tail: int, queue: int, row: Sequence[Any]) -> ItemRow:
+    place = ItemRow(n, tail, queue, Status(row[0]), *row[2:])
     place.held_by = row[1]
     return place
 
 
-def _ended(n: int, tail: int, queue: int, row: Sequence[Any]) -> Place:
+def _ended(n: int, tail: int, queue: int, row: Sequence[Any]) -> ItemRow:
     status, ended_at, dead_reason, archived_from, held_by, result, result_type = row[:7]
-    place = Place(n, tail, queue, Status(status), *row[7:])
+    place = ItemRow(n, tail, queue, Status(status), *row[7:])
     place.ended_at, place.held_by = ended_at, held_by
     place.result = None if result is None else Result(result, result_type)
     place.dead_reason = None if dead_reason is None else DeadReason(dead_reason)
@@ -232,30 +232,30 @@ def _ended(n: int, tail: int, queue: int, row: Sequence[Any]) -> Place:
     return place
 
 
-def _passage(row: Sequence[Any]) -> Passage:
+def _passage(row: Sequence[Any]) -> MoveRoute:
     to, since, kind, arrives_as = row
-    return Passage(to, since, FeedKind(kind), Status(arrives_as))
+    return MoveRoute(to, since, FeedKind(kind), Status(arrives_as))
 
 
-def find_leased(executor: Executor, n: int, tail: int) -> Place | None:
+def find_leased(executor: Executor, n: int, tail: int) -> ItemRow | None:
     """Where an item stands, if a worker holds it."""
     row = executor.execute(_LEASE, (n,)).fetchone()
     return None if row is None else _leased(n, tail, row)
 
 
-def find_all_leased(batch: Batch, tails: Mapping[int, int]) -> dict[int, Place]:
+def find_all_leased(batch: Batch, tails: Mapping[int, int]) -> dict[int, ItemRow]:
     """Where those of these items stand that workers hold; the tail of each by its number."""
     rows = batch.execute(_LEASES, (batch.table(tails),))
     return {n: _leased(n, tails[n], row) for n, *row in rows}
 
 
-def _leased(n: int, tail: int, row: Sequence[Any]) -> Place:
-    place = Place(n, tail, row[0], Status.ACTIVE, *row[5:])
+def _leased(n: int, tail: int, row: Sequence[Any]) -> ItemRow:
+    place = ItemRow(n, tail, row[0], Status.ACTIVE, *row[5:])
     place.token, place.deadline, place.leased_at, place.worker = row[1:5]
     return place
 
 
-def take(batch: Batch, place: Place) -> None:
+def delete_row(batch: Batch, place: ItemRow) -> None:
     """Take an item from where it stands."""
     batch.tally_status(place.queue, place.status, -1)
     if place.status is Status.ACTIVE:
@@ -267,7 +267,7 @@ def take(batch: Batch, place: Place) -> None:
             "DELETE FROM redrive_ready WHERE queue = ? AND rank = ? AND ready_at = ? AND seq = ?", key, Stage.TAKE
         )
         place.ready = False
-    elif place.status in WORK:
+    elif place.status in WAITING_STATUSES:
         batch.write("DELETE FROM redrive_waiting WHERE n = ?", (place.n,), Stage.TAKE)
     else:
         batch.write("DELETE FROM redrive_ended WHERE n = ?", (place.n,), Stage.TAKE)
@@ -277,7 +277,7 @@ def take(batch: Batch, place: Place) -> None:
         place.ended_at = place.dead_reason = place.archived_from = place.result = None
 
 
-def lay(batch: Batch, place: Place) -> None:
+def insert_row(batch: Batch, place: ItemRow) -> None:
     """Lay an item where its status, its hold and its time say."""
     batch.tally_status(place.queue, place.status, 1)
     if place.status is Status.PENDING or place.status is Status.FAILED:
@@ -285,7 +285,7 @@ def lay(batch: Batch, place: Place) -> None:
         batch.arrivals[batch.by_key[place.queue].queue.name] += due
         if due and place.status is Status.PENDING:
             place.ready = True
-            lay_ready(batch, place.queue, place.n, *_state(place))
+            insert_ready_row(batch, place.queue, place.n, *_state(place))
         else:
             if place.held_by is None:
                 batch.laid(place.queue, "waiting", place.ready_at)
@@ -313,7 +313,7 @@ def lay(batch: Batch, place: Place) -> None:
         batch.write(_LAY_MOVING, (place.n, batch.namespace_key, to, since, kind.value, arrives_as.value))
 
 
-def lay_ready(batch: Batch, queue: int, n: int, *state: Any) -> None:
+def insert_ready_row(batch: Batch, queue: int, n: int, *state: Any) -> None:
     """Lay an item in the ready index, with its STATE."""
     rank, ready_at, _, expire_deadline, *_ = state
     batch.laid(queue, READY[rank], ready_at)
@@ -322,7 +322,7 @@ def lay_ready(batch: Batch, queue: int, n: int, *state: Any) -> None:
     batch.write(_LAY_READY, (queue, n, *state))
 
 
-def _state(place: Place) -> tuple[int | None, ...]:
+def _state(place: ItemRow) -> tuple[int | None, ...]:
     return (
         place.rank,
         place.ready_at,

@@ -17,12 +17,12 @@ from redrive.model.ids import ItemId, Token, make_id, make_token
 from redrive.model.item import NO_OVERRIDES, Lease, Overrides
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
-from redrive.store import STEP_LIMIT, GetHeld, Leased, LeaseItems
+from redrive.store import MAINTENANCE_BATCH, Leased, LeaseItems, ListWorkerLeases
 from redrive.stores.relational import feed
 from redrive.stores.relational.batch import Batch, QueueRow
-from redrive.stores.relational.item_rows import STATE, lay_ready
+from redrive.stores.relational.item_rows import STATE, insert_ready_row
 from redrive.stores.relational.low_water_marks import above, leases
-from redrive.stores.relational.session import Executor, Look
+from redrive.stores.relational.session import Executor, OverdueCheck
 
 HEAD = """
     r.rank, r.ready_at, r.seq, r.n, i.tail, i.payload, i.content_type, i.headers, i.put_at, r.deliveries + 1,
@@ -77,7 +77,7 @@ def promote(batch: Batch, row: QueueRow, limit: int) -> int:
     due = batch.execute(_DUE, (row.key, batch.now, limit)).fetchall()
     if due:
         for n, _, *state in due:
-            lay_ready(batch, row.key, n, *state)
+            insert_ready_row(batch, row.key, n, *state)
         batch.execute("DELETE FROM redrive_waiting WHERE n IN carray(?)", (batch.table([entry[0] for entry in due]),))
         failed = sum(1 for entry in due if entry[1] == "failed")
         batch.tally(row.key, "failed", -failed)
@@ -91,13 +91,13 @@ def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout:
     if row.queue.paused:
         return Leased(())
     deadline = Instant(now + (row.settings.lease_timeout if timeout is None else timeout))
-    found, head, keys = batch.session.take_head(batch, row, limit, deadline, worker, Look(True, not swept))
+    found, head, keys = batch.session.take_head(batch, row, limit, deadline, worker, OverdueCheck(True, not swept))
     if found.due:
-        promote(batch, row, STEP_LIMIT)
+        promote(batch, row, MAINTENANCE_BATCH)
     if found.overdue:
         return Leased((), overdue=True)
     if found.due:
-        _, head, keys = batch.session.take_head(batch, row, limit, deadline, worker, Look(False, False))
+        _, head, keys = batch.session.take_head(batch, row, limit, deadline, worker, OverdueCheck(False, False))
     if not head:
         return Leased((), next_at=batch.execute(_NEXT, (row.key,)).get)
     batch.tally(row.key, "pending", -len(head))
@@ -134,7 +134,7 @@ def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout:
         )
         leases.append(lease)
         if row.tells_happy:
-            feed.tell(batch, FeedKind.LEASED, queue, n, tail)
+            feed.append_event(batch, FeedKind.LEASED, queue, n, tail)
     return Leased(leases)
 
 
@@ -146,7 +146,7 @@ _HELD = f"""
     CROSS JOIN redrive_item AS i ON i.n = l.n ORDER BY l.leased_at, l.seq LIMIT ?3"""
 
 
-def leases_of(executor: Executor, names: Mapping[int, str], query: GetHeld) -> tuple[Lease, ...]:
+def leases_of(executor: Executor, names: Mapping[int, str], query: ListWorkerLeases) -> tuple[Lease, ...]:
     """The leases of a worker in these queues, oldest first."""
     # All are sent before the first is waited for.
     sent = [(name, executor.execute(_HELD, (key, query.worker, query.limit))) for key, name in names.items()]

@@ -14,24 +14,24 @@ from redrive.errors import ItemNotFound, RedriveError, WrongStatus
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Event, HistoryEntry, Settled, Status
-from redrive.model.judge import Ending
-from redrive.model.manual_change import Standing
+from redrive.model.judge import OutcomeKind
+from redrive.model.manual_change import ItemSnapshot
 from redrive.model.state_machine import Verb, allowed_from
 from redrive.store import (
-    FEED_TIMEOUT,
-    LEDGER_TIMEOUT,
-    OPERATION_TIMEOUT,
+    FEED_RETENTION,
+    LEDGER_RETENTION,
+    MAINTENANCE_BATCH,
+    OPERATION_RETENTION,
     RETENTION_ACTOR,
-    STEP_LIMIT,
-    Clean,
+    ApplyRetention,
     Expire,
     Promote,
-    Stale,
+    StaleSettings,
 )
 from redrive.stores.relational import redrive, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.item_details import read_particulars
-from redrive.stores.relational.item_rows import Ahead, Place, find_all, take
+from redrive.stores.relational.item_rows import ItemRow, ReadAhead, delete_row, find_all
 from redrive.stores.relational.leases import promote
 from redrive.stores.relational.low_water_marks import above, each_queue
 from redrive.stores.relational.verdicts import Deed
@@ -63,7 +63,7 @@ class Retention:
     def __init__(self, batch: Batch, limit: int) -> None:
         self._batch = batch
         self.left = limit
-        self._ahead = STEP_LIMIT
+        self._ahead = MAINTENANCE_BATCH
         """How many letters may be looked at behind one that is too young: a redrive that was taken back, or an import,
         stands among those that died later."""
 
@@ -92,10 +92,10 @@ class Retention:
                 for place in find_all(batch, old).values():
                     self._remove(place)
 
-    def _due(self, row: QueueRow, shelf: int, age: int) -> list[Place]:
+    def _due(self, row: QueueRow, shelf: int, age: int) -> list[ItemRow]:
         """Letters of a queue whose time is over. What a worker holds, and what is on its way to another store, is
         passed over, and does not stop the others."""
-        due: list[Place] = []
+        due: list[ItemRow] = []
         with contextlib.closing(self._batch.walk(_LETTERS, (row.key, shelf))) as letters:
             old = self._old(letters, self._batch.now - age)
             while some := list(islice(old, self.left - len(due))):
@@ -114,21 +114,21 @@ class Retention:
             if self._ahead <= 0:
                 return
 
-    def _archive(self, row: QueueRow, due: list[Place]) -> None:
+    def _archive(self, row: QueueRow, due: list[ItemRow]) -> None:
         name = row.queue.name
         for place in due:
-            redrive.archive(self._batch, _ARCHIVE, Standing(place.id, place.status, True, queue=name), place)
+            redrive.archive(self._batch, _ARCHIVE, ItemSnapshot(place.id, place.status, True, queue=name), place)
         self.left -= len(due)
         self._audit(row, Verb.ARCHIVE, [place.id for place in due])
 
-    def _purge(self, row: QueueRow, due: list[Place]) -> None:
+    def _purge(self, row: QueueRow, due: list[ItemRow]) -> None:
         for place in due:
             self._remove(place)
             _PURGE.tell(self._batch, FeedKind.REMOVED, row.queue.name, place)
         self._audit(row, Verb.PURGE, [place.id for place in due])
 
-    def _remove(self, place: Place) -> None:
-        take(self._batch, place)
+    def _remove(self, place: ItemRow) -> None:
+        delete_row(self._batch, place)
         verdicts.remove(self._batch, place)
         self.left -= 1
 
@@ -177,10 +177,10 @@ def promote_all(batch: Batch, call: Promote) -> int:
     return promoted
 
 
-def expire_all(batch: Batch, calls: Sequence[Expire]) -> list[Settled | Stale | RedriveError]:
+def expire_all(batch: Batch, calls: Sequence[Expire]) -> list[Settled | StaleSettings | RedriveError]:
     """Settle items whose time is over."""
-    ahead = Ahead(batch, [call.id for call in calls])
-    results: list[Settled | Stale | RedriveError] = []
+    ahead = ReadAhead(batch, [call.id for call in calls])
+    results: list[Settled | StaleSettings | RedriveError] = []
     for call in calls:
         try:
             results.append(_expire(batch, call, ahead.take(call.id)))
@@ -189,7 +189,7 @@ def expire_all(batch: Batch, calls: Sequence[Expire]) -> list[Settled | Stale | 
     return results
 
 
-def _expire(batch: Batch, call: Expire, place: Place | None) -> Settled | Stale:
+def _expire(batch: Batch, call: Expire, place: ItemRow | None) -> Settled | StaleSettings:
     if place is None or place.queue not in batch.by_key:
         raise ItemNotFound(call.id)
     row = batch.by_key[place.queue]
@@ -197,24 +197,24 @@ def _expire(batch: Batch, call: Expire, place: Place | None) -> Settled | Stale:
     if place.status not in allowed or place.expire_deadline is None or place.expire_deadline > batch.now:
         raise WrongStatus(Verb.EXPIRE.value, place.id, place.status.value, ("past their expire deadline",))
     if call.version != row.queue.version:
-        return Stale(row.queue)
-    verdicts.check(batch, row, Ending.EXPIRED, call.verdict)
-    take(batch, place)
+        return StaleSettings(row.queue)
+    verdicts.check(batch, row, OutcomeKind.EXPIRED, call.verdict)
+    delete_row(batch, place)
     entry = HistoryEntry(batch.now, Event.EXPIRED, row.queue.name, place.deliveries)
     verdicts.record(batch, place, entry)
-    return verdicts.carry_out(batch, place, call.verdict, entry)
+    return verdicts.apply_verdict(batch, place, call.verdict, entry)
 
 
-def clean(batch: Batch, call: Clean) -> int:
+def clean(batch: Batch, call: ApplyRetention) -> int:
     """Remove what has had its time, a bounded number of rows, and roll the counts up."""
     retention = Retention(batch, call.limit)
     retention.apply()
     left = retention.left
     left -= _count(batch, _KEYS, (batch.now, left))
-    left -= _count(batch, _LEDGER, (batch.now - LEDGER_TIMEOUT, left))
+    left -= _count(batch, _LEDGER, (batch.now - LEDGER_RETENTION, left))
     left -= _count(batch, _REGISTRATIONS, (batch.now, left))
     left -= _count(batch, _RESULTS, (batch.now, left))
-    left -= _count(batch, _FEED, (batch.now - FEED_TIMEOUT, left))
+    left -= _count(batch, _FEED, (batch.now - FEED_RETENTION, left))
     left -= _forget_operations(batch, left)
     _forget_words(batch, left)
     if batch.execute(_TALLIES).get:
@@ -225,7 +225,7 @@ def clean(batch: Batch, call: Clean) -> int:
 def _forget_operations(batch: Batch, limit: int) -> int:
     """Operations that ended long ago, each with the items it changed: those first, because there may be many."""
     removed = 0
-    for (number,) in batch.execute(_ENDED_OPERATIONS, (batch.now - OPERATION_TIMEOUT, limit)).fetchall():
+    for (number,) in batch.execute(_ENDED_OPERATIONS, (batch.now - OPERATION_RETENTION, limit)).fetchall():
         if removed < limit:
             removed += _count(batch, _OPERATION_ITEMS, (number, limit - removed))
         if removed < limit:

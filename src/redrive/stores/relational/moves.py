@@ -11,27 +11,27 @@ from typing import Any
 
 import msgspec
 
-from redrive.model.arrival import Landing, Passage, arrival, land, ledger_key
+from redrive.model.arrival import ArrivalState, MoveRoute, import_state, ledger_key, move_arrival_state
 from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import NO_OVERRIDES, Event, Item, Receipt, Settled, Status
 from redrive.model.limits import MAX_PRIORITY
-from redrive.model.manual_change import Standing, status_at_rest, text_of_death
+from redrive.model.manual_change import ItemSnapshot, death_text, status_without_lease
 from redrive.model.payload import JSON
 from redrive.store import (
-    LEDGER_TIMEOUT,
+    LEDGER_RETENTION,
     CloseMove,
-    Destination,
     FinishMove,
     Import,
     ListMoves,
     ListOpenMoves,
+    MoveTarget,
     OpenMove,
     Receive,
 )
 from redrive.stores.relational import dead_letters, feed, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
-from redrive.stores.relational.item_rows import Place, find_by_id, lay, take
+from redrive.stores.relational.item_rows import ItemRow, delete_row, find_by_id, insert_row
 from redrive.stores.relational.puts import check_size, known_source, remember_source
 from redrive.stores.relational.session import Executor
 from redrive.stores.relational.verdicts import Deed
@@ -48,7 +48,7 @@ def import_items(batch: Batch, call: Import) -> tuple[Receipt, ...]:
     known = {item.id: known_source(batch, row, item.id) or _present(batch, row, item) for item in call.items}
     # Of several with one id the first is taken; the others are known by then.
     new = {item.id: item for item in reversed(call.items) if known[item.id] is None}
-    landings = {id: land(item, row.queue, batch.now) for id, item in new.items()}
+    landings = {id: import_state(item, row.queue, batch.now) for id, item in new.items()}
     check_size(batch, row, sum(landing.needs_room for landing in landings.values()))
     receipts: list[Receipt] = []
     written: list[ItemId] = []
@@ -57,7 +57,7 @@ def import_items(batch: Batch, call: Import) -> tuple[Receipt, ...]:
         if there is None:
             place = write(batch, row, item, landings[item.id])
             remember_source(batch, row, item.id, place.n, place.tail)
-            feed.tell(
+            feed.append_event(
                 batch, FeedKind.IMPORTED, row.queue.name, place.n, place.tail, source_id=item.id, actor=call.actor
             )
             there = known[item.id] = place.id
@@ -78,7 +78,7 @@ def _present(batch: Batch, row: QueueRow, item: Item) -> ItemId | None:
     return place.id if row.key == place.queue or row.queue.name == item.queue else None
 
 
-def write(batch: Batch, row: QueueRow, item: Item, landing: Landing) -> Place:
+def write(batch: Batch, row: QueueRow, item: Item, landing: ArrivalState) -> ItemRow:
     """Make an item of one that lived elsewhere, under a new id."""
     number, tail, _ = batch.draw_id()
     enqueue_at = None if landing.ready_at == item.put_at else landing.ready_at
@@ -88,7 +88,7 @@ def write(batch: Batch, row: QueueRow, item: Item, landing: Landing) -> Place:
     origin = (item.id, item.origin_id or item.id, item.origin_queue or item.queue)
     batch.execute(_ITEM, (*stored, landing.expire_timeout, overrides, *origin, item.payload, landing.home))
     counters = item.counters
-    place = Place(
+    place = ItemRow(
         number,
         tail,
         row.key,
@@ -106,11 +106,11 @@ def write(batch: Batch, row: QueueRow, item: Item, landing: Landing) -> Place:
         held_by=landing.held_by,
     )
     _write_records(batch, place, item, landing)
-    lay(batch, place)
+    insert_row(batch, place)
     return place
 
 
-def _write_records(batch: Batch, place: Place, item: Item, landing: Landing) -> None:
+def _write_records(batch: Batch, place: ItemRow, item: Item, landing: ArrivalState) -> None:
     """History, deaths, and the letter of one that is dead or archived."""
     for entry in landing.first:
         verdicts.record(batch, place, entry)
@@ -123,7 +123,7 @@ def _write_records(batch: Batch, place: Place, item: Item, landing: Landing) -> 
     if not landing.is_dead_letter and not archived:
         return
     death = item.deaths[-1]
-    dead_letters.mark(batch, place, death, text_of_death(death, item.history), archived=archived)
+    dead_letters.add_dead_letter(batch, place, death, death_text(death, item.history), archived=archived)
     if landing.status is Status.DEAD or archived:
         place.ended_at, place.dead_reason = death.at, death.reason
     if archived:
@@ -162,19 +162,19 @@ _OPEN_MOVES = """
     WHERE store = ? AND closed_at IS NULL AND source_id > ? ORDER BY source_id, queue"""
 
 
-def leave(batch: Batch, deed: Deed, item: Standing, place: Place, kind: FeedKind, to: str) -> Settled:
+def leave(batch: Batch, deed: Deed, item: ItemSnapshot, place: ItemRow, kind: FeedKind, to: str) -> Settled:
     """A person takes an item to another store: it is on its way, and still here."""
-    redriven, status = kind is FeedKind.REDRIVEN, status_at_rest(item.status)
-    take(batch, place)
+    redriven, status = kind is FeedKind.REDRIVEN, status_without_lease(item.status)
+    delete_row(batch, place)
     if redriven:
-        dead_letters.unmark(batch, place)
+        dead_letters.remove_dead_letter(batch, place)
         place.attempts = place.failures = place.losses = 0
         place.redrives += 1
         place.held_by = place.expire_deadline = None
     place.status, place.ended_at = Status.MOVING, batch.now
-    place.passage = Passage(to, batch.now, kind, Status.PENDING if redriven else status)
+    place.passage = MoveRoute(to, batch.now, kind, Status.PENDING if redriven else status)
     deed.record(batch, place, Event.REDRIVEN if redriven else Event.MOVED, item.queue, status, to=to)
-    lay(batch, place)
+    insert_row(batch, place)
     deed.tell(batch, kind, item.queue, place)
     return Settled(place.id, item.queue, Status.MOVING, place.counters)
 
@@ -183,16 +183,16 @@ def receive(batch: Batch, call: Receive) -> Receipt:
     """What came before stays known, whatever became of it here."""
     row, item = batch.queue(call.queue), call.move.item
     key = ledger_key(item.id)
-    known = batch.execute(_RECEIVED, (row.key, key, batch.now - LEDGER_TIMEOUT)).fetchone()
+    known = batch.execute(_RECEIVED, (row.key, key, batch.now - LEDGER_RETENTION)).fetchone()
     if known is not None:
         return Receipt(make_id(*known), duplicate=True)
-    landing = arrival(call.move, row.queue, call.store, batch.store, batch.now)
+    landing = move_arrival_state(call.move, row.queue, call.store, batch.store, batch.now)
     check_size(batch, row, int(landing.needs_room))
     if call.move.passage.kind is FeedKind.DEAD and not row.queue.is_dead_queue:
         batch.mark_dead_queue(row)
     place = write(batch, row, item, landing)
     batch.execute(_OPEN, (row.key, key, place.n, place.tail, call.store))
-    feed.tell(batch, FeedKind.ARRIVED, row.queue.name, place.n, place.tail, source_id=item.id)
+    feed.append_event(batch, FeedKind.ARRIVED, row.queue.name, place.n, place.tail, source_id=item.id)
     return Receipt(place.id)
 
 
@@ -220,10 +220,10 @@ def close_move(batch: Batch, call: CloseMove) -> int:
     return sum(batch.execute(_CLOSE, (batch.now, row.key, key)).get is not None for key in keys)
 
 
-def destinations(executor: Executor, namespace_key: int | None) -> tuple[Destination, ...]:
+def destinations(executor: Executor, namespace_key: int | None) -> tuple[MoveTarget, ...]:
     """Where items are on their way to: one step for each queue."""
     rows: Iterable[Any] = executor.execute(_DESTINATIONS, (namespace_key,))
-    return tuple(Destination(*row) for row in rows)
+    return tuple(MoveTarget(*row) for row in rows)
 
 
 def moving(executor: Executor, namespace_key: int | None, query: ListMoves) -> list[tuple[int, int | None, int]]:

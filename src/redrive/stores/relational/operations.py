@@ -11,36 +11,36 @@ import msgspec
 from redrive.clock import Instant
 from redrive.errors import OperationNotFound, QueueNotFound, RedriveError
 from redrive.model.ids import ItemId, make_id
-from redrive.model.limits import is_elsewhere
+from redrive.model.limits import is_remote
 from redrive.model.operation import (
-    REMEMBERED,
-    Audited,
+    TRACKED_VERBS,
+    AuditRow,
     LeftOut,
     Operation,
     OperationStatus,
+    after_step,
+    audit_change,
+    audit_finish,
+    audit_start,
     check_bulk,
-    finished,
-    overtaken,
-    started,
-    stepped,
-    was_set,
+    is_outdated,
     with_status,
 )
 from redrive.model.state_machine import Verb
 from redrive.store import (
     GetOperation,
     ListOperations,
+    ManualTarget,
     SetOperation,
-    Stale,
+    StaleSettings,
     StartOperation,
     StepOperation,
-    Target,
-    begun,
+    new_operation,
 )
 from redrive.stores.relational import verdicts
 from redrive.stores.relational.batch import Batch
-from redrive.stores.relational.bulk_changes import sweep
-from redrive.stores.relational.find import Selected, scope_of, select
+from redrive.stores.relational.bulk_changes import bulk_step
+from redrive.stores.relational.find import FoundItems, scope_of, select
 from redrive.stores.relational.manual_changes import change_all
 from redrive.stores.relational.session import Executor
 from redrive.stores.relational.verdicts import Deed
@@ -62,26 +62,26 @@ def start(batch: Batch, call: StartOperation) -> Operation:
     """Write an operation down. Its steps are calls of their own."""
     check_bulk(call.verb, call.to)
     for name in (call.to, call.where.queue):
-        if name is not None and not is_elsewhere(name):
+        if name is not None and not is_remote(name):
             batch.queue(name)
     number, _, id = batch.draw_id()
-    operation = begun(call, id, number, batch.now)
+    operation = new_operation(call, id, number, batch.now)
     batch.execute(_INSERT, (number, batch.namespace_key, id, *_columns(operation)))
-    _audit(batch, operation, operation.actor, started(operation))
+    _audit(batch, operation, operation.actor, audit_start(operation))
     return operation
 
 
-def step(batch: Batch, call: StepOperation) -> Operation | Stale:
+def step(batch: Batch, call: StepOperation) -> Operation | StaleSettings:
     """Change the next few items."""
     operation = _get(batch, batch.namespace_key, call.id)
     if operation.status is not OperationStatus.RUNNING or call.steps != operation.steps:
         return operation
     after = _sweep(batch, operation, call.limit) or _step(batch, operation, call)
-    if isinstance(after, Stale):
+    if isinstance(after, StaleSettings):
         return after
     _write(batch, after)
     if after.status is OperationStatus.FINISHED:
-        _audit(batch, after, after.actor, finished(after))
+        _audit(batch, after, after.actor, audit_finish(after))
     return after
 
 
@@ -89,14 +89,14 @@ def _sweep(batch: Batch, operation: Operation, limit: int) -> Operation | None:
     """A step over items that are alike; None where some are not. Canaries are looked at one by one."""
     if operation.canaries_left:
         return None
-    swept = sweep(batch, Deed.of(operation), operation.where, operation.position, operation.mark, limit)
+    swept = bulk_step(batch, Deed.of(operation), operation.where, operation.position, operation.mark, limit)
     if swept is None:
         return None
     _remember(batch, operation, swept.numbers)
-    return stepped(operation, batch.now, (), (), swept.position, swept.exhausted, unnamed=len(swept.numbers))
+    return after_step(operation, batch.now, (), (), swept.position, swept.exhausted, unnamed=len(swept.numbers))
 
 
-def _step(batch: Batch, operation: Operation, call: StepOperation) -> Operation | Stale:
+def _step(batch: Batch, operation: Operation, call: StepOperation) -> Operation | StaleSettings:
     """A step over items of any kind."""
     changed: list[ItemId] = []
     left_out: list[LeftOut] = []
@@ -106,7 +106,7 @@ def _step(batch: Batch, operation: Operation, call: StepOperation) -> Operation 
         asked = min(most - len(changed), call.limit - len(changed) - len(left_out))
         found = _select(batch, operation, position, asked)
         targets = _targets(batch, operation, call, found.numbers)
-        if isinstance(targets, Stale):
+        if isinstance(targets, StaleSettings):
             if changed or left_out:  # canaries of an earlier round: the next step asks again
                 break
             return targets
@@ -115,17 +115,17 @@ def _step(batch: Batch, operation: Operation, call: StepOperation) -> Operation 
         # Only canaries go another round, because those that were left out are none.
         if not operation.canaries_left or len(found.numbers) < asked:
             break
-    return stepped(operation, batch.now, changed, left_out, position, exhausted)
+    return after_step(operation, batch.now, changed, left_out, position, exhausted)
 
 
 def set_operation(batch: Batch, call: SetOperation) -> Operation:
     """Pause, resume, cancel, stop, or set another rate."""
     operation = _get(batch, batch.namespace_key, call.id)
-    if call.steps is not None and overtaken(operation, call.steps, call.status):
+    if call.steps is not None and is_outdated(operation, call.steps, call.status):
         return operation
     after = with_status(operation, batch.now, call.status, call.problem, call.rate)
     _write(batch, after)
-    _audit(batch, after, call.actor, was_set(after, call.status))
+    _audit(batch, after, call.actor, audit_change(after, call.status))
     return after
 
 
@@ -155,14 +155,16 @@ def _get(executor: Executor, namespace_key: int | None, id: str) -> Operation:
     return _decode(data)
 
 
-def _select(batch: Batch, operation: Operation, position: int | None, limit: int) -> Selected:
+def _select(batch: Batch, operation: Operation, position: int | None, limit: int) -> FoundItems:
     try:
         return select(batch, scope_of(batch), operation.where, limit=limit, after=position, up_to=operation.mark)
     except QueueNotFound:  # it was deleted since, with every item that was meant
-        return Selected([], position, exhausted=True)
+        return FoundItems([], position, exhausted=True)
 
 
-def _targets(batch: Batch, operation: Operation, call: StepOperation, numbers: Sequence[int]) -> list[Target] | Stale:
+def _targets(
+    batch: Batch, operation: Operation, call: StepOperation, numbers: Sequence[int]
+) -> list[ManualTarget] | StaleSettings:
     """The items by their ids; Stale where they are to be judged and a verdict is missing or out of date."""
     if not numbers:
         return []
@@ -171,13 +173,13 @@ def _targets(batch: Batch, operation: Operation, call: StepOperation, numbers: S
     for n in numbers:
         tail, queue = rows[n]
         if operation.verb is not Verb.BURY:
-            targets.append(Target(make_id(n, tail)))
+            targets.append(ManualTarget(make_id(n, tail)))
             continue
         row = batch.by_key[queue]
         verdict, version = call.verdicts.get(row.queue.name, (None, 0))
         if verdict is None or version != row.queue.version:
-            return Stale(row.queue)
-        targets.append(Target(make_id(n, tail), verdict, version))
+            return StaleSettings(row.queue)
+        targets.append(ManualTarget(make_id(n, tail), verdict, version))
     return targets
 
 
@@ -185,7 +187,7 @@ def _change(
     batch: Batch,
     operation: Operation,
     numbers: Sequence[int],
-    targets: Sequence[Target],
+    targets: Sequence[ManualTarget],
     changed: list[ItemId],
     left_out: list[LeftOut],
 ) -> None:
@@ -202,7 +204,7 @@ def _change(
 
 def _remember(batch: Batch, operation: Operation, numbers: Sequence[int]) -> None:
     """Which items were changed. An old number finds what moved."""
-    if operation.verb in REMEMBERED and numbers:
+    if operation.verb in TRACKED_VERBS and numbers:
         batch.execute(_CHANGED, (operation.mark, batch.table(numbers)))
 
 
@@ -216,5 +218,5 @@ def _columns(operation: Operation) -> tuple[Instant | None, Instant | None, byte
     return ended_at, next_at, msgspec.json.encode(operation)
 
 
-def _audit(batch: Batch, operation: Operation, actor: str, audited: Audited) -> None:
+def _audit(batch: Batch, operation: Operation, actor: str, audited: AuditRow) -> None:
     verdicts.audit(batch, actor, audited.verb, operation.where.queue, [], audited.count, audited.note)

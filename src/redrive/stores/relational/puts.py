@@ -14,13 +14,13 @@ from redrive.model.arrival import ledger_key
 from redrive.model.feed import FeedKind
 from redrive.model.ids import PARTITION_BITS, ItemId, make_id
 from redrive.model.item import NO_OVERRIDES, Event, HistoryEntry, Receipt, Status
-from redrive.model.judge import Dead, Ending
+from redrive.model.judge import Dead, OutcomeKind
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
-from redrive.store import OF_THIS_CALL, NewItem, Put, Stale, check_failure, stale, takes_failure
+from redrive.store import SAME_CALL, NewItem, Put, StaleSettings, check_failure, has_stale_verdict, takes_failure
 from redrive.stores.relational import feed, verdicts
 from redrive.stores.relational.batch import SALT_MASK, SALT_STEP, Batch, QueueRow, draw_salt
-from redrive.stores.relational.item_rows import Place, find_by_id, lay, take
+from redrive.stores.relational.item_rows import ItemRow, delete_row, find_by_id, insert_row
 from redrive.stores.relational.low_water_marks import above
 
 _PLAIN_ITEMS = f"""
@@ -72,7 +72,7 @@ class _Known(NamedTuple):
     """Known by its source_id: not even a failure is added."""
 
 
-class _Checked(msgspec.Struct):
+class _CheckedPut(msgspec.Struct):
     """A put call that nothing stands against: nothing has been written yet."""
 
     row: QueueRow
@@ -105,8 +105,8 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
             results.append(receipts)
             continue
         try:
-            if row is not None and stale(call, row.queue):
-                results.append(Stale(row.queue))
+            if row is not None and has_stale_verdict(call, row.queue):
+                results.append(StaleSettings(row.queue))
             else:
                 results.append(_write(batch, _check(batch, call), groups))
         except RedriveError as refusal:
@@ -115,7 +115,7 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
     return [tuple(result) if result.__class__ is list else result for result in results]
 
 
-def put_together(batch: Batch, calls: Sequence[Put], leaving: int | None = None) -> list[tuple[Receipt, ...]]:
+def put_batch(batch: Batch, calls: Sequence[Put], leaving: int | None = None) -> list[tuple[Receipt, ...]]:
     """Carry out all of these calls, which bring no failures, or none. Raises the first refusal, before anything is
     written.
 
@@ -155,7 +155,7 @@ def remember_source(batch: Batch, row: QueueRow, source_id: ItemId, number: int,
     batch.execute(_REMEMBER_SOURCE, (row.key, source_id, number, tail, batch.now))
 
 
-def _check(batch: Batch, call: Put, *, alone: bool = True, leaving: int | None = None) -> _Checked:
+def _check(batch: Batch, call: Put, *, alone: bool = True, leaving: int | None = None) -> _CheckedPut:
     """Raise whatever stands against a put call. Only one that is `alone`, and no part of another, brings failures."""
     row = batch.queue(call.queue)
     largest = row.settings.max_payload_size
@@ -167,7 +167,7 @@ def _check(batch: Batch, call: Put, *, alone: bool = True, leaving: int | None =
         if not item.plain:
             check_failure(item, alone=alone)
         if item.verdict is not None:
-            verdicts.check(batch, row, Ending.FAILED, item.verdict)
+            verdicts.check(batch, row, OutcomeKind.FAILED, item.verdict)
             if isinstance(item.verdict, Dead):
                 born_dead.append(position)
         groups.add((row.key, item.content_type, item.priority, item.expire_timeout) if item.plain else None)
@@ -175,10 +175,10 @@ def _check(batch: Batch, call: Put, *, alone: bool = True, leaving: int | None =
     known = _known(batch, row, call.items) if group is None else {}
     adding = len(call.items) - len(known) - sum(position not in known for position in born_dead)
     check_size(batch, row, adding, leaving=int(leaving == row.key))
-    return _Checked(row, call.items, group, known)
+    return _CheckedPut(row, call.items, group, known)
 
 
-def _write(batch: Batch, put: _Checked, groups: _Groups) -> list[Receipt]:
+def _write(batch: Batch, put: _CheckedPut, groups: _Groups) -> list[Receipt]:
     """Put every item, in order, or let them join their group."""
     row, items = put.row, put.items
     receipts: list[Receipt] = [None] * len(items)  # type: ignore[list-item]  # filled below, or with the group
@@ -200,7 +200,7 @@ def _write(batch: Batch, put: _Checked, groups: _Groups) -> list[Receipt]:
             if item.failure is not None and not known.ignored:
                 _add_failure(batch, row, id, item)
         else:
-            id = _write_odd(batch, row, item)
+            id = _write_with_options(batch, row, item)
             receipts[position] = Receipt(id)
             written.update({key: id for key in (item.source_id, item.idempotency_key) if key is not None})
     return receipts
@@ -243,7 +243,7 @@ def _known_by_key(batch: Batch, row: QueueRow, item: NewItem, firsts: Mapping[st
     first = firsts.get(key)
     if first is not None:
         if _digest(first) != _digest(item):
-            raise IdempotencyConflict(row.queue.name, key, OF_THIS_CALL)
+            raise IdempotencyConflict(row.queue.name, key, SAME_CALL)
         dropped = isinstance(first.verdict, Dead) and first.verdict.drops
         return None if dropped and item.failure is not None else _Known(None)
     found = _find_key(batch, row.key, key)
@@ -325,10 +325,10 @@ def _write_plain(
         salt = (salt + SALT_STEP) & SALT_MASK
         receipts[position] = Receipt(ItemId(f"{salt << PARTITION_BITS:016x}{first + index:016x}"))
         if row.tells_happy:
-            feed.tell(batch, FeedKind.PUT, row.queue.name, first + index, salt << PARTITION_BITS)
+            feed.append_event(batch, FeedKind.PUT, row.queue.name, first + index, salt << PARTITION_BITS)
 
 
-def _write_odd(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
+def _write_with_options(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
     """An item with options of its own."""
     now = batch.now
     number, tail, id = batch.draw_id()
@@ -345,21 +345,21 @@ def _write_odd(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
             batch.known_keys[row.key, item.idempotency_key] = (number, tail, digest)
     if item.source_id is not None:
         remember_source(batch, row, item.source_id, number, tail)
-    place = Place(
+    place = ItemRow(
         number, tail, row.key, Status.PENDING, MAX_PRIORITY - item.priority, Instant(ready_at), number,
         _expire_deadline(batch, row, item.expire_timeout), held_by=item.held_by,
     )  # fmt: skip
     batch.tally(row.key, "put_total")
-    feed.tell(batch, FeedKind.PUT, row.queue.name, number, tail)
+    feed.append_event(batch, FeedKind.PUT, row.queue.name, number, tail)
     if item.failure is None:
-        lay(batch, place)
+        insert_row(batch, place)
         return id
     assert item.verdict is not None
     place.failures = 1
     entry = _entry(batch, row, place, item)
     verdicts.record(batch, place, entry)
     batch.tally(row.key, "failed_total")
-    verdicts.carry_out(batch, place, item.verdict, entry)
+    verdicts.apply_verdict(batch, place, item.verdict, entry)
     return id
 
 
@@ -375,12 +375,12 @@ def _add_failure(batch: Batch, row: QueueRow, id: ItemId, item: NewItem) -> None
         batch.execute("UPDATE redrive_lease SET entries = ? WHERE n = ?", (place.entries, place.n))
         return
     changed = msgspec.structs.replace(place, failures=place.failures + 1, ready=False)
-    take(batch, place)
+    delete_row(batch, place)
     verdicts.record(batch, changed, entry)
-    lay(batch, changed)
+    insert_row(batch, changed)
 
 
-def _entry(batch: Batch, row: QueueRow, place: Place, item: NewItem) -> HistoryEntry:
+def _entry(batch: Batch, row: QueueRow, place: ItemRow, item: NewItem) -> HistoryEntry:
     """What the history says of the failure that an item is put with."""
     assert item.failure is not None
     return HistoryEntry(

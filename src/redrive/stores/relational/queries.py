@@ -11,35 +11,35 @@ from redrive.clock import Instant
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
 from redrive.model.arrival import Move
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
-from redrive.model.ids import MAX_NUMBER, ItemId, item_of, make_id, make_token, parse_token
+from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, make_token, parse_token
 from redrive.model.item import Counters, Item, Lease
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.model.queue import QueueStats
 from redrive.store import (
-    MOVE_BYTES,
+    MOVE_BATCH_BYTES,
     AuditEntry,
     Counted,
     CountItems,
     FindItems,
-    GetActive,
-    GetHeld,
+    GetIdempotencyOwners,
     GetItem,
-    GetKeyHolders,
+    GetLease,
+    GetNextDue,
     GetOperation,
     GetOverdue,
     GetQueue,
     GetResult,
     GetStats,
     ListAudit,
-    ListDestinations,
     ListGroups,
     ListMoves,
+    ListMoveTargets,
     ListOpenMoves,
     ListOperations,
     ListQueues,
     ListRegistrations,
-    NextDue,
+    ListWorkerLeases,
     Overdue,
     Page,
     Query,
@@ -47,17 +47,17 @@ from redrive.store import (
 )
 from redrive.stores.relational import dead_letters, feed, find, moves, operations, redrive, registrations, settle
 from redrive.stores.relational import leases as relational_leases
-from redrive.stores.relational.batch import TALLIED, QueueRow, namespace_key, queue_rows
-from redrive.stores.relational.full_items import overrides_of, whole_items
+from redrive.stores.relational.batch import COUNTED_COLUMNS, QueueRow, namespace_key, queue_rows
+from redrive.stores.relational.full_items import full_items, overrides_of
 from redrive.stores.relational.item_rows import find_all, find_by_id, find_leased
 from redrive.stores.relational.low_water_marks import READY, above, each_queue, leases
 from redrive.stores.relational.session import Executor
 
 _CONTENT = "SELECT payload, content_type, headers, put_at, overrides FROM redrive_item WHERE n = ?"
 _COUNTS = f"""
-    SELECT {", ".join(f"coalesce(sum({name}), 0)" for name in TALLIED)} FROM (
+    SELECT {", ".join(f"coalesce(sum({name}), 0)" for name in COUNTED_COLUMNS)} FROM (
         SELECT * FROM redrive_count WHERE queue = ?1
-        UNION ALL SELECT queue, {", ".join(TALLIED)} FROM redrive_tally
+        UNION ALL SELECT queue, {", ".join(COUNTED_COLUMNS)} FROM redrive_tally
         WHERE queue = ?1 {above("key", "tally", "0")}) AS counted"""
 _OLDEST_OF_RANKS = " UNION ALL ".join(
     f"SELECT min(ready_at) AS at FROM redrive_ready WHERE queue = ?1 AND rank = {rank} {above('ready_at', mark)}"
@@ -113,7 +113,7 @@ _NEXT_EXPIRED = tuple(
 _NEXT_DUE = _earliest("redrive_waiting", "ready_at", "held_by IS NULL", "waiting")
 
 
-def answer(executor: Executor, query: Query, namespace: str, now: Instant) -> Any:
+def answer_query(executor: Executor, query: Query, namespace: str, now: Instant) -> Any:
     """Answer a query. Raises the errors its docstring names."""
     match query:
         case GetQueue(name):
@@ -134,17 +134,17 @@ def answer(executor: Executor, query: Query, namespace: str, now: Instant) -> An
             return dead_letters.largest(executor, scope, None if name is None else scope.key_of(name), limit)
         case ReadFeed():
             return feed.read(executor, namespace_key(executor, namespace), query)
-        case GetKeyHolders(name, keys):
+        case GetIdempotencyOwners(name, keys):
             queue = _queue(executor, namespace, name)
-            holders = {key: redrive.holder_of(executor, queue.key, key, now) for key in keys}
+            holders = {key: redrive.idempotency_owner(executor, queue.key, key, now) for key in keys}
             return {key: holder.id for key, holder in holders.items() if holder is not None}
         case GetOperation():
             return operations.get(executor, namespace_key(executor, namespace), query)
         case ListOperations():
             return operations.newest(executor, namespace_key(executor, namespace), query)
-        case GetActive(token):
+        case GetLease(token):
             return _active(executor, namespace, token)
-        case GetHeld():
+        case ListWorkerLeases():
             return relational_leases.leases_of(executor, _names(executor, namespace), query)
         case GetResult(id):
             return settle.read_result(executor, namespace_key(executor, namespace), id, now)
@@ -156,13 +156,13 @@ def answer(executor: Executor, query: Query, namespace: str, now: Instant) -> An
             newest = MAX_NUMBER if before is None else before
             entries: Iterable[Any] = executor.execute(_AUDIT, (namespace, newest, limit))
             return tuple(_audit(*entry) for entry in entries)
-        case ListDestinations():
+        case ListMoveTargets():
             return moves.destinations(executor, namespace_key(executor, namespace))
         case ListMoves():
             return _moves(executor, namespace, query)
         case ListOpenMoves():
             return moves.open_moves(executor, _names(executor, namespace), query)
-        case NextDue():
+        case GetNextDue():
             return _next_due(executor, namespace)
         case _:
             assert_never(query)
@@ -186,7 +186,7 @@ def _page(executor: Executor, namespace: str, query: FindItems) -> Page:
     after = parse_cursor(where, order, query.cursor)
     found = find.select(executor, scope, where, limit=query.limit, after=after, newest=order is Order.NEWEST)
     places = find_all(executor, found.numbers)
-    items = whole_items(executor, [places[n] for n in found.numbers], scope.names)
+    items = full_items(executor, [places[n] for n in found.numbers], scope.names)
     return Page(tuple(items), None if found.exhausted else _cursor(where, order, found.position))
 
 
@@ -225,7 +225,7 @@ def _queue_name(executor: Executor, namespace: str, key: int) -> str | None:
 
 
 def _stats(executor: Executor, row: QueueRow, now: Instant) -> QueueStats:
-    counts = dict(zip(TALLIED, executor.execute(_COUNTS, (row.key,)).get, strict=True))
+    counts = dict(zip(COUNTED_COLUMNS, executor.execute(_COUNTS, (row.key,)).get, strict=True))
     oldest = executor.execute(_OLDEST, (row.key, now)).get
     return QueueStats(queue=row.queue.name, oldest_ready_at=oldest, at=now, **counts)
 
@@ -235,7 +235,7 @@ def _item(executor: Executor, namespace: str, id: ItemId) -> Item:
     queue = None if place is None else _queue_name(executor, namespace, place.queue)
     if place is None or queue is None:
         raise ItemNotFound(id)
-    return whole_items(executor, [place], {place.queue: queue})[0]
+    return full_items(executor, [place], {place.queue: queue})[0]
 
 
 def _moves(executor: Executor, namespace: str, query: ListMoves) -> tuple[Move, ...]:
@@ -243,14 +243,14 @@ def _moves(executor: Executor, namespace: str, query: ListMoves) -> tuple[Move, 
     size = 0
     for n, expire_timeout, payload_size in moves.moving(executor, namespace_key(executor, namespace), query):
         size += payload_size
-        if timeouts and size > MOVE_BYTES:
+        if timeouts and size > MOVE_BATCH_BYTES:
             break
         timeouts[n] = expire_timeout
     found = find_all(executor, timeouts)
     places = [found[n] for n in timeouts if n in found and found[n].passage is not None]  # others arrived meanwhile
     return tuple(
         Move(item, place.passage, place.letter is not None, place.ready_at, timeouts[place.n])  # type: ignore[arg-type]
-        for place, item in zip(places, whole_items(executor, places, _names(executor, namespace)), strict=True)
+        for place, item in zip(places, full_items(executor, places, _names(executor, namespace)), strict=True)
     )
 
 
@@ -288,7 +288,7 @@ def _active(executor: Executor, namespace: str, token: str) -> Lease:
 
 
 def _lost(executor: Executor, namespace: str, token: str) -> LeaseLost:
-    id = item_of(token)  # type: ignore[arg-type]
+    id = item_id_of(token)  # type: ignore[arg-type]
     place = find_by_id(executor, id)
     known = place is not None and _queue_name(executor, namespace, place.queue) is not None
     return LeaseLost(id, place.status.value if place is not None and known else None)

@@ -7,9 +7,15 @@ from typing import Any, assert_never
 import msgspec
 
 from redrive.errors import ConfirmMismatch, ItemActive, QueueExists, QueueInUse, StoreUnavailable
-from redrive.model.dead_queue import check_dead_queues, check_used, here, used_by_after, users_of
+from redrive.model.dead_queue import (
+    check_dead_queues,
+    check_source_queue,
+    local_dead_queues,
+    source_queues_of,
+    used_by_after,
+)
 from redrive.model.queue import Queue, QueueSettings
-from redrive.store import CreateQueue, DeleteQueue, QueueCall, SetPaused, SetUsedBy, Stale, UpdateQueue
+from redrive.store import CreateQueue, DeleteQueue, QueueCall, SetPaused, SetUsedBy, StaleSettings, UpdateQueue
 from redrive.stores.relational import verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import find
@@ -42,7 +48,7 @@ def change_queue(batch: Batch, call: QueueCall) -> Any:
         case UpdateQueue(name, settings, version, actor):
             row = batch.queue(name)
             if version != row.queue.version:
-                return Stale(row.queue)
+                return StaleSettings(row.queue)
             _check(batch, name, settings, row.queue.used_by)
             verdicts.audit(batch, actor, "update_queue", name, [], 0)
             return _write(batch, name, row.queue, settings)
@@ -86,7 +92,7 @@ def _set_used_by(batch: Batch, name: str, user: str, used: bool) -> Queue:
     """A queue of another store sends its dead here, or does so no longer."""
     row = batch.queue(name)
     if used:
-        check_used(name, row.settings)
+        check_source_queue(name, row.settings)
         if not row.queue.is_dead_queue:
             batch.mark_dead_queue(row)
     used_by = used_by_after(row.queue.used_by, user, used=used)
@@ -104,7 +110,7 @@ def _write(batch: Batch, name: str, queue: Queue, settings: QueueSettings) -> Qu
 
 def _changed(batch: Batch, name: str, settings: QueueSettings) -> None:
     """A queue has these settings now: the queues that its dead go to are dead queues, and stay so."""
-    targets = here(settings)
+    targets = local_dead_queues(settings)
     for target in targets:
         batch.execute(_MARK, (batch.namespace, target))
     batch.reread_queues((name, *targets))
@@ -112,7 +118,7 @@ def _changed(batch: Batch, name: str, settings: QueueSettings) -> None:
 
 def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
     row = batch.queue(name)
-    users = users_of(name, {other: each.settings for other, each in batch.by_name.items()})
+    users = source_queues_of(name, {other: each.settings for other, each in batch.by_name.items()})
     if users := (*users, *row.queue.used_by):
         raise QueueInUse(name, users)
     if batch.execute(_FREE, (row.key,)).get is None:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from redrive.clock import Instant
-from redrive.store import ListRegistrations, Noted, Overtaken, Register, Registration, Unregister
+from redrive.store import AuditNote, ListRegistrations, Register, Registration, Unregister, VersionConflict
 from redrive.stores.relational import verdicts
 from redrive.stores.relational.batch import Batch
-from redrive.stores.relational.puts import put_together
+from redrive.stores.relational.puts import put_batch
 from redrive.stores.relational.session import Executor
 
 _ALIVE = "(until IS NULL OR until > ?)"
@@ -30,13 +30,13 @@ _NAMED = f"""
     WHERE namespace = ? AND kind = ? AND {_ALIVE} AND name = ?"""
 
 
-def register(batch: Batch, call: Register) -> Registration | Overtaken:
+def register(batch: Batch, call: Register) -> Registration | VersionConflict:
     """The puts are checked before anything is written."""
     if call.version is not None:
         present = next(iter(_read(batch, batch.namespace_key, call.kind, call.name, batch.now)), None)
         if call.version != (0 if present is None else present.version):
-            return Overtaken(present)
-    put_together(batch, call.puts)
+            return VersionConflict(present)
+    put_batch(batch, call.puts)
     until = None if call.timeout is None else Instant(batch.now + call.timeout)
     written = (batch.namespace_key, call.kind, call.name, call.value, batch.now, until)
     version = batch.execute(_WRITE, written).get
@@ -52,7 +52,7 @@ def unregister(batch: Batch, call: Unregister) -> bool:
     return was_there
 
 
-def _note(batch: Batch, noted: Noted | None) -> None:
+def _note(batch: Batch, noted: AuditNote | None) -> None:
     if noted is not None:
         verdicts.audit(batch, noted.actor, noted.verb, None, [], 0, noted.note)
 

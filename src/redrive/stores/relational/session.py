@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from redrive.clock import Instant
-from redrive.model.search_terms import Query
+from redrive.model.search_terms import SearchQuery
 
 if TYPE_CHECKING:
     from redrive.stores.relational.batch import Batch, QueueRow
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Row = tuple[Any, ...]
 
 
-class Look(NamedTuple):
+class OverdueCheck(NamedTuple):
     """What may stand against a lease: items that are due and not brought in, or something overdue."""
 
     due: bool
@@ -41,10 +41,10 @@ class HeldAs(NamedTuple):
     queue: int = ANY_QUEUE
 
 
-class Head(NamedTuple):
+class LeasedHead(NamedTuple):
     """The first items of a queue, leased; nothing where a look was asked for and found something."""
 
-    look: Look
+    look: OverdueCheck
     """What was found of what was asked for."""
     rows: list[Row]
     """The columns of HEAD, see `redrive.stores.relational.leases`."""
@@ -58,7 +58,7 @@ class Words(Protocol):
     condition: str
     """What a statement asks of redrive_words AS w."""
 
-    def asked(self, query: Query) -> Row:
+    def asked(self, query: SearchQuery) -> Row:
         """The values for that condition."""
         ...
 
@@ -105,8 +105,8 @@ class Session(Executor, Protocol):
         ...
 
     def take_head(
-        self, batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: Look, /
-    ) -> Head:
+        self, batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: OverdueCheck, /
+    ) -> LeasedHead:
         """Lease the first items of a queue that have not expired, unless the look at its times stands against it."""
         ...
 

@@ -11,23 +11,23 @@ from typing import Any, assert_never
 from redrive.clock import Instant
 from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError, WrongQueue
 from redrive.model.feed import FeedKind
-from redrive.model.ids import MAX_NUMBER, ItemId, item_of, parse_id, parse_token
+from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, parse_id, parse_token
 from redrive.model.item import Counters, Event, HistoryEntry, Result, Settled, Status
-from redrive.model.judge import Ending
-from redrive.store import Complete, Extend, Return, Settle, SettleCall, Stale
+from redrive.model.judge import OutcomeKind
+from redrive.store import Complete, Extend, ReturnLease, Settle, SettleCall, StaleSettings
 from redrive.stores.relational import dead_letters, feed, verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import (
     FEW,
-    Place,
+    ItemRow,
+    delete_row,
     earlier_ids,
     find_all_leased,
     find_by_id,
     find_leased,
-    lay,
-    take,
+    insert_row,
 )
-from redrive.stores.relational.puts import put_together
+from redrive.stores.relational.puts import put_batch
 from redrive.stores.relational.session import ANY_QUEUE, NO_QUEUE, Executor, HeldAs
 
 # By the tail too: a number may come twice, once the item that had it is gone and the clock was set back.
@@ -40,7 +40,7 @@ _GET = """
     WHERE n = ? AND tail = ? AND namespace = ? AND until > ?"""
 
 
-def store_result(batch: Batch, place: Place, result: Result, time: int) -> None:
+def store_result(batch: Batch, place: ItemRow, result: Result, time: int) -> None:
     """Keep the result of an item that is about to be completed, under every id that it had."""
     ids = [(place.n, place.tail)]
     if place.entries:  # what moved has a history that says so
@@ -88,7 +88,7 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
 
 def finish(
     batch: Batch,
-    place: Place,
+    place: ItemRow,
     result: Result | None,
     *,
     kind: FeedKind = FeedKind.COMPLETED,
@@ -99,13 +99,13 @@ def finish(
     row = batch.by_key[place.queue]
     counters, queue = place.counters, row.queue.name
     batch.tally(place.queue, "completed_total")
-    feed.tell(batch, kind, queue, place.n, place.tail, actor=actor, operation=operation)
+    feed.append_event(batch, kind, queue, place.n, place.tail, actor=actor, operation=operation)
     if not row.settings.keep_completed:
         verdicts.remove(batch, place)
         return Settled(place.id, queue, None, counters)
-    dead_letters.unmark(batch, place)
+    dead_letters.remove_dead_letter(batch, place)
     place.status, place.ended_at, place.result, place.held_by = Status.COMPLETED, batch.now, result, None
-    lay(batch, place)
+    insert_row(batch, place)
     return Settled(place.id, queue, Status.COMPLETED, counters)
 
 
@@ -120,7 +120,7 @@ def _complete_all(batch: Batch, calls: Sequence[Complete], indexes: Sequence[int
                 queue, *counts = removed[each[:2]]
                 finished[queue] = finished.get(queue, 0) + 1
                 results[index] = Settled(
-                    item_of(call.token),
+                    item_id_of(call.token),
                     batch.by_key[queue].queue.name,
                     None,
                     Counters(*counts),
@@ -166,19 +166,19 @@ def _complete_held(
         _, _, queue, deliveries, attempts, failures, losses, redrives, *_ = row
         owner = batch.by_key[queue]
         if named not in (ANY_QUEUE, queue):
-            results[index] = WrongQueue(item_of(token), owner.queue.name, call.queue or "")
+            results[index] = WrongQueue(item_id_of(token), owner.queue.name, call.queue or "")
             continue
         del held[n]
         if (place := places.get(n)) is not None:
-            take(batch, place)
+            delete_row(batch, place)
             results[index] = finish(batch, place, None)
             continue
         if owner.tells_happy:
-            feed.tell(batch, FeedKind.COMPLETED, owner.queue.name, n, int(token[:16], 16))
+            feed.append_event(batch, FeedKind.COMPLETED, owner.queue.name, n, int(token[:16], 16))
         gone.append(n)
         finished[queue] = finished.get(queue, 0) + 1
         counters = Counters(deliveries, attempts, failures, losses, redrives)
-        results[index] = Settled(item_of(token), owner.queue.name, None, counters)
+        results[index] = Settled(item_id_of(token), owner.queue.name, None, counters)
     if len(gone) == 1:
         batch.execute("DELETE FROM redrive_lease WHERE n = ?", gone)
         batch.execute("DELETE FROM redrive_item WHERE n = ?", gone)
@@ -192,7 +192,7 @@ def _keeps(batch: Batch, queue: int) -> bool:
     return queue in batch.by_key and bool(batch.by_key[queue].settings.keep_completed)
 
 
-def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, Place]) -> Any:
+def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, ItemRow]) -> Any:
     place = held.get(call.token) or _held(batch, call.token)
     row = batch.by_key[place.queue]
     if not isinstance(call, Settle) and call.queue not in (None, row.queue.name):
@@ -200,18 +200,18 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, Place]) -> An
     match call:
         case Settle(_, ending, verdict, version, failure, note, at_once):
             assert place.deadline is not None
-            if ending is Ending.LOST and not at_once and place.deadline > batch.now:
+            if ending is OutcomeKind.LOST and not at_once and place.deadline > batch.now:
                 raise LeaseLost(place.id, Status.ACTIVE)
             if version != row.queue.version:
-                return Stale(row.queue)
+                return StaleSettings(row.queue)
             verdicts.check(batch, row, ending, verdict)
             worker = place.worker
-            take(batch, place)
-            place.failures += ending is Ending.FAILED
-            place.losses += ending is Ending.LOST
-            batch.tally(place.queue, "failed_total", ending is Ending.FAILED)
+            delete_row(batch, place)
+            place.failures += ending is OutcomeKind.FAILED
+            place.losses += ending is OutcomeKind.LOST
+            batch.tally(place.queue, "failed_total", ending is OutcomeKind.FAILED)
             entry = _record(batch, place, Event(ending.value), failure=failure, worker=worker, note=note)
-            return verdicts.carry_out(batch, place, verdict, entry)
+            return verdicts.apply_verdict(batch, place, verdict, entry)
         case Extend(_, timeout):
             deadline = Instant(batch.now + (row.settings.lease_timeout if timeout is None else timeout))
             early = deadline < batch.now + row.settings.lease_timeout
@@ -220,33 +220,33 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, Place]) -> An
         case Complete(_, result, puts, kept_for):
             if result is not None and len(result.payload) > row.settings.max_payload_size:
                 raise PayloadTooLarge("result", len(result.payload), row.settings.max_payload_size, "max_payload_size")
-            put_together(batch, puts, leaving=place.queue)
+            put_batch(batch, puts, leaving=place.queue)
             if result is not None and kept_for is not None:
                 store_result(batch, place, result, kept_for)
-            take(batch, place)
+            delete_row(batch, place)
             return finish(batch, place, result)
-        case Return(_, note):
+        case ReturnLease(_, note):
             worker = place.worker
-            take(batch, place)
+            delete_row(batch, place)
             place.status = Status.PENDING
             place.attempts = max(0, place.attempts - 1)
             if note is not None:
                 entry = _record(batch, place, Event.RETURNED, worker=worker, note=note)
                 verdicts.tell(batch, FeedKind.RETURNED, place, entry, title=note)
-            lay(batch, place)
+            insert_row(batch, place)
             return Settled(place.id, row.queue.name, Status.PENDING, place.counters, place.ready_at)
         case _:
             assert_never(call)
 
 
-def _record(batch: Batch, place: Place, event: Event, **details: Any) -> HistoryEntry:
+def _record(batch: Batch, place: ItemRow, event: Event, **details: Any) -> HistoryEntry:
     queue = batch.by_key[place.queue].queue.name
     entry = HistoryEntry(batch.now, event, queue, place.deliveries, **details)
     verdicts.record(batch, place, entry)
     return entry
 
 
-def _all_held(batch: Batch, tokens: Sequence[str]) -> dict[str, Place]:
+def _all_held(batch: Batch, tokens: Sequence[str]) -> dict[str, ItemRow]:
     """The places of items that are active under these tokens, with one look where there are many."""
     if len(tokens) <= FEW:
         return {}
@@ -259,7 +259,7 @@ def _all_held(batch: Batch, tokens: Sequence[str]) -> dict[str, Place]:
     }
 
 
-def _held(batch: Batch, token: str) -> Place:
+def _held(batch: Batch, token: str) -> ItemRow:
     """The place of an item that is active under this token. Raises LeaseLost."""
     n, tail, key = parse_token(token)
     place = find_leased(batch, n, tail)
@@ -270,6 +270,6 @@ def _held(batch: Batch, token: str) -> Place:
 
 def _lost(batch: Batch, token: str) -> LeaseLost:
     """What to tell whoever comes too late: what the item is now."""
-    id = item_of(token)  # type: ignore[arg-type]
+    id = item_id_of(token)  # type: ignore[arg-type]
     place = find_by_id(batch, id)
     return LeaseLost(id, None if place is None or place.queue not in batch.by_key else place.status.value)

@@ -11,18 +11,18 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.model import manual_change
-from redrive.model.arrival import Passage
+from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason, cause_of
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Death, Event, HistoryEntry, Settled, Status
-from redrive.model.judge import Again, Dead, Ending, Verdict, check_verdict
-from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST, is_elsewhere
+from redrive.model.judge import Again, Dead, OutcomeKind, Verdict, check_verdict
+from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST, is_remote
 from redrive.model.state_machine import Verb
 from redrive.store import DROP_ACTOR
 from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch, QueueRow, Stage
-from redrive.stores.relational.item_rows import Place, lay
+from redrive.stores.relational.item_rows import ItemRow, insert_row
 from redrive.telemetry import events
 
 _log = events.logger("redrive.store")
@@ -44,7 +44,7 @@ _AUDIT = (
     "INSERT INTO redrive_audit (namespace, at, actor, verb, queue, ids, count, note) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
-_TOLD = {
+FEED_KIND_BY_EVENT = {
     Event.FAILED: FeedKind.FAILED,
     Event.LOST: FeedKind.LOST,
     Event.RELEASED: FeedKind.RELEASED,
@@ -53,14 +53,14 @@ _TOLD = {
 """What the feed says of an ending after which an item is tried again."""
 
 
-def check(batch: Batch, row: QueueRow, ending: Ending, verdict: Verdict) -> None:
+def check(batch: Batch, row: QueueRow, ending: OutcomeKind, verdict: Verdict) -> None:
     """Raise unless the verdict can be carried out on an item of that queue whose delivery ended so."""
     check_verdict(row.queue.name, ending, verdict)
-    if isinstance(verdict, Dead) and verdict.to is not None and not is_elsewhere(verdict.to):
+    if isinstance(verdict, Dead) and verdict.to is not None and not is_remote(verdict.to):
         batch.queue(verdict.to)
 
 
-def carry_out(batch: Batch, place: Place, verdict: Verdict, entry: HistoryEntry) -> Settled:
+def apply_verdict(batch: Batch, place: ItemRow, verdict: Verdict, entry: HistoryEntry) -> Settled:
     """Lay an item that was taken from its place where the verdict, which was checked before, says; and tell it.
 
     `entry` is what was recorded of the ending: what an item dies of is in it.
@@ -71,12 +71,12 @@ def carry_out(batch: Batch, place: Place, verdict: Verdict, entry: HistoryEntry)
             place.status = status
             place.ready_at = Instant(batch.now + delay)
             place.seq = batch.draw()
-            lay(batch, place)
-            if (kind := _TOLD.get(entry.event)) is not None:
+            insert_row(batch, place)
+            if (kind := FEED_KIND_BY_EVENT.get(entry.event)) is not None:
                 tell(batch, kind, place, entry, title=title(entry))
             return Settled(place.id, row.queue.name, place.status, place.counters, place.ready_at)
         case Dead():
-            return _die(batch, place, row, verdict, entry)
+            return _apply_death(batch, place, row, verdict, entry)
         case _:
             assert_never(verdict)
 
@@ -84,7 +84,7 @@ def carry_out(batch: Batch, place: Place, verdict: Verdict, entry: HistoryEntry)
 def tell(
     batch: Batch,
     kind: FeedKind,
-    place: Place,
+    place: ItemRow,
     entry: HistoryEntry,
     *,
     source_id: ItemId | None = None,
@@ -92,13 +92,13 @@ def tell(
     reason: DeadReason | None = None,
 ) -> None:
     """Tell the feed what the history tells."""
-    feed.tell(
+    feed.append_event(
         batch, kind, entry.queue, place.n, place.tail, source_id=source_id, title=title, reason=reason,
         actor=entry.actor, operation=entry.operation,
     )  # fmt: skip
 
 
-def record(batch: Batch, place: Place, entry: HistoryEntry) -> None:
+def record(batch: Batch, place: ItemRow, entry: HistoryEntry) -> None:
     """Write a row of an item's history; of many, the first 5 and the last 45 are kept.
 
     Its key is drawn like the places at the tail, so that other processes can tell from it which numbers are taken.
@@ -111,13 +111,13 @@ def record(batch: Batch, place: Place, entry: HistoryEntry) -> None:
             batch.write(_FORGET_ENTRY, (place.n, faded), stage)
 
 
-def record_death(batch: Batch, place: Place, death: Death) -> None:
+def record_death(batch: Batch, place: ItemRow, death: Death) -> None:
     """Write a death down."""
     place.deaths += 1
     batch.write(_DEATH, (place.n, msgspec.json.encode(death)))
 
 
-def move(batch: Batch, place: Place, target: QueueRow, *, died: bool = False) -> ItemId:
+def move(batch: Batch, place: ItemRow, target: QueueRow, *, died: bool = False) -> ItemId:
     """Give an item that was taken from its place a new id in another queue, at the tail. Gives the id it had.
 
     Where it `died` just now, it is at home here, wherever it came from.
@@ -135,9 +135,9 @@ def move(batch: Batch, place: Place, target: QueueRow, *, died: bool = False) ->
     return source_id
 
 
-def remove(batch: Batch, place: Place) -> None:
+def remove(batch: Batch, place: ItemRow) -> None:
     """Remove an item that was taken from its place, and everything written about it."""
-    dead_letters.unmark(batch, place)
+    dead_letters.remove_dead_letter(batch, place)
     tables = ["item"]
     if place.deaths:
         tables.append("death")
@@ -155,7 +155,7 @@ def audit(
     batch.execute(_AUDIT, (batch.namespace, batch.now, actor, verb, queue, listed, count, note))
 
 
-def _die(batch: Batch, place: Place, row: QueueRow, verdict: Dead, entry: HistoryEntry) -> Settled:
+def _apply_death(batch: Batch, place: ItemRow, row: QueueRow, verdict: Dead, entry: HistoryEntry) -> Settled:
     queue, counters, reason, to = row.queue.name, place.counters, verdict.reason, verdict.to
     cause = cause_of(reason, entry.failure, entry.note)
     batch.tally(row.key, "dead_total")
@@ -169,15 +169,15 @@ def _die(batch: Batch, place: Place, row: QueueRow, verdict: Dead, entry: Histor
         batch.now, reason, queue, batch.namespace, batch.store, place.id, counters, cause, place.first_leased_at
     )
     record_death(batch, place, death)
-    dead_letters.unmark(batch, place)
+    dead_letters.remove_dead_letter(batch, place)
     source_id = None
-    elsewhere = to is not None and is_elsewhere(to)
+    elsewhere = to is not None and is_remote(to)
     if to is None:
         place.status, place.ended_at, place.dead_reason, place.held_by = Status.DEAD, batch.now, reason, None
     elif elsewhere:
         place.status, place.expire_deadline, place.held_by = Status.MOVING, None, None
         place.attempts = place.failures = place.losses = 0
-        place.ended_at, place.passage = batch.now, Passage(to, batch.now, FeedKind.DEAD, Status.PENDING)
+        place.ended_at, place.passage = batch.now, MoveRoute(to, batch.now, FeedKind.DEAD, Status.PENDING)
     else:
         target = batch.queue(to)
         if not target.queue.is_dead_queue:
@@ -185,8 +185,8 @@ def _die(batch: Batch, place: Place, row: QueueRow, verdict: Dead, entry: Histor
         source_id = move(batch, place, target, died=True)
         place.status, place.expire_deadline, place.held_by = Status.PENDING, None, None
         place.attempts = place.failures = place.losses = 0
-    dead_letters.mark(batch, place, death, _text(entry) or cause.title)
-    lay(batch, place)
+    dead_letters.add_dead_letter(batch, place, death, _text(entry) or cause.title)
+    insert_row(batch, place)
     tell(batch, FeedKind.DEAD, place, entry, source_id=source_id, title=cause.title, reason=reason)
     if to is None:
         return Settled(place.id, queue, Status.DEAD, counters, dead_reason=reason)
@@ -204,7 +204,7 @@ def title(entry: HistoryEntry) -> str | None:
     return entry.note if entry.failure is None else entry.failure.title
 
 
-class Deed(manual_change.Deed, frozen=True):
+class Deed(manual_change.ManualAction, frozen=True):
     """One verb, for one item or many."""
 
     def entry(self, batch: Batch, event: Event, queue: str, delivery: int, before: Status) -> HistoryEntry:
@@ -212,14 +212,14 @@ class Deed(manual_change.Deed, frozen=True):
         return self.history_entry(batch.now, event, queue, delivery, before)
 
     def record(
-        self, batch: Batch, place: Place, event: Event, queue: str, before: Status, *, to: str | None = None
+        self, batch: Batch, place: ItemRow, event: Event, queue: str, before: Status, *, to: str | None = None
     ) -> None:
         """Write it into an item's history. `to` is where it goes in another store."""
         record(batch, place, self.history_entry(batch.now, event, queue, place.deliveries, before, to=to))
 
-    def tell(self, batch: Batch, kind: FeedKind, queue: str, place: Place, source_id: ItemId | None = None) -> None:
+    def tell(self, batch: Batch, kind: FeedKind, queue: str, place: ItemRow, source_id: ItemId | None = None) -> None:
         """Tell it in the feed of the queue where it happened."""
-        feed.tell(
+        feed.append_event(
             batch,
             kind,
             queue,

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 from redrive import store as contract
 from redrive.clock import Instant
 from redrive.errors import OutcomeUnknown, RedriveError
-from redrive.store import KINDS, Call, Query
+from redrive.store import COMMIT_ORDER, Call, Query
 from redrive.stores.rules.leases import lease_items
 from redrive.stores.rules.maintenance import clean, expire, promote
 from redrive.stores.rules.manual_changes import change, hold, unhold
@@ -42,22 +42,22 @@ from redrive.stores.rules.queries import (
 )
 from redrive.stores.rules.queues import create_queue, delete_queue, set_paused, set_used_by, update_queue
 from redrive.stores.rules.registrations import list_registrations, register, unregister
-from redrive.stores.rules.settle import complete, extend, give_back, settle
+from redrive.stores.rules.settle import complete, extend, return_lease, settle
 from redrive.stores.rules.state import State
 
-_RANKS = {kind: rank for rank, kinds in enumerate(KINDS) for kind in kinds}
+_RANKS = {kind: rank for rank, kinds in enumerate(COMMIT_ORDER) for kind in kinds}
 
 
-def in_order(calls: Sequence[Call]) -> list[int]:
+def in_commit_order(calls: Sequence[Call]) -> list[int]:
     """The places of the calls of a batch, in the order in which they take effect."""
     return sorted(range(len(calls)), key=lambda place: _RANKS[type(calls[place])])
 
 
-def attempt(state: State, call: Call) -> Any:
+def execute_or_refuse(state: State, call: Call) -> Any:
     """The result of a call. A refusal is the result of this call alone, and so is a mistake in its rule, which may
     have changed something before it was met: there is no way back here."""
     try:
-        return carry_out(state, call)
+        return execute_calls(state, call)
     except RedriveError as refusal:
         return refusal
     except Exception as error:
@@ -66,7 +66,7 @@ def attempt(state: State, call: Call) -> Any:
         return unknown
 
 
-def carry_out(state: State, call: Call) -> Any:
+def execute_calls(state: State, call: Call) -> Any:
     """The result of a call. Raises what refuses it, and then changed nothing."""
     match call:
         case contract.Put():
@@ -77,11 +77,11 @@ def carry_out(state: State, call: Call) -> Any:
             return complete(state, call)
         case contract.Settle():
             return settle(state, call)
-        case contract.Return():
-            return give_back(state, call)
+        case contract.ReturnLease():
+            return return_lease(state, call)
         case contract.Extend():
             return extend(state, call)
-        case contract.Change():
+        case contract.ManualChange():
             return change(state, call)
         case contract.Hold():
             return hold(state, call)
@@ -95,7 +95,7 @@ def carry_out(state: State, call: Call) -> Any:
             return promote(state, call)
         case contract.Expire():
             return expire(state, call)
-        case contract.Clean():
+        case contract.ApplyRetention():
             return clean(state, call)
         case contract.StartOperation():
             return start_operation(state, call)
@@ -125,7 +125,7 @@ def carry_out(state: State, call: Call) -> Any:
             assert_never(call)
 
 
-def answer(state: State, query: Query, now: Instant) -> Any:
+def answer_query(state: State, query: Query, now: Instant) -> Any:
     """The answer to a query. Raises the errors that its docstring names."""
     match query:
         case contract.GetQueue():
@@ -144,7 +144,7 @@ def answer(state: State, query: Query, now: Instant) -> Any:
             return list_groups(state, query)
         case contract.ReadFeed():
             return read_feed(state, query)
-        case contract.GetKeyHolders():
+        case contract.GetIdempotencyOwners():
             return key_holders(state, query, now)
         case contract.GetOperation():
             return get_operation(state, query.id)
@@ -152,9 +152,9 @@ def answer(state: State, query: Query, now: Instant) -> Any:
             return list_operations(state, query)
         case contract.GetOverdue():
             return get_overdue(state, query, now)
-        case contract.GetActive():
+        case contract.GetLease():
             return state.leased(query.token).to_lease()
-        case contract.GetHeld():
+        case contract.ListWorkerLeases():
             return get_held(state, query)
         case contract.GetResult():
             return state.results.get(query.id, now)
@@ -162,9 +162,9 @@ def answer(state: State, query: Query, now: Instant) -> Any:
             return list_registrations(state, query, now)
         case contract.ListAudit():
             return list_audit(state, query)
-        case contract.NextDue():
+        case contract.GetNextDue():
             return next_due(state)
-        case contract.ListDestinations():
+        case contract.ListMoveTargets():
             return destinations(state)
         case contract.ListMoves():
             return list_moves(state, query)

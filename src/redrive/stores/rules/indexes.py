@@ -82,7 +82,7 @@ class Index(Generic[Name]):
         return list(found)
 
 
-class Shelf:
+class NumberIndex:
     """Items by number. Numbers are drawn in order, so that most of them are added at the end."""
 
     def __init__(self) -> None:

@@ -9,9 +9,9 @@ from redrive.model.feed import FeedKind
 from redrive.model.ids import KEY_BITS, make_token, parse_id
 from redrive.model.item import Counters, Lease, Status
 from redrive.model.state_machine import Verb
-from redrive.store import STEP_LIMIT, Leased, LeaseItems
+from redrive.store import MAINTENANCE_BATCH, Leased, LeaseItems
 from redrive.stores.rules.queue_state import QueueState
-from redrive.stores.rules.record import Grant, Record
+from redrive.stores.rules.record import LeaseState, Record
 from redrive.stores.rules.state import State
 
 
@@ -20,7 +20,7 @@ def lease_items(state: State, call: LeaseItems) -> Leased:
     queue = state.queue(call.queue)
     if queue.value.paused:
         return Leased(())
-    bring_in(state, queue, STEP_LIMIT)
+    promote_due(state, queue, MAINTENANCE_BATCH)
     if not call.swept and queue.overdue(state.now):
         return Leased((), overdue=True)
     timeout = queue.value.settings.lease_timeout if call.timeout is None else call.timeout
@@ -35,7 +35,7 @@ def lease_items(state: State, call: LeaseItems) -> Leased:
     return Leased(leases, next_at=None if leases else queue.next_at)
 
 
-def bring_in(state: State, queue: QueueState, limit: int) -> int:
+def promote_due(state: State, queue: QueueState, limit: int) -> int:
     """Make items of a queue ready that have fallen due. Returns how many."""
     due = queue.waiting.until(state.now, limit)
     for id in due:
@@ -61,7 +61,7 @@ def _lease(state: State, item: Record, worker: str | None, timeout: int) -> Leas
             before.deliveries + 1, before.attempts + 1, before.failures, before.losses, before.redrives
         )
         token = make_token(number, tail, secrets.randbits(KEY_BITS))
-        item.grant = Grant(token, worker, leased_at=state.now, deadline=Instant(state.now + timeout))
+        item.grant = LeaseState(token, worker, leased_at=state.now, deadline=Instant(state.now + timeout))
         if item.first_leased_at is None:
             item.first_leased_at = state.now
     state.tell(FeedKind.LEASED, item.queue, item)

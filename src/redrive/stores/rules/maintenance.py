@@ -6,40 +6,48 @@ from redrive.errors import WrongStatus
 from redrive.model.arrival import is_ledger_key
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
-from redrive.model.item import WORK, Settled
-from redrive.model.judge import Ending
+from redrive.model.item import WAITING_STATUSES, Settled
+from redrive.model.judge import OutcomeKind
 from redrive.model.state_machine import Verb
-from redrive.store import FEED_TIMEOUT, OPERATION_TIMEOUT, RETENTION_ACTOR, Clean, Expire, Promote, Stale
+from redrive.store import (
+    FEED_RETENTION,
+    OPERATION_RETENTION,
+    RETENTION_ACTOR,
+    ApplyRetention,
+    Expire,
+    Promote,
+    StaleSettings,
+)
 from redrive.stores.rules.indexes import Index
-from redrive.stores.rules.leases import bring_in
-from redrive.stores.rules.queue_state import QueueState, Source
+from redrive.stores.rules.leases import promote_due
+from redrive.stores.rules.queue_state import QueueState, SourceEntry
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.redrive import archive
 from redrive.stores.rules.state import State
-from redrive.stores.rules.verdicts import Deed, carry_out, check_verdict
+from redrive.stores.rules.verdicts import Deed, apply_verdict, check_verdict
 
 
 def promote(state: State, call: Promote) -> int:
     """Queue by queue; what is left over falls to the next step."""
     count = 0
     for queue in state.queues.values():
-        count += bring_in(state, queue, call.limit - count)
+        count += promote_due(state, queue, call.limit - count)
     return count
 
 
-def expire(state: State, call: Expire) -> Settled | Stale:
+def expire(state: State, call: Expire) -> Settled | StaleSettings:
     """Settle an item whose time is over, unless somebody came first."""
     item = state.item(call.id)
-    if item.status not in WORK or not item.expired(state.now):
+    if item.status not in WAITING_STATUSES or not item.expired(state.now):
         raise WrongStatus(Verb.EXPIRE, item.id, item.status, ("past their expire deadline",))
     queue = state.queues[item.queue].value
     if call.version != queue.version:
-        return Stale(queue)
-    check_verdict(state, item.queue, Ending.EXPIRED, call.verdict)
-    return carry_out(state, item, Ending.EXPIRED, call.verdict)
+        return StaleSettings(queue)
+    check_verdict(state, item.queue, OutcomeKind.EXPIRED, call.verdict)
+    return apply_verdict(state, item, OutcomeKind.EXPIRED, call.verdict)
 
 
-def clean(state: State, call: Clean) -> int:
+def clean(state: State, call: ApplyRetention) -> int:
     """At most `limit` rows in all, queue by queue."""
     left = call.limit
     for queue in state.queues.values():
@@ -47,8 +55,8 @@ def clean(state: State, call: Clean) -> int:
             left -= step(state, queue, left)
     left -= state.registrations.forget(state.now, left)
     left -= state.results.forget(state.now, left)
-    left -= state.feed.forget(state.now - FEED_TIMEOUT, left)
-    left -= state.operations.forget(state.now - OPERATION_TIMEOUT, left)
+    left -= state.feed.forget(state.now - FEED_RETENTION, left)
+    left -= state.operations.forget(state.now - OPERATION_RETENTION, left)
     left -= state.sweep_removed(left)
     return call.limit - left
 
@@ -123,5 +131,5 @@ def _clean_sources(state: State, queue: QueueState, limit: int) -> int:
             continue
         item = None if source is None else state.items.get(source.id)
         if source is not None and item is not None and item.id == source.id and item.queue == queue.name:
-            queue.sources[source_id] = Source(source.id)
+            queue.sources[source_id] = SourceEntry(source.id)
     return len(source_ids)

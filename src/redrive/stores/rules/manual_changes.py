@@ -5,24 +5,24 @@ from __future__ import annotations
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
-from redrive.model.item import WORK, Settled, Status
-from redrive.model.judge import Ending
-from redrive.model.manual_change import check_change, check_verb
+from redrive.model.item import WAITING_STATUSES, Settled, Status
+from redrive.model.judge import OutcomeKind
+from redrive.model.manual_change import check_manual_change, check_verb
 from redrive.model.state_machine import Verb
-from redrive.store import STEP_LIMIT, Change, Hold, Stale, Target, Unhold
+from redrive.store import MAINTENANCE_BATCH, Hold, ManualChange, ManualTarget, StaleSettings, Unhold
 from redrive.stores.rules.leases import make_ready
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.redrive import archive, move, redrive, retry, undo
 from redrive.stores.rules.settle import finish
 from redrive.stores.rules.state import State
-from redrive.stores.rules.verdicts import Deed, carry_out, check_verdict
+from redrive.stores.rules.verdicts import Deed, apply_verdict, check_verdict
 
 
-def change(state: State, call: Change) -> tuple[Settled | Stale | RedriveError, ...]:
+def change(state: State, call: ManualChange) -> tuple[Settled | StaleSettings | RedriveError, ...]:
     """Each target stands for itself. The audit names the ids that items had before, and nothing if none changed."""
     check_verb(call.verb)
     deed = Deed(call.verb, call.actor, call.note, call.to, call.force)
-    results: list[Settled | Stale | RedriveError] = []
+    results: list[Settled | StaleSettings | RedriveError] = []
     ids: list[ItemId] = []
     queues: set[str] = set()
     for target in call.targets:
@@ -43,9 +43,9 @@ def change(state: State, call: Change) -> tuple[Settled | Stale | RedriveError, 
     return tuple(results)
 
 
-def change_one(state: State, deed: Deed, target: Target, item: Record) -> Settled | Stale:
+def change_one(state: State, deed: Deed, target: ManualTarget, item: Record) -> Settled | StaleSettings:
     """Change one item. Raises what refuses it, and then changed nothing."""
-    check_change(deed.verb, item.standing, force=deed.force, undoes=deed.undoes)
+    check_manual_change(deed.verb, item.standing, force=deed.force, undoes=deed.undoes)
     match deed.verb:
         case Verb.FAIL | Verb.BURY:
             return _judged(state, deed, target, item)
@@ -72,15 +72,15 @@ def change_one(state: State, deed: Deed, target: Target, item: Record) -> Settle
     raise AssertionError(deed.verb)
 
 
-def _judged(state: State, deed: Deed, target: Target, item: Record) -> Settled | Stale:
+def _judged(state: State, deed: Deed, target: ManualTarget, item: Record) -> Settled | StaleSettings:
     queue = state.queues[item.queue].value
     if target.verdict is None:
         raise InvalidInput(f"{deed.verb} by hand needs a verdict")
     if target.version != queue.version:
-        return Stale(queue)
-    ending = Ending.FAILED if deed.verb is Verb.FAIL else Ending.BURIED
+        return StaleSettings(queue)
+    ending = OutcomeKind.FAILED if deed.verb is Verb.FAIL else OutcomeKind.BURIED
     check_verdict(state, item.queue, ending, target.verdict)
-    return carry_out(
+    return apply_verdict(
         state,
         item,
         ending,
@@ -97,7 +97,7 @@ def _restore(state: State, deed: Deed, item: Record) -> Settled:
     """To the place it had. Only a status that max_size counts needs room."""
     assert item.archived_from is not None
     queue = state.queues[item.queue]
-    if item.archived_from in WORK:
+    if item.archived_from in WAITING_STATUSES:
         queue.check_room()
     with state.change(item, Verb.RESTORE, item.archived_from):
         item.archived_from = None
@@ -110,7 +110,7 @@ def hold(state: State, call: Hold) -> int:
     count = 0
     for id in call.ids:
         item = state.find(id)
-        if item is not None and item.status in WORK and item.held_by is None:
+        if item is not None and item.status in WAITING_STATUSES and item.held_by is None:
             with state.refile(item):
                 item.held_by = call.held_by
             count += 1
@@ -121,11 +121,11 @@ def unhold(state: State, call: Unhold) -> int:
     """What is due is ready at once, in its place."""
     ids = call.ids
     if ids is None:
-        ids = tuple(state.held_ids(call.held_by, STEP_LIMIT))
+        ids = tuple(state.held_ids(call.held_by, MAINTENANCE_BATCH))
     count = 0
     for id in ids:
         item = state.find(id)
-        if item is None or item.status not in WORK or item.held_by != call.held_by:
+        if item is None or item.status not in WAITING_STATUSES or item.held_by != call.held_by:
             continue
         with state.refile(item):
             item.held_by = None

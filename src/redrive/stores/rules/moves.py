@@ -10,27 +10,27 @@ from collections.abc import Iterable, Iterator
 
 from redrive.clock import Instant
 from redrive.errors import QueueFull
-from redrive.model.arrival import Landing, Move, Passage, arrival, land, ledger_key
+from redrive.model.arrival import ArrivalState, Move, MoveRoute, import_state, ledger_key, move_arrival_state
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Event, Item, Receipt, Settled, Status
 from redrive.model.limits import MAX_INSTANT
-from redrive.model.manual_change import status_at_rest
+from redrive.model.manual_change import status_without_lease
 from redrive.model.state_machine import Verb
 from redrive.store import (
-    LEDGER_TIMEOUT,
-    MOVE_BYTES,
+    LEDGER_RETENTION,
+    MOVE_BATCH_BYTES,
     CloseMove,
-    Destination,
     FinishMove,
     Import,
     ListMoves,
     ListOpenMoves,
+    MoveTarget,
     OpenMove,
     Receive,
 )
 from redrive.stores.rules.puts import known_source, remember_source
-from redrive.stores.rules.queue_state import QueueState, Source
+from redrive.stores.rules.queue_state import QueueState, SourceEntry
 from redrive.stores.rules.record import History, Record
 from redrive.stores.rules.state import State
 from redrive.stores.rules.verdicts import Deed, mark_dead
@@ -41,7 +41,9 @@ def import_items(state: State, call: Import) -> tuple[Receipt, ...]:
     queue = state.queue(call.queue)
     known = {item.id: id for item in call.items if (id := _known(state, queue, item)) is not None}
     # Of several with one id the first is taken; the others are known by then.
-    landings = {item.id: land(item, queue.value, state.now) for item in reversed(call.items) if item.id not in known}
+    landings = {
+        item.id: import_state(item, queue.value, state.now) for item in reversed(call.items) if item.id not in known
+    }
     adding, max_size = sum(landing.needs_room for landing in landings.values()), queue.value.settings.max_size
     if adding and max_size is not None and queue.size + adding > max_size:
         raise QueueFull(queue.name, queue.size, max_size, adding)
@@ -70,7 +72,7 @@ def _known(state: State, queue: QueueState, item: Item) -> ItemId | None:
     return source
 
 
-def write(state: State, queue: QueueState, item: Item, landing: Landing) -> Record:
+def write(state: State, queue: QueueState, item: Item, landing: ArrivalState) -> Record:
     """Make an item of one that lived elsewhere, under a new id."""
     number = state.draw_number()
     record = Record(
@@ -108,11 +110,11 @@ def write(state: State, queue: QueueState, item: Item, landing: Landing) -> Reco
 def leave(state: State, deed: Deed, item: Record, kind: FeedKind, to: str) -> Settled:
     """A person takes an item to another store: it is on its way, and still here."""
     redriven = kind is FeedKind.REDRIVEN
-    status, before, is_dead_letter = status_at_rest(item.status), item.counters, item.is_dead_letter
+    status, before, is_dead_letter = status_without_lease(item.status), item.counters, item.is_dead_letter
     entry = deed.entry(state, Event.REDRIVEN if redriven else Event.MOVED, item, to=to)
     with state.change(item, deed.verb, Status.MOVING, forced=deed.force):
         item.history.add(entry)
-        item.passage = Passage(to, state.now, kind, Status.PENDING if redriven else status)
+        item.passage = MoveRoute(to, state.now, kind, Status.PENDING if redriven else status)
         item.came_by_death = is_dead_letter and not redriven
         if redriven:
             item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
@@ -128,13 +130,13 @@ def receive(state: State, call: Receive) -> Receipt:
     known = queue.sources.get(key)
     if known is not None and known.until > state.now:
         return Receipt(known.id, duplicate=True)
-    landing = arrival(call.move, queue.value, call.store, state.store, state.now)
+    landing = move_arrival_state(call.move, queue.value, call.store, state.store, state.now)
     if landing.needs_room:
         queue.check_room()
     if call.move.passage.kind is FeedKind.DEAD:
         queue.mark_dead_queue()
     record = write(state, queue, item, landing)
-    queue.sources[key] = Source(record.id, Instant(MAX_INSTANT))
+    queue.sources[key] = SourceEntry(record.id, Instant(MAX_INSTANT))
     state.open_move(queue.name, call.store, item.id)
     state.tell(FeedKind.ARRIVED, queue.name, record, source_id=item.id)
     return Receipt(record.id)
@@ -154,23 +156,23 @@ def finish_move(state: State, call: FinishMove) -> int:
 def close_move(state: State, call: CloseMove) -> int:
     """Nobody will bring these items again; but who was held up on the way may come late."""
     queue = state.queue(call.queue)
-    until = Instant(state.now + LEDGER_TIMEOUT)
+    until = Instant(state.now + LEDGER_RETENTION)
     count = 0
     for source_id in call.source_ids:
         state.close_move(call.queue, call.store, source_id)
         key = ledger_key(source_id)
         known = queue.sources.get(key)
         if known is not None and known.until == MAX_INSTANT:
-            queue.sources[key] = Source(known.id, until)
+            queue.sources[key] = SourceEntry(known.id, until)
             queue.sources_until.add(key, (until,))
             count += 1
     return count
 
 
-def destinations(state: State) -> tuple[Destination, ...]:
+def destinations(state: State) -> tuple[MoveTarget, ...]:
     """Where items are on their way to."""
     found = ((to, state.moving_ids(to, 1)) for to in state.destinations())
-    return tuple(Destination(to, _since(state.items[ids[0]])) for to, ids in found)
+    return tuple(MoveTarget(to, _since(state.items[ids[0]])) for to, ids in found)
 
 
 def list_moves(state: State, query: ListMoves) -> tuple[Move, ...]:
@@ -194,7 +196,7 @@ def _bounded(items: Iterable[Record], limit: int) -> Iterator[Move]:
     size = 0
     for count, item in enumerate(items):
         size += len(item.payload)
-        if count == limit or (count and size > MOVE_BYTES):
+        if count == limit or (count and size > MOVE_BATCH_BYTES):
             return
         assert item.passage is not None
         yield Move(item.to_item(), item.passage, item.is_dead_letter, item.ready_at, item.expire_timeout)

@@ -8,25 +8,33 @@ from redrive.errors import OperationNotFound, RedriveError
 from redrive.model.filter import Order
 from redrive.model.ids import ItemId
 from redrive.model.item import Settled
-from redrive.model.limits import is_elsewhere
+from redrive.model.limits import is_remote
 from redrive.model.operation import (
-    REMEMBERED,
-    Audited,
+    TRACKED_VERBS,
+    AuditRow,
     LeftOut,
     Operation,
     OperationStatus,
+    after_step,
+    audit_change,
+    audit_finish,
+    audit_start,
     check_bulk,
-    finished,
-    overtaken,
-    started,
-    stepped,
-    was_set,
+    is_outdated,
     with_status,
 )
 from redrive.model.state_machine import Verb
-from redrive.store import ListOperations, SetOperation, Stale, StartOperation, StepOperation, Target, begun
+from redrive.store import (
+    ListOperations,
+    ManualTarget,
+    SetOperation,
+    StaleSettings,
+    StartOperation,
+    StepOperation,
+    new_operation,
+)
 from redrive.stores.rules.manual_changes import change_one
-from redrive.stores.rules.queries import Selected, select
+from redrive.stores.rules.queries import FoundItems, select
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
 from redrive.stores.rules.verdicts import Deed
@@ -36,16 +44,16 @@ def start_operation(state: State, call: StartOperation) -> Operation:
     """Write it down. Its steps are calls of their own."""
     check_bulk(call.verb, call.to)
     for queue in (call.to, call.where.queue):
-        if queue is not None and not is_elsewhere(queue):
+        if queue is not None and not is_remote(queue):
             state.queue(queue)
     number = state.draw_number()
-    operation = begun(call, state.draw_id(number), number, state.now)
+    operation = new_operation(call, state.draw_id(number), number, state.now)
     state.operations.save(operation)
-    _audit(state, operation, operation.actor, started(operation))
+    _audit(state, operation, operation.actor, audit_start(operation))
     return operation
 
 
-def step_operation(state: State, call: StepOperation) -> Operation | Stale:
+def step_operation(state: State, call: StepOperation) -> Operation | StaleSettings:
     """Look first, so that a verdict that is missing or out of date refuses the step as a whole; then change."""
     operation = get_operation(state, call.id)
     if operation.status is not OperationStatus.RUNNING or call.steps != operation.steps:
@@ -54,24 +62,24 @@ def step_operation(state: State, call: StepOperation) -> Operation | Stale:
     targets = {}
     for _, item in selected.found:
         target = _target(state, operation, call, item)
-        if isinstance(target, Stale):
+        if isinstance(target, StaleSettings):
             return target
         targets[item.id] = target
     after = _step(state, operation, selected, targets)
     state.operations.save(after)
     if after.status is OperationStatus.FINISHED:
-        _audit(state, after, after.actor, finished(after))
+        _audit(state, after, after.actor, audit_finish(after))
     return after
 
 
 def set_operation(state: State, call: SetOperation) -> Operation:
     """Pause, resume, cancel, stop, or set another rate."""
     operation = get_operation(state, call.id)
-    if call.steps is not None and overtaken(operation, call.steps, call.status):
+    if call.steps is not None and is_outdated(operation, call.steps, call.status):
         return operation
     after = with_status(operation, state.now, call.status, call.problem, call.rate)
     state.operations.save(after)
-    _audit(state, after, call.actor, was_set(after, call.status))
+    _audit(state, after, call.actor, audit_change(after, call.status))
     return after
 
 
@@ -89,25 +97,25 @@ def list_operations(state: State, query: ListOperations) -> tuple[Operation, ...
     return tuple(islice((each for each in among if not (query.unfinished and each.ended)), query.limit))
 
 
-def _select(state: State, operation: Operation, limit: int) -> Selected:
+def _select(state: State, operation: Operation, limit: int) -> FoundItems:
     """What it has still to meet. Nothing where its queue was deleted, with every item that was meant."""
     if operation.where.queue is not None and operation.where.queue not in state.queues:
-        return Selected([], operation.position, exhausted=True)
+        return FoundItems([], operation.position, exhausted=True)
     return select(state, operation.where, Order.OLDEST, limit, operation.position, up_to=operation.mark)
 
 
-def _target(state: State, operation: Operation, call: StepOperation, item: Record) -> Target | Stale:
+def _target(state: State, operation: Operation, call: StepOperation, item: Record) -> ManualTarget | StaleSettings:
     """BURY brings the verdict of the item's queue."""
     if operation.verb is not Verb.BURY:
-        return Target(item.id)
+        return ManualTarget(item.id)
     queue = state.queues[item.queue].value
     verdict, version = call.verdicts.get(queue.name, (None, 0))
     if verdict is None or version != queue.version:
-        return Stale(queue)
-    return Target(item.id, verdict, version)
+        return StaleSettings(queue)
+    return ManualTarget(item.id, verdict, version)
 
 
-def _step(state: State, operation: Operation, selected: Selected, targets: dict[ItemId, Target]) -> Operation:
+def _step(state: State, operation: Operation, selected: FoundItems, targets: dict[ItemId, ManualTarget]) -> Operation:
     deed = Deed.of(operation)
     changed: list[ItemId] = []
     left_out: list[LeftOut] = []
@@ -120,12 +128,12 @@ def _step(state: State, operation: Operation, selected: Selected, targets: dict[
             continue
         assert isinstance(result, Settled)
         changed.append(result.id)
-        if operation.verb in REMEMBERED:
+        if operation.verb in TRACKED_VERBS:
             state.operations.remember(operation.id, id)
         if len(changed) == operation.canaries_left:
-            return stepped(operation, state.now, changed, left_out, position, exhausted=False)
-    return stepped(operation, state.now, changed, left_out, selected.position, selected.exhausted)
+            return after_step(operation, state.now, changed, left_out, position, exhausted=False)
+    return after_step(operation, state.now, changed, left_out, selected.position, selected.exhausted)
 
 
-def _audit(state: State, operation: Operation, actor: str, audited: Audited) -> None:
+def _audit(state: State, operation: Operation, actor: str, audited: AuditRow) -> None:
     state.write_audit(actor, audited.verb, operation.where.queue, (), audited.count, audited.note)

@@ -12,19 +12,28 @@ from redrive.model.arrival import ledger_key
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Event, HistoryEntry, Receipt, Status
-from redrive.model.judge import Dead, Ending, count
-from redrive.store import LEDGER_TIMEOUT, OF_THIS_CALL, NewItem, Put, Stale, check_failure, stale, takes_failure
-from redrive.stores.rules.queue_state import Known, QueueState, Source
+from redrive.model.judge import Dead, OutcomeKind, count_outcome
+from redrive.store import (
+    LEDGER_RETENTION,
+    SAME_CALL,
+    NewItem,
+    Put,
+    StaleSettings,
+    check_failure,
+    has_stale_verdict,
+    takes_failure,
+)
+from redrive.stores.rules.queue_state import IdempotencyEntry, QueueState, SourceEntry
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
-from redrive.stores.rules.verdicts import carry_out, check_verdict
+from redrive.stores.rules.verdicts import apply_verdict, check_verdict
 
 
-def put(state: State, call: Put) -> tuple[Receipt, ...] | Stale:
+def put(state: State, call: Put) -> tuple[Receipt, ...] | StaleSettings:
     """All of them, or none."""
     queue = state.queue(call.queue).value
-    if stale(call, queue):
-        return Stale(queue)
+    if has_stale_verdict(call, queue):
+        return StaleSettings(queue)
     plan = PutPlan(state, alone=True)
     plan.add(call)
     return plan.carry_out()
@@ -45,8 +54,8 @@ def known_source(state: State, queue: QueueState, source_id: ItemId) -> ItemId |
 
 def remember_source(state: State, queue: QueueState, source_id: ItemId, id: ItemId) -> None:
     """An item came with this source_id."""
-    until = Instant(state.now + LEDGER_TIMEOUT)
-    queue.sources[source_id] = Source(id, until)
+    until = Instant(state.now + LEDGER_RETENTION)
+    queue.sources[source_id] = SourceEntry(id, until)
     queue.sources_until.add(source_id, (until,))
 
 
@@ -75,7 +84,7 @@ class PutPlan:
         self._growth: defaultdict[str, int] = defaultdict(int)
         if leaving is not None:
             self._growth[leaving] = -1
-        self._keys: dict[tuple[str, str], Known] = {}
+        self._keys: dict[tuple[str, str], IdempotencyEntry] = {}
         self._sources: dict[tuple[str, ItemId], ItemId] = {}
         self._dropped: set[ItemId] = set()
         """Items of the plan that are gone as soon as they are put."""
@@ -98,7 +107,7 @@ class PutPlan:
             raise PayloadTooLarge("payload", len(new.payload), limit, "max_payload_size")
         check_failure(new, alone=self._alone)
         if new.verdict is not None:
-            check_verdict(self._state, queue.name, Ending.FAILED, new.verdict)
+            check_verdict(self._state, queue.name, OutcomeKind.FAILED, new.verdict)
         if (there := self._known_source(queue, new)) is not None:
             self._steps.append(_Step(queue, new, there, 0, duplicate=True, ignored=True))
             return False
@@ -127,10 +136,10 @@ class PutPlan:
         if known is None or known.until <= self._state.now:
             return None
         if known.digest != _digest(new):
-            raise IdempotencyConflict(queue.name, new.idempotency_key, known.id if planned is None else OF_THIS_CALL)
+            raise IdempotencyConflict(queue.name, new.idempotency_key, known.id if planned is None else SAME_CALL)
         return known.id if new.failure is None or self._gets_failure(known.id, planned) else None
 
-    def _gets_failure(self, id: ItemId, planned: Known | None) -> bool:
+    def _gets_failure(self, id: ItemId, planned: IdempotencyEntry | None) -> bool:
         if planned is not None:
             return id not in self._dropped
         item = self._state.items.get(id)
@@ -143,7 +152,7 @@ class PutPlan:
             self._sources[queue.name, new.source_id] = id
         if new.idempotency_key is not None:
             until = Instant(self._state.now + queue.value.settings.idempotency_timeout)
-            self._keys[queue.name, new.idempotency_key] = Known(id, _digest(new), until)
+            self._keys[queue.name, new.idempotency_key] = IdempotencyEntry(id, _digest(new), until)
 
     def carry_out(self) -> tuple[Receipt, ...]:
         """Write everything."""
@@ -189,8 +198,8 @@ def _write(state: State, step: _Step) -> None:
     if new.verdict is not None:
         assert new.failure is not None
         # It has failed outside already: the same as if it failed here at once.
-        carry_out(
-            state, item, Ending.FAILED, new.verdict, failure=new.failure, worker=new.failure.worker, note=new.note
+        apply_verdict(
+            state, item, OutcomeKind.FAILED, new.verdict, failure=new.failure, worker=new.failure.worker, note=new.note
         )
 
 
@@ -209,7 +218,7 @@ def _add_failure(state: State, step: _Step) -> None:
     )
     item.history.add(entry)
     if item.status is not Status.ACTIVE:
-        item.counters = count(item.counters, Ending.FAILED)
+        item.counters = count_outcome(item.counters, OutcomeKind.FAILED)
     step.queue.failed_total += 1
     state.tell(FeedKind.FAILED, step.queue.name, item, title=failure.title)
 

@@ -22,17 +22,17 @@ from redrive.store import (
     CountItems,
     FeedPage,
     FindItems,
-    GetHeld,
-    GetKeyHolders,
+    GetIdempotencyOwners,
     GetOverdue,
     ListAudit,
     ListGroups,
+    ListWorkerLeases,
     Overdue,
     Page,
     ReadFeed,
 )
 from redrive.stores.rules.record import Record
-from redrive.stores.rules.redrive import holder_of
+from redrive.stores.rules.redrive import idempotency_owner
 from redrive.stores.rules.state import State
 
 
@@ -55,7 +55,7 @@ def _overdue_since(item: Record) -> tuple[int, int]:
     return since, item.seq
 
 
-def get_held(state: State, query: GetHeld) -> tuple[Lease, ...]:
+def get_held(state: State, query: ListWorkerLeases) -> tuple[Lease, ...]:
     """Every lease of every queue is looked at."""
     ids = (id for queue in state.queues.values() for id in queue.leases.until(MAX_INSTANT, len(queue.leases)))
     held = [item.to_lease() for id in ids if (item := state.items[id]).worker == query.worker]
@@ -69,10 +69,10 @@ def list_audit(state: State, query: ListAudit) -> tuple[AuditEntry, ...]:
     return tuple(islice(reversed(state.audit[: max(0, end)]), query.limit))
 
 
-def key_holders(state: State, query: GetKeyHolders, now: Instant) -> dict[str, ItemId]:
+def key_holders(state: State, query: GetIdempotencyOwners, now: Instant) -> dict[str, ItemId]:
     """Keys of completed and dead items stay known, but stand against nothing that is brought back."""
     queue = state.queue(query.queue)
-    holders = {key: holder_of(state, queue, key, now) for key in query.keys}
+    holders = {key: idempotency_owner(state, queue, key, now) for key in query.keys}
     return {key: holder.id for key, holder in holders.items() if holder is not None}
 
 
@@ -99,7 +99,7 @@ def read_feed(state: State, query: ReadFeed) -> FeedPage:
     return state.feed.read(query, ids)
 
 
-class Selected(NamedTuple):
+class FoundItems(NamedTuple):
     """Some of what a filter means."""
 
     found: list[tuple[int, Record]]
@@ -141,7 +141,7 @@ def select(
     after: int | None = None,
     *,
     up_to: int | None = None,
-) -> Selected:
+) -> FoundItems:
     """The next items that match, after a position and up to another one.
 
     It looks on for one match more than it takes, so that the last page is known to be the last.
@@ -156,12 +156,12 @@ def select(
             break
         matched = meets(item)
         if looked == MAX_EXAMINED or (matched and len(found) == limit):
-            return Selected(found, position, exhausted=False)
+            return FoundItems(found, position, exhausted=False)
         if len(found) < limit:
             position = number
         if matched:
             found.append((number, item))
-    return Selected(found, position, exhausted=True)
+    return FoundItems(found, position, exhausted=True)
 
 
 def _condition(where: Filter) -> Callable[[Record], bool]:

@@ -11,12 +11,12 @@ import msgspec
 from redrive.clock import Instant
 from redrive.errors import QueueFull
 from redrive.model.ids import ItemId
-from redrive.model.item import LIVING, Status
+from redrive.model.item import OPEN_STATUSES, Status
 from redrive.model.queue import Queue, QueueStats
 from redrive.stores.rules.indexes import Index
 
 
-class Known(NamedTuple):
+class IdempotencyEntry(NamedTuple):
     """What an idempotency key stands for."""
 
     id: ItemId
@@ -24,7 +24,7 @@ class Known(NamedTuple):
     until: Instant
 
 
-class Source(NamedTuple):
+class SourceEntry(NamedTuple):
     """The item that came with a source_id. Known while that item is in the queue, and until this instant."""
 
     id: ItemId
@@ -56,9 +56,9 @@ class QueueState:
         """Dead letters that nobody works on: by the last death."""
         self.archived: Index[ItemId] = Index()
         """Archived: by the last death."""
-        self.keys: MutableMapping[str, Known] = {}
+        self.keys: MutableMapping[str, IdempotencyEntry] = {}
         self.keys_until: Index[str] = Index()
-        self.sources: MutableMapping[ItemId, Source] = {}
+        self.sources: MutableMapping[ItemId, SourceEntry] = {}
         self.sources_until: Index[ItemId] = Index()
 
     def indexes_of(self, status: Status) -> tuple[Index[ItemId], ...]:
@@ -83,7 +83,7 @@ class QueueState:
     @property
     def size(self) -> int:
         """What max_size counts."""
-        return sum(self.counts[status] for status in LIVING)
+        return sum(self.counts[status] for status in OPEN_STATUSES)
 
     def check_room(self) -> None:
         """Raise where there is no room for one more."""

@@ -5,9 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from redrive.errors import ConfirmMismatch, ItemActive, QueueExists, QueueInUse
-from redrive.model.dead_queue import check_dead_queues, check_used, here, used_by_after, users_of
+from redrive.model.dead_queue import (
+    check_dead_queues,
+    check_source_queue,
+    local_dead_queues,
+    source_queues_of,
+    used_by_after,
+)
 from redrive.model.queue import Queue, QueueSettings
-from redrive.store import CreateQueue, DeleteQueue, SetPaused, SetUsedBy, Stale, UpdateQueue
+from redrive.store import CreateQueue, DeleteQueue, SetPaused, SetUsedBy, StaleSettings, UpdateQueue
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.state import State
 
@@ -28,11 +34,11 @@ def create_queue(state: State, call: CreateQueue) -> Queue:
     return queue.value
 
 
-def update_queue(state: State, call: UpdateQueue) -> Queue | Stale:
+def update_queue(state: State, call: UpdateQueue) -> Queue | StaleSettings:
     """Every update makes a new version, also one that changes nothing."""
     queue = state.queue(call.name)
     if call.version != queue.value.version:
-        return Stale(queue.value)
+        return StaleSettings(queue.value)
     check_dead_queues(call.name, call.settings, state.settings(), queue.value.used_by)
     queue.value = msgspec.structs.replace(queue.value, settings=call.settings, version=state.next_version())
     _mark_dead_queues(state, call.settings)
@@ -57,7 +63,7 @@ def set_used_by(state: State, call: SetUsedBy) -> Queue:
     """A queue of another store sends its dead here, or does so no longer."""
     queue = state.queue(call.name)
     if call.used:
-        check_used(call.name, queue.value.settings)
+        check_source_queue(call.name, queue.value.settings)
         queue.mark_dead_queue()
     used_by = used_by_after(queue.value.used_by, call.user, used=call.used)
     if used_by != queue.value.used_by:
@@ -68,7 +74,7 @@ def set_used_by(state: State, call: SetUsedBy) -> Queue:
 def delete_queue(state: State, call: DeleteQueue) -> int:
     """What the queue remembered (idempotency keys, source ids) goes with it."""
     queue = state.queue(call.name)
-    if users := (*users_of(call.name, state.settings()), *queue.value.used_by):
+    if users := (*source_queues_of(call.name, state.settings()), *queue.value.used_by):
         raise QueueInUse(call.name, users)
     count = queue.counts.total()
     if (call.confirm or 0) != count:
@@ -83,5 +89,5 @@ def delete_queue(state: State, call: DeleteQueue) -> int:
 
 
 def _mark_dead_queues(state: State, settings: QueueSettings) -> None:
-    for name in here(settings):
+    for name in local_dead_queues(settings):
         state.queues[name].mark_dead_queue()

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import msgspec
 
 from redrive.clock import Instant
-from redrive.model.arrival import Passage
+from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason
-from redrive.model.filter import Facts
+from redrive.model.filter import FilterSubject
 from redrive.model.ids import ItemId, Token, parse_id
 from redrive.model.item import (
-    LIVING,
     NO_OVERRIDES,
-    WORK,
+    OPEN_STATUSES,
+    WAITING_STATUSES,
     Counters,
     Death,
     HistoryEntry,
@@ -29,12 +29,12 @@ from redrive.model.item import (
     Status,
 )
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
-from redrive.model.manual_change import Standing
+from redrive.model.manual_change import ItemSnapshot
 from redrive.store import Overdue
 
 
 @dataclass(slots=True)
-class Grant:
+class LeaseState:
     """The lease on an active item."""
 
     token: Token
@@ -77,7 +77,7 @@ class History:
         return History(self.entries(), self.omitted)
 
 
-class Letter(NamedTuple):
+class DeadLetterKey(NamedTuple):
     """Where a dead letter is found: in which queue, under which cause, as which death, and when."""
 
     queue: str
@@ -113,7 +113,7 @@ class Record:
     origin_id: ItemId | None = None
     origin_queue: str | None = None
     counters: Counters = field(default_factory=Counters)
-    grant: Grant | None = None
+    grant: LeaseState | None = None
     first_leased_at: Instant | None = None
     completed_at: Instant | None = None
     result: Result | None = None
@@ -128,7 +128,7 @@ class Record:
     """What it is found by while it is a dead letter or archived."""
     home: str | None = None
     """The store that it came from as a dead letter, and that a redrive takes it back to."""
-    passage: Passage | None = None
+    passage: MoveRoute | None = None
     """Where it goes and why (moving)."""
 
     @property
@@ -146,7 +146,7 @@ class Record:
         """Dead, or in a dead queue, or on its way to one, because it died. Completed and archived ones do not count."""
         if self.status is Status.DEAD:
             return True
-        return self.came_by_death and (self.status in LIVING or self.status is Status.MOVING)
+        return self.came_by_death and (self.status in OPEN_STATUSES or self.status is Status.MOVING)
 
     @property
     def number(self) -> int:
@@ -154,17 +154,17 @@ class Record:
         return parse_id(self.id)[0]
 
     @property
-    def letter(self) -> Letter | None:
+    def letter(self) -> DeadLetterKey | None:
         """Where it is found, if it is a dead letter."""
         if not self.is_dead_letter:
             return None
         death = self.deaths[-1]
-        return Letter(self.queue, death.cause.fingerprint, self.death_number, death.at)
+        return DeadLetterKey(self.queue, death.cause.fingerprint, self.death_number, death.at)
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ItemSnapshot:
         """As the rules of a change by hand see it."""
-        return Standing(
+        return ItemSnapshot(
             self.id,
             self.status,
             self.is_dead_letter,
@@ -175,13 +175,13 @@ class Record:
         )
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> FilterSubject:
         """As a filter sees it. What died, and was brought back since, is as alive as any other."""
         death = self.deaths[-1] if self.is_dead_letter or self.status is Status.ARCHIVED else None
         counters = self.counters
         if death is not None:
             counters = msgspec.structs.replace(death.counters, redrives=counters.redrives)
-        return Facts(
+        return FilterSubject(
             id=self.id,
             status=self.status,
             is_dead_letter=self.is_dead_letter,
@@ -212,7 +212,7 @@ class Record:
             priority=self.priority,
             put_at=self.put_at,
             counters=self.counters,
-            ready_at=self.ready_at if self.status in WORK else None,
+            ready_at=self.ready_at if self.status in WAITING_STATUSES else None,
             expire_deadline=self.expire_deadline,
             held_by=self.held_by,
             worker=self.worker,
@@ -280,7 +280,7 @@ class Record:
             queue=self.queue,
             status=None if removed else self.status,
             counters=self.counters,
-            ready_at=self.ready_at if self.status in WORK and not removed else None,
+            ready_at=self.ready_at if self.status in WAITING_STATUSES and not removed else None,
             dead_reason=reason,
             source_id=self.source_id if moved else None,
         )

@@ -6,19 +6,19 @@ from redrive.clock import Instant
 from redrive.errors import IdempotencyConflict, PayloadTooLarge
 from redrive.model.arrival import check_unedited
 from redrive.model.feed import FeedKind
-from redrive.model.item import LIVING, Counters, Event, Settled, Status
-from redrive.model.limits import is_elsewhere
+from redrive.model.item import OPEN_STATUSES, Counters, Event, Settled, Status
+from redrive.model.limits import is_remote
 from redrive.model.manual_change import (
+    counters_after_undo,
+    counts_for_max_size,
     move_queue,
-    needs_room,
     redrive_queue,
-    status_at_rest,
+    status_without_lease,
     stays_dead_letter,
-    undo_to,
-    undone,
+    undo_target,
 )
 from redrive.model.state_machine import Verb
-from redrive.store import Target
+from redrive.store import ManualTarget
 from redrive.stores.rules.moves import leave
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record
@@ -31,11 +31,11 @@ def retry(state: State, deed: Deed, item: Record) -> Settled:
     return _again(state, deed, item, state.queues[item.queue])
 
 
-def redrive(state: State, deed: Deed, target: Target, item: Record) -> Settled:
+def redrive(state: State, deed: Deed, target: ManualTarget, item: Record) -> Settled:
     """A dead item where it is, another dead letter where it died last; or in the queue that the deed names."""
     died_in = item.deaths[-1].queue
     to = redrive_queue(item.standing, died_in, deed.to, home=item.home, store=state.store)
-    if is_elsewhere(to):
+    if is_remote(to):
         check_unedited(item.id, to, edited=target.payload is not None or target.headers is not None)
         return leave(state, deed, item, FeedKind.REDRIVEN, to)
     queue = state.queue(to)
@@ -65,7 +65,7 @@ def _again(state: State, deed: Deed, item: Record, queue: QueueState) -> Settled
     return item.to_settled(moved=moved)
 
 
-def _edited(state: State, deed: Deed, target: Target, item: Record, queue: QueueState) -> Settled:
+def _edited(state: State, deed: Deed, target: ManualTarget, item: Record, queue: QueueState) -> Settled:
     """The item is archived as it is, and a new one that was made of it goes to work."""
     _check_target(state, item, queue)
     largest = queue.value.settings.max_payload_size
@@ -106,7 +106,7 @@ def _edited(state: State, deed: Deed, target: Target, item: Record, queue: Queue
 
 def archive(state: State, deed: Deed, item: Record) -> Settled:
     """Put a dead letter aside."""
-    before = status_at_rest(item.status)
+    before = status_without_lease(item.status)
     with state.change(item, Verb.ARCHIVE, Status.ARCHIVED, forced=deed.force):
         item.archived_from = before
     deed.tell(state, FeedKind.ARCHIVED, item.queue, item)
@@ -117,11 +117,11 @@ def undo(state: State, deed: Deed, item: Record) -> Settled:
     """Take a redrive back: to where the item was, and what it was there."""
     last = item.history.last()
     assert last is not None
-    to, status = undo_to(last)
+    to, status = undo_target(last)
     queue = state.queue(to)
     left, moved, entry = item.queue, to != item.queue, deed.entry(state, Event.UNDONE, item)
     with state.change(item, deed.verb, status):
-        item.counters = undone(item.counters, status, item.deaths[-1])
+        item.counters = counters_after_undo(item.counters, status, item.deaths[-1])
         item.history.add(entry)
         item.held_by = None
         if moved:
@@ -138,12 +138,12 @@ def undo(state: State, deed: Deed, item: Record) -> Settled:
 def move(state: State, deed: Deed, item: Record) -> Settled:
     """To the tail of another queue, as it is. What is not due falls due when it would have."""
     to = move_queue(item.standing, deed.to)
-    if is_elsewhere(to):
+    if is_remote(to):
         return leave(state, deed, item, FeedKind.MOVED, to)
     queue = state.queue(to)
     if item.status is not Status.DEAD:
         _check_target(state, item, queue)
-    left, status, entry = item.queue, status_at_rest(item.status), deed.entry(state, Event.MOVED, item)
+    left, status, entry = item.queue, status_without_lease(item.status), deed.entry(state, Event.MOVED, item)
     stays_letter = stays_dead_letter(deed.verb, item.standing, to_dead_queue=queue.value.is_dead_queue)
     with state.change(item, deed.verb, status, forced=deed.force):
         item.history.add(entry)
@@ -156,22 +156,22 @@ def move(state: State, deed: Deed, item: Record) -> Settled:
 
 def _check_target(state: State, item: Record, queue: QueueState) -> None:
     """Raise where an item that would be one more in a queue finds no room there, or its key with another item."""
-    if not needs_room(item.standing, queue.name):
+    if not counts_for_max_size(item.standing, queue.name):
         return
     queue.check_room()
     if item.idempotency_key is not None:
-        other = holder_of(state, queue, item.idempotency_key, state.now)
+        other = idempotency_owner(state, queue, item.idempotency_key, state.now)
         if other is not None and other is not item:
             raise IdempotencyConflict(queue.name, item.idempotency_key, other.id)
 
 
-def holder_of(state: State, queue: QueueState, key: str, now: Instant) -> Record | None:
+def idempotency_owner(state: State, queue: QueueState, key: str, now: Instant) -> Record | None:
     """The item that holds an idempotency key in a queue, if it is there and work."""
     known = queue.keys.get(key)
     item = None if known is None or known.until <= now else state.items.get(known.id)
     if item is None or item.queue != queue.name:
         return None
-    return item if item.status in LIVING else None
+    return item if item.status in OPEN_STATUSES else None
 
 
 def _expire_deadline(state: State, item: Record, queue: QueueState) -> Instant | None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from redrive.clock import Instant
-from redrive.store import ListRegistrations, Noted, Overtaken, Register, Registration, Unregister
+from redrive.store import AuditNote, ListRegistrations, Register, Registration, Unregister, VersionConflict
 from redrive.stores.rules.puts import PutPlan
 from redrive.stores.rules.state import State
 
 
-def register(state: State, call: Register) -> Registration | Overtaken:
+def register(state: State, call: Register) -> Registration | VersionConflict:
     """The puts are checked before anything is changed."""
     present = _alive(state, call.kind, call.name, state.now)
     version = 0 if present is None else present.version
     if call.version is not None and call.version != version:
-        return Overtaken(present)
+        return VersionConflict(present)
     plan = PutPlan(state)
     for put in call.puts:
         plan.add(put)
@@ -47,7 +47,7 @@ def list_registrations(state: State, query: ListRegistrations, now: Instant) -> 
     return tuple(sorted((each for each in found if each.is_alive(now)), key=lambda each: each.name))
 
 
-def _note(state: State, noted: Noted | None) -> None:
+def _note(state: State, noted: AuditNote | None) -> None:
     if noted is not None:
         state.write_audit(noted.actor, noted.verb, None, (), 0, noted.note)
 

@@ -8,13 +8,13 @@ from redrive.clock import Instant
 from redrive.errors import LeaseLost, PayloadTooLarge
 from redrive.model.feed import FeedKind
 from redrive.model.item import Event, HistoryEntry, Result, Settled, Status
-from redrive.model.judge import Ending
+from redrive.model.judge import OutcomeKind
 from redrive.model.state_machine import Verb
-from redrive.store import Complete, Extend, Return, Settle, Stale
+from redrive.store import Complete, Extend, ReturnLease, Settle, StaleSettings
 from redrive.stores.rules.puts import PutPlan
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
-from redrive.stores.rules.verdicts import carry_out, check_verdict
+from redrive.stores.rules.verdicts import apply_verdict, check_verdict
 
 
 def complete(state: State, call: Complete) -> Settled:
@@ -48,20 +48,20 @@ def finish(state: State, item: Record, verb: Verb, result: Result | None = None,
     return item.to_settled(removed=removed)
 
 
-def settle(state: State, call: Settle) -> Settled | Stale:
+def settle(state: State, call: Settle) -> Settled | StaleSettings:
     """The delivery ended otherwise, and the verdict comes with the call."""
     item = state.leased(call.token)
     assert item.grant is not None
-    if call.ending is Ending.LOST and not call.at_once and item.grant.deadline > state.now:
+    if call.ending is OutcomeKind.LOST and not call.at_once and item.grant.deadline > state.now:
         raise LeaseLost(item.id, item.status)
     queue = state.queues[item.queue].value
     if call.version != queue.version:
-        return Stale(queue)
+        return StaleSettings(queue)
     check_verdict(state, item.queue, call.ending, call.verdict)
-    return carry_out(state, item, call.ending, call.verdict, failure=call.failure, note=call.note)
+    return apply_verdict(state, item, call.ending, call.verdict, failure=call.failure, note=call.note)
 
 
-def give_back(state: State, call: Return) -> Settled:
+def return_lease(state: State, call: ReturnLease) -> Settled:
     """It never ran: the delivery stays counted, the attempt does not, and it takes its old place."""
     item = state.leased(call.token, call.queue)
     worker = item.worker

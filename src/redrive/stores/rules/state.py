@@ -23,27 +23,27 @@ from redrive.model.ids import (
     SALT_BITS,
     ItemId,
     Token,
-    item_of,
+    item_id_of,
     make_id,
-    make_tail,
+    make_id_suffix,
     parse_id,
     parse_token,
 )
-from redrive.model.item import WORK, Status
-from redrive.model.limits import address_of, split_address
+from redrive.model.item import WAITING_STATUSES, Status
+from redrive.model.limits import make_address, split_address
 from redrive.model.queue import QueueSettings
-from redrive.model.state_machine import BY_HAND, TRANSITIONS, Verb
+from redrive.model.state_machine import MANUAL_VERBS, TRANSITIONS, Verb
 from redrive.store import AuditEntry
-from redrive.stores.rules.indexes import Shelf
-from redrive.stores.rules.queue_state import QueueState, Source
-from redrive.stores.rules.record import Letter, Record
+from redrive.stores.rules.indexes import NumberIndex
+from redrive.stores.rules.queue_state import QueueState, SourceEntry
+from redrive.stores.rules.record import DeadLetterKey, Record
 from redrive.stores.rules.tables import Feed, Groups, OperationTable, RegistrationTable, ResultTable
 
 
 def check_transition(verb: Verb, before: Status | None, after: Status | None, *, forced: bool = False) -> None:
     """Assert that the table of the model has this change. `forced`: a person revokes the lease of an active item."""
     sources, targets = TRANSITIONS[verb]
-    revoked = forced and verb in BY_HAND and before is Status.ACTIVE
+    revoked = forced and verb in MANUAL_VERBS and before is Status.ACTIVE
     given_up = forced and verb is Verb.DROP and before is Status.MOVING
     assert before in sources or revoked or given_up, f"{verb} does not apply to {before}"
     assert after in targets, f"{verb} does not lead from {before} to {after}"
@@ -72,11 +72,11 @@ class State:
         self.open_moves: dict[str, dict[ItemId, None]] = {}
         """The ids that items had in other stores which may still have them, by `QUEUE@STORE`: where they are here, and
         from where they came."""
-        self.by_number = Shelf()
+        self.by_number = NumberIndex()
         """Every item, by the number in its id."""
-        self.letters = Shelf()
+        self.letters = NumberIndex()
         """Dead letters, by the number of their death."""
-        self.archived = Shelf()
+        self.archived = NumberIndex()
         """Archived items, by the number of their death."""
         self.groups = Groups()
         self.feed = Feed()
@@ -114,7 +114,7 @@ class State:
     def leased(self, token: Token, queue: str | None = None) -> Record:
         """The item that is active under this token: the fence. With `queue`, only in that one."""
         parse_token(token)
-        id = item_of(token)
+        id = item_id_of(token)
         item = self.find(id)
         if item is None or item.grant is None or item.grant.token != token.lower():
             raise LeaseLost(id, None if item is None else item.status)
@@ -136,7 +136,7 @@ class State:
 
     def open_move_ids(self, queue: str, store: str, after: str, limit: int) -> list[ItemId]:
         """Ids of another store, which it may still have, of items that came to a queue; in order, after one."""
-        known = self.open_moves.get(address_of(queue, store), {})
+        known = self.open_moves.get(make_address(queue, store), {})
         return nsmallest(limit, (id for id in known if id > after))
 
     def walk(self, where: Filter, order: Order, after: int | None) -> Iterator[tuple[int, Record]]:
@@ -168,7 +168,7 @@ class State:
 
     def draw_id(self, number: int) -> ItemId:
         """An id that nobody can guess from another one."""
-        return make_id(number, make_tail(secrets.randbits(SALT_BITS)))
+        return make_id(number, make_id_suffix(secrets.randbits(SALT_BITS)))
 
     def begin(self, now: Instant) -> None:
         """A transaction begins, at this instant."""
@@ -191,7 +191,7 @@ class State:
             item.status = status
             if status is not Status.ACTIVE:
                 item.grant = None
-            if status not in WORK and status not in (Status.ARCHIVED, Status.MOVING):
+            if status not in WAITING_STATUSES and status not in (Status.ARCHIVED, Status.MOVING):
                 item.held_by = None
             if status is not Status.MOVING:
                 item.passage = None
@@ -210,11 +210,11 @@ class State:
 
     def open_move(self, queue: str, store: str, source_id: ItemId) -> None:
         """An item came to a queue from another store, which still has it."""
-        self.open_moves.setdefault(address_of(queue, store), {})[source_id] = None
+        self.open_moves.setdefault(make_address(queue, store), {})[source_id] = None
 
     def close_move(self, queue: str, store: str, source_id: ItemId) -> None:
         """The other store has it no longer."""
-        address = address_of(queue, store)
+        address = make_address(queue, store)
         ids = self.open_moves.get(address, {})
         ids.pop(source_id, None)
         if not ids:
@@ -289,7 +289,7 @@ class State:
 
     # The indexes
 
-    def _regroup(self, item: Record, before: Letter | None, after: Letter | None) -> None:
+    def _regroup(self, item: Record, before: DeadLetterKey | None, after: DeadLetterKey | None) -> None:
         """An item that stays the same letter does not leave its group, not even for a moment."""
         if before == after:
             return
@@ -305,7 +305,7 @@ class State:
         if item.is_dead_letter:
             self.letters.add(item.death_number, item)
         if item.source_id is not None:
-            queue.sources.setdefault(item.source_id, Source(item.id))
+            queue.sources.setdefault(item.source_id, SourceEntry(item.id))
         match item.status:
             case Status.PENDING | Status.FAILED:
                 self._file_work(queue, item)
@@ -349,7 +349,7 @@ class State:
             self.letters.discard(item.death_number, item)
         if item.status is Status.ARCHIVED:
             self.archived.discard(item.death_number, item)
-        if item.held_by is not None and item.status in WORK:
+        if item.held_by is not None and item.status in WAITING_STATUSES:
             self._unfile_held(item)
         if item.passage is not None:
             self._unfile_moving(item)

@@ -24,9 +24,9 @@ from redrive.model.group import Group, hour_of
 from redrive.model.ids import ItemId
 from redrive.model.item import Result
 from redrive.model.operation import Operation
-from redrive.store import FeedPage, ReadFeed, Registration, is_asked_for
+from redrive.store import FeedPage, ReadFeed, Registration, matches_feed_query
 from redrive.stores.rules.indexes import Index
-from redrive.stores.rules.record import Letter, Record
+from redrive.stores.rules.record import DeadLetterKey, Record
 
 
 class Feed:
@@ -62,7 +62,7 @@ class Feed:
             if len(found) == query.limit:
                 break
             looked += 1
-            if is_asked_for(query, ids, entry):
+            if matches_feed_query(query, ids, entry):
                 found.append(entry)
         last = max((entry.number for entry in between[:looked]), default=after)
         return FeedPage(tuple(reversed(found) if backwards else found), last, looked < len(between))
@@ -84,7 +84,7 @@ class Groups:
     def __init__(self) -> None:
         self._members: defaultdict[str, dict[str, _Members]] = defaultdict(dict)
 
-    def join(self, letter: Letter, item: Record) -> None:
+    def join(self, letter: DeadLetterKey, item: Record) -> None:
         """An item is a dead letter now."""
         at = letter.died_at
         members = self._members[letter.queue].setdefault(letter.fingerprint, _Members(at, at))
@@ -92,7 +92,7 @@ class Groups:
         members.last_at = max(members.last_at, at)
         members.items[letter.number] = item
 
-    def leave(self, letter: Letter) -> None:
+    def leave(self, letter: DeadLetterKey) -> None:
         """It is one no longer."""
         members = self._members[letter.queue][letter.fingerprint]
         del members.items[letter.number]

@@ -6,16 +6,16 @@ Deeds, and the traces they leave.
 from __future__ import annotations
 
 from redrive.model import judge, manual_change
-from redrive.model.arrival import Passage
+from redrive.model.arrival import MoveRoute
 from redrive.model.death import cause_of
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Death, Event, HistoryEntry, Settled, Status
-from redrive.model.judge import Dead, Ending, Verdict, count
-from redrive.model.limits import is_elsewhere
-from redrive.model.manual_change import status_at_rest, text_of_death
-from redrive.model.search_terms import words_of
+from redrive.model.judge import Dead, OutcomeKind, Verdict, count_outcome
+from redrive.model.limits import is_remote
+from redrive.model.manual_change import death_text, status_without_lease
+from redrive.model.search_terms import search_terms_of
 from redrive.model.state_machine import Verb
 from redrive.store import DROP_ACTOR
 from redrive.stores.rules.record import Record
@@ -25,26 +25,26 @@ from redrive.telemetry import events
 _log = events.logger("redrive.store")
 
 VERBS = {
-    Ending.FAILED: Verb.FAIL,
-    Ending.LOST: Verb.LOSE,
-    Ending.RELEASED: Verb.RELEASE,
-    Ending.EXPIRED: Verb.EXPIRE,
-    Ending.BURIED: Verb.BURY,
+    OutcomeKind.FAILED: Verb.FAIL,
+    OutcomeKind.LOST: Verb.LOSE,
+    OutcomeKind.RELEASED: Verb.RELEASE,
+    OutcomeKind.EXPIRED: Verb.EXPIRE,
+    OutcomeKind.BURIED: Verb.BURY,
 }
 """The verb that each ending is."""
 
 
-def check_verdict(state: State, queue: str, ending: Ending, verdict: Verdict) -> None:
+def check_verdict(state: State, queue: str, ending: OutcomeKind, verdict: Verdict) -> None:
     """Raise unless the verdict can be carried out on an item of that queue whose delivery ended so."""
     judge.check_verdict(queue, ending, verdict)
-    if isinstance(verdict, Dead) and verdict.to is not None and not is_elsewhere(verdict.to):
+    if isinstance(verdict, Dead) and verdict.to is not None and not is_remote(verdict.to):
         state.queue(verdict.to)
 
 
-def carry_out(
+def apply_verdict(
     state: State,
     item: Record,
-    ending: Ending,
+    ending: OutcomeKind,
     verdict: Verdict,
     *,
     failure: Failure | None = None,
@@ -71,22 +71,24 @@ def carry_out(
     )
     queue = state.queues[item.queue]
     if isinstance(verdict, Dead):
-        settled = _die(state, item, ending, verdict, entry, forced)
+        settled = _apply_death(state, item, ending, verdict, entry, forced)
         queue.dead_total += 1
     else:
         with state.change(item, VERBS[ending], verdict.status, forced=forced):
-            item.counters = count(item.counters, ending)
+            item.counters = count_outcome(item.counters, ending)
             item.history.add(entry)
             state.to_tail(item, verdict.delay)
         settled = item.to_settled()
         title = note if failure is None else failure.title
         state.tell(FeedKind(ending.value), item.queue, item, title=title, actor=actor, operation=operation)
-    queue.failed_total += ending is Ending.FAILED
+    queue.failed_total += ending is OutcomeKind.FAILED
     return settled
 
 
-def _die(state: State, item: Record, ending: Ending, verdict: Dead, entry: HistoryEntry, forced: bool) -> Settled:
-    counters = count(item.counters, ending)
+def _apply_death(
+    state: State, item: Record, ending: OutcomeKind, verdict: Dead, entry: HistoryEntry, forced: bool
+) -> Settled:
+    counters = count_outcome(item.counters, ending)
     verb = VERBS[ending]
     death = Death(
         at=state.now,
@@ -100,14 +102,14 @@ def _die(state: State, item: Record, ending: Ending, verdict: Dead, entry: Histo
         first_leased_at=item.first_leased_at,
     )
     left = item.queue
-    elsewhere = verdict.to is not None and is_elsewhere(verdict.to)
+    elsewhere = verdict.to is not None and is_remote(verdict.to)
     if elsewhere:
         assert verdict.to is not None
         with state.change(item, verb, Status.MOVING, forced=forced):
             item.history.add(entry)
             item.deaths.append(death)
             item.came_by_death, item.held_by = True, None
-            item.passage = Passage(verdict.to, state.now, FeedKind.DEAD, Status.PENDING)
+            item.passage = MoveRoute(verdict.to, state.now, FeedKind.DEAD, Status.PENDING)
             mark_dead(state, item)
             item.counters = Counters(deliveries=counters.deliveries, redrives=counters.redrives)
             item.expire_deadline = None
@@ -154,16 +156,16 @@ def mark_dead(state: State, item: Record) -> None:
     item.death_number = state.draw_number()
     item.words = frozenset()
     if state.queues[item.queue].value.settings.search:
-        text = text_of_death(death, item.history.entries())
-        item.words = frozenset(words_of(death.cause.error_type, text, item.payload, item.content_type))
+        text = death_text(death, item.history.entries())
+        item.words = frozenset(search_terms_of(death.cause.error_type, text, item.payload, item.content_type))
 
 
-class Deed(manual_change.Deed, frozen=True):
+class Deed(manual_change.ManualAction, frozen=True):
     """One verb, for one item or many."""
 
     def entry(self, state: State, event: Event, item: Record, *, to: str | None = None) -> HistoryEntry:
         """A row of the item's history, while it still is what it was. `to` is where it goes in another store."""
-        before = status_at_rest(item.status)
+        before = status_without_lease(item.status)
         return self.history_entry(state.now, event, item.queue, item.counters.deliveries, before, to=to)
 
     def tell(self, state: State, kind: FeedKind, queue: str, item: Record, source_id: ItemId | None = None) -> None:

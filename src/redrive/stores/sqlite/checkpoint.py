@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from redrive.errors import RedriveError
-from redrive.stores.sqlite.write_lock import Turn
+from redrive.stores.sqlite.write_lock import WriteLock
 
 if TYPE_CHECKING:
     from redrive.stores.sqlite.engine import Engine
@@ -18,7 +18,7 @@ CHECKPOINT_PAGES = 1_000
 """The log is copied back once it has this many pages."""
 LARGE_LOG_PAGES = 4 * CHECKPOINT_PAGES
 """A log that has more grows faster than it is copied back: writers slow down."""
-COURTESY_SECONDS = 0.0001
+WRITE_YIELD_SECONDS = 0.0001
 """How long a writer steps back after its turn while others wait for theirs, so that they get it."""
 SLOWER_SECONDS = 0.001
 """How long it does so while the log is large."""
@@ -35,7 +35,7 @@ class Checkpointer:
         self._engine = engine
         self.working = threading.RLock()
         self.connection: apsw.Connection | None = None
-        self.turn: Turn | None = None
+        self.turn: WriteLock | None = None
         self._is_in_line = False
         """It waits for its turn."""
         self._pages = 0
@@ -58,7 +58,7 @@ class Checkpointer:
         """How long a writer is to step back after its turn."""
         if self._pages > LARGE_LOG_PAGES and not self._is_held_up:
             return SLOWER_SECONDS
-        return COURTESY_SECONDS if self._is_in_line else 0.0
+        return WRITE_YIELD_SECONDS if self._is_in_line else 0.0
 
     def close(self) -> None:
         """Stop, and wait for the checkpoint that is under way."""
@@ -91,7 +91,7 @@ class Checkpointer:
             self.turn.close()
 
     def _checkpoint(self) -> None:
-        turn = self.turn = self.turn or Turn(self._engine.name, self._engine.mode)
+        turn = self.turn = self.turn or WriteLock(self._engine.name, self._engine.mode)
         self._engine.check_files()
         connection = self.connection = self.connection or self._connect()
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)

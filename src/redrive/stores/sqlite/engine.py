@@ -26,9 +26,9 @@ from redrive.errors import (
 )
 from redrive.model.sqlite_url import OWNER_ONLY
 from redrive.stores.sqlite import database_files
-from redrive.stores.sqlite.checkpoint import COURTESY_SECONDS, Checkpointer
+from redrive.stores.sqlite.checkpoint import WRITE_YIELD_SECONDS, Checkpointer
 from redrive.stores.sqlite.file_identity import FileGuard
-from redrive.stores.sqlite.write_lock import Turn
+from redrive.stores.sqlite.write_lock import WriteLock
 
 OLDEST_ENGINE = (3, 51, 3)
 """Before this one, two connections that write or checkpoint can lose committed data (the WAL-reset bug)."""
@@ -43,7 +43,7 @@ LONGEST_PAUSE_SECONDS = 10.0
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 """The log file is cut to this size when it starts anew."""
 
-_kept_for_ever: list[object] = []
+_never_collected: list[object] = []
 """Connections that must not be closed: inherited by a child in the middle of a transaction."""
 
 _T = TypeVar("_T")
@@ -77,7 +77,7 @@ class Engine:
         self._checkpointer = Checkpointer(self)
         self._reader: apsw.Connection | None = None
         self._last_version = -1
-        self._turn = Turn(self.name, self.mode)
+        self._turn = WriteLock(self.name, self.mode)
         try:
             self._turn.run(self._open_writer)
         except BaseException:
@@ -131,7 +131,7 @@ class Engine:
         with self._writing:
             self._check_open()
             result = self._turn.run(lambda: self._transact(work))
-        if pause := self._checkpointer.pause_seconds() if self.alone else COURTESY_SECONDS:
+        if pause := self._checkpointer.pause_seconds() if self.alone else WRITE_YIELD_SECONDS:
             time.sleep(pause)
         return result
 
@@ -248,7 +248,7 @@ class Engine:
                 if connection is not None:
                     connection.close()
         else:
-            _kept_for_ever.extend(connections)
+            _never_collected.extend(connections)
         # The parent's turn must not outlive the parent because a child has the file open.
         for turn in (self._turn, self._checkpointer.turn):
             if turn is not None:

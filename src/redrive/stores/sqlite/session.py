@@ -9,11 +9,11 @@ from typing import Any
 import apsw
 
 from redrive.clock import Instant
-from redrive.model.search_terms import Query
-from redrive.stores.relational.batch import TALLIED, Batch, QueueRow
+from redrive.model.search_terms import SearchQuery
+from redrive.stores.relational.batch import COUNTED_COLUMNS, Batch, QueueRow
 from redrive.stores.relational.item_rows import STATE
 from redrive.stores.relational.leases import HEAD, TIMES
-from redrive.stores.relational.session import Head, HeldAs, Look, Row
+from redrive.stores.relational.session import HeldAs, LeasedHead, OverdueCheck, Row
 
 _FRESH = "(expire_deadline IS NULL OR expire_deadline > {now})"
 _HEAD = f"""
@@ -30,11 +30,12 @@ _TAKE = f"""
     DELETE FROM redrive_ready
     WHERE queue = ?1 AND (rank, ready_at, seq) <= (?2, ?3, ?4) AND {_FRESH.format(now="?5")}"""
 
-_SUMS = ", ".join(f"sum({name})" for name in TALLIED)
+_SUMS = ", ".join(f"sum({name})" for name in COUNTED_COLUMNS)
+_ADDED = ", ".join(f"{name} = there.{name} + excluded.{name}" for name in COUNTED_COLUMNS)
 _ROLL_UP = f"""
-    INSERT INTO redrive_count AS there (queue, {", ".join(TALLIED)})
+    INSERT INTO redrive_count AS there (queue, {", ".join(COUNTED_COLUMNS)})
     SELECT queue, {_SUMS} FROM redrive_tally WHERE true GROUP BY queue
-    ON CONFLICT (queue) DO UPDATE SET {", ".join(f"{name} = there.{name} + excluded.{name}" for name in TALLIED)}"""
+    ON CONFLICT (queue) DO UPDATE SET {_ADDED}"""
 
 
 class FTS5:
@@ -42,7 +43,7 @@ class FTS5:
 
     condition = "redrive_words MATCH ?"
 
-    def asked(self, query: Query) -> Row:
+    def asked(self, query: SearchQuery) -> Row:
         """Every word, and for every prefix some word that begins with it."""
         return (" ".join([f'"{word}"' for word in query.words] + [f'"{prefix}"*' for prefix in query.prefixes]),)
 
@@ -76,20 +77,22 @@ class Session:
         return apsw.carray(tuple(payloads))
 
     @staticmethod
-    def take_head(batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: Look) -> Head:
+    def take_head(
+        batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: OverdueCheck
+    ) -> LeasedHead:
         """Lease the first items of a queue: all up to the last of them, except those that have expired."""
         if look.due or look.overdue:
             due, overdue = batch.execute(TIMES, (row.key, batch.now)).get
-            look = Look(look.due and bool(due), look.overdue and bool(overdue))
+            look = OverdueCheck(look.due and bool(due), look.overdue and bool(overdue))
             if look.due or look.overdue:
-                return Head(look, [], {})
+                return LeasedHead(look, [], {})
         head: list[Row] = batch.execute(_HEAD, (row.key, batch.now, limit)).fetchall()
         if not head:
-            return Head(look, head, {})
+            return LeasedHead(look, head, {})
         last = head[-1][:3]
         keys = dict(batch.execute(_LEASE, (deadline, batch.now, worker, row.key, *last)).fetchall())
         batch.execute(_TAKE, (row.key, *last, batch.now))
-        return Head(look, head, keys)
+        return LeasedHead(look, head, keys)
 
     @staticmethod
     def remove_held(batch: Batch, held: Sequence[HeldAs]) -> dict[tuple[int, int], Row]:

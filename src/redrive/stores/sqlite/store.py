@@ -12,12 +12,12 @@ from redrive.clock import Clock, Instant, SystemClock
 from redrive.errors import InvalidInput, NotAStore, SchemaTooNew, StoreUnavailable
 from redrive.model.item import Receipt
 from redrive.model.sqlite_url import OWNER_ONLY
-from redrive.model.text import size
+from redrive.model.text import format_bytes
 from redrive.store import Call, Commit, Durability, Put, Query
-from redrive.stores.relational.batch import NO_QUEUES, Batch, Numbers, Queues, draw_anew, epoch_of
-from redrive.stores.relational.dispatch import carry_out, finish
-from redrive.stores.relational.puts import put_together
-from redrive.stores.relational.queries import answer
+from redrive.stores.relational.batch import NO_QUEUES, Batch, Queues, SequenceAllocator, epoch_of, retry_on_collision
+from redrive.stores.relational.dispatch import execute_calls, finish
+from redrive.stores.relational.puts import put_batch
+from redrive.stores.relational.queries import answer_query
 from redrive.stores.sqlite import schema
 from redrive.stores.sqlite.database_files import names_of, several_names
 from redrive.stores.sqlite.engine import LOG_LIMIT_BYTES, Engine
@@ -52,7 +52,7 @@ class SQLiteStore:
         self._relaxed = relaxed
         self._closed = False
         self._noticed = -1
-        self._numbers = Numbers()
+        self._numbers = SequenceAllocator()
         self._open(Engine(path.absolute(), relaxed=relaxed, mode=mode))
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
@@ -66,7 +66,7 @@ class SQLiteStore:
 
     def read(self, query: Query) -> Any:
         with self._engine.reading() as connection:
-            return answer(Session(connection), query, self.namespace, self.clock.now())
+            return answer_query(Session(connection), query, self.namespace, self.clock.now())
 
     def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         if not isinstance(connection, apsw.Connection):
@@ -85,7 +85,7 @@ class SQLiteStore:
             queues = Queues.read(session, self.namespace)
             self._numbers.raise_to(_largest_number(connection))
             batch = Batch(session, self.clock.now(), queues, self._numbers, self.namespace, self.name)
-            receipts = put_together(batch, (put,))[0]
+            receipts = put_batch(batch, (put,))[0]
             finish(batch)
         return receipts
 
@@ -113,14 +113,15 @@ class SQLiteStore:
             found.append(f"{self._path}: {several_names(names)}")
         if (log := self._engine.log_bytes()) > LARGE_LOG_BYTES:
             found.append(
-                f"The log of {self._path} has grown to {size(log)}: it cannot begin anew while a program reads in one "
+                f"The log of {self._path} has grown to {format_bytes(log)}: it cannot begin anew while a "
+                "program reads in one "
                 f"long transaction; end that transaction, or the program"
             )
         return tuple(found)
 
     def reopen(self) -> None:
         self._engine.reopen()
-        draw_anew()
+        retry_on_collision()
         self._forget()
 
     def close(self) -> None:
@@ -135,7 +136,7 @@ class SQLiteStore:
         self._catch_up(connection)
         instant = self.clock.now() if now is None else now
         batch = Batch(self._session, instant, self._queues, self._numbers, self.namespace, self.name)
-        return Commit(carry_out(batch, calls), batch.arrivals, batch.now), batch.queues
+        return Commit(execute_calls(batch, calls), batch.arrivals, batch.now), batch.queues
 
     def _open(self, engine: Engine) -> None:
         self._engine = engine

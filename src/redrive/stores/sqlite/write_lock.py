@@ -24,7 +24,7 @@ LONGEST_WAIT_SECONDS = 30.0
 _T = TypeVar("_T")
 
 
-class Turn:
+class WriteLock:
     """A place in the line of writers: `flock` on a file beside the database. `run` is for one thread at a time.
 
     SQLite's own lock is not fair, and with many processes some would hardly ever get it. A process that dies gives the

@@ -13,7 +13,7 @@ from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.ids import Token
 from redrive.model.item import Counters, Settled, Status
-from redrive.model.judge import Again, Dead, Ending
+from redrive.model.judge import Again, Dead, OutcomeKind
 from redrive.model.queue import QueueSettings
 from redrive.store import (
     Complete,
@@ -23,9 +23,9 @@ from redrive.store import (
     Extend,
     GetQueue,
     LeaseItems,
-    Return,
+    ReturnLease,
     Settle,
-    Stale,
+    StaleSettings,
     Unhold,
     UpdateQueue,
 )
@@ -56,7 +56,7 @@ class BatchConformance(DirectSuite):
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
-        leased, settled = direct.commit(LeaseItems("jobs", 1), Return(lease.token)).results
+        leased, settled = direct.commit(LeaseItems("jobs", 1), ReturnLease(lease.token)).results
         assert settled.counters == Counters(deliveries=1)
         assert leased.leases[0].id == lease.id
         assert leased.leases[0].token != lease.token
@@ -82,7 +82,7 @@ class BatchConformance(DirectSuite):
         direct.queue()
         direct.put(b"a", b"b")
         one, two = direct.lease(limit=2)
-        calls = (Complete(one.token), Return(one.token), Return(two.token), Complete(two.token))
+        calls = (Complete(one.token), ReturnLease(one.token), ReturnLease(two.token), Complete(two.token))
         completed, late, returned, too_late = direct.commit(*calls).results
         assert (completed.status, returned.status) == (None, Status.PENDING)
         assert isinstance(late, LeaseLost)
@@ -109,7 +109,7 @@ class BatchConformance(DirectSuite):
         direct.put(b"a")
         lease = direct.take()
         direct.clock.advance("1s")
-        sweep = Settle(lease.token, Ending.LOST, Again(), direct.version())
+        sweep = Settle(lease.token, OutcomeKind.LOST, Again(), direct.version())
         deadline, refusal = direct.commit(Extend(lease.token), sweep).results
         assert deadline == direct.clock.now() + SECOND
         assert isinstance(refusal, LeaseLost)
@@ -132,8 +132,8 @@ class VerdictConformance(DirectSuite):
         lease = direct.take()
         version = direct.version()
         direct.do(UpdateQueue("jobs", QueueSettings(max_losses=7), version, "ada"))
-        stale = direct.do(Settle(lease.token, Ending.BURIED, Dead(DeadReason.BURIED), version))
-        assert stale == Stale(direct.read(GetQueue("jobs")))
+        stale = direct.do(Settle(lease.token, OutcomeKind.BURIED, Dead(DeadReason.BURIED), version))
+        assert stale == StaleSettings(direct.read(GetQueue("jobs")))
         assert direct.do(UpdateQueue("jobs", QueueSettings(), version, "ada")) == stale
         assert direct.get(lease.id).status is Status.ACTIVE
 
@@ -143,7 +143,7 @@ class VerdictConformance(DirectSuite):
         version = direct.version()
         direct.do(UpdateQueue("jobs", QueueSettings(max_losses=7), version, "ada"))
         direct.clock.advance("1s")
-        assert isinstance(direct.do(Expire(id, Dead(DeadReason.EXPIRED), version)), Stale)
+        assert isinstance(direct.do(Expire(id, Dead(DeadReason.EXPIRED), version)), StaleSettings)
         assert direct.get(id).status is Status.PENDING
 
     def test_verdict_by_settings_of_a_deleted_queue_is_stale(self, direct: Direct) -> None:
@@ -152,11 +152,11 @@ class VerdictConformance(DirectSuite):
         assert direct.do(DeleteQueue("jobs", None, "ada")) == 0
         direct.queue(max_losses=9)
         born: dict[str, Any] = {"failure": Failure("ValueError", "boom"), "verdict": Dead(DeadReason.POLICY)}
-        assert direct.do(put(b"a", version=version, **born)) == Stale(direct.read(GetQueue("jobs")))
+        assert direct.do(put(b"a", version=version, **born)) == StaleSettings(direct.read(GetQueue("jobs")))
         assert direct.stats().put_total == 0
 
-    @pytest.mark.parametrize("ending", [Ending.BURIED, Ending.RELEASED, Ending.LOST])
-    def test_verdict_that_cannot_follow_the_ending_is_refused(self, direct: Direct, ending: Ending) -> None:
+    @pytest.mark.parametrize("ending", [OutcomeKind.BURIED, OutcomeKind.RELEASED, OutcomeKind.LOST])
+    def test_verdict_that_cannot_follow_the_ending_is_refused(self, direct: Direct, ending: OutcomeKind) -> None:
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
@@ -172,6 +172,6 @@ class VerdictConformance(DirectSuite):
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
-        refusal = direct.do(Settle(lease.token, Ending.BURIED, Dead(DeadReason.BURIED, to), direct.version()))
+        refusal = direct.do(Settle(lease.token, OutcomeKind.BURIED, Dead(DeadReason.BURIED, to), direct.version()))
         assert isinstance(refusal, error)
         assert direct.get(lease.id).status is Status.ACTIVE

@@ -22,7 +22,7 @@ from redrive.errors import (
 from redrive.model.duration import SECOND
 from redrive.model.ids import ItemId
 from redrive.model.item import Result
-from redrive.store import Clean, Complete, DeleteQueue, GetResult
+from redrive.store import ApplyRetention, Complete, DeleteQueue, GetResult
 from redrive.testing.conformance.actions import kill, places, take, take_all, values
 from redrive.testing.conformance.suite import Direct, DirectSuite, OpenBroker, Suite, put
 from redrive.testing.fake_clock import FakeClock
@@ -166,7 +166,7 @@ class ResultConformance(DirectSuite):
         lease = direct.take()
         direct.do(Complete(lease.token, NULL, keep=10 * SECOND))
         direct.clock.advance("5s")
-        assert direct.do(Clean()) == 1
+        assert direct.do(ApplyRetention()) == 1
         assert direct.read(GetResult(lease.id)) == NULL
 
     def test_result_outlives_the_queue(self, direct: Direct) -> None:
@@ -248,9 +248,13 @@ class ResultConformance(DirectSuite):
         *over, last = direct.lease(limit=5)
         direct.commit(*[Complete(lease.token, NULL, keep=SECOND) for lease in over])
         direct.do(Complete(last.token, NULL, keep=60 * SECOND))
-        assert direct.do(Clean()) == 0
+        assert direct.do(ApplyRetention()) == 0
         direct.clock.advance("1s")
-        assert [direct.do(Clean(limit=3)), direct.do(Clean(limit=3)), direct.do(Clean(limit=3))] == [3, 1, 0]
+        assert [
+            direct.do(ApplyRetention(limit=3)),
+            direct.do(ApplyRetention(limit=3)),
+            direct.do(ApplyRetention(limit=3)),
+        ] == [3, 1, 0]
         assert direct.read(GetResult(last.id)) == NULL
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from redrive import Broker
 from redrive.broker.flows import queues
-from redrive.config.apply import Applied, apply
+from redrive.config.apply import ApplyResult, apply
 from redrive.config.loader import parse
 from redrive.errors import InvalidFile, InvalidSetting, QueueNotFound, WrongStatus
 from redrive.model.duration import MINUTE, SECOND
@@ -24,7 +24,7 @@ from redrive.testing.fake_clock import FakeClock
 FILE = Path("/srv/shop/redrive.toml")
 
 
-def applied(broker: Broker, text: str, file: Path = FILE) -> Applied:
+def applied(broker: Broker, text: str, file: Path = FILE) -> ApplyResult:
     """Apply the text of a file."""
     return apply(broker, parse(text, file))
 
@@ -45,7 +45,7 @@ class ManagedConformance(Suite):
         [queue.morgue]
         keep_dead = "7d"
         """
-        assert applied(broker, text) == Applied(created=("emails", "malformed", "morgue"))
+        assert applied(broker, text) == ApplyResult(created=("emails", "malformed", "morgue"))
         settings = broker.get_queue("emails").settings
         assert settings.dead_queue == {"ValueError": "malformed", "default": "morgue"}
         assert (settings.retry.attempts, settings.retry.delay.base) == (3, 30 * SECOND)
@@ -95,7 +95,7 @@ class ManagedConformance(Suite):
     def test_queue_that_vanished_from_the_file_stays_and_is_anybodys(self, broker: Broker) -> None:
         applied(broker, "[queue.emails]\nmax_size = 5\n[queue.other]\n")
         broker.put("emails", 1)
-        assert applied(broker, "[queue.other]\n") == Applied(released=("emails",))
+        assert applied(broker, "[queue.other]\n") == ApplyResult(released=("emails",))
         assert broker.get_queue("emails").settings.max_size == 5
         broker.update_queue("emails", max_size=6)
         assert broker.delete_queue("emails", confirm=1) == 1
@@ -116,8 +116,8 @@ class ManagedConformance(Suite):
 
     def test_queue_of_a_file_that_is_gone_is_freed_by_hand(self, broker: Broker) -> None:
         applied(broker, "[queue.emails]\nmax_size = 5\n")
-        assert broker._run(queues.release("emails")) is True
-        assert broker._run(queues.release("emails")) is False
+        assert broker._run(queues.release_queue("emails")) is True
+        assert broker._run(queues.release_queue("emails")) is False
         assert broker.update_queue("emails", max_size=6).settings.max_size == 6
 
     def test_dead_queues_may_change_places(self, broker: Broker) -> None:

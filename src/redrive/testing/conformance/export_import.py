@@ -19,7 +19,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Receipt, Settled, Status
 from redrive.model.judge import Again, Dead
 from redrive.model.state_machine import Verb
-from redrive.store import LEDGER_TIMEOUT, Clean, Complete, ListAudit
+from redrive.store import LEDGER_RETENTION, ApplyRetention, Complete, ListAudit
 from redrive.testing.conformance.actions import (
     Boom,
     dead_queue,
@@ -239,7 +239,7 @@ class LineageConformance(DirectSuite):
         assert direct.stats("morgue").dead_letters == 1
         assert isinstance(direct.change(Verb.ARCHIVE, own), WrongStatus)
         direct.clock.advance("1s")
-        assert direct.do(Clean()) == 1
+        assert direct.do(ApplyRetention()) == 1
         assert direct.get(own).status is Status.PENDING
         (entry,) = [entry for entry in direct.read(ListAudit()) if entry.verb == "purge"]
         assert (entry.actor, entry.queue, entry.count) == ("retention", "morgue", 1)
@@ -268,8 +268,8 @@ class SourceConformance(DirectSuite):
     def test_import_is_ignored_while_the_item_is_there(self, direct: Direct) -> None:
         direct.queue()
         (id,) = direct.put(b"a", source_id=SOURCE)
-        direct.clock.advance(2 * LEDGER_TIMEOUT // SECOND)
-        direct.do(Clean())
+        direct.clock.advance(2 * LEDGER_RETENTION // SECOND)
+        direct.do(ApplyRetention())
         assert direct.do(put(b"other", source_id=SOURCE)) == (Receipt(id, duplicate=True),)
         assert direct.get(id).source_id == SOURCE
         assert direct.stats().put_total == 1
@@ -278,11 +278,11 @@ class SourceConformance(DirectSuite):
         direct.queue()
         (id,) = direct.put(b"a", source_id=SOURCE)
         direct.do(Complete(direct.take().token))
-        direct.clock.advance(LEDGER_TIMEOUT // SECOND - 1)
-        direct.do(Clean())
+        direct.clock.advance(LEDGER_RETENTION // SECOND - 1)
+        direct.do(ApplyRetention())
         assert direct.do(put(b"a", source_id=SOURCE)) == (Receipt(id, duplicate=True),)
         direct.clock.advance("1s")
-        assert direct.do(Clean()) == 1
+        assert direct.do(ApplyRetention()) == 1
         assert not direct.do(put(b"a", source_id=SOURCE))[0].duplicate
 
     def test_queues_do_not_share_imports(self, direct: Direct) -> None:

@@ -10,7 +10,7 @@ from redrive import Broker
 from redrive.errors import InvalidInput, QueueNotFound
 from redrive.model.duration import SECOND
 from redrive.model.feed import FeedEntry, FeedKind
-from redrive.store import FEED_TIMEOUT
+from redrive.store import FEED_RETENTION
 from redrive.testing.conformance.actions import Background, dead_queue, die, kill, lose, perform, take
 from redrive.testing.conformance.suite import Suite
 from redrive.testing.fake_clock import FakeClock
@@ -272,7 +272,7 @@ class FeedReadingConformance(Suite):
     def test_entries_are_kept_for_a_week(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         die(broker, 2)
-        clock.advance(FEED_TIMEOUT // SECOND - 1)
+        clock.advance(FEED_RETENTION // SECOND - 1)
         die(broker, 1)
         broker.step()
         assert told(broker) == ["dead"] * 3

@@ -12,7 +12,7 @@ from redrive.testing.fake_clock import FakeClock
 Journey = Callable[[Broker, FakeClock, ItemId], None]
 
 
-def furnish(broker: Broker) -> None:
+def create_queues(broker: Broker) -> None:
     """The queues that the journeys go through."""
     broker.create_queue("morgue")
     broker.create_queue("mails")

@@ -10,7 +10,7 @@ from redrive.model.duration import SECOND
 from redrive.model.feed import FeedKind
 from redrive.model.ids import Token
 from redrive.model.item import Result, Settled
-from redrive.store import Complete, Extend, Return, SettleCall
+from redrive.store import Complete, Extend, ReturnLease, SettleCall
 from redrive.testing.conformance.suite import Direct, DirectSuite, put
 
 _ANY = Token("")
@@ -18,8 +18,8 @@ RESULT = Result(b"1", "application/json")
 ENDS: dict[str, SettleCall] = {
     "complete": Complete(_ANY, queue="mails"),
     "complete with a result": Complete(_ANY, RESULT, (put(b"next"),), SECOND, "mails"),
-    "return": Return(_ANY, None, "mails"),
-    "return with a note": Return(_ANY, "not now", "mails"),
+    "return": ReturnLease(_ANY, None, "mails"),
+    "return with a note": ReturnLease(_ANY, "not now", "mails"),
     "extend": Extend(_ANY, 90 * SECOND, "mails"),
     "extend by the queue's timeout": Extend(_ANY, None, "mails"),
 }
@@ -70,7 +70,7 @@ class LeasedFromConformance(DirectSuite):
         direct.queue("mails")
         direct.put(b"a")
         lease = direct.take()
-        direct.do(Return(lease.token))
+        direct.do(ReturnLease(lease.token))
         assert isinstance(direct.do(_with(end, lease.token)), LeaseLost)
 
     def test_in_one_transaction_each_is_judged_by_its_own_queue(self, direct: Direct) -> None:

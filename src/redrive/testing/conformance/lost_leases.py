@@ -14,8 +14,8 @@ from redrive.model.classify import ErrorClass
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.item import Counters, Lease, Status
-from redrive.model.judge import Again, Dead, Ending
-from redrive.store import Extend, GetHeld, LeaseItems, Return, Settle, Stale
+from redrive.model.judge import Again, Dead, OutcomeKind
+from redrive.store import Extend, LeaseItems, ListWorkerLeases, ReturnLease, Settle, StaleSettings
 from redrive.testing.conformance.actions import lose, take, take_all, values
 from redrive.testing.conformance.suite import Direct, DirectSuite, OpenBroker, Suite
 from redrive.testing.fake_clock import FakeClock
@@ -152,9 +152,9 @@ class HeldConformance(DirectSuite):
         direct.put(b"c")
         mine = direct.lease(limit=2, worker="w1")
         direct.lease(limit=1, worker="w2")
-        assert direct.read(GetHeld("w1")) == tuple(mine)
-        assert [lease.payload for lease in direct.read(GetHeld("w2"))] == [b"c"]
-        assert direct.read(GetHeld("w")) == ()
+        assert direct.read(ListWorkerLeases("w1")) == tuple(mine)
+        assert [lease.payload for lease in direct.read(ListWorkerLeases("w2"))] == [b"c"]
+        assert direct.read(ListWorkerLeases("w")) == ()
 
     def test_those_of_all_queues_are_found_oldest_first(self, direct: Direct) -> None:
         for name in ("b", "a"):
@@ -164,15 +164,15 @@ class HeldConformance(DirectSuite):
         for queue in ("a", "b", "a", "b"):
             leases += direct.lease(queue, worker="w1")
             direct.clock.advance("1s")
-        assert direct.read(GetHeld("w1")) == tuple(leases)
-        assert direct.read(GetHeld("w1", limit=3)) == tuple(leases[:3])
+        assert direct.read(ListWorkerLeases("w1")) == tuple(leases)
+        assert direct.read(ListWorkerLeases("w1", limit=3)) == tuple(leases[:3])
 
     def test_those_of_one_instant_are_in_line(self, direct: Direct) -> None:
         direct.queue()
         direct.put(b"low", priority=1)
         direct.put(b"high", priority=9)
         assert [lease.payload for lease in direct.lease(limit=2, worker="w1")] == [b"high", b"low"]
-        assert [lease.payload for lease in direct.read(GetHeld("w1"))] == [b"low", b"high"]
+        assert [lease.payload for lease in direct.read(ListWorkerLeases("w1"))] == [b"low", b"high"]
 
     def test_extension_is_seen(self, direct: Direct) -> None:
         direct.queue()
@@ -180,23 +180,23 @@ class HeldConformance(DirectSuite):
         (lease,) = direct.lease(worker="w1")
         direct.clock.advance("1s")
         deadline = direct.do(Extend(lease.token, 90 * SECOND))
-        assert direct.read(GetHeld("w1")) == (msgspec.structs.replace(lease, deadline=deadline),)
+        assert direct.read(ListWorkerLeases("w1")) == (msgspec.structs.replace(lease, deadline=deadline),)
 
     def test_lease_that_ran_out_and_was_not_swept_is_still_held(self, direct: Direct) -> None:
         direct.queue(lease_timeout=SECOND)
         direct.put(b"a")
         leases = direct.lease(worker="w1")
         direct.clock.advance("1h")
-        assert direct.read(GetHeld("w1")) == tuple(leases)
+        assert direct.read(ListWorkerLeases("w1")) == tuple(leases)
 
     def test_what_ended_is_held_no_longer(self, direct: Direct) -> None:
         direct.queue()
         direct.put(b"a", b"b", b"c")
         one, two, three = direct.lease(limit=3, worker="w1")
-        direct.commit(Return(one.token), Settle(two.token, Ending.RELEASED, Again(), direct.version()))
-        assert direct.read(GetHeld("w1")) == (three,)
+        direct.commit(ReturnLease(one.token), Settle(two.token, OutcomeKind.RELEASED, Again(), direct.version()))
+        assert direct.read(ListWorkerLeases("w1")) == (three,)
         direct.bury(three)
-        assert direct.read(GetHeld("w1")) == ()
+        assert direct.read(ListWorkerLeases("w1")) == ()
 
     def test_item_that_was_brought_back_is_held_under_its_new_id(self, direct: Direct) -> None:
         direct.queue("morgue")
@@ -205,20 +205,20 @@ class HeldConformance(DirectSuite):
         moved = direct.bury(direct.take(), to="morgue")
         (lease,) = direct.lease("morgue", worker="w1")
         assert lease.id == moved.id
-        assert direct.read(GetHeld("w1")) == (lease,)
+        assert direct.read(ListWorkerLeases("w1")) == (lease,)
 
     def test_leases_without_a_worker_are_nobodys(self, direct: Direct) -> None:
         direct.queue()
         direct.put(b"a")
         direct.take()
-        assert direct.read(GetHeld("")) == ()
+        assert direct.read(ListWorkerLeases("")) == ()
 
     def test_leases_of_other_namespaces_are_not_seen(self, direct: Direct, open_broker: OpenBroker) -> None:
         self.require("shared")
         direct.queue()
         direct.put(b"a")
         direct.lease(worker="w1")
-        assert open_broker("elsewhere")._core.store.read(GetHeld("w1")) == ()
+        assert open_broker("elsewhere")._core.store.read(ListWorkerLeases("w1")) == ()
 
 
 class LostAtOnceConformance(DirectSuite):
@@ -228,7 +228,7 @@ class LostAtOnceConformance(DirectSuite):
         direct.queue()
         direct.put(b"a")
         (lease,) = direct.lease(worker="w1")
-        settled = direct.do(Settle(lease.token, Ending.LOST, Again(), direct.version(), KILLED, at_once=True))
+        settled = direct.do(Settle(lease.token, OutcomeKind.LOST, Again(), direct.version(), KILLED, at_once=True))
         assert (settled.status, settled.counters) == (Status.PENDING, Counters(1, 1, 0, 1))
         (entry,) = direct.get(lease.id).history
         assert (entry.event, entry.worker, entry.failure) == ("lost", "w1", KILLED)
@@ -237,7 +237,7 @@ class LostAtOnceConformance(DirectSuite):
         direct.queue(lease_timeout=SECOND)
         direct.put(b"a")
         lease = direct.take()
-        refusal = direct.do(Settle(lease.token, Ending.LOST, Again(), direct.version(), KILLED))
+        refusal = direct.do(Settle(lease.token, OutcomeKind.LOST, Again(), direct.version(), KILLED))
         assert isinstance(refusal, LeaseLost)
         assert direct.get(lease.id).status is Status.ACTIVE
 
@@ -245,7 +245,7 @@ class LostAtOnceConformance(DirectSuite):
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
-        loss = Settle(lease.token, Ending.LOST, Again(), direct.version(), at_once=True)
+        loss = Settle(lease.token, OutcomeKind.LOST, Again(), direct.version(), at_once=True)
         leased, _ = direct.commit(LeaseItems("jobs", 1), loss).results
         assert (leased.leases[0].id, leased.leases[0].losses) == (lease.id, 1)
 
@@ -253,9 +253,9 @@ class LostAtOnceConformance(DirectSuite):
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
-        loss = Settle(lease.token, Ending.LOST, Again(), direct.version() + 1, at_once=True)
-        assert isinstance(direct.do(loss), Stale)
-        direct.do(Return(lease.token))
+        loss = Settle(lease.token, OutcomeKind.LOST, Again(), direct.version() + 1, at_once=True)
+        assert isinstance(direct.do(loss), StaleSettings)
+        direct.do(ReturnLease(lease.token))
         assert isinstance(direct.do(loss), LeaseLost)
 
     @pytest.mark.parametrize("to", [None, "morgue"])
@@ -265,7 +265,7 @@ class LostAtOnceConformance(DirectSuite):
         direct.put(b"a")
         lease = direct.take()
         dead = Dead(DeadReason.WORKER_LOST, to)
-        settled = direct.do(Settle(lease.token, Ending.LOST, dead, direct.version(), KILLED, at_once=True))
+        settled = direct.do(Settle(lease.token, OutcomeKind.LOST, dead, direct.version(), KILLED, at_once=True))
         death = direct.get(settled.id).death
         assert death is not None
         assert (death.reason, death.counters.losses) == (DeadReason.WORKER_LOST, 1)

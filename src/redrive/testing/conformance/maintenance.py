@@ -16,16 +16,16 @@ from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId
 from redrive.model.item import Status
-from redrive.model.judge import Again, Dead, Ending
+from redrive.model.judge import Again, Dead, OutcomeKind
 from redrive.store import (
     Expire,
     Extend,
-    GetActive,
+    GetLease,
+    GetNextDue,
     GetOverdue,
     Hold,
     Leased,
     LeaseItems,
-    NextDue,
     Promote,
     Settle,
     Unhold,
@@ -257,11 +257,11 @@ class UpkeepConformance(DirectSuite):
         direct.put(b"a")
         direct.take()
         assert direct.do(LeaseItems("jobs", 1)).next_at == now + 60 * SECOND
-        assert direct.read(NextDue()) == now + 60 * SECOND
+        assert direct.read(GetNextDue()) == now + 60 * SECOND
 
     def test_nothing_is_due_where_nothing_is(self, direct: Direct) -> None:
         direct.queue()
-        assert direct.read(NextDue()) is None
+        assert direct.read(GetNextDue()) is None
         assert direct.read(GetOverdue()) == ()
 
     def test_overdue_lease_stops_leasing_until_it_is_swept(self, direct: Direct) -> None:
@@ -273,7 +273,7 @@ class UpkeepConformance(DirectSuite):
         assert (list(stopped.leases), stopped.overdue) == ([], True)
         (overdue,) = direct.read(GetOverdue("jobs"))
         assert (overdue.id, overdue.token, overdue.expired) == (lost.id, lost.token, False)
-        sweep = Settle(lost.token, Ending.LOST, Again(), direct.version())
+        sweep = Settle(lost.token, OutcomeKind.LOST, Again(), direct.version())
         settled, leased = direct.commit(sweep, LeaseItems("jobs", 1, swept=True)).results
         assert (settled.status, settled.counters.losses) == (Status.PENDING, 1)
         assert leased.leases[0].payload == b"b"
@@ -282,7 +282,7 @@ class UpkeepConformance(DirectSuite):
         direct.queue(lease_timeout=SECOND)
         direct.put(b"a")
         lease = direct.take()
-        assert isinstance(direct.do(Settle(lease.token, Ending.LOST, Again(), direct.version())), LeaseLost)
+        assert isinstance(direct.do(Settle(lease.token, OutcomeKind.LOST, Again(), direct.version())), LeaseLost)
         assert direct.get(lease.id).counters.losses == 0
 
     def test_overdue_of_one_queue_leaves_others_out(self, direct: Direct) -> None:
@@ -299,9 +299,9 @@ class UpkeepConformance(DirectSuite):
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
-        assert direct.read(GetActive(lease.token)) == lease
+        assert direct.read(GetLease(lease.token)) == lease
         deadline = direct.do(Extend(lease.token, 90 * SECOND))
-        assert direct.read(GetActive(lease.token)).deadline == deadline == direct.clock.now() + 90 * SECOND
+        assert direct.read(GetLease(lease.token)).deadline == deadline == direct.clock.now() + 90 * SECOND
 
     def test_expired_items_are_never_leased_and_can_still_be_settled(self, direct: Direct) -> None:
         direct.queue()
@@ -329,7 +329,9 @@ class UpkeepConformance(DirectSuite):
         direct.queue()
         (id,) = direct.put(b"a")
         failure = Failure("ValueError", "boom")
-        direct.do(Settle(direct.take().token, Ending.FAILED, Again(SECOND, Status.FAILED), direct.version(), failure))
+        direct.do(
+            Settle(direct.take().token, OutcomeKind.FAILED, Again(SECOND, Status.FAILED), direct.version(), failure)
+        )
         assert (direct.do(Hold((id,), "x")), direct.do(Hold((id,), "y"))) == (1, 0)
         direct.clock.advance("2s")
         direct.put(b"b")

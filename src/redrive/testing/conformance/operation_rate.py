@@ -11,7 +11,7 @@ from redrive import Broker
 from redrive.errors import InvalidInput, OperationEnded, OperationNotFound
 from redrive.model.duration import SECOND
 from redrive.model.operation import MAX_SAMPLES, Operation
-from redrive.store import OPERATION_TIMEOUT
+from redrive.store import OPERATION_RETENTION
 from redrive.testing.conformance.actions import (
     Background,
     dead_queue,
@@ -384,7 +384,7 @@ class OutcomeConformance(Suite):
         broker.create_queue("jobs")
         ended = perform(broker, clock, "redrive", queue="jobs")
         waiting = broker.start("redrive", queue="jobs", paused=True)
-        clock.advance(OPERATION_TIMEOUT // SECOND - 1)
+        clock.advance(OPERATION_RETENTION // SECOND - 1)
         broker.step()
         assert broker.operation(ended.id).status == "finished"
         clock.advance("2s")

@@ -20,12 +20,12 @@ from redrive.model.operation import Operation, OperationStatus
 from redrive.model.state_machine import Verb
 from redrive.store import (
     CountItems,
+    GetNextDue,
     GetOperation,
     ListAudit,
     ListOperations,
-    NextDue,
     SetOperation,
-    Stale,
+    StaleSettings,
     StartOperation,
     StepOperation,
 )
@@ -242,7 +242,7 @@ class StepConformance(DirectSuite):
         verdict = Dead(DeadReason.BURIED)
         for verdicts in ({}, {"jobs": (verdict, direct.version() + 1)}, {"mails": (verdict, direct.version())}):
             stale = direct.do(StepOperation(operation.id, 0, verdicts=verdicts))
-            assert isinstance(stale, Stale)
+            assert isinstance(stale, StaleSettings)
             assert stale.queue.name == "jobs"
         assert (direct.read(GetOperation(operation.id)), dead_count(direct)) == (operation, 0)
         stepped = direct.do(StepOperation(operation.id, 0, verdicts={"jobs": (verdict, direct.version())}))
@@ -251,11 +251,11 @@ class StepConformance(DirectSuite):
     def test_rate_sets_when_the_next_step_may_run(self, direct: Direct) -> None:
         dead(direct, 10)
         operation = start(direct, rate=2.0)
-        assert direct.read(NextDue()) == operation.next_at == direct.clock.now()
+        assert direct.read(GetNextDue()) == operation.next_at == direct.clock.now()
         stepped = direct.do(StepOperation(operation.id, 0, limit=4))
-        assert stepped.next_at == direct.read(NextDue()) == direct.clock.now() + 2 * SECOND
+        assert stepped.next_at == direct.read(GetNextDue()) == direct.clock.now() + 2 * SECOND
         direct.do(SetOperation(operation.id, "bob", OperationStatus.PAUSED))
-        assert direct.read(NextDue()) is None
+        assert direct.read(GetNextDue()) is None
 
     def test_canaries_stop_a_step(self, direct: Direct) -> None:
         dead(direct, 10)

@@ -15,13 +15,13 @@ from redrive.model.item import Overrides
 from redrive.model.judge import Again, Dead, Verdict
 from redrive.store import Complete, FinishMove, NewItem, Put
 from redrive.testing.conformance.actions import places, take
-from redrive.testing.conformance.item_states import GONE, THERE, Journey, dead, furnish
+from redrive.testing.conformance.item_states import GONE, THERE, Journey, create_queues, dead
 from redrive.testing.conformance.suite import Direct, DirectSuite, Pair, PairSuite, Suite, put
 from redrive.testing.fake_clock import FakeClock
 
 
 def _put(broker: Broker) -> ItemId:
-    furnish(broker)
+    create_queues(broker)
     return broker.put("jobs", 1, idempotency_key="k").id
 
 

@@ -11,17 +11,17 @@ from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull, Queu
 from redrive.model.duration import SECOND
 from redrive.model.queue import QueueSettings
 from redrive.store import (
-    Clean,
+    ApplyRetention,
+    AuditNote,
     CreateQueue,
     LeaseItems,
     ListAudit,
     ListRegistrations,
-    Noted,
-    Overtaken,
     Put,
     Register,
     Registration,
     Unregister,
+    VersionConflict,
 )
 from redrive.testing.conformance.suite import Direct, DirectSuite, OpenBroker, put
 
@@ -93,10 +93,10 @@ class RegistrationConformance(DirectSuite):
         assert direct.do(Register("worker", "w1", b"x")).version == 1
 
     def test_what_is_noted_of_a_registration_is_in_the_audit(self, direct: Direct) -> None:
-        direct.do(Register("flag", "shop", b"x", version=0, noted=Noted("ann", "set_flag", "shop: on")))
+        direct.do(Register("flag", "shop", b"x", version=0, noted=AuditNote("ann", "set_flag", "shop: on")))
         direct.do(Register("flag", "shop", b"y"))
         direct.clock.advance("1s")
-        assert direct.do(Unregister("flag", "shop", Noted("bob", "remove_flag", "shop"))) is True
+        assert direct.do(Unregister("flag", "shop", AuditNote("bob", "remove_flag", "shop"))) is True
         revoked, created = direct.read(ListAudit())
         assert (created.actor, created.verb, created.note) == ("ann", "set_flag", "shop: on")
         assert (revoked.actor, revoked.verb, revoked.note) == ("bob", "remove_flag", "shop")
@@ -104,9 +104,9 @@ class RegistrationConformance(DirectSuite):
         assert revoked.at == direct.clock.now() == created.at + SECOND
 
     def test_registration_that_changes_nothing_is_not_in_the_audit(self, direct: Direct) -> None:
-        noted = Noted("ann", "set_flag")
+        noted = AuditNote("ann", "set_flag")
         direct.do(Register("flag", "shop", b"x"))
-        assert isinstance(direct.do(Register("flag", "shop", b"y", version=0, noted=noted)), Overtaken)
+        assert isinstance(direct.do(Register("flag", "shop", b"y", version=0, noted=noted)), VersionConflict)
         refused = Register("flag", "shop", b"y", puts=(put(b"1", queue="nowhere"),), noted=noted)
         assert isinstance(direct.do(refused), QueueNotFound)
         assert direct.do(Unregister("flag", "other", noted)) is False
@@ -133,8 +133,8 @@ class RegistrationConformance(DirectSuite):
             assert direct.do(Register("worker", "w1", b"x", timeout=SECOND)).version == 2
             direct.clock.advance("1s")
             if cleaned:
-                direct.do(Clean())
-            assert direct.do(Register("worker", "w1", b"x", version=2)) == Overtaken(None)
+                direct.do(ApplyRetention())
+            assert direct.do(Register("worker", "w1", b"x", version=2)) == VersionConflict(None)
             assert direct.do(Register("worker", "w1", b"x", version=0, timeout=SECOND)).version == 1
             direct.do(Unregister("worker", "w1"))
 
@@ -143,19 +143,23 @@ class RegistrationConformance(DirectSuite):
         direct.clock.advance("5s")
         direct.do(Register("worker", "w1", b"x", timeout=10 * SECOND))
         direct.clock.advance("5s")
-        direct.do(Clean())
+        direct.do(ApplyRetention())
         assert named(direct) == {"w1": b"x"}
         direct.do(Register("worker", "w1", b"for ever"))
         direct.clock.advance("1d")
-        direct.do(Clean())
+        direct.do(ApplyRetention())
         assert named(direct) == {"w1": b"for ever"}
 
     def test_cleaning_removes_registrations_that_are_over_a_bounded_number_at_a_time(self, direct: Direct) -> None:
         direct.commit(*[Register("worker", f"w{n}", b"x", timeout=SECOND) for n in range(5)])
         direct.do(Register("worker", "stays", b"x", timeout=60 * SECOND))
-        assert direct.do(Clean()) == 0
+        assert direct.do(ApplyRetention()) == 0
         direct.clock.advance("1s")
-        assert [direct.do(Clean(limit=3)), direct.do(Clean(limit=3)), direct.do(Clean(limit=3))] == [3, 2, 0]
+        assert [
+            direct.do(ApplyRetention(limit=3)),
+            direct.do(ApplyRetention(limit=3)),
+            direct.do(ApplyRetention(limit=3)),
+        ] == [3, 2, 0]
         assert named(direct) == {"stays": b"x"}
 
 
@@ -171,31 +175,31 @@ class OvertakenConformance(DirectSuite):
     def test_any_other_version_was_overtaken(self, direct: Direct, version: int) -> None:
         direct.do(Register("schedule", "nightly", b"1"))
         present = direct.do(Register("schedule", "nightly", b"2"))
-        assert direct.do(Register("schedule", "nightly", b"3", version=version)) == Overtaken(present)
+        assert direct.do(Register("schedule", "nightly", b"3", version=version)) == VersionConflict(present)
         assert direct.read(ListRegistrations("schedule")) == (present,)
 
     def test_version_of_what_is_not_there_was_overtaken(self, direct: Direct) -> None:
-        assert direct.do(Register("schedule", "nightly", b"1", version=1)) == Overtaken(None)
+        assert direct.do(Register("schedule", "nightly", b"1", version=1)) == VersionConflict(None)
         assert named(direct, "schedule") == {}
 
     def test_of_two_in_one_batch_the_first_one_writes(self, direct: Direct) -> None:
         first, second = direct.commit(
             *[Register("schedule", "nightly", value, version=0) for value in (b"1", b"2")]
         ).results
-        assert second == Overtaken(first)
+        assert second == VersionConflict(first)
         assert named(direct, "schedule") == {"nightly": b"1"}
 
     def test_overtaken_one_puts_nothing(self, direct: Direct) -> None:
         direct.queue()
         ticks = [Register("schedule", "nightly", b"", version=0, puts=(put(b"tick"),)) for _ in range(3)]
         results = direct.commit(*ticks).results
-        assert [type(result) for result in results] == [Registration, Overtaken, Overtaken]
+        assert [type(result) for result in results] == [Registration, VersionConflict, VersionConflict]
         assert [lease.payload for lease in direct.lease(limit=5)] == [b"tick"]
 
     def test_overtaken_one_says_so_though_its_puts_would_be_refused(self, direct: Direct) -> None:
         present = direct.do(Register("schedule", "nightly", b"1"))
         tick = Register("schedule", "nightly", b"2", version=0, puts=(put(b"tick", queue="nowhere"),))
-        assert direct.do(tick) == Overtaken(present)
+        assert direct.do(tick) == VersionConflict(present)
 
 
 class RegistrationPutsConformance(DirectSuite):

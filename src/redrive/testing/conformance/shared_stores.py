@@ -14,7 +14,7 @@ import pytest
 
 from redrive import Broker, new_item
 from redrive.errors import Closed, LeaseLost, QueueNotFound
-from redrive.store import GetQueue, ListQueues, NextDue
+from redrive.store import GetNextDue, GetQueue, ListQueues
 from redrive.testing.conformance.actions import Background, kill, take, take_all, values
 from redrive.testing.conformance.suite import Direct, DirectSuite, OpenBroker, Pair, PairSuite, Suite, put
 from redrive.testing.fake_clock import FakeClock
@@ -238,7 +238,7 @@ class CloseConformance(DirectSuite):
         direct.store.close()
         with pytest.raises(Closed):
             direct.commit(put(b"a"))
-        for query in (NextDue(), ListQueues(), GetQueue("jobs")):
+        for query in (GetNextDue(), ListQueues(), GetQueue("jobs")):
             with pytest.raises(Closed):
                 direct.read(query)
         with pytest.raises(Closed):

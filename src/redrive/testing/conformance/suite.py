@@ -17,12 +17,11 @@ from redrive.connect import connect, connect_async
 from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Lease, Settled
-from redrive.model.judge import Dead, Ending
+from redrive.model.judge import Dead, OutcomeKind
 from redrive.model.queue import QueueSettings, QueueStats
 from redrive.model.state_machine import Verb
 from redrive.store import (
     Call,
-    Change,
     Commit,
     CreateQueue,
     GetItem,
@@ -32,13 +31,14 @@ from redrive.store import (
     LeaseItems,
     ListMoves,
     ListOpenMoves,
+    ManualChange,
+    ManualTarget,
     NewItem,
     Put,
     Query,
     Receive,
     Settle,
     Store,
-    Target,
 )
 from redrive.testing.fake_clock import FakeClock
 
@@ -171,12 +171,14 @@ class Direct:
 
     def change(self, verb: Verb, id: ItemId, **options: Any) -> Any:
         """Change one item by hand."""
-        (result,) = self.do(Change(verb, (Target(id),), "ada", **options))
+        (result,) = self.do(ManualChange(verb, (ManualTarget(id),), "ada", **options))
         return result
 
     def bury(self, lease: Lease, to: str | None = None) -> Settled:
         """End a delivery by death, in place or by a move to another queue."""
-        settled = self.do(Settle(lease.token, Ending.BURIED, Dead(DeadReason.BURIED, to), self.version(lease.queue)))
+        settled = self.do(
+            Settle(lease.token, OutcomeKind.BURIED, Dead(DeadReason.BURIED, to), self.version(lease.queue))
+        )
         assert isinstance(settled, Settled), settled
         return settled
 

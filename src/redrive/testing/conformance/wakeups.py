@@ -15,9 +15,9 @@ from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.item import Status
-from redrive.model.judge import Again, Dead, Ending
+from redrive.model.judge import Again, Dead, OutcomeKind
 from redrive.model.state_machine import Verb
-from redrive.store import Change, Commit, Promote, Return, SetPaused, Settle, Target, Unhold
+from redrive.store import Commit, ManualChange, ManualTarget, Promote, ReturnLease, SetPaused, Settle, Unhold
 from redrive.testing.conformance.actions import Background, kill, take, values
 from redrive.testing.conformance.suite import Direct, DirectSuite, OpenBroker, Suite, put
 from redrive.testing.fake_clock import FakeClock
@@ -243,7 +243,7 @@ class ArrivalConformance(DirectSuite):
     def test_returned_item_arrives(self, direct: Direct) -> None:
         direct.queue()
         direct.put(b"a")
-        assert told(direct.commit(Return(direct.take().token))) >= 1
+        assert told(direct.commit(ReturnLease(direct.take().token))) >= 1
 
     def test_new_time_to_wait_for_is_told(self, direct: Direct) -> None:
         direct.queue()
@@ -254,7 +254,9 @@ class ArrivalConformance(DirectSuite):
         direct.queue()
         direct.put(b"a")
         verdict = Again(SECOND, Status.FAILED)
-        failed = Settle(direct.take().token, Ending.FAILED, verdict, direct.version(), Failure("ValueError", "boom"))
+        failed = Settle(
+            direct.take().token, OutcomeKind.FAILED, verdict, direct.version(), Failure("ValueError", "boom")
+        )
         told(direct.commit(failed))
 
     def test_time_to_wait_for_is_told_when_a_paused_queue_goes_on(self, direct: Direct) -> None:
@@ -274,7 +276,7 @@ class ArrivalConformance(DirectSuite):
         direct.queue(dead_queue="morgue")
         direct.put(b"a")
         verdict = Dead(DeadReason.BURIED, "morgue")
-        buried = Settle(direct.take().token, Ending.BURIED, verdict, direct.version())
+        buried = Settle(direct.take().token, OutcomeKind.BURIED, verdict, direct.version())
         assert told(direct.commit(buried), "morgue") >= 1
 
     def test_redriven_item_arrives_where_it_came_from(self, direct: Direct) -> None:
@@ -282,14 +284,14 @@ class ArrivalConformance(DirectSuite):
         direct.queue(dead_queue="morgue")
         direct.put(b"a")
         moved = direct.bury(direct.take(), "morgue")
-        assert told(direct.commit(Change(Verb.REDRIVE, (Target(moved.id),), "ada"))) >= 1
+        assert told(direct.commit(ManualChange(Verb.REDRIVE, (ManualTarget(moved.id),), "ada"))) >= 1
 
     def test_immediate_retry_arrives_though_it_is_still_failed(self, direct: Direct) -> None:
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
         verdict = Again(0, Status.FAILED)
-        failed = Settle(lease.token, Ending.FAILED, verdict, direct.version(), Failure("ValueError", "boom"))
+        failed = Settle(lease.token, OutcomeKind.FAILED, verdict, direct.version(), Failure("ValueError", "boom"))
         commit = direct.commit(failed)
         assert commit.results[0].status is Status.FAILED
         assert told(commit) >= 1

@@ -42,7 +42,7 @@ def announce(broker: Broker, name: str = "w1", **options: Any) -> WorkerInfo:
         **options,
     }
     info = WorkerInfo(name, **given)
-    run(broker._core, worker_registry.announce(info))
+    run(broker._core, worker_registry.register_worker(info))
     return info
 
 
@@ -75,7 +75,7 @@ class WorkersConformance(Suite):
 
     def test_worker_that_leaves_is_gone_at_once(self, broker: Broker) -> None:
         announce(broker)
-        assert run(broker._core, worker_registry.leave("w1")) is True
+        assert run(broker._core, worker_registry.unregister_worker("w1")) is True
         assert broker.workers() == ()
 
     def test_other_processes_see_it(self, broker: Broker, open_broker: OpenBroker) -> None:
