@@ -13,7 +13,7 @@ import uvicorn
 
 from benchmarks.load import payload
 from redrive.model.item import Counters, Receipt
-from redrive.server.responses import Ended, EndedItems
+from redrive.server.responses import SettledItem, SettledItems
 from redrive.server.routes.leases import LeaseCall, LeasedItem, LeasedItems
 from redrive.server.routes.produce import ProduceCall, Produced
 from redrive.server.routes.settle import CompleteCall
@@ -27,11 +27,11 @@ def answers(items: int) -> dict[str, tuple[Any, Any]]:
     leased = LeasedItem(
         ID, ID + "0" * 16, AT, payload(), "json", "application/json", {}, 5, AT, 1, 1, 0, 0, 0
     )  # fmt: skip
-    ended = Ended(ID, "q", "removed", Counters(1, 1))
+    ended = SettledItem(ID, "q", "removed", Counters(1, 1))
     return {
         "/v1/queue.produce": (msgspec.json.Decoder(ProduceCall).decode, Produced((Receipt(ID),) * items)),
         "/v1/queue.lease": (msgspec.json.Decoder(LeaseCall).decode, LeasedItems([leased] * items)),
-        "/v1/queue.complete": (msgspec.json.Decoder(CompleteCall).decode, EndedItems([ended] * items)),
+        "/v1/queue.complete": (msgspec.json.Decoder(CompleteCall).decode, SettledItems([ended] * items)),
     }
 
 

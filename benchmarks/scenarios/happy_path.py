@@ -16,7 +16,8 @@ FIGURES = {"statements": "statements", "rows": "rows written", "vm_steps": "SQLi
 
 
 def measure(machinery: bool, directory: Path) -> Measurement:
-    """What one put, lease and complete runs and writes: the median item, so that the lifecycle's own work stays out."""
+    """What one put, lease and complete runs and writes: the median item, so that the maintenance's own work stays
+    out."""
     with watch.statements() as seen, open_broker(directory) as broker:
         create_queue(broker, **(every_setting(broker) if machinery else NOTHING))
         _cycle(broker)  # what is done only once is done now

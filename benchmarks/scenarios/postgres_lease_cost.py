@@ -66,7 +66,7 @@ def prepare(condition: str, count: int, directory: Path) -> None:
 
 def measure(directory: Path) -> Measurement:
     """The time of a lease. What its statements touch is in `tests/integration/test_postgres_marks.py`."""
-    with server(directory) as url, open_broker(url, lifecycle=False) as broker:
+    with server(directory) as url, open_broker(url, maintenance=False) as broker:
         fill(broker, REPEAT + WARM_UP)
         leases: list[Any] = []
 

@@ -38,7 +38,7 @@ def measure_redrive(directory: Path) -> Measurement:
     _fill(directory)
     with open_broker(directory) as broker:
         started = time.perf_counter()
-        operation = broker.drive(broker.start("redrive").id)
+        operation = broker.run_operation(broker.start_operation("redrive").id)
         seconds = time.perf_counter() - started
         assert (operation.status, operation.changed) == ("finished", ITEMS), operation
     return rate(ITEMS, seconds)
@@ -103,7 +103,7 @@ def measure_puts_meanwhile(directory: Path) -> Measurement:
     took: list[float] = []
     done = threading.Event()
     with open_broker(directory) as broker:
-        operation = broker.start("redrive", paused=True)
+        operation = broker.start_operation("redrive", paused=True)
 
         def put() -> None:
             body = payload(200)
@@ -116,7 +116,7 @@ def measure_puts_meanwhile(directory: Path) -> Measurement:
         thread = threading.Thread(target=put)
         thread.start()
         broker.resume_operation(operation.id)
-        ended = broker.drive(operation.id)
+        ended = broker.run_operation(operation.id)
         done.set()
         thread.join()
         assert ended.changed == ITEMS, ended

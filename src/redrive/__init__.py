@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from redrive.broker.async_broker import AsyncBroker
     from redrive.broker.broker import Broker
     from redrive.broker.flows.deliveries import new_item
-    from redrive.broker.flows.export_import import Imported
+    from redrive.broker.flows.export_import import ImportResult
     from redrive.broker.flows.health import Health
-    from redrive.broker.flows.moves import Moving
-    from redrive.broker.maintenance import Upkeep
+    from redrive.broker.flows.moves import PendingMove
+    from redrive.broker.maintenance import MaintenanceResult
     from redrive.connect import connect, connect_async
     from redrive.errors import RedriveError
     from redrive.model.death import Cause, DeadReason
@@ -21,10 +21,21 @@ if TYPE_CHECKING:
     from redrive.model.feed import FeedEntry, FeedKind
     from redrive.model.filter import Filter
     from redrive.model.group import Group
-    from redrive.model.item import Counters, Death, Event, HistoryEntry, Item, Lease, Receipt, Result, Settled, Status
-    from redrive.model.judge import Again, Dead, Verdict
+    from redrive.model.item import (
+        Counters,
+        Death,
+        HistoryEntry,
+        HistoryEvent,
+        Item,
+        Lease,
+        Receipt,
+        Result,
+        Settled,
+        Status,
+    )
+    from redrive.model.judge import Dead, RetryVerdict, Verdict
     from redrive.model.operation import Operation, OperationStatus
-    from redrive.model.operation_plan import Plan
+    from redrive.model.operation_plan import OperationPlan
     from redrive.model.queue import Queue, QueueSettings, QueueStats
     from redrive.model.redact import redact_secrets
     from redrive.model.state_machine import Verb
@@ -32,12 +43,11 @@ if TYPE_CHECKING:
     from redrive.store import AuditEntry, Durability, FeedPage, NewItem, Page
     from redrive.task.app import App
     from redrive.task.context import Context, Release, Retry, TaskItem
-    from redrive.task.result_handle import Handle
+    from redrive.task.result_handle import TaskHandle
     from redrive.task.task import Task
     from redrive.task.task_queue import TaskQueue
 
 __all__ = [
-    "Again",
     "App",
     "AsyncBroker",
     "AsyncQueueHandle",
@@ -50,25 +60,25 @@ __all__ = [
     "DeadReason",
     "Death",
     "Durability",
-    "Event",
     "Failure",
     "FeedEntry",
     "FeedKind",
     "FeedPage",
     "Filter",
     "Group",
-    "Handle",
     "Health",
     "HistoryEntry",
-    "Imported",
+    "HistoryEvent",
+    "ImportResult",
     "Item",
     "Lease",
-    "Moving",
+    "MaintenanceResult",
     "NewItem",
     "Operation",
+    "OperationPlan",
     "OperationStatus",
     "Page",
-    "Plan",
+    "PendingMove",
     "Queue",
     "QueueHandle",
     "QueueSettings",
@@ -78,12 +88,13 @@ __all__ = [
     "Release",
     "Result",
     "Retry",
+    "RetryVerdict",
     "Settled",
     "Status",
     "Task",
+    "TaskHandle",
     "TaskItem",
     "TaskQueue",
-    "Upkeep",
     "Verb",
     "Verdict",
     "WorkerInfo",
@@ -95,7 +106,7 @@ __all__ = [
 
 # Where each name comes from. It is imported when it is first asked for, so that the command starts fast.
 _HOMES = {
-    "Again": "redrive.model.judge",
+    "RetryVerdict": "redrive.model.judge",
     "App": "redrive.task.app",
     "AsyncBroker": "redrive.broker.async_broker",
     "AsyncQueueHandle": "redrive.broker.api.handle",
@@ -108,25 +119,25 @@ _HOMES = {
     "DeadReason": "redrive.model.death",
     "Death": "redrive.model.item",
     "Durability": "redrive.store",
-    "Event": "redrive.model.item",
+    "HistoryEvent": "redrive.model.item",
     "Failure": "redrive.model.failure",
     "FeedEntry": "redrive.model.feed",
     "FeedKind": "redrive.model.feed",
     "FeedPage": "redrive.store",
     "Filter": "redrive.model.filter",
     "Group": "redrive.model.group",
-    "Handle": "redrive.task.result_handle",
+    "TaskHandle": "redrive.task.result_handle",
     "Health": "redrive.broker.flows.health",
     "HistoryEntry": "redrive.model.item",
-    "Imported": "redrive.broker.flows.export_import",
+    "ImportResult": "redrive.broker.flows.export_import",
     "Item": "redrive.model.item",
     "Lease": "redrive.model.item",
-    "Moving": "redrive.broker.flows.moves",
+    "PendingMove": "redrive.broker.flows.moves",
     "NewItem": "redrive.store",
     "Operation": "redrive.model.operation",
     "OperationStatus": "redrive.model.operation",
     "Page": "redrive.store",
-    "Plan": "redrive.model.operation_plan",
+    "OperationPlan": "redrive.model.operation_plan",
     "Queue": "redrive.model.queue",
     "QueueHandle": "redrive.broker.api.handle",
     "QueueSettings": "redrive.model.queue",
@@ -141,7 +152,7 @@ _HOMES = {
     "Task": "redrive.task.task",
     "TaskItem": "redrive.task.context",
     "TaskQueue": "redrive.task.task_queue",
-    "Upkeep": "redrive.broker.maintenance",
+    "MaintenanceResult": "redrive.broker.maintenance",
     "Verb": "redrive.model.state_machine",
     "Verdict": "redrive.model.judge",
     "WorkerInfo": "redrive.model.worker_info",

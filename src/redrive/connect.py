@@ -31,13 +31,13 @@ def connect(
     *,
     namespace: str = "default",
     token: str | None = None,
-    name: str | None = None,
+    store_name: str | None = None,
     stores: Mapping[str, str] | None = None,
     actor: str | None = None,
     backoffs: Mapping[str, DelayFunction] | None = None,
     durability: str = "full",
-    create: bool = True,
-    lifecycle: bool = True,
+    create_if_missing: bool = True,
+    maintenance: bool = True,
     redact: RedactOption = None,
     clock: Clock | None = None,
 ) -> Broker:
@@ -51,19 +51,32 @@ def connect(
     Queues of different namespaces never see each other.
 
     token: who this program is to a server that asks for it. It is for the server of the URL, not for other stores.
-    name: what other stores call this one, in `name@store`. stores: other stores by name, each with its URL: dead queues
-    may be there, and items move there and back. They are opened when they are needed, in the same namespace.
+    store_name: what other stores call this one, in `name@store`. stores: other stores by name, each with its URL: dead
+    queues may be there, and items move there and back. They are opened when they are needed, in the same namespace.
     actor: whose name stands in audit rows unless a call names another; user@host by default.
     backoffs: delay functions that queues may name in `retry`: failures so far → seconds.
     durability: `full`, or `relaxed` to let a power cut lose the last calls in exchange for speed.
-    create: whether a file that does not exist is created. Without, a mistaken path is an error, not an empty store.
-    lifecycle: whether a thread of this broker sees to leases that ran out, expiry, retention, operations and moves. A
-    server does that itself, for all its clients.
+    create_if_missing: whether a file that does not exist is created. Without, a mistaken path is an error, not an empty
+    store. maintenance: whether a thread of this broker sees to leases that ran out, expiry, retention, operations and
+    moves. A server does that itself, for all its clients.
     redact: what is hidden from whoever looks, beside what seems a secret: a table of rules for all queues. A function
     (kind, value) → value takes the place of all rules; False hides nothing.
     clock: another source of time, for tests.
     """
-    core = _core(url, namespace, token, name, stores, actor, backoffs, durability, create, lifecycle, redact, clock)
+    core = _core(
+        url,
+        namespace,
+        token,
+        store_name,
+        stores,
+        actor,
+        backoffs,
+        durability,
+        create_if_missing,
+        maintenance,
+        redact,
+        clock,
+    )
     return Broker(core)
 
 
@@ -72,18 +85,31 @@ def connect_async(
     *,
     namespace: str = "default",
     token: str | None = None,
-    name: str | None = None,
+    store_name: str | None = None,
     stores: Mapping[str, str] | None = None,
     actor: str | None = None,
     backoffs: Mapping[str, DelayFunction] | None = None,
     durability: str = "full",
-    create: bool = True,
-    lifecycle: bool = True,
+    create_if_missing: bool = True,
+    maintenance: bool = True,
     redact: RedactOption = None,
     clock: Clock | None = None,
 ) -> AsyncBroker:
     """The same for programs on an event loop: every method is awaited. Opening it does not need a running loop."""
-    core = _core(url, namespace, token, name, stores, actor, backoffs, durability, create, lifecycle, redact, clock)
+    core = _core(
+        url,
+        namespace,
+        token,
+        store_name,
+        stores,
+        actor,
+        backoffs,
+        durability,
+        create_if_missing,
+        maintenance,
+        redact,
+        clock,
+    )
     return AsyncBroker(core)
 
 
@@ -97,7 +123,7 @@ def _core(
     backoffs: Mapping[str, DelayFunction] | None,
     durability: str,
     create: bool,
-    lifecycle: bool,
+    maintenance: bool,
     redact: RedactOption,
     clock: Clock | None,
 ) -> Core:
@@ -118,8 +144,8 @@ def _core(
 
     def open_one(where: str, called: str | None, table: StoreRegistry, token: str | None = None) -> Core:
         store = _open(where, namespace, durability == "relaxed", create, clock, called, token)
-        runs = lifecycle and urlsplit(where).scheme not in _SERVERS
-        return Core(store, actor=actor, backoffs=named, lifecycle=runs, redaction=redaction, stores=table)
+        runs = maintenance and urlsplit(where).scheme not in _SERVERS
+        return Core(store, actor=actor, backoffs=named, maintenance=runs, redaction=redaction, stores=table)
 
     openers = {called: partial(open_one, where, called) for called, where in others.items()}
     return claimed(partial(open_one, url, name, StoreRegistry(openers), token), Core.close)
@@ -131,7 +157,7 @@ def _checked_stores(name: str | None, stores: Mapping[str, str]) -> Mapping[str,
         raise InvalidInput(f"stores is a table from names to URLs, not {redact_url(stores)}")
     stores = table("stores", stores, MAX_BATCH)
     if stores and name is None:
-        raise InvalidInput("who knows other stores is known to them by a name too: give name= beside stores=")
+        raise InvalidInput("stores= needs store_name=: other stores refer to this one by that name")
     for other, url in stores.items():
         check_name("store", other)
         if other == name:
@@ -179,14 +205,18 @@ def _open(
                     f"{redact_url(url)!r} names something, and a store in memory has no name; write memory://"
                 )
             if not create:
-                raise InvalidInput("a store in memory always begins empty; leave create=False out, or name a file")
+                raise InvalidInput(
+                    "a store in memory always begins empty; leave create_if_missing=False out, or name a file"
+                )
             return MemoryStore(clock or SystemClock(), namespace, **named)
         case "sqlite":
             from redrive.stores.sqlite import SQLiteStore
 
             file = parse_sqlite_url(url)
             if not create and not Path(file.path).exists():
-                problem = "the file does not exist; correct the path, or leave create=False out to begin an empty store"
+                problem = (
+                    "the file does not exist; correct the path, or leave create_if_missing=False out for an empty store"
+                )
                 raise StoreUnavailable(str(Path(file.path).absolute()), problem)
             return SQLiteStore(
                 Path(file.path), mode=file.mode, namespace=namespace, relaxed=relaxed, clock=clock, **named

@@ -8,8 +8,8 @@
     │   ├── InvalidPayload       a value that cannot be stored and read back exactly
     │   ├── PayloadTooLarge      payload or headers over their limit
     │   ├── RequestTooLarge      more in one request than the server takes
-    │   ├── ArgumentsInvalid     arguments that the function of a task does not take
-    │   └── InvalidFile          a redrive.toml that cannot be used
+    │   ├── InvalidArguments     arguments that the function of a task does not take
+    │   └── InvalidConfig          a redrive.toml that cannot be used
     │       └── UntrustedFile    one that another user can change, or with an address that was not confirmed
     ├── NotFound
     │   ├── QueueNotFound
@@ -18,7 +18,7 @@
     ├── Refused                  the call is well formed, but not now or not on this
     │   ├── QueueExists
     │   ├── QueueInUse           others name it as their dead queue
-    │   ├── ConfirmMismatch      purge or delete named another number of items
+    │   ├── ConfirmationMismatch      purge or delete named another number of items
     │   ├── ItemActive           a worker holds the item
     │   ├── ItemMoving           the item is on its way to another store
     │   ├── WrongStatus          the item is not in a status the verb applies to
@@ -27,7 +27,7 @@
     │   ├── LeaseLost            the token is no longer the newest, or never was
     │   ├── WrongQueue           the leased item is in another queue than the call names
     │   └── OperationEnded       it has ended
-    ├── NoResult                 a task has no result to give, or not yet
+    ├── ResultUnavailable                 a task has no result to give, or not yet
     │   ├── TaskFailed           its item is dead
     │   ├── ResultNotKept        it is done, and the result was not kept
     │   └── ResultTimeout        it is not done yet
@@ -69,7 +69,7 @@ class RedriveError(Exception):
 class InvalidInput(RedriveError):
     """The call cannot be carried out by any store in any state."""
 
-    code = "invalid"
+    code = "invalid_input"
 
 
 class InvalidName(InvalidInput):
@@ -136,10 +136,10 @@ class RequestTooLarge(InvalidInput):
         super().__init__(f"{what} is over the limit of {limit:,}; send less in one request")
 
 
-class ArgumentsInvalid(InvalidInput):
+class InvalidArguments(InvalidInput):
     """Arguments that the function of a task does not take, or a parameter that no arguments can be given for."""
 
-    code = "arguments_invalid"
+    code = "invalid_arguments"
 
     def __init__(self, task: str, problem: str) -> None:
         self.task, self.problem = task, problem
@@ -155,13 +155,13 @@ class Problem(NamedTuple):
     """What was expected there."""
 
 
-class InvalidFile(InvalidInput):
+class InvalidConfig(InvalidInput):
     """A redrive.toml that cannot be used. `problems` has all that is wrong with it; the other fields tell of the first.
 
     Nothing of the file was applied.
     """
 
-    code = "invalid_file"
+    code = "invalid_config"
 
     def __init__(self, file: str, problems: tuple[Problem, ...]) -> None:
         self.file, self.problems = file, problems
@@ -169,7 +169,7 @@ class InvalidFile(InvalidInput):
         super().__init__("\n".join(f"{file}:{line}: {key}{': ' if key else ''}{what}" for line, key, what in problems))
 
 
-class UntrustedFile(InvalidFile):
+class UntrustedFile(InvalidConfig):
     """A redrive.toml that another user can change, or that would send a secret to an address that was not confirmed.
 
     Nothing of the file was applied, and nothing was sent.
@@ -247,14 +247,14 @@ class QueueInUse(Refused):
 
     code = "queue_in_use"
 
-    def __init__(self, queue: str, used_by: tuple[str, ...]) -> None:
-        self.queue, self.used_by = queue, used_by
+    def __init__(self, queue: str, source_queues: tuple[str, ...]) -> None:
+        self.queue, self.source_queues = queue, source_queues
         super().__init__(
-            f"queue {_show(queue)} is the dead_queue of {', '.join(used_by)}; give those another dead_queue first"
+            f"queue {_show(queue)} is the dead_queue of {', '.join(source_queues)}; give those another dead_queue first"
         )
 
 
-class ConfirmMismatch(Refused):
+class ConfirmationMismatch(Refused):
     """The number of items confirmed is not the number there are."""
 
     code = "confirm_mismatch"
@@ -377,13 +377,13 @@ class OperationEnded(Refused):
 # A task has no result to give, or not yet.
 
 
-class NoResult(RedriveError):
+class ResultUnavailable(RedriveError):
     """Whoever asked for the result of a task cannot have it."""
 
-    code = "no_result"
+    code = "result_unavailable"
 
 
-class TaskFailed(NoResult):
+class TaskFailed(ResultUnavailable):
     """The item of the task is dead. `failure` is what went wrong last, None where nobody reported anything."""
 
     code = "task_failed"
@@ -393,7 +393,7 @@ class TaskFailed(NoResult):
         super().__init__(f"task {_show(task)} is dead ({reason}): {title}; redrive item {id} once the cause is gone")
 
 
-class ResultNotKept(NoResult):
+class ResultNotKept(ResultUnavailable):
     """The task is done, or its item was removed, and there is no result: it was not kept, or its time is over."""
 
     code = "result_not_kept"
@@ -406,7 +406,7 @@ class ResultNotKept(NoResult):
         )
 
 
-class ResultTimeout(NoResult):
+class ResultTimeout(ResultUnavailable):
     """The task is not done yet. It goes on, and its result can be asked for again."""
 
     code = "result_timeout"
@@ -549,12 +549,12 @@ class Forbidden(AccessError):
 
     code = "forbidden"
 
-    def __init__(self, right: str, namespace: str, queue: str | None = None) -> None:
-        self.right, self.namespace, self.queue = right, namespace, queue
+    def __init__(self, permission: str, namespace: str, queue: str | None = None) -> None:
+        self.permission, self.namespace, self.queue = permission, namespace, queue
         where = "every queue" if queue is None else f"queue {_show(queue)}"
         super().__init__(
-            f"this token does not give the right to {right} in {where} of namespace {_show(namespace)}; ask for one "
-            f"that does"
+            f"this token does not have the permission {permission} in {where} of namespace {_show(namespace)}; "
+            f"ask for one that does"
         )
 
 

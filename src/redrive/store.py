@@ -84,7 +84,7 @@ class CreateQueue(TaggedStruct, frozen=True):
 
     Refused with `InvalidSetting` when dead_queue names the queue itself, a queue that does not exist, or one that has
     a dead_queue of its own; and when the new queue has a dead_queue while others use it as theirs. One in another
-    store (`name@store`) is not looked at here: the broker asks that store, by SetUsedBy, before.
+    store (`name@store`) is not looked at here: the broker asks that store, by SetSourceQueue, before.
     """
 
     name: str
@@ -111,7 +111,7 @@ class SetPaused(TaggedStruct, frozen=True):
     actor: str
 
 
-class SetUsedBy(TaggedStruct, frozen=True):
+class SetSourceQueue(TaggedStruct, frozen=True):
     """→ Queue. A queue of another store, `user` as `name@store`, has this one as dead queue, or has it no longer.
 
     Then this one is a dead queue. `InvalidSetting` where it has a dead_queue of its own; `QueueNotFound`. Twice is no
@@ -126,9 +126,9 @@ class SetUsedBy(TaggedStruct, frozen=True):
 class DeleteQueue(TaggedStruct, frozen=True):
     """→ int, the number of items removed with the queue.
 
-    `QueueInUse` while others name it as dead_queue, in this store or another one (`used_by`). `ConfirmMismatch` unless
-    `confirm` is the number of items it holds in any status (0 may be left out); `ItemActive` while any of them is
-    active. Writes an audit row.
+    `QueueInUse` while others name it as dead_queue, in this store or another one (`source_queues`).
+    `ConfirmationMismatch` unless `confirm` is the number of items it holds in any status (0 may be left out);
+    `ItemActive` while any of them is active. Writes an audit row.
     """
 
     name: str
@@ -165,7 +165,7 @@ class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
     """The version of the settings the verdict was judged by."""
     note: str | None = None
     """What the history says of the failure beside it."""
-    plain: bool = False
+    is_plain: bool = False
     """The broker's word that nothing but payload, content type, priority and expire_timeout is set."""
 
 
@@ -218,15 +218,15 @@ class Register(TaggedStruct, frozen=True):
     timeout: int | None = None
     version: int | None = None
     puts: tuple[Put, ...] = ()
-    noted: AuditNote | None = None
+    audit: AuditNote | None = None
 
 
 class Unregister(TaggedStruct, frozen=True):
-    """→ bool, whether there was one. Then what is `noted` is in the audit."""
+    """→ bool, whether there was one. Then what `audit` says is in the audit."""
 
     kind: str
     name: str
-    noted: AuditNote | None = None
+    audit: AuditNote | None = None
 
 
 class Registration(msgspec.Struct, frozen=True):
@@ -238,12 +238,12 @@ class Registration(msgspec.Struct, frozen=True):
     version: int
     at: Instant
     """When it was written."""
-    until: Instant | None = None
+    expires_at: Instant | None = None
     """When it is over. None: never."""
 
     def is_alive(self, now: Instant) -> bool:
         """Whether its time is not over."""
-        return self.until is None or self.until > now
+        return self.expires_at is None or self.expires_at > now
 
 
 class VersionConflict(msgspec.Struct, frozen=True):
@@ -271,7 +271,7 @@ class LeaseItems(TaggedStruct, frozen=True, gc=False):
     worker: str | None = None
     timeout: int | None = None
     """None takes the queue's lease_timeout."""
-    swept: bool = False
+    ignore_overdue: bool = False
 
 
 class Leased(msgspec.Struct, frozen=True, gc=False):
@@ -308,7 +308,7 @@ class Complete(TaggedStruct, frozen=True, gc=False):
     token: Token
     result: Result | None = None
     puts: tuple[Put, ...] = ()
-    keep: int | None = None
+    keep_result: int | None = None
     queue: str | None = None
     """As in Extend."""
 
@@ -322,9 +322,9 @@ class Settle(TaggedStruct, frozen=True):
     stays, with status dead; or is removed with an audit row. Moves ignore max_size and pause of the target.
     Where `to` is in another store (`name@store`) it keeps its id and its queue, and is moving until FinishMove: with
     those counters, no expiry and no hold; a dead letter of its queue, which nobody can lease or change.
-    A sweep (LOST) is accepted only while deadline ≤ now, so that an extension always wins over it; with `at_once`
-    whatever the deadline says, from somebody who knows that the worker is gone. A failure that comes with a loss is in
-    the history, and what the item dies of.
+    A sweep (LOST) is accepted only while deadline ≤ now, so that an extension always wins over it; with
+    `worker_is_gone` whatever the deadline says, from somebody who knows that the worker is gone. A failure that comes
+    with a loss is in the history, and what the item dies of.
     `InvalidInput` where the verdict cannot follow the ending (`judge.check_verdict`); `QueueNotFound` without `to`.
     """
 
@@ -334,7 +334,7 @@ class Settle(TaggedStruct, frozen=True):
     version: int
     failure: Failure | None = None
     note: str | None = None
-    at_once: bool = False
+    worker_is_gone: bool = False
 
 
 class ReturnLease(TaggedStruct, frozen=True):
@@ -434,7 +434,7 @@ class StartOperation(TaggedStruct, frozen=True, kw_only=True):
     rate: float | None = None
     expected: int | None = None
     canary: int = 0
-    canary_share: float = 1.0
+    canary_success_ratio: float = 1.0
     paused: bool = False
 
 
@@ -677,8 +677,8 @@ class GetOperation(TaggedStruct, frozen=True):
 
 
 class ListOperations(TaggedStruct, frozen=True):
-    """→ tuple[Operation, …], newest first; with `unfinished` those that have not ended only, with `at_work` only those
-    that are running or watching."""
+    """→ tuple[Operation, …], newest first; with `unfinished` those that have not ended only, with `is_active` only
+    those that are running or watching."""
 
     unfinished: bool = False
     limit: int = 100
@@ -803,7 +803,7 @@ class GetNextDue(TaggedStruct, frozen=True):
     operation is running and its next step may run)."""
 
 
-QueueCall = CreateQueue | UpdateQueue | SetPaused | SetUsedBy | DeleteQueue
+QueueCall = CreateQueue | UpdateQueue | SetPaused | SetSourceQueue | DeleteQueue
 RegistrationCall = Register | Unregister
 SettleCall = Complete | Settle | ReturnLease | Extend
 OperationCall = StartOperation | StepOperation | SetOperation
@@ -850,7 +850,7 @@ Query = (
 )
 
 COMMIT_ORDER: tuple[tuple[type[Any], ...], ...] = (
-    (CreateQueue, UpdateQueue, SetPaused, SetUsedBy, DeleteQueue),
+    (CreateQueue, UpdateQueue, SetPaused, SetSourceQueue, DeleteQueue),
     (Put,),
     (Register, Unregister),
     (Import, Receive),
@@ -903,19 +903,19 @@ class Store(Protocol):
         """Answer one query. Raises the errors that its docstring names."""
         ...
 
-    def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
+    def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         """Put inside the caller's own transaction: the items exist if and only if that transaction commits.
 
         Raises refusals. `InvalidInput` where the connection is not one of this store, or has no transaction open.
         """
         ...
 
-    def changed(self) -> Collection[str] | None:
+    def poll_changes(self) -> Collection[str] | None:
         """Queues in which another process may have changed something since the last call; None: in any. Cheap."""
         ...
 
-    def listen(self, bell: Callable[[], None]) -> None:
-        """From now on call `bell`, from any thread, as soon as `changed` may have something to tell.
+    def subscribe(self, wake: Callable[[], None]) -> None:
+        """From now on call `wake`, from any thread, as soon as `changed` may have something to tell.
 
         It rings once, and again only after `changed` was called. For whoever asks now and then anyway: a store that
         cannot know does nothing, and one that can begins with the first `changed`. A forked child goes on ringing it.

@@ -134,9 +134,9 @@ def _check(operation: Operation, prepared: Prepared, path: Path, acknowledged: i
             broker.create_queue("probe")
             broker.put("probe", point)
             broker.complete(broker.lease("probe")[0])
-            for operation in broker.operations(unfinished=True):
-                ended = broker.drive(operation.id)
-                if not ended.ended or ended.met != ended.expected:
+            for operation in broker.list_operations(unfinished=True):
+                ended = broker.run_operation(operation.id)
+                if not ended.ended or ended.examined != ended.expected:
                     raise Broken(f"{ended} was driven to its end and did not meet what was expected")
         state(path)
     except Broken as broken:

@@ -31,7 +31,7 @@ class Load:
     """Begins when it is made. Keeps what came of each call: ok, lost, refused, unknown; anything else is a problem."""
 
     def __init__(self, url: str, *, brokers: int = BROKERS, threads: int = THREADS) -> None:
-        self._brokers = [connect(url, lifecycle=number == 0) for number in range(brokers)]
+        self._brokers = [connect(url, maintenance=number == 0) for number in range(brokers)]
         self._brokers[0].create_queue("morgue")
         self._brokers[0].create_queue(QUEUE, **{**SETTINGS, "keep_completed": "1h"})
         self.entries: list[Entry] = []
@@ -88,11 +88,11 @@ class Load:
         """
         self.stop()
         assert not self.problems, self.problems
-        with connect(url, lifecycle=False) as broker:
+        with connect(url, maintenance=False) as broker:
             end = time.monotonic() + PATIENCE_SECONDS
             while (stats := broker.stats(QUEUE)).pending + stats.failed + stats.active:
                 assert time.monotonic() < end, f"not worked off: {stats}"
-                broker.step()
+                broker.run_maintenance()
                 for lease in broker.lease(QUEUE, 100):
                     self._write("lease", "ok", lease)
                     self._complete(broker, lease)

@@ -42,7 +42,7 @@ def open_broker(path: Path, later: str = "0s", **options: Any) -> Broker:
     """A broker on a clock that stands still, so that two runs of the same calls give the same state."""
     clock = FakeClock()
     clock.advance(later)
-    return connect(f"sqlite:///{path}", clock=clock, lifecycle=False, actor="test", **options)
+    return connect(f"sqlite:///{path}", clock=clock, maintenance=False, actor="test", **options)
 
 
 def furnish(broker: Broker) -> None:
@@ -130,7 +130,7 @@ def _take_step(limit: int) -> Step:
     """One step of the operation that is running; each is one transaction."""
 
     def step(broker: Broker, _: Any) -> None:
-        (operation,) = broker.operations(unfinished=True)
+        (operation,) = broker.list_operations(unfinished=True)
         broker._core.call(StepOperation(operation.id, operation.steps, limit))
 
     return step
@@ -153,7 +153,7 @@ OPERATIONS = (
         lambda broker: _leased(broker, "moving"),
         [lambda broker, lease: broker.complete(lease, result="r", keep_result="1h")],
     ),
-    Operation("lost", _leased, [lambda broker, lease: broker.lost(lease, "killed by signal 9")]),
+    Operation("lost", _leased, [lambda broker, lease: broker.report_lost(lease, "killed by signal 9")]),
     Operation("register with puts", furnish, [_tick(0), _tick(1)]),
     Operation("fail, retried", _leased, [lambda broker, lease: broker.fail(lease, ValueError("boom"))]),
     Operation("fail, dead in place", _leased, [lambda broker, lease: broker.fail(lease, "boom", final=True)]),
@@ -164,7 +164,7 @@ OPERATIONS = (
     ),
     Operation("redrive in place", _dead_in_place, [lambda broker, id: broker.redrive(id)]),
     Operation("redrive from a dead queue", _dead_moved, [lambda broker, id: broker.redrive(id)]),
-    Operation("expiry sweep", _expiring, [lambda broker, _: broker.step()], later="2m"),
+    Operation("expiry sweep", _expiring, [lambda broker, _: broker.run_maintenance()], later="2m"),
     Operation(
         "complete with puts",
         _leased,
@@ -189,7 +189,7 @@ OPERATIONS = (
     Operation(
         "redrive by filter",
         _many_dead,
-        [lambda broker, _: broker.start("redrive", note="mended"), *([_take_step(8)] * 3)],
+        [lambda broker, _: broker.start_operation("redrive", note="mended"), *([_take_step(8)] * 3)],
     ),
     Operation("undo", _redriven, [lambda broker, ids: broker.undo(ids)]),
     Operation("archive", _many_dead, [lambda broker, ids: broker.archive(ids)]),

@@ -135,7 +135,7 @@ _TOTALS = """
     GROUP BY queue ORDER BY queue"""
 
 _OPERATIONS = """
-    SELECT data ->> 'verb', data ->> 'status', data ->> 'steps', data ->> 'changed', data -> 'left_out'
+    SELECT data ->> 'verb', data ->> 'status', data ->> 'steps', data ->> 'changed', data -> 'skipped'
     FROM redrive_operation ORDER BY number"""
 _LETTERS = f"""
     SELECT coalesce(l.n, p.n), p.status, l.shelf, l.queue = p.queue FROM redrive_letter AS l

@@ -200,9 +200,9 @@ def _check_letters(dump: Dump, items: dict[str, Record]) -> None:
         number = short(item.death_number)
         if item.status is Status.ARCHIVED:
             wanted["aside"][item.queue, body, number] += 1
-        elif item.letter is not None:
+        elif item.dead_letter_key is not None:
             wanted["letters"][item.queue, body, number] += 1
-            wanted["group"][f"{item.queue}:{item.letter.fingerprint}", body, number] += 1
+            wanted["group"][f"{item.queue}:{item.dead_letter_key.fingerprint}", body, number] += 1
         elif item.status is Status.DEAD:
             raise Broken(f"item {item.id} is dead and has no letter")
     for kind in found:

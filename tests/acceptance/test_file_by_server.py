@@ -29,7 +29,7 @@ retry = { attempts = 2 }
 [queue.tickets]
 type = "external"
 list = "cat tickets.json"
-take = "./take.sh"
+claim = "./take.sh"
 
 [worker.w]
 queue = "jobs"
@@ -98,7 +98,7 @@ def test_server_applies_the_file_and_a_worker_with_a_small_token_works(
         running.start()
         until(lambda: project.has("done") and len(project.text("done").splitlines()) == 2)
         running.stop()
-    assert "file_not_applied" in caplog.text
+    assert "config_not_applied" in caplog.text
     assert caplog.text.count("external_keys_only") == 1
     until(lambda: project.broker.stats("tickets").completed_total == 1)
     assert sorted(project.text("done").splitlines()) == ['{"id":7}', '{"n":1}']

@@ -102,18 +102,18 @@ def test_child_that_never_uses_the_broker_leaves_the_file_alone(file_broker: Bro
 
 def test_child_leaves_the_parents_connections_alone(postgres_url: str) -> None:
     """Whatever a child does with them, nothing of it reaches the server: a goodbye would end them for the parent."""
-    with connect(postgres_url, lifecycle=False) as broker:
+    with connect(postgres_url, maintenance=False) as broker:
         broker.create_queue("jobs")
         store = broker._core.store
         assert isinstance(store, PostgresStore)
-        store.changed()
+        store.poll_changes()
         assert broker.stats("jobs").pending == 0
         connections = tuple(store._engine._connections)
         assert len({connection.info.backend_pid for connection in connections}) >= 3, "writer, reader, listener"
 
         def use(_: Say) -> None:
             broker.complete(broker.lease("jobs")[0])
-            store.changed()
+            store.poll_changes()
             broker.close()
 
         for end in (lambda _: None, lambda _: broker.close(), lambda _: store.close(), use):
@@ -131,7 +131,7 @@ from redrive import connect
 broker = connect(sys.argv[1])
 broker.create_queue("jobs")
 broker.put("jobs", 1)
-broker._core.store.changed()
+broker._core.store.poll_changes()
 connections = tuple(broker._core.store._engine._connections)
 if os.fork() == 0:
     sys.exit()
@@ -154,7 +154,7 @@ def test_child_that_exits_as_programs_do_says_no_goodbye_for_its_parent(postgres
 
 def test_parents_turn_ends_with_the_parent_though_a_child_lives(path: Path) -> None:
     """A child must not keep the parent's place in the line of writers: nobody would ever get a turn again."""
-    broker = connect(f"sqlite:///{path}", lifecycle=False)
+    broker = connect(f"sqlite:///{path}", maintenance=False)
     broker.create_queue("jobs")
     go, gone = os.pipe()
 
@@ -163,7 +163,7 @@ def test_parents_turn_ends_with_the_parent_though_a_child_lives(path: Path) -> N
         os.read(go, 1)
 
     def parent(say: Say) -> None:
-        own = connect(f"sqlite:///{path}", lifecycle=False)
+        own = connect(f"sqlite:///{path}", maintenance=False)
         own.put("jobs", 1)
         fork(child)
         own._core.store._engine._turn.run(lambda: die(say))
@@ -215,7 +215,7 @@ def test_fork_in_the_middle_of_calls_of_other_threads(
 
 def test_close_while_another_thread_forks_comes_to_its_end(path: Path) -> None:
     """The fork holds the locks of the engine: it must find the engine afterwards, to let go of them."""
-    broker = connect(f"sqlite:///{path}", lifecycle=False)
+    broker = connect(f"sqlite:///{path}", maintenance=False)
     engine._before_fork()
     closing = Background(lambda: broker.close() or True)
     threading.Event().wait(0.05)
@@ -233,8 +233,8 @@ def test_numbers_that_another_process_drew_are_not_drawn_again(path: Path) -> No
     """A place at the tail is no item's number; on a clock that stands still two brokers drew the same."""
     clock = FakeClock()
     with (
-        connect(f"sqlite:///{path}", clock=clock, lifecycle=False) as one,
-        connect(f"sqlite:///{path}", clock=clock, lifecycle=False) as two,
+        connect(f"sqlite:///{path}", clock=clock, maintenance=False) as one,
+        connect(f"sqlite:///{path}", clock=clock, maintenance=False) as two,
     ):
         one.create_queue("jobs")
         for n in range(3):

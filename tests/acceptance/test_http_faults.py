@@ -158,7 +158,7 @@ def _body_of_a_put(broker: Broker) -> bytes:
 
     def keep(route: str, body: bytes, seconds: float) -> Any:
         sent.append(body)
-        raise client.Unsent("kept")
+        raise client.RequestNotSent("kept")
 
     store._line.post = keep
     try:

@@ -67,7 +67,7 @@ def installed_handler() -> Iterator[None]:
 
 @pytest.fixture
 def broker(url: str) -> Iterator[Broker]:
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         for queue in ("jobs", "others"):
             broker.create_queue(queue)
         yield broker

@@ -96,9 +96,9 @@ def _work(url: str, folder: Path, share: int) -> int:
 def _finish(url: str) -> None:
     """An hour later every lease has run out. Work off what is left, until only dead letters are."""
     clock = FakeClock(datetime.now(UTC) + timedelta(hours=1))
-    with connect(url, clock=clock, lifecycle=False) as broker:
+    with connect(url, clock=clock, maintenance=False) as broker:
         while broker.stats(QUEUE).active:
-            broker.step()
+            broker.run_maintenance()
         while leases := broker.lease(QUEUE, 1000):
             for lease in leases:
                 assert lease.attempts <= MAX_ATTEMPTS
@@ -122,7 +122,7 @@ def test_every_process_gets_its_turn(tmp_path: Path, record_property: Report) ->
 
     def work() -> tuple[int, int]:
         def run(say: Callable[[bytes], None]) -> None:
-            with connect(url, lifecycle=False) as broker:
+            with connect(url, maintenance=False) as broker:
                 share_fairly(broker, say, FAIR_SECONDS)
 
         return fork(run)

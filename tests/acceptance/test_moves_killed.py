@@ -46,14 +46,14 @@ Report = Callable[[str, object], None]
 
 def open_here(here: str, there: str, **options: Any) -> Broker:
     """A broker that does nothing by itself, on a clock that stands still."""
-    fixed = {"clock": FakeClock(), "lifecycle": False, **options}
-    return connect(here, name="here", stores={"there": there}, **fixed)
+    fixed = {"clock": FakeClock(), "maintenance": False, **options}
+    return connect(here, store_name="here", stores={"there": there}, **fixed)
 
 
 def prepare(here: str, there: str) -> list[Lease]:
     """Items that a worker holds, of a queue whose dead go to the other store."""
     with open_here(here, there, durability="relaxed") as broker:
-        broker.at("there").create_queue("morgue")
+        broker.on_store("there").create_queue("morgue")
         broker.create_queue("jobs", dead_queue="morgue@there")
         broker.put_many("jobs", VALUES)
         return broker.lease("jobs", len(VALUES))
@@ -66,14 +66,14 @@ def move(broker: Broker, leases: list[Lease], consumed: bool, say: Say) -> None:
         broker.fail(lease, "boom")
         say(b"f")
     if consumed:
-        there = broker.at("there")
+        there = broker.on_store("there")
         leaving = broker._core.store.read(ListMoves())
         there._core.committer.commit([Receive("morgue", each, "here") for each in leaving])
         for lease in there.lease("morgue", len(VALUES)):
             say(b"c")
             there.complete(lease)
             say(b"C")
-    broker.step()
+    broker.run_maintenance()
     say(b"m")
 
 
@@ -83,10 +83,10 @@ def check(here: str, there: str, locations: tuple[Where, Where], said: bytes) ->
     found = _found(locations, removed=tried)
     with open_here(here, there, durability="relaxed") as broker:
         for _ in VALUES:
-            broker.step()
-            broker.at("there").step()
+            broker.run_maintenance()
+            broker.on_store("there").run_maintenance()
         assert broker.moves() == ()
-        assert broker.at("there")._core.store.read(ListOpenMoves("here")) == ()
+        assert broker.on_store("there")._core.store.read(ListOpenMoves("here")) == ()
     after = _found(locations, removed=tried)
     if after.total() > len(VALUES) - used_up or set(after) > set(found):
         raise Broken(f"{found} became {after}, and {used_up} were used up")
@@ -130,7 +130,7 @@ def kill_everywhere(
     def die_at(point: int, urls: tuple[str, str], say: Say) -> None:
         faults = Faults(fault, seed=point)
         with open_here(*urls) as broker:
-            broker.at("there")
+            broker.on_store("there")
             if plant is not None:
                 plant()
             faults.arm(point)
@@ -140,7 +140,7 @@ def kill_everywhere(
     def rehearse(urls: tuple[str, str], say: Say) -> None:
         faults = Faults(fault)
         with open_here(*urls) as broker:
-            broker.at("there")
+            broker.on_store("there")
             faults.arm(0, note=say)
             move(broker, leases, consumed, lambda _: say(ACK))
             faults.arm(0)
@@ -201,7 +201,7 @@ def test_killed_before_and_after_every_transaction(
 
         def die_there(urls: tuple[str, str], boundary: int, leases: list[Lease], say: Say) -> None:
             with open_here(*urls) as broker:
-                count_transactions([broker, broker.at("there")], boundary)
+                count_transactions([broker, broker.on_store("there")], boundary)
                 move(broker, leases, consumed, say)
 
         ended = run(partial(die_there, urls, boundary, leases))
@@ -263,8 +263,8 @@ def test_random_kills_between_redis_and_postgres(
 
 
 def _check_run(here: str, there: str, locations: tuple[Where, Where], folder: Path, record_property: Report) -> None:
-    with connect(here, name="here", stores={"there": there}, lifecycle=False) as broker:
-        broker.at("there").create_queue("morgue", lease_timeout="2s")
+    with connect(here, store_name="here", stores={"there": there}, maintenance=False) as broker:
+        broker.on_store("there").create_queue("morgue", lease_timeout="2s")
         broker.create_queue("jobs", dead_queue="morgue@there", lease_timeout="2s", max_losses=0, max_attempts=0)
         for start in range(0, ITEMS, 1000):
             broker.put_many("jobs", range(start, min(start + 1000, ITEMS)))
@@ -311,7 +311,7 @@ def _work_and_kill(here: str, there: str, folder: Path) -> int:
 def _work(here: str, there: str, journal: Path, say: Say) -> None:
     """Whoever is new here fails; who comes back is done."""
     written = Journal(journal)
-    with connect(here, name="here", stores={"there": there}) as broker:
+    with connect(here, store_name="here", stores={"there": there}) as broker:
         while not _is_done(broker):
             for lease in broker.lease("jobs", AT_ONCE, wait="100ms"):
                 if lease.redrives == 0:
@@ -325,8 +325,8 @@ def _work(here: str, there: str, journal: Path, say: Say) -> None:
 def _keep(here: str, there: str, journal: Path, say: Say) -> None:
     """Every second one is used up, the others go back."""
     written = Journal(journal)
-    with connect(here, name="here", stores={"there": there}) as broker:
-        keeper = broker.at("there")
+    with connect(here, store_name="here", stores={"there": there}) as broker:
+        keeper = broker.on_store("there")
         while not _is_done(broker):
             for lease in keeper.lease("morgue", AT_ONCE, wait="100ms"):
                 if lease.value % 2:
@@ -352,7 +352,7 @@ def _complete(broker: Broker, lease: Lease, written: Journal) -> None:
 
 def _is_done(broker: Broker) -> bool:
     """Nothing is left in either store. Looked at twice: what moves between two looks is in the one or the other."""
-    looks = [(broker, "jobs"), (broker.at("there"), "morgue")] * 2
+    looks = [(broker, "jobs"), (broker.on_store("there"), "morgue")] * 2
     return not any(_size(each, queue) for each, queue in looks)
 
 

@@ -30,13 +30,13 @@ def test_operation_survives_the_death_of_whoever_drives_it(tmp_path: Path, recor
     path = tmp_path / "redrive.db"
     _make_dead(path)
     with _open(path) as broker:
-        operation = broker.start("redrive", queue=QUEUE, actor="on-call")
+        operation = broker.start_operation("redrive", queue=QUEUE, actor="on-call")
     kills = _drive_and_kill(path, operation.id)
     with _open(path) as broker:
-        ended = broker.operation(operation.id)
+        ended = broker.get_operation(operation.id)
         stats = broker.stats(QUEUE)
         redriven = Counter(item.counters.redrives for item in _all_items(broker))
-        assert (ended.status, ended.changed, dict(ended.left_out)) == ("finished", ITEMS, {})
+        assert (ended.status, ended.changed, dict(ended.skipped)) == ("finished", ITEMS, {})
         assert (stats.dead_letters, stats.dead) == (0, 0)
         assert redriven == {1: ITEMS}, "an item was brought back twice, or not at all"
         audited = [(entry.actor, entry.verb, entry.count) for entry in broker.audit(1000)]
@@ -55,13 +55,13 @@ def test_redrive_ends_by_itself_while_workers_fail_the_same_items_again(tmp_path
     count = ITEMS // 3
     _make_dead(path, count)
     with _open(path) as broker:
-        operation = broker.start("redrive", queue=QUEUE)
+        operation = broker.start_operation("redrive", queue=QUEUE)
     failing = fork(lambda say: _fail_everything(path, count))
     driving = fork(lambda say: _drive(path, operation.id, say))
     assert join(*driving).code == 0
     assert join(*failing).code == 0
     with _open(path) as broker:
-        ended = broker.operation(operation.id)
+        ended = broker.get_operation(operation.id)
         assert (ended.status, ended.changed) == ("finished", count)
         assert broker.count(queue=QUEUE, min_redrives=1) == count
         assert broker.count(queue=QUEUE, min_redrives=2) == 0
@@ -69,7 +69,7 @@ def test_redrive_ends_by_itself_while_workers_fail_the_same_items_again(tmp_path
 
 
 def _open(path: Path) -> Broker:
-    return connect(f"sqlite:///{path}", lifecycle=False)
+    return connect(f"sqlite:///{path}", maintenance=False)
 
 
 def _make_dead(path: Path, count: int = ITEMS) -> None:
@@ -97,13 +97,13 @@ def _drive_and_kill(path: Path, id: str) -> int:
         kills += sum(child.killed for child in ended)
         assert all(child.killed or child.code == 0 for child in ended), "a driver failed; see its traceback"
         with _open(path) as broker:
-            if broker.operation(id).ended:
+            if broker.get_operation(id).ended:
                 return kills
 
 
 def _drive(path: Path, id: str, say: Say) -> None:
     with _open(path) as broker:
-        broker.drive(id, at_once=AT_ONCE, progress=lambda _: say(b"."))
+        broker.run_operation(id, at_once=AT_ONCE, progress=lambda _: say(b"."))
 
 
 def _fail_everything(path: Path, count: int) -> None:

@@ -69,7 +69,7 @@ def test_normal_instead_of_full_survives_a_kill(tmp_path: Path) -> None:
 def two_brokers(tmp_path: Path) -> Iterator[tuple[Broker, Broker, FakeClock]]:
     clock = FakeClock()
     url = f"sqlite:///{tmp_path}/redrive.db"
-    with connect(url, clock=clock, lifecycle=False) as one, connect(url, clock=clock, lifecycle=False) as two:
+    with connect(url, clock=clock, maintenance=False) as one, connect(url, clock=clock, maintenance=False) as two:
         one.create_queue("jobs", lease_timeout="1s", max_losses=0, max_attempts=0)
         one.create_queue("other")
         yield one, two, clock

@@ -85,7 +85,7 @@ def far_url(url: str, server: Server, proxy: Proxy) -> str:
 @pytest.fixture
 def far(far_url: str) -> Iterator[Broker]:
     """A broker behind the proxy, with a connection of each kind open."""
-    with connect(far_url, lifecycle=False) as broker:
+    with connect(far_url, maintenance=False) as broker:
         broker.create_queue("jobs", keep_completed="1h")
         broker.put("jobs", 0)
         broker.stats("jobs")
@@ -178,7 +178,7 @@ def test_answers_to_commits_are_cut_off(url: str, far_url: str, proxy: Proxy, re
     resumed = round(load.resumes(), 2)
     unknown = some_unknown(load)
     finish(load, url, record_property, cuts=proxy.cuts, resumed=resumed)
-    assert unknown >= 8  # the commits of the lifecycle are cut too, and one in three is answered
+    assert unknown >= 8  # the commits of the maintenance are cut too, and one in three is answered
 
 
 @pytest.mark.usefixtures("impatient")
@@ -290,7 +290,7 @@ def test_locks_of_a_client_that_vanished_are_free_again(far: Broker, proxy: Prox
     """It was in a transaction, and the server hears nothing from it, not even an end."""
     store = far._core.store
     assert isinstance(store, PostgresStore)
-    with connect(url, lifecycle=False) as near:
+    with connect(url, maintenance=False) as near:
 
         def vanish(session: Session) -> None:
             session.execute("SELECT pg_advisory_xact_lock(?)", (store._lock,)).fetchall()
@@ -320,7 +320,7 @@ def test_system_watches_the_network_too(far: Broker, far_url: str) -> None:
             return found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
 
     assert watched(far) == engine._CONNECTING["tcp_user_timeout"]
-    with connect(far_url.replace("?", "?tcp_user_timeout=1234&"), lifecycle=False) as other:
+    with connect(far_url.replace("?", "?tcp_user_timeout=1234&"), maintenance=False) as other:
         assert watched(other) == 1234
 
 
@@ -329,7 +329,7 @@ def test_system_watches_the_network_too(far: Broker, far_url: str) -> None:
 
 @pytest.fixture
 def near(url: str) -> Iterator[Broker]:
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         broker.create_queue("jobs")
         yield broker
 
@@ -519,10 +519,10 @@ def test_signals_in_the_middle_of_calls(near: Broker, url: str, monkeypatch: pyt
 def test_close_waits_for_a_transaction_that_is_under_way(url: str, server: Server, admin: Admin, schema: str) -> None:
     """To close a connection under a thread that waits on it would be the end of the process."""
     store = PostgresStore(url.partition("?")[0], schema_name=schema)
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         broker.create_queue("jobs")
         broker.put("jobs", 1)
-    store.changed()
+    store.poll_changes()
     held = held_up(admin, schema)
     committing = Background(lambda: store.commit([LeaseItems("jobs", 1)]))
     reading = Background(lambda: store.read(GetStats("jobs")))
@@ -533,7 +533,11 @@ def test_close_waits_for_a_transaction_that_is_under_way(url: str, server: Serve
     assert len(committing.result().results[0].leases) == 1
     assert reading.result().pending + reading.result().active == 1
     closing.result()
-    for call in (store.changed, lambda: store.read(GetStats("jobs")), lambda: store.commit([LeaseItems("jobs", 1)])):
+    for call in (
+        store.poll_changes,
+        lambda: store.read(GetStats("jobs")),
+        lambda: store.commit([LeaseItems("jobs", 1)]),
+    ):
         with pytest.raises(Closed):
             call()
     until(lambda: not admin.execute(OURS).fetchall())

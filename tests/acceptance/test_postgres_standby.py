@@ -93,7 +93,7 @@ def primary(server: Server) -> Iterator[Primary]:
 @pytest.fixture
 def broker(url: str, primary: Primary) -> Iterator[Broker]:
     """One whose next commit waits for the standby. Nothing else of it writes."""
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         broker.create_queue("jobs")
         broker.put("jobs", 0)
         primary.await_standby()
@@ -131,7 +131,7 @@ def test_what_the_server_warns_of_is_in_the_error(broker: Broker, primary: Prima
 
 def test_role_that_asks_for_no_warnings_gets_the_same(url: str, primary: Primary) -> None:
     primary.run("CREATE ROLE quiet LOGIN SUPERUSER", "ALTER ROLE quiet SET client_min_messages = error")
-    with connect(url.replace("postgres@", "quiet@"), lifecycle=False) as broker:
+    with connect(url.replace("postgres@", "quiet@"), maintenance=False) as broker:
         broker.create_queue("jobs")
         primary.await_standby()
         putting = Background(lambda: broker.put("jobs", 1))
@@ -168,7 +168,7 @@ def test_no_timeout_of_the_server_ends_the_wait_but_ours_does(
 ) -> None:
     monkeypatch.setitem(engine._SETTINGS, "statement_timeout", "300ms")
     monkeypatch.setattr(engine, "_TRANSACTION_TIMEOUT", "300ms")
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         broker.create_queue("jobs")
         broker.put("jobs", 0)
         primary.await_standby()
@@ -218,7 +218,7 @@ def test_warning_of_a_transaction_of_ones_own_is_for_its_owner(broker: Broker, p
     with psycopg.connect(primary.server.url, application_name="redrive") as own:
         own.add_notice_handler(lambda notice: warned.append(notice.message_detail or ""))
         own.execute("SELECT 1")
-        broker.put("jobs", 1, within=own)
+        broker.put("jobs", 1, transaction=own)
         committing = Background(own.commit)
         primary.end_waits("pg_cancel_backend")
         committing.result()

@@ -1,4 +1,4 @@
-"""put(within=…): the item exists if and only if the caller's own transaction commits, also where it is cut off."""
+"""put(transaction=…): the item exists if and only if the caller's own transaction commits, also where it is cut off."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _order(broker: Broker, path: Path, end: str, say: Say) -> None:
     own.pragma("synchronous", "FULL")
     own.execute("BEGIN IMMEDIATE")
     own.execute("INSERT INTO orders VALUES (1)")
-    broker.put("jobs", "order 1", within=own, idempotency_key="order 1")
-    broker.put_many("moving", ["order 1"], within=own)
+    broker.put("jobs", "order 1", transaction=own, idempotency_key="order 1")
+    broker.put_many("moving", ["order 1"], transaction=own)
     own.execute(end)
     say(ACK)
 

@@ -39,7 +39,7 @@ LATE: tuple[Late, ...] = (
 
 
 def sweep(broker: Broker, lease: Lease) -> bool:
-    return broker.step().lost == 1
+    return broker.run_maintenance().lost == 1
 
 
 def next_owner(broker: Broker, lease: Lease) -> bool:
@@ -80,10 +80,10 @@ def brokers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Br
     if request.param.startswith("Redis"):
         url = request.getfixturevalue("redis_url")
     with ExitStack() as stack:
-        one = stack.enter_context(connect(url, clock=clock, lifecycle=False))
+        one = stack.enter_context(connect(url, clock=clock, maintenance=False))
         two = one
         if request.param.endswith("two brokers"):
-            two = stack.enter_context(connect(url, clock=clock, lifecycle=False))
+            two = stack.enter_context(connect(url, clock=clock, maintenance=False))
         one.create_queue("jobs", lease_timeout="1s", retry={"attempts": 9}, max_losses=0, max_attempts=0)
         one.create_queue("other")
         yield one, two, clock
@@ -125,7 +125,7 @@ def extend_while_the_sweep_looks(one: Broker, two: Broker, clock: FakeClock) -> 
         return answer
 
     store.read = read_and_extend  # type: ignore[method-assign]
-    assert two.step().lost == 0, "the sweep took it although it was extended"
+    assert two.run_maintenance().lost == 0, "the sweep took it although it was extended"
     one.complete(lease)
 
 

@@ -77,7 +77,7 @@ def far_url(url: str, server: Server, proxy: RedisProxy) -> str:
 @pytest.fixture
 def far(far_url: str) -> Iterator[Broker]:
     """A broker behind the proxy, with connections open, on a server that knows all scripts."""
-    with connect(far_url, lifecycle=False) as broker:
+    with connect(far_url, maintenance=False) as broker:
         broker.create_queue("jobs", keep_completed="1h")
         broker.put("jobs", 0)
         broker.stats("jobs")
@@ -198,7 +198,7 @@ def test_answers_to_commits_are_cut_off(url: str, far_url: str, proxy: RedisProx
     resumed = round(load.resumes(), 2)
     unknown = some_unknown(load)
     finish(load, url, record_property, cuts=proxy.cuts, resumed=resumed)
-    assert unknown >= 12  # the commits of the lifecycle are cut too, and tell nobody
+    assert unknown >= 12  # the commits of the maintenance are cut too, and tell nobody
 
 
 @pytest.mark.usefixtures("impatient")
@@ -281,7 +281,7 @@ def test_query_whose_connection_is_lost_is_asked_again(far: Broker, proxy: Redis
 
 @pytest.mark.usefixtures("impatient")
 def test_calls_that_nobody_answers_end_with_an_error_that_says_so(far_url: str, proxy: RedisProxy, url: str) -> None:
-    with connect(far_url, lifecycle=False) as far:
+    with connect(far_url, maintenance=False) as far:
         far.create_queue("jobs")
         far.put("jobs", 0)
         proxy.go_dark()
@@ -301,12 +301,12 @@ def test_calls_that_nobody_answers_end_with_an_error_that_says_so(far_url: str, 
 
 
 def test_process_that_is_killed_in_its_turn_is_waited_for_only_a_moment(url: str) -> None:
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         broker.create_queue("jobs")
         broker.put("jobs", 0)
 
         def take(say: Say) -> None:
-            own = connect(url, lifecycle=False)
+            own = connect(url, maintenance=False)
             store = own._core.store
             assert isinstance(store, RedisStore)
             store._turns._take("token")
@@ -328,7 +328,7 @@ def test_process_that_is_killed_in_its_turn_is_waited_for_only_a_moment(url: str
 def test_process_that_was_too_slow_writes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its turn is over, others wrote meanwhile: what it worked out is no longer true."""
     monkeypatch.setattr(namespace_lock, "LOCK_TTL_MICROSECONDS", 200_000)
-    with connect(url, lifecycle=False) as slow, connect(url, lifecycle=False) as other:
+    with connect(url, maintenance=False) as slow, connect(url, maintenance=False) as other:
         slow.create_queue("jobs")
         slow.put("jobs", 0)
         (lease,) = slow.lease("jobs")
@@ -355,19 +355,19 @@ def test_process_that_was_too_slow_writes_nothing(url: str, monkeypatch: pytest.
 _CHILD_THAT_EXITS = """
 import os, sys
 from redrive import connect
-broker = connect(sys.argv[1], lifecycle=False)
+broker = connect(sys.argv[1], maintenance=False)
 broker.create_queue("jobs")
 broker.put("jobs", 1)
 store = broker._core.store
-store.changed()
-ids = [link.ask(("CLIENT", "ID")) for link in store._connection._idle]
+store.poll_changes()
+ids = [link.request(("CLIENT", "ID")) for link in store._connection._idle]
 listener = store._notices._listener
 if os.fork() == 0:
     sys.exit()
 assert os.wait()[1] == 0
-assert ids == [link.ask(("CLIENT", "ID")) for link in store._connection._idle]
+assert ids == [link.request(("CLIENT", "ID")) for link in store._connection._idle]
 assert listener is store._notices._listener
-listener.say("PING")
+listener.send("PING")
 broker.put("jobs", 2)
 broker.close()
 """
@@ -382,7 +382,7 @@ def test_child_that_exits_as_programs_do_says_no_goodbye_for_its_parent(url: str
 def test_acknowledged_puts_survive_the_kill_of_the_server(server: Server, url: str) -> None:
     acknowledged: list[int] = []
     unknown: list[int] = []
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         broker.create_queue("jobs")
         stop = threading.Event()
 
@@ -432,7 +432,7 @@ def started() -> Iterator[Callable[..., Server]]:
 def test_full_memory_refuses_puts_and_can_be_worked_off(started: Callable[..., Server]) -> None:
     server = started(maxmemory="6mb")
     body = "x" * 20_000
-    with connect(server.url, lifecycle=False) as broker:
+    with connect(server.url, maintenance=False) as broker:
         broker.create_queue("jobs")
         receipts: list[Any] = []
         with pytest.raises(StoreUnavailable, match="its memory is full, nothing was changed"):

@@ -32,8 +32,8 @@ COMMIT = f"EVALSHA {Script.read('commit').sha}"
 def two_brokers(redis_url: str) -> Iterator[tuple[Broker, Broker, FakeClock]]:
     clock = FakeClock()
     with (
-        connect(redis_url, clock=clock, lifecycle=False) as one,
-        connect(redis_url, clock=clock, lifecycle=False) as two,
+        connect(redis_url, clock=clock, maintenance=False) as one,
+        connect(redis_url, clock=clock, maintenance=False) as two,
     ):
         one.create_queue("jobs", lease_timeout="1s", max_losses=0, max_attempts=0)
         one.create_queue("other")
@@ -90,7 +90,7 @@ def test_write_that_is_sent_again_is_found(
     redis_url: str, redis_server: Server, proxy: RedisProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a driver with its retries on would do it."""
-    ask = RedisConnection.ask
+    ask = RedisConnection.request
 
     def ask_again(self: RedisConnection, *commands: Any) -> list[Any]:
         try:
@@ -98,7 +98,7 @@ def test_write_that_is_sent_again_is_found(
         except ConnectionLost as lost:
             raise NotSent(str(lost)) from lost
 
-    monkeypatch.setattr(RedisConnection, "ask", ask_again)
+    monkeypatch.setattr(RedisConnection, "request", ask_again)
     with pytest.raises(Broken):
         _cut_answers(redis_url, redis_server, proxy)
 
@@ -119,12 +119,12 @@ def test_listener_that_is_not_armed_again_is_found(redis_server: Server, monkeyp
             contextlib.closing(teller),
             contextlib.closing(redis_server.client()) as admin,
         ):
-            listener.heard()
+            listener.received()
             monkeypatch.setattr(PubSub, "_subscribe", lambda self: setattr(self, "_listener", connection.dial()))
             assert admin.client_kill_filter(_type="pubsub") == 1
-            assert listener.heard() is None
-            listener.heard()
-            teller.tell(["unheard"])
+            assert listener.received() is None
+            listener.received()
+            teller.publish(["unheard"])
             teller.close()
             with pytest.raises(AssertionError):
                 wait_to_hear(listener, "unheard", seconds=0.2)
@@ -196,7 +196,7 @@ def take_the_turn(client: redis.Redis, root: str) -> None:
 def test_damaged_keys_are_found(
     found: str, damage: Callable[[redis.Redis, str], None], redis_url: str, redis_server: Server
 ) -> None:
-    with connect(redis_url, clock=FakeClock(), lifecycle=False) as broker:
+    with connect(redis_url, clock=FakeClock(), maintenance=False) as broker:
         furnish(broker)
         broker.put("jobs", "ready")
     assert places(redis_url)

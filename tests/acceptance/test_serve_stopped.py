@@ -29,7 +29,7 @@ def test_command_that_runs_may_finish_and_its_item_is_completed(tmp_path: Path) 
         'run = "touch began; until [ -e go ]; do sleep 0.01; done"\nshell = true\n'
     )
     server = HttpServer(url, tmp_path, "--work")
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         broker.put("jobs", 1)
         until((tmp_path / "began").exists)
         broker.put("jobs", 2)
@@ -49,7 +49,7 @@ def test_second_signal_ends_commands_and_gives_their_items_back(tmp_path: Path) 
     )
     server = HttpServer(url, tmp_path, "--work", "--shutdown-timeout", "10m")
     began = tmp_path / "began"
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         broker.put("jobs", 1)
         until(began.exists)
         server.process.send_signal(signal.SIGTERM)

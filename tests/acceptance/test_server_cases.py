@@ -32,14 +32,14 @@ async def client(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeCloc
         "postgres": lambda: request.getfixturevalue("postgres_url"),
         "redis": lambda: request.getfixturevalue("redis_url"),
     }[request.param]()
-    app = application(url, lifecycle=False, clock=clock)
+    app = application(url, maintenance=False, clock=clock)
     yield Client(app)
     await app.close()
 
 
 async def step(client: Client) -> None:
-    """What the lifecycle does by itself where it runs."""
-    await client.app.brokers.open["default"].step()
+    """What the maintenance does by itself where it runs."""
+    await client.app.brokers.open["default"].run_maintenance()
 
 
 async def queues(client: Client, **settings: Any) -> None:
@@ -55,7 +55,7 @@ async def produce(client: Client, payload: Any = 1, **options: Any) -> str:
 
 
 async def lease(client: Client, queue: str = "jobs") -> dict[str, Any]:
-    (item,) = (await client.ok("queue.lease", queue=queue, client_id="worker"))["items"]
+    (item,) = (await client.ok("queue.lease", queue=queue, worker="worker"))["items"]
     found: dict[str, Any] = item
     return found
 
@@ -129,7 +129,7 @@ async def test_item_that_cannot_be_imported_is_named_by_its_place(client: Client
 
 async def test_line_that_cannot_be_imported_is_named_by_its_number(client: Client) -> None:
     await client.ok("queues.create", name="jobs")
-    error = await client.refused("items.import", 400, "invalid", queue="jobs", lines=[{"format": 1}])
+    error = await client.refused("items.import", 400, "invalid_input", queue="jobs", lines=[{"format": 1}])
     assert error["message"] == "line 1: needs one of payload, payload_text and payload_base64"
     assert await listed(client, "jobs") == []
 

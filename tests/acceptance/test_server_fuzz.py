@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
             assert connection.getresponse().status == 200
     yield server
     assert server.stop() == 0
-    assert "request_broke" not in server.log.read_text()
+    assert "request_internal_error" not in server.log.read_text()
 
 
 def _aim(case: Any) -> None:

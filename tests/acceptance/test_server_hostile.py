@@ -76,8 +76,8 @@ def gateway() -> Gateway:
 
 @pytest.fixture
 async def app(gateway: Gateway) -> AsyncIterator[Server]:
-    limits = Limits(answer=2 * MIB, bodies=MIB, answer_seconds=0.2)
-    app = application("memory://", access=gateway, limits=limits, lifecycle=False)
+    limits = Limits(max_response_bytes=2 * MIB, max_total_body_bytes=MIB, answer_seconds=0.2)
+    app = application("memory://", access=gateway, limits=limits, maintenance=False)
     yield app
     await app.close()
 
@@ -116,7 +116,7 @@ async def post(client: Client, route: str, message: Any) -> Answer:
 
 
 async def commit(client: Client, id: str, *calls: Any, **options: Any) -> Answer:
-    boot = decode_about((await post(client, "store.about", None)).body).boot
+    boot = decode_about((await post(client, "store.about", None)).body).server_epoch
     return await post(client, "store.commit", CommitRequest(id, boot, list(calls), **options))
 
 
@@ -174,7 +174,7 @@ async def test_leases_beyond_what_an_answer_may_have_are_given_back_uncounted(cl
 
 async def test_id_of_a_request_is_short_since_it_is_remembered(client: Client) -> None:
     answer = await commit(client, "x" * 1000, LeaseItems("jobs", 1))
-    assert (answer.status, answer.json["code"]) == (400, "invalid")
+    assert (answer.status, answer.json["code"]) == (400, "invalid_input")
 
 
 async def test_commit_whose_answer_broke_is_not_done_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ async def test_commit_whose_answer_broke_is_not_done_again(client: Client, monke
     with monkeypatch.context() as context:
         context.setattr(store_api, "encode_commit", broken)
         first = await commit(client, "id", put)
-    again = await commit(client, "id", put, again=True)
+    again = await commit(client, "id", put, is_retry=True)
     assert {first.json["code"], again.json["code"]} == {"outcome_unknown"}
     assert (await client.ok("queue.stats", queue="jobs"))["pending"] == 1
 
@@ -197,7 +197,7 @@ async def test_request_that_may_have_been_on_its_way_for_long_is_not_run_again(
     monkeypatch.setattr("redrive.server.replay_cache.ReplayCache._forget", _forget_all)
     put = Put("jobs", (NewItem(b"1", "application/json"),))
     assert (await commit(client, "id", put)).status == 200
-    again = await commit(client, "id", put, again=True)
+    again = await commit(client, "id", put, is_retry=True)
     assert (again.status, again.json["code"]) == (503, "outcome_unknown")
     assert (await client.ok("queue.stats", queue="jobs"))["pending"] == 1
 
@@ -250,7 +250,7 @@ async def test_token_that_was_revoked_while_it_waited_gets_nothing(
     app: Server, client: Client, gateway: Gateway
 ) -> None:
     waiting = client.begin("queue.lease", {"queue": "jobs", "wait": "20s"})
-    follows = client.begin("feed", {"after": "0", "wait": "20s", "queue": "jobs", "kinds": ["died"]})
+    follows = client.begin("feed.read", {"after": "0", "wait": "20s", "queue": "jobs", "kinds": ["died"]})
     await until(lambda: len(app.waiting) >= 1)
     put = client.begin("queue.produce", {"queue": "jobs", "items": [{"payload": 1}]})
     await asyncio.sleep(0)
@@ -289,7 +289,7 @@ def padded(call: dict[str, Any], size: int) -> bytes:
 
 @pytest.mark.parametrize(
     ("route", "call"),
-    [("queue.lease", {"queue": "jobs", "wait": "20s"}), ("feed", {"after": "0", "queue": "jobs", "wait": "20s"})],
+    [("queue.lease", {"queue": "jobs", "wait": "20s"}), ("feed.read", {"after": "0", "queue": "jobs", "wait": "20s"})],
 )
 async def test_requests_that_only_wait_leave_the_room_of_their_bodies_to_others(
     app: Server, client: Client, route: str, call: dict[str, Any]
@@ -303,7 +303,7 @@ async def test_requests_that_only_wait_leave_the_room_of_their_bodies_to_others(
 
 
 async def test_watch_of_a_large_body_is_refused(app: Server, client: Client) -> None:
-    boot = decode_about((await post(client, "store.about", None)).body).boot
+    boot = decode_about((await post(client, "store.about", None)).body).server_epoch
     names = tuple(f"{number:0>120}" for number in range(5000))
     answer = await post(client, "store.watch", WatchRequest(boot, 2**62, names, 20.0))
     assert (answer.status, answer.json["code"]) == (413, "request_too_large")
@@ -464,7 +464,7 @@ async def test_client_that_does_not_read_a_large_answer_is_cut_off(
     """Without that, what it does not read stays in memory until it goes away."""
     await client.ok("queues.update", name="jobs", settings={"max_payload_size": 16 * MIB})
     item = NewItem(b"x" * (12 * MIB), "application/octet-stream")
-    client.app.limits = msgspec.structs.replace(client.app.limits, bodies=100 * MIB)
+    client.app.limits = msgspec.structs.replace(client.app.limits, max_total_body_bytes=100 * MIB)
     assert (await commit(client, "put", Put("jobs", (item,)))).status == 200
     runner.config.timeout_keep_alive = keep_alive_seconds  # type: ignore[assignment]
     connections = runner.server_state.connections
@@ -586,7 +586,7 @@ async def test_namespace_that_the_server_itself_uses_is_not_closed_to_make_room(
 
 @pytest.mark.usefixtures("few_namespaces")
 async def test_who_waits_in_a_namespace_without_queues_keeps_nobody_out(app: Server) -> None:
-    waiting = [in_namespace(app, f"made-up-{n}").begin("feed", {"after": "0", "wait": "20s"}) for n in range(3)]
+    waiting = [in_namespace(app, f"made-up-{n}").begin("feed.read", {"after": "0", "wait": "20s"}) for n in range(3)]
     await until(lambda: len(app.waiting) == 3)
     await in_namespace(app, "prod").ok("queues.create", name="orders")
     (ended, *_), _ = await asyncio.wait([each.task for each in waiting], return_when=asyncio.FIRST_COMPLETED)
@@ -619,8 +619,8 @@ async def test_namespace_is_not_closed_under_a_request_that_is_carried_out(
 @pytest.mark.usefixtures("few_namespaces")
 async def test_client_that_watched_a_namespace_hears_of_it_after_it_was_closed_and_opened(app: Server) -> None:
     team = in_namespace(app, "team")
-    boot = decode_about((await post(team, "store.about", None)).body).boot
-    known = decode_watch_answer((await post(team, "store.watch", WatchRequest(boot=None))).body)
+    boot = decode_about((await post(team, "store.about", None)).body).server_epoch
+    known = decode_watch_answer((await post(team, "store.watch", WatchRequest(server_epoch=None))).body)
     for number in range(10):
         await in_namespace(app, f"made-up-{number}").ok("queues.list")
     await team.ok("queues.create", name="jobs")
@@ -655,13 +655,13 @@ async def test_commit_of_which_every_call_is_refused_is_answered(client: Client)
 async def test_more_values_than_may_be_read_in_one_go_are_refused_unread(
     app: Server, client: Client, route: str, call: bytes
 ) -> None:
-    app.limits = msgspec.structs.replace(app.limits, values=300_000, bodies=32 * MIB)
+    app.limits = msgspec.structs.replace(app.limits, values=300_000, max_total_body_bytes=32 * MIB)
     answer = await client.send("POST", f"/v1/{route}", call)
     assert (answer.status, answer.json["code"], answer.json["details"]["limit"]) == (413, "request_too_large", 300_000)
 
 
 async def test_payload_of_the_usual_size_may_have_as_many_values_as_fit_in(app: Server, client: Client) -> None:
-    app.limits = msgspec.structs.replace(app.limits, bodies=32 * MIB)
+    app.limits = msgspec.structs.replace(app.limits, max_total_body_bytes=32 * MIB)
     payload = b"[" + b"[]," * ((MIB - 4) // 3) + b"1]"
     body = b'{"queue": "jobs", "items": [{"payload": %b}]}' % payload
     assert len(payload) <= MIB < len(body)
@@ -692,7 +692,7 @@ async def test_page_in_json_is_found_bit_by_bit_and_goes_on(client: Client) -> N
         if "cursor" not in page:
             break
         assert len(page["items"]) < 70
-        pivot = {"pivot": page["cursor"]}
+        pivot = {"cursor": page["cursor"]}
     assert len(seen) == len(set(seen)) == 70
 
 

@@ -72,9 +72,7 @@ class Load:
                 self.tried.add(key)
                 if await self.call(caller, "queue.produce", queue="jobs", items=[_item(key)]):
                     self.acknowledged.add(key)
-                leased = await self.call(
-                    caller, "queue.lease", queue="jobs", batch_size=1, client_id=f"client-{number}"
-                )
+                leased = await self.call(caller, "queue.lease", queue="jobs", limit=1, worker=f"client-{number}")
                 for item in leased["items"] if leased else ():
                     await self.complete(caller, item)
 
@@ -118,7 +116,7 @@ async def _rest(load: Load) -> Counter[str]:
     found: Counter[str] = Counter()
     with Caller(load.port) as caller:
         while True:
-            leased = await load.call(caller, "queue.lease", queue="jobs", batch_size=500, wait="6s", client_id="last")
+            leased = await load.call(caller, "queue.lease", queue="jobs", limit=500, wait="6s", worker="last")
             if not leased["items"]:
                 return found
             found.update(item["payload"]["key"] for item in leased["items"])

@@ -48,7 +48,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def broker(url: str) -> Iterator[Broker]:
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         broker.create_queue("jobs", keep_completed="1h")
         broker.create_queue("others", keep_completed="1h")
         yield broker
@@ -60,7 +60,7 @@ def store(broker: Broker) -> Store:
 
 
 def put(store: Store, value: int) -> Receipt:
-    item = NewItem(str(value).encode(), "application/json", plain=True)
+    item = NewItem(str(value).encode(), "application/json", is_plain=True)
     receipt: Receipt = store.commit([Put("jobs", (item,))]).results[0][0]
     return receipt
 
@@ -128,7 +128,7 @@ def test_complete(where: str, store: Store, url: str) -> None:
 
 def leased(store: Store, value: int) -> Lease:
     """A lease of a new item, in a queue in which there is nothing else."""
-    item = NewItem(str(value).encode(), "application/json", plain=True)
+    item = NewItem(str(value).encode(), "application/json", is_plain=True)
     (lease,) = store.commit([Put("others", (item,)), LeaseItems("others", 1)]).results[1].leases
     assert lease.payload == item.payload
     return lease
@@ -185,7 +185,7 @@ def test_socket_of_redis(after: bool, redis_url: str, monkeypatch: pytest.Monkey
         return ours
 
     monkeypatch.setattr(redis.connection.Connection, "_connect", connected)
-    with connect(redis_url, lifecycle=False) as broker:
+    with connect(redis_url, maintenance=False) as broker:
         broker.create_queue("jobs")
         broker.create_queue("others")
         store = broker._core.store

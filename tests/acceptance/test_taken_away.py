@@ -83,7 +83,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
 def set_up(project: Project, *, settings: str = "", options: str = "", grace: str = "200ms") -> None:
     project.command("run.sh", HOLDS_ON)
     project.write(
-        f'[queue.jobs]\n{settings}\n[worker.w]\nqueue = "jobs"\nrun = "./run.sh"\ngrace = "{grace}"\n{options}\n'
+        f'[queue.jobs]\n{settings}\n[worker.w]\nqueue = "jobs"\nrun = "./run.sh"\nkill_grace = "{grace}"\n{options}\n'
     )
 
 
@@ -179,7 +179,7 @@ def hold(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Task[...
     (project.folder / f"{name}.py").write_text(TASKS)
     monkeypatch.syspath_prepend(str(project.folder))
     with load_app(f"{name}:app") as app:
-        app.declare(app.broker)
+        app.create_queues(app.broker)
         yield app.tasks["hold"]
     sys.modules.pop(name)
 

@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker(path: Path) -> Iterator[Broker]:
-    with connect(f"sqlite:///{path}", lifecycle=False) as broker:
+    with connect(f"sqlite:///{path}", maintenance=False) as broker:
         broker.create_queue("jobs")
         yield broker
 
@@ -141,12 +141,12 @@ def test_arrival_from_another_process_just_before_the_wait_is_not_missed(broker:
     notify = broker._core.notify
     broker.create_queue("other")
     elsewhere = Background(lambda: broker.lease("other", wait="1h"))
-    until(lambda: bool(notify._waiters) and not broker._core.store.changed())
-    ticket = notify.ticket("jobs")
+    until(lambda: bool(notify._waiters) and not broker._core.store.poll_changes())
+    ticket = notify.sequence("jobs")
     assert broker.lease("jobs") == []
-    with connect(f"sqlite:///{path}", lifecycle=False) as another:
+    with connect(f"sqlite:///{path}", maintenance=False) as another:
         another.put("jobs", 1)
-    until(lambda: notify.ticket("jobs") != ticket)
+    until(lambda: notify.sequence("jobs") != ticket)
     assert notify.wait(WaitForQueue("jobs", ticket, Instant(broker._core.clock.now() + HOUR), None))
     broker.put("other", 1)
     elsewhere.result()

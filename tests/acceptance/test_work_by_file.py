@@ -82,7 +82,7 @@ def test_second_signal_stops_at_once(project: Project) -> None:
 
 def signalled(process: subprocess.Popen[bytes], project: Project) -> bool:
     process.send_signal(signal.SIGTERM)
-    return "stopping_at_once" in project.text("log")
+    return "stopping_now" in project.text("log")
 
 
 def test_item_of_a_worker_that_was_killed_is_lost_once_and_done_by_the_next(project: Project) -> None:
@@ -131,7 +131,7 @@ def test_mistake_in_the_file_is_told_and_nothing_begins(project: Project) -> Non
 
 def test_without_a_file_and_an_app_it_says_what_to_do(tmp_path: Path) -> None:
     done = subprocess.run(
-        command("work"), cwd=tmp_path, env={**environment(), "REDRIVE_FILE": ""}, capture_output=True, text=True
+        command("work"), cwd=tmp_path, env={**environment(), "REDRIVE_CONFIG": ""}, capture_output=True, text=True
     )
     assert done.returncode == 2
     assert "there is no redrive.toml here or above" in done.stderr

@@ -138,8 +138,8 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def broker(url: str) -> Iterator[Broker]:
-    with connect(url, lifecycle=False) as broker:
-        killable.app.declare(broker)
+    with connect(url, maintenance=False) as broker:
+        killable.app.create_queues(broker)
         yield broker
 
 
@@ -238,8 +238,8 @@ def test_worker_that_slept_beyond_its_leases_is_refused(
 ) -> None:
     """It is stopped while handlers run, and goes on when others have the items: what it says of them counts nothing."""
     where = f"sqlite:///{tmp_path / 'jobs.db'}" if store == "sqlite" else request.getfixturevalue(f"{store}_url")
-    with connect(where, lifecycle=False) as broker:
-        killable.app.declare(broker)
+    with connect(where, maintenance=False) as broker:
+        killable.app.create_queues(broker)
         broker.update_queue("jobs", lease_timeout="1s")
         for number in range(ROUNDS):
             folder = tmp_path / str(number)

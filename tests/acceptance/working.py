@@ -32,7 +32,7 @@ BEAT = b"."
 
 def create_queues(url: str) -> None:
     """The queues that workers use."""
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         broker.create_queue("morgue")
         broker.create_queue(QUEUE, **SETTINGS)
 
@@ -50,7 +50,7 @@ class Worker:
         self._todo = [value for value in self._values if value not in begun or (_keyed(value) and value not in done)]
         self._late: list[Lease] = []
         self._journal = Journal(journal)
-        self._broker = connect(url, lifecycle=number == 0)
+        self._broker = connect(url, maintenance=number == 0)
 
     def run(self, say: Say) -> None:
         """Rounds of puts, leases and settles."""

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from tests.access.world import FOREIGN, NAMESPACE, OWN, Side, World, everywhere, in_another_namespace, limited
 
-from redrive import Again, Dead, Failure, Filter, QueueSettings, RedriveError, Verb
+from redrive import Dead, Failure, Filter, QueueSettings, RedriveError, RetryVerdict, Verb
 from redrive.auth.permissions import CALL_PERMISSIONS
 from redrive.auth.principal import TOKENS_NAMESPACE, Principal, Role
 from redrive.clock import Instant
@@ -74,8 +74,8 @@ from redrive.store import (
     ReturnLease,
     SetOperation,
     SetPaused,
+    SetSourceQueue,
     Settle,
-    SetUsedBy,
     StartOperation,
     StepOperation,
     Unhold,
@@ -109,7 +109,7 @@ def move_of(w: World, s: Side) -> Move:
 
 
 def settled(
-    verdict: Again | Dead, ending: OutcomeKind = OutcomeKind.FAILED, **more: Any
+    verdict: RetryVerdict | Dead, ending: OutcomeKind = OutcomeKind.FAILED, **more: Any
 ) -> Callable[[World, Side], Call]:
     return lambda w, s: Settle(s.token, ending, verdict, version_of(w, s), **more)
 
@@ -130,7 +130,7 @@ def changed(verb: Verb, id: str = "id", **more: Any) -> Callable[[World, Side], 
 
 
 def judged(verb: Verb) -> Callable[[World, Side], Call]:
-    verdict = Again(0, Status.FAILED) if verb is Verb.FAIL else Dead(DeadReason.BURIED)
+    verdict = RetryVerdict(0, Status.FAILED) if verb is Verb.FAIL else Dead(DeadReason.BURIED)
     return lambda w, s: ManualChange(verb, (ManualTarget(ItemId(s.id), verdict, version_of(w, s)),), "mallory")
 
 
@@ -162,7 +162,7 @@ SAMPLES = (
     ),
     Sample("change settings", lambda w, s: UpdateQueue(s.queue, QueueSettings(), 1, "mallory"), ADMIN, HERE),
     Sample("pause", lambda w, s: SetPaused(s.queue, True, "mallory"), ON_CALL, HERE),
-    Sample("use as a dead queue", lambda w, s: SetUsedBy(s.queue, "x@there"), ADMIN, HERE),
+    Sample("use as a dead queue", lambda w, s: SetSourceQueue(s.queue, "x@there"), ADMIN, HERE),
     Sample("delete a queue", lambda w, s: DeleteQueue(s.queue, 1, "mallory"), ADMIN, HERE),
     Sample("put", lambda w, s: Put(s.queue, (ITEM,)), PUTS, HERE),
     Sample("put what failed", lambda w, s: Put(s.queue, (failed_item(w, s, Dead(to=s.dead_queue)),)), PUTS, HERE),
@@ -183,7 +183,7 @@ SAMPLES = (
     Sample("register something", lambda w, s: Register("something", "x", b"{}"), ADMIN, ALL),
     Sample(
         "write into the audit that one works",
-        lambda w, s: Register("worker", "me", b"{}", timeout=30, noted=AuditNote("mallory", "x")),
+        lambda w, s: Register("worker", "me", b"{}", timeout=30, audit=AuditNote("mallory", "x")),
         ADMIN,
         ALL,
     ),
@@ -203,14 +203,14 @@ SAMPLES = (
     Sample("unhold all", lambda w, s: Unhold("mallory"), ON_CALL, ALL),
     Sample("complete", lambda w, s: Complete(s.token), WORKS, HERE),
     Sample("complete and put", lambda w, s: Complete(w.sides[OWN].token, puts=(Put(s.queue, (ITEM,)),)), WORKS, HERE),
-    Sample("fail", settled(Again(5, Status.FAILED), failure=Failure("E", "text")), WORKS, HERE),
+    Sample("fail", settled(RetryVerdict(5, Status.FAILED), failure=Failure("E", "text")), WORKS, HERE),
     Sample("fail for good", settled(Dead(DeadReason.FINAL_ERROR)), WORKS, HERE),
     Sample("bury to the dead queue", dead_to("dead_queue"), WORKS, HERE),
     Sample("bury to a queue where one may put", dead_to("third_queue"), WORKS, HERE),
     Sample("bury to another store", settled(Dead(to="x@there"), OutcomeKind.BURIED), ADMIN, HERE),
     Sample("drop what one works on", settled(Dead(drop=True)), ADMIN, HERE),
-    Sample("lose one's own work at once", settled(Again(), OutcomeKind.LOST, at_once=True), WORKS, HERE),
-    Sample("sweep a lease", settled(Again(), OutcomeKind.LOST), WORKS, HERE),
+    Sample("lose one's own work at once", settled(RetryVerdict(), OutcomeKind.LOST, worker_is_gone=True), WORKS, HERE),
+    Sample("sweep a lease", settled(RetryVerdict(), OutcomeKind.LOST), WORKS, HERE),
     Sample("return", lambda w, s: ReturnLease(s.token), WORKS, HERE),
     Sample("extend", lambda w, s: Extend(s.token), WORKS, HERE),
     Sample("retry", changed(Verb.RETRY), ON_CALL, HERE),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from redrive.auth.principal import RIGHTS, Right, Role
+from redrive.auth.principal import RIGHTS, Permission, Role
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/guides/access.md"
 
@@ -15,7 +15,7 @@ def rows(page: Path) -> list[list[str]]:
 def test_guide_has_the_rights_of_every_role() -> None:
     told = rows(PAGE)
     header = next(row for row in told if row[0] == "role")
-    assert header[1:] == list(Right)
+    assert header[1:] == list(Permission)
     said = {
         row[0]: {right for right, cell in zip(header[1:], row[1:], strict=True) if cell}
         for row in told
@@ -26,4 +26,4 @@ def test_guide_has_the_rights_of_every_role() -> None:
 
 def test_guide_explains_every_right() -> None:
     explained = {row[0] for row in rows(PAGE) if len(row) == 2}
-    assert set(Right) <= explained
+    assert set(Permission) <= explained

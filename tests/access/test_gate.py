@@ -31,7 +31,7 @@ class Door:
         self.clock = FakeClock()
         self.now = 0.0
         self.pauses: list[float] = []
-        self.broker = connect_async("memory://", clock=self.clock, lifecycle=False, namespace=TOKENS_NAMESPACE)
+        self.broker = connect_async("memory://", clock=self.clock, maintenance=False, namespace=TOKENS_NAMESPACE)
         self.gate = TokenAuthenticator(BrokerPool(self.opened), seconds=lambda: self.now, pause=self.pause)
 
     def opened(self, namespace: str) -> AsyncBroker:
@@ -246,7 +246,7 @@ async def test_names_of_tokens_are_unique(door: Door) -> None:
         {"name": ""},
         {"name": "a b"},
         {"name": "retention"},
-        {"name": "lifecycle"},
+        {"name": "maintenance"},
         {"roles": ()},
         {"roles": ("king",)},
         {"namespaces": ()},

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.access.world import FOREIGN, OWN, SECRET, World, everywhere, limited
 
-from redrive import Again, Dead, Failure, Filter, RedriveError, Verb, connect
+from redrive import Dead, Failure, Filter, RedriveError, RetryVerdict, Verb, connect
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal, Role
 from redrive.errors import Forbidden, InvalidInput, ItemNotFound, LeaseLost
 from redrive.model.ids import ItemId, Token
@@ -117,7 +117,7 @@ async def test_nobody_ends_the_work_of_another_token_at_once(world: World) -> No
     mallory = Principal("mallory", frozenset({Role.CONSUMER}))
     own = world.sides[OWN]
     version = world.broker.get_queue(own.queue).version
-    call = Settle(own.token, OutcomeKind.LOST, Again(), version, at_once=True)
+    call = Settle(own.token, OutcomeKind.LOST, RetryVerdict(), version, worker_is_gone=True)
     assert isinstance(await made(world, mallory, call), Forbidden)
     assert world.broker.get(own.active_id).status is Status.ACTIVE
 
@@ -149,7 +149,7 @@ async def test_admin_is_told_what_is_overdue(world: World) -> None:
 
 
 async def test_work_is_settled_by_tokens_of_own_queues_only(world: World) -> None:
-    call = Settle(world.sides[FOREIGN].token, OutcomeKind.RELEASED, Again(), 1)
+    call = Settle(world.sides[FOREIGN].token, OutcomeKind.RELEASED, RetryVerdict(), 1)
     refusal = await made(world, limited(Role.CONSUMER), call)
     # As if it were completed: not even its status is told.
     assert isinstance(refusal, LeaseLost)
@@ -157,7 +157,7 @@ async def test_work_is_settled_by_tokens_of_own_queues_only(world: World) -> Non
     leased = await made(world, limited(Role.CONSUMER), LeaseItems("own-jobs", 1))
     version = world.broker.get_queue("own-jobs").version
     settled = await made(
-        world, limited(Role.CONSUMER), Settle(leased.leases[0].token, OutcomeKind.RELEASED, Again(), version)
+        world, limited(Role.CONSUMER), Settle(leased.leases[0].token, OutcomeKind.RELEASED, RetryVerdict(), version)
     )
     assert settled.status is Status.PENDING
 
@@ -327,7 +327,7 @@ async def test_viewers_see_errors_by_the_rules_of_the_queue(world: World) -> Non
 
 @pytest.fixture
 def world_on_file(tmp_path: Path) -> Iterator[World]:
-    broker = connect(f"sqlite:///{tmp_path}/jobs.db", clock=FakeClock(), lifecycle=False)
+    broker = connect(f"sqlite:///{tmp_path}/jobs.db", clock=FakeClock(), maintenance=False)
     world = World(broker._core)
     yield world
     world.close()
@@ -335,7 +335,7 @@ def world_on_file(tmp_path: Path) -> Iterator[World]:
 
 async def test_nobody_is_taken_at_his_word_that_an_item_is_plain(world_on_file: World) -> None:
     world = world_on_file
-    item = NewItem(b"1", "text/plain", delay=60_000_000, idempotency_key="k", overrides=Overrides(3), plain=True)
+    item = NewItem(b"1", "text/plain", delay=60_000_000, idempotency_key="k", overrides=Overrides(3), is_plain=True)
     (receipt,) = await made(world, UNAUTHENTICATED_ADMIN, Put("own-jobs", (item,)))
     kept = world.broker.get(receipt.id)
     assert kept.idempotency_key == "k"
@@ -348,7 +348,9 @@ async def test_failures_are_cut_and_cleaned(world: World) -> None:
     failure = Failure("E" * 10_000, "text\0" * 100_000, "trace\x1b[31m" * 100_000, fingerprint="f" * 10_000)
     version = world.broker.get_queue(own.queue).version
     await made(
-        world, limited(Role.CONSUMER), Settle(own.token, OutcomeKind.FAILED, Again(0, Status.FAILED), version, failure)
+        world,
+        limited(Role.CONSUMER),
+        Settle(own.token, OutcomeKind.FAILED, RetryVerdict(0, Status.FAILED), version, failure),
     )
     kept = world.broker.get(own.active_id).last_failure
     assert kept is not None
@@ -359,9 +361,10 @@ async def test_failures_are_cut_and_cleaned(world: World) -> None:
 async def test_malformed_tokens_and_ids_are_told_apart_from_lost_ones(world: World) -> None:
     for token in ("", "x" * 48, "f" * 47):
         assert isinstance(
-            await made(world, limited(Role.CONSUMER), Settle(Token(token), OutcomeKind.LOST, Again(), 1)), InvalidInput
+            await made(world, limited(Role.CONSUMER), Settle(Token(token), OutcomeKind.LOST, RetryVerdict(), 1)),
+            InvalidInput,
         )
     gone: Lease = world.sides[OWN].lease
     world.broker.complete(gone)
-    refusal = await made(world, limited(Role.CONSUMER), Settle(gone.token, OutcomeKind.LOST, Again(), 1))
+    refusal = await made(world, limited(Role.CONSUMER), Settle(gone.token, OutcomeKind.LOST, RetryVerdict(), 1))
     assert isinstance(refusal, LeaseLost)

@@ -11,11 +11,11 @@ from tests.access.world import OWN_QUEUES, World, everywhere, limited
 from tests.servers.asgi import Answer, Client
 
 from redrive import Verb, connect_async
-from redrive.auth.principal import TOKENS_NAMESPACE, Principal, Right, Role
+from redrive.auth.principal import TOKENS_NAMESPACE, Permission, Principal, Role
 from redrive.errors import Forbidden, RedriveError
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
-from redrive.model.item import Event, HistoryEntry, Item, Status
+from redrive.model.item import HistoryEntry, HistoryEvent, Item, Status
 from redrive.model.operation import Operation, OperationStatus
 from redrive.server.asgi import Server
 from redrive.server.auth import authorization
@@ -56,7 +56,7 @@ class Place(NoAuthentication):
 
 @pytest.fixture
 async def place() -> AsyncIterator[Place]:
-    brokers = BrokerPool(lambda namespace: connect_async("memory://", namespace=namespace, lifecycle=False))
+    brokers = BrokerPool(lambda namespace: connect_async("memory://", namespace=namespace, maintenance=False))
     server = Server(brokers, (*all_routes(brokers), *store_api.routes()))
     place = Place(server, World((await brokers.at("default"))._core))
     server.access = place
@@ -85,7 +85,7 @@ async def test_no_pattern_lets_an_admin_into_the_namespace_of_tokens(place: Plac
 async def test_admin_of_some_queues_is_not_let_into_the_namespace_of_tokens() -> None:
     assert not Principal("ann", ADMIN, queues=OWN_QUEUES).may_enter(TOKENS_NAMESPACE)
     assert Principal("ann", ADMIN).may_enter(TOKENS_NAMESPACE)
-    assert Principal("ann", ADMIN).may(Right.ADMIT, TOKENS_NAMESPACE)
+    assert Principal("ann", ADMIN).may(Permission.MANAGE_TOKENS, TOKENS_NAMESPACE)
 
 
 def forged(place: Place) -> Item:
@@ -93,7 +93,13 @@ def forged(place: Place) -> Item:
     letter = place.world.broker.get(place.world.sides["own"].letter_id)
     death = msgspec.structs.replace(letter.deaths[-1], queue="foreign-jobs")
     brought = HistoryEntry(
-        letter.put_at, Event.REDRIVEN, "foreign-jobs", 0, actor="x", from_status=Status.PENDING, from_dead_letter=True
+        letter.put_at,
+        HistoryEvent.REDRIVEN,
+        "foreign-jobs",
+        0,
+        actor="x",
+        from_status=Status.PENDING,
+        from_dead_letter=True,
     )
     id = ItemId("9" + "0" * 31)
     return msgspec.structs.replace(
@@ -174,7 +180,7 @@ def taking_elsewhere(place: Place) -> list[Operation]:
 
 async def test_nobody_drives_an_operation_into_queues_of_others(place: Place) -> None:
     for operation in taking_elsewhere(place):
-        for route, more in (("operations.resume", {}), ("operations.rate", {"rate": 5})):
+        for route, more in (("operations.resume", {}), ("operations.set_rate", {"rate": 5})):
             for principal in (OPERATOR, MANAGER):
                 answer = await place.call(principal, route, id=operation.id, **more)
                 assert answer.json["code"] == "forbidden", (route, operation)
@@ -197,7 +203,7 @@ async def test_operation_is_not_taken_back_out_of_queues_of_others(place: Place)
     operation = started(place, Verb.REDRIVE, Filter(queue="own-dead", status=Status.DEAD), "foreign-jobs")
     broker, before = place.world.broker, place.pending("foreign-jobs")
     broker.resume_operation(operation.id)
-    broker.drive(operation.id)
+    broker.run_operation(operation.id)
     assert place.pending("foreign-jobs") == before + 1
     for principal in (OPERATOR, MANAGER):
         assert (await place.call(principal, "operations.undo", id=operation.id)).json["code"] == "forbidden"
@@ -213,7 +219,7 @@ async def test_letter_of_another_store_does_not_go_back_there_for_somebody_let_i
 
     def from_afar(query: Any) -> Any:
         found = inner(query)
-        return msgspec.structs.replace(found, home="there") if isinstance(found, Item) else found
+        return msgspec.structs.replace(found, home_store="there") if isinstance(found, Item) else found
 
     monkeypatch.setattr(core.store, "read", from_afar)
     assert (await place.call(OPERATOR, "dead.redrive", ids=[letter])).json["code"] == "forbidden"

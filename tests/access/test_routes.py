@@ -118,11 +118,11 @@ SAMPLES = (
     of_operation("operations.pause", "operation"),
     of_operation("operations.resume", "operation"),
     of_operation("operations.resume", "purge", ADMIN),
-    of_operation("operations.rate", "operation", rate=5),
-    of_operation("operations.rate", "purge", ADMIN, rate=5),
+    of_operation("operations.set_rate", "operation", rate=5),
+    of_operation("operations.set_rate", "purge", ADMIN, rate=5),
     Sample("operations.undo", lambda s: {"id": s.operation}, ON_CALL, ALL),
-    Sample("feed", lambda s: {"queue": s.queue}, LOOKS, HERE),
-    Sample("feed", lambda s: {}, LOOKS, ALL),
+    Sample("feed.read", lambda s: {"queue": s.queue}, LOOKS, HERE),
+    Sample("feed.read", lambda s: {}, LOOKS, ALL),
     Sample("audit.list", lambda s: {}, LOOKS, ALL),
     Sample("workers.list", lambda s: {}, LOOKS, ALL),
     Sample("moves.list", lambda s: {}, LOOKS, ALL),
@@ -160,7 +160,7 @@ class Place:
         return answer
 
     async def open(self) -> None:
-        brokers = BrokerPool(lambda namespace: connect_async("memory://", namespace=namespace, lifecycle=False))
+        brokers = BrokerPool(lambda namespace: connect_async("memory://", namespace=namespace, maintenance=False))
         self.server = Server(brokers, (*all_routes(brokers), *store_api.routes()), self.caller)
         self.world = World((await brokers.at("default"))._core)
         own = self.world.sides[OWN]

@@ -57,7 +57,7 @@ class Door:
 @pytest.fixture
 async def door(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Door]:
     caplog.set_level(logging.DEBUG)
-    door = Door(application("memory://", lifecycle=False))
+    door = Door(application("memory://", maintenance=False))
     await door.open()
     yield door
     await door.app.close()
@@ -112,7 +112,7 @@ async def test_secrets_are_in_no_log_and_no_page(door: Door, caplog: pytest.LogC
 
 async def test_password_of_the_store_is_told_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    app = application(f"postgresql://ann:{PASSWORD}@127.0.0.1:1/x?connect_timeout=1", lifecycle=False)
+    app = application(f"postgresql://ann:{PASSWORD}@127.0.0.1:1/x?connect_timeout=1", maintenance=False)
     client = Client(app)
     answers = [await client.call("queues.list"), *[await client.send("GET", page) for page in PAGES]]
     await app.close()
@@ -132,7 +132,7 @@ async def test_audit_rows_carry_the_name_of_the_token(door: Door) -> None:
 
 async def test_tokens_are_made_listed_and_revoked_over_the_server(door: Door) -> None:
     admin = door.client(door.texts["admin-all"])
-    made = await admin.ok("tokens.create", name="shop", roles=["producer"], queues=["own-*"], expires="90d")
+    made = await admin.ok("tokens.create", name="shop", roles=["producer"], queues=["own-*"], expires_in="90d")
     listed = {token["name"]: token for token in (await admin.ok("tokens.list"))["tokens"]}
     assert listed["shop"]["created_by"] == "admin-all"
     assert listed["shop"]["roles"] == ["producer"]

@@ -40,7 +40,7 @@ class Side:
         broker.complete(lease, result={"result": f"{SECRET} {side}"}, keep_result="1d")
         self.id = self.put(broker, "pending")
         dead_id = self.put(broker, "dead")
-        broker.bury_by_hand(dead_id)
+        broker.bury_items(dead_id)
         self.letter_id = broker.get(dead_id).id
         call = broker._core.call
         paused = {"actor": "world", "paused": True}
@@ -64,7 +64,7 @@ class World:
 
     def __init__(self, core: Core | None = None) -> None:
         self.clock = FakeClock()
-        self.broker = connect("memory://", clock=self.clock, lifecycle=False) if core is None else Broker(core)
+        self.broker = connect("memory://", clock=self.clock, maintenance=False) if core is None else Broker(core)
         self.awaited = AsyncBroker(self.broker._core)
         self.sides = {side: Side(self.broker, side) for side in (OWN, FOREIGN)}
 

@@ -46,7 +46,12 @@ class TestHttp(StoreConformance):
         def url_of(name: str | None) -> str:
             def open_one(namespace: str) -> Any:
                 return connect_async(
-                    store_url, namespace=namespace, name=name, clock=Uncounted(clock), lifecycle=False, redact=False
+                    store_url,
+                    namespace=namespace,
+                    store_name=name,
+                    clock=Uncounted(clock),
+                    maintenance=False,
+                    redact=False,
                 )
 
             if name not in urls:
@@ -59,8 +64,8 @@ class TestHttp(StoreConformance):
 
     @pytest.fixture
     def connect(self, url_of: Callable[[str | None], str]) -> Any:
-        return lambda name=None, **options: connect(url_of(name), name=name, **options)
+        return lambda store_name=None, **options: connect(url_of(store_name), store_name=store_name, **options)
 
     @pytest.fixture
     def connect_async(self, url_of: Callable[[str | None], str]) -> Any:
-        return lambda name=None, **options: connect_async(url_of(name), name=name, **options)
+        return lambda store_name=None, **options: connect_async(url_of(store_name), store_name=store_name, **options)

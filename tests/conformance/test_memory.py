@@ -5,8 +5,8 @@ from redrive.testing.conformance import StoreConformance
 
 class TestMemory(StoreConformance):
     # It lives and ends with its broker.
-    shared = False
-    durable = False
+    supports_processes = False
+    is_durable = False
 
     @pytest.fixture
     def url(self) -> str:

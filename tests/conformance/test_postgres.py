@@ -11,7 +11,7 @@ SCHEMA = "conformance"
 
 
 class TestPostgres(StoreConformance):
-    transactions = True
+    supports_transactions = True
 
     @pytest.fixture
     def url(self, postgres: Server) -> Iterator[str]:

@@ -8,7 +8,7 @@ from redrive.testing.conformance import StoreConformance
 
 
 class TestSQLite(StoreConformance):
-    transactions = True
+    supports_transactions = True
 
     @pytest.fixture
     def file(self, tmp_path: Path) -> Path:

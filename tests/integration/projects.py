@@ -16,7 +16,7 @@ class Project:
     def __init__(self, folder: Path, url: str, **options: Any) -> None:
         self.folder = folder
         self.file = folder / "redrive.toml"
-        self.broker: Broker = connect(url, **{"lifecycle": False, **options})
+        self.broker: Broker = connect(url, **{"maintenance": False, **options})
 
     def write(self, text: str) -> None:
         """What the file says."""

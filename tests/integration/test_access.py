@@ -150,7 +150,7 @@ def test_viewer_sees_no_payloads_and_an_operator_does(shop: Shop) -> None:
         assert b'"redacted":true' in lines
     with shop.connect(shop.token("operator", "operator", "foreign-*")) as operator:
         assert operator.get(id, redacted=False).value == {"secret": "swordfish"}
-        operator.bury_by_hand(id)
+        operator.bury_items(id)
         with pytest.raises(Forbidden):
             operator.drop(id)
     with shop.connect(shop.token("own-operator", "operator", "own-*")) as operator:
@@ -229,7 +229,7 @@ def test_admin_cannot_make_a_token_that_the_audit_does_not_tell_of(shop: Shop) -
         commit = broker._core.store.commit
         commit([Register("token", "hushed", msgspec.json.encode(made))])
         lie = AuditNote("mallory", "nothing", "nothing")
-        commit([Unregister("token", "hushed", lie), Register("token", "hushed", b"no token", noted=lie)])
+        commit([Unregister("token", "hushed", lie), Register("token", "hushed", b"no token", audit=lie)])
         commit([Unregister("token", "hushed")])
         entries = broker.audit(4)
     assert {entry.actor for entry in entries} == {"ann"}
@@ -252,7 +252,7 @@ def test_only_an_admin_of_everything_makes_tokens(shop: Shop) -> None:
             broker._run(token_store.create(broker._core.clock, "x", ("admin",), created_by="x"))
     create = ("token", "create", "x", "--role", "admin")
     said = shop.redrive("--url", shop.server.url, "--token", almost[2], *create, code=7)
-    assert "does not give the right" in said
+    assert "does not have the permission" in said
 
 
 def test_token_of_a_name_that_is_taken_or_unknown_is_refused(shop: Shop) -> None:
@@ -283,8 +283,8 @@ def test_worker_needs_no_more_than_the_role_of_a_consumer(shop: Shop) -> None:
         shop.connect(shop.admin) as admin,
         shop.connect(shop.token("worker", "consumer", "own-tasks")) as broker,
     ):
-        app.declare(admin)
-        app.declare(broker)  # which finds the queue as it should be, and changes nothing
+        app.create_queues(admin)
+        app.create_queues(broker)  # which finds the queue as it should be, and changes nothing
         for number in (1, -1):
             admin.put_many("own-tasks", [add.item(number).item])
         Worker(app, broker=broker, name="host-1").run(until_idle=True)
@@ -304,9 +304,9 @@ def test_program_that_waits_for_results_needs_no_more_than_the_role_of_a_request
         return a + b
 
     with shop.connect(shop.admin) as admin:
-        app.declare(admin)
+        app.create_queues(admin)
         for requester in (shop.token("asker", "requester"), shop.token("asker-of-sums", "requester", "own-sums")):
-            with shop.connect(requester) as broker, app.using(broker):
+            with shop.connect(requester) as broker, app.override_broker(broker):
                 good, bad = add.put(1, 2), add.put(-1, 2)
                 with pytest.raises(ResultTimeout):
                     good.result(timeout=0)
@@ -318,7 +318,7 @@ def test_program_that_waits_for_results_needs_no_more_than_the_role_of_a_request
                 with pytest.raises(Forbidden):
                     broker.find(queue="own-sums")
         producer = shop.token("teller", "producer", "own-sums")
-        with shop.connect(producer) as broker, app.using(broker), pytest.raises(Forbidden):
+        with shop.connect(producer) as broker, app.override_broker(broker), pytest.raises(Forbidden):
             add.put(1, 2).result(timeout=120)
 
 
@@ -354,10 +354,10 @@ def test_worker_that_may_not_lease_ends_with_the_exit_code_of_that_error(shop: S
     with shop.connect(shop.admin) as admin:
         admin.create_queue("own-notes")
     viewer = ("--until-idle", "--url", shop.server.url, "--token", shop.token("onlooker", "viewer"))
-    told = "does not give the right to work"
+    told = "does not have the permission consume"
     assert told in shop.redrive("work", "tasks_to_look_at:app", *viewer, code=UNAUTHORIZED)
     (shop.folder / "look.toml").write_text('[worker.looker]\nqueue = "own-notes"\nrun = ["true"]\n')
-    refused = shop.redrive("work", "looker", "--file", "look.toml", *viewer, code=UNAUTHORIZED)
+    refused = shop.redrive("work", "looker", "--config", "look.toml", *viewer, code=UNAUTHORIZED)
     assert told in refused.splitlines()[-1]
     assert "Traceback" not in refused
 
@@ -366,7 +366,7 @@ def test_worker_whose_queue_does_not_exist_ends_with_the_exit_code_of_that_error
     file = '[queue.own-nowhere]\n[worker.idler]\nqueue = "own-nowhere"\nrun = ["true"]\n'
     (shop.folder / "absent.toml").write_text(file)
     consumer = shop.token("idler", "consumer", "own-nowhere")  # who may not make the queue
-    work = ("work", "--file", "absent.toml", "--until-idle", "--url", shop.server.url, "--token", consumer)
+    work = ("work", "--config", "absent.toml", "--until-idle", "--url", shop.server.url, "--token", consumer)
     refused = shop.redrive(*work, code=NOT_FOUND)
     assert "own-nowhere" in refused.splitlines()[-2]
     with shop.connect(shop.admin) as admin:

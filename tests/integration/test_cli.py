@@ -139,7 +139,7 @@ def test_server_lets_a_token_do_what_it_is_for(tmp_path: Path) -> None:
             for check in json.loads(cli_any(cli, "doctor", "-o", "json", "--token", viewer))["checks"]
         }
         assert {check["state"] for check in checks.values()} <= {"ok", "warn"}
-        assert checks["clock"]["told"].startswith("not looked at")
+        assert checks["clock"]["finding"].startswith("not looked at")
     finally:
         server.stop()
     assert Cli(server.url).error("queue", "list", exits=6)["code"] == "store_unavailable"
@@ -218,10 +218,10 @@ def test_there_are_colours_in_a_terminal_only(file_url: str) -> None:
 def test_long_work_shows_how_far_it_got_in_a_terminal_only(file_url: str) -> None:
     run(file_url, "queue", "create", "jobs")
     with Cli(file_url).broker() as broker:
-        broker.bury_by_hand([receipt.id for receipt in broker.put_many("jobs", range(30))])
+        broker.bury_items([receipt.id for receipt in broker.put_many("jobs", range(30))])
         shown = in_a_terminal(file_url, ["dead", "redrive", "--all", "--rate", "100/s", "--yes", "any"], NO_COLOR="1")
         assert re.search(r"redrive \w{8} ━+.* \d+/30 ", shown), shown
-        broker.bury_by_hand([item.id for item in broker.find(status="pending").items])
+        broker.bury_items([item.id for item in broker.find(status="pending").items])
     silent = run(file_url, "dead", "redrive", "--all", "--yes", "any")
     assert "━" not in silent.stdout + silent.stderr
 
@@ -289,10 +289,10 @@ def test_interrupt_leaves_the_operation_in_the_store_and_says_how_to_go_on(file_
         broker.create_queue("jobs")
         kill(broker, "jobs", list(range(100)))
         process = started(file_url, "dead", "redrive", "-q", "jobs", "--rate", "10/s", "--yes", "100")
-        wait_for(lambda: any(operation.changed for operation in broker.operations()))
+        wait_for(lambda: any(operation.changed for operation in broker.list_operations()))
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=240)
-        (operation,) = broker.operations()
+        (operation,) = broker.list_operations()
     assert process.returncode == 130
     assert "Traceback" not in told
     assert f"redrive operation resume {operation.id[:8]}" in told

@@ -128,7 +128,7 @@ def test_command_that_is_done_completes_its_item(on_any_store: Project) -> None:
     assert not project.broker.find(ids=ids).items
 
 
-@pytest.mark.parametrize("verb", ["drop", "retry", "fail_by_hand"])
+@pytest.mark.parametrize("verb", ["drop", "retry", "fail_items"])
 def test_command_whose_item_is_taken_away_by_force_ends_and_the_next_item_begins(
     on_any_store: Project, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,9 +142,9 @@ def test_command_whose_item_is_taken_away_by_force_ends_and_the_next_item_begins
         for number, id in enumerate(ids):
             until(lambda id=id: project.has("begun") and id in project.text("begun"))
             if number == 0:
-                getattr(project.broker, verb)(id, *(["no"] if verb == "fail_by_hand" else []), force=True)
+                getattr(project.broker, verb)(id, *(["no"] if verb == "fail_items" else []), force=True)
     finally:
-        running.hurry()
+        running.stop_now()
         running.stop()
 
 
@@ -380,7 +380,7 @@ def test_stop_lets_a_command_finish(project: Project) -> None:
     running.start()
     id = project.put(1)
     until(lambda: project.has("begun"))
-    running.ask_to_stop()
+    running.request_stop()
     waiting = project.put(2)
     (project.folder / "go").touch()
     running.stop()
@@ -394,8 +394,8 @@ def test_stop_at_once_ends_a_command_and_gives_its_item_back_uncounted(project: 
     running.start()
     id = project.put(1)
     until(lambda: project.has("begun"))
-    running.ask_to_stop()
-    running.hurry()
+    running.request_stop()
+    running.stop_now()
     running.stop()
     item = project.get(id)
     assert project.has("asked")
@@ -404,7 +404,7 @@ def test_stop_at_once_ends_a_command_and_gives_its_item_back_uncounted(project: 
 
 
 def test_command_that_outlives_the_deadline_of_a_stop_is_ended(project: Project, clock: FakeClock) -> None:
-    set_up(project, "trap '' TERM; touch begun; while :; do sleep 0.01; done", options='grace = "100ms"')
+    set_up(project, "trap '' TERM; touch begun; while :; do sleep 0.01; done", options='kill_grace = "100ms"')
     running = project.running(watch=False, shutdown_timeout=0)
     running.start()
     id = project.put(1)
@@ -427,7 +427,7 @@ def test_worker_announces_itself_by_the_name_in_the_file(project: Project) -> No
 
 
 def test_lease_of_a_long_command_is_extended(tmp_path: Path) -> None:
-    project = Project(tmp_path, "memory://", lifecycle=True)
+    project = Project(tmp_path, "memory://", maintenance=True)
     set_up(project, "touch begun; until [ -e go ]; do sleep 0.01; done", settings='lease_timeout = "500ms"')
     running = project.running(watch=False)
     running.start()

@@ -199,7 +199,7 @@ def test_expired_object_is_a_dead_letter_and_left_alone(source: Source) -> None:
     source.broker.create_queue("tickets", idempotency_timeout="1h", expire_timeout="10m")
     Poller(source.broker, "tickets", load(source.file).external["tickets"]).poll()
     source.clock.advance("2h")
-    source.broker.step()
+    source.broker.run_maintenance()
     source.work()
     assert source.runs == []
     assert source.dead.death is not None
@@ -288,7 +288,7 @@ def test_completed_item_that_is_removed_is_still_completed(source: Source) -> No
 def test_object_that_a_person_takes_as_done_does_not_run_again(source: Source) -> None:
     source.lists({"id": 1})
     source.work()
-    source.broker.done(source.dead.id)
+    source.broker.complete_items(source.dead.id)
     source.work()
     assert source.runs == [{"id": 1}]
 
@@ -299,7 +299,7 @@ def test_object_that_a_setting_removed_runs_again_when_its_key_is_forgotten(sour
     source.lists({"id": 1})
     source.work()
     source.clock.advance("59m")
-    source.broker.step()
+    source.broker.run_maintenance()
     source.work()
     assert source.runs == [{"id": 1}]
     source.clock.advance("1m")
@@ -334,16 +334,16 @@ def test_object_whose_item_went_elsewhere_runs_again_when_its_key_is_forgotten(
 
 def test_object_whose_item_went_to_another_store_runs_again_when_its_key_is_forgotten(tmp_path: Path) -> None:
     archive = f"sqlite:///{tmp_path}/archive.db"
-    with connect(archive, lifecycle=False) as other:
+    with connect(archive, maintenance=False) as other:
         other.create_queue("graves")
-    source = Source(tmp_path, name="main", stores={"archive": archive})
+    source = Source(tmp_path, store_name="main", stores={"archive": archive})
     source.set(f'{HOUR}\ndead_queue = "graves@archive"')
     source.write('name = "main"\n[stores]\narchive = "sqlite:///archive.db"\n' + source.text("redrive.toml"))
     source.lists({"id": 1})
     source.work()
     source.work()  # it is on its way
-    source.broker.step()
-    with connect(archive, lifecycle=False) as other:
+    source.broker.run_maintenance()
+    with connect(archive, maintenance=False) as other:
         assert other.stats("graves").dead_letters == 1
     source.work()
     assert source.runs == [{"id": 1}]

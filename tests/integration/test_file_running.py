@@ -16,7 +16,7 @@ from redrive.config import load
 from redrive.config.external_queue import Poller
 from redrive.config.runtime import ConfigRuntime
 from redrive.config.watcher import LOOK_SECONDS
-from redrive.errors import InvalidFile, InvalidSetting
+from redrive.errors import InvalidConfig, InvalidSetting
 from redrive.testing import FakeClock
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 from redrive.worker.command_process import CommandProcess
@@ -53,15 +53,15 @@ def edit(project: Project, running: ConfigRuntime, text: str) -> None:
     """Write the file, and look at it until that is in force."""
 
     def is_in_force() -> bool:
-        running.look()  # it looks by itself too
+        running.check()  # it looks by itself too
         return running._config.text == text
 
     project.write(text)
     until(is_in_force)
 
 
-def invalid(project: Project, **options: object) -> InvalidFile:
-    with pytest.raises(InvalidFile) as refused:
+def invalid(project: Project, **options: object) -> InvalidConfig:
+    with pytest.raises(InvalidConfig) as refused:
         project.running(**options).start()
     return refused.value
 
@@ -94,9 +94,9 @@ def test_edit_that_is_wrong_is_told_once_and_changes_nothing(
     running.start()
     project.write(worker("max_size = 6\nlease_timeout = 'soon'"))
     for _ in range(4):
-        assert not running.look()
+        assert not running.check()
     running.stop()
-    (told,) = [record for record in caplog.records if record.event == "file_invalid"]  # type: ignore[attr-defined]
+    (told,) = [record for record in caplog.records if record.event == "config_invalid"]  # type: ignore[attr-defined]
     assert "queue.jobs.lease_timeout" in told.getMessage()
     assert ":3:" in told.getMessage()
     assert project.broker.get_queue("jobs").settings.max_size == 5
@@ -110,7 +110,7 @@ def test_edit_that_the_store_refuses_changes_nothing(project: Project, caplog: p
     project.broker.create_queue("middle", dead_queue="end")
     project.write('[queue.jobs]\nmax_size = 6\ndead_queue = "middle"\n')
     for _ in range(4):
-        assert not running.look()
+        assert not running.check()
     running.stop()
     assert caplog.text.count("cannot have its own dead_queue") == 1
     assert project.broker.get_queue("jobs").settings.max_size == 5
@@ -121,12 +121,12 @@ def test_file_that_is_being_written_anew_is_waited_for(project: Project, caplog:
     running = project.running()
     running.start()
     project.file.unlink()
-    assert not running.look()
-    assert not running.look()
+    assert not running.check()
+    assert not running.check()
     project.write("[queue.jobs]\nmax_size = 6\n")
     until(lambda: project.broker.get_queue("jobs").settings.max_size == 6)
     running.stop()
-    assert caplog.text.count("file_not_read") == 1
+    assert caplog.text.count("config_unreadable") == 1
 
 
 def test_file_that_is_seen_half_written_changes_nothing(project: Project) -> None:
@@ -135,7 +135,7 @@ def test_file_that_is_seen_half_written_changes_nothing(project: Project) -> Non
     project.work(workers=())
     for half in ("", "[queue.jobs]\n", "[queue.jobs]\nmax_size = 5\n"):
         project.write(half)
-        assert not running.look()
+        assert not running.check()
     assert project.broker.get_queue("jobs").settings.retry.attempts == 5
     edit(project, running, "[queue.jobs]\nmax_size = 5\nretry = { attempts = 6 }\n")
     assert project.broker.get_queue("jobs").settings.retry.attempts == 6
@@ -149,13 +149,13 @@ def test_edit_that_comes_before_its_program_is_applied_when_that_is_there(
     running.start()
     project.put(7)
     project.write(worker())
-    until(lambda: running.look() or "file_invalid" in caplog.text)
-    assert not running.look()
+    until(lambda: running.check() or "config_invalid" in caplog.text)
+    assert not running.check()
     project.command("run.sh", "cat >> done")
     until(lambda: project.broker.stats("jobs").completed_total == 1)
     running.stop()
     assert project.text("done") == "7"
-    assert caplog.text.count("file_invalid") <= 2  # it may have been there, and not executable yet
+    assert caplog.text.count("config_invalid") <= 2  # it may have been there, and not executable yet
 
 
 def test_where_the_store_is_cannot_change_while_it_runs(project: Project, caplog: pytest.LogCaptureFixture) -> None:
@@ -164,7 +164,7 @@ def test_where_the_store_is_cannot_change_while_it_runs(project: Project, caplog
     running.start()
     edit(project, running, 'namespace = "other"\nurl = "sqlite:///x.db"\n[queue.jobs]\n')
     running.stop()
-    (told,) = [record for record in caplog.records if record.event == "file_needs_restart"]  # type: ignore[attr-defined]
+    (told,) = [record for record in caplog.records if record.event == "config_needs_restart"]  # type: ignore[attr-defined]
     assert told.fields["keys"] == "url, namespace"  # type: ignore[attr-defined]
 
 
@@ -366,7 +366,7 @@ def test_source_is_asked_again_and_again(tmp_path: Path) -> None:
 
 
 def test_item_is_taken_where_it_comes_from_before_the_work(project: Project) -> None:
-    external(project, '[{"id": 1}, {"id": 2}]', options='take = "./take.sh"')
+    external(project, '[{"id": 1}, {"id": 2}]', options='claim = "./take.sh"')
     project.command("take.sh", "read it; echo $it >> asked; echo 'somebody has it' >&2; case $it in *2*) exit 1;; esac")
     (project.folder / "tickets.json").write_text('{"id": 1}\n{"id": 2}\n')
     project.work()
@@ -376,7 +376,7 @@ def test_item_is_taken_where_it_comes_from_before_the_work(project: Project) -> 
 
 
 def test_item_that_was_taken_once_is_not_taken_again(project: Project) -> None:
-    external(project, '[{"id": 1}]', options='take = "./take.sh"', fix="[ -e mended ] && cat >> fixed || kill -9 $$")
+    external(project, '[{"id": 1}]', options='claim = "./take.sh"', fix="[ -e mended ] && cat >> fixed || kill -9 $$")
     project.command("take.sh", "mkdir taken")  # the second time it fails
     (project.folder / "redrive.toml").write_text(
         project.text("redrive.toml").replace("[worker", "max_losses = 2\n[worker")
@@ -392,7 +392,7 @@ def test_item_that_was_taken_once_is_not_taken_again(project: Project) -> None:
 
 @pytest.mark.parametrize("end", ["kill -9 $$", "sleep 60"])
 def test_item_whose_take_was_cut_off_after_it_had_claimed_is_not_lost(project: Project, end: str) -> None:
-    external(project, '[{"id": 1}]', options='take = "./take.sh"\ntimeout = "300ms"\nmax_losses = 1')
+    external(project, '[{"id": 1}]', options='claim = "./take.sh"\ntimeout = "300ms"\nmax_losses = 1')
     project.command("take.sh", f"mkdir taken || exit 1; {end}")  # the second time it says that somebody has it
     project.work()
     (item,) = project.broker.find(queue="tickets", status="dead").items
@@ -403,7 +403,7 @@ def test_item_whose_take_was_cut_off_after_it_had_claimed_is_not_lost(project: P
 
 @pytest.mark.parametrize("code", [126, 127])
 def test_take_that_could_not_be_run_does_not_say_that_somebody_has_the_item(project: Project, code: int) -> None:
-    external(project, '[{"id": 1}]', options='take = "./take.sh"\nshell = true')
+    external(project, '[{"id": 1}]', options='claim = "./take.sh"\nshell = true')
     if code == 126:
         project.command("take.sh", "exit 0").chmod(0o644)
     project.work()
@@ -416,7 +416,7 @@ def test_take_that_could_not_be_run_does_not_say_that_somebody_has_the_item(proj
 
 
 def test_item_is_not_run_where_take_could_not_be_asked_the_second_time(project: Project) -> None:
-    external(project, '[{"id": 1}]', options='take = "./take.sh"\nmax_losses = 1')
+    external(project, '[{"id": 1}]', options='claim = "./take.sh"\nmax_losses = 1')
     for command, runs in (("kill -9 $$", []), ("no-such-program-anywhere", []), ("exit 1", [{"id": 1}])):
         project.command("take.sh", command)
         project.work()
@@ -429,7 +429,7 @@ def test_take_that_could_not_be_started_has_asked_nobody(
     project: Project, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redrive.worker.command_runner.AGAIN_SECONDS", 0.01)
-    external(project, '[{"id": 1}]', options='take = "./take.sh"')
+    external(project, '[{"id": 1}]', options='claim = "./take.sh"')
     shell = project.folder / "shell"
     project.command("take.sh", "").write_text(f"#!{shell}\nexit 1\n")
     running = project.running(watch=False)
@@ -462,19 +462,19 @@ def test_object_that_cannot_be_an_item_is_told_once_and_the_others_are_put(
     project.work(workers=())
     poller = Poller(project.broker, "tickets", load(project.file).external["tickets"])
     assert [poller.poll(), poller.poll()] == [2, 0]
-    assert caplog.text.count("external_objects_refused") == 1
+    assert caplog.text.count("external_objects_rejected") == 1
     (project.folder / "tickets.json").write_text('[{"id": 1}, {"id": 4}]')
     assert poller.poll() == 1
     external(project, f'[{{"id": 1}}, {bad}]')
     assert poller.poll() == 0
-    assert caplog.text.count("external_objects_refused") == 2
+    assert caplog.text.count("external_objects_rejected") == 2
 
 
 def test_object_that_is_no_text_does_not_end_the_listing(project: Project, caplog: pytest.LogCaptureFixture) -> None:
     external(project, "[]")
     (project.folder / "tickets.json").write_bytes(b'[{"id": "\xff"}]')
     project.work()
-    assert "external_not_listed" in caplog.text
+    assert "external_poll_failed" in caplog.text
 
 
 def test_listing_that_begins_while_it_is_closed_is_ended(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,7 +498,7 @@ def test_listing_that_begins_while_it_is_closed_is_ended(project: Project, monke
 def test_take_that_cannot_tell_now_is_asked_again_later(tmp_path: Path) -> None:
     clock = FakeClock()
     project = Project(tmp_path, "memory://", clock=clock)
-    external(project, '[{"id": 1}]', options='take = "./take.sh"')
+    external(project, '[{"id": 1}]', options='claim = "./take.sh"')
     project.command("take.sh", "[ -e online ] || exit 75")
     project.work()
     assert fixed(project) == []
@@ -528,7 +528,7 @@ def test_listing_that_cannot_be_used_is_told_and_nothing_else_happens(
     project.write(project.text("redrive.toml").replace("cat tickets.json", "./list.sh"))
     with caplog.at_level(logging.WARNING, "redrive"):
         project.work()
-    (record,) = [record for record in caplog.records if record.event == "external_not_listed"]  # type: ignore[attr-defined]
+    (record,) = [record for record in caplog.records if record.event == "external_poll_failed"]  # type: ignore[attr-defined]
     assert told in record.getMessage()
     assert project.broker.stats("tickets").put_total == 0
 

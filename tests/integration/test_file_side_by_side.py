@@ -54,7 +54,7 @@ def apply_together(brokers: list[Broker], text: str, file: Path) -> list[BaseExc
 
 def test_whoever_is_second_finds_it_done_and_undoes_nothing(url: str, tmp_path: Path) -> None:
     file = tmp_path / "redrive.toml"
-    brokers = [connect(url, lifecycle=False) for _ in range(PROCESSES)]
+    brokers = [connect(url, maintenance=False) for _ in range(PROCESSES)]
     try:
         for round in range(ROUNDS):
             assert apply_together(brokers, text(round), file) == []
@@ -73,7 +73,7 @@ def test_whoever_is_second_finds_it_done_and_undoes_nothing(url: str, tmp_path: 
 def test_servers_that_start_at_the_same_moment_both_serve(tmp_path: Path) -> None:
     file = tmp_path / "redrive.toml"
     url = f"sqlite:///{tmp_path}/redrive.db"
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         apply(broker, parse(text(0), file))
     file.write_text(f"[server]\nport = 0\n{text(1)}")
     clean = {key: value for key, value in os.environ.items() if not key.startswith("REDRIVE_")}
@@ -95,6 +95,6 @@ def test_servers_that_start_at_the_same_moment_both_serve(tmp_path: Path) -> Non
         for server in servers:
             server.terminate()
             server.communicate(timeout=240)
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         assert {queue.name for queue in broker.list_queues()} >= {"q0", "q1", "q2", "new1", "dead1"}
         assert broker.get_queue("q0").settings.max_size == 2

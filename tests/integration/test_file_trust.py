@@ -60,7 +60,7 @@ def listener() -> Iterator[Listener]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, and a configuration folder of its own for the user."""
-    for name in ("REDRIVE_URL", "REDRIVE_NAMESPACE", "REDRIVE_TOKEN", "REDRIVE_FILE", "PGPASSWORD", "PGSERVICE"):
+    for name in ("REDRIVE_URL", "REDRIVE_NAMESPACE", "REDRIVE_TOKEN", "REDRIVE_CONFIG", "PGPASSWORD", "PGSERVICE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "shop" / "src").mkdir(parents=True)
@@ -124,7 +124,7 @@ def test_file_of_another_user_is_used_by_no_command(
     refused = run(*words, REDRIVE_TOKEN=TOKEN)
     assert refused.exit_code == 3
     assert "belongs to" in refused.stderr
-    assert f"--file {folder}/redrive.toml" in refused.stderr
+    assert f"--config {folder}/redrive.toml" in refused.stderr
     assert f"redrive config trust {folder}/redrive.toml" in refused.stderr
     assert listener.heard == []
     assert not (folder / "ran").exists()
@@ -133,9 +133,9 @@ def test_file_of_another_user_is_used_by_no_command(
 def test_named_file_is_used_whoever_it_belongs_to(folder: Path, give_away: Callable[[Path], None]) -> None:
     file = write(folder / "redrive.toml", 'namespace = "blue"\n')
     give_away(file)
-    assert "blue" in run("config", "show", "--file", str(file)).stdout
+    assert "blue" in run("config", "show", "--config", str(file)).stdout
     assert "blue" in run("config", "show", str(file)).stdout
-    assert "blue" in run("config", "show", REDRIVE_FILE=str(file)).stdout
+    assert "blue" in run("config", "show", REDRIVE_CONFIG=str(file)).stdout
 
 
 def test_file_in_a_folder_where_others_can_replace_it_is_not_used(folder: Path) -> None:
@@ -167,7 +167,7 @@ def test_file_that_is_found_above_is_named(folder: Path, monkeypatch: pytest.Mon
     assert told.stderr.count(f"redrive: using {folder}/redrive.toml\n") == 1
     assert json.loads(run("queue", "list", "-o", "json").stdout)[0]["name"] == "q"
     assert run("queue", "list", "-o", "json").stderr == ""
-    assert "using" not in run("queue", "list", "--file", "../redrive.toml").stderr
+    assert "using" not in run("queue", "list", "--config", "../redrive.toml").stderr
 
 
 # What it may send
@@ -191,8 +191,8 @@ def test_token_goes_to_no_address_that_was_not_confirmed(folder: Path, listener:
     for refused in (
         run("queue", "list", REDRIVE_TOKEN=TOKEN),
         run("queue", "list", "--token", TOKEN),
-        run("queue", "list", "--file", str(file), REDRIVE_TOKEN=TOKEN),
-        run("queue", "list", REDRIVE_TOKEN=TOKEN, REDRIVE_FILE=str(file)),
+        run("queue", "list", "--config", str(file), REDRIVE_TOKEN=TOKEN),
+        run("queue", "list", REDRIVE_TOKEN=TOKEN, REDRIVE_CONFIG=str(file)),
         run("doctor", REDRIVE_TOKEN=TOKEN),
         run("config", "apply", REDRIVE_TOKEN=TOKEN),
         run("work", "--until-idle", REDRIVE_TOKEN=TOKEN),
@@ -226,9 +226,9 @@ def test_token_goes_to_a_confirmed_address_until_it_changes(
     assert run("queue", "list", REDRIVE_TOKEN=TOKEN).exit_code == 3
     write(file, f'url = "{listener.url}"\n')
     copied = write(folder / "src" / "redrive.toml", file.read_text())
-    assert run("queue", "list", "--file", str(copied), REDRIVE_TOKEN=TOKEN).exit_code == 3
+    assert run("queue", "list", "--config", str(copied), REDRIVE_TOKEN=TOKEN).exit_code == 3
     give_away(file)
-    assert run("queue", "list", "--file", str(file), REDRIVE_TOKEN=TOKEN).exit_code == 3
+    assert run("queue", "list", "--config", str(file), REDRIVE_TOKEN=TOKEN).exit_code == 3
     assert listener.heard == []
 
 
@@ -360,9 +360,9 @@ def test_edit_by_another_user_is_not_applied(
         with caplog.at_level(logging.WARNING, "redrive"):
             project.write("[queue.jobs]\nmax_size = 7\n")
             give_away(project.file)
-            assert [running.look() for _ in range(3)] == [False, False, False]
+            assert [running.check() for _ in range(3)] == [False, False, False]
         assert project.broker.get_queue("jobs").settings.max_size == 5
-        assert "file_not_read" in caplog.text
+        assert "config_unreadable" in caplog.text
         assert "it is not read again" in caplog.text
     finally:
         running.stop()
@@ -377,9 +377,9 @@ def test_file_that_others_can_write_meanwhile_is_not_applied(folder: Path) -> No
     try:
         project.write("[queue.jobs]\nmax_size = 7\n")
         project.file.chmod(0o666)
-        assert [running.look() for _ in range(3)] == [False, False, False]
+        assert [running.check() for _ in range(3)] == [False, False, False]
         project.file.chmod(0o644)
-        looks = [running.look() for _ in range(3)]
+        looks = [running.check() for _ in range(3)]
         assert project.broker.get_queue("jobs").settings.max_size == 7, looks
     finally:
         running.stop()

@@ -16,7 +16,7 @@ def test_log_of_a_file_that_a_reader_holds_up_is_told_of(tmp_path: Path, monkeyp
     path = tmp_path / "store.db"
     with connect(f"sqlite:///{path}") as broker:
         broker.create_queue("jobs")
-        assert broker.health().is_well
+        assert broker.health().is_healthy
         reader = apsw.Connection(str(path))
         assert reader.execute("BEGIN; SELECT count(*) FROM redrive_item").get == 0
         for _ in range(20):
@@ -32,7 +32,7 @@ def test_long_transaction_on_the_server_is_told_of(postgres_url: str, monkeypatc
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute("SELECT count(*) FROM pg_class")  # older than any transaction of the broker
         with connect(postgres_url) as broker:
-            assert broker.health().is_well
+            assert broker.health().is_healthy
             monkeypatch.setattr("redrive.stores.postgres.store.LONG_TRANSACTION", 0)
             (warning,) = broker.health().warnings
             assert f"pg_terminate_backend({connection.info.backend_pid})" in warning

@@ -27,14 +27,14 @@ NAMESPACE = "INSERT INTO redrive_namespace (name) VALUES ('default')"
 
 def check_old_item_moves(url: str) -> None:
     """What was put before this schema dies, and goes to another store."""
-    with connect(url, name="here", stores={"there": "memory://"}, lifecycle=False) as broker:
-        there = broker.at("there")
+    with connect(url, store_name="here", stores={"there": "memory://"}, maintenance=False) as broker:
+        there = broker.on_store("there")
         there.create_queue("morgue")
         assert (broker.stats("jobs").pending, broker.stats("jobs").moving) == (1, 0)
         broker.update_queue("jobs", dead_queue="morgue@there")
         assert broker.fail(take(broker), "boom").status == "moving"
         assert broker.stats("jobs").moving == 1
-        broker.step()
+        broker.run_maintenance()
         assert [item.value for item in there.find().items] == ["old"]
         assert broker.stats("jobs").moving == 0
 
@@ -66,8 +66,8 @@ def test_older_schema_of_a_server_is_brought_up_to_date(postgres: Server, postgr
 def test_items_go_to_a_server_and_back_by_themselves(tmp_path: Path, postgres_url: str, direction: str) -> None:
     urls = [f"sqlite:///{tmp_path}/jobs.db", postgres_url]
     here, there = urls if direction == "to the server" else urls[::-1]
-    with connect(here, name="here", stores={"there": there}) as broker:
-        other = broker.at("there")
+    with connect(here, store_name="here", stores={"there": there}) as broker:
+        other = broker.on_store("there")
         other.create_queue("morgue")
         broker.create_queue("jobs", dead_queue="morgue@there")
         for n in range(20):
@@ -85,18 +85,18 @@ def test_another_process_goes_on_after_the_store_was_away(tmp_path: Path) -> Non
     stores = {"there": f"sqlite:///{folder}/there.db"}
 
     def open_one() -> Broker:
-        return connect(url, name="here", stores=stores, lifecycle=False)
+        return connect(url, store_name="here", stores=stores, maintenance=False)
 
     folder.mkdir()
     with open_one() as broker:
-        broker.at("there").create_queue("morgue")
+        broker.on_store("there").create_queue("morgue")
         broker.create_queue("jobs", dead_queue="morgue@there")
     away = folder.rename(tmp_path / "away")
     with open_one() as broker:
         kill(broker, "x")
-        assert broker.step().moved == 0
+        assert broker.run_maintenance().moved == 0
         assert "does not exist" in (broker.moves()[0].problem or "")
     away.rename(folder)
     with open_one() as broker:
-        assert broker.step().moved == 1
-        assert broker.at("there").count() == 1
+        assert broker.run_maintenance().moved == 1
+        assert broker.on_store("there").count() == 1

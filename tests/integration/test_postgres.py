@@ -34,7 +34,7 @@ def url(postgres: Server, admin: psycopg.Connection[Any], request: pytest.Fixtur
 
 @pytest.fixture
 def broker(url: str) -> Iterator[Broker]:
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         broker.create_queue("jobs")
         yield broker
 
@@ -56,7 +56,7 @@ def test_many_that_start_at_once_make_the_tables_once(url: str) -> None:
     def start() -> None:
         together.wait()
         try:
-            with connect(url, lifecycle=False) as broker:
+            with connect(url, maintenance=False) as broker:
                 broker.create_queue("jobs")
                 broker.put("jobs", 1)
         except BaseException as problem:
@@ -68,15 +68,15 @@ def test_many_that_start_at_once_make_the_tables_once(url: str) -> None:
     for thread in threads:
         thread.join()
     assert problems == []
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         assert broker.stats("jobs").pending == 8
 
 
 def test_without_create_an_empty_database_is_an_error(url: str) -> None:
     with pytest.raises(StoreUnavailable, match="no tables of Redrive"):
-        connect(url, create=False)
+        connect(url, create_if_missing=False)
     connect(url).close()
-    connect(url, create=False).close()
+    connect(url, create_if_missing=False).close()
 
 
 def test_role_with_the_documented_rights_and_no_others(url: str, postgres: Server, admin: Any) -> None:
@@ -89,13 +89,13 @@ def test_role_with_the_documented_rights_and_no_others(url: str, postgres: Serve
         admin.execute(f'GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "{schema}" TO "{role}"')
         admin.execute(f'GRANT USAGE ON ALL SEQUENCES IN SCHEMA "{schema}" TO "{role}"')
         theirs = url.replace("postgres@", f"{role}@")
-        with connect(theirs, lifecycle=False) as broker:
+        with connect(theirs, maintenance=False) as broker:
             broker.create_queue("jobs")
             broker.put("jobs", 1)
             (lease,) = broker.lease("jobs")
             broker.fail(lease, "boom", final=True)
             broker.redrive(broker.find().items[0].id)
-            broker.step()
+            broker.run_maintenance()
             assert broker.stats("jobs").pending == 1
     finally:
         admin.execute(f'DROP OWNED BY "{role}"')
@@ -127,7 +127,7 @@ def test_waiting_lease_is_woken_after_its_listener_was_lost(broker: Broker, url:
     while not admin.execute("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'").fetchall():
         pass
     assert terminate(admin, listeners=True)
-    with connect(url, lifecycle=False) as other:
+    with connect(url, maintenance=False) as other:
         other.put("jobs", 1)
     waiting.join(120)
     assert len(found) == 1
@@ -137,7 +137,7 @@ def test_waiting_lease_is_woken_after_its_listener_was_lost(broker: Broker, url:
 def test_restarted_server_is_found_again(how: signal.Signals) -> None:
     server = Server()
     try:
-        with connect(server.url, lifecycle=False) as broker:
+        with connect(server.url, maintenance=False) as broker:
             broker.create_queue("jobs")
             for number in range(20):
                 broker.put("jobs", number)
@@ -156,12 +156,12 @@ def test_restarted_server_is_found_again(how: signal.Signals) -> None:
 def test_item_that_is_committed_late_is_leased(broker: Broker, postgres: Server) -> None:
     with psycopg.connect(postgres.url) as late:
         late.execute("SELECT 1")
-        receipt = broker.put("jobs", "late", within=late)
+        receipt = broker.put("jobs", "late", transaction=late)
         for number in range(10):
             broker.put("jobs", number)
             (lease,) = broker.lease("jobs")
             broker.complete(lease)
-            broker.step()
+            broker.run_maintenance()
         assert broker.lease("jobs") == []
         late.commit()
     assert [lease.id for lease in broker.lease("jobs")] == [receipt.id]
@@ -169,9 +169,9 @@ def test_item_that_is_committed_late_is_leased(broker: Broker, postgres: Server)
 
 def test_within_takes_a_connection_to_the_same_database(broker: Broker, admin: Any) -> None:
     with pytest.raises(InvalidInput, match="transaction open"):
-        broker.put("jobs", 1, within=admin)
+        broker.put("jobs", 1, transaction=admin)
     with pytest.raises(InvalidInput, match=r"psycopg\.Connection"):
-        broker.put("jobs", 1, within=object())
+        broker.put("jobs", 1, transaction=object())
 
 
 def test_server_that_does_not_sync_is_refused(admin: Any, url: str) -> None:
@@ -279,9 +279,9 @@ def test_tables_of_the_first_version_are_brought_up_to_date(
         before.setattr(schema, "NEWEST", 1)
         schema.prepare(admin, name, "postgres", SystemClock().now(), create=True)
     assert admin.execute(f'SELECT version FROM "{name}".redrive_meta').fetchall() == [(1,)]
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         broker.create_queue("jobs")
         broker.put("jobs", 1)
         broker.complete(broker.lease("jobs")[0])
-        broker.step()
+        broker.run_maintenance()
     assert admin.execute(f'SELECT version FROM "{name}".redrive_meta').fetchall() == [(schema.NEWEST,)]

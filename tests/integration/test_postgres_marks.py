@@ -35,7 +35,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def broker(postgres_url: str, clock: FakeClock) -> Iterator[Broker]:
-    with connect(postgres_url, clock=clock, lifecycle=False) as broker:
+    with connect(postgres_url, clock=clock, maintenance=False) as broker:
         broker.create_queue("jobs", lease_timeout="60s")
         yield broker
 
@@ -60,8 +60,8 @@ def work(broker: Broker, count: int = 3) -> None:
     broker.put_many("jobs", range(count))
     for lease in broker.lease("jobs", count):
         broker.complete(lease)
-    broker.step()
-    broker.step()
+    broker.run_maintenance()
+    broker.run_maintenance()
 
 
 def wait_until_somebody_waits_for_a_transaction(admin: psycopg.Connection[Any]) -> None:
@@ -89,8 +89,8 @@ def test_mark_stays_at_the_first_item_that_is_there(broker: Broker, admin: Any, 
     clock.advance("10s")
     (lease,) = broker.lease("jobs")
     assert lease.value == "second"
-    broker.step()
-    broker.step()
+    broker.run_maintenance()
+    broker.run_maintenance()
     assert mark(admin) == clock.now() - SLACK
     assert mark(admin, "ready_9") == put_at
     assert mark(admin, "lease") == lease.deadline - SLACK
@@ -104,7 +104,7 @@ def test_marks_never_pass_an_open_transaction_that_writes(
     """It drew its instant, and commits a minute later."""
     with psycopg.connect(postgres_url.partition("?")[0]) as program:
         program.execute("SELECT 1")
-        late = broker.put("jobs", "late", within=program)
+        late = broker.put("jobs", "late", transaction=program)
         drawn = clock.now()
         for _ in range(6):
             clock.advance("10s")
@@ -127,10 +127,10 @@ def test_marks_never_pass_the_newest_transaction_that_writes(
     try:
         with psycopg.connect(url) as program:
             program.execute("SELECT 1")
-            late = broker.put("jobs", "late", within=program)
+            late = broker.put("jobs", "late", transaction=program)
             drawn = clock.now()
             clock.advance("10s")
-            store._marks._noted = store._engine.aside(store._marks.note)
+            store._marks._noted = store._engine.run_autocommit(store._marks.record_bound)
             work(broker)
             store._marks.used([1])
             store._marks.move()
@@ -226,7 +226,7 @@ def test_failure_that_falls_due_far_behind_the_mark_is_tried_again(
     (other,) = broker.lease("others", 1)
     broker.complete(other)
     assert [lease.value for lease in broker.lease("others", 5)] in ([1], [2])
-    broker.step()
+    broker.run_maintenance()
     assert broker.stats("others").failed == 0
 
 
@@ -239,10 +239,10 @@ def test_lease_that_is_shorter_than_usual_runs_out_in_time(broker: Broker, clock
     short, extended = broker.lease("jobs", 2, lease_timeout="2s")
     broker.extend(extended, "30s")
     clock.advance("2s")
-    assert broker.step().lost == 1
+    assert broker.run_maintenance().lost == 1
     assert broker.get(short.id).counters.losses == 1
     clock.advance("28s")
-    assert broker.step().lost == 1
+    assert broker.run_maintenance().lost == 1
 
 
 def test_leases_run_out_in_time_after_their_timeout_was_shortened(broker: Broker, clock: FakeClock) -> None:
@@ -253,7 +253,7 @@ def test_leases_run_out_in_time_after_their_timeout_was_shortened(broker: Broker
     broker.put("jobs", 1)
     broker.lease("jobs")
     clock.advance("5s")
-    assert broker.step().lost == 1
+    assert broker.run_maintenance().lost == 1
 
 
 def test_item_that_a_clock_set_back_laid_below_the_mark_is_found(
@@ -263,12 +263,12 @@ def test_item_that_a_clock_set_back_laid_below_the_mark_is_found(
     early = FakeClock()
     clock.advance("10s")
     work(broker)
-    with connect(postgres_url, clock=early, lifecycle=False) as behind:
+    with connect(postgres_url, clock=early, maintenance=False) as behind:
         receipt = behind.put("jobs", "below")
     url, _, schema = postgres_url.partition("?schema=")
     store = PostgresStore(url, schema_name=schema, clock=clock)
     try:
-        store._marks.look_below()
+        store._marks.verify_nothing_below()
     finally:
         store.close()
     assert [lease.id for lease in broker.lease("jobs")] == [receipt.id]
@@ -319,7 +319,7 @@ def test_looks_pass_over_nothing_that_is_dead(broker: Broker, admin: Any, clock:
             for _ in range(10):
                 broker.put_many("jobs", range(100))
                 store.commit([Complete(lease.token) for lease in broker.lease("jobs", 100)])
-            broker.step()
+            broker.run_maintenance()
         for table in ("ready", "lease", "item", "tally", "mark"):
             admin.execute(f"VACUUM ANALYZE redrive_{table}")
         clock.advance("5s")

@@ -26,7 +26,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def one(postgres_url: str, clock: FakeClock) -> Iterator[Broker]:
-    with connect(postgres_url, clock=clock, lifecycle=False) as broker:
+    with connect(postgres_url, clock=clock, maintenance=False) as broker:
         broker.create_queue("morgue", lease_timeout="10s")
         broker.create_queue("jobs", dead_queue="morgue", lease_timeout="10s")
         yield broker
@@ -34,7 +34,7 @@ def one(postgres_url: str, clock: FakeClock) -> Iterator[Broker]:
 
 @pytest.fixture
 def two(one: Broker, postgres_url: str, clock: FakeClock) -> Iterator[Broker]:
-    with connect(postgres_url, clock=clock, lifecycle=False) as broker:
+    with connect(postgres_url, clock=clock, maintenance=False) as broker:
         yield broker
 
 
@@ -68,7 +68,7 @@ def test_letters_of_one_group_that_are_completed_at_once_all_leave_it(
     for lease in one.lease("jobs", 3):
         one.fail(lease, "boom", final=True)
     first, second = one.lease("morgue", 2)
-    once(monkeypatch, dead_letters, "write", lambda: two.complete(second))
+    once(monkeypatch, dead_letters, "write_groups", lambda: two.complete(second))
     one.complete(first)
     assert [group.count for group in one.groups()] == [1]
     assert len(places(postgres_url)) == 1
@@ -109,7 +109,7 @@ def test_queue_with_an_open_put_of_a_program_is_not_deleted(one: Broker, postgre
     url = postgres_url.partition("?")[0]
     with psycopg.connect(url) as program:
         program.execute("SELECT 1")
-        one.put("jobs", 1, within=program)
+        one.put("jobs", 1, transaction=program)
         with pytest.raises(StoreUnavailable, match="a transaction of a program puts to queue 'jobs'"):
             one.delete_queue("jobs")
         one.pause_queue("jobs")
@@ -120,7 +120,7 @@ def test_queue_with_an_open_put_of_a_program_is_not_deleted(one: Broker, postgre
     with psycopg.connect(url) as program:
         program.execute("SELECT 1")
         with pytest.raises(QueueNotFound):
-            one.put("jobs", 1, within=program)
+            one.put("jobs", 1, transaction=program)
 
 
 def test_key_in_an_open_transaction_of_a_program_makes_nobody_wait_but_who_puts_under_it(
@@ -130,7 +130,7 @@ def test_key_in_an_open_transaction_of_a_program_makes_nobody_wait_but_who_puts_
     url = postgres_url.partition("?")[0]
     with psycopg.connect(url) as program:
         program.execute("SELECT 1")
-        receipt = one.put("jobs", 1, idempotency_key="k", within=program)
+        receipt = one.put("jobs", 1, idempotency_key="k", transaction=program)
         waiting = Background(lambda: two.put("jobs", 1, idempotency_key="k"))
         wait_until_somebody_waits(url)
         one.put("jobs", 2)
@@ -147,7 +147,7 @@ def test_retention_passes_over_a_key_that_an_open_transaction_uses_again(
     clock.advance("10s")
     with psycopg.connect(postgres_url.partition("?")[0]) as program:
         program.execute("SELECT 1")
-        receipt = one.put("jobs", 2, idempotency_key="k", within=program)
-        one.step()
+        receipt = one.put("jobs", 2, idempotency_key="k", transaction=program)
+        one.run_maintenance()
         program.commit()
     assert one.put("jobs", 2, idempotency_key="k") == Receipt(receipt.id, duplicate=True)

@@ -46,7 +46,7 @@ def run(program: CommandSpec, given: bytes = b"", *, keep_output: bool = True) -
 def test_program_gets_its_input_and_its_output_is_kept() -> None:
     ran = run(shell("cat; echo told >&2; exit 3"), b"\x00bytes\xff")
     assert (ran.output, ran.errors, ran.exit.exit_code) == (b"\x00bytes\xff", b"told\n", 3)
-    assert (ran.is_whole, ran.is_late, ran.is_stopped) == (True, False, False)
+    assert (ran.is_complete, ran.timed_out, ran.is_stopped) == (True, False, False)
 
 
 def test_large_input_is_read_whole() -> None:
@@ -61,7 +61,7 @@ def test_large_input_that_nobody_reads_keeps_nobody_waiting() -> None:
 def test_output_without_end_is_drained_and_bounded() -> None:
     ran = run(shell("head -c 20000000 /dev/zero; head -c 20000000 /dev/zero >&2; echo end >&2"))
     assert ran.exit.is_clean
-    assert (len(ran.output), ran.is_whole) == (MAX_OUTPUT_BYTES, False)
+    assert (len(ran.output), ran.is_complete) == (MAX_OUTPUT_BYTES, False)
     assert (len(ran.errors), ran.errors[-5:]) == (TAIL_BYTES, b"\0end\n")
 
 
@@ -88,15 +88,15 @@ def test_signal_that_killed_it_is_told() -> None:
 
 def test_program_that_runs_too_long_is_asked_to_end() -> None:
     ran = run(shell("trap 'echo bye >&2; exit 0' TERM; while :; do sleep 0.05; done", timeout=300 * MILLISECOND))
-    assert ran.is_late
+    assert ran.timed_out
     assert ran.errors.endswith(b"bye\n")
     assert 0.3 <= ran.seconds < 20
 
 
 def test_program_that_does_not_end_when_asked_is_killed_with_all_it_started(tmp_path: Path) -> None:
     source = f"trap '' TERM; sleep 300 & echo $! > {tmp_path}/pid; while :; do sleep 0.05; done"
-    ran = run(shell(source, timeout=300 * MILLISECOND, grace=200 * MILLISECOND))
-    assert ran.is_late
+    ran = run(shell(source, timeout=300 * MILLISECOND, kill_grace=200 * MILLISECOND))
+    assert ran.timed_out
     assert ran.exit.signal == signal.SIGKILL
     assert is_gone(int((tmp_path / "pid").read_text()))
 
@@ -104,14 +104,14 @@ def test_program_that_does_not_end_when_asked_is_killed_with_all_it_started(tmp_
 def test_waiting_for_a_program_to_end_costs_nothing() -> None:
     before = time.thread_time()
     ran = run(shell("trap '' TERM; sleep 1; exit 0", timeout=100 * MILLISECOND))
-    assert ran.is_late
+    assert ran.timed_out
     assert time.thread_time() - before < 0.3
 
 
 def test_child_of_a_program_that_ended_too_late_ends_with_it(tmp_path: Path) -> None:
     source = f"(trap '' TERM; exec sleep 300) & echo $! > {tmp_path}/pid; exec sleep 300"
-    ran = run(shell(source, timeout=300 * MILLISECOND, grace=300 * MILLISECOND))
-    assert ran.is_late
+    ran = run(shell(source, timeout=300 * MILLISECOND, kill_grace=300 * MILLISECOND))
+    assert ran.timed_out
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 
@@ -119,7 +119,7 @@ def test_program_is_stopped_from_another_thread() -> None:
     program = CommandProcess(shell("echo begun >&2; exec sleep 300"), b"", {}, keep_output=False)
     threading.Timer(0.2, program.stop).start()
     ran = program.wait()
-    assert (ran.is_stopped, ran.is_late, ran.exit.signal) == (True, False, signal.SIGTERM)
+    assert (ran.is_stopped, ran.timed_out, ran.exit.signal) == (True, False, signal.SIGTERM)
 
 
 def test_program_that_was_stopped_before_it_began_ends_at_once() -> None:
@@ -167,16 +167,16 @@ def test_program_whose_parent_is_killed_has_vanished(tmp_path: Path) -> None:
     os.kill(int(written(tmp_path / "parent")), signal.SIGKILL)
     thread.join(PATIENCE_SECONDS)
     (ran,) = ended
-    assert (ran.has_vanished, ran.is_stopped) == (True, False)
+    assert (ran.exit_unknown, ran.is_stopped) == (True, False)
     assert is_gone(child)
     assert run(shell("exit 4")).exit.exit_code == 4  # another parent takes its place
 
 
 _WORKER = """
 import sys
-from redrive.worker.command_process import Program
-from redrive.worker.command_process import Run
-Run(Program(("/bin/sh", "-c", sys.argv[1]), "/"), b"", {}, keep_output=True).wait()
+from redrive.worker.command_process import CommandProcess, CommandSpec
+
+CommandProcess(CommandSpec(("/bin/sh", "-c", sys.argv[1]), "/"), b"", {}, keep_output=True).wait()
 """
 
 

@@ -367,10 +367,10 @@ def test_full_memory_refuses_and_nothing_was_written(
 
 def test_health_warns_of_a_memory_that_fills_up(started: Callable[..., Server]) -> None:
     server = started(maxmemory="0")
-    with contextlib.closing(server.client()) as admin, connect(server.url, lifecycle=False) as broker:
+    with contextlib.closing(server.client()) as admin, connect(server.url, maintenance=False) as broker:
         used = admin.info("memory")["used_memory"]
         admin.config_set("maxmemory", 10 * used)
-        assert broker.health().is_well
+        assert broker.health().is_healthy
         admin.config_set("maxmemory", int(1.1 * used))
         (warning,) = broker.health().warnings
         assert "of its maxmemory" in warning
@@ -604,7 +604,7 @@ def test_url_that_cannot_be_read(url: str) -> None:
 
 def test_option_that_the_driver_does_not_know(redis_server: Server) -> None:
     with pytest.raises(InvalidInput, match="colour"):
-        RedisClient(f"{redis_server.url}?colour=red").ask("PING")
+        RedisClient(f"{redis_server.url}?colour=red").request("PING")
 
 
 def test_unix_socket(started: Callable[..., Server], opened: Callable[..., RedisClient], key: str) -> None:

@@ -10,14 +10,21 @@ import pytest
 from tests.acceptance.redis_places import Dump, places
 
 from redrive import Broker, Receipt, connect, new_item
-from redrive.errors import ConfirmMismatch, ItemNotFound, LeaseLost, OutcomeUnknown, QueueNotFound, StoreUnavailable
+from redrive.errors import (
+    ConfirmationMismatch,
+    ItemNotFound,
+    LeaseLost,
+    OutcomeUnknown,
+    QueueNotFound,
+    StoreUnavailable,
+)
 from redrive.model.item import Lease
 from redrive.stores.redis.namespace_lock import NamespaceLock
 from redrive.stores.redis.redis_client import RedisClient
 from redrive.stores.redis.store import RedisStore
 
 MANY = 1200
-"""More than one step of the lifecycle frees."""
+"""More than one step of the maintenance frees."""
 OF_ITEMS = ("c", "s", "h", "d", "w", "y", "o", "held", "moving", "group", "removed")
 """Kinds of keys that go with items."""
 
@@ -33,7 +40,7 @@ def open_broker() -> Iterator[Callable[[str], Broker]]:
     brokers: list[Broker] = []
 
     def open_one(url: str) -> Broker:
-        brokers.append(connect(url, lifecycle=False))
+        brokers.append(connect(url, maintenance=False))
         return brokers[-1]
 
     yield open_one
@@ -100,9 +107,9 @@ def check_gone(broker: Broker, put: list[Receipt], lost: Lease) -> None:
 
 
 def sweep(broker: Broker) -> int:
-    """Let the lifecycle do all there is to do. Gives how many steps it took."""
+    """Let the maintenance do all there is to do. Gives how many steps it took."""
     for steps in itertools.count(1):
-        if not broker.step().removed:
+        if not broker.run_maintenance().removed:
             return steps
     raise AssertionError
 
@@ -115,10 +122,10 @@ def test_large_queue_goes_at_one_moment_and_is_freed_in_steps(
     assert delete(broker, len(put)) == len(put)
     check_gone(broker, put, lost)
     check_gone(other, put, lost)
-    assert other.step().removed == 1000
+    assert other.run_maintenance().removed == 1000
     check_gone(broker, put, lost)
-    assert broker.step().removed == len(put) - 1000
-    assert broker.step().removed == 0
+    assert broker.run_maintenance().removed == len(put) - 1000
+    assert broker.run_maintenance().removed == 0
     check_gone(broker, put, lost)
 
 
@@ -216,7 +223,7 @@ def _end_turn(broker: Broker) -> None:
     """As if its time were over."""
     store = broker._core.store
     assert isinstance(store, RedisStore)
-    turn = store._connection.ask("GET", store._keys.turn)
+    turn = store._connection.request("GET", store._keys.turn)
     if turn is not None:
         store._turns.release(turn)
 
@@ -236,7 +243,7 @@ def test_process_that_stalls_while_others_go_on_deletes_what_was_meant_or_nothin
 
     monkeypatch.setattr(NamespaceLock, "apply", stall)
     count = len(put)
-    with pytest.raises(ConfirmMismatch):
+    with pytest.raises(ConfirmationMismatch):
         delete(broker, count)
     check_whole(other, put)
     assert delete(broker, len(put)) == count + 1
@@ -278,7 +285,7 @@ def test_sweep_that_is_broken_off_is_taken_up_by_another(
     with monkeypatch.context() as patched:
         patched.setattr(NamespaceLock, "apply", broken)
         with pytest.raises(StoreUnavailable):
-            broker.step()
+            broker.run_maintenance()
     check_gone(other, put, lost)
     sweep(other)
     check_gone(other, put, lost)

@@ -36,8 +36,8 @@ def opened() -> Iterator[Callable[..., PubSub]]:
         def open_one(url: str) -> PubSub:
             connection = stack.enter_context(contextlib.closing(RedisClient(url)))
             found = stack.enter_context(contextlib.closing(PubSub(connection, channel)))
-            assert found.heard() is None  # it begins to listen, and cannot know what was before
-            found.heard()
+            assert found.received() is None  # it begins to listen, and cannot know what was before
+            found.received()
             return found
 
         yield open_one
@@ -53,7 +53,7 @@ def wait_to_hear(listener: PubSub, *names: str, seconds: float = PATIENCE_SECOND
     heard: set[str] = set()
     end = time.monotonic() + seconds
     while heard != set(names):
-        found = listener.heard()
+        found = listener.received()
         assert found is not None, "it lost its connection"
         heard.update(found)
         assert time.monotonic() < end, f"it heard {heard}"
@@ -62,10 +62,10 @@ def wait_to_hear(listener: PubSub, *names: str, seconds: float = PATIENCE_SECOND
 
 def test_others_hear_what_arrived(opened: Callable[..., PubSub], redis_server: Server) -> None:
     one, two, three = (opened(redis_server.url) for _ in range(3))
-    one.tell(["a", "b:1"])
+    one.publish(["a", "b:1"])
     wait_to_hear(two, "a", "b:1")
     wait_to_hear(three, "a", "b:1")
-    two.tell(["c"])
+    two.publish(["c"])
     wait_to_hear(one, "c")  # and nothing of what it told itself
 
 
@@ -75,7 +75,7 @@ def test_what_comes_fast_is_told_together(
     one, two = opened(redis_server.url), opened(redis_server.url)
     before = admin.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"]
     for number in range(2000):
-        one.tell([f"queue{number % 3}"])
+        one.publish([f"queue{number % 3}"])
     wait_to_hear(two, "queue0", "queue1", "queue2")
     one.close()
     assert 1 <= admin.info("commandstats")["cmdstat_publish"]["calls"] - before < 200
@@ -83,7 +83,7 @@ def test_what_comes_fast_is_told_together(
 
 def test_what_is_untold_at_the_end_is_told(opened: Callable[..., PubSub], redis_server: Server) -> None:
     one, two = opened(redis_server.url), opened(redis_server.url)
-    one.tell(["last"])
+    one.publish(["last"])
     one.close()
     wait_to_hear(two, "last")
 
@@ -96,17 +96,17 @@ def test_lost_listener_listens_again(
     for number in range(3):
         assert admin.client_kill_filter(_type="pubsub") == 2
         for listener in (one, two):
-            assert listener.heard() is None  # that it was lost
-            assert listener.heard() is None  # since it listens again: what came between
-            listener.heard()
-        one.tell([f"after{number}"])
+            assert listener.received() is None  # that it was lost
+            assert listener.received() is None  # since it listens again: what came between
+            listener.received()
+        one.publish([f"after{number}"])
         wait_to_hear(two, f"after{number}")
 
 
 def test_lost_sender_is_replaced(opened: Callable[..., PubSub], redis_server: Server, admin: redis.Redis) -> None:
     one, two = opened(redis_server.url), opened(redis_server.url)
     for number in range(3):
-        one.tell([f"queue{number}"])
+        one.publish([f"queue{number}"])
         wait_to_hear(two, f"queue{number}")
         assert admin.client_kill_filter(_type="normal", skipme=True) >= 1
 
@@ -123,11 +123,11 @@ def test_listener_that_the_network_forgot_listens_again(
         proxy.go_dark()
         proxy.light_up()  # for new connections; the one that is open stays dark
         end = time.monotonic() + PATIENCE_SECONDS
-        while far.heard() is not None:
+        while far.received() is not None:
             assert time.monotonic() < end, "it does not notice"
             time.sleep(0.002)
-        assert far.heard() is None
-        opened(redis_server.url).tell(["again"])
+        assert far.received() is None
+        opened(redis_server.url).publish(["again"])
         wait_to_hear(far, "again")
     finally:
         proxy.close()
@@ -137,9 +137,9 @@ def test_whoever_waits_looks_by_himself_each_second(
     opened: Callable[..., PubSub], redis_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = opened(redis_server.url)
-    assert one.heard() == set()
+    assert one.received() == set()
     monkeypatch.setattr(pubsub, "LOOK_SECONDS", 0.0)
-    assert one.heard() is None
+    assert one.received() is None
 
 
 def test_server_that_is_away_is_asked_again_later_and_not_all_the_time(
@@ -149,15 +149,15 @@ def test_server_that_is_away_is_asked_again_later_and_not_all_the_time(
     try:
         one = opened(server.url)
         server.stop()
-        assert one.heard() is None
+        assert one.received() is None
         dialled: list[object] = []
         dial = RedisClient.dial
         monkeypatch.setattr(RedisClient, "dial", lambda self: dialled.append(self) or dial(self))
-        assert [one.heard() for _ in range(100)].count(None) <= 1 + len(dialled)
+        assert [one.received() for _ in range(100)].count(None) <= 1 + len(dialled)
         assert len(dialled) <= 2
         server.start()
         end = time.monotonic() + PATIENCE_SECONDS
-        while one.heard() is not None:
+        while one.received() is not None:
             assert time.monotonic() < end
             time.sleep(0.002)
     finally:
@@ -167,18 +167,18 @@ def test_server_that_is_away_is_asked_again_later_and_not_all_the_time(
 def test_every_server_of_a_cluster_is_reached(opened: Callable[..., PubSub], redis_cluster: Cluster) -> None:
     one = opened(redis_cluster.url)
     others = [opened(server.url) for server in redis_cluster.servers]
-    one.tell(["everywhere"])
+    one.publish(["everywhere"])
     for other in others:
         wait_to_hear(other, "everywhere")
 
 
 def test_closed_notices(opened: Callable[..., PubSub], redis_server: Server, admin: redis.Redis) -> None:
     one = opened(redis_server.url)
-    one.tell(["x"])
+    one.publish(["x"])
     one.close()
     one.close()
     with pytest.raises(Closed):
-        one.heard()
-    one.tell(["y"])  # nobody hears it, and nobody is hurt
+        one.received()
+    one.publish(["y"])  # nobody hears it, and nobody is hurt
     assert "redrive-notices" not in {thread.name for thread in threading.enumerate()}
     assert not [each for each in admin.client_list() if each["name"] == redis_connection.CLIENT_NAME]

@@ -28,9 +28,9 @@ def use(broker: Broker) -> None:
     (lease,) = broker.lease("jobs", wait="1s")
     broker.fail(lease, "boom", final=True)
     broker.redrive(broker.find().items[0].id)
-    broker.step()
+    broker.run_maintenance()
     broker.groups()
-    broker._core.store.changed()
+    broker._core.store.poll_changes()
     broker.complete(broker.lease("jobs")[0])
     broker.update_queue("jobs", keep_completed="1h")
     assert broker.stats("jobs").completed_total == 1
@@ -44,7 +44,7 @@ def test_user_with_the_documented_rights_and_no_others(redis_server: Server, red
         admin.execute_command(documented(prefix, prefix))
         try:
             theirs = redis_url.replace("127", f"{prefix}:secret@127", 1)
-            with connect(theirs, lifecycle=False) as broker:
+            with connect(theirs, maintenance=False) as broker:
                 use(broker)
                 assert broker.durability().level == "full"
             with pytest.raises(StoreUnavailable):
@@ -60,5 +60,5 @@ def test_user_of_a_cluster(redis_cluster: Cluster, redis_cluster_url: str) -> No
         for admin in admins:
             admin.execute_command(documented(prefix, prefix) + " +cluster|slots")
             stack.callback(admin.execute_command, "ACL DELUSER", prefix)
-        with connect(redis_cluster_url.replace("127", f"{prefix}:secret@127", 1), lifecycle=False) as broker:
+        with connect(redis_cluster_url.replace("127", f"{prefix}:secret@127", 1), maintenance=False) as broker:
             use(broker)

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from tests.servers.redis import Server
 
-from redrive import Again, Dead, DeadReason, Status
+from redrive import Dead, DeadReason, RetryVerdict, Status
 from redrive.clock import Instant
 from redrive.errors import (
     InvalidInput,
@@ -97,7 +97,7 @@ def test_puts_that_run_together_are_refused_one_by_one(store: RedisStore) -> Non
     store.commit([CreateQueue("jobs", limits), CreateQueue("others", QueueSettings())])
 
     def put(queue: str, payload: bytes, **options: object) -> Put:
-        return Put(queue, (NewItem(payload, "x", plain=not options, **options),))  # type: ignore[arg-type]
+        return Put(queue, (NewItem(payload, "x", is_plain=not options, **options),))  # type: ignore[arg-type]
 
     results = store.commit(
         [
@@ -134,7 +134,7 @@ def test_calls_before_puts_that_break_off_are_not_said_to_have_failed(
         return run_write(self, *args)
 
     puts = [
-        Put(queue, (NewItem(payload, "x", plain=True),))
+        Put(queue, (NewItem(payload, "x", is_plain=True),))
         for queue, payload in (("others", b"a"), ("jobs", b"1"), ("jobs", b"22222222222"))
     ]
     with monkeypatch.context() as patched:
@@ -208,7 +208,7 @@ def test_failure_without_a_verdict_is_refused(store: RedisStore) -> None:
 
 def test_feed_tells_an_empty_note_as_it_is(store: RedisStore) -> None:
     version, (lease,) = leases(store, "jobs", 1)
-    store.commit([Settle(lease.token, OutcomeKind.RELEASED, Again(0, Status.PENDING), version, note="")])
+    store.commit([Settle(lease.token, OutcomeKind.RELEASED, RetryVerdict(0, Status.PENDING), version, note="")])
     (entry,) = store.read(ReadFeed()).entries
     assert entry.title == ""
 
@@ -219,7 +219,7 @@ def test_stale_verdict_needs_no_second_look_that_could_fail(store: RedisStore, m
     def lost(*_: object) -> None:
         raise StoreUnavailable("redis", "the connection is lost")
 
-    late = Settle(lease.token, OutcomeKind.FAILED, Again(0, Status.FAILED), version - 1)
+    late = Settle(lease.token, OutcomeKind.FAILED, RetryVerdict(0, Status.FAILED), version - 1)
     with monkeypatch.context() as patch:
         patch.setattr(store._connection, "run", lost)
         receipts, stale = store.commit([Put("jobs", (item(),)), late]).results
@@ -389,7 +389,7 @@ def test_full_server_takes_nothing_new_and_can_be_worked_off_and_cleared(small: 
         Complete(taken[2].token),
         bury(taken[3], version),
         bury(taken[4], version, to="dead"),
-        Settle(taken[5].token, OutcomeKind.FAILED, Again(0, Status.FAILED), version),
+        Settle(taken[5].token, OutcomeKind.FAILED, RetryVerdict(0, Status.FAILED), version),
     ):
         assert isinstance(store.commit([call]).results[0], Settled)
     ((dropped,),) = store.commit([ManualChange(Verb.DROP, (ManualTarget(taken[7].id),), "me")]).results

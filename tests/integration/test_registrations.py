@@ -51,7 +51,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def stores(url: str) -> Iterator[list[Store]]:
     """As many processes have them: each with connections of its own."""
     with ExitStack() as stack:
-        brokers = [stack.enter_context(connect(url, lifecycle=False)) for _ in range(PROCESSES)]
+        brokers = [stack.enter_context(connect(url, maintenance=False)) for _ in range(PROCESSES)]
         yield [broker._core.store for broker in brokers]
 
 
@@ -101,11 +101,11 @@ def test_no_announcement_of_many_at_once_is_lost(stores: list[Store]) -> None:
 
 def use(url: str) -> None:
     """What was put by an older Redrive is worked on with all that is new."""
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         store = broker._core.store
         (lease,) = do(store, LeaseItems("jobs", 1, "w1")).leases
         assert store.read(ListWorkerLeases("w1")) == (lease,)
-        do(store, Complete(lease.token, Result(b"1", "application/json"), keep=60 * SECOND))
+        do(store, Complete(lease.token, Result(b"1", "application/json"), keep_result=60 * SECOND))
         assert store.read(GetResult(lease.id)).value == 1
         written = do(store, Register("worker", "w1", b"x"))
         assert store.read(ListRegistrations("worker")) == (written,)

@@ -252,7 +252,7 @@ def test_part_that_is_refused_does_not_hide_that_another_was_done(
 
 def _answers_of(mounts: Mounts, url: str) -> ReplayCache[Any]:
     server = mounts._mounted[url.rpartition("/")[2]]
-    (handle,) = (route.handle for route in server.routes if route.name == "store.commit")
+    (handle,) = (route.handler for route in server.routes if route.name == "store.commit")
     found: ReplayCache[Any] = handle.__self__._answers  # type: ignore[attr-defined]
     return found
 

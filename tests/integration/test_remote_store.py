@@ -55,7 +55,7 @@ def mounts() -> Iterator[Mounts]:
 @pytest.fixture
 def url(mounts: Mounts, tmp_path: Path) -> Iterator[str]:
     url = mounts.mount(
-        lambda namespace: connect_async(f"sqlite:///{tmp_path}/jobs.db", namespace=namespace, name="main")
+        lambda namespace: connect_async(f"sqlite:///{tmp_path}/jobs.db", namespace=namespace, store_name="main")
     )
     yield url
     mounts.unmount(url)
@@ -84,10 +84,10 @@ def test_name_durability_and_warnings_are_those_of_the_server(broker: Broker, tm
 
 
 def test_server_that_goes_by_another_name_is_refused(url: str) -> None:
-    with connect(url, name="main") as broker:
+    with connect(url, store_name="main") as broker:
         assert broker.list_queues() == ()
     with pytest.raises(InvalidInput, match="calls its store 'main', not 'far'"):
-        connect(url, name="far")
+        connect(url, store_name="far")
 
 
 def test_clock_is_the_servers(broker: Broker) -> None:
@@ -97,8 +97,8 @@ def test_clock_is_the_servers(broker: Broker) -> None:
 def test_lifecycle_runs_in_the_server_and_not_in_the_client(url: str) -> None:
     with connect(url) as broker:
         names = {thread.name for thread in threading.enumerate()}
-        assert broker._core._lifecycle is None
-        assert "redrive-lifecycle" in names  # the server's, which is in this process
+        assert broker._core._maintenance is None
+        assert "redrive-maintenance" in names  # the server's, which is in this process
         broker.create_queue("jobs", lease_timeout="10ms")
         broker.put("jobs", 1)
         broker.lease("jobs")
@@ -111,9 +111,9 @@ def test_operation_is_driven_by_the_server(broker: Broker) -> None:
     broker.put_many("jobs", range(5))
     for lease in broker.lease("jobs", 5):
         broker.bury(lease)
-    operation = broker.start("redrive", queue="jobs")
+    operation = broker.start_operation("redrive", queue="jobs")
     end = time.monotonic() + PATIENCE_SECONDS
-    while broker.operation(operation.id).status != "finished":
+    while broker.get_operation(operation.id).status != "finished":
         assert time.monotonic() < end
     assert broker.stats("jobs").pending == 5
 
@@ -251,7 +251,7 @@ def refused(code: str, message: str = "no", **details: Any) -> bytes:
         (200, b"<html>", "text/html", NotAStore),
         (200, b"\xc1", "application/msgpack", NotAStore),
         (404, b"<html>", "text/html", NotAStore),
-        (404, refused("no_such_path"), "application/json", NotAStore),
+        (404, refused("route_not_found"), "application/json", NotAStore),
         (502, b"<html>", "text/html", StoreUnavailable),
         (503, b"", "text/plain", StoreUnavailable),
         (503, refused("closed"), "application/json", StoreUnavailable),
@@ -294,17 +294,17 @@ class Sender:
     def __init__(self, broker: Broker) -> None:
         store: Any = broker._core.store
         self._line = store._line
-        self.boot: str = store._seen.boot
+        self.server_epoch: str = store._seen.server_epoch
 
     def send(self, id: str, **options: Any) -> Any:
-        request = CommitRequest(id, **{"boot": self.boot, "calls": [put(b"a")], **options})
+        request = CommitRequest(id, **{"server_epoch": self.server_epoch, "calls": [put(b"a")], **options})
         return self._line.post("store.commit", encode(request), 30)
 
 
 def test_request_that_is_repeated_gets_the_first_answer_and_runs_once(broker: Broker) -> None:
     sender = Sender(broker)
     first = sender.send("id")
-    for options in ({}, {"again": True}, {"again": True, "boot": "another"}):
+    for options in ({}, {"is_retry": True}, {"is_retry": True, "server_epoch": "another"}):
         assert sender.send("id", **options) == first
     assert broker.stats("jobs").pending == 1
     assert sender.send("other id") != first
@@ -328,28 +328,28 @@ def test_answer_that_is_no_text_is_one_that_cannot_be_read(broker: Broker, monke
 
 
 def test_request_that_was_sent_and_did_not_arrive_is_run(broker: Broker) -> None:
-    assert Sender(broker).send("id", again=True).status == 200
+    assert Sender(broker).send("id", is_retry=True).status == 200
     assert broker.stats("jobs").pending == 1
 
 
 def test_request_of_which_nobody_knows_whether_it_ran_is_not_run(broker: Broker) -> None:
     sender = Sender(broker)
-    answer = sender.send("id", again=True, boot="another")
+    answer = sender.send("id", is_retry=True, server_epoch="another")
     assert (answer.status, msgspec.json.decode(answer.body)["code"]) == (421, "misdirected")
-    answer = sender.send("id", again=True, seen=-1)
+    answer = sender.send("id", is_retry=True, position=-1)
     assert (answer.status, msgspec.json.decode(answer.body)["code"]) == (503, "outcome_unknown")
     assert broker.stats("jobs").pending == 0
 
 
 def test_request_for_another_server_is_not_run_and_its_client_sends_it_again(broker: Broker) -> None:
-    answer = Sender(broker).send("id", boot="another")
+    answer = Sender(broker).send("id", server_epoch="another")
     assert (answer.status, msgspec.json.decode(answer.body)["code"]) == (421, "misdirected")
     assert broker.stats("jobs").pending == 0
     store: Any = broker._core.store
     store._seen = CommitPosition("another")
     broker.put("jobs", 1)
     assert broker.stats("jobs").pending == 1
-    assert store._seen.boot != "another"
+    assert store._seen.server_epoch != "another"
 
 
 def test_request_that_was_refused_may_be_sent_again(broker: Broker) -> None:
@@ -384,7 +384,7 @@ def test_batch_that_is_too_large_for_one_request_is_sent_in_parts(broker: Broker
     commit = store.commit(calls)
     leased, *receipts, queue = commit.results
     assert [len(each) for each in receipts] == [1] * 12
-    assert len(leased.leases) == DEFAULT_LIMITS.answer // (3 * MIB), "as many as one answer may have"
+    assert len(leased.leases) == DEFAULT_LIMITS.max_response_bytes // (3 * MIB), "as many as one answer may have"
     assert queue.name == "mails"
 
 
@@ -414,7 +414,7 @@ def test_call_that_cannot_be_sent_fails_alone(broker: Broker, bad: Any) -> None:
 
 def test_server_takes_no_part_in_transactions_of_the_program(broker: Broker) -> None:
     with pytest.raises(InvalidInput, match="takes part in no transaction"):
-        broker.put("jobs", 1, within=object())
+        broker.put("jobs", 1, transaction=object())
 
 
 def test_server_keeps_its_own_time(mounts: Mounts) -> None:
@@ -454,7 +454,7 @@ def test_child_has_connections_of_its_own(broker: Broker) -> None:
 
 def test_error_has_the_text_and_the_attributes_that_it_has_without_a_server(broker: Broker, tmp_path: Path) -> None:
     told = []
-    with connect(f"sqlite:///{tmp_path}/jobs.db", lifecycle=False) as near:
+    with connect(f"sqlite:///{tmp_path}/jobs.db", maintenance=False) as near:
         for each in (near, broker):
             with pytest.raises(QueueNotFound) as caught:
                 each.put("nowhere", 1)

@@ -86,7 +86,9 @@ def waiting(server: HttpServer) -> int:
     with contextlib.closing(connection):
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
-    return int(float(next(line for line in text.splitlines() if line.startswith("redrive_http_waiting")).split()[-1]))
+    return int(
+        float(next(line for line in text.splitlines() if line.startswith("redrive_http_long_polls")).split()[-1])
+    )
 
 
 def test_stop_answers_whoever_waits_and_ends_well(server: HttpServer) -> None:
@@ -207,7 +209,8 @@ def test_head_that_is_too_large_is_refused(server: HttpServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "nonsense", [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"POST /v1/feed HTTP/1.1\r\nhost\r\n\r\n", b"\0" * 1000]
+    "nonsense",
+    [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"POST /v1/feed.read HTTP/1.1\r\nhost\r\n\r\n", b"\0" * 1000],
 )
 def test_what_is_no_http_ends_the_connection_and_nothing_else(server: HttpServer, nonsense: bytes) -> None:
     with raw(server) as connection:

@@ -33,9 +33,9 @@ def furnish(broker: Broker, clock: FakeClock) -> list[str]:
     busy = broker.put("plain", "often").id
     for _ in range(55):
         broker.release(broker.lease("plain")[0], error="not now", counted=False)
-    broker.bury_by_hand(busy)
+    broker.bury_items(busy)
     moved = broker.put("jobs", "moved").id
-    broker.bury_by_hand(moved)
+    broker.bury_items(moved)
     broker.move(moved, "mails")
     clock.advance("1m")
     ids = [item.id for item in broker.find(order="oldest", limit=100).items]
@@ -79,7 +79,7 @@ def test_list_of_ids_is_changed_as_if_one_by_one(verb: str, tmp_path: Path) -> N
     for name, way in (("one", one_by_one), ("list", as_a_list)):
         clock = FakeClock()
         url = f"sqlite:///{tmp_path / name}.db"
-        with connect(url, clock=clock, lifecycle=False, actor="test", durability="relaxed") as broker:
+        with connect(url, clock=clock, maintenance=False, actor="test", durability="relaxed") as broker:
             ids = furnish(broker, clock)
             if verb in ("restore", "purge"):
                 one_by_one(broker, "archive", ids)
@@ -99,7 +99,7 @@ def test_sweep_of_an_operation_changes_what_a_walk_does(
         url = f"sqlite:///{tmp_path / name}.db"
         with (
             monkeypatch.context() as patch,
-            connect(url, clock=clock, lifecycle=False, actor="test", durability="relaxed") as broker,
+            connect(url, clock=clock, maintenance=False, actor="test", durability="relaxed") as broker,
         ):
             if name == "walk":
                 patch.setattr(operations, "bulk_step", lambda *_: None)
@@ -110,7 +110,9 @@ def test_sweep_of_an_operation_changes_what_a_walk_does(
             if verb in ("restore", "purge"):
                 broker.archive(ids)
             confirm = {"confirm": broker.count(status="archived", queue=queue)} if verb == "purge" else {}
-            operation = broker.drive(broker.start(verb, queue=queue, reason=None, actor="ada", **confirm).id)
+            operation = broker.run_operation(
+                broker.start_operation(verb, queue=queue, reason=None, actor="ada", **confirm).id
+            )
             assert operation.changed > bulk_changes.BULK_THRESHOLD
-            seen.append((operation.changed, operation.left_out, everything(broker, ids)))
+            seen.append((operation.changed, operation.skipped, everything(broker, ids)))
     assert seen[0] == seen[1]

@@ -27,7 +27,7 @@ def url(path: Path) -> str:
 
 def refusal(path: Path) -> RedriveError:
     with pytest.raises(RedriveError) as caught:
-        connect(url(path), lifecycle=False)
+        connect(url(path), maintenance=False)
     return caught.value
 
 
@@ -54,7 +54,7 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    connect(url(path), lifecycle=False).close()
+    connect(url(path), maintenance=False).close()
     newer = apsw.Connection(str(path))
     newer.execute("UPDATE redrive_meta SET version = 99")
     newer.close()
@@ -82,7 +82,10 @@ def test_schema_of_no_release_is_refused_untouched(tmp_path: Path) -> None:
 
 def test_follow_begins_now_however_much_others_tell(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    with connect(url(path), lifecycle=False) as quiet, connect(url(path), lifecycle=False, namespace="loud") as loud:
+    with (
+        connect(url(path), maintenance=False) as quiet,
+        connect(url(path), maintenance=False, namespace="loud") as loud,
+    ):
         for broker in (quiet, loud):
             broker.create_queue("jobs", feed="all")
         quiet.put("jobs", "before")
@@ -98,7 +101,7 @@ def test_tables_of_the_program_stay_as_they_are(tmp_path: Path) -> None:
     own = apsw.Connection(str(path))
     own.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT); INSERT INTO orders VALUES (1, 'tea')")
     own.close()
-    with connect(url(path), lifecycle=False) as broker:
+    with connect(url(path), maintenance=False) as broker:
         broker.create_queue("jobs")
         broker.put("jobs", 1)
     look = apsw.Connection(str(path))
@@ -123,7 +126,7 @@ class ReadOnlyVFS(apsw.VFS):
 
 def test_read_only_disk_is_said(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    connect(url(path), lifecycle=False).close()
+    connect(url(path), maintenance=False).close()
     before = path.read_bytes()
     vfs = ReadOnlyVFS()
     try:
@@ -148,7 +151,7 @@ def test_durability_is_what_the_connection_says(tmp_path: Path, durability: str,
     opened: list[apsw.Connection] = []
     apsw.connection_hooks.append(opened.append)
     try:
-        with connect(url(tmp_path / "jobs.db"), durability=durability, lifecycle=False) as broker:
+        with connect(url(tmp_path / "jobs.db"), durability=durability, maintenance=False) as broker:
             broker.create_queue("jobs")
             broker.put("jobs", 1)
             broker.stats("jobs")
@@ -168,7 +171,7 @@ def test_many_that_open_a_new_file_at_once_make_one_schema(tmp_path: Path) -> No
     def open_one() -> None:
         barrier.wait()
         try:
-            brokers.append(connect(url(path), lifecycle=False))
+            brokers.append(connect(url(path), maintenance=False))
         except BaseException as error:
             errors.append(error)
 
@@ -192,7 +195,7 @@ def test_many_that_open_a_new_file_at_once_make_one_schema(tmp_path: Path) -> No
 def test_log_stays_bounded_under_steady_commits(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     log = tmp_path / "jobs.db-wal"
-    with connect(url(path), durability="relaxed", lifecycle=False) as broker:
+    with connect(url(path), durability="relaxed", maintenance=False) as broker:
         broker.create_queue("jobs")
         largest = 0
         for _ in range(COMMITS):
@@ -208,7 +211,7 @@ import os, sqlite3, sys, time
 from redrive import RedriveError, connect
 
 path, settled = sys.argv[1:]
-broker = connect(f"sqlite:///{path}", lifecycle=False)
+broker = connect(f"sqlite:///{path}", maintenance=False)
 broker.create_queue("jobs")
 if settled == "settled":
     while time.time_ns() - os.stat(os.path.dirname(path)).st_ctime_ns < 200_000_000:
@@ -238,7 +241,7 @@ def test_nothing_is_acknowledged_once_another_copy_of_sqlite_has_removed_the_log
     acknowledged, errors = int(said[0]), set(said[1:])
     assert 5 <= acknowledged < 20
     assert errors <= {"outcome_unknown", "store_unavailable"}
-    with connect(url(path), lifecycle=False) as broker:
+    with connect(url(path), maintenance=False) as broker:
         assert broker.stats("jobs").pending >= acknowledged
         assert len(broker.lease("jobs", 100)) >= acknowledged
 

@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker(path: Path) -> Iterator[Broker]:
-    with connect(f"sqlite:///{path}", lifecycle=False) as broker:
+    with connect(f"sqlite:///{path}", maintenance=False) as broker:
         broker.create_queue("jobs")
         yield broker
 
@@ -107,13 +107,13 @@ def test_holder_that_the_system_does_not_name_is_unknown(
 def test_store_is_not_opened_while_its_turn_does_not_come(broker: Broker, path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with held(path), pytest.raises(StoreBusy):
-        connect(f"sqlite:///{path}", lifecycle=False)
+        connect(f"sqlite:///{path}", maintenance=False)
     until(lambda: len(os.listdir("/proc/self/fd")) == before)
 
 
 @pytest.mark.usefixtures("impatient")
 def test_close_ends_though_the_turn_does_not_come(path: Path) -> None:
-    broker = connect(f"sqlite:///{path}", lifecycle=False)
+    broker = connect(f"sqlite:///{path}", maintenance=False)
     broker.create_queue("jobs")
     with held(path):
         with pytest.raises(StoreBusy):
@@ -123,7 +123,7 @@ def test_close_ends_though_the_turn_does_not_come(path: Path) -> None:
 
 def test_close_does_not_wait_for_the_turn_of_a_checkpoint(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "CHECKPOINT_PAGES", 1)
-    broker = connect(f"sqlite:///{path}", lifecycle=False)
+    broker = connect(f"sqlite:///{path}", maintenance=False)
     broker.create_queue("jobs")
     checkpointer = broker._core.store._engine._checkpointer  # type: ignore[attr-defined]
     until(lambda: checkpointer.turn is not None)
@@ -160,7 +160,7 @@ def test_error_of_work_done_in_line_is_the_callers(broker: Broker, path: Path) -
 INTERRUPTED = """
 import sys
 from redrive import connect
-broker = connect(sys.argv[1], lifecycle=False)
+broker = connect(sys.argv[1], maintenance=False)
 print("ready", flush=True)
 sys.stdin.readline()
 try:
@@ -221,7 +221,7 @@ def umask(mask: int) -> Iterator[None]:
     [("", 0o600, 0o600), ("?mode=0660", 0o660, 0o660), ("?mode=640", 0o640, 0o600), ("?mode=0666", 0o666, 0o666)],
 )
 def test_files_are_for_those_whom_the_url_names(path: Path, query: str, mode: int, lock: int, mask: int) -> None:
-    with umask(mask), connect(f"sqlite:///{path}{query}", lifecycle=False) as broker:
+    with umask(mask), connect(f"sqlite:///{path}{query}", maintenance=False) as broker:
         broker.create_queue("jobs")
         assert modes(path) == {"": oct(mode), "-lock": oct(lock), "-shm": oct(mode), "-wal": oct(mode)}
 
@@ -235,16 +235,16 @@ def test_files_have_their_mode_from_the_beginning(path: Path, monkeypatch: pytes
 
     with umask(0), monkeypatch.context() as patched:
         patched.setattr(os, "fchmod", fchmod)
-        connect(f"sqlite:///{path}", lifecycle=False).close()
+        connect(f"sqlite:///{path}", maintenance=False).close()
     assert created == [0o600, 0o600]
 
 
 @pytest.mark.parametrize(("mode", "lock"), [(0o644, 0o600), (0o664, 0o660), (0o660, 0o660), (0o666, 0o666)])
 def test_lock_of_a_database_that_exists_is_for_those_who_may_write_to_it(path: Path, mode: int, lock: int) -> None:
-    connect(f"sqlite:///{path}", lifecycle=False).close()
+    connect(f"sqlite:///{path}", maintenance=False).close()
     path.chmod(mode)
     Path(f"{path}-lock").unlink()
-    with umask(0o022), connect(f"sqlite:///{path}", lifecycle=False):
+    with umask(0o022), connect(f"sqlite:///{path}", maintenance=False):
         assert modes(path) == {"": oct(mode), "-lock": oct(lock), "-shm": oct(mode), "-wal": oct(mode)}
 
 
@@ -252,11 +252,11 @@ def test_lock_that_root_creates_belongs_to_the_owner_of_the_database(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[int, int]] = []
-    connect(f"sqlite:///{path}", lifecycle=False).close()
+    connect(f"sqlite:///{path}", maintenance=False).close()
     Path(f"{path}-lock").unlink()
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "fchown", lambda file, *owner: given.append(owner))
-    connect(f"sqlite:///{path}", lifecycle=False).close()
+    connect(f"sqlite:///{path}", maintenance=False).close()
     found = path.stat()
     assert given == [(found.st_uid, found.st_gid)]
 
@@ -264,14 +264,14 @@ def test_lock_that_root_creates_belongs_to_the_owner_of_the_database(
 @pytest.mark.parametrize("mode", ["", "600x", "77", "0777", "0060", "0400", "660660", "rw-rw----", "-600"])
 def test_mode_that_no_database_can_have_is_refused(path: Path, mode: str) -> None:
     with pytest.raises(InvalidInput, match=r"write sqlite:///FILE\?mode=0660"):
-        connect(f"sqlite:///{path}?mode={mode}", lifecycle=False)
+        connect(f"sqlite:///{path}?mode={mode}", maintenance=False)
     assert not path.exists()
 
 
 @pytest.mark.parametrize("query", ["?modus=0660", "?mode=0600&mode=0660", "?mode=0660&x=1", "?x"])
 def test_other_options_of_a_file_are_refused(path: Path, query: str) -> None:
     with pytest.raises(InvalidInput, match=r"there is only \?mode=0660"):
-        connect(f"sqlite:///{path}{query}", lifecycle=False)
+        connect(f"sqlite:///{path}{query}", maintenance=False)
     assert not path.exists()
 
 
@@ -286,7 +286,7 @@ def test_lock_that_is_a_link_is_refused(path: Path, tmp_path: Path) -> None:
     """Who may write to the folder could let us create a file elsewhere."""
     Path(f"{path}-lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StoreUnavailable, match=r"its lock .* cannot be opened"):
-        connect(f"sqlite:///{path}", lifecycle=False)
+        connect(f"sqlite:///{path}", maintenance=False)
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -300,7 +300,7 @@ def test_lock_that_this_user_may_not_use_is_named(path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "open", refused)
     with pytest.raises(StoreReadOnly, match=r"jobs\.db-lock writable for this user"):
-        connect(f"sqlite:///{path}", lifecycle=False)
+        connect(f"sqlite:///{path}", maintenance=False)
 
 
 def test_doctor_names_files_that_others_may_use_and_what_mends_it(broker: Broker, path: Path) -> None:
@@ -311,8 +311,8 @@ def test_doctor_names_files_that_others_may_use_and_what_mends_it(broker: Broker
     check = file_check(cli, 1)
     assert check["state"] == "warn"
     for name in FILES:
-        assert f"jobs.db{name} (0644)" in check["told"]
-    subprocess.run(check["todo"], shell=True, check=True)
+        assert f"jobs.db{name} (0644)" in check["finding"]
+    subprocess.run(check["advice"], shell=True, check=True)
     assert set(modes(path).values()) == {oct(0o600)}
     assert file_check(cli, 0)["state"] == "ok"
 
@@ -323,7 +323,7 @@ def test_doctor_names_nothing_that_the_url_allows(path: Path) -> None:
     assert file_check(cli, 0)["state"] == "ok"
     os.chmod(f"{path}-lock", 0o640)
     check = file_check(cli, 1)
-    assert check["todo"] == f"chmod 600 {path}-lock"
+    assert check["advice"] == f"chmod 600 {path}-lock"
 
 
 def file_check(cli: Cli, exits: int) -> dict[str, Any]:

@@ -32,13 +32,13 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path) -> Broker:
-    broker = connect(f"sqlite:///{path}", lifecycle=False)
+    broker = connect(f"sqlite:///{path}", maintenance=False)
     broker.create_queue("jobs")
     return broker
 
 
 def payloads(path: Path) -> list[int]:
-    with connect(f"sqlite:///{path}", lifecycle=False) as broker:
+    with connect(f"sqlite:///{path}", maintenance=False) as broker:
         return sorted(lease.value for lease in broker.lease("jobs", 1_000))
 
 
@@ -119,7 +119,7 @@ def test_nothing_is_acknowledged_once_a_file_is_lost(path: Path, lose: Callable[
         with pytest.raises(StoreUnavailable, match="under this program"):
             read()
     health = broker.health()
-    assert not health.is_well
+    assert not health.is_healthy
     assert len(health.warnings) == 1
     assert "under this program" in str(health)
     broker.close()
@@ -160,7 +160,7 @@ def test_what_comes_back_stays_lost_until_a_restart(path: Path) -> None:
 NEXT_PROGRAM = """
 import os, sys
 from redrive import connect
-broker = connect(sys.argv[1], lifecycle=False)
+broker = connect(sys.argv[1], maintenance=False)
 broker.create_queue("jobs")
 broker.put("jobs", 2)
 os._exit(0)  # as if it were killed: nothing is copied back
@@ -169,7 +169,7 @@ FORMER_PROGRAM = """
 import os, subprocess, sys
 from redrive import connect
 url, path, end, lost, next_program = sys.argv[1:]
-broker = connect(url, lifecycle=False)
+broker = connect(url, maintenance=False)
 broker.create_queue("jobs")
 for name in lost.split(","):
     os.unlink(path + name)
@@ -194,7 +194,7 @@ def test_lost_database_is_not_replaced_by_an_empty_one(path: Path) -> None:
     broker.put("jobs", 1)
     rename(path)
     with pytest.raises(StoreUnavailable, match=r"put it back, or remove .*jobs\.db-wal to begin anew"):
-        connect(f"sqlite:///{path}", lifecycle=False)
+        connect(f"sqlite:///{path}", maintenance=False)
     assert not path.exists()
     broker.close()
     path.with_name("moved.db").rename(path)
@@ -207,7 +207,7 @@ def test_put_within_a_transaction_is_refused_once_the_file_is_lost(path: Path) -
     own.execute("BEGIN IMMEDIATE")
     remove(path)
     with pytest.raises(StoreUnavailable, match="under this program"):
-        broker.put("jobs", 1, within=own)
+        broker.put("jobs", 1, transaction=own)
     own.execute("ROLLBACK")
     own.close()
     broker.close()
@@ -237,7 +237,7 @@ def test_doctor_names_a_program_that_uses_a_removed_file(path: Path) -> None:
         opened(path).close()
         (check,) = (c for c in Cli(f"sqlite:///{path}").json("doctor", exits=1)["checks"] if c["name"] == "files")
     assert check["state"] == "warn"
-    assert f"by process {os.getpid()}" in check["told"]
+    assert f"by process {os.getpid()}" in check["finding"]
 
 
 # Two names
@@ -266,7 +266,7 @@ def test_two_paths_of_one_file_share_lock_and_log(path: Path, other: Callable[[P
 
     def work(where: Path, values: range) -> tuple[int, int]:
         def run(_: Say) -> None:
-            with connect(f"sqlite:///{where}", lifecycle=False) as broker:
+            with connect(f"sqlite:///{where}", maintenance=False) as broker:
                 for value in values:
                     broker.put("jobs", value)
             os._exit(0)
@@ -299,7 +299,7 @@ def test_link_that_leads_nowhere_creates_the_file_that_it_names(path: Path) -> N
 def test_link_to_itself_is_refused(path: Path) -> None:
     path.symlink_to(path)
     with pytest.raises(StoreUnavailable, match="leads back to itself"):
-        connect(f"sqlite:///{path}", lifecycle=False)
+        connect(f"sqlite:///{path}", maintenance=False)
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
@@ -310,7 +310,7 @@ def test_file_with_two_names_is_refused(path: Path) -> None:
     second.hardlink_to(path)
     for name in (path, second):
         with pytest.raises(StoreUnavailable, match=r"2 names \(hard links\).*remove all names but one"):
-            connect(f"sqlite:///{name}", lifecycle=False)
+            connect(f"sqlite:///{name}", maintenance=False)
     second.unlink()
     opened(path).close()
 
@@ -322,4 +322,4 @@ def test_name_that_is_made_later_is_a_warning(path: Path) -> None:
         (warning,) = broker.health().warnings
         assert "2 names (hard links)" in warning
         path.with_name("second.db").unlink()
-        assert broker.health().is_well
+        assert broker.health().is_healthy

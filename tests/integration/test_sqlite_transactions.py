@@ -1,4 +1,4 @@
-"""SQLite transactions: those of the caller (`within`), those that fail half way, and what upkeep costs."""
+"""SQLite transactions: those of the caller (`transaction`), those that fail half way, and what upkeep costs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker(path: Path) -> Iterator[Broker]:
-    with connect(f"sqlite:///{path}", lifecycle=False, durability="relaxed") as broker:
+    with connect(f"sqlite:///{path}", maintenance=False, durability="relaxed") as broker:
         broker.create_queue("jobs")
         yield broker
 
@@ -49,7 +49,7 @@ def test_put_within_a_transaction_that_has_done_nothing_yet_waits_for_the_lock(
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     own.execute("BEGIN")
-    put = Background(lambda: broker.put("jobs", 1, within=own))
+    put = Background(lambda: broker.put("jobs", 1, transaction=own))
     threading.Event().wait(0.05)
     other.execute("COMMIT")
     assert put.result()
@@ -64,7 +64,7 @@ def test_put_within_a_transaction_that_has_read_while_others_write_says_what_to_
     assert own.execute("SELECT count(*) FROM redrive_item").get == 0
     broker.put("jobs", 1)
     with pytest.raises(StoreUnavailable, match="BEGIN IMMEDIATE"):
-        broker.put("jobs", 2, within=own)
+        broker.put("jobs", 2, transaction=own)
     own.execute("COMMIT")
     assert broker.stats("jobs").pending == 1
 
@@ -77,10 +77,10 @@ def test_put_within_that_fails_half_way_leaves_nothing_to_commit(
 
     own.execute("BEGIN IMMEDIATE")
     with monkeypatch.context() as patch:
-        patch.setattr(Batch, "write_tallies", full)
+        patch.setattr(Batch, "write_count_deltas", full)
         with pytest.raises(DiskFull):
-            broker.put_many("jobs", [1, 2], within=own)
-    broker.put("jobs", 3, within=own)
+            broker.put_many("jobs", [1, 2], transaction=own)
+    broker.put("jobs", 3, transaction=own)
     own.execute("COMMIT")
     assert [lease.value for lease in broker.lease("jobs", 10)] == [3]
     assert broker.stats("jobs").put_total == 1
@@ -111,7 +111,7 @@ def test_interrupted_in_its_turn_it_gives_the_turn_back(
     monkeypatch.setattr(store._engine, "_transact", interrupted)
     with pytest.raises(KeyboardInterrupt):
         broker.put("jobs", 1)
-    with connect(f"sqlite:///{path}", lifecycle=False) as other:
+    with connect(f"sqlite:///{path}", maintenance=False) as other:
         assert Background(lambda: other.put("jobs", 2)).result()
 
 

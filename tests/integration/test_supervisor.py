@@ -71,7 +71,7 @@ class Work:
         self.source = folder / f"{self.name}.py"
         self.source.write_text(PROGRAM)
         self.processes: list[subprocess.Popen[str]] = []
-        self.broker = connect(f"sqlite:///{folder}/jobs.db", lifecycle=False)
+        self.broker = connect(f"sqlite:///{folder}/jobs.db", maintenance=False)
         self.broker.create_queue("jobs", keep_completed="1h", lease_timeout="1h", max_losses=2)
 
     def put(self, task: str, **arguments: Any) -> str:
@@ -364,7 +364,7 @@ def test_store_that_cannot_be_opened_is_said_in_a_line_and_tried_again(work: Wor
     code, output = ended(process)
     assert code == 0, output
     assert "Traceback" not in output
-    assert "left_not_settled" not in output
+    assert "orphans_not_settled" not in output
 
 
 def test_version_is_told_without_importing_what_works(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_version_is_told_without_importing_what_works(tmp_path: Path) -> None:
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with connect("memory://", lifecycle=False) as broker:
+    with connect("memory://", maintenance=False) as broker:
         broker.create_queue("jobs", max_losses=5, lease_timeout="1h")
         yield broker
 
@@ -416,7 +416,7 @@ def test_what_ran_is_lost_and_what_was_only_held_is_given_back(broker: Broker, j
         item = broker.get(lease.id)
         assert (item.status, charged(item), item.history) == (Status.PENDING, (0, 0, 0), ())
     assert broker.get(other.id).status is Status.ACTIVE
-    assert open_worker_session(broker, "gone").held() == ()
+    assert open_worker_session(broker, "gone").list_leases() == ()
 
 
 def test_what_ran_is_given_back_where_its_worker_stopped_in_order(broker: Broker, journal: InFlightLog) -> None:

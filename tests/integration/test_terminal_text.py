@@ -45,7 +45,7 @@ def in_a_terminal(url: str, words: Sequence[str]) -> str:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/store.db"
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         broker.create_queue("jobs", feed="all")
         broker.put("jobs", {EVIL: EVIL}, headers={"kind": EVIL}, idempotency_key="k")
         (lease,) = broker.lease("jobs", worker="w")
@@ -74,7 +74,7 @@ def url(tmp_path: Path) -> str:
     ids=" ".join,
 )
 def test_terminal_is_sent_nothing_that_it_would_act_upon(url: str, words: tuple[str, ...]) -> None:
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         id = broker.find().items[0].id
     seen = in_a_terminal(url, [id if word == "ID" else word for word in words])
     assert "\\u202e" in seen  # or it shows nothing of what is foreign, and this tests nothing
@@ -86,7 +86,7 @@ def test_export_elsewhere_is_exact(url: str) -> None:
     done = subprocess.run(
         [REDRIVE, "dead", "export"], env={**CLEAN, "REDRIVE_URL": url}, capture_output=True, check=True
     )
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         assert done.stdout == b"".join(broker.export())
     assert "\u202e".encode() in done.stdout
 

@@ -46,7 +46,7 @@ def authority(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
 def check(url: str) -> None:
     """A queue can be made there, and what one connection puts another one leases."""
     name = f"jobs-{uuid4().hex}"
-    with connect(url, lifecycle=False) as broker, connect(url, lifecycle=False) as other:
+    with connect(url, maintenance=False) as broker, connect(url, maintenance=False) as other:
         broker.create_queue(name)
         broker.put(name, 1)
         assert [lease.payload for lease in other.lease(name)] == [b"1"]
@@ -79,7 +79,7 @@ def test_redis_with_tls(scheme: str, guarded: Server, authority: tuple[Path, ssl
 
 def test_database_that_a_socket_url_names_is_the_one_used(guarded: Server) -> None:
     socket = guarded.settings["unixsocket"]
-    with connect(f"unix://{socket}?db=3&password={PASSWORD}", lifecycle=False) as broker:
+    with connect(f"unix://{socket}?db=3&password={PASSWORD}", maintenance=False) as broker:
         broker.create_queue("jobs")
     with guarded.client(db=3, password=PASSWORD) as client:
         assert client.exists("{redrive:default}:meta")
@@ -133,7 +133,7 @@ def test_postgres(url: str, postgres: PostgresServer) -> None:
 
 def test_options_reach_the_driver_as_they_were_written(postgres: PostgresServer) -> None:
     """libpq takes `+` for a plus, where others take it for a blank."""
-    with connect(f"{postgres.url}?options=-c%20deadlock_timeout%3D1234ms&schema=other", lifecycle=False):
+    with connect(f"{postgres.url}?options=-c%20deadlock_timeout%3D1234ms&schema=other", maintenance=False):
         pass
     with psycopg.connect(postgres.url) as admin:
         assert admin.execute("SELECT to_regclass('other.redrive_meta') IS NOT NULL").fetchone() == (True,)

@@ -44,7 +44,7 @@ def _nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
 def opened(url: str) -> Iterator[Callable[[], Broker]]:
     """Opens brokers that share nothing but the server."""
     with contextlib.ExitStack() as stack:
-        yield lambda: stack.enter_context(connect(url, lifecycle=False))
+        yield lambda: stack.enter_context(connect(url, maintenance=False))
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ class Bell:
         self._store = broker._core.store
         self._rung = threading.Event()
         self.count = 0
-        self._store.listen(self._ring)
-        until(lambda: self._store.changed() is not None)
+        self._store.subscribe(self._ring)
+        until(lambda: self._store.poll_changes() is not None)
 
     def _ring(self) -> None:
         self.count += 1
@@ -72,7 +72,7 @@ class Bell:
         """What there is to tell when it has rung."""
         assert self._rung.wait(PATIENCE_SECONDS), "it did not ring"
         self._rung.clear()
-        return self._store.changed()
+        return self._store.poll_changes()
 
 
 def cut_listeners(url: str) -> int:
@@ -126,7 +126,7 @@ def test_it_rings_again_after_its_connection_was_lost(broker: Broker, opened: Ca
         assert cut_listeners(url) == 1
         while bell.wait() is not None:  # a server says goodbye before it goes
             pass
-        until(lambda: bell._store.changed() is not None)
+        until(lambda: bell._store.poll_changes() is not None)
         other.put("jobs", number)
         while bell.wait() != {"jobs"}:  # it may ring once more for the old connection
             pass
@@ -164,7 +164,7 @@ def test_forked_child_is_woken_too_and_the_parent_goes_on(
         waiting = Background(lambda: broker.lease("jobs", wait="1h"))
         until(lambda: _listens(broker))
         say(b"waits")
-        with connect(url, lifecycle=False) as other:
+        with connect(url, maintenance=False) as other:
             other.put("jobs", 2)
         say(str([lease.value for lease in waiting.result()]).encode())
 
@@ -176,7 +176,7 @@ def test_forked_child_is_woken_too_and_the_parent_goes_on(
 
 
 def test_closed_store_leaves_no_thread(url: str) -> None:
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         Bell(broker)
         assert "redrive-ear" in {thread.name for thread in threading.enumerate()}
     assert "redrive-ear" not in {thread.name for thread in threading.enumerate()}

@@ -179,7 +179,7 @@ def app(program: str) -> App:
 @pytest.fixture
 def broker(app: App) -> Iterator[Broker]:
     with connect("memory://") as broker:
-        app.declare(broker)
+        app.create_queues(broker)
         yield broker
 
 
@@ -325,7 +325,7 @@ def test_neighbours_go_on(start: Start, job: Make, ends: Ends, tmp_path: Path) -
     runner = start(3)
     runner.submit([*waits, *killers])
     assert all(isinstance(end, Lost) for end in ends.of(*killers))
-    assert set(runner.begun()) == set(waits)
+    assert set(runner.running()) == set(waits)
     (tmp_path / "go").touch()
     assert [value(end) for end in ends.of(*waits)] == ["done", "done"]
 
@@ -339,7 +339,7 @@ def test_item_that_runs_too_long_is_killed_with_all_that_it_started(
     until(lambda: (tmp_path / "x.begun").exists() and (tmp_path / "x.begun").read_text())
     other = int((tmp_path / "x.begun").read_text())
     for _ in range(3):  # whoever watches the time says so again and again
-        runner.stop_job(one, Failure("TimeLimitExceeded", "it ran for longer than the time limit of its task"))
+        runner.interrupt(one, Failure("TimeLimitExceeded", "it ran for longer than the time limit of its task"))
     lost = ends.of(one)[0]
     assert isinstance(lost, Lost)
     assert "longer than the time limit" in failure(lost).text
@@ -391,7 +391,7 @@ def test_item_that_its_child_never_read_is_given_to_another(start: Start, job: M
     os.kill(pid, signal.SIGSTOP)
     one = job("whoami")
     runner.submit([one])
-    assert list(runner.begun()) == [one]
+    assert list(runner.running()) == [one]
     os.kill(pid, signal.SIGKILL)
     assert value(ends.of(one)[0])[0] != pid
 
@@ -510,8 +510,8 @@ def test_what_has_not_begun_can_be_taken_back(start: Start, job: Make, ends: End
     runner = start()
     runner.submit([one, two, three])
     until(lambda: (tmp_path / "go.begun").exists())
-    assert runner.take_back() == [two, three]
-    assert list(runner.begun()) == [one]
+    assert runner.cancel_queued() == [two, three]
+    assert list(runner.running()) == [one]
     (tmp_path / "go").touch()
     assert value(ends.of(one)[0]) == "done"
     assert runner.close(jobs_too=False) == []
@@ -574,7 +574,7 @@ from redrive.worker.runner import Job
 spec, path = sys.argv[1:]
 app = load_app(spec)
 broker = connect("memory://")
-app.declare(broker)
+app.create_queues(broker)
 item = app.tasks["wait"].item(path)
 broker.put_many("jobs", [item.item])
 runner = ProcessRunner(spec, 3)

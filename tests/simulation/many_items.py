@@ -96,7 +96,7 @@ def drive_operation(twins: Twins, pick: random.Random) -> None:
         }
         if limit == 3:
             known.pop("a", None)
-        return StepOperation(id, twins.brokers[side].operation(id).steps, limit, known)
+        return StepOperation(id, twins.brokers[side].get_operation(id).steps, limit, known)
 
     twins.commit(f"step operation {position} by {limit}", call)
 

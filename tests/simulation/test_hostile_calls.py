@@ -46,7 +46,7 @@ class Run:
     def __init__(self, url: str, random: Random, tally: Counter[str]) -> None:
         self.random, self.tally = random, tally
         self.clock = FakeClock()
-        self.broker: Broker = connect(url, clock=self.clock, lifecycle=False, durability="relaxed")
+        self.broker: Broker = connect(url, clock=self.clock, maintenance=False, durability="relaxed")
         self.loop = asyncio.new_event_loop()
         self.request = Request(AsyncBroker(self.broker._core), UNAUTHENTICATED_ADMIN, "default", {}, b"")
         self.mischief = Mischief(random)
@@ -75,7 +75,7 @@ class Run:
             case 4:
                 self.clock.advance(self.random.choice((1, 61, 3600, 86_400)))
             case 5:
-                self.broker.step()
+                self.broker.run_maintenance()
             case 6:
                 key = self.random.choice(TAME["idempotency_key"])
                 self.broker.put_failed(queue, {"a": 1}, "it went wrong", idempotency_key=key)
@@ -164,7 +164,7 @@ class Run:
         broker.complete(lease)
         assert broker.get(id).status is Status.COMPLETED
         for _ in range(5):
-            broker.step()
+            broker.run_maintenance()
 
     def close(self) -> None:
         self.broker.close()
@@ -201,5 +201,5 @@ def test_hostile_calls_do_no_harm(place: Callable[[str], str], slower: int, capl
     # A run in which nothing got through, or nothing was refused, proves nothing.
     for kind in ("let in", "refused by the guard", "refused by the store"):
         assert tally[kind] > RUNS // slower * STEPS / 20, tally
-    # SetUsedBy and the like hardly ever meet what they are for; most kinds of calls must have been carried out.
+    # SetSourceQueue and the like hardly ever meet what they are for; most kinds of calls must have been carried out.
     assert sum(tally[kind.__name__] > 0 for kind in COMMITTED) >= len(COMMITTED) - 5, tally

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from tests.sizes import THOROUGH
 
-from redrive import Broker, Event, HistoryEntry, Item, Lease, RedriveError, Status, connect
+from redrive import Broker, HistoryEntry, HistoryEvent, Item, Lease, RedriveError, Status, connect
 from redrive.errors import ItemNotFound
 from redrive.model.feed import FeedEntry
 from redrive.model.group import hour_of
@@ -55,7 +55,9 @@ BY_HAND = (
 )
 STATUS = {"redrive": "dead", "retry": "dead", "archive": "dead", "restore": "archived", "purge": "archived"}
 ENDINGS = ("fail", "fail", "fail", "final", "complete", "release", "return", "bury")
-ENDS = frozenset({Event.FAILED, Event.LOST, Event.RELEASED, Event.EXPIRED, Event.BURIED})
+ENDS = frozenset(
+    {HistoryEvent.FAILED, HistoryEvent.LOST, HistoryEvent.RELEASED, HistoryEvent.EXPIRED, HistoryEvent.BURIED}
+)
 
 picks = st.integers(0, 10**6)
 
@@ -81,11 +83,11 @@ def is_letter(item: Item) -> bool:
     since = item.history[deadly_entry(item) + 1 :]
     brought_back = False
     for position, entry in enumerate(since):
-        if entry.event is Event.REDRIVEN:
+        if entry.event is HistoryEvent.REDRIVEN:
             brought_back = brought_back or not stays(entry, queue_after(since[position + 1 :], item))
-        elif entry.event is Event.MOVED and entry.from_status is not Status.DEAD:
+        elif entry.event is HistoryEvent.MOVED and entry.from_status is not Status.DEAD:
             brought_back = brought_back or queue_after(since[position + 1 :], item) != "morgue"
-        elif entry.event is Event.UNDONE:
+        elif entry.event is HistoryEvent.UNDONE:
             brought_back = False
     return not brought_back
 
@@ -111,7 +113,7 @@ class RecountMachine(RuleBasedStateMachine):
         self.folder = tempfile.mkdtemp(prefix="redrive-")
         self.clock = FakeClock()
         self.broker: Broker = connect(
-            type(self).place(self.folder), clock=self.clock, lifecycle=False, durability="relaxed"
+            type(self).place(self.folder), clock=self.clock, maintenance=False, durability="relaxed"
         )
         self.ids: list[str] = []
         self.leases: list[Lease] = []
@@ -128,7 +130,7 @@ class RecountMachine(RuleBasedStateMachine):
             self.finish_operations()
             self.recount()
             self.tally.update(entry.kind.value for entry in self.feed())
-            self.tally["operations"] += sum(self.broker.operation(one.id).changed > 0 for one in self.operations)
+            self.tally["operations"] += sum(self.broker.get_operation(one.id).changed > 0 for one in self.operations)
         finally:
             self.broker.close()
             shutil.rmtree(self.folder)
@@ -171,9 +173,11 @@ class RecountMachine(RuleBasedStateMachine):
             case "move":
                 self.broker.move(ids, QUEUES[pick % 3])
             case "bury":
-                self.broker.bury_by_hand(ids, note="alpha note")
+                self.broker.bury_items(ids, note="alpha note")
             case "fail":
-                self.broker.fail_by_hand(ids, ERRORS[pick % 3])
+                self.broker.fail_items(ids, ERRORS[pick % 3])
+            case "done":
+                self.broker.complete_items(ids)
             case _:
                 getattr(self.broker, verb)(ids)
 
@@ -197,9 +201,9 @@ class RecountMachine(RuleBasedStateMachine):
         if verb == "purge":
             options["confirm"] = self.broker.count(**conditions)
         self.tick()
-        self.operations.append(self.broker.start(verb, rate=rate, **options, **conditions))
+        self.operations.append(self.broker.start_operation(verb, rate=rate, **options, **conditions))
         if rate is None:
-            self.broker.step()
+            self.broker.run_maintenance()
 
     @rule(queue=st.sampled_from(("jobs", "mails")), pick=picks, verb=st.sampled_from(("redrive", "retry", "archive")))
     def operate_on_a_death(self, queue: str, pick: int, verb: str) -> None:
@@ -220,7 +224,7 @@ class RecountMachine(RuleBasedStateMachine):
     def let_time_pass(self, seconds: int, step: bool) -> None:
         self.clock.advance(seconds)
         if step:
-            self.broker.step()
+            self.broker.run_maintenance()
 
     @invariant()
     def agrees_with_a_recount(self) -> None:
@@ -331,13 +335,13 @@ class RecountMachine(RuleBasedStateMachine):
 
     def recount_operations(self, items: list[Item]) -> None:
         for started in self.operations:
-            operation = self.broker.operation(started.id)
+            operation = self.broker.get_operation(started.id)
             if operation.verb in ("redrive", "retry", "bury", "move"):
                 changed = [item for item in items if any(entry.operation == operation.id for entry in item.history)]
                 self.same(changed, status=None, operation=operation.id)
             assert len(self.feed(operation=operation.id)) == operation.changed
             for code, ids in operation.samples.items():
-                assert 0 < len(ids) <= operation.left_out[code]
+                assert 0 < len(ids) <= operation.skipped[code]
 
     def same(self, expected: list[Item], **conditions: Any) -> None:
         """What is found, and how much is counted, is what was expected."""
@@ -370,14 +374,14 @@ class RecountMachine(RuleBasedStateMachine):
                 return entries
 
     def finish_operations(self) -> None:
-        for operation in self.broker.operations(unfinished=True):
+        for operation in self.broker.list_operations(unfinished=True):
             self.attempt(lambda id=operation.id: self.broker.resume_operation(id))  # type: ignore[misc]
         for _ in range(500):
-            if not self.broker.operations(unfinished=True):
+            if not self.broker.list_operations(unfinished=True):
                 return
             self.clock.advance("1s")
-            self.broker.step()
-        raise AssertionError(f"operations that do not end: {self.broker.operations(unfinished=True)}")
+            self.broker.run_maintenance()
+        raise AssertionError(f"operations that do not end: {self.broker.list_operations(unfinished=True)}")
 
     def note(self, id: str) -> None:
         self.ids.append(id)

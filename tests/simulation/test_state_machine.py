@@ -102,7 +102,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.steps = 0
         self.folder = tempfile.mkdtemp(prefix="redrive-")
         self.clock = FakeClock()
-        self.broker: Broker = connect(type(self).place(self.folder), clock=self.clock, lifecycle=False)
+        self.broker: Broker = connect(type(self).place(self.folder), clock=self.clock, maintenance=False)
         self.naive = Naive(self.clock.now())
         self.leases: list[tuple[Lease, Twin]] = []
 
@@ -437,18 +437,18 @@ class BrokerMachine(RuleBasedStateMachine):
             self.naive.again(twin, goes_to(twin))
 
     def bury_by_hand(self, pick: int, force: bool) -> None:
-        call = lambda id: self.broker.bury_by_hand(id, force=force)  # noqa: E731
+        call = lambda id: self.broker.bury_items(id, force=force)  # noqa: E731
         if twin := self.by_hand(pick, force, lambda t: t.status in ("pending", "failed", "active"), call):
             self.naive.end(twin, "bury")
 
     def fail_by_hand(self, pick: int, force: bool) -> None:
-        call = lambda id: self.broker.fail_by_hand(id, "by hand", force=force)  # noqa: E731
+        call = lambda id: self.broker.fail_items(id, "by hand", force=force)  # noqa: E731
         if twin := self.by_hand(pick, force, lambda t: t.status in ("pending", "failed", "active"), call):
             twin.failures += 1
             self.naive.end(twin, "fail")
 
     def take_away(self, pick: int, force: bool, drop: bool) -> None:
-        verb = self.broker.drop if drop else self.broker.done
+        verb = self.broker.drop if drop else self.broker.complete_items
         if twin := self.by_hand(
             pick, force, lambda t: drop or t.status != "completed", lambda id: verb(id, force=force)
         ):
@@ -493,7 +493,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.naive.now += duration * SECOND
 
     def step(self) -> None:
-        self.broker.step()
+        self.broker.run_maintenance()
         self.naive.upkeep()
         self.naive.clean()
 

@@ -24,7 +24,7 @@ from tests.simulation.registrations import change_registrations, look_at_all_res
 from tests.simulation.twins import QUEUES, Ask, Twins, by_queue
 from tests.sizes import THOROUGH
 
-from redrive import Again, Broker, Dead, DeadReason, Status, new_item
+from redrive import Broker, Dead, DeadReason, RetryVerdict, Status, new_item
 from redrive.model.failure import failure_from_fields
 from redrive.model.payload import JSON
 from redrive.store import (
@@ -155,8 +155,8 @@ def lease(twins: Twins, pick: random.Random) -> None:
 
 
 VERDICTS = (
-    Again.after("5s"),
-    Again(0, Status.PENDING),
+    RetryVerdict.after("5s"),
+    RetryVerdict(0, Status.PENDING),
     Dead(DeadReason.POLICY),
     Dead(DeadReason.POLICY, to="dead"),
     Dead(DeadReason.POLICY, to="a"),
@@ -191,7 +191,7 @@ def settle(twins: Twins, pick: random.Random) -> None:
         "fail with verdict": lambda side, broker: broker.fail(held(side), "err", verdict=verdict),
         "release": lambda side, broker: broker.release(held(side), delay=delay, counted=flag, error=note),
         "bury": lambda side, broker: broker.bury(held(side), note=note),
-        "lost": lambda side, broker: broker.lost(held(side), note or "killed"),
+        "lost": lambda side, broker: broker.report_lost(held(side), note or "killed"),
         "extend": lambda side, broker: broker.extend(held(side), 10),
     }
     verb = pick.choice(tuple(verbs))
@@ -213,12 +213,12 @@ def by_hand(twins: Twins, pick: random.Random) -> None:
     verbs: dict[str, Ask] = {
         "retry": lambda side, broker: broker.retry(ids(side), force=force),
         "redrive": lambda side, broker: broker.redrive(ids(side), force=force, to=to),
-        "done": lambda side, broker: broker.done(ids(side), force=force),
+        "done": lambda side, broker: broker.complete_items(ids(side), force=force),
         "drop": lambda side, broker: broker.drop(ids(side), force=force),
         "archive": lambda side, broker: broker.archive(ids(side)),
         "restore": lambda side, broker: broker.restore(ids(side)),
-        "fail": lambda side, broker: broker.fail_by_hand(ids(side), "hand", force=force),
-        "bury": lambda side, broker: broker.bury_by_hand(ids(side), force=force, note="x"),
+        "fail": lambda side, broker: broker.fail_items(ids(side), "hand", force=force),
+        "bury": lambda side, broker: broker.bury_items(ids(side), force=force, note="x"),
         "hold": lambda side, broker: broker.hold(ids(side), "h"),
         "unhold": lambda side, broker: broker.unhold("h"),
     }
@@ -232,10 +232,10 @@ def from_elsewhere(twins: Twins, pick: random.Random) -> None:
     fate = pick.choice(["redrive", "move", "complete"])
     twins.read("destinations", lambda _: ListMoveTargets())
     twins.ask("moves", lambda _, broker: broker.moves())
-    twins.ask("step", lambda _, broker: broker.step().moved)
+    twins.ask("step", lambda _, broker: broker.run_maintenance().moved)
 
     def come_back(_: int, broker: Broker) -> Any:
-        there = broker.at("there")
+        there = broker.on_store("there")
         for lease in there.lease("far", 2):
             if fate == "complete":
                 there.complete(lease)
@@ -247,7 +247,7 @@ def from_elsewhere(twins: Twins, pick: random.Random) -> None:
         calls = [Receive(move.passage.to.partition("@")[0], move, "there") for move in moves]
         received = broker._core.store.commit(calls).results if twice else []
         left_open = sorted(each.queue for each in broker._core.store.read(ListOpenMoves("there")))
-        return fate, received, left_open, there.step().moved
+        return fate, received, left_open, there.run_maintenance().moved
 
     twins.ask("come back", come_back)
 
@@ -270,7 +270,7 @@ def advance(twins: Twins, pick: random.Random) -> None:
         clock.advance(seconds)
     twins.log.append(f"{seconds} s pass")
     if pick.random() < 0.4:
-        twins.ask("step", lambda _, broker: broker.step())
+        twins.ask("step", lambda _, broker: broker.run_maintenance())
 
 
 def look(twins: Twins, pick: random.Random) -> None:

@@ -34,17 +34,17 @@ class Twins:
         self.brokers = [
             connect(
                 each,
-                name="here",
+                store_name="here",
                 stores={"there": "memory://"},
                 clock=clock,
-                lifecycle=False,
+                maintenance=False,
                 actor="me",
                 durability="relaxed",
             )
             for each, clock in zip(("memory://", url), self.clocks, strict=True)
         ]
         for broker in self.brokers:
-            broker.at("there").create_queue("far")
+            broker.on_store("there").create_queue("far")
         self._names: list[dict[str, str]] = [{}, {}]
         self.ids: list[list[str]] = [[], []]
         self.leases: list[list[Lease]] = [[], []]

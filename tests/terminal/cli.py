@@ -40,7 +40,7 @@ class Cli:
 
     def broker(self) -> Broker:
         """The store itself, to be closed."""
-        return connect(self.url, lifecycle=False, actor="test")
+        return connect(self.url, maintenance=False, actor="test")
 
 
 def kill(broker: Broker, queue: str, values: list[Any], error: str | BaseException = "broken") -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import date
 from typing import assert_type
 
-from redrive import App, Context, Handle, Retry, Task, TaskItem
+from redrive import App, Context, Retry, Task, TaskHandle, TaskItem
 
 app = App("memory://")
 jobs = app.queue("jobs", retry={"attempts": 3})
@@ -15,7 +15,7 @@ def plain(to: str, count: int = 1) -> date:
     return date(2026, 1, count)
 
 
-@jobs.task(keep_result="10m", final_errors=(ValueError, "Timeout"), every="5m", missed="skip")
+@jobs.task(keep_result="10m", final_errors=(ValueError, "Timeout"), every="5m", on_missed="skip")
 def with_options(number: int = 1) -> float:
     return number / 2
 
@@ -35,17 +35,17 @@ async def awaited_with_context(context: Context, to: str) -> int:
     return len(to) + context.attempts
 
 
-assert_type(plain.put("ann"), Handle[date])
+assert_type(plain.put("ann"), TaskHandle[date])
 assert_type(plain.put("ann", count=2).result("5s"), date)
 assert_type(plain.item("ann"), TaskItem)
 assert_type(plain.call("ann"), date)
-assert_type(plain.options(delay="5m", headers={"a": "b"}).put("ann", 2), Handle[date])
-assert_type(plain.put_many([plain.item("ann")]), list[Handle[date]])
-assert_type(with_options.put(), Handle[float])
+assert_type(plain.options(delay="5m", headers={"a": "b"}).put("ann", 2), TaskHandle[date])
+assert_type(plain.put_many([plain.item("ann")]), list[TaskHandle[date]])
+assert_type(with_options.put(), TaskHandle[float])
 assert_type(with_context.put("ann").result(), int | Retry)
-assert_type(awaited.put("ann"), Handle[int])
+assert_type(awaited.put("ann"), TaskHandle[int])
 assert_type(awaited.call("ann"), int)
-assert_type(awaited_with_context.put(to="ann"), Handle[int])
+assert_type(awaited_with_context.put(to="ann"), TaskHandle[int])
 
 plain.put(17)  # type: ignore[arg-type]
 plain.put("ann", count="two")  # type: ignore[arg-type]
@@ -65,13 +65,13 @@ jobs.task(tmie_limit="30s")  # type: ignore[call-overload]
 
 
 async def on_a_loop() -> None:
-    assert_type(await plain.put_async("ann"), Handle[date])
+    assert_type(await plain.put_async("ann"), TaskHandle[date])
     assert_type(await awaited.call_async("ann"), int)
     assert_type(await (await awaited.put_async("ann")).result_async("5s"), int)
     await plain.put_async(17)  # type: ignore[arg-type]
 
 
-@app.around
+@app.middleware
 def around(context: Context) -> Iterator[None]:
     yield
 

@@ -10,7 +10,7 @@ from redrive.clock import Instant
 from redrive.errors import InvalidInput, ItemActive, WrongStatus
 from redrive.model.death import DeadReason, cause_of
 from redrive.model.ids import ItemId
-from redrive.model.item import Counters, Death, Event, HistoryEntry, Status
+from redrive.model.item import Counters, Death, HistoryEntry, HistoryEvent, Status
 from redrive.model.manual_change import (
     ItemSnapshot,
     check_manual_change,
@@ -105,7 +105,7 @@ def test_redrive_of_a_dead_item_is_in_place_wherever_it_was_moved_since() -> Non
 
 
 def brought_back(**fields: Any) -> HistoryEntry:
-    at_first = {"at": Instant(0), "event": Event.REDRIVEN, "queue": "morgue", "delivery": 3}
+    at_first = {"at": Instant(0), "event": HistoryEvent.REDRIVEN, "queue": "morgue", "delivery": 3}
     return HistoryEntry(**{**at_first, "from_status": Status.PENDING, "from_dead_letter": True, **fields})
 
 

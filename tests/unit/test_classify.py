@@ -100,8 +100,8 @@ def test_the_number_in_an_ssl_error_is_not_an_errno() -> None:
 
 def test_rules_come_first_and_all_their_conditions_must_hold() -> None:
     rules = [
-        ErrorRule(ErrorClass.POISON, type="ValueError", words=("very  BAD",)),
-        ErrorRule(ErrorClass.TRANSIENT, statuses=(404, 410)),
+        ErrorRule(ErrorClass.POISON, type="ValueError", contains=("very  BAD",)),
+        ErrorRule(ErrorClass.TRANSIENT, status_codes=(404, 410)),
         ErrorRule(ErrorClass.RESOURCE),
     ]
     assert classify("json.JSONDecodeError", ("ValueError",), None, "a very-bad one", rules) is ErrorClass.POISON

@@ -58,7 +58,7 @@ def test_table_has_words_and_json_has_verbs(cli: Cli) -> None:
     cli("queue", "create", "jobs")
     cli("queue", "pause", "jobs")
     with cli.broker() as broker:
-        broker.cancel_operation(broker.start("archive", queue="jobs", paused=True).id)
+        broker.cancel_operation(broker.start_operation("archive", queue="jobs", paused=True).id)
     printed = cli("audit").stdout
     assert [word in printed for word in ("archive cancelled", "archive started", "queue paused")] == [True] * 3
     assert [row["verb"] for row in cli.json("audit")] == ["set cancelled archive", "start archive", "pause_queue"]
@@ -66,13 +66,13 @@ def test_table_has_words_and_json_has_verbs(cli: Cli) -> None:
 
 def test_tokens_stand_among_the_rest_page_by_page(cli: Cli) -> None:
     clock = FakeClock()
-    with connect(cli.url, lifecycle=False, clock=clock) as broker:
+    with connect(cli.url, maintenance=False, clock=clock) as broker:
         broker.create_queue("jobs")
     for number in range(3):
-        with connect(cli.url, lifecycle=False, clock=clock) as broker:
+        with connect(cli.url, maintenance=False, clock=clock) as broker:
             broker.pause_queue("jobs") if number % 2 == 0 else broker.resume_queue("jobs")
         clock.advance("1m")
-        with connect(cli.url, lifecycle=False, clock=clock, namespace=TOKENS_NAMESPACE) as broker:
+        with connect(cli.url, maintenance=False, clock=clock, namespace=TOKENS_NAMESPACE) as broker:
             made = token_store.create(broker._core.clock, f"t{number}", ["viewer"], created_by="ann")
             broker._run(made)
         clock.advance("1m")

@@ -18,7 +18,7 @@ from redrive.cli.store_target import StoreTarget, chosen
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("REDRIVE_URL", "REDRIVE_NAMESPACE", "REDRIVE_TOKEN", "REDRIVE_FILE"):
+    for name in ("REDRIVE_URL", "REDRIVE_NAMESPACE", "REDRIVE_TOKEN", "REDRIVE_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -46,7 +46,7 @@ def test_option_goes_before_environment_before_file_before_default(folder: Path)
     (folder / "redrive.toml").write_text('url = "sqlite:////tmp/of-the-file.db"\nnamespace = "blue"\n')
     of_file = place_of()
     assert (of_file.url, of_file.namespace) == ("sqlite:////tmp/of-the-file.db", "blue")
-    assert of_file.said_by == str(folder / "redrive.toml")
+    assert of_file.source == str(folder / "redrive.toml")
     environment = {"REDRIVE_URL": "sqlite:///env.db", "REDRIVE_NAMESPACE": "green", "REDRIVE_TOKEN": "t"}
     assert place_of(environment=environment) == StoreTarget("sqlite:///env.db", "green", "REDRIVE_URL", "t")
     given = place_of("--url", "http://host:7272", "--namespace", "red", "--token", "s", environment=environment)
@@ -58,9 +58,9 @@ def test_another_file_is_named_by_option_or_variable(folder: Path) -> None:
     (folder / "redrive.toml").write_text('url = "sqlite:///here.db"\n')
     other = folder / "other.toml"
     other.write_text('url = "postgresql://host/db"\nname = "here"\n[stores]\nthere = "redis://host"\n')
-    place = place_of("--file", str(other))
+    place = place_of("--config", str(other))
     assert (place.url, place.name, place.stores) == ("postgresql://host/db", "here", {"there": "redis://host"})
-    assert place_of(environment={"REDRIVE_FILE": str(other)}).url == "postgresql://host/db"
+    assert place_of(environment={"REDRIVE_CONFIG": str(other)}).url == "postgresql://host/db"
 
 
 def test_options_of_the_store_may_stand_before_and_behind_the_command(folder: Path) -> None:
@@ -93,7 +93,7 @@ def test_command_that_looks_begins_no_store(folder: Path, words: list[str]) -> N
 
 def test_create_begins_one(folder: Path) -> None:
     assert run("queue", "create", "jobs").exit_code == 0
-    with connect("sqlite:///redrive.db", create=False) as broker:
+    with connect("sqlite:///redrive.db", create_if_missing=False) as broker:
         assert broker.get_queue("jobs").name == "jobs"
 
 
@@ -191,9 +191,9 @@ def test_redrive_to_another_store_of_the_file_arrives(folder: Path) -> None:
     (folder / "redrive.toml").write_text(
         f'url = "sqlite:///{folder}/here.db"\nname = "here"\n[stores]\nthere = "sqlite:///{folder}/there.db"\n'
     )
-    with connect(f"sqlite:///{folder}/there.db", name="there") as there:
+    with connect(f"sqlite:///{folder}/there.db", store_name="there") as there:
         there.create_queue("jobs")
-    with connect(f"sqlite:///{folder}/here.db", name="here", lifecycle=False) as here:
+    with connect(f"sqlite:///{folder}/here.db", store_name="here", maintenance=False) as here:
         here.create_queue("jobs")
         kill(here, "jobs", [1, 2, 3])
         first = here.find(limit=1).items[0].id

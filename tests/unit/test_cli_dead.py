@@ -92,7 +92,7 @@ def test_mistake_in_a_condition_is_told(cli: Cli, words: list[str], problem: str
 
 
 def test_condition_that_no_item_can_meet_is_invalid(cli: Cli) -> None:
-    assert cli.error("dead", "list", "--where", "reason=boredom", exits=3)["code"] == "invalid"
+    assert cli.error("dead", "list", "--where", "reason=boredom", exits=3)["code"] == "invalid_input"
     assert cli.error("dead", "list", "--group", "ffffff", exits=4)["code"] == "not_found"
 
 
@@ -232,7 +232,7 @@ def test_items_that_are_named_can_be_an_operation_too_and_nobody_is_asked(cli: C
     assert cli.json("dead", "archive", three, "--note", "why")["note"] == "why"
     assert cli.json("dead", "restore", three, "--no-wait")["status"] == "running"
     planned = cli.json("queue", "retry", one, "--dry-run")
-    assert (planned["changed"], planned["left_out"]) == (0, {"wrong_status": 1})
+    assert (planned["changed"], planned["skipped"]) == (0, {"wrong_status": 1})
     assert "--force is for items named by ID" in cli("dead", "redrive", one, "--rate", "5/s", "--force", exits=2).stderr
     assert "--force is for items named by ID" in cli("queue", "retry", "--all-dead", "--force", exits=2).stderr
 
@@ -250,7 +250,7 @@ def test_edit_mends_the_payload_on_the_way(cli: Cli) -> None:
     assert (preview["matched"], json.loads(preview["samples"][0]["after"])["amount"]) == (12, 12.5)
     cli(*chosen, exits=10)
     done = cli.json(*chosen, "--yes", "12", "--edit-header", "mended=yes")
-    assert (done["changed"], done["left_out"], done["untouched"]) == (12, {}, 0)
+    assert (done["changed"], done["skipped"], done["untouched"]) == (12, {}, 0)
     assert {value["amount"] for value in values(cli, "orders")} == {12.5}
     assert cli.json("dead", "show", done["ids"][0])["headers"] == {"mended": "yes"}
     assert len(cli.json("dead", "list", "--archived")["items"]) == 12

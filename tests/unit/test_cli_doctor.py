@@ -29,8 +29,8 @@ def test_new_store_is_well(cli: Cli) -> None:
     checks = states(cli, 0)
     assert {check["state"] for check in checks.values()} == {"ok"}
     assert {"reachable", "versions", "durability", "store", "clock", "leases", "workers", "queues"} <= checks.keys()
-    assert "SQLite 3." in checks["versions"]["told"]
-    assert "full" in checks["durability"]["told"]
+    assert "SQLite 3." in checks["versions"]["finding"]
+    assert "full" in checks["durability"]["finding"]
     lines = cli("doctor").stdout.splitlines()
     assert all(line.startswith("ok ") for line in lines)
 
@@ -38,19 +38,19 @@ def test_new_store_is_well(cli: Cli) -> None:
 def test_store_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
     checks = states(Cli(f"sqlite:///{tmp_path}/nothing.db"), 1)
     assert checks["reachable"]["state"] == "fail"
-    assert "redrive queue create" in checks["reachable"]["todo"]
+    assert "redrive queue create" in checks["reachable"]["advice"]
     assert not list(tmp_path.iterdir())
 
 
 def test_lease_that_ran_out_is_told_with_what_to_do(cli: Cli) -> None:
     clock = FakeClock()
-    with connect(cli.url, lifecycle=False, clock=clock) as broker:  # its time is long past
+    with connect(cli.url, maintenance=False, clock=clock) as broker:  # its time is long past
         id = broker.put("jobs", 1).id
         broker.lease("jobs", worker="gone")
     check = states(cli, 1)["leases"]
     assert check["state"] == "warn"
-    assert id[:8] in check["told"]
-    assert "start one" in check["todo"]
+    assert id[:8] in check["finding"]
+    assert "start one" in check["advice"]
 
 
 def test_work_without_a_worker_and_queues_that_stand_still_are_told(cli: Cli) -> None:
@@ -58,42 +58,42 @@ def test_work_without_a_worker_and_queues_that_stand_still_are_told(cli: Cli) ->
     cli("queue", "push", "full", "1")
     cli("queue", "pause", "jobs")
     checks = states(cli, 1)
-    assert checks["workers"]["told"] == "no worker for what waits in full 1"
-    assert checks["paused"]["todo"] == "redrive queue resume jobs"
-    assert "full" in checks["full"]["told"]
+    assert checks["workers"]["finding"] == "no worker for what waits in full 1"
+    assert checks["paused"]["advice"] == "redrive queue resume jobs"
+    assert "full" in checks["full"]["finding"]
     assert "warn  paused" in cli("doctor", exits=1).stdout
 
 
 def test_operation_that_waits_is_told(cli: Cli) -> None:
     with cli.broker() as broker:
-        operation = broker.start("archive", queue="jobs", paused=True)
-    assert operation.id[:8] in states(cli, 1)["operations"]["told"]
+        operation = broker.start_operation("archive", queue="jobs", paused=True)
+    assert operation.id[:8] in states(cli, 1)["operations"]["finding"]
 
 
 def test_operation_that_runs_and_nobody_drives_is_told_with_what_to_do(cli: Cli) -> None:
-    with connect(cli.url, lifecycle=False, clock=FakeClock()) as broker:  # its time is long past
-        operation = broker.start("archive", queue="jobs")
+    with connect(cli.url, maintenance=False, clock=FakeClock()) as broker:  # its time is long past
+        operation = broker.start_operation("archive", queue="jobs")
     check = states(cli, 1)["operations"]
     assert check["state"] == "warn"
-    assert check["told"].startswith(
+    assert check["finding"].startswith(
         f"1 operation runs and nobody drives it: archive {operation.id[:8]} has stood still"
     )
-    assert f"redrive operation resume {operation.id[:8]}" in check["todo"]
-    assert "worker or server" in check["todo"]
+    assert f"redrive operation resume {operation.id[:8]}" in check["advice"]
+    assert "worker or server" in check["advice"]
     cli("operation", "resume", operation.id[:8], exits=12)
-    assert states(cli, 0)["operations"]["told"] == "none unfinished"
+    assert states(cli, 0)["operations"]["finding"] == "none unfinished"
 
 
 def test_operation_that_has_just_begun_is_well(cli: Cli) -> None:
     with cli.broker() as broker:
-        broker.start("archive", queue="jobs")
-    assert states(cli, 0)["operations"]["told"] == "1 running"
+        broker.start_operation("archive", queue="jobs")
+    assert states(cli, 0)["operations"]["finding"] == "1 running"
 
 
 def test_less_than_full_durability_is_told() -> None:
     checks = states(Cli("memory://"), 1)
     assert checks["durability"]["state"] == "warn"
-    assert "everything" in checks["durability"]["told"]
+    assert "everything" in checks["durability"]["finding"]
 
 
 def test_check_that_cannot_be_made_does_not_keep_the_others(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_check_that_cannot_be_made_does_not_keep_the_others(cli: Cli, monkeypatc
 
     monkeypatch.setattr(Broker, "workers", fails)
     checks = states(cli, 1)
-    assert "a page is torn" in checks["workers"]["told"]
+    assert "a page is torn" in checks["workers"]["finding"]
     assert checks["queues"]["state"] == "ok"
 
 

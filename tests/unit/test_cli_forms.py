@@ -27,7 +27,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"retry": {"attempts": 4, "delays": ["1s", "1m"]}},
     {"retry": {"attempts": 4, "function": "later"}},
     {"retry": {"attempts": 4, "by_class": {"network": "1m"}, "by_type": {"ValueError": "never"}}},
-    {"final_errors": ["ValueError"], "error_rules": [{"error_class": "network", "words": ["reset"]}]},
+    {"final_errors": ["ValueError"], "error_rules": [{"error_class": "network", "contains": ["reset"]}]},
     {"dead_queue": {"network": "later", "default": "dead"}, "on_dead": "drop", "search": False, "feed": "none"},
     {"expire_timeout": "1d", "idempotency_timeout": "90s", "keep_completed": "1h", "keep_dead": "90d"},
     {"archive_after": "1h30m", "keep_archived": "250ms", "feed": ["dead", "lost"]},
@@ -64,13 +64,13 @@ class Both:
             broker.archive([broker.find(status="dead", limit=1).items[0].id])
             broker.pause_queue("later")
             self.ids = [item.id for item in broker.find(status="any").items]
-            self.operation = broker.start("redrive", queue="later", rate=5, note="try").id
+            self.operation = broker.start_operation("redrive", queue="later", rate=5, note="try").id
 
     def answer(self, call: str, **arguments: Any) -> Any:
         """What a server answers."""
 
         async def ask() -> Any:
-            app = application(self.cli.url, lifecycle=False)
+            app = application(self.cli.url, maintenance=False)
             try:
                 return await Client(app).ok(call, **arguments)
             finally:
@@ -113,7 +113,7 @@ def test_group_operation_feed_and_audit_are_printed_as_a_server_answers_them(bot
         both.cli.json("operation", "show", both.operation)
         == both.answer("operations.info", id=both.operation)["operation"]
     )
-    assert both.cli.json("queue", "logs") == both.answer("feed")
+    assert both.cli.json("queue", "logs") == both.answer("feed.read")
     printed = both.cli.json("audit")
     assert [each.pop("namespace") for each in printed] == ["default"] * len(printed)
     assert printed == both.answer("audit.list")["entries"]

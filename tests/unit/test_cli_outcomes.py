@@ -66,7 +66,7 @@ def test_operation_that_left_all_out_changed_nothing(cli: Cli) -> None:
         broker.update_queue("orders", dead_queue=None)
         broker.delete_queue("orders")
     left = cli.json("dead", "redrive", "--all", "--yes", "2", exits=NONE)
-    assert (left["changed"], sum(left["left_out"].values())) == (0, 2)
+    assert (left["changed"], sum(left["skipped"].values())) == (0, 2)
 
 
 def test_operation_that_left_some_out_exits_with_1(cli: Cli) -> None:
@@ -78,7 +78,7 @@ def test_operation_that_left_some_out_exits_with_1(cli: Cli) -> None:
         broker.update_queue("orders", dead_queue=None)
         broker.delete_queue("orders")
     left = cli.json("dead", "redrive", "--all", "--yes", "3", exits=SOME)
-    assert (left["changed"], sum(left["left_out"].values())) == (1, 2)
+    assert (left["changed"], sum(left["skipped"].values())) == (1, 2)
 
 
 def test_lines_that_are_none_put_and_import_nothing(cli: Cli) -> None:
@@ -110,7 +110,7 @@ IGNORED = {
     "limit of no items": ("queue", "list", "--limit", "5"),
     "cursor of no items": ("queue", "list", "--cursor", "x"),
     "order of no items": ("queue", "list", "--oldest"),
-    "share of no canaries": ("dead", "redrive", "--all", "--canary-share", "0.5"),
+    "share of no canaries": ("dead", "redrive", "--all", "--canary-success", "0.5"),
     "wait and no wait": ("dead", "redrive", "--all", "--wait", "5s", "--no-wait"),
     "wait and no wait of retry": ("queue", "retry", "--all-dead", "--wait", "5s", "--no-wait"),
     "wait and no wait of resume": ("operation", "resume", "7f3a90c1", "--wait", "5s", "--no-wait"),

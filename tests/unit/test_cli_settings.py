@@ -64,12 +64,12 @@ def test_set_takes_toml_json_and_plain_text(cli: Cli) -> None:
     told = settings(
         cli,
         *("--set", 'retry={attempts=4, delays=["1s", "1m"]}'),
-        *("--set", '{"error_class": "network", "words": ["reset"]}'.join(["error_rules=[", "]"])),
+        *("--set", '{"error_class": "network", "contains": ["reset"]}'.join(["error_rules=[", "]"])),
         *("--set", "lease_timeout=90s"),
         *("--set", "search=false"),
     )
     assert told["retry"] == {"attempts": 4, "delays": ["1s", "1m"]}
-    assert told["error_rules"][0]["words"] == ["reset"]
+    assert told["error_rules"][0]["contains"] == ["reset"]
     assert told["lease_timeout"] == "1m30s"
     assert told["search"] is False
 

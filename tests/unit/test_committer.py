@@ -19,7 +19,7 @@ from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    with connect(f"sqlite:///{tmp_path}/redrive.db", lifecycle=False, durability="relaxed") as broker:
+    with connect(f"sqlite:///{tmp_path}/redrive.db", maintenance=False, durability="relaxed") as broker:
         broker.create_queue("jobs")
         yield broker
 

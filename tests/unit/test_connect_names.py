@@ -58,21 +58,21 @@ def test_file_that_does_not_exist_is_named_where_none_is_to_be_created(open_one:
     with pytest.raises(
         StoreUnavailable, match=re.escape(f"{tmp_path}/jobs.db is not available: the file does not exist")
     ):
-        open_one(f"sqlite:///{tmp_path}/jobs.db", create=False)
+        open_one(f"sqlite:///{tmp_path}/jobs.db", create_if_missing=False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_file_that_exists_is_opened_and_not_created(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
-    with connect(url, lifecycle=False) as broker:
+    with connect(url, maintenance=False) as broker:
         broker.create_queue("jobs")
-    with connect(url, create=False, lifecycle=False) as broker:
+    with connect(url, create_if_missing=False, maintenance=False) as broker:
         assert [queue.name for queue in broker.list_queues()] == ["jobs"]
 
 
 def test_store_in_memory_always_begins_empty() -> None:
-    with pytest.raises(InvalidInput, match="create=False"):
-        connect("memory://", create=False)
+    with pytest.raises(InvalidInput, match="create_if_missing=False"):
+        connect("memory://", create_if_missing=False)
 
 
 def test_bad_durability_is_refused() -> None:

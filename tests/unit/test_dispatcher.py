@@ -30,14 +30,14 @@ from redrive.worker.worker import Worker
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with connect("memory://", lifecycle=False) as broker:
+    with connect("memory://", maintenance=False) as broker:
         yield broker
 
 
 @pytest.fixture
 def app(broker: Broker) -> Iterator[App]:
     app = App()
-    with app.using(broker):
+    with app.override_broker(broker):
         yield app
 
 
@@ -361,7 +361,7 @@ def test_worker_shows_that_it_is_alive_while_the_store_hangs(
 
 
 def test_runner_ends_with_a_worker_whose_broker_is_closed(app: App) -> None:
-    with connect("memory://", lifecycle=False) as broker, app.using(broker):
+    with connect("memory://", maintenance=False) as broker, app.override_broker(broker):
         jobs = app.queue("jobs")
         ran = threading.Event()
 
@@ -410,7 +410,7 @@ def test_short_lease_is_kept(app: App, broker: Broker) -> None:
 def test_item_whose_lease_is_lost_before_it_began_does_not_run(
     app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PrefetchController, "ahead", lambda pace, timeout: 5)
+    monkeypatch.setattr(PrefetchController, "prefetch_count", lambda pace, timeout: 5)
     jobs = app.queue("jobs", lease_timeout="200ms")
     began, go, ran = threading.Event(), threading.Event(), threading.Event()
 
@@ -430,9 +430,9 @@ def test_item_whose_lease_is_lost_before_it_began_does_not_run(
         assert began.wait(PATIENCE_SECONDS)
         item(broker, id, Status.ACTIVE)
         broker.drop(id, force=True)
-        until(lambda: any(job.lease_lost for job in worker._dispatcher.in_hand()))
+        until(lambda: any(job.lease_lost for job in worker._dispatcher.jobs()))
         go.set()
-        until(lambda: not worker._dispatcher.in_hand())
+        until(lambda: not worker._dispatcher.jobs())
     assert not ran.is_set()
 
 
@@ -533,7 +533,7 @@ def test_item_runs_again_whenever_its_earlier_run_ends(
             began.set()
             go.wait()
 
-    app.declare(broker)
+    app.create_queues(broker)
     runner = ThreadRunner(app, 2, lambda: False)
     dispatcher = Dispatcher(app, broker, ["jobs"], runner, "w", lambda *_: None)
     is_going_on, asked = dispatcher._is_going_on, itertools.count(1)
@@ -558,7 +558,7 @@ def test_item_runs_again_whenever_its_earlier_run_ends(
     id = hold.put().id
     dispatcher.step()
     assert began.wait(PATIENCE_SECONDS)
-    (first,) = dispatcher.in_hand()
+    (first,) = dispatcher.jobs()
     broker.retry(id, force=True)
     monkeypatch.setattr(dispatcher, "_is_going_on", answer)
     until(lambda: has_completed(id))
@@ -737,7 +737,7 @@ def test_thread_that_was_given_up_says_nothing_more_of_its_job(
     with worker:
         until(lambda: broker.get(id).status is Status.FAILED)
         ends: list[Any] = []
-        monkeypatch.setattr(worker._dispatcher, "ended", lambda *given: ends.append(given))
+        monkeypatch.setattr(worker._dispatcher, "on_outcome", lambda *given: ends.append(given))
         go.set()
         assert left.wait(PATIENCE_SECONDS)
     assert not ends

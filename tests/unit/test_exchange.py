@@ -30,7 +30,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def broker(clock: FakeClock) -> Iterator[Broker]:
-    with connect("memory://", clock=clock, lifecycle=False) as broker:
+    with connect("memory://", clock=clock, maintenance=False) as broker:
         broker.create_queue("jobs", retry={"attempts": 3, "cooldown": "1s"})
         yield broker
 
@@ -38,7 +38,7 @@ def broker(clock: FakeClock) -> Iterator[Broker]:
 @pytest.fixture
 def in_time() -> Iterator[Broker]:
     """A broker for workers that pause: its time goes by."""
-    with connect("memory://", lifecycle=False) as broker:
+    with connect("memory://", maintenance=False) as broker:
         broker.create_queue("jobs")
         yield broker
 
@@ -76,7 +76,7 @@ def test_end_is_judged_by_the_newest_settings(broker: Broker) -> None:
     broker.fail(broker.put("jobs", 2) and broker.lease("jobs")[0], "seen")  # this broker knows the settings now
     with_other_settings = broker._core._queues["jobs"]
     broker.update_queue("jobs", retry={"attempts": 1})
-    broker._core.remember(with_other_settings)
+    broker._core.cache_queue(with_other_settings)
     (settled,) = counter.step([(lease, Failed(FAILURE))], {}).settled
     assert settled.dead_reason == "retries_exhausted"
 
@@ -104,7 +104,7 @@ def test_what_was_leased_is_told_though_the_second_judgement_cannot_be_had(
     done, failed = counter.step([], {"jobs": 2}).leases
     seen = broker.get_queue("jobs")
     broker.update_queue("jobs", retry={"attempts": 1})
-    broker._core.remember(seen)
+    broker._core.cache_queue(seen)
     store = broker._core.store
     commits = [store.commit]
 
@@ -155,7 +155,7 @@ def test_end_that_no_call_can_be_made_of_is_refused_alone(broker: Broker) -> Non
 
 def test_ring_ends_one_pause(broker: Broker, clock: FakeClock) -> None:
     counter = open_worker_session(broker, "w")
-    counter.ring()
+    counter.wake()
     counter.pause(SECOND)
     thread = threading.Thread(target=counter.pause, args=(SECOND,), daemon=True)
     thread.start()
@@ -195,7 +195,7 @@ def _work_through(broker: Broker, seen: Counter[int]) -> None:
     def count(n: int) -> None:
         seen[n] += 1
 
-    with app.using(broker):
+    with app.override_broker(broker):
         count.put_many(count.item(n) for n in range(300))
         Worker(app, broker=broker, concurrency=2).run(until_idle=True)
     stats = broker.stats("jobs")

@@ -46,7 +46,7 @@ def test_handle_takes_what_the_broker_takes_but_the_name(name: str) -> None:
 
 
 def test_handle_works_on_its_queue() -> None:
-    with connect("memory://", lifecycle=False) as broker:
+    with connect("memory://", maintenance=False) as broker:
         broker.create_queue("jobs")
         jobs = broker.queue("jobs")
         jobs.put(1, priority=9)
@@ -55,7 +55,7 @@ def test_handle_works_on_its_queue() -> None:
         assert (jobs.get().name, jobs.stats().active) == ("jobs", 3)
         assert [lease.value for lease in jobs.find(status="active", order="oldest").items] == [1, 2, 3]
         assert (jobs.count(status="active"), jobs.groups(), jobs.feed().entries) == (3, (), ())
-        assert jobs.plan("redrive").total == jobs.start("redrive").expected == 0
+        assert jobs.plan_operation("redrive").total == jobs.start_operation("redrive").expected == 0
 
 
 @pytest.mark.parametrize("name", sorted(methods(Broker)))

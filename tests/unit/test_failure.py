@@ -134,7 +134,7 @@ NoModule.__module__ = None  # type: ignore[assignment]  # this is what the test 
 )  # fmt: skip
 def test_recording_never_fails(error: BaseException) -> None:
     for value in (error, fail(error)):
-        failure = failure_from_exception(value, worker="w", rules=[ErrorRule(ErrorClass.NETWORK, words=("zzz",))])
+        failure = failure_from_exception(value, worker="w", rules=[ErrorRule(ErrorClass.NETWORK, contains=("zzz",))])
         assert failure.type.endswith(type(error).__name__)
         assert failure.fingerprint
         assert failure.worker == "w"

@@ -14,7 +14,7 @@ from redrive import App, Broker, QueueSettings, connect
 from redrive.broker.flows import queues
 from redrive.config.apply import ApplyResult, apply
 from redrive.config.loader import parse
-from redrive.errors import InvalidFile, InvalidSetting, OutcomeUnknown, RedriveError, StoreUnavailable
+from redrive.errors import InvalidConfig, InvalidSetting, OutcomeUnknown, RedriveError, StoreUnavailable
 from redrive.store import Call, CreateQueue, DeleteQueue, Register, UpdateQueue
 
 FILE = Path("/srv/shop/redrive.toml")
@@ -24,7 +24,7 @@ AFTER = "[queue.a]\nmax_size = 2\n[queue.b]\nmax_size = 2\nkeep_dead = '1d'\n[qu
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with connect("memory://", lifecycle=False) as broker:
+    with connect("memory://", maintenance=False) as broker:
         apply(broker, parse(BEFORE, FILE))
         yield broker
 
@@ -64,7 +64,7 @@ def test_refusal_by_the_store_puts_everything_back(
         ]
 
     once(broker, monkeypatch, broken)
-    with pytest.raises(InvalidFile, match=f"queue.{refused}.dead_queue: 'nowhere' does not exist"):
+    with pytest.raises(InvalidConfig, match=f"queue.{refused}.dead_queue: 'nowhere' does not exist"):
         apply(broker, parse(AFTER, FILE))
     assert state(broker) == before
 
@@ -152,7 +152,7 @@ def test_what_is_wrong_is_put_back_also_after_somebody_was_faster(
     once(broker, monkeypatch, overtaken)
     before = state(broker)
     file = "[queue.a]\nmax_size = 2\n[queue.b]\nmax_size = 1\ndead_queue = 'd'\n[queue.d]\n[queue.e]\n"
-    with pytest.raises(InvalidFile, match=r"queue\.b"):
+    with pytest.raises(InvalidConfig, match=r"queue\.b"):
         apply(broker, parse(file, FILE))
     after = state(broker)
     assert after[0].keys() == before[0].keys()
@@ -208,7 +208,7 @@ def test_what_was_done_is_told(broker: Broker, caplog: pytest.LogCaptureFixture)
         apply(broker, parse("[queue.a]\nmax_size = 3\n[queue.new]\n", FILE))
         apply(broker, parse("[queue.a]\nmax_size = 3\n[queue.new]\n", FILE))
     assert [record.getMessage() for record in caplog.records] == [
-        "file_applied file=/srv/shop/redrive.toml created=new updated=a released=b"
+        "config_applied file=/srv/shop/redrive.toml created=new updated=a released=b"
     ]
 
 
@@ -216,10 +216,10 @@ def test_declaration_of_an_app_does_not_change_what_a_file_manages(broker: Broke
     app = App()
     app.queue("a", max_size=5)
     with pytest.raises(InvalidSetting, match="max_size of queue 'a' is managed by"):
-        app.declare(broker)
+        app.create_queues(broker)
     same = App()
     same.queue("a", max_size=1, lease_timeout="3m")
-    same.declare(broker)
+    same.create_queues(broker)
     assert broker.get_queue("a").settings.lease_timeout == 180_000_000
 
 
@@ -232,14 +232,14 @@ def test_dead_queue_in_another_store_is_told_first(tmp_path: Path) -> None:
     dead_queue = "morgue@archive"
     """
     config = parse(text, FILE)
-    with connect("memory://", name="main", stores=config.store.stores, lifecycle=False) as broker:
+    with connect("memory://", store_name="main", stores=config.store.stores, maintenance=False) as broker:
         with pytest.raises(
-            InvalidFile, match=r"queue\.a\.dead_queue: 'morgue@archive' does not exist; create it first"
+            InvalidConfig, match=r"queue\.a\.dead_queue: 'morgue@archive' does not exist; create it first"
         ):
             apply(broker, config)
         assert broker.list_queues() == ()
-        broker.at("archive").create_queue("morgue")
+        broker.on_store("archive").create_queue("morgue")
         apply(broker, config)
-        assert broker.at("archive").get_queue("morgue").used_by == ("a@main",)
+        assert broker.on_store("archive").get_queue("morgue").source_queues == ("a@main",)
         apply(broker, parse("name = 'main'\n[queue.a]\n", FILE))
-        assert broker.at("archive").get_queue("morgue").used_by == ()
+        assert broker.on_store("archive").get_queue("morgue").source_queues == ()

@@ -33,10 +33,10 @@ delays = [
     2 ] },
 ]
 [[queue.emails.error_rules]]
-words = ["one"]
+contains = ["one"]
 [[queue.emails.error_rules]]
 
-words = ["two"]
+contains = ["two"]
   [queue.emails.error_rules.below]
   at = 1979-05-27 07:32:00
 ["queue"."a.b"]
@@ -61,9 +61,9 @@ last = +inf"""
         (("queue", "emails", "delays", 1, 1), 16),
         (("queue", "emails", "delays", 2, "b"), 17),
         (("queue", "emails", "delays", 2, "b", 0), 18),
-        (("queue", "emails", "error_rules", 0, "words"), 21),
+        (("queue", "emails", "error_rules", 0, "contains"), 21),
         (("queue", "emails", "error_rules", 1), 22),
-        (("queue", "emails", "error_rules", 1, "words"), 24),
+        (("queue", "emails", "error_rules", 1, "contains"), 24),
         (("queue", "emails", "error_rules", 1, "below", "at"), 26),
         (("queue", "a.b", "c"), 28),
         (("queue", "a.b", "last"), 29),
@@ -71,7 +71,7 @@ last = +inf"""
 )
 def test_key_is_found_on_its_line(path: KeyPath, line: int) -> None:
     tomllib.loads(DOCUMENT)
-    assert LineIndex(DOCUMENT).of(path) == line
+    assert LineIndex(DOCUMENT).line_of(path) == line
 
 
 def test_nothing_is_found_in_texts_and_comments() -> None:
@@ -82,17 +82,17 @@ def test_nothing_is_found_in_texts_and_comments() -> None:
 
 
 def test_key_that_is_missing_is_where_its_table_is() -> None:
-    assert LineIndex(DOCUMENT).of(("queue", "emails", "retry", "attempt")) == 6
-    assert LineIndex(DOCUMENT).of(("queue", "emails", "max_size")) == 5
-    assert LineIndex(DOCUMENT).of(("server", "port")) == 1
+    assert LineIndex(DOCUMENT).line_of(("queue", "emails", "retry", "attempt")) == 6
+    assert LineIndex(DOCUMENT).line_of(("queue", "emails", "max_size")) == 5
+    assert LineIndex(DOCUMENT).line_of(("server", "port")) == 1
 
 
 def test_lines_of_windows_are_lines() -> None:
-    assert LineIndex(DOCUMENT.replace("\n", "\r\n")).of(("queue", "a.b", "last")) == 29
+    assert LineIndex(DOCUMENT.replace("\n", "\r\n")).line_of(("queue", "a.b", "last")) == 29
 
 
 def test_empty_document_has_one_line() -> None:
-    assert LineIndex("").of(("url",)) == 1
+    assert LineIndex("").line_of(("url",)) == 1
 
 
 @pytest.mark.parametrize(
@@ -171,4 +171,4 @@ def test_every_key_of_any_document_is_found_on_a_line_that_has_it(document: str)
         assert path in lines, path
         name = next(key for key in reversed(path) if isinstance(key, str))
         if isinstance(path[-1], str):
-            assert _quoted(name) in text[lines.of(path) - 1], path
+            assert _quoted(name) in text[lines.line_of(path) - 1], path

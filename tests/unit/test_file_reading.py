@@ -9,7 +9,7 @@ import pytest
 from redrive.config import Config, find_file, load, load_store
 from redrive.config.config import ServerOptions, StoreOptions
 from redrive.config.loader import MAX_FILE_BYTES, parse
-from redrive.errors import InvalidFile, InvalidInput
+from redrive.errors import InvalidConfig, InvalidInput
 from redrive.model.duration import MINUTE, SECOND
 
 FILE = Path("/srv/shop/redrive.toml")
@@ -38,14 +38,14 @@ search = false
 
 [[queue.emails.error_rules]]
 error_class = "transient"
-words = ["mailbox busy"]
+contains = ["mailbox busy"]
 
 [queue.malformed]
 
 [queue.tickets]
 type = "external"
 list = "gh issue list --json number,title"
-take = ["./take.sh", "it's mine"]
+claim = ["./take.sh", "it's mine"]
 poll = "5m"
 key = "number"
 max_size = 100
@@ -68,7 +68,7 @@ shell = true
 
 
 def problems(text: str) -> list[tuple[int, str, str]]:
-    with pytest.raises(InvalidFile) as refused:
+    with pytest.raises(InvalidConfig) as refused:
         parse(text, FILE)
     return list(refused.value.problems)
 
@@ -95,20 +95,20 @@ def test_command_worker_is_read(whole: Config) -> None:
     worker = whole.workers["mailer"]
     assert (worker.queue, worker.concurrency, worker.release_delay) == ("emails", 4, 10 * SECOND)
     assert worker.keep_result == 60 * MINUTE
-    assert worker.run.words == ("./send.sh", "--from", "the shop")
-    assert (worker.run.folder, worker.run.timeout) == ("/srv/shop/mail", 5 * MINUTE)
+    assert worker.run.argv == ("./send.sh", "--from", "the shop")
+    assert (worker.run.cwd, worker.run.timeout) == ("/srv/shop/mail", 5 * MINUTE)
     assert worker.run.variables == {"LANG": "C", "KEY": "${SMTP_KEY}"}
 
 
 def test_command_for_a_shell_is_left_to_the_shell(whole: Config) -> None:
-    assert whole.workers["fixer"].run.words == ("/bin/sh", "-c", "jq .title | tee -a titles")
+    assert whole.workers["fixer"].run.argv == ("/bin/sh", "-c", "jq .title | tee -a titles")
 
 
 def test_external_queue_is_read(whole: Config) -> None:
     external = whole.external["tickets"]
-    assert external.list.words == ("gh", "issue", "list", "--json", "number,title")
-    assert external.take is not None
-    assert external.take.words == ("./take.sh", "it's mine")
+    assert external.list.argv == ("gh", "issue", "list", "--json", "number,title")
+    assert external.claim is not None
+    assert external.claim.argv == ("./take.sh", "it's mine")
     assert (external.poll, external.key, external.list.timeout) == (5 * MINUTE, "number", MINUTE)
 
 
@@ -214,7 +214,7 @@ def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_lines() -> Non
 
 
 def test_error_is_a_line_for_each_problem_and_has_the_first_in_its_fields() -> None:
-    with pytest.raises(InvalidFile) as refused:
+    with pytest.raises(InvalidConfig) as refused:
         parse("[server]\nport = -1\nhost = 3\n", FILE)
     error = refused.value
     assert str(error).splitlines() == [
@@ -222,7 +222,7 @@ def test_error_is_a_line_for_each_problem_and_has_the_first_in_its_fields() -> N
         "/srv/shop/redrive.toml:3: server.host: is a text, not 3",
     ]
     assert (error.code, error.file, error.line, error.key) == (
-        "invalid_file", "/srv/shop/redrive.toml", 2, "server.port",
+        "invalid_config", "/srv/shop/redrive.toml", 2, "server.port",
     )  # fmt: skip
     assert isinstance(error, InvalidInput)
 
@@ -279,7 +279,7 @@ def test_variable_need_not_be_set_where_the_store_is_another(monkeypatch: pytest
     config = parse(f'url = "{url}"\n[worker.w]\nqueue = "q"\nrun = "x"\n', FILE, needs_store=False)
     assert (config.store.url, config.needs_store) == (url, False)
     assert config.workers["w"].run.hidden == ("REDRIVE_DB_PASSWORD",)
-    with pytest.raises(InvalidFile, match="begins no variable"):
+    with pytest.raises(InvalidConfig, match="begins no variable"):
         parse('url = "postgresql://u:${@db/x"', FILE, needs_store=False)
 
 
@@ -288,10 +288,10 @@ def test_where_the_store_is_can_be_read_of_a_file_with_mistakes_elsewhere(tmp_pa
     file.write_text('url = "sqlite:///a.db"\nnamespace = "blue"\nnonsense = 1\n[queue.q]\nmax_sise = 1\n')
     store = load_store(file)
     assert (store.url, store.namespace) == (f"sqlite:///{tmp_path}/a.db", "blue")
-    with pytest.raises(InvalidFile):
+    with pytest.raises(InvalidConfig):
         load(file)
     file.write_text('url = "sqlite:///a.db"\nnamespace = "no name"\n')
-    with pytest.raises(InvalidFile, match="namespace"):
+    with pytest.raises(InvalidConfig, match="namespace"):
         load_store(file)
 
 
@@ -309,7 +309,7 @@ def test_no_problem_shows_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_file_is_looked_for_here_and_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("REDRIVE_FILE", raising=False)
+    monkeypatch.delenv("REDRIVE_CONFIG", raising=False)
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
@@ -317,7 +317,7 @@ def test_file_is_looked_for_here_and_above(tmp_path: Path, monkeypatch: pytest.M
     assert find_file() == tmp_path / "redrive.toml"
     (below / "redrive.toml").write_text("")
     assert find_file() == below / "redrive.toml"
-    monkeypatch.setenv("REDRIVE_FILE", str(tmp_path / "redrive.toml"))
+    monkeypatch.setenv("REDRIVE_CONFIG", str(tmp_path / "redrive.toml"))
     assert find_file() == tmp_path / "redrive.toml"
 
 
@@ -343,7 +343,7 @@ def test_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes | None,
     file = tmp_path / "redrive.toml"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(InvalidFile, match=told):
+    with pytest.raises(InvalidConfig, match=told):
         load(file)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from redrive.config import Config, load
 from redrive.config.watcher import ConfigWatcher
-from redrive.errors import InvalidFile, Problem, StoreUnavailable
+from redrive.errors import InvalidConfig, Problem, StoreUnavailable
 
 BEFORE = "[queue.jobs]\nmax_size = 5\n"
 AFTER = '[queue.jobs]\nlease_timeout = "2m"\nretry = { attempts = 5 }\n'
@@ -36,7 +36,7 @@ class Watched:
         """Look at it, after it was written anew."""
         if text is not None:
             self.file.write_text(text)
-        return self.watch.look()
+        return self.watch.check()
 
 
 @pytest.fixture
@@ -74,24 +74,24 @@ def test_mistake_that_is_seen_half_written_is_not_told(watched: Watched, caplog:
     watched.look("[queue.jobs]\nretry = {")
     watched.look(AFTER)
     assert watched.look()
-    assert told(caplog, "file_invalid") == 0
+    assert told(caplog, "config_invalid") == 0
 
 
 def test_mistake_is_told_once_and_not_tried_again(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     watched.look("[queue.jobs]\nmax_sise = 5\n")
     for _ in range(3):
         assert not watched.look()
-    assert (told(caplog, "file_invalid"), watched.asked) == (1, 0)
+    assert (told(caplog, "config_invalid"), watched.asked) == (1, 0)
 
 
 def test_edit_that_cannot_be_applied_here_is_told_once_and_applied_when_it_can(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watched.refusal = InvalidFile("redrive.toml", (Problem(5, "worker.w.run", "there is no file ./send"),))
+    watched.refusal = InvalidConfig("redrive.toml", (Problem(5, "worker.w.run", "there is no file ./send"),))
     watched.look(AFTER)
     for _ in range(3):
         assert not watched.look()
-    assert told(caplog, "file_invalid") == 1
+    assert told(caplog, "config_invalid") == 1
     watched.refusal = None  # the program was copied here after the file
     assert [watched.look(), watched.look()] == [True, False]
     assert watched.applied == [AFTER]
@@ -102,18 +102,18 @@ def test_every_other_reason_why_it_cannot_be_applied_is_told(
 ) -> None:
     watched.look(AFTER)
     for reason in ("is not there", "is not there", "is not executable", "is not there"):
-        watched.refusal = InvalidFile("redrive.toml", (Problem(5, "worker.w.run", reason),))
+        watched.refusal = InvalidConfig("redrive.toml", (Problem(5, "worker.w.run", reason),))
         assert not watched.look()
-    assert told(caplog, "file_invalid") == 3
+    assert told(caplog, "config_invalid") == 3
 
 
 def test_same_reason_is_told_again_after_another_edit(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    watched.refusal = InvalidFile("redrive.toml", (Problem(5, "worker.w.run", "there is no file ./send"),))
+    watched.refusal = InvalidConfig("redrive.toml", (Problem(5, "worker.w.run", "there is no file ./send"),))
     for text in (AFTER, AFTER + "max_size = 7\n"):
         watched.look(text)
         watched.look()
         watched.look()
-    assert told(caplog, "file_invalid") == 2
+    assert told(caplog, "config_invalid") == 2
 
 
 def test_edit_that_the_store_could_not_take_is_tried_again(watched: Watched) -> None:

@@ -113,7 +113,7 @@ def test_filters_survive_json_and_leave_out_what_is_not_asked() -> None:
     ],
 )
 def test_only_dead_letters_by_queue_and_cause_are_counted_at_once(where: Filter, at_once: bool) -> None:
-    assert where.counted_at_once is at_once
+    assert where.has_stored_count is at_once
 
 
 @pytest.mark.parametrize("order", Order)

@@ -27,10 +27,10 @@ from redrive.worker.ipc import (
     FromChild,
     FromZygote,
     Kill,
-    Ready,
     Stop,
     ToChild,
     ToZygote,
+    ZygoteReady,
 )
 from redrive.worker.process_exit import Exit
 
@@ -86,7 +86,7 @@ def test_lease_comes_back_as_it_was(pair: Pair) -> None:
 
 def test_frames_stay_whole_however_they_are_cut(pair: Pair) -> None:
     left, right = pair
-    Channel(left, FromZygote).send(Ready())
+    Channel(left, FromZygote).send(ZygoteReady())
     Channel(left, FromZygote).send(Forked(1, 2))
     Channel(left, FromZygote).send(ChildExited(2, Exit(None, 11, 5, Instant(6))))
     data = right.recv(4096)
@@ -95,7 +95,7 @@ def test_frames_stay_whole_however_they_are_cut(pair: Pair) -> None:
     for byte in data:
         left.send(bytes([byte]))
         heard += hears.receive()
-    assert heard == [Ready(), Forked(1, 2), ChildExited(2, Exit(None, 11, 5, Instant(6)))]
+    assert heard == [ZygoteReady(), Forked(1, 2), ChildExited(2, Exit(None, 11, 5, Instant(6)))]
 
 
 def test_what_does_not_fit_is_kept_until_there_is_room(pair: Pair) -> None:

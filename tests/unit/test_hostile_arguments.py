@@ -179,8 +179,8 @@ USES: dict[str, dict[str, Any]] = {
     "stats": {"queue": "jobs"},
     "put": {"queue": "jobs", "value": 1, "delay": 1, "priority": 5, "expire_timeout": 60, "headers": {"a": "b"},
             "idempotency_key": "k", "content_type": None, "held_by": None, "max_attempts": 3, "max_losses": 3,
-            "retry_attempts": 2, "enqueue_at": None, "within": None},
-    "put_many": {"queue": "jobs", "values": [1], "within": None},
+            "retry_attempts": 2, "enqueue_at": None, "transaction": None},
+    "put_many": {"queue": "jobs", "values": [1], "transaction": None},
     "put_failed": {"queue": "jobs", "value": 1, "error": "broke", "verdict": None, "headers": {},
                    "idempotency_key": "k", "content_type": None, "max_attempts": 3, "max_losses": 3,
                    "retry_attempts": 2},
@@ -191,7 +191,7 @@ USES: dict[str, dict[str, Any]] = {
     "fail": {"lease": _LEASE, "error": "broke", "final": False, "verdict": None},
     "release": {"lease": _LEASE, "delay": 1, "counted": True, "error": "note"},
     "bury": {"lease": _LEASE, "note": "why", "error": None},
-    "lost": {"lease": _LEASE, "error": "gone"},
+    "report_lost": {"lease": _LEASE, "error": "gone"},
     "get": {"id": _DEAD, "redacted": True},
     "find": {"order": "newest", "limit": 5, "cursor": None, "redacted": True, "where": None, "queue": "jobs",
              "status": "dead", "since": "1h", "words": "broke", "headers": {"a": "b"}, "ids": [_DEAD], "held": False,
@@ -210,30 +210,31 @@ USES: dict[str, dict[str, Any]] = {
     "undo": {"ids": [_DEAD], "actor": "ann"},
     "move": {"ids": [_DEAD], "to": "mails", "actor": "ann", "force": False},
     "purge": {"ids": [_DEAD], "actor": "ann"},
-    "done": {"ids": [_DEAD], "actor": "ann", "force": False},
+    "complete_items": {"ids": [_DEAD], "actor": "ann", "force": False},
     "drop": {"ids": [_DEAD], "actor": "ann", "force": False},
     "archive": {"ids": [_DEAD], "actor": "ann"},
     "restore": {"ids": [_DEAD], "actor": "ann"},
-    "fail_by_hand": {"ids": [_DEAD], "error": "broke", "actor": "ann", "force": False},
-    "bury_by_hand": {"ids": [_DEAD], "note": "why", "actor": "ann", "force": False},
+    "fail_items": {"ids": [_DEAD], "error": "broke", "actor": "ann", "force": False},
+    "bury_items": {"ids": [_DEAD], "note": "why", "actor": "ann", "force": False},
     "hold": {"ids": [_DEAD], "held_by": "ann"},
     "unhold": {"held_by": "ann", "ids": [_DEAD]},
     "import_items": {"lines": [b""], "queue": "jobs", "actor": "ann", "progress": None},
-    "start": {"verb": "redrive", "where": None, "to": None, "rate": 5.0, "canary": 1, "canary_share": 0.5,
+    "start_operation": {"verb": "redrive", "where": None, "to": None, "rate": 5.0, "canary": 1,
+              "canary_success_ratio": 0.5,
               "confirm": None, "note": "why", "actor": "ann", "paused": True, "queue": "jobs", "ids": [_DEAD]},
-    "plan": {"verb": "redrive", "where": None, "to": None, "queue": "jobs"},
-    "operation": {"id": _OPERATION},
-    "operations": {"unfinished": True, "limit": 5},
+    "plan_operation": {"verb": "redrive", "where": None, "to": None, "queue": "jobs"},
+    "get_operation": {"id": _OPERATION},
+    "list_operations": {"unfinished": True, "limit": 5},
     "pause_operation": {"id": _OPERATION, "actor": "ann"},
-    "resume_operation": {"id": _OPERATION, "anyway": False, "actor": "ann"},
+    "resume_operation": {"id": _OPERATION, "skip_canaries": False, "actor": "ann"},
     "cancel_operation": {"id": _OPERATION, "actor": "ann"},
-    "set_rate": {"id": _OPERATION, "rate": 5.0, "actor": "ann"},
+    "set_operation_rate": {"id": _OPERATION, "rate": 5.0, "actor": "ann"},
     "undo_operation": {"id": _OPERATION, "actor": "ann"},
-    "drive": {"id": _OPERATION, "wait": 0, "progress": None, "at_once": 5},
-    "at": {"store": "memory"},
+    "run_operation": {"id": _OPERATION, "wait": 0, "progress": None, "at_once": 5},
+    "on_store": {"store": "memory"},
     "queue": {"name": "jobs"},
 }  # fmt: skip
-WITHOUT_ARGUMENTS = {"list_queues", "workers", "step", "durability", "health", "close"}
+WITHOUT_ARGUMENTS = {"list_queues", "workers", "run_maintenance", "durability", "health", "close"}
 ALSO_CALLED = {
     "id": ("item id", "operation id"), "ids": ("item id",), "value": ("payload",), "values": ("put_many", "payload"),
     "headers": ("header",), "payload": ("payload",), "result": ("payload",), "name": ("queue",), "to": ("queue",),
@@ -271,7 +272,7 @@ def arguments_of(broker: Broker, name: str) -> dict[str, Any]:
     """Arguments that are right."""
     lease, dying = broker.lease("jobs", 2)
     broker.bury(dying)
-    operation = broker.start("redrive", queue="mails", paused=True)
+    operation = broker.start_operation("redrive", queue="mails", paused=True)
     if name == "undo_operation":
         broker.cancel_operation(operation.id)
     real = {_LEASE: lease, _DEAD: dying.id, _OPERATION: operation.id}
@@ -300,7 +301,7 @@ def called(broker: Broker, face: str, name: str, arguments: dict[str, Any]) -> A
 def standing(broker: Broker) -> Any:
     """All that a call could have changed."""
     items = [broker.get(item.id) for item in broker.find(status="any", limit=100).items]
-    return broker.list_queues(), items, broker.operations(), broker.audit()
+    return broker.list_queues(), items, broker.list_operations(), broker.audit()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -393,7 +394,7 @@ def test_names_of_any_kind_of_text_are_kept_as_plain_texts(broker: Broker) -> No
 
 @pytest.fixture
 def app() -> Iterator[App]:
-    app = App("memory://", lifecycle=False)
+    app = App("memory://", maintenance=False)
     with app:
         yield app
 
@@ -433,10 +434,10 @@ def test_tasks_refuse_hostile_calls_and_put_nothing(app: App) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "argument", ["url", "namespace", "name", "stores", "actor", "backoffs", "durability", "redact"]
+    "argument", ["url", "namespace", "store_name", "stores", "actor", "backoffs", "durability", "redact"]
 )
 def test_connect_refuses_hostile_arguments(argument: str, kind: str) -> None:
-    given = {"url": "memory://", "lifecycle": False, argument: KINDS[kind]()}
+    given = {"url": "memory://", "maintenance": False, argument: KINDS[kind]()}
     with contextlib.suppress(RedriveError):
         connect(**given).close()
 
@@ -446,4 +447,4 @@ def test_connect_refuses_hostile_arguments(argument: str, kind: str) -> None:
 def test_connect_refuses_hostile_rules_for_redaction(name: str, kind: str) -> None:
     for given in (KINDS[kind](), [KINDS[kind]()]):
         with contextlib.suppress(RedriveError):
-            connect("memory://", lifecycle=False, redact={name: given}).close()
+            connect("memory://", maintenance=False, redact={name: given}).close()

@@ -43,7 +43,7 @@ def test_next_item_in_a_slot_takes_the_place_of_the_one_before(journal: InFlight
 
 def test_another_reader_sees_it_all(journal: InFlightLog) -> None:
     journal.begin(2, ONE, "send")
-    journal.occupy(2, 4711)
+    journal.assign_process(2, 4711)
     journal.beat()
     read = InFlightLog(journal.path)
     assert read.worker == "host:1:abcd"

@@ -9,7 +9,7 @@ import pytest
 from redrive.errors import InvalidInput
 from redrive.model.death import DeadReason
 from redrive.model.item import Status
-from redrive.model.judge import Again, Dead, check_custom_verdict
+from redrive.model.judge import Dead, RetryVerdict, check_custom_verdict
 
 
 @pytest.mark.parametrize("reason", DeadReason)
@@ -26,12 +26,12 @@ def test_text_that_names_no_reason_is_refused_with_those_there_are(reason: Any) 
 
 
 def test_status_as_text_is_the_status_it_names() -> None:
-    brought: Any = check_custom_verdict(Again(5, "failed"))  # type: ignore[arg-type]
-    assert brought == Again(5, Status.FAILED)
+    brought: Any = check_custom_verdict(RetryVerdict(5, "failed"))  # type: ignore[arg-type]
+    assert brought == RetryVerdict(5, Status.FAILED)
     assert isinstance(brought.status, Status)
 
 
 @pytest.mark.parametrize("status", ["dead", Status.ACTIVE, "", None, []], ids=repr)
 def test_item_is_tried_again_as_pending_or_failed_only(status: Any) -> None:
     with pytest.raises(InvalidInput, match="is pending or failed, not"):
-        check_custom_verdict(Again(0, status))
+        check_custom_verdict(RetryVerdict(0, status))

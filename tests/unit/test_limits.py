@@ -41,7 +41,7 @@ def test_priorities_are_whole_numbers_from_0_to_9(priority: object) -> None:
     assert check_priority(9) == 9
     with pytest.raises(InvalidInput, match="from 0 to 9") as refusal:
         check_priority(priority)
-    assert refusal.value.code == "invalid"  # an argument of a put, no setting of a queue
+    assert refusal.value.code == "invalid_input"  # an argument of a put, no setting of a queue
 
 
 @pytest.mark.parametrize("instant", [-1, 2**53, True, 1.5, "now"])

@@ -57,7 +57,7 @@ def test_it_rings_for_what_comes_in_and_reads_nothing(
         theirs.send(word)
         bell.wait()
         assert ours.recv(10) == word
-        ear.go_on()
+        ear.resume()
     assert bell.count == 2
 
 
@@ -65,12 +65,12 @@ def test_it_rings_once_until_what_came_in_was_read(
     ends: tuple[socket.socket, socket.socket], ear: SocketSubscriber, bell: Bell
 ) -> None:
     ours, theirs = ends
-    ear.go_on()  # somebody looked before anything came
+    ear.resume()  # somebody looked before anything came
     theirs.send(b"one")
     bell.wait()
     theirs.send(b"two")
     assert ours.recv(10) == b"onetwo"
-    ear.go_on()
+    ear.resume()
     theirs.send(b"three")
     bell.wait()
     assert bell.count == 2
@@ -83,7 +83,7 @@ def test_it_rings_again_where_not_all_was_read(
     theirs.send(b"one")
     bell.wait()
     assert ours.recv(1) == b"o"
-    ear.go_on()
+    ear.resume()
     bell.wait()
 
 
@@ -92,7 +92,7 @@ def test_it_rings_when_the_connection_is_lost(
 ) -> None:
     ends[1].close()
     bell.wait()
-    ear.go_on()
+    ear.resume()
     bell.wait()
 
 

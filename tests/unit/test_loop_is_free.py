@@ -14,9 +14,9 @@ from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import FakeClock
 
-NO_INPUT_OUTPUT = {"listen"}
+NO_INPUT_OUTPUT = {"subscribe"}
 """What only keeps something in memory, on every store."""
-OF_THE_CALLER = {"put_within"}
+OF_THE_CALLER = {"put_in_transaction"}
 """What runs on the caller's own connection, which may belong to this very thread."""
 _NOWHERE = "0" * 32
 
@@ -64,7 +64,7 @@ async def dead(broker: AsyncBroker) -> str:
 
 async def operation(broker: AsyncBroker) -> str:
     await dead(broker)
-    return (await broker.start("redrive", queue="jobs", paused=True)).id
+    return (await broker.start_operation("redrive", queue="jobs", paused=True)).id
 
 
 Use = Callable[[AsyncBroker], Awaitable[object]]
@@ -106,24 +106,24 @@ async def undo_operation(broker: AsyncBroker) -> None:
 
 USES: dict[str, Use] = {
     "archive": on_dead("archive"),
-    "at": lambda broker: broker.at("memory"),
+    "on_store": lambda broker: broker.on_store("memory"),
     "audit": lambda broker: broker.audit(),
     "bury": on_lease("bury"),
-    "bury_by_hand": on_dead("bury_by_hand"),
+    "bury_items": on_dead("bury_items"),
     "cancel_operation": on_operation("cancel_operation"),
     "close": lambda broker: broker.close(),
     "complete": on_lease("complete"),
     "count": lambda broker: broker.count(),
     "create_queue": lambda broker: broker.create_queue("other", dead_queue="jobs"),
     "delete_queue": lambda broker: broker.delete_queue("jobs"),
-    "done": on_dead("done"),
-    "drive": on_operation("drive"),
+    "complete_items": on_dead("complete_items"),
+    "run_operation": on_operation("run_operation"),
     "drop": on_dead("drop"),
     "durability": lambda broker: broker.durability(),
     "export": lambda broker: first(broker.export(status="any")),
     "extend": on_lease("extend"),
     "fail": on_lease("fail", "broke"),
-    "fail_by_hand": on_dead("fail_by_hand", "broke"),
+    "fail_items": on_dead("fail_items", "broke"),
     "feed": lambda broker: broker.feed(queue="jobs"),
     "find": lambda broker: broker.find(),
     "follow": lambda broker: first(broker.follow(wait=0)),
@@ -135,14 +135,14 @@ USES: dict[str, Use] = {
     "import_items": imported,
     "lease": lambda broker: broker.lease("jobs"),
     "list_queues": lambda broker: broker.list_queues(),
-    "lost": on_lease("lost", "gone"),
+    "report_lost": on_lease("report_lost", "gone"),
     "move": on_dead("move", "jobs"),
     "moves": lambda broker: broker.moves(),
-    "operation": on_operation("operation"),
-    "operations": lambda broker: broker.operations(),
+    "get_operation": on_operation("get_operation"),
+    "list_operations": lambda broker: broker.list_operations(),
     "pause_operation": on_operation("pause_operation"),
     "pause_queue": lambda broker: broker.pause_queue("jobs"),
-    "plan": lambda broker: broker.plan("redrive"),
+    "plan_operation": lambda broker: broker.plan_operation("redrive"),
     "purge": on_dead("purge"),
     "put": lambda broker: broker.put("jobs", 1),
     "put_failed": lambda broker: broker.put_failed("jobs", 1, "broke"),
@@ -154,10 +154,10 @@ USES: dict[str, Use] = {
     "resume_operation": on_operation("resume_operation"),
     "resume_queue": lambda broker: broker.resume_queue("jobs"),
     "retry": on_dead("retry"),
-    "set_rate": on_operation("set_rate", 5.0),
-    "start": on_operation("operation"),
+    "set_operation_rate": on_operation("set_operation_rate", 5.0),
+    "start_operation": on_operation("get_operation"),
     "stats": lambda broker: broker.stats("jobs"),
-    "step": lambda broker: broker.step(),
+    "run_maintenance": lambda broker: broker.run_maintenance(),
     "undo": on_dead("undo"),
     "undo_operation": undo_operation,
     "unhold": lambda broker: broker.unhold("ann"),
@@ -178,18 +178,18 @@ def test_every_method_is_tried() -> None:
 @pytest.mark.parametrize("name", sorted(USES))
 async def test_store_is_called_in_other_threads(name: str) -> None:
     watched = Watched(MemoryStore(clock=FakeClock()))
-    broker = AsyncBroker(Core(watched, lifecycle=False))  # type: ignore[arg-type]  # it has what a store has
+    broker = AsyncBroker(Core(watched, maintenance=False))  # type: ignore[arg-type]  # it has what a store has
     try:
         await broker.create_queue("jobs", feed="all")
         watched.called.clear()
         await USES[name](broker)
-        assert watched.called or name == "at"  # which opens another store, in a thread
+        assert watched.called or name == "on_store"  # which opens another store, in a thread
     finally:
         await broker.close()
 
 
 async def test_follow_begins_at_the_call_whatever_is_put_next() -> None:
-    broker = AsyncBroker(Core(MemoryStore(), lifecycle=False))
+    broker = AsyncBroker(Core(MemoryStore(), maintenance=False))
     async with broker:
         await broker.create_queue("jobs", feed="all")
         for n in range(20):
@@ -199,5 +199,5 @@ async def test_follow_begins_at_the_call_whatever_is_put_next() -> None:
 
 
 def test_follow_can_be_called_before_a_loop_runs() -> None:
-    broker = AsyncBroker(Core(MemoryStore(), lifecycle=False))
+    broker = AsyncBroker(Core(MemoryStore(), maintenance=False))
     assert asyncio.run(first(broker.follow(wait=0))) is None

@@ -16,18 +16,18 @@ from redrive.stores.memory import MemoryStore
 from redrive.stores.rules.indexes import Index
 from redrive.stores.rules.state import check_transition
 from redrive.testing import FakeClock
-from redrive.testing.conformance.suite import Direct, put
+from redrive.testing.conformance.suite import StoreDriver, put
 
 
 @pytest.fixture
-def direct() -> Direct:
+def direct() -> StoreDriver:
     clock = FakeClock()
-    return Direct(MemoryStore(clock), clock)
+    return StoreDriver(MemoryStore(clock), clock)
 
 
 def test_memory_store_is_a_store() -> None:
     store: Store = MemoryStore()
-    assert (store.name, store.namespace, store.changed()) == ("memory", "default", ())
+    assert (store.name, store.namespace, store.poll_changes()) == ("memory", "default", ())
     assert store.durability().level == "none"
 
 
@@ -49,7 +49,7 @@ def test_only_force_lets_a_verb_by_hand_change_an_active_item() -> None:
         check_transition(Verb.EXPIRE, Status.ACTIVE, Status.DEAD, forced=True)
 
 
-def test_change_that_the_table_forbids_fails_alone_and_changes_nothing(direct: Direct) -> None:
+def test_change_that_the_table_forbids_fails_alone_and_changes_nothing(direct: StoreDriver) -> None:
     direct.queue()
     direct.put(b"a")
     lease = direct.take()
@@ -64,7 +64,7 @@ def test_change_that_the_table_forbids_fails_alone_and_changes_nothing(direct: D
     assert isinstance(direct.do(Complete(lease.token)), Settled)
 
 
-def test_failure_without_a_verdict_is_refused(direct: Direct) -> None:
+def test_failure_without_a_verdict_is_refused(direct: StoreDriver) -> None:
     direct.queue()
     assert isinstance(direct.do(put(b"x", failure=Failure("ValueError", "boom"))), InvalidInput)
     assert direct.stats().put_total == 0
@@ -73,7 +73,7 @@ def test_failure_without_a_verdict_is_refused(direct: Direct) -> None:
 # The contract allows more arrivals than there are; this store tells exactly.
 
 
-def test_only_what_may_be_leased_now_arrives(direct: Direct) -> None:
+def test_only_what_may_be_leased_now_arrives(direct: StoreDriver) -> None:
     direct.queue()
     commit = direct.commit(put(b"a", b"b"), put(b"later", delay=SECOND), put(b"held", held_by="x"))
     assert commit.arrivals == {"jobs": 2}
@@ -82,25 +82,25 @@ def test_only_what_may_be_leased_now_arrives(direct: Direct) -> None:
     assert direct.commit(Promote()).arrivals == {}
 
 
-def test_time_after_the_next_one_is_not_told(direct: Direct) -> None:
+def test_time_after_the_next_one_is_not_told(direct: StoreDriver) -> None:
     direct.queue()
     assert direct.commit(put(b"a", delay=2 * SECOND)).arrivals == {"jobs": 0}
     assert direct.commit(put(b"b", delay=3 * SECOND)).arrivals == {}
 
 
-def test_items_leased_in_the_same_batch_wake_nobody(direct: Direct) -> None:
+def test_items_leased_in_the_same_batch_wake_nobody(direct: StoreDriver) -> None:
     direct.queue()
     assert direct.commit(put(b"a"), LeaseItems("jobs", 5)).arrivals == {}
 
 
-def test_paused_queue_has_no_arrivals(direct: Direct) -> None:
+def test_paused_queue_has_no_arrivals(direct: StoreDriver) -> None:
     direct.queue()
     assert direct.commit(SetPaused("jobs", True, "ada"), put(b"a", b"b")).arrivals == {}
 
 
-def test_store_in_memory_takes_part_in_no_transaction(direct: Direct) -> None:
+def test_store_in_memory_takes_part_in_no_transaction(direct: StoreDriver) -> None:
     with pytest.raises(InvalidInput, match="no transaction"):
-        direct.store.put_within(object(), put(b"a"))
+        direct.store.put_in_transaction(object(), put(b"a"))
 
 
 def test_index_stays_small_and_in_order_while_names_come_and_go() -> None:

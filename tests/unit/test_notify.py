@@ -30,7 +30,7 @@ class _Watched(MemoryStore):
         super().__init__(clock)
         self._looks = looks
 
-    def changed(self) -> Collection[str] | None:
+    def poll_changes(self) -> Collection[str] | None:
         return next(self._looks, lambda: ())()
 
 
@@ -41,13 +41,13 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def broker(clock: FakeClock) -> Iterator[Broker]:
-    with connect("memory://", clock=clock, lifecycle=False) as broker:
+    with connect("memory://", clock=clock, maintenance=False) as broker:
         broker.create_queue("jobs")
         yield broker
 
 
 def _await(notify: Notifier, clock: FakeClock, until: int = HOUR) -> WaitForQueue:
-    return WaitForQueue("jobs", notify.ticket("jobs"), Instant(clock.now() + until), None)
+    return WaitForQueue("jobs", notify.sequence("jobs"), Instant(clock.now() + until), None)
 
 
 def _raise() -> None:
@@ -104,7 +104,7 @@ def test_waiters_that_left_are_forgotten(clock: FakeClock, monkeypatch: pytest.M
 
 def test_asking_for_a_queue_remembers_nothing_of_it(clock: FakeClock) -> None:
     notify = Notifier(MemoryStore(clock))
-    assert notify.ticket("nowhere") == 0
+    assert notify.sequence("nowhere") == 0
     assert not notify._tickets
 
 
@@ -118,7 +118,7 @@ def test_woken_waiter_whose_time_is_over_wakes_the_next(
 ) -> None:
     """It alone was told when the next item falls due."""
     passed: list[str] = []
-    monkeypatch.setattr(broker._core.notify, "pass_on", passed.append)
+    monkeypatch.setattr(broker._core.notify, "notify_next", passed.append)
     flow = deliveries.lease(broker._core, "jobs", 1, "10s", None, None)
     assert isinstance(_first_step(flow, Leased(())), WaitForQueue)
     clock.advance("10s")
@@ -140,14 +140,14 @@ def test_woken_waiter_that_is_cancelled_while_it_sweeps_wakes_the_next(broker: B
 
     go_on = threading.Event()
     passed: list[str] = []
-    core.notify.pass_on = passed.append  # type: ignore[method-assign]
+    core.notify.notify_next = passed.append  # type: ignore[method-assign]
 
     async def cancel() -> None:
         first = asyncio.create_task(face.lease("jobs", wait="1h"))
         await asyncio.to_thread(until, lambda: len(core.notify._waiters.get("jobs", ())) == 1)
         core.read = read  # type: ignore[method-assign]
         core.committer.submit = overdue  # type: ignore[method-assign]
-        core.notify.announce({"jobs": 1})
+        core.notify.notify_arrivals({"jobs": 1})
         await asyncio.to_thread(asked.wait, PATIENCE_SECONDS)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -165,10 +165,10 @@ def test_woken_waiter_that_is_cancelled_while_it_sweeps_wakes_the_next(broker: B
 
 def test_every_commit_wakes_all_who_wait_for_everything(broker: Broker, clock: FakeClock) -> None:
     notify = broker._core.notify
-    step = WaitForQueue(ALL_QUEUES, notify.ticket(ALL_QUEUES), Instant(clock.now() + HOUR), None)
+    step = WaitForQueue(ALL_QUEUES, notify.sequence(ALL_QUEUES), Instant(clock.now() + HOUR), None)
     waiters = [Background(lambda: notify.wait(step)) for _ in range(3)]
     until(lambda: len(notify._waiters.get(ALL_QUEUES, ())) == 3)
-    broker.step()  # nothing arrives by it
+    broker.run_maintenance()  # nothing arrives by it
     assert [waiter.result() for waiter in waiters] == [True] * 3
     assert notify.wait(step) is True  # the ticket is of before the commit
 
@@ -179,7 +179,7 @@ def test_change_by_another_process_wakes_all_who_wait_for_everything(
 ) -> None:
     looks: list[Callable[[], Collection[str] | None]] = []
     notify = Notifier(_Watched(clock, iter(lambda: looks.pop() if looks else (lambda: ()), None)))
-    step = WaitForQueue(ALL_QUEUES, notify.ticket(ALL_QUEUES), Instant(clock.now() + HOUR), None)
+    step = WaitForQueue(ALL_QUEUES, notify.sequence(ALL_QUEUES), Instant(clock.now() + HOUR), None)
     waiters = [Background(lambda: notify.wait(step)) for _ in range(3)]
     until(lambda: len(notify._waiters.get(ALL_QUEUES, ())) == 3)
     looks.append(lambda: changed)
@@ -190,10 +190,10 @@ def test_change_by_another_process_wakes_all_who_wait_for_everything(
 
 def test_watch_rings_at_once_for_what_arrived_since_the_ticket(broker: Broker, clock: FakeClock) -> None:
     notify = broker._core.notify
-    ticket = notify.ticket("jobs")
+    ticket = notify.sequence("jobs")
     rung = threading.Event()
-    notify.announce({"jobs": 1})
-    watch = notify.watch({"others": (notify.ticket("others"), None), "jobs": (ticket, None)}, Instant(HOUR), rung.set)
+    notify.notify_arrivals({"jobs": 1})
+    watch = notify.watch({"others": (notify.sequence("others"), None), "jobs": (ticket, None)}, Instant(HOUR), rung.set)
     watch.begin()
     assert rung.is_set()
     assert watch.end() == set()
@@ -202,11 +202,11 @@ def test_watch_rings_at_once_for_what_arrived_since_the_ticket(broker: Broker, c
 def test_watch_rings_for_one_of_its_queues_and_says_which(broker: Broker, clock: FakeClock) -> None:
     notify = broker._core.notify
     rung = threading.Event()
-    asked = {queue: (notify.ticket(queue), None) for queue in ("jobs", "others")}
+    asked = {queue: (notify.sequence(queue), None) for queue in ("jobs", "others")}
     watch = notify.watch(asked, Instant(clock.now() + HOUR), rung.set)
     watch.begin()
     assert not rung.is_set()
-    notify.announce({"others": 1})
+    notify.notify_arrivals({"others": 1})
     assert rung.is_set()
     assert watch.end() == {"others"}
 
@@ -222,9 +222,9 @@ def test_follower_is_told_of_every_commit_and_of_other_processes(clock: FakeCloc
         if arrivals is None:
             heard.set()
 
-    notify.follow(follow)
-    notify.announce({"jobs": 2})
-    notify.announce({})
+    notify.subscribe(follow)
+    notify.notify_arrivals({"jobs": 2})
+    notify.notify_arrivals({})
     while not heard.is_set():
         clock.until_waiting()
         clock.advance("1s")
@@ -258,5 +258,5 @@ def test_notices_close_though_their_thread_was_kept_from_starting(monkeypatch: p
     with monkeypatch.context() as now:
         now.setattr(threading.Thread, "start", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            teller.tell(["jobs"])
+            teller.publish(["jobs"])
     teller.close()

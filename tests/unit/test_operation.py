@@ -16,9 +16,9 @@ from redrive.model.operation import (
     BULK_VERBS,
     FINAL_STATUSES,
     MAX_SAMPLES,
-    LeftOut,
     Operation,
     OperationStatus,
+    SkippedItem,
     after_step,
     audit_change,
     audit_finish,
@@ -39,8 +39,8 @@ def ids(*numbers: int) -> list[ItemId]:
     return [ItemId(f"{number:032x}") for number in numbers]
 
 
-def refused(code: str, *numbers: int) -> list[LeftOut]:
-    return [LeftOut(id, code) for id in ids(*numbers)]
+def refused(code: str, *numbers: int) -> list[SkippedItem]:
+    return [SkippedItem(id, code) for id in ids(*numbers)]
 
 
 def test_everything_that_is_done_to_many_can_be_done_to_one() -> None:
@@ -51,10 +51,10 @@ def test_step_counts_what_it_met() -> None:
     after = after_step(
         operation(), NOW, ids(1, 2), [*refused("item_active", 3), *refused("queue_full", 4, 5)], 5, False
     )
-    assert (after.changed, after.left_out, after.met) == (2, {"item_active": 1, "queue_full": 2}, 5)
+    assert (after.changed, after.skipped, after.examined) == (2, {"item_active": 1, "queue_full": 2}, 5)
     assert (after.steps, after.position, after.updated_at, after.status) == (1, 5, NOW, "running")
     again = after_step(after, NOW, ids(6), refused("queue_full", 7), 7, False)
-    assert (again.changed, again.left_out, again.met) == (3, {"item_active": 1, "queue_full": 3}, 7)
+    assert (again.changed, again.skipped, again.examined) == (3, {"item_active": 1, "queue_full": 3}, 7)
     assert again.samples == {"item_active": tuple(ids(3)), "queue_full": tuple(ids(4, 5, 7))}
     assert (again.steps, again.position) == (2, 7)
 
@@ -63,7 +63,7 @@ def test_only_some_samples_are_kept() -> None:
     after = after_step(operation(), NOW, [], refused("queue_full", *range(50)), 50, False)
     after = after_step(after, NOW, [], refused("queue_full", *range(50, 60)), 60, False)
     assert after.samples["queue_full"] == tuple(ids(*range(MAX_SAMPLES)))
-    assert after.left_out == {"queue_full": 60}
+    assert after.skipped == {"queue_full": 60}
 
 
 def test_step_that_finds_nothing_more_finishes() -> None:

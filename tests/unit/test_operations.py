@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redrive import AsyncBroker, Broker, Operation, OperationStatus, Status, connect
-from redrive.errors import ConfirmMismatch, InvalidInput, OperationNotFound, QueueNotFound
+from redrive.errors import ConfirmationMismatch, InvalidInput, OperationNotFound, QueueNotFound
 from redrive.model.filter import Filter
 from redrive.testing import FakeClock, memory_broker
 
@@ -46,36 +46,36 @@ def finish(broker: Broker, queue: str = "jobs", *, limit: int = 1000, fail: str 
 
 def test_lifecycle_drives_an_operation_to_its_end(broker: Broker) -> None:
     kill(broker, 3)
-    operation = broker.start("redrive", note="the disk is back", actor="ann")
+    operation = broker.start_operation("redrive", note="the disk is back", actor="ann")
     assert (operation.status, operation.expected, operation.actor) == (OperationStatus.RUNNING, 3, "ann")
-    assert broker.step().operated == 3
-    broker.step()
-    done = broker.operation(operation.id)
-    assert (done.status, done.changed, done.left_out) == (OperationStatus.FINISHED, 3, {})
+    assert broker.run_maintenance().operated == 3
+    broker.run_maintenance()
+    done = broker.get_operation(operation.id)
+    assert (done.status, done.changed, done.skipped) == (OperationStatus.FINISHED, 3, {})
     assert broker.stats("jobs").pending == 3
-    assert broker.operations() == (done,)
-    assert broker.operations(unfinished=True) == ()
+    assert broker.list_operations() == (done,)
+    assert broker.list_operations(unfinished=True) == ()
 
 
 def test_rate_bounds_what_a_step_takes(broker: Broker, clock: FakeClock) -> None:
     kill(broker, 30)
-    operation = broker.start("redrive", rate=50)
-    assert [broker.step().operated, broker.step().operated] == [5, 0]
+    operation = broker.start_operation("redrive", rate=50)
+    assert [broker.run_maintenance().operated, broker.run_maintenance().operated] == [5, 0]
     clock.advance("100ms")
-    assert broker.step().operated == 5
-    broker.set_rate(operation.id, 200)
+    assert broker.run_maintenance().operated == 5
+    broker.set_operation_rate(operation.id, 200)
     clock.advance("100ms")
-    assert broker.step().operated == 20
+    assert broker.run_maintenance().operated == 20
     clock.advance("1s")
-    broker.step()
-    assert broker.operation(operation.id).status is OperationStatus.FINISHED
+    broker.run_maintenance()
+    assert broker.get_operation(operation.id).status is OperationStatus.FINISHED
 
 
 def test_drive_reports_each_step(broker: Broker) -> None:
     kill(broker, 5)
-    operation = broker.start("redrive", rate=1_000_000)
+    operation = broker.start_operation("redrive", rate=1_000_000)
     seen: list[Operation] = []
-    done = broker.drive(operation.id, progress=seen.append)
+    done = broker.run_operation(operation.id, progress=seen.append)
     assert done.status is OperationStatus.FINISHED
     assert (seen[-1].changed, seen[-1].ended) == (5, True)
 
@@ -87,20 +87,20 @@ def test_default_status_is_the_one_that_the_verb_is_for(broker: Broker) -> None:
         *(("bury", "pending"), ("move", "pending")),
     ):
         options: dict[str, Any] = {"to": "other"} if verb == "move" else {}
-        assert broker.start(verb, queue="jobs", paused=True, **options).where == Filter(
+        assert broker.start_operation(verb, queue="jobs", paused=True, **options).where == Filter(
             status=Status(status), queue="jobs"
         )
-    assert broker.start("move", Filter(), to="other", paused=True).where == Filter()
+    assert broker.start_operation("move", Filter(), to="other", paused=True).where == Filter()
 
 
 def test_purge_needs_the_number_of_items(broker: Broker) -> None:
     broker.archive(kill(broker, 3))
-    with pytest.raises(ConfirmMismatch, match="confirm=3"):
-        broker.start("purge")
-    with pytest.raises(ConfirmMismatch, match="confirm=2 was given"):
-        broker.start("purge", confirm=2)
-    operation = broker.start("purge", confirm=3)
-    assert broker.drive(operation.id).changed == 3
+    with pytest.raises(ConfirmationMismatch, match="confirm=3"):
+        broker.start_operation("purge")
+    with pytest.raises(ConfirmationMismatch, match="confirm=2 was given"):
+        broker.start_operation("purge", confirm=2)
+    operation = broker.start_operation("purge", confirm=3)
+    assert broker.run_operation(operation.id).changed == 3
     assert broker.count(status="any") == 0
 
 
@@ -113,7 +113,7 @@ def test_purge_needs_the_number_of_items(broker: Broker) -> None:
         ({"verb": "redrive", "rate": 0}, "a rate is a number"),
         ({"verb": "redrive", "rate": "fast"}, "a rate is a number"),
         ({"verb": "redrive", "canary": -1}, "canary must be 0 to 100"),
-        ({"verb": "redrive", "canary": 1, "canary_share": 0}, "canary_share is more than 0"),
+        ({"verb": "redrive", "canary": 1, "canary_success_ratio": 0}, "canary_success_ratio is more than 0"),
         ({"verb": "archive", "canary": 1}, "a canary is for redrive and retry"),
         ({"verb": "redrive", "confirm": 1}, "confirm is for purge"),
         ({"verb": "purge", "status": "dead", "confirm": 0}, "purge is for archived items: archive them first"),
@@ -122,24 +122,24 @@ def test_purge_needs_the_number_of_items(broker: Broker) -> None:
 )
 def test_mistakes_are_refused_before_anything_starts(broker: Broker, arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidInput, match=problem):
-        broker.start(**arguments)
-    assert broker.operations() == ()
+        broker.start_operation(**arguments)
+    assert broker.list_operations() == ()
 
 
 def test_plan_says_what_belongs_to_start(broker: Broker) -> None:
     with pytest.raises(InvalidInput, match="canary and rate can only be given to start"):
-        broker.plan("redrive", rate=5, canary=3)
+        broker.plan_operation("redrive", rate=5, canary=3)
 
 
 def test_operation_is_named_by_its_id(broker: Broker) -> None:
     with pytest.raises(InvalidInput, match=r"pass operation\.id"):
-        broker.drive(broker.start("redrive", paused=True))  # type: ignore[arg-type]
+        broker.run_operation(broker.start_operation("redrive", paused=True))  # type: ignore[arg-type]
 
 
 def test_unknown_operation_is_named(broker: Broker) -> None:
     for call in (
-        broker.operation,
-        broker.drive,
+        broker.get_operation,
+        broker.run_operation,
         broker.pause_operation,
         broker.resume_operation,
         broker.undo_operation,
@@ -147,7 +147,7 @@ def test_unknown_operation_is_named(broker: Broker) -> None:
         with pytest.raises(OperationNotFound):
             call("0" * 32)
     with pytest.raises(QueueNotFound):
-        broker.start("redrive", queue="nowhere")
+        broker.start_operation("redrive", queue="nowhere")
 
 
 # Canaries
@@ -155,27 +155,27 @@ def test_unknown_operation_is_named(broker: Broker) -> None:
 
 def test_rest_follows_when_the_canaries_complete(broker: Broker) -> None:
     kill(broker, 10)
-    operation = broker.start("redrive", canary=3)
-    assert broker.step().operated == 3
-    assert broker.operation(operation.id).status is OperationStatus.WATCHING
-    assert broker.step().operated == 0
+    operation = broker.start_operation("redrive", canary=3)
+    assert broker.run_maintenance().operated == 3
+    assert broker.get_operation(operation.id).status is OperationStatus.WATCHING
+    assert broker.run_maintenance().operated == 0
     finish(broker, limit=2)
-    assert broker.step().operated == 0
+    assert broker.run_maintenance().operated == 0
     finish(broker)
-    assert broker.step().operated == 7
-    assert broker.drive(operation.id).status is OperationStatus.FINISHED
+    assert broker.run_maintenance().operated == 7
+    assert broker.run_operation(operation.id).status is OperationStatus.FINISHED
 
 
 def test_canaries_that_die_stop_the_operation(broker: Broker) -> None:
     kill(broker, 10)
-    operation = broker.start("redrive", canary=3, canary_share=0.5)
-    broker.step()
+    operation = broker.start_operation("redrive", canary=3, canary_success_ratio=0.5)
+    broker.run_maintenance()
     finish(broker, limit=1, fail="still no")
-    broker.step()
-    assert broker.operation(operation.id).status is OperationStatus.WATCHING  # 2 of 3 can still complete
+    broker.run_maintenance()
+    assert broker.get_operation(operation.id).status is OperationStatus.WATCHING  # 2 of 3 can still complete
     finish(broker, limit=1, fail="still no")
-    broker.step()
-    stopped = broker.operation(operation.id)
+    broker.run_maintenance()
+    stopped = broker.get_operation(operation.id)
     assert stopped.status is OperationStatus.STOPPED
     assert stopped.problem is not None
     assert stopped.problem.startswith("2 of 3 canaries died again (2 × Error: still no)")
@@ -186,32 +186,32 @@ def test_canaries_die_into_a_dead_queue(broker: Broker) -> None:
     broker.create_queue("graves")
     broker.create_queue("work", dead_queue="graves")
     kill(broker, 4, "work")
-    operation = broker.start("redrive", queue="graves", canary=2)
-    broker.step()
-    assert broker.drive(operation.id).status is OperationStatus.WATCHING
+    operation = broker.start_operation("redrive", queue="graves", canary=2)
+    broker.run_maintenance()
+    assert broker.run_operation(operation.id).status is OperationStatus.WATCHING
     finish(broker, "work", fail="again")
-    assert broker.drive(operation.id).status is OperationStatus.STOPPED
+    assert broker.run_operation(operation.id).status is OperationStatus.STOPPED
 
 
 def test_canaries_that_their_queue_drops_have_died(broker: Broker) -> None:
     kill(broker, 3)
     broker.update_queue("jobs", on_dead="drop")
-    operation = broker.start("redrive", canary=1)
-    broker.step()
+    operation = broker.start_operation("redrive", canary=1)
+    broker.run_maintenance()
     finish(broker, fail="gone for good")
-    problem = broker.drive(operation.id).problem
+    problem = broker.run_operation(operation.id).problem
     assert problem is not None
     assert "1 × Error: gone for good" in problem
 
 
 def test_paused_while_watching_watches_again(broker: Broker) -> None:
     kill(broker, 3)
-    operation = broker.start("redrive", canary=1)
-    broker.step()
+    operation = broker.start_operation("redrive", canary=1)
+    broker.run_maintenance()
     broker.pause_operation(operation.id)
     assert broker.resume_operation(operation.id).status is OperationStatus.WATCHING
     assert broker.resume_operation(operation.id).status is OperationStatus.WATCHING
-    assert broker.step().operated == 0
+    assert broker.run_maintenance().operated == 0
 
 
 # What else a step does
@@ -222,37 +222,37 @@ def test_bury_sends_each_item_where_the_dead_of_its_queue_go(broker: Broker) -> 
     broker.create_queue("work", dead_queue="graves")
     broker.put("jobs", 1)
     broker.put("work", 2)
-    operation = broker.start("bury", note="old campaign")
+    operation = broker.start_operation("bury", note="old campaign")
     broker.update_queue("work", lease_timeout="5s")
-    assert broker.drive(operation.id).changed == 2
+    assert broker.run_operation(operation.id).changed == 2
     assert (broker.stats("jobs").dead, broker.stats("graves").dead_letters) == (1, 2 - 1)
     undone = broker.undo_operation(operation.id)
-    assert (undone.verb, broker.drive(undone.id).changed) == ("redrive", 2)
+    assert (undone.verb, broker.run_operation(undone.id).changed) == ("redrive", 2)
 
 
 def test_operation_is_taken_back(broker: Broker) -> None:
     kill(broker, 4)
-    operation = broker.start("redrive")
+    operation = broker.start_operation("redrive")
     with pytest.raises(InvalidInput, match="cancel_operation"):
         broker.undo_operation(operation.id)
-    broker.drive(operation.id)
+    broker.run_operation(operation.id)
     finish(broker, limit=1)
     undone = broker.undo_operation(operation.id, actor="ann")
     assert (undone.verb, undone.expected, undone.actor) == ("undo", 3, "ann")
-    assert broker.drive(undone.id).changed == 3
+    assert broker.run_operation(undone.id).changed == 3
     assert broker.stats("jobs").dead == 3
 
 
 def test_archive_and_restore_are_each_other_s_reverse(broker: Broker) -> None:
     kill(broker, 2)
-    archive = broker.start("archive")
-    broker.drive(archive.id)
+    archive = broker.start_operation("archive")
+    broker.run_operation(archive.id)
     restore = broker.undo_operation(archive.id)
-    assert (restore.verb, broker.drive(restore.id).changed) == ("restore", 2)
+    assert (restore.verb, broker.run_operation(restore.id).changed) == ("restore", 2)
     again = broker.undo_operation(restore.id)
-    assert (again.verb, broker.drive(again.id).changed) == ("archive", 2)
-    purge = broker.start("purge", confirm=2)
-    broker.drive(purge.id)
+    assert (again.verb, broker.run_operation(again.id).changed) == ("archive", 2)
+    purge = broker.start_operation("purge", confirm=2)
+    broker.run_operation(purge.id)
     with pytest.raises(InvalidInput, match="purge cannot be taken back"):
         broker.undo_operation(purge.id)
 
@@ -261,7 +261,7 @@ def test_refused_step_stops_the_operation_and_not_the_lifecycle(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     kill(broker, 2)
-    bad, good = broker.start("archive", paused=True), broker.start("redrive")
+    bad, good = broker.start_operation("archive", paused=True), broker.start_operation("redrive")
     broker.resume_operation(bad.id)
     real = broker._core.store.commit
 
@@ -271,10 +271,10 @@ def test_refused_step_stops_the_operation_and_not_the_lifecycle(
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(broker._core.store, "commit", commit)
-        assert broker.step().operated == 2
+        assert broker.run_maintenance().operated == 2
     assert f"operation_stopped operation={bad.id}" in caplog.text
     assert "queue 'jobs' does not exist" in caplog.text
-    assert broker.drive(good.id).status is OperationStatus.FINISHED
+    assert broker.run_operation(good.id).status is OperationStatus.FINISHED
 
 
 def test_lifecycle_thread_begins_at_once() -> None:
@@ -282,16 +282,16 @@ def test_lifecycle_thread_begins_at_once() -> None:
         broker.create_queue("jobs")
         kill(broker, 3)
         finished = broker.follow(kinds="redriven", wait="30s")
-        operation = broker.start("redrive", rate=1000)
+        operation = broker.start_operation("redrive", rate=1000)
         assert {next(finished).operation for _ in range(3)} == {operation.id}
-        assert broker.drive(operation.id, wait="30s").status is OperationStatus.FINISHED
+        assert broker.run_operation(operation.id, wait="30s").status is OperationStatus.FINISHED
 
 
 async def test_drive_on_an_event_loop(broker: Broker, clock: FakeClock) -> None:
     kill(broker, 3)
     face = AsyncBroker(broker._core)
-    operation = await face.start("redrive", rate=10)
-    driving = asyncio.ensure_future(face.drive(operation.id))
+    operation = await face.start_operation("redrive", rate=10)
+    driving = asyncio.ensure_future(face.run_operation(operation.id))
     while not driving.done():
         await asyncio.sleep(0)
         clock.advance("20ms")
@@ -307,40 +307,40 @@ def test_plan_says_what_would_happen_and_changes_nothing(broker: Broker) -> None
     kill(broker, 2)
     kill(broker, 3, "work", "other")
     before = broker.find(limit=100)
-    plan = broker.plan("redrive")
-    assert (plan.total, plan.changed, plan.left_out) == (5, 5, {})
+    plan = broker.plan_operation("redrive")
+    assert (plan.total, plan.changed, plan.skipped) == (5, 5, {})
     assert plan.groups == {"Error: other": 3, "Error: no": 2}
     assert plan.queues == {"work": 3, "jobs": 2}
-    assert broker.plan("redrive", to="jobs").queues == {"jobs": 5}
+    assert broker.plan_operation("redrive", to="jobs").queues == {"jobs": 5}
     assert broker.find(limit=100) == before
-    assert broker.operations() == ()
+    assert broker.list_operations() == ()
 
 
 def test_plan_names_what_would_be_left_out(broker: Broker) -> None:
     broker.put_many("jobs", range(3))
     active = broker.lease("jobs")[0].id
-    plan = broker.plan("bury", status="any")
+    plan = broker.plan_operation("bury", status="any")
     assert (plan.total, plan.changed, plan.queues) == (3, 2, {"jobs": 2})
-    assert (plan.left_out, plan.samples) == ({"item_active": 1}, {"item_active": (active,)})
-    assert broker.plan("redrive", status="pending").left_out == {"wrong_status": 2}
-    assert broker.plan("archive", status="any").left_out == {"wrong_status": 2, "item_active": 1}
-    assert broker.plan("undo").left_out == {"wrong_status": 2}
-    assert broker.plan("move", to="nowhere").left_out == {"queue_not_found": 2}
+    assert (plan.skipped, plan.samples) == ({"item_active": 1}, {"item_active": (active,)})
+    assert broker.plan_operation("redrive", status="pending").skipped == {"wrong_status": 2}
+    assert broker.plan_operation("archive", status="any").skipped == {"wrong_status": 2, "item_active": 1}
+    assert broker.plan_operation("undo").skipped == {"wrong_status": 2}
+    assert broker.plan_operation("move", to="nowhere").skipped == {"queue_not_found": 2}
 
 
 def test_plan_knows_that_a_queue_can_be_full(broker: Broker) -> None:
     kill(broker, 4)
     broker.update_queue("jobs", max_size=3)
     broker.put("jobs", "work")
-    assert broker.plan("redrive").left_out == {"queue_full": 2}
-    assert broker.drive(broker.start("redrive").id).left_out == {"queue_full": 2}
+    assert broker.plan_operation("redrive").skipped == {"queue_full": 2}
+    assert broker.run_operation(broker.start_operation("redrive").id).skipped == {"queue_full": 2}
 
 
 def test_plan_agrees_with_what_happens(broker: Broker) -> None:
     kill(broker, 3)
-    broker.drive(broker.start("redrive").id)
+    broker.run_operation(broker.start_operation("redrive").id)
     finish(broker, limit=1, fail="no")
     broker.put("jobs", "fresh")
-    plan = broker.plan("undo", status="any")
-    done = broker.drive(broker.start("undo", status="any").id)
-    assert (plan.changed, plan.left_out) == (done.changed, done.left_out)
+    plan = broker.plan_operation("undo", status="any")
+    done = broker.run_operation(broker.start_operation("undo", status="any").id)
+    assert (plan.changed, plan.skipped) == (done.changed, done.skipped)

@@ -13,8 +13,8 @@ HOURS = 60
 
 
 def hourly(url: str, clock: FakeClock) -> App:
-    app = App(url, clock=clock, lifecycle=False)
-    app.queue("jobs").task(name="work", every="1h", missed="all")(lambda: None)
+    app = App(url, clock=clock, maintenance=False)
+    app.queue("jobs").task(name="work", every="1h", on_missed="all")(lambda: None)
     return app
 
 
@@ -42,6 +42,6 @@ def test_tick_is_put_once_among_processes(tmp_path: Path) -> None:
     assert [process.exitcode for process in processes] == [0] * PROCESSES
     clock = FakeClock()
     clock.advance(f"{HOURS}h")
-    with connect(url, clock=clock, lifecycle=False) as broker:
+    with connect(url, clock=clock, maintenance=False) as broker:
         ticks = Counter(int(lease.headers["tick"]) for lease in broker.lease("jobs", 1000))
     assert ticks == {begun + hour * 3_600_000_000: 1 for hour in range(1, HOURS + 1)}

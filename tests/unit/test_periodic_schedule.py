@@ -10,8 +10,8 @@ import pytest
 from redrive import App, Broker, Context, connect
 from redrive.errors import StoreUnavailable
 from redrive.store import ListRegistrations, Register
-from redrive.testing import FakeClock, memory_broker, put_due, run_all
-from redrive.worker.scheduler import KIND, Scheduler, TickPlanner
+from redrive.testing import FakeClock, memory_broker, put_due_ticks, run_tasks
+from redrive.worker.scheduler import SCHEDULE_KIND, Scheduler, TickPlanner
 
 HOUR = 3_600_000_000
 
@@ -34,7 +34,7 @@ def hourly(broker: Broker, every: str = "1h", **options: Any) -> App:
     @app.queue("jobs").task(name="work", every=every, **options)
     def work(context: Context) -> None: ...
 
-    app.declare(broker)
+    app.create_queues(broker)
     return app
 
 
@@ -63,7 +63,7 @@ def test_tick_is_put_once_among_many(broker: Broker, clock: FakeClock) -> None:
 
 def test_tick_is_put_once_among_threads_that_look_at_once(tmp_path: Path, clock: FakeClock) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    brokers = [connect(url, clock=clock, lifecycle=False) for _ in range(4)]
+    brokers = [connect(url, clock=clock, maintenance=False) for _ in range(4)]
     schedules = [TickPlanner(hourly(broker), broker) for broker in brokers]
     for schedule in schedules:
         schedule.step()
@@ -89,25 +89,25 @@ def test_item_knows_its_tick(broker: Broker, clock: FakeClock) -> None:
     seen: list[Any] = []
     app = App()
 
-    @app.queue("jobs").task(every="1h", missed="all")
+    @app.queue("jobs").task(every="1h", on_missed="all")
     def work(context: Context) -> None:
         seen.append(context.tick)
 
-    with app.using(broker):
-        put_due(app)
+    with app.override_broker(broker):
+        put_due_ticks(app)
         begun = clock.now()
         clock.advance("2h10m")
-        put_due(app)
+        put_due_ticks(app)
         work.put()
-        run_all(app)
+        run_tasks(app)
     assert seen == [begun + HOUR, begun + 2 * HOUR, None]
 
 
 @pytest.mark.parametrize(("missed", "put"), [("skip", 0), ("once", 1), ("all", 5)])
 def test_ticks_missed_while_no_worker_ran(broker: Broker, clock: FakeClock, missed: str, put: int) -> None:
-    TickPlanner(hourly(broker, missed=missed), broker).step()
+    TickPlanner(hourly(broker, on_missed=missed), broker).step()
     clock.advance("5h30m")
-    schedule = TickPlanner(hourly(broker, missed=missed), broker)
+    schedule = TickPlanner(hourly(broker, on_missed=missed), broker)
     schedule.step()
     assert pending(broker) == put
     schedule.step()
@@ -123,7 +123,7 @@ def test_two_programs_may_have_a_task_of_one_name(broker: Broker, clock: FakeClo
     @other.queue("others").task(name="work", every="1h")
     def work() -> None: ...
 
-    other.declare(broker)
+    other.create_queues(broker)
     schedules = [TickPlanner(hourly(broker), broker), TickPlanner(other, broker)]
     for _ in range(3):
         for schedule in schedules:
@@ -157,7 +157,7 @@ def test_tick_that_is_refused_is_put_later_and_keeps_no_other_waiting(broker: Br
     full = app.queue("full", max_size=1)
     full.task(name="blocked", every="1h")(lambda: None)
     app.queue("jobs").task(name="work", every="1h")(lambda: None)
-    app.declare(broker)
+    app.create_queues(broker)
     schedule = TickPlanner(app, broker)
     schedule.step()
     broker.put("full", 1)
@@ -198,13 +198,13 @@ def test_only_queues_that_are_worked_on_are_seen_to(broker: Broker) -> None:
 
 
 def test_value_that_nobody_knows_is_written_anew(broker: Broker, clock: FakeClock) -> None:
-    broker._core.call(Register(KIND, "jobs/work", b"nonsense"))
+    broker._core.call(Register(SCHEDULE_KIND, "jobs/work", b"nonsense"))
     schedule = TickPlanner(hourly(broker), broker)
     schedule.step()
     clock.advance("1h")
     schedule.step()
     assert pending(broker) == 1
-    (registered,) = broker._core.read(ListRegistrations(KIND, "jobs/work"))
+    (registered,) = broker._core.read(ListRegistrations(SCHEDULE_KIND, "jobs/work"))
     assert registered.version == 3
 
 

@@ -26,7 +26,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def broker(clock: FakeClock) -> Iterator[Broker]:
-    with connect("memory://", clock=clock, lifecycle=False) as broker:
+    with connect("memory://", clock=clock, maintenance=False) as broker:
         yield broker
 
 

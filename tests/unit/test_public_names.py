@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -30,11 +31,12 @@ def test_every_public_name_is_there(name: str) -> None:
 
 def test_names_for_type_checkers_are_the_same() -> None:
     source = (ROOT / "src/redrive/__init__.py").read_text()
-    block = source.partition("if TYPE_CHECKING:\n")[2].partition("\n__all__")[0]
-    imported: dict[str, str] = {}
-    for line in block.strip().splitlines():
-        home, _, names = line.strip().removeprefix("from ").partition(" import ")
-        imported.update(dict.fromkeys(names.split(", "), home))
+    (block,) = (
+        node for node in ast.parse(source).body if isinstance(node, ast.If) and isinstance(node.body[0], ast.ImportFrom)
+    )
+    imported = {
+        each.name: line.module for line in block.body if isinstance(line, ast.ImportFrom) for each in line.names
+    }
     assert imported == redrive._HOMES
     assert sorted(imported) == sorted(redrive.__all__)
 

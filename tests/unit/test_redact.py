@@ -212,7 +212,7 @@ def test_text_of_a_mebibyte_is_read_in_bounded_time(text: str) -> None:
 
 
 def test_looking_is_redacted_and_leases_are_not() -> None:
-    with connect("memory://", lifecycle=False) as broker:
+    with connect("memory://", maintenance=False) as broker:
         broker.create_queue("jobs", keep_completed="1h")
         receipt = broker.put("jobs", {"password": "hunter2", "n": 1}, headers={"Authorization": "x"})
         (lease,) = broker.lease("jobs")
@@ -231,7 +231,7 @@ def test_looking_is_redacted_and_leases_are_not() -> None:
 
 
 def test_nothing_is_hidden_where_that_was_asked_for() -> None:
-    with connect("memory://", lifecycle=False, redact=False) as broker:
+    with connect("memory://", maintenance=False, redact=False) as broker:
         broker.create_queue("jobs")
         assert broker.get(broker.put("jobs", {"password": "x"}).id).value == {"password": "x"}
 
@@ -243,7 +243,7 @@ def test_function_of_the_program_takes_the_place_of_the_default() -> None:
         kinds.add(kind)
         return {"seen": value["password"]} if kind == "payload" else value
 
-    with connect("memory://", lifecycle=False, redact=redact) as broker:
+    with connect("memory://", maintenance=False, redact=redact) as broker:
         broker.create_queue("jobs")
         receipt = broker.put("jobs", {"password": "x"}, headers={"a": "b"})
         broker.fail(broker.lease("jobs")[0], "no")
@@ -253,7 +253,7 @@ def test_function_of_the_program_takes_the_place_of_the_default() -> None:
 
 @pytest.mark.parametrize("redact", [lambda kind, value: 1 / 0, lambda kind, value: object()])
 def test_function_that_fails_hides_everything(redact: Any) -> None:
-    with connect("memory://", lifecycle=False, redact=redact) as broker:
+    with connect("memory://", maintenance=False, redact=redact) as broker:
         broker.create_queue("jobs")
         ids = [broker.put("jobs", value, headers={"a": "b"}).id for value in ({"c": 1}, b"d")]
         assert [broker.get(id).value for id in ids] == [REDACTED, REDACTED.encode()]

@@ -29,8 +29,15 @@ def test_rows_are_written_in_the_order_of_their_stages_whichever_was_first() -> 
     batch = Batch(session, Instant(0), NO_QUEUES, SequenceAllocator(), "default", "main")  # type: ignore[arg-type]
     for stage in reversed(Stage):
         batch.write(stage.name, (1,), stage)
-    batch.write("LAY", (2,))
-    batch.write("also LAY", (1,))
+    batch.write("INSERT_STATE", (2,))
+    batch.write("also INSERT_STATE", (1,))
     batch.execute("look")
-    expected = [("TAKE", 1), ("LAY", 2), ("also LAY", 1), ("RENUMBER", 1), ("ERASE", 1), ("look", 1)]
+    expected = [
+        ("DELETE_STATE", 1),
+        ("INSERT_STATE", 2),
+        ("also INSERT_STATE", 1),
+        ("RENUMBER", 1),
+        ("DELETE_ITEM", 1),
+        ("look", 1),
+    ]
     assert session.statements == expected

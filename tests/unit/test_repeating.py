@@ -5,13 +5,13 @@ import pytest
 from redrive.client.idempotent_calls import are_idempotent
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
-from redrive.model.judge import Again
+from redrive.model.judge import RetryVerdict
 from redrive.model.queue import QueueSettings
 from redrive.store import AuditNote, Call, CreateQueue, Extend, LeaseItems, NewItem, Put, Register, ReturnLease
 
 KEYED = NewItem(b"a", "x", idempotency_key="k")
 PLAIN = NewItem(b"a", "x")
-FAILED = NewItem(b"a", "x", idempotency_key="k", failure=Failure("E", "boom"), verdict=Again())
+FAILED = NewItem(b"a", "x", idempotency_key="k", failure=Failure("E", "boom"), verdict=RetryVerdict())
 
 SAFE: list[Any] = [
     Put("jobs", (KEYED, KEYED)),
@@ -27,10 +27,10 @@ UNSAFE: list[Any] = [
     ReturnLease(Token("0" * 48)),
     Register("worker", "w", b"x", version=3),
     Register("worker", "w", b"x", puts=(Put("jobs", (KEYED,)),)),
-    Register("worker", "w", b"x", noted=AuditNote("ann", "register_worker")),
+    Register("worker", "w", b"x", audit=AuditNote("ann", "register_worker")),
 ]
 NAMED_SAFE = {
-    "CreateQueue", "SetPaused", "SetUsedBy", "Put", "Register", "Import", "Receive", "Hold", "Unhold", "Extend",
+    "CreateQueue", "SetPaused", "SetSourceQueue", "Put", "Register", "Import", "Receive", "Hold", "Unhold", "Extend",
     "StepOperation", "Promote", "ApplyRetention", "FinishMove", "CloseMove",
 }  # fmt: skip
 NAMED_UNSAFE = {

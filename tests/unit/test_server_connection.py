@@ -22,7 +22,7 @@ async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.1)
     monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS", 5)
     listener = listen("127.0.0.1", 0)
-    app = application("memory://", lifecycle=False)
+    app = application("memory://", maintenance=False)
     runner = HttpRunner(app, listener, 5)
     runner.config.timeout_keep_alive = IDLE_SECONDS  # type: ignore[assignment]
     serving = asyncio.ensure_future(runner.run_until_stopped())

@@ -28,7 +28,7 @@ def _nothing(namespace: str) -> Any:
 
 
 def test_page_lists_every_call() -> None:
-    listed = [[f"`{route.name}`", route.right.value, route.summary] for route in all_routes(BrokerPool(_nothing))]
+    listed = [[f"`{route.name}`", route.permission.value, route.summary] for route in all_routes(BrokerPool(_nothing))]
     assert rows("Calls") == listed
 
 
@@ -42,11 +42,11 @@ def test_page_has_the_limits_there_are() -> None:
     limits = Limits()
     text = str(rows("Limits"))
     for shown in (
-        f"{limits.body >> 20} MiB",
+        f"{limits.max_body_bytes >> 20} MiB",
         f"{limits.batch:,}",
         f"{limits.wait_seconds:g} s",
-        f"{limits.waiting:,}",
-        f"{limits.bodies >> 20} MiB",
+        f"{limits.max_long_polls:,}",
+        f"{limits.max_total_body_bytes >> 20} MiB",
         f"{limits.body_seconds:g} s",
         f"{limits.answer_seconds:g} s",
     ):

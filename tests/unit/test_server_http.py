@@ -17,14 +17,22 @@ from redrive.server.application import application
 from redrive.server.asgi import Server
 from redrive.server.request_limits import Limits
 
-LIMITS = Limits(body=1000, batch=3, page=100, body_seconds=0.05, waiting=2, wait_seconds=0.05, answer=100)
+LIMITS = Limits(
+    max_body_bytes=1000,
+    batch=3,
+    page=100,
+    body_seconds=0.05,
+    max_long_polls=2,
+    wait_seconds=0.05,
+    max_response_bytes=100,
+)
 PUT = "/v1/queue.produce"
 SHAPE = {"code", "message", "details"}
 
 
 @pytest.fixture
 async def app() -> AsyncIterator[Server]:
-    app = application("memory://", limits=LIMITS, lifecycle=False, max_dead=1)
+    app = application("memory://", limits=LIMITS, maintenance=False, max_dead=1)
     yield app
     await app.close()
 
@@ -45,7 +53,7 @@ def body_of(size: int) -> bytes:
 @pytest.mark.parametrize("path", ["/v1/queue", "/v1/", "/v1", "/v2/queue.produce", "/v1/queue.produce/", "/x", "//"])
 async def test_path_that_does_not_exist_is_not_found(client: Client, path: str) -> None:
     answer = await client.send("POST", path, b"{}")
-    assert (answer.status, answer.json["code"]) == (404, "no_such_path")
+    assert (answer.status, answer.json["code"]) == (404, "route_not_found")
 
 
 ODD_PATHS = [
@@ -79,7 +87,7 @@ ODD_PATHS = [
 @pytest.mark.parametrize("path", ODD_PATHS)
 async def test_path_is_taken_as_it_came(client: Client, path: str, root: str) -> None:
     answer = await client.send("POST", path, b"{}", root=root)
-    assert (answer.status, answer.json["code"]) == (404, "no_such_path")
+    assert (answer.status, answer.json["code"]) == (404, "route_not_found")
 
 
 @pytest.mark.parametrize("path", ["/%68ealth", "/health%2flive", "/metrics%2f", "/%6detrics", "%2f"])
@@ -199,11 +207,11 @@ async def test_body_that_comes_in_parts_is_one_body(client: Client) -> None:
 async def test_client_that_sends_too_slowly_is_not_waited_for(app: Server, client: Client) -> None:
     exchange = Exchange(app, "POST", PUT, [], client.headers)
     answer = await exchange.answer()
-    assert (answer.status, answer.json["code"]) == (408, "slow_request")
+    assert (answer.status, answer.json["code"]) == (408, "request_timeout")
 
 
 async def test_too_many_bytes_that_are_being_read_are_refused() -> None:
-    app = application("memory://", limits=Limits(bodies=1000), lifecycle=False)
+    app = application("memory://", limits=Limits(max_total_body_bytes=1000), maintenance=False)
     client = Client(app)
     reading = Exchange(app, "POST", PUT, [b"x" * 600, b"x" * 600, b""], client.headers)
     answer = await reading.answer()
@@ -214,16 +222,18 @@ async def test_too_many_bytes_that_are_being_read_are_refused() -> None:
 async def test_batch_that_is_one_item_too_large_is_refused(client: Client) -> None:
     await client.ok("queue.produce", queue="jobs", items=[{"payload": 1}] * 3)
     await client.refused("queue.produce", 413, "request_too_large", queue="jobs", items=[{"payload": 1}] * 4)
-    await client.refused("queue.lease", 413, "request_too_large", queue="jobs", batch_size=4)
+    await client.refused("queue.lease", 413, "request_too_large", queue="jobs", limit=4)
     await client.refused("items.delete", 413, "request_too_large", ids=["0" * 32] * 4)
-    leased = (await client.ok("queue.lease", queue="jobs", batch_size=3))["items"]
+    leased = (await client.ok("queue.lease", queue="jobs", limit=3))["items"]
     tokens = [{"token": item["token"]} for item in leased]
     for route in ("queue.complete", "queue.retry", "queue.extend"):
         await client.refused(route, 413, "request_too_large", queue="jobs", items=[*tokens, tokens[0]])
     await client.ok("queue.complete", queue="jobs", items=tokens)
 
 
-@pytest.mark.parametrize("route", ["items.list", "dead.find", "dead.groups", "operations.list", "feed", "audit.list"])
+@pytest.mark.parametrize(
+    "route", ["items.list", "dead.find", "dead.groups", "operations.list", "feed.read", "audit.list"]
+)
 async def test_page_that_is_one_too_large_is_refused(client: Client, route: str) -> None:
     named = {"queue": "jobs"} if route == "items.list" else {}
     await client.ok(route, limit=100, **named)
@@ -235,8 +245,8 @@ async def test_answer_has_no_more_payload_than_allowed(client: Client) -> None:
     listed = (await client.ok("items.list", queue="jobs"))["items"]
     assert ["payload" in item for item in listed] == [True, False, False]
     assert [item.get("too_large", False) for item in listed] == [False, True, True]
-    first = (await client.ok("queue.lease", queue="jobs", batch_size=3))["items"]
-    second = (await client.ok("queue.lease", queue="jobs", batch_size=3))["items"]
+    first = (await client.ok("queue.lease", queue="jobs", limit=3))["items"]
+    second = (await client.ok("queue.lease", queue="jobs", limit=3))["items"]
     assert [(len(each), each[0]["attempts"]) for each in (first, second)] == [(1, 1), (1, 1)]
 
 
@@ -292,7 +302,7 @@ async def test_server_without_tokens_answers_to_addresses_and_localhost(client: 
 async def test_server_without_tokens_answers_to_no_other_name(client: Client, host: str) -> None:
     for method, path in (("POST", "/v1/queues.list"), ("GET", "/health"), ("GET", "/metrics")):
         answer = await client.send(method, path, b"{}" if method == "POST" else b"", host=host)
-        assert (answer.status, answer.json["code"]) == (403, "wrong_site"), (path, answer)
+        assert (answer.status, answer.json["code"]) == (403, "host_not_allowed"), (path, answer)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +318,7 @@ async def test_server_without_tokens_answers_to_no_page_of_another_site(client: 
 async def test_browser_that_names_another_site_is_refused(client: Client, site: str, origin: str) -> None:
     body = b'{"name": "made-by-a-page"}'
     answer = await client.send("POST", "/v1/queues.create", body, sec_fetch_site=site, origin=origin)
-    assert (answer.status, answer.json["code"]) == (403, "wrong_site")
+    assert (answer.status, answer.json["code"]) == (403, "host_not_allowed")
     assert [queue["name"] for queue in (await client.ok("queues.list"))["queues"]] == ["jobs"]
 
 
@@ -327,7 +337,7 @@ async def test_page_of_the_server_itself_may_call(client: Client) -> None:
 
 
 async def test_names_that_were_given_are_answered_to() -> None:
-    app = application("memory://", hosts=("Queue.Example.com",), lifecycle=False)
+    app = application("memory://", hosts=("Queue.Example.com",), maintenance=False)
     answer = await Client(app).send("POST", "/v1/queues.list", b"{}", host="queue.example.com")
     assert answer.status == 200
     await app.close()
@@ -373,7 +383,7 @@ async def test_life_of_the_application_opens_and_closes(app: Server) -> None:
 async def test_health_is_degraded_by_dead_letters(client: Client) -> None:
     assert (await client.send("GET", "/health")).json["status"] == "ok"
     await client.ok("queue.produce", queue="jobs", items=[{"payload": 1}] * 2)
-    leased = (await client.ok("queue.lease", queue="jobs", batch_size=2))["items"]
+    leased = (await client.ok("queue.lease", queue="jobs", limit=2))["items"]
     await client.ok("queue.retry", queue="jobs", items=[{"token": item["token"], "dead": True} for item in leased])
     health = await client.send("GET", "/health")
     (default,) = health.json["namespaces"].values()
@@ -408,7 +418,7 @@ async def test_metrics_count_requests_by_call_and_status(client: Client) -> None
     text = (await client.send("GET", "/metrics")).body.decode()
     assert 'redrive_http_requests_total{call="queue.produce",namespace="",status="200",store=""} 1.0' in text
     assert 'redrive_http_requests_total{call="queue.produce",namespace="",status="404",store=""} 1.0' in text
-    assert 'redrive_http_seconds_count{call="queue.produce",namespace="",store=""} 2.0' in text
+    assert 'redrive_http_request_duration_seconds_count{call="queue.produce",namespace="",store=""} 2.0' in text
     assert 'redrive_items_put_total{namespace="default",queue="jobs",store="memory"} 1.0' in text
 
 

@@ -44,12 +44,12 @@ async def test_answer_is_known_for_a_minute() -> None:
     work = answers.get("a")
     assert work is not None
     assert await work == "first"
-    assert answers.reach_back(before)
+    assert answers.covers_since(before)
     time.now += 2
     await _end(answers, "c", "third")
     assert answers.get("a") is None
-    assert not answers.reach_back(before)
-    assert answers.reach_back(seen)
+    assert not answers.covers_since(before)
+    assert answers.covers_since(seen)
 
 
 async def test_work_that_is_not_done_yet_is_known() -> None:
@@ -79,7 +79,7 @@ async def test_work_that_raised_is_forgotten_at_once() -> None:
         await work
     await asyncio.sleep(0)
     assert answers.get("a") is None
-    assert answers.reach_back(0)
+    assert answers.covers_since(0)
 
 
 @pytest.mark.parametrize("bound", [{"limit": 3}, {"max_bytes": 12}])
@@ -93,7 +93,7 @@ async def test_what_is_too_much_is_forgotten_and_that_is_known(bound: dict[str, 
         await _end(answers, f"{n}", "four")
     assert [answers.get(f"{n}") is not None for n in range(5)] == [False, False, True, True, True]
     assert len(answers) == 3
-    assert [answers.reach_back(number) for number in seen] == [False, False, True, True, True]
+    assert [answers.covers_since(number) for number in seen] == [False, False, True, True, True]
 
 
 async def test_what_came_early_and_ended_late_does_not_hide_what_was_forgotten_before() -> None:
@@ -109,13 +109,13 @@ async def test_what_came_early_and_ended_late_does_not_hide_what_was_forgotten_b
     seen = answers.number
     await _end(answers, "a", "first")
     await _end(answers, "b", "second")
-    assert not answers.reach_back(seen)
+    assert not answers.covers_since(seen)
     gate.set()
     await late
     await asyncio.sleep(0)
     await _end(answers, "c", "third")
     assert answers.get("late") is None
-    assert not answers.reach_back(seen)
+    assert not answers.covers_since(seen)
 
 
 class Source:
@@ -124,7 +124,7 @@ class Source:
     def __init__(self) -> None:
         self.tell: Callable[[Mapping[str, int] | None], None] = lambda _: None
 
-    def follow(self, follower: Callable[[Mapping[str, int] | None], None]) -> None:
+    def subscribe(self, follower: Callable[[Mapping[str, int] | None], None]) -> None:
         self.tell = follower
 
 
@@ -136,7 +136,7 @@ async def source() -> Source:
 @pytest.fixture
 async def arrivals(source: Source) -> ArrivalLog:
     notify: Any = source
-    assert hasattr(Notifier, "follow")
+    assert hasattr(Notifier, "subscribe")
     return ArrivalLog(notify)
 
 

@@ -13,7 +13,7 @@ import pytest
 from redrive.model.filter import Filter
 from redrive.model.queue import QueueSettings
 from redrive.server.broker_pool import BrokerPool
-from redrive.server.field_types import NAMES, Conditions
+from redrive.server.field_types import NAMES, FilterFields
 from redrive.server.openapi import encoded
 from redrive.server.route import Route
 from redrive.server.routes import all_routes
@@ -51,14 +51,14 @@ def test_every_reference_leads_somewhere_and_names_are_short() -> None:
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
 def test_example_is_what_the_call_takes(route: Route) -> None:
-    assert route.takes is not None
-    msgspec.json.decode(msgspec.json.encode(dict(route.example)), type=route.takes)
+    assert route.request_type is not None
+    msgspec.json.decode(msgspec.json.encode(dict(route.example)), type=route.request_type)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
 def test_call_refuses_fields_that_it_does_not_know(route: Route) -> None:
-    assert route.takes is not None
-    assert route.takes.__struct_config__.forbid_unknown_fields
+    assert route.request_type is not None
+    assert route.request_type.__struct_config__.forbid_unknown_fields
 
 
 def test_no_two_calls_have_one_name() -> None:
@@ -67,7 +67,7 @@ def test_no_two_calls_have_one_name() -> None:
 
 def test_every_condition_of_a_filter_can_be_given() -> None:
     assert set(NAMES) == set(Filter.__struct_fields__) - {"status"}
-    assert set(NAMES) <= set(Conditions.__struct_fields__)
+    assert set(NAMES) <= set(FilterFields.__struct_fields__)
 
 
 def test_settings_that_are_told_are_those_there_are() -> None:

@@ -31,7 +31,7 @@ LINE = {
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[Client]:
-    app = application(f"sqlite:///{tmp_path}/jobs.db", lifecycle=False, actor="server")
+    app = application(f"sqlite:///{tmp_path}/jobs.db", maintenance=False, actor="server")
     client = Client(app)
     await client.ok("queues.create", name="morgue")
     await client.ok("queues.create", name="jobs", settings={"max_attempts": 2, "retry": {"attempts": 1}})
@@ -53,7 +53,7 @@ class Bench:
 
     async def leased(self) -> str:
         await self.put()
-        token: str = (await self.ok("queue.lease", queue="jobs", client_id="worker"))["items"][0]["token"]
+        token: str = (await self.ok("queue.lease", queue="jobs", worker="worker"))["items"][0]["token"]
         return token
 
     async def dead(self) -> str:
@@ -81,13 +81,13 @@ STORIES: dict[str, Story] = {}
 REFUSALS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "queues.create": (400, "invalid_setting", {"name": "x", "settings": {"dlq": "morgue"}}),
     "queues.update": (404, "queue_not_found", {"name": "x", "settings": {}}),
-    "queues.list": (400, "invalid", {"limit": 0}),
+    "queues.list": (400, "invalid_input", {"limit": 0}),
     "queues.info": (404, "queue_not_found", {"name": "x"}),
     "queues.pause": (404, "queue_not_found", {"name": "x"}),
     "queues.resume": (404, "queue_not_found", {"name": "x"}),
     "queues.delete": (404, "queue_not_found", {"name": "x"}),
     "queue.stats": (404, "queue_not_found", {"queue": "x"}),
-    "queue.clear": (400, "invalid", {"queue": "jobs", "statuses": ["active"]}),
+    "queue.clear": (400, "invalid_input", {"queue": "jobs", "statuses": ["active"]}),
     "queue.produce": (404, "queue_not_found", {"queue": "x", "items": [{"payload": 1}]}),
     "queue.lease": (404, "queue_not_found", {"queue": "x"}),
     "queue.complete": (409, "lease_lost", {"queue": "jobs", "items": [{"token": NO_TOKEN}]}),
@@ -95,35 +95,35 @@ REFUSALS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "queue.extend": (400, "invalid_name", {"queue": "jobs", "items": [{"token": "x"}]}),
     "items.list": (404, "queue_not_found", {"queue": "x"}),
     "items.get": (404, "item_not_found", {"id": NO_ID}),
-    "items.result": (404, "no_result", {"id": NO_ID}),
-    "items.import": (400, "invalid", {"queue": "jobs"}),
+    "items.result": (404, "result_unavailable", {"id": NO_ID}),
+    "items.import": (400, "invalid_input", {"queue": "jobs"}),
     "items.delete": (404, "item_not_found", {"ids": [NO_ID]}),
     "items.retry": (400, "invalid_name", {"ids": ["x"]}),
     "items.done": (404, "item_not_found", {"ids": [NO_ID]}),
-    "items.fail": (400, "invalid", {"ids": [NO_ID]}),
+    "items.fail": (400, "invalid_input", {"ids": [NO_ID]}),
     "items.bury": (404, "item_not_found", {"ids": [NO_ID]}),
     "items.move": (400, "invalid_name", {"ids": [NO_ID], "to": "no name"}),
     "items.undo": (404, "item_not_found", {"ids": [NO_ID]}),
-    "items.hold": (400, "invalid", {"ids": [NO_ID]}),
+    "items.hold": (400, "invalid_input", {"ids": [NO_ID]}),
     "items.unhold": (400, "invalid_name", {"held_by": ""}),
-    "dead.find": (400, "invalid", {"cursor": "x"}),
+    "dead.find": (400, "invalid_input", {"cursor": "x"}),
     "dead.groups": (404, "queue_not_found", {"queue": "x"}),
-    "dead.search": (400, "invalid", {"words": "!"}),
-    "dead.redrive": (400, "invalid", {}),
+    "dead.search": (400, "invalid_input", {"words": "!"}),
+    "dead.redrive": (400, "invalid_input", {}),
     "dead.archive": (404, "item_not_found", {"ids": [NO_ID]}),
     "dead.restore": (404, "item_not_found", {"ids": [NO_ID]}),
     "dead.purge": (409, "confirm_mismatch", {"queue": "jobs", "confirm": 7}),
-    "operations.start": (400, "invalid", {"verb": "drop", "queue": "jobs"}),
-    "operations.list": (400, "invalid", {"limit": "x"}),
+    "operations.start": (400, "invalid_input", {"verb": "drop", "queue": "jobs"}),
+    "operations.list": (400, "invalid_input", {"limit": "x"}),
     "operations.info": (404, "operation_not_found", {"id": NO_ID}),
     "operations.cancel": (404, "operation_not_found", {"id": NO_ID}),
     "operations.pause": (404, "operation_not_found", {"id": NO_ID}),
     "operations.resume": (404, "operation_not_found", {"id": NO_ID}),
-    "operations.rate": (400, "invalid", {"id": NO_ID, "rate": -1}),
+    "operations.set_rate": (400, "invalid_input", {"id": NO_ID, "rate": -1}),
     "operations.undo": (404, "operation_not_found", {"id": NO_ID}),
-    "feed": (404, "queue_not_found", {"queue": "x"}),
-    "audit.list": (400, "invalid", {"before": "x"}),
-    "workers.list": (400, "invalid", {"queue": "jobs"}),
+    "feed.read": (404, "queue_not_found", {"queue": "x"}),
+    "audit.list": (400, "invalid_input", {"before": "x"}),
+    "workers.list": (400, "invalid_input", {"queue": "jobs"}),
     "moves.list": (413, "request_too_large", {"limit": 1001}),
 }
 
@@ -230,7 +230,7 @@ async def _(bench: Bench) -> None:
     ]
     with_key = await bench.ok("queue.produce", queue="jobs", items=items)
     assert [item["duplicate"] for item in with_key["items"]] == [False, False, True, False]
-    leased = (await bench.ok("queue.lease", queue="jobs", batch_size=10))["items"]
+    leased = (await bench.ok("queue.lease", queue="jobs", limit=10))["items"]
     assert [item["payload"] for item in leased] == [{"n": 1}, "text"]
     assert (leased[0]["kind"], leased[0]["reference"], leased[0]["headers"]["a"]) == ("welcome", "r-1", "b")
     assert (leased[1]["encoding"], leased[1]["content_type"]) == ("utf8", "text/plain; charset=utf-8")
@@ -239,7 +239,7 @@ async def _(bench: Bench) -> None:
 @story("queue.lease")
 async def _(bench: Bench) -> None:
     ids = [await bench.put() for _ in range(3)]
-    leased = (await bench.ok("queue.lease", queue="jobs", batch_size=2, client_id="w", lease_timeout=5))["items"]
+    leased = (await bench.ok("queue.lease", queue="jobs", limit=2, worker="w", lease_timeout=5))["items"]
     assert [item["id"] for item in leased] == ids[:2]
     assert all(len(item["token"]) == 48 and item["attempts"] == 1 for item in leased)
 
@@ -286,8 +286,8 @@ async def _(bench: Bench) -> None:
 async def _(bench: Bench) -> None:
     ids = [await bench.put() for _ in range(5)]
     first = await bench.ok("items.list", queue="jobs", limit=2)
-    second = await bench.ok("items.list", queue="jobs", limit=2, pivot=first["cursor"])
-    by_id = await bench.ok("items.list", queue="jobs", pivot=ids[1])
+    second = await bench.ok("items.list", queue="jobs", limit=2, cursor=first["cursor"])
+    by_id = await bench.ok("items.list", queue="jobs", cursor=ids[1])
     assert [item["id"] for item in first["items"] + second["items"]] == ids[:4]
     assert [item["id"] for item in by_id["items"]] == ids[2:]
     assert "cursor" not in by_id
@@ -469,10 +469,10 @@ async def _(bench: Bench) -> None:
     assert (await bench.ok("operations.resume", id=id))["operation"]["status"] == "running"
 
 
-@story("operations.rate")
+@story("operations.set_rate")
 async def _(bench: Bench) -> None:
     id = await bench.operation()
-    assert (await bench.ok("operations.rate", id=id, rate=5))["operation"]["rate"] == 5
+    assert (await bench.ok("operations.set_rate", id=id, rate=5))["operation"]["rate"] == 5
 
 
 @story("operations.undo")
@@ -482,12 +482,12 @@ async def _(bench: Bench) -> None:
     assert (await bench.ok("operations.undo", id=id))["operation"]["verb"] == "undo"
 
 
-@story("feed")
+@story("feed.read")
 async def _(bench: Bench) -> None:
     id = await bench.dead()
-    page = await bench.ok("feed", after="0", queue="jobs")
+    page = await bench.ok("feed.read", after="0", queue="jobs")
     assert [(entry["kind"], entry["id"]) for entry in page["entries"]] == [("dead", id)]
-    assert not (await bench.ok("feed", after=page["last"], wait="10ms"))["entries"]
+    assert not (await bench.ok("feed.read", after=page["last"], wait="10ms"))["entries"]
 
 
 @story("audit.list")
@@ -534,5 +534,5 @@ async def test_route_refuses_what_is_wrong(client: Client, name: str) -> None:
 
 @pytest.mark.parametrize("name", _names())
 async def test_field_that_nobody_knows_is_refused(client: Client, name: str) -> None:
-    answer = await client.refused(name, 400, "invalid", **{"surprise": 1, **REFUSALS[name][2]})
+    answer = await client.refused(name, 400, "invalid_input", **{"surprise": 1, **REFUSALS[name][2]})
     assert "surprise" in answer["message"]

@@ -24,7 +24,7 @@ ENDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    app = application("memory://", lifecycle=False)
+    app = application("memory://", maintenance=False)
     client = Client(app)
     for name in ("jobs", "mails"):
         await client.ok("queues.create", name=name)

@@ -22,7 +22,7 @@ LONG = {"queue": "jobs", "wait": "1h"}
 
 @pytest.fixture
 async def app() -> AsyncIterator[Server]:
-    app = application("memory://", limits=Limits(waiting=3), lifecycle=False)
+    app = application("memory://", limits=Limits(max_long_polls=3), maintenance=False)
     yield app
     await app.close()
 
@@ -57,11 +57,11 @@ async def test_lease_that_waits_is_answered_as_soon_as_an_item_is_put(app: Serve
 
 
 async def test_wait_ends_when_the_server_says_so_though_the_client_asked_for_longer() -> None:
-    app = application("memory://", limits=Limits(wait_seconds=0.01), lifecycle=False)
+    app = application("memory://", limits=Limits(wait_seconds=0.01), maintenance=False)
     client = Client(app)
     await client.ok("queues.create", name="jobs")
     assert (await client.ok("queue.lease", **LONG))["items"] == []
-    assert (await client.ok("feed", after="0", wait="1h"))["entries"] == []
+    assert (await client.ok("feed.read", after="0", wait="1h"))["entries"] == []
     await app.close()
 
 
@@ -99,7 +99,7 @@ async def test_items_that_come_in_the_moment_a_client_goes_are_given_back_uncoun
 async def test_stop_answers_whoever_waits_and_gives_out_no_more(app: Server, client: Client) -> None:
     await client.ok("queues.create", name="busy")
     await client.ok("queue.produce", queue="busy", items=[{"payload": 1}])
-    waiting = [client.begin("queue.lease", LONG), client.begin("feed", {"after": "0", "wait": "1h"})]
+    waiting = [client.begin("queue.lease", LONG), client.begin("feed.read", {"after": "0", "wait": "1h"})]
     await until(lambda: len(app.waiting) == 2)
     app.stop()
     lease, feed = [(await each.answer()).json for each in waiting]
@@ -130,7 +130,7 @@ async def bury(client: Client, queue: str) -> str:
 
 @pytest.fixture
 async def many() -> AsyncIterator[Server]:
-    app = application("memory://", lifecycle=False)
+    app = application("memory://", maintenance=False)
     for name in ("jobs", "mails"):
         await Client(app).ok("queues.create", name=name)
     yield app
@@ -152,12 +152,12 @@ async def test_feed_is_read_once_for_all_who_wait_for_something_else(
 
     monkeypatch.setattr(store, "read", read)
     others = [{"kinds": ["archived"]}, {"queue": "mails"}, {"operation": "x"}, {"id": "0" * 32}]
-    waiting = [client.begin("feed", {"after": "0", "wait": "1h", **others[n % 4]}) for n in range(60)]
+    waiting = [client.begin("feed.read", {"after": "0", "wait": "1h", **others[n % 4]}) for n in range(60)]
     await until(lambda: len(many.waiting) == 60 and readings["ReadFeed"] >= 120)
     readings.clear()
     for _ in range(5):
         await bury(client, "jobs")
-    last = client.begin("feed", {"after": "0", "wait": "1h", "kinds": ["restored"]})
+    last = client.begin("feed.read", {"after": "0", "wait": "1h", "kinds": ["restored"]})
     await until(lambda: len(many.waiting) == 61)
     assert readings["ReadFeed"] < 60, "each of them read it anew"
     many.stop()
@@ -170,16 +170,16 @@ async def test_feed_tells_those_who_wait_for_what_happens(many: Server, by: str)
     client = Client(many)
     id = await bury(client, "mails")
     asked = {"queue": {"queue": "mails"}, "kinds": {"kinds": ["moved", "archived"]}, "id": {"id": id}}
-    first = (await client.ok("feed"))["last"]
+    first = (await client.ok("feed.read"))["last"]
     paused = await client.ok("operations.start", verb="archive", queue="mails", paused=True)
     operation = paused["operation"]["id"]
     wanted = {"operation": {"operation": operation}, "nothing": {}, **asked}[by]
-    waiting = client.begin("feed", {"after": first, "wait": "1h", **wanted})
+    waiting = client.begin("feed.read", {"after": first, "wait": "1h", **wanted})
     await until(lambda: len(many.waiting) == 1)
     await client.ok("operations.resume", id=operation)
     broker = many.brokers.get("default")
     assert broker is not None
-    await broker.drive(operation)
+    await broker.run_operation(operation)
     async with asyncio.timeout(PATIENCE_SECONDS):
         (entry,) = (await waiting.answer()).json["entries"]
     assert (entry["kind"], entry["id"], entry["operation"]) == ("archived", id, operation)
@@ -188,8 +188,8 @@ async def test_feed_tells_those_who_wait_for_what_happens(many: Server, by: str)
 async def test_feed_of_an_item_goes_on_when_it_moves(many: Server) -> None:
     client = Client(many)
     id = await bury(client, "mails")
-    first = (await client.ok("feed"))["last"]
-    waiting = client.begin("feed", {"after": first, "wait": "1h", "id": id, "kinds": ["archived"]})
+    first = (await client.ok("feed.read"))["last"]
+    waiting = client.begin("feed.read", {"after": first, "wait": "1h", "id": id, "kinds": ["archived"]})
     await until(lambda: len(many.waiting) == 1)
     await client.ok("items.move", ids=[id], to="jobs")
     (letter,) = (await client.ok("dead.find", queue="jobs"))["items"]
@@ -202,7 +202,7 @@ async def test_feed_of_an_item_goes_on_when_it_moves(many: Server) -> None:
 
 async def test_feed_that_cannot_be_read_is_told_to_all_who_wait(many: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(many)
-    waiting = [client.begin("feed", {"after": "0", "wait": "1h"}) for _ in range(3)]
+    waiting = [client.begin("feed.read", {"after": "0", "wait": "1h"}) for _ in range(3)]
     await until(lambda: len(many.waiting) == 3)
     broker = many.brokers.get("default")
     assert broker is not None
@@ -221,7 +221,7 @@ async def test_feed_that_cannot_be_read_is_told_to_all_who_wait(many: Server, mo
 
 
 async def test_feed_that_waits_tells_what_happens(app: Server, client: Client) -> None:
-    waiting = client.begin("feed", {"after": "0", "queue": "jobs", "wait": "1h"})
+    waiting = client.begin("feed.read", {"after": "0", "queue": "jobs", "wait": "1h"})
     await until(lambda: len(app.waiting) == 1)
     await client.ok("queue.produce", queue="jobs", items=[{"payload": 1}])
     token = (await client.ok("queue.lease", queue="jobs"))["items"][0]["token"]

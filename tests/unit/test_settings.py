@@ -36,15 +36,19 @@ def test_setting_that_is_like_no_other_is_answered_with_all_of_them() -> None:
         parse_settings({"colour": 1})
 
 
-@pytest.mark.parametrize("empty", [{}, {"type": None}, {"statuses": []}, {"words": [], "statuses": []}], ids=str)
+@pytest.mark.parametrize(
+    "empty", [{}, {"type": None}, {"status_codes": []}, {"contains": [], "status_codes": []}], ids=str
+)
 def test_error_rule_without_a_condition_is_refused(empty: dict[str, Any]) -> None:
     good = {"error_class": "network", "type": "Boom"}
-    with pytest.raises(InvalidSetting, match=r"^error_rules\[1\] has no condition .*; give type, statuses or words$"):
+    with pytest.raises(
+        InvalidSetting, match=r"^error_rules\[1\] has no condition .*; give type, status_codes or contains$"
+    ):
         parse_settings({"error_rules": [good, {"error_class": "network", **empty}]})
 
 
 def test_error_rule_with_any_condition_is_taken() -> None:
-    conditions: list[dict[str, Any]] = [{"type": "Boom"}, {"statuses": [503]}, {"words": ["no seats"]}]
+    conditions: list[dict[str, Any]] = [{"type": "Boom"}, {"status_codes": [503]}, {"contains": ["no seats"]}]
     settings = parse_settings({"error_rules": [{"error_class": "network", **condition} for condition in conditions]})
     assert [rule.error_class for rule in settings.error_rules] == [ErrorClass.NETWORK] * 3
     assert not ErrorRule(ErrorClass.NETWORK).has_condition

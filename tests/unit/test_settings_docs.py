@@ -108,7 +108,7 @@ def test_every_argument_of_connect_is_listed_with_its_default() -> None:
     parameters = inspect.signature(connect).parameters
     assert names("Of connect") == list(parameters)
     written = {row[0].strip("`"): row[1].strip("`") for row in table("Of connect")}
-    for name in ("url", "namespace", "durability", "create", "lifecycle"):
+    for name in ("url", "namespace", "durability", "create_if_missing", "maintenance"):
         assert written[name] == str(parameters[name].default)
 
 

@@ -45,23 +45,23 @@ def test_page(broker: Broker) -> None:
 
 
 def test_plan(broker: Broker) -> None:
-    assert str(broker.plan("redrive")) == (
+    assert str(broker.plan_operation("redrive")) == (
         "redrive: 2 of 2 items would be changed\n  then in: orders 2\n  2 × Error: no product <n>"
     )
-    assert str(broker.plan("redrive", to="nowhere")) == (
+    assert str(broker.plan_operation("redrive", to="nowhere")) == (
         "redrive: 0 of 2 items would be changed\n  left out: queue_not_found 2"
     )
 
 
 def test_operation(broker: Broker) -> None:
-    operation = broker.start("redrive", canary=1, rate=500, note="mended", actor="ann")
-    assert str(broker.drive(operation.id)) == (
+    operation = broker.start_operation("redrive", canary=1, rate=500, note="mended", actor="ann")
+    assert str(broker.run_operation(operation.id)) == (
         f"redrive {operation.id}: watching, 1 of 2 changed, at most 500 per second, canaries 1 of 1\n"
         f"  by ann at {START}: mended"
     )
     (lease,) = broker.lease("orders")
     broker.fail(lease, "no product 1")
-    stopped = broker.drive(operation.id)
+    stopped = broker.run_operation(operation.id)
     assert str(stopped).splitlines()[1] == f"  problem: {stopped.problem}"
 
 

@@ -76,7 +76,7 @@ def edit(value: Any) -> Any:
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with connect("memory://", lifecycle=False) as broker:
+    with connect("memory://", maintenance=False) as broker:
         broker.create_queue("jobs")
         yield broker
 
@@ -103,7 +103,7 @@ def test_edit(broker: Broker) -> None:
 
 
 def test_argument_of_a_task() -> None:
-    with App("memory://", lifecycle=False) as app:
+    with App("memory://", maintenance=False) as app:
 
         @app.queue("jobs").task
         def send(made: Made) -> None: ...

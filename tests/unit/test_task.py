@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from redrive import App, Broker, Context, Dead, DeadReason, Handle, Release, Retry, Status, new_item
-from redrive.errors import ArgumentsInvalid, InvalidInput, InvalidName, QueueNotFound, RedriveError
-from redrive.testing import Drained, FakeClock, memory_broker, run_all
+from redrive import App, Broker, Context, Dead, DeadReason, Release, Retry, Status, TaskHandle, new_item
+from redrive.errors import InvalidArguments, InvalidInput, InvalidName, QueueNotFound, RedriveError
+from redrive.testing import Drained, FakeClock, memory_broker, run_tasks
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def test_task_is_put_as_json_by_name(app: App, broker: Broker) -> None:
     @app.queue("emails").task
     def send(to: str, subject: str = "hi") -> None: ...
 
-    with app.using(broker):
+    with app.override_broker(broker):
         handle = send.put("ann", subject="x")
         item = broker.get(handle.id)
-    assert isinstance(handle, Handle)
+    assert isinstance(handle, TaskHandle)
     assert (item.queue, item.value, item.headers) == ("emails", {"to": "ann", "subject": "x"}, {"task": "send"})
     assert item.content_type == "application/json"
 
@@ -58,10 +58,10 @@ def test_wrong_argument_puts_nothing(app: App, broker: Broker) -> None:
     def double(number: int) -> int:
         return 2 * number
 
-    with app.using(broker):
-        with pytest.raises(ArgumentsInvalid):
+    with app.override_broker(broker):
+        with pytest.raises(InvalidArguments):
             double.put("x")  # type: ignore[arg-type]
-        with pytest.raises(ArgumentsInvalid):
+        with pytest.raises(InvalidArguments):
             double.put_many([double.item(1), double.item("x")])  # type: ignore[arg-type]
         assert broker.stats("jobs").put_total == 0
 
@@ -70,7 +70,7 @@ def test_options_hold_for_one_put(app: App, broker: Broker) -> None:
     @app.queue("jobs").task(priority=7, max_attempts=9, expire_timeout="1h", keep_result="1m")
     def work(number: int = 0) -> None: ...
 
-    with app.using(broker):
+    with app.override_broker(broker):
         plain = broker.get(work.put().id)
         put = work.options(
             priority=2,
@@ -132,7 +132,7 @@ def test_wrong_options_of_a_put_are_refused(app: App, options: Any) -> None:
         {"every": "100ms"},
         {"cron": "nonsense"},
         {"cron": "* * * * *", "timezone": "Nowhere/Never"},
-        {"every": "1s", "missed": "perhaps"},
+        {"every": "1s", "on_missed": "perhaps"},
     ],
     ids=str,
 )
@@ -151,11 +151,11 @@ def test_option_that_is_misspelt_or_called_otherwise_elsewhere_is_told_with_its_
 
 
 def test_options_of_a_task_are_known_to_workers(app: App) -> None:
-    @app.queue("jobs").task(name="other", time_limit="30s", final_errors=(ValueError, "Timeout"), keep_locals=True)
+    @app.queue("jobs").task(name="other", time_limit="30s", final_errors=(ValueError, "Timeout"), capture_locals=True)
     async def work() -> None: ...
 
     assert (work.name, work.is_async, work.time_limit, work.keep_result) == ("other", True, 30_000_000, None)
-    assert (work.final_errors, work.keep_locals) == ((ValueError, "Timeout"), True)
+    assert (work.final_errors, work.capture_locals) == ((ValueError, "Timeout"), True)
 
 
 def test_two_tasks_of_one_name_are_refused(app: App) -> None:
@@ -185,7 +185,7 @@ def test_many_are_put_or_none(app: App, broker: Broker) -> None:
     @queue.task
     def other() -> None: ...
 
-    with app.using(broker):
+    with app.override_broker(broker):
         handles = work.put_many(work.item(number) for number in range(3))
         assert [broker.get(handle.id).value for handle in handles] == [{"number": 0}, {"number": 1}, {"number": 2}]
         with pytest.raises(RedriveError):
@@ -202,14 +202,14 @@ def test_put_within_a_transaction_of_the_program(app: App, tmp_path: Any) -> Non
     def work(number: int) -> None: ...
 
     file = tmp_path / "jobs.db"
-    with app.using(f"sqlite:///{file}", lifecycle=False) as broker:
+    with app.override_broker(f"sqlite:///{file}", maintenance=False) as broker:
         own = apsw.Connection(str(file))
         own.execute("BEGIN IMMEDIATE")
-        work.options(within=own).put(1)
+        work.options(transaction=own).put(1)
         own.execute("ROLLBACK")
         assert broker.stats("jobs").pending == 0
         own.execute("BEGIN IMMEDIATE")
-        work.options(within=own).put(2)
+        work.options(transaction=own).put(2)
         own.execute("COMMIT")
         assert broker.stats("jobs").pending == 1
         own.close()
@@ -218,7 +218,7 @@ def test_put_within_a_transaction_of_the_program(app: App, tmp_path: Any) -> Non
 def test_call_goes_through_what_a_worker_does(app: App) -> None:
     seen: list[Any] = []
 
-    @app.around
+    @app.middleware
     def watch(context: Context) -> Iterator[None]:
         seen.append(context.task.name)
         yield
@@ -236,7 +236,7 @@ def test_call_goes_through_what_a_worker_does(app: App) -> None:
     assert work.call(datetime(2026, 1, 1, tzinfo=UTC)) == "done"
     assert awaited.call(1) == 2
     assert seen == ["work", (1, "jobs", datetime, False), "awaited"]
-    with pytest.raises(ArgumentsInvalid):
+    with pytest.raises(InvalidArguments):
         work.call("no day")  # type: ignore[arg-type]
 
 
@@ -270,12 +270,12 @@ async def test_put_and_result_on_an_event_loop(app: App, broker: Broker) -> None
     async def work(number: int) -> int:
         return number + 1
 
-    with app.using(broker):
+    with app.override_broker(broker):
         handle = await work.put_async(1)
         many = await work.put_many_async([work.item(2), work.item(3)])
         with pytest.raises(InvalidInput, match="to_thread"):
-            run_all(app)
-        await asyncio.to_thread(run_all, app)
+            run_tasks(app)
+        await asyncio.to_thread(run_tasks, app)
         assert [await each.result_async(0) for each in (handle, *many)] == [2, 3, 4]
 
 
@@ -291,9 +291,9 @@ def test_what_raises_is_tried_again_until_it_is_dead(app: App, broker: Broker, c
         raise TimeoutError("no answer")
 
     begun = clock.now()
-    with app.using(broker):
+    with app.override_broker(broker):
         handle = work.put()
-        assert run_all(app) == Drained(retried=2, dead=1)
+        assert run_tasks(app) == Drained(retried=2, dead=1)
         item = broker.get(handle.id)
     assert tries == [1, 2, 3]
     assert clock.now() == begun + 60_000_000
@@ -305,11 +305,11 @@ def test_clock_stays_where_it_is_unless_it_may_be_moved(app: App, broker: Broker
     def work() -> None:
         raise TimeoutError
 
-    with app.using(broker):
+    with app.override_broker(broker):
         work.put()
         work.options(delay="1h").put()
-        assert run_all(app, advance=False) == Drained(retried=1)
-        assert run_all(app) == Drained(retried=1, dead=2)
+        assert run_tasks(app, advance=False) == Drained(retried=1)
+        assert run_tasks(app) == Drained(retried=1, dead=2)
 
 
 def test_retry_of_a_task_goes_before_that_of_its_queue(app: App, broker: Broker) -> None:
@@ -317,9 +317,9 @@ def test_retry_of_a_task_goes_before_that_of_its_queue(app: App, broker: Broker)
     def work() -> None:
         raise TimeoutError
 
-    with app.using(broker):
+    with app.override_broker(broker):
         work.put()
-        assert run_all(app) == Drained(retried=3, dead=1)
+        assert run_tasks(app) == Drained(retried=3, dead=1)
 
 
 def test_final_error_of_a_task_is_not_tried_again(app: App, broker: Broker) -> None:
@@ -327,9 +327,9 @@ def test_final_error_of_a_task_is_not_tried_again(app: App, broker: Broker) -> N
     def work() -> None:
         raise KeyError("gone")
 
-    with app.using(broker):
+    with app.override_broker(broker):
         handle = work.put()
-        assert run_all(app) == Drained(dead=1)
+        assert run_tasks(app) == Drained(dead=1)
         assert broker.get(handle.id).dead_reason is DeadReason.FINAL_ERROR
 
 
@@ -337,9 +337,9 @@ def test_item_that_does_not_fit_is_a_final_failure_of_class_validation(app: App,
     @app.queue("jobs", retry={"attempts": 5}).task
     def work(number: int) -> None: ...
 
-    with app.using(broker):
+    with app.override_broker(broker):
         receipt = broker.put("jobs", {"number": "x"}, headers={"task": "work"})
-        assert run_all(app) == Drained(dead=1)
+        assert run_tasks(app) == Drained(dead=1)
         failure = broker.get(receipt.id).last_failure
     assert failure is not None
     assert (failure.error_class, failure.final) == ("validation", True)
@@ -360,9 +360,9 @@ def test_item_that_no_task_can_take_is_dead_at_once(
     @app.queue("jobs", retry={"attempts": 5}).task
     def work(number: int) -> None: ...
 
-    with app.using(broker):
+    with app.override_broker(broker):
         receipt = broker.put("jobs", value, headers=headers)
-        assert run_all(app) == Drained(dead=1)
+        assert run_tasks(app) == Drained(dead=1)
         assert broker.get(receipt.id).dead_reason is reason
 
 
@@ -374,9 +374,9 @@ def test_returned_retry_is_tried_again_after_that_time_while_attempts_are_left(
         return Retry(after="10m", reason="busy")
 
     begun = clock.now()
-    with app.using(broker):
+    with app.override_broker(broker):
         handle = work.put()
-        assert run_all(app) == Drained(retried=2, dead=1)
+        assert run_tasks(app) == Drained(retried=2, dead=1)
         item = broker.get(handle.id)
     assert clock.now() == begun + 20 * 60_000_000
     assert [entry.failure and entry.failure.text for entry in item.history] == ["busy"] * 3
@@ -391,10 +391,10 @@ def test_returned_release_goes_to_the_tail_and_counts_no_failure(app: App, broke
         order.append(number)
         return Release(reason="not yet") if context.attempts == 1 and number == 1 else None
 
-    with app.using(broker):
+    with app.override_broker(broker):
         work.put(1)
         work.put(2)
-        assert run_all(app) == Drained(completed=2, released=1)
+        assert run_tasks(app) == Drained(completed=2, released=1)
     assert order == [1, 2, 1]
 
 
@@ -403,9 +403,9 @@ def test_returned_death_is_dead_with_its_note(app: App, broker: Broker) -> None:
     def work() -> Dead:
         return Dead(note="no such customer")
 
-    with app.using(broker):
+    with app.override_broker(broker):
         handle = work.put()
-        assert run_all(app) == Drained(dead=1)
+        assert run_tasks(app) == Drained(dead=1)
         item = broker.get(handle.id)
     assert (item.dead_reason, item.history[-1].note) == (DeadReason.BURIED, "no such customer")
     assert item.death is not None
@@ -445,9 +445,9 @@ def test_follow_ups_are_put_with_the_completion_and_only_then(app: App, broker: 
     def ship(order: int) -> None:
         shipped.append(order)
 
-    with app.using(broker):
+    with app.override_broker(broker):
         charge.put(17)
-        assert run_all(app) == Drained(completed=2, retried=1)
+        assert run_tasks(app) == Drained(completed=2, retried=1)
     assert shipped == [17]
 
 
@@ -459,10 +459,10 @@ def test_follow_up_that_is_refused_makes_the_task_fail(app: App, broker: Broker)
     @app.queue("full", max_size=1).task
     def ship() -> None: ...
 
-    with app.using(broker):
+    with app.override_broker(broker):
         ship.options(held_by="test").put()
         handle = charge.put()
-        assert run_all(app) == Drained(dead=1)
+        assert run_tasks(app) == Drained(dead=1)
         failure = broker.get(handle.id).last_failure
     assert failure is not None
     assert failure.type.endswith("QueueFull")
@@ -482,30 +482,30 @@ def test_task_without_end_is_stopped(app: App, broker: Broker) -> None:
     def work() -> Release:
         return Release()
 
-    with app.using(broker):
+    with app.override_broker(broker):
         work.put()
         with pytest.raises(AssertionError, match="after 20 deliveries"):
-            run_all(app, most=20)
+            run_tasks(app, limit=20)
 
 
 def test_handler_may_put_and_wait_from_other_threads(app: App, broker: Broker) -> None:
     @app.queue("jobs").task
     def work(number: int) -> None: ...
 
-    with app.using(broker):
+    with app.override_broker(broker):
         threads = [threading.Thread(target=work.put, args=(number,)) for number in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert run_all(app) == Drained(completed=8)
+        assert run_tasks(app) == Drained(completed=8)
 
 
 def test_task_of_a_queue_that_was_deleted_is_refused(app: App, broker: Broker) -> None:
     @app.queue("jobs").task
     def work() -> None: ...
 
-    with app.using(broker):
+    with app.override_broker(broker):
         broker.delete_queue("jobs")
         with pytest.raises(QueueNotFound):
             work.put()

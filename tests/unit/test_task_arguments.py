@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive import App, Context, Dead, Retry
-from redrive.errors import ArgumentsInvalid, InvalidInput
+from redrive.errors import InvalidArguments, InvalidInput
 from redrive.model.item import Result
 from redrive.model.payload import BYTES, JSON
 from redrive.task.arguments import Arguments, Undecodable
@@ -163,7 +163,7 @@ def test_positional_argument_that_is_left_out_is_the_default() -> None:
 def test_wrong_arguments_are_refused_where_they_are_given(
     args: tuple[Any, ...], kwargs: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(ArgumentsInvalid) as refused:
+    with pytest.raises(InvalidArguments) as refused:
         arguments(plain).encode(args, kwargs)
     assert isinstance(refused.value, InvalidInput)
     assert refused.value.task == "send"
@@ -173,16 +173,16 @@ def test_wrong_arguments_are_refused_where_they_are_given(
 def test_error_names_the_place_inside_an_argument() -> None:
     def function(lines: list[Line]) -> None: ...
 
-    with pytest.raises(ArgumentsInvalid, match=r"lines\[1\]\.count: Expected `int`, got `str`"):
+    with pytest.raises(InvalidArguments, match=r"lines\[1\]\.count: Expected `int`, got `str`"):
         arguments(function).encode(([{"article": "a"}, {"article": "b", "count": "two"}],), {})
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"\xff", b'{"to": "\xff"}', b"[" * 100_000])
 def test_payload_that_is_not_json_is_undecodable(payload: bytes) -> None:
-    with pytest.raises((Undecodable, ArgumentsInvalid)) as refused:
+    with pytest.raises((Undecodable, InvalidArguments)) as refused:
         arguments(plain).bind(payload, JSON, None)
     # Of brackets without end, the first one says already that this is no object.
-    assert refused.type is (ArgumentsInvalid if payload.startswith(b"[") else Undecodable)
+    assert refused.type is (InvalidArguments if payload.startswith(b"[") else Undecodable)
 
 
 def test_nesting_without_end_is_undecodable() -> None:
@@ -205,7 +205,7 @@ def test_payload_of_another_content_type_is_undecodable() -> None:
     ],
 )
 def test_json_that_does_not_fit_names_the_argument(payload: bytes, problem: str) -> None:
-    with pytest.raises(ArgumentsInvalid) as refused:
+    with pytest.raises(InvalidArguments) as refused:
         arguments(plain).bind(payload, JSON, None)
     assert refused.value.problem == problem
 
@@ -216,13 +216,13 @@ def test_context_is_given_and_is_no_argument(function: Callable[..., Any]) -> No
     made = arguments(function)
     assert json.loads(made.encode(("ann",), {})) == {"to": "ann"}
     assert made.bind(b'{"to": "ann"}', JSON, context)[1] == {"to": "ann", "context": context}
-    with pytest.raises(ArgumentsInvalid):
+    with pytest.raises(InvalidArguments):
         made.bind(b'{"to": "ann", "context": {}}', JSON, context)
     assert made.required == ("to",)
 
 
 def test_two_parameters_for_the_context_are_refused() -> None:
-    with pytest.raises(ArgumentsInvalid, match="two parameters for the context"):
+    with pytest.raises(InvalidArguments, match="two parameters for the context"):
         arguments(two_contexts).check()
 
 
@@ -243,7 +243,7 @@ def test_type_of_a_function_around_is_found() -> None:
 def test_type_that_cannot_be_told_is_an_error_that_names_task_and_parameter() -> None:
     def function(thing: "Nonsense") -> None: ...
 
-    with pytest.raises(ArgumentsInvalid, match=r"task 'send': the type of thing cannot be told: .*Nonsense"):
+    with pytest.raises(InvalidArguments, match=r"task 'send': the type of thing cannot be told: .*Nonsense"):
         arguments(function).check()
 
 
@@ -254,7 +254,7 @@ def test_type_that_cannot_be_read_from_json_is_an_error_that_names_task_and_para
     def function(thing): ...  # type: ignore[no-untyped-def]
 
     function.__annotations__["thing"] = kind
-    with pytest.raises(ArgumentsInvalid, match="task 'send': the type of thing cannot be read from JSON"):
+    with pytest.raises(InvalidArguments, match="task 'send': the type of thing cannot be read from JSON"):
         arguments(function).check()
 
 
@@ -264,7 +264,7 @@ def test_app_checks_all_of_its_tasks() -> None:
     @app.queue("jobs").task
     def broken(thing: Custom) -> None: ...
 
-    with pytest.raises(ArgumentsInvalid, match="task 'broken'"):
+    with pytest.raises(InvalidArguments, match="task 'broken'"):
         app.check()
 
 

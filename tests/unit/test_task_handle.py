@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from redrive import App, Broker, Dead, Handle
-from redrive.errors import InvalidDuration, NoResult, ResultNotKept, ResultTimeout, TaskFailed
-from redrive.testing import Drained, FakeClock, memory_broker, run_all
+from redrive import App, Broker, Dead, TaskHandle
+from redrive.errors import InvalidDuration, ResultNotKept, ResultTimeout, ResultUnavailable, TaskFailed
+from redrive.testing import Drained, FakeClock, memory_broker, run_tasks
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def broker(clock: FakeClock) -> Iterator[Broker]:
 @pytest.fixture
 def app(broker: Broker) -> Iterator[App]:
     app = App()
-    with app.using(broker):
+    with app.override_broker(broker):
         yield app
 
 
@@ -43,7 +43,7 @@ def test_result_is_what_the_function_returned_as_it_says(app: App) -> None:
         return Total(sum(numbers))
 
     handle = total.put([1, 2])
-    run_all(app)
+    run_tasks(app)
     assert handle.result(0) == Total(3)
     assert handle.result() == Total(3)
 
@@ -53,7 +53,7 @@ def test_nothing_is_a_result_too(app: App) -> None:
     def work() -> None: ...
 
     handle = work.put()
-    run_all(app)
+    run_tasks(app)
     assert handle.result(0) is None  # type: ignore[func-returns-value]
 
 
@@ -63,14 +63,14 @@ def test_result_is_there_for_as_long_as_was_asked(app: App, broker: Broker, cloc
         return 1
 
     usual, shorter = work.put(), work.options(keep_result="1m").put()
-    run_all(app)
+    run_tasks(app)
     clock.advance("5m")
-    broker.step()
+    broker.run_maintenance()
     assert usual.result(0) == 1
     with pytest.raises(ResultNotKept):
         shorter.result(0)
     clock.advance("5m")
-    broker.step()
+    broker.run_maintenance()
     with pytest.raises(ResultNotKept):
         usual.result(0)
 
@@ -81,7 +81,7 @@ def test_result_that_nobody_asked_for_is_not_kept(app: App) -> None:
         return 1
 
     handle, asked = work.put(), work.options(keep_result="1m").put()
-    run_all(app)
+    run_tasks(app)
     with pytest.raises(ResultNotKept, match="keep_result"):
         handle.result()
     assert asked.result(0) == 1
@@ -93,7 +93,7 @@ def test_result_of_a_queue_that_keeps_completed_items(app: App) -> None:
         return {"password": "hunter2"}
 
     handle = work.put()
-    run_all(app)
+    run_tasks(app)
     assert handle.result(0) == {"password": "hunter2"}
 
 
@@ -103,7 +103,7 @@ def test_result_that_json_cannot_hold_makes_the_task_fail(app: App) -> None:
         return object()
 
     handle = work.put()
-    assert run_all(app) == Drained(dead=1)
+    assert run_tasks(app) == Drained(dead=1)
     with pytest.raises(TaskFailed):
         handle.result(0)
 
@@ -114,13 +114,13 @@ def test_dead_task_raises_with_its_failure(app: App) -> None:
         raise ValueError("no such order")
 
     handle = work.put()
-    run_all(app)
+    run_tasks(app)
     with pytest.raises(TaskFailed, match="no such order") as failed:
         handle.result()
     error = failed.value
     assert (error.task, error.id, error.reason) == ("work", handle.id, "retries_exhausted")
     assert error.failure.type == "ValueError"
-    assert isinstance(error, NoResult)
+    assert isinstance(error, ResultUnavailable)
 
 
 def test_secrets_of_a_failure_are_hidden(app: App) -> None:
@@ -129,7 +129,7 @@ def test_secrets_of_a_failure_are_hidden(app: App) -> None:
         raise ValueError("password=hunter2")
 
     handle = work.put()
-    run_all(app)
+    run_tasks(app)
     with pytest.raises(TaskFailed) as failed:
         handle.result()
     assert "hunter2" not in str(failed.value)
@@ -147,7 +147,7 @@ def test_task_that_was_brought_back_is_waited_for_again(app: App, broker: Broker
         return 3
 
     handle = work.put()
-    run_all(app)
+    run_tasks(app)
     with pytest.raises(TaskFailed, match="boom"):
         handle.result(0)
     brought = broker.redrive(broker.get(handle.id).id)
@@ -157,12 +157,12 @@ def test_task_that_was_brought_back_is_waited_for_again(app: App, broker: Broker
     with pytest.raises(TaskFailed):
         handle.result(0)
     broker.redrive(broker.get(handle.id).id)
-    assert run_all(app, advance=False).retried + run_all(app).dead >= 1
+    assert run_tasks(app, advance=False).retried + run_tasks(app).dead >= 1
     with pytest.raises(TaskFailed):
         handle.result(0)
     broker.redrive(broker.get(handle.id).id)
     broken = False
-    assert run_all(app) == Drained(completed=1)
+    assert run_tasks(app) == Drained(completed=1)
     assert handle.result(0) == 3
 
 
@@ -172,7 +172,7 @@ def test_death_without_a_failure_is_told(app: App) -> None:
         return Dead(note="not wanted")
 
     handle = work.put()
-    run_all(app)
+    run_tasks(app)
     with pytest.raises(TaskFailed, match=r"buried.*not wanted") as failed:
         handle.result()
     assert failed.value.failure is None
@@ -184,7 +184,7 @@ def test_task_that_is_retried_is_waited_for(app: App) -> None:
         raise ValueError
 
     handle = work.put()
-    run_all(app, advance=False)
+    run_tasks(app, advance=False)
     with pytest.raises(ResultTimeout) as late:
         handle.result(0)
     assert late.value.retryable
@@ -198,7 +198,7 @@ def test_wait_ends_when_the_time_is_over(app: App, clock: FakeClock) -> None:
     def wait() -> None:
         try:
             handle.result("30s")
-        except NoResult as error:
+        except ResultUnavailable as error:
             caught.append(error)
 
     waiter = threading.Thread(target=wait)
@@ -221,7 +221,7 @@ def test_completion_in_this_process_ends_the_wait(app: App, clock: FakeClock) ->
     waiter = threading.Thread(target=lambda: got.append(handle.result("1h")))
     waiter.start()
     clock.until_waiting()
-    run_all(app)
+    run_tasks(app)
     waiter.join(120)
     assert got == [5]
 
@@ -231,7 +231,7 @@ def test_completion_in_another_process_ends_the_wait(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
 
     def declared() -> tuple[App, Any]:
-        app = App(url, lifecycle=False)
+        app = App(url, maintenance=False)
         return app, app.queue("jobs").task(name="work", keep_result="1m")(lambda: 7)
 
     (here, work), (there, _) = declared(), declared()
@@ -240,7 +240,7 @@ def test_completion_in_another_process_ends_the_wait(tmp_path: Path) -> None:
         got: list[int] = []
         waiter = threading.Thread(target=lambda: got.append(handle.result("1h")), daemon=True)
         waiter.start()
-        assert run_all(there) == Drained(completed=1)
+        assert run_tasks(there) == Drained(completed=1)
         waiter.join(120)
         assert got == [7]
 
@@ -262,7 +262,7 @@ def test_handle_tells_what_was_put(app: App, broker: Broker) -> None:
     work = app.queue("jobs").task(name="work")(lambda: None)
     put = work.options(idempotency_key="k")
     first, second = put.put(), put.put()
-    assert isinstance(first, Handle)
+    assert isinstance(first, TaskHandle)
     assert (first.id, first.duplicate, second.id, second.duplicate) == (first.id, False, first.id, True)
     assert broker.get(first.id).idempotency_key == "k"
     assert repr(second) == f"Handle(task='work', id='{first.id}', duplicate=True)"

@@ -8,7 +8,7 @@ import pytest
 
 from redrive import App, Broker, Context, Dead, Failure, Release, Settled
 from redrive.errors import InvalidInput
-from redrive.testing import Drained, memory_broker, run_all
+from redrive.testing import Drained, memory_broker, run_tasks
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def test_hooks_of_the_queue_come_before_those_of_the_task(broker: Broker) -> Non
     def queue_failed(context: Context, failure: Failure | None, settled: Settled) -> None:
         seen.append(("queue failed", failure and failure.type, settled.counters.failures))
 
-    with app.using(broker):
+    with app.override_broker(broker):
         work.put()
-        run_all(app)
+        run_tasks(app)
     assert seen == [
         ("queue failed", "ValueError", 1),
         ("task failed", 1, "failed"),
@@ -66,10 +66,10 @@ def test_completion_and_release_call_no_hook_and_a_death_without_failure_one(bro
     def work(context: Context, kind: str) -> Any:
         return {"release": Release() if context.attempts == 1 else None, "dead": Dead(), "done": None}[kind]
 
-    with app.using(broker):
+    with app.override_broker(broker):
         for kind in ("release", "dead", "done"):
             work.put(kind)
-        assert run_all(app) == Drained(completed=2, released=1, dead=1)
+        assert run_tasks(app) == Drained(completed=2, released=1, dead=1)
     assert seen == ["dead None to morgue"]
 
 
@@ -88,9 +88,9 @@ def test_error_in_a_hook_is_logged_and_changes_nothing(broker: Broker, caplog: p
     def work() -> None:
         raise ValueError
 
-    with app.using(broker), caplog.at_level(logging.ERROR, "redrive"):
+    with app.override_broker(broker), caplog.at_level(logging.ERROR, "redrive"):
         work.put()
-        assert run_all(app) == Drained(dead=1)
+        assert run_tasks(app) == Drained(dead=1)
     assert seen == ["next"]
     assert "hook_failed" in caplog.text
     assert "breaks" in caplog.text

@@ -226,7 +226,7 @@ def test_structlog_is_loaded_with_the_first_event_only() -> None:
 
 
 def test_broker_tells_no_payload_and_no_secret(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, "redrive"), connect("memory://", lifecycle=False) as broker:
+    with caplog.at_level(logging.DEBUG, "redrive"), connect("memory://", maintenance=False) as broker:
         _die(broker, {"password": SECRET, "order": "marker-4711"}, f"password={SECRET}")
     assert "item_dropped" in caplog.text
     assert SECRET not in caplog.text

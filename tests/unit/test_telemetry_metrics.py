@@ -32,7 +32,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def broker(clock: FakeClock) -> Iterator[Broker]:
-    with connect("memory://", lifecycle=False, clock=clock) as broker:
+    with connect("memory://", maintenance=False, clock=clock) as broker:
         broker.create_queue("morgue")
         broker.create_queue("jobs", dead_queue="morgue", retry={"attempts": 2}, max_losses=1)
         broker.create_queue("gone", on_dead="drop")
@@ -115,9 +115,9 @@ def test_failures_retries_and_deaths_are_counted_by_the_queue_they_happened_in(b
 def test_item_that_takes_its_workers_with_it_is_counted_as_poison(broker: Broker, clock: FakeClock, seen: Seen) -> None:
     broker.put_many("jobs", [1, 2])
     lost, swept = broker.lease("jobs", 2, lease_timeout="1s")
-    broker.lost(lost, "the worker process was killed by SIGSEGV")
+    broker.report_lost(lost, "the worker process was killed by SIGSEGV")
     clock.advance("1s")
-    broker.step()
+    broker.run_maintenance()
     assert broker.get(swept.id).death
     assert seen("redrive_leases_lost_total", queue="jobs") == 2
     assert seen("redrive_items_poisoned_total", queue="jobs") == 2
@@ -127,7 +127,7 @@ def test_item_that_takes_its_workers_with_it_is_counted_as_poison(broker: Broker
 def test_expiry_burials_and_releases_are_counted(broker: Broker, clock: FakeClock, seen: Seen) -> None:
     broker.put("jobs", 1, expire_timeout="1s")
     clock.advance("2s")
-    broker.step()
+    broker.run_maintenance()
     broker.put_many("jobs", [2, 3])
     buried, released = broker.lease("jobs", 2)
     broker.bury(buried)
@@ -150,7 +150,7 @@ def test_what_is_brought_back_and_what_is_discarded_is_counted(broker: Broker, s
     dead = [broker.fail(lease, "boom", final=True).id for lease in broker.lease("jobs", 4)]
     broker.redrive(dead[0])
     broker.drop(dead[1])
-    broker.drive(broker.start("redrive", queue="morgue", to="jobs").id)
+    broker.run_operation(broker.start_operation("redrive", queue="morgue", to="jobs").id)
     broker.put("gone", 1)
     broker.fail(broker.lease("gone")[0], "boom")
     assert seen("redrive_items_redriven_total", queue="jobs") == 3
@@ -165,7 +165,7 @@ def test_outcome_that_comes_too_late_is_counted(broker: Broker, clock: FakeClock
     for settle in (lambda: broker.complete(lease), lambda: broker.fail(lease, "boom")):
         with pytest.raises(LeaseLost):
             settle()
-    assert seen("redrive_outcomes_refused_total") == 2
+    assert seen("redrive_late_outcomes_total") == 2
 
 
 def test_refused_call_counts_nothing(broker: Broker, seen: Seen) -> None:
@@ -177,11 +177,11 @@ def test_refused_call_counts_nothing(broker: Broker, seen: Seen) -> None:
 
 
 def test_transactions_are_measured(broker: Broker, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = seen("redrive_commit_calls_count") or 0
+    before = seen("redrive_commit_batch_size_count") or 0
     broker.put("jobs", 1)
-    assert seen("redrive_commit_calls_count") == seen("redrive_commit_seconds_count") == before + 1
-    assert seen("redrive_commit_calls_bucket", le="1.0") == before + 1
-    assert seen("redrive_commit_waiting_calls") == 0
+    assert seen("redrive_commit_batch_size_count") == seen("redrive_commit_duration_seconds_count") == before + 1
+    assert seen("redrive_commit_batch_size_bucket", le="1.0") == before + 1
+    assert seen("redrive_commit_pending_calls") == 0
 
     def broken(*_: object) -> None:
         raise StoreFailed("memory", "no")
@@ -202,7 +202,7 @@ def test_what_cannot_be_counted_is_done_all_the_same(
     monkeypatch.setattr("redrive.broker.instrumentation._count_ending", broken)
     broker.put("jobs", 1)
     assert broker.fail(broker.lease("jobs")[0], "boom").status == "failed"
-    assert caplog.text.count("counting_failed") == 4
+    assert caplog.text.count("metrics_update_failed") == 4
 
 
 def test_wake_ups_are_counted(broker: Broker, seen: Seen) -> None:
@@ -239,11 +239,11 @@ def test_store_that_does_not_answer_hides_nothing_else(broker: Broker, seen: See
     broker.close()
     assert seen("redrive_items_put_total", queue="jobs") == 1
     assert seen("redrive_queue_items", queue="jobs", status="pending") is None
-    assert "metrics_unread" in caplog.text
+    assert "metrics_read_failed" in caplog.text
 
 
 def test_nothing_is_counted_before_somebody_asks() -> None:
-    with connect("memory://", lifecycle=False) as broker:
+    with connect("memory://", maintenance=False) as broker:
         broker.create_queue("jobs")
         broker.put("jobs", 1)
         assert broker._core.meter is None
@@ -260,7 +260,7 @@ def test_registration_does_not_read_the_store(broker: Broker, monkeypatch: pytes
 
 
 def test_two_brokers_of_one_program_are_told_apart() -> None:
-    with connect("memory://", lifecycle=False) as one, connect("memory://", namespace="b", lifecycle=False) as two:
+    with connect("memory://", maintenance=False) as one, connect("memory://", namespace="b", maintenance=False) as two:
         for broker, count in ((one, 1), (two, 2)):
             assert broker.metrics
             broker.create_queue("jobs")
@@ -275,11 +275,11 @@ def test_what_a_worker_measures_is_shown_too(seen: Seen, broker: Broker) -> None
         broker.metrics.observe(names.HANDLER_SECONDS, ("jobs", "send", "completed"), seconds)
     broker.metrics.watch(lambda: [Sample(names.RUNNING, (), 3), Sample(names.BUFFERED, (), 5)])
     of = {"queue": "jobs", "task": "send", "outcome": "completed"}
-    assert seen("redrive_handler_seconds_bucket", le="0.005", **of) == 1
-    assert seen("redrive_handler_seconds_bucket", le="0.25", **of) == 2
-    assert seen("redrive_handler_seconds_bucket", le="+Inf", **of) == 3
-    assert seen("redrive_handler_seconds_sum", **of) == pytest.approx(9000.204)
-    assert (seen("redrive_worker_running"), seen("redrive_worker_buffered")) == (3, 5)
+    assert seen("redrive_handler_duration_seconds_bucket", le="0.005", **of) == 1
+    assert seen("redrive_handler_duration_seconds_bucket", le="0.25", **of) == 2
+    assert seen("redrive_handler_duration_seconds_bucket", le="+Inf", **of) == 3
+    assert seen("redrive_handler_duration_seconds_sum", **of) == pytest.approx(9000.204)
+    assert (seen("redrive_worker_running"), seen("redrive_worker_prefetched")) == (3, 5)
 
 
 def test_threads_lose_no_count() -> None:
@@ -297,7 +297,7 @@ def test_threads_lose_no_count() -> None:
         thread.join()
     read = {sample[0].name: sample[2] for sample in metrics.read()}
     assert read["redrive_wakeups_total"] == 80_000
-    assert sum(read["redrive_commit_calls"].counts) == 80_000  # type: ignore[union-attr]
+    assert sum(read["redrive_commit_batch_size"].counts) == 80_000  # type: ignore[union-attr]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -138,7 +138,7 @@ with tracing.consumer_span("send", "emails", headers) as trace_id:
 
 
 def test_failure_names_the_trace_that_it_happened_in(exporter: InMemorySpanExporter) -> None:
-    with connect("memory://", lifecycle=False) as broker, trace.get_tracer("test").start_as_current_span("request"):
+    with connect("memory://", maintenance=False) as broker, trace.get_tracer("test").start_as_current_span("request"):
         broker.create_queue("jobs")
         broker.put("jobs", 1)
         settled = broker.fail(broker.lease("jobs")[0], ValueError("x"))

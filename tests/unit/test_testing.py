@@ -104,7 +104,7 @@ def test_drain_of_a_queue_without_end_is_stopped(broker: Broker) -> None:
     broker.create_queue("jobs")
     broker.put("jobs", 1)
     with pytest.raises(AssertionError, match="after 20 deliveries"):
-        drain(broker, "jobs", lambda lease: broker.put("jobs", 1), most=20)
+        drain(broker, "jobs", lambda lease: broker.put("jobs", 1), limit=20)
 
 
 def test_no_part_of_the_suite_hides_a_test_of_another() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive import Broker, Imported, Item
+from redrive import Broker, ImportResult, Item
 from redrive.broker.flows.export_import import PAGE, encode_line
 from redrive.errors import InvalidInput, QueueNotFound
 from redrive.store import FindItems, GetQueue
@@ -57,7 +57,7 @@ def test_what_is_exported_is_imported_as_it_was(broker: Broker, other: Broker) -
     ids = dead(broker, *VALUES, headers={"trace": "1"}, priority=7)
     lines = list(broker.export(redacted=False))
     assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)
-    assert other.import_items(lines) == Imported(len(VALUES), 0)
+    assert other.import_items(lines) == ImportResult(len(VALUES), 0)
     for id, item in zip(ids, other.find(order="oldest").items, strict=True):
         was = broker.get(id)
         assert (item.source_id, item.payload, item.content_type) == (id, was.payload, was.content_type)
@@ -80,8 +80,8 @@ def test_payload_is_readable_where_it_can_be(broker: Broker) -> None:
 def test_import_again_ignores_what_is_there(broker: Broker, other: Broker) -> None:
     dead(broker, *range(5))
     lines = list(broker.export())
-    assert other.import_items(lines[:3]) == Imported(3, 0)
-    assert other.import_items(lines) == Imported(2, 3)
+    assert other.import_items(lines[:3]) == ImportResult(3, 0)
+    assert other.import_items(lines) == ImportResult(2, 3)
     assert other.count() == 5
 
 
@@ -109,9 +109,9 @@ def test_export_reads_only_what_is_asked_for(broker: Broker, monkeypatch: pytest
 def test_import_into_another_queue_reports_progress(broker: Broker, other: Broker) -> None:
     dead(broker, *range(1000))
     dead(broker, *range(500))
-    seen: list[Imported] = []
-    assert other.import_items(broker.export(), queue="kept", progress=seen.append) == Imported(1500, 0)
-    assert seen == [Imported(1000, 0), Imported(1500, 0)]
+    seen: list[ImportResult] = []
+    assert other.import_items(broker.export(), queue="kept", progress=seen.append) == ImportResult(1500, 0)
+    assert seen == [ImportResult(1000, 0), ImportResult(1500, 0)]
     assert (other.stats("kept").dead, other.stats("jobs").dead) == (1500, 0)
 
 
@@ -176,8 +176,8 @@ def test_cursor_of_an_export_is_a_text(broker: Broker) -> None:
 
 
 def test_import_takes_lines(broker: Broker) -> None:
-    assert broker.import_items([]) == Imported()
-    assert broker.import_items(["", " \n", '{"format":1,"cursor":"x"}']) == Imported()
+    assert broker.import_items([]) == ImportResult()
+    assert broker.import_items(["", " \n", '{"format":1,"cursor":"x"}']) == ImportResult()
     for wrong in (b"{}", "{}", 7, None):
         with pytest.raises(InvalidInput, match="import_items takes lines"):
             broker.import_items(wrong)  # type: ignore[arg-type]

@@ -71,7 +71,7 @@ def addresses(draw: st.DrawFn) -> str:
 def told(address: str) -> str:
     """All that is said of an address that cannot be opened: the error, its traceback, and what a terminal shows."""
     try:
-        connect(address, lifecycle=False, create=False).close()
+        connect(address, maintenance=False, create_if_missing=False).close()
     except RedriveError as error:
         shown = CliRunner().invoke(redrive, ["doctor", "--url", address])
         frames = [line for line in traceback.format_exception(error) if not line.startswith("  File")]
@@ -87,7 +87,7 @@ def printed(address: str) -> str:
         Endpoint(address, "default", "token"),
         ZygoteSetup("jobs:app", (), address),
         WorkerLaunch("jobs:app", url=address),
-        App(address).where,
+        App(address).store_url,
         redact_url(address),
     )
     return " ".join(map(repr, values))
@@ -107,7 +107,7 @@ def test_no_scheme_and_no_mistake_shows_a_password(password: str) -> None:
             if scheme == "sqlite" and "{scheme}:///" in form:
                 continue
             with pytest.raises(RedriveError) as refused:
-                connect(address, lifecycle=False, create=False).close()
+                connect(address, maintenance=False, create_if_missing=False).close()
             text = f"{''.join(traceback.format_exception_only(refused.value))} {vars(refused.value)} {printed(address)}"
             for secret in (password, re.split("[@/:?]", password)[-1]):
                 assert secret not in text, address

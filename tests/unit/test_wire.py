@@ -110,7 +110,7 @@ def sample(kind: type[RedriveError]) -> RedriveError:
     return kind(**given)
 
 
-_OWN = (errors.TaskFailed, errors.InvalidFile, errors.UntrustedFile)
+_OWN = (errors.TaskFailed, errors.InvalidConfig, errors.UntrustedFile)
 """What a program finds out by itself, and no server tells."""
 ERRORS = [sample(kind) for kind in ERROR_BY_CODE.values() if kind not in _OWN]
 """One of each."""
@@ -154,7 +154,7 @@ def test_result_is_what_the_contract_says(kind: type[Any]) -> None:
 @given(data=st.data())
 def test_call_comes_back_as_it_was(kind: type[Any], data: st.DataObject) -> None:
     calls = data.draw(st.lists(values_of(kind), min_size=1, max_size=2))
-    request = CommitRequest("id", "b", calls, again=True, seen=7)
+    request = CommitRequest("id", "b", calls, is_retry=True, position=7)
     assert is_same(decode_commit(encode(request)), request)
 
 

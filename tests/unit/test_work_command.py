@@ -33,7 +33,7 @@ def test_option_that_needs_processes_is_refused_without(option: str) -> None:
     assert "give --processes too" in result.output
 
 
-@pytest.mark.parametrize("option", ["--namespace", "--file"])
+@pytest.mark.parametrize("option", ["--namespace", "--config"])
 @pytest.mark.parametrize("is_before", [True, False])
 def test_option_that_an_app_does_not_read_is_refused(folder: Path, option: str, is_before: bool) -> None:
     (folder / "other.toml").write_text("")

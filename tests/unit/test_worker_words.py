@@ -24,7 +24,7 @@ def app() -> App:
 
 @pytest.fixture
 def broker(app: App) -> Iterator[Broker]:
-    with connect("memory://") as broker, app.using(broker):
+    with connect("memory://") as broker, app.override_broker(broker):
         yield broker
 
 
@@ -77,9 +77,9 @@ def test_next_try_is_told_as_the_log_tells_time(broker: Broker, app: App, caplog
 
     send.put()
     Worker(app).run(until_idle=True)
-    again_at = told(caplog, "item_failed")["again_at"]
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", again_at)
-    assert "again_at=2" in caplog.text
+    retry_at = told(caplog, "item_failed")["retry_at"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", retry_at)
+    assert "retry_at=2" in caplog.text
 
 
 def test_worker_of_an_app_without_tasks_does_not_begin(broker: Broker, app: App) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from redrive.auth.principal import Right
-from redrive.auth.token_store import KIND as TOKEN
+from redrive.auth.principal import Permission
+from redrive.auth.token_store import TOKEN_KIND as TOKEN
 from redrive.broker.flows.external_polls import POLL, PUT_AGAIN, REQUEST
-from redrive.broker.flows.queues import KIND as MANAGED
+from redrive.broker.flows.queues import MANAGED_KIND as MANAGED
 from redrive.broker.flows.worker_registry import CLAIMED
-from redrive.broker.flows.worker_registry import KIND as WORKER
+from redrive.broker.flows.worker_registry import WORKER_KIND as WORKER
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId, Token
 from redrive.model.judge import Verdict
@@ -63,32 +63,38 @@ from redrive.store import (
     ReturnLease,
     SetOperation,
     SetPaused,
+    SetSourceQueue,
     Settle,
-    SetUsedBy,
     StartOperation,
     StepOperation,
     Unhold,
     Unregister,
     UpdateQueue,
 )
-from redrive.worker.scheduler import KIND as SCHEDULE
+from redrive.worker.scheduler import SCHEDULE_KIND as SCHEDULE
 
-PUT, WORK, AWAIT, LOOK, PAYLOADS = Right.PUT, Right.WORK, Right.AWAIT, Right.LOOK, Right.PAYLOADS
-CHANGE, MANAGE, ADMIT = Right.CHANGE, Right.MANAGE, Right.ADMIT
+PUT, CONSUME, READ_RESULTS, READ, READ_PAYLOADS = (
+    Permission.PUT,
+    Permission.CONSUME,
+    Permission.READ_RESULTS,
+    Permission.READ,
+    Permission.READ_PAYLOADS,
+)
+OPERATE, MANAGE, MANAGE_TOKENS = Permission.OPERATE, Permission.MANAGE, Permission.MANAGE_TOKENS
 
 LOSING = frozenset({Verb.DROP, Verb.PURGE})
 """Verbs that lose items."""
 _HALTING = frozenset({OperationStatus.PAUSED, OperationStatus.CANCELLED, OperationStatus.STOPPED})
-SEES_QUEUES = (LOOK, PUT, WORK)
+SEES_QUEUES = (READ, PUT, CONSUME)
 """Who puts or works somewhere may know the queue."""
 
 
 class QueueScope(Enum):
     """Where, if no queue is named."""
 
-    EVERYWHERE = "everywhere"
+    ALL = "everywhere"
     """In every queue of the namespace."""
-    SOMEWHERE = "somewhere"
+    ANY = "somewhere"
     """In any queue. What comes of it is only what is in queues of theirs."""
 
 
@@ -135,7 +141,7 @@ Place = QueueScope | QueueRef | ItemRef | SourceQueueRef | LeaseRef | OperationR
 class RequiredPermission(msgspec.Struct, frozen=True):
     """One of these rights, there."""
 
-    rights: tuple[Right, ...]
+    rights: tuple[Permission, ...]
     place: Place
 
 
@@ -162,28 +168,28 @@ def permissions_for(call: Call | Query) -> _Needs:
     return CALL_PERMISSIONS[call.__class__](call)
 
 
-def right_of(verb: Verb) -> Right:
+def right_of(verb: Verb) -> Permission:
     """What a change by hand needs."""
-    return MANAGE if verb in LOSING else CHANGE
+    return MANAGE if verb in LOSING else OPERATE
 
 
-def needs_of_filter(where: Filter, right: Right = LOOK) -> Iterator[RequiredPermission]:
+def needs_of_filter(where: Filter, right: Permission = READ) -> Iterator[RequiredPermission]:
     """What somebody needs who looks for such items. Whoever searches what he may not see learns it word by word."""
     place = _place(where.queue)
     yield RequiredPermission((right,), place)
     if where.words is not None or where.headers is not None:
-        yield RequiredPermission((PAYLOADS,), place)
+        yield RequiredPermission((READ_PAYLOADS,), place)
 
 
 def _place(queue: str | None) -> Place:
-    return QueueScope.EVERYWHERE if queue is None else QueueRef(queue)
+    return QueueScope.ALL if queue is None else QueueRef(queue)
 
 
-def _in_queue(right: Right, field: str = "queue") -> Callable[[Any], _Needs]:
+def _in_queue(right: Permission, field: str = "queue") -> Callable[[Any], _Needs]:
     return lambda call: (RequiredPermission((right,), QueueRef(getattr(call, field))),)
 
 
-def _fixed(place: Place, *rights: Right) -> Callable[[Any], _Needs]:
+def _fixed(place: Place, *rights: Permission) -> Callable[[Any], _Needs]:
     always = (RequiredPermission(rights, place),)
     return lambda call: always
 
@@ -202,7 +208,7 @@ def _put(call: Put) -> _Needs:
     place = QueueRef(call.queue)
     yield RequiredPermission((PUT,), place)
     for item in call.items:
-        if item.plain:
+        if item.is_plain:
             continue
         if item.source_id is not None:  # what really has that id would not be taken in any more
             yield RequiredPermission((MANAGE,), place)
@@ -217,14 +223,14 @@ def _puts(puts: Iterable[Put]) -> _Needs:
 
 def _registration(call: Register | Unregister) -> RequiredPermission:
     if call.kind == WORKER and (isinstance(call, Unregister) or call.timeout is not None):
-        return RequiredPermission((WORK,), QueueScope.SOMEWHERE)  # for a time: nobody can fill the store with workers
+        return RequiredPermission((CONSUME,), QueueScope.ANY)  # for a time: nobody can fill the store with workers
     if call.kind in (POLL, REQUEST) and (isinstance(call, Unregister) or call.timeout is not None):
-        return RequiredPermission((WORK,) if call.kind == POLL else (PUT, WORK), QueueRef(call.name))
+        return RequiredPermission((CONSUME,) if call.kind == POLL else (PUT, CONSUME), QueueRef(call.name))
     if call.kind in (SCHEDULE, CLAIMED, PUT_AGAIN):  # they are called QUEUE/TASK and QUEUE/DIGEST
-        return RequiredPermission((WORK,), QueueRef(call.name.partition("/")[0]))
+        return RequiredPermission((CONSUME,), QueueRef(call.name.partition("/")[0]))
     if call.kind == TOKEN:
-        return RequiredPermission((ADMIT,), QueueScope.EVERYWHERE)
-    return RequiredPermission((MANAGE,), QueueScope.EVERYWHERE)
+        return RequiredPermission((MANAGE_TOKENS,), QueueScope.ALL)
+    return RequiredPermission((MANAGE,), QueueScope.ALL)
 
 
 def _register(call: Register) -> _Needs:
@@ -234,34 +240,34 @@ def _register(call: Register) -> _Needs:
 
 def _unregister(call: Register | Unregister) -> _Needs:
     yield _registration(call)
-    if call.noted is not None and call.kind != TOKEN:  # the audit is not for everybody to write into
-        yield RequiredPermission((MANAGE,), QueueScope.EVERYWHERE)
+    if call.audit is not None and call.kind != TOKEN:  # the audit is not for everybody to write into
+        yield RequiredPermission((MANAGE,), QueueScope.ALL)
 
 
 def _registrations(call: ListRegistrations) -> _Needs:
     if call.kind in (WORKER, SCHEDULE, CLAIMED, POLL, REQUEST, PUT_AGAIN):
-        return (RequiredPermission((LOOK, WORK), QueueScope.SOMEWHERE),)
+        return (RequiredPermission((READ, CONSUME), QueueScope.ANY),)
     if call.kind == TOKEN:
-        return (RequiredPermission((ADMIT,), QueueScope.EVERYWHERE),)
+        return (RequiredPermission((MANAGE_TOKENS,), QueueScope.ALL),)
     if call.kind == MANAGED and call.name is not None:
-        return (RequiredPermission((LOOK, MANAGE), QueueRef(call.name)),)
-    return (RequiredPermission((LOOK,), QueueScope.EVERYWHERE),)
+        return (RequiredPermission((READ, MANAGE), QueueRef(call.name)),)
+    return (RequiredPermission((READ,), QueueScope.ALL),)
 
 
 def _of_lease(call: Extend | ReturnLease | GetLease) -> _Needs:
-    return (RequiredPermission((WORK,), LeaseRef(call.token)),)
+    return (RequiredPermission((CONSUME,), LeaseRef(call.token)),)
 
 
 def _complete(call: Complete) -> _Needs:
-    yield RequiredPermission((WORK,), LeaseRef(call.token))
+    yield RequiredPermission((CONSUME,), LeaseRef(call.token))
     yield from _puts(call.puts)
 
 
 def _settle(call: Settle) -> _Needs:
     place = LeaseRef(call.token)
-    yield RequiredPermission((WORK,), place)
+    yield RequiredPermission((CONSUME,), place)
     yield VerdictCheck(place, call.verdict, call.version)
-    if call.at_once:
+    if call.worker_is_gone:
         yield EarlyLossCheck(call.token)
 
 
@@ -278,8 +284,8 @@ def _change(call: ManualChange) -> _Needs:
 
 def _holds(call: Hold | Unhold) -> _Needs:
     if call.ids is None:
-        return (RequiredPermission((CHANGE,), QueueScope.EVERYWHERE),)
-    return [RequiredPermission((CHANGE,), ItemRef(id)) for id in call.ids]
+        return (RequiredPermission((OPERATE,), QueueScope.ALL),)
+    return [RequiredPermission((OPERATE,), ItemRef(id)) for id in call.ids]
 
 
 def _start(call: StartOperation) -> _Needs:
@@ -288,39 +294,39 @@ def _start(call: StartOperation) -> _Needs:
     if call.to is not None:
         yield RequiredPermission((right,), QueueRef(call.to))
     elif call.verb is Verb.UNDO:  # each goes back to where it was, which is anywhere
-        yield RequiredPermission((right,), QueueScope.EVERYWHERE)
+        yield RequiredPermission((right,), QueueScope.ALL)
     elif call.verb is Verb.REDRIVE and call.where.queue is not None:
         yield RequiredPermission((right,), SourceQueueRef(call.where.queue))
 
 
 def _step(call: StepOperation) -> _Needs:
-    yield RequiredPermission((CHANGE,), OperationRef(call.id, drives=True))
+    yield RequiredPermission((OPERATE,), OperationRef(call.id, drives=True))
     for queue, (verdict, version) in call.verdicts.items():
         yield VerdictCheck(QueueRef(queue), verdict, version)
 
 
 def _set_operation(call: SetOperation) -> _Needs:
     halts = call.status in _HALTING and call.rate is None
-    return (RequiredPermission((CHANGE,), OperationRef(call.id, drives=not halts)),)
+    return (RequiredPermission((OPERATE,), OperationRef(call.id, drives=not halts)),)
 
 
 def _expire(call: Expire) -> _Needs:
     return (RequiredPermission((MANAGE,), ItemRef(call.id)), VerdictCheck(ItemRef(call.id), call.verdict, call.version))
 
 
-def _of_item(*rights: Right) -> Callable[[Any], _Needs]:
+def _of_item(*rights: Permission) -> Callable[[Any], _Needs]:
     return lambda call: (RequiredPermission(rights, ItemRef(call.id)),)
 
 
 def _feed(call: ReadFeed) -> _Needs:
-    return (RequiredPermission((LOOK,), QueueScope.SOMEWHERE if call.queue is None else QueueRef(call.queue)),)
+    return (RequiredPermission((READ,), QueueScope.ANY if call.queue is None else QueueRef(call.queue)),)
 
 
 CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Needs]] = {
     CreateQueue: _settings,
     UpdateQueue: _settings,
-    SetPaused: _in_queue(CHANGE, "name"),
-    SetUsedBy: _in_queue(MANAGE, "name"),
+    SetPaused: _in_queue(OPERATE, "name"),
+    SetSourceQueue: _in_queue(MANAGE, "name"),
     DeleteQueue: _in_queue(MANAGE, "name"),
     Put: _put,
     Register: _register,
@@ -337,32 +343,32 @@ CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Needs]] = {
     StartOperation: _start,
     StepOperation: _step,
     SetOperation: _set_operation,
-    Promote: _fixed(QueueScope.EVERYWHERE, MANAGE),
+    Promote: _fixed(QueueScope.ALL, MANAGE),
     Expire: _expire,
-    ApplyRetention: _fixed(QueueScope.EVERYWHERE, MANAGE),
-    FinishMove: _fixed(QueueScope.EVERYWHERE, MANAGE),
+    ApplyRetention: _fixed(QueueScope.ALL, MANAGE),
+    FinishMove: _fixed(QueueScope.ALL, MANAGE),
     CloseMove: _in_queue(MANAGE),
-    LeaseItems: _in_queue(WORK),
+    LeaseItems: _in_queue(CONSUME),
     GetQueue: lambda query: (RequiredPermission(SEES_QUEUES, QueueRef(query.name)),),
-    ListQueues: _fixed(QueueScope.SOMEWHERE, *SEES_QUEUES),
-    GetStats: _in_queue(LOOK, "name"),
-    GetItem: _of_item(LOOK, AWAIT),
+    ListQueues: _fixed(QueueScope.ANY, *SEES_QUEUES),
+    GetStats: _in_queue(READ, "name"),
+    GetItem: _of_item(READ, READ_RESULTS),
     FindItems: lambda query: needs_of_filter(query.where),
     CountItems: lambda query: needs_of_filter(query.where),
-    ListGroups: lambda query: (RequiredPermission((LOOK,), _place(query.queue)),),
+    ListGroups: lambda query: (RequiredPermission((READ,), _place(query.queue)),),
     ReadFeed: _feed,
-    GetIdempotencyOwners: _in_queue(PAYLOADS),
-    GetOperation: lambda query: (RequiredPermission((LOOK,), OperationRef(query.id)),),
-    ListOperations: _fixed(QueueScope.SOMEWHERE, LOOK),
-    GetOverdue: lambda query: (RequiredPermission((WORK, MANAGE), _place(query.queue)),),
+    GetIdempotencyOwners: _in_queue(READ_PAYLOADS),
+    GetOperation: lambda query: (RequiredPermission((READ,), OperationRef(query.id)),),
+    ListOperations: _fixed(QueueScope.ANY, READ),
+    GetOverdue: lambda query: (RequiredPermission((CONSUME, MANAGE), _place(query.queue)),),
     GetLease: _of_lease,
-    ListWorkerLeases: _fixed(QueueScope.SOMEWHERE, WORK),
-    GetResult: lambda query: (RequiredPermission((AWAIT,), ItemRef(query.id, outlived=True)),),
+    ListWorkerLeases: _fixed(QueueScope.ANY, CONSUME),
+    GetResult: lambda query: (RequiredPermission((READ_RESULTS,), ItemRef(query.id, outlived=True)),),
     ListRegistrations: _registrations,
-    ListAudit: _fixed(QueueScope.EVERYWHERE, LOOK),
-    ListMoveTargets: _fixed(QueueScope.EVERYWHERE, LOOK),
-    ListMoves: _fixed(QueueScope.EVERYWHERE, LOOK),
-    ListOpenMoves: _fixed(QueueScope.EVERYWHERE, LOOK),
-    GetNextDue: _fixed(QueueScope.SOMEWHERE, LOOK, WORK),
+    ListAudit: _fixed(QueueScope.ALL, READ),
+    ListMoveTargets: _fixed(QueueScope.ALL, READ),
+    ListMoves: _fixed(QueueScope.ALL, READ),
+    ListOpenMoves: _fixed(QueueScope.ALL, READ),
+    GetNextDue: _fixed(QueueScope.ANY, READ, CONSUME),
 }
 """Every call and every query. A test sees to it that none is missing."""

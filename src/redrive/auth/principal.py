@@ -16,23 +16,23 @@ TOKENS_NAMESPACE = "redrive-tokens"
 every namespace and every queue."""
 
 
-class Right(StrEnum):
+class Permission(StrEnum):
     """What a call needs. Each route, and each call of a remote client, names one."""
 
     PUT = "put"
-    WORK = "work"
+    CONSUME = "consume"
     """Lease, settle, extend, and say that one works."""
-    AWAIT = "await"
+    READ_RESULTS = "read_results"
     """Learn what became of an item whose id one knows: its result, or what it died of."""
-    LOOK = "look"
+    READ = "read"
     """Everything that can be seen of queues and items, but payloads."""
-    PAYLOADS = "payloads"
+    READ_PAYLOADS = "read_payloads"
     """See payloads, headers and results without a lease."""
-    CHANGE = "change"
+    OPERATE = "operate"
     """Retry, redrive, archive, bury, pause: what somebody on call does. Nothing of it loses an item."""
     MANAGE = "manage"
     """Create, update and delete queues, purge, drop, import."""
-    ADMIT = "admit"
+    MANAGE_TOKENS = "manage_tokens"
     """Create and revoke tokens."""
 
 
@@ -47,13 +47,13 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
-RIGHTS: dict[Role, frozenset[Right]] = {
-    Role.PRODUCER: frozenset({Right.PUT}),
-    Role.REQUESTER: frozenset({Right.PUT, Right.AWAIT}),
-    Role.CONSUMER: frozenset({Right.WORK, Right.PUT}),
-    Role.VIEWER: frozenset({Right.LOOK}),
-    Role.OPERATOR: frozenset({Right.AWAIT, Right.LOOK, Right.PAYLOADS, Right.CHANGE}),
-    Role.ADMIN: frozenset(Right),
+RIGHTS: dict[Role, frozenset[Permission]] = {
+    Role.PRODUCER: frozenset({Permission.PUT}),
+    Role.REQUESTER: frozenset({Permission.PUT, Permission.READ_RESULTS}),
+    Role.CONSUMER: frozenset({Permission.CONSUME, Permission.PUT}),
+    Role.VIEWER: frozenset({Permission.READ}),
+    Role.OPERATOR: frozenset({Permission.READ_RESULTS, Permission.READ, Permission.READ_PAYLOADS, Permission.OPERATE}),
+    Role.ADMIN: frozenset(Permission),
 }
 """What each role may do. A consumer may put, because work may make more work. A producer is not told how its items end:
 whoever names the idempotency key of another's item learns the id of that, and would learn its result."""
@@ -76,15 +76,15 @@ class Principal(msgspec.Struct, frozen=True):
         """Whether what they may do, they may do in every queue."""
         return self.queues == ANY
 
-    def has(self, right: Right) -> bool:
+    def has(self, right: Permission) -> bool:
         """Whether one of the roles gives this right, wherever that is."""
         return any(right in RIGHTS[role] for role in self.roles)
 
-    def may_somewhere(self, right: Right, namespace: str) -> bool:
+    def may_somewhere(self, right: Permission, namespace: str) -> bool:
         """Whether they may do that in some queue of the namespace, or would if there were one."""
         return self.has(right) and self.may_enter(namespace)
 
-    def may(self, right: Right, namespace: str, queue: str | None = None) -> bool:
+    def may(self, right: Permission, namespace: str, queue: str | None = None) -> bool:
         """Whether they may do that there. Without a queue: in every queue of the namespace.
 
         A queue of another store (`name@store`) is none that a pattern means.
@@ -97,7 +97,7 @@ class Principal(msgspec.Struct, frozen=True):
             queue is not None and not is_remote(queue) and any(fnmatchcase(queue, pattern) for pattern in self.queues)
         )
 
-    def check(self, right: Right, namespace: str, queues: Iterable[str | None] = (None,)) -> None:
+    def check(self, right: Permission, namespace: str, queues: Iterable[str | None] = (None,)) -> None:
         """Raise `Forbidden` unless they may do that in all of these queues; with none of them, unless somewhere."""
         if not self.may_somewhere(right, namespace):
             raise Forbidden(right, namespace, next(iter(queues), None))
@@ -114,7 +114,7 @@ class Principal(msgspec.Struct, frozen=True):
     def may_enter(self, namespace: str) -> bool:
         """Whether anything of theirs is in that namespace. No pattern means the one that tokens are kept in."""
         if namespace == TOKENS_NAMESPACE:
-            return self.has(Right.ADMIT) and self.namespaces == ANY and self.in_all_queues
+            return self.has(Permission.MANAGE_TOKENS) and self.namespaces == ANY and self.in_all_queues
         return self.namespaces == ANY or any(fnmatchcase(namespace, pattern) for pattern in self.namespaces)
 
 

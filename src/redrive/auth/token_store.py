@@ -34,7 +34,7 @@ from redrive.store import (
     VersionConflict,
 )
 
-KIND = "token"
+TOKEN_KIND = "token"
 """What tokens are registered as."""
 CREATED, REVOKED = "create_token", "revoke_token"
 """How the audit says it."""
@@ -119,7 +119,7 @@ def create(
         created_by=check_label("created_by", created_by),
         expires_at=None if expires is None else Instant(now + check_positive("expires", expires)),
     )
-    call = Register(KIND, token.name, _encode(token), version=0)
+    call = Register(TOKEN_KIND, token.name, _encode(token), version=0)
     written = yield from commit_call(signed(call, token.created_by))
     if isinstance(written, VersionConflict):
         raise InvalidInput(f"there is a token called '{name}'; revoke it first, or choose another name")
@@ -128,13 +128,13 @@ def create(
 
 def list_all() -> Flow[tuple[AccessToken, ...]]:
     """All tokens, by name; also those that have expired."""
-    found: tuple[Registration, ...] = yield from run_query(ListRegistrations(KIND))
+    found: tuple[Registration, ...] = yield from run_query(ListRegistrations(TOKEN_KIND))
     return read(found)
 
 
 def revoke(name: str, revoked_by: str) -> Flow[bool]:
     """It lets nobody in any more, a second from now at the latest. Gives whether there was one of that name."""
-    call = Unregister(KIND, check_label("token", name))
+    call = Unregister(TOKEN_KIND, check_label("token", name))
     removed: bool = yield from commit_call(signed(call, check_label("revoked_by", revoked_by)))
     return removed
 
@@ -142,9 +142,9 @@ def revoke(name: str, revoked_by: str) -> Flow[bool]:
 def signed(call: _TokenCall, actor: str) -> _TokenCall:
     """The call that makes or revokes a token, with what the audit says of it: who, which token, and its roles."""
     if isinstance(call, Unregister):
-        return msgspec.structs.replace(call, noted=AuditNote(actor, REVOKED, call.name))
+        return msgspec.structs.replace(call, audit=AuditNote(actor, REVOKED, call.name))
     roles = ", ".join(_token(call.name, call.value).roles) or "no role"
-    return msgspec.structs.replace(call, noted=AuditNote(actor, CREATED, f"{call.name}: {roles}"))
+    return msgspec.structs.replace(call, audit=AuditNote(actor, CREATED, f"{call.name}: {roles}"))
 
 
 def read(registrations: Iterable[Registration]) -> tuple[AccessToken, ...]:

@@ -40,7 +40,7 @@ class AsyncBroker(
         """A handle on one queue, which need not exist yet."""
         return AsyncQueueHandle(self, deliveries.queue_name(name))
 
-    async def at(self, store: str) -> Self:
+    async def on_store(self, store: str) -> Self:
         """The broker on another store of this program, by the name that `connect` was given for it in `stores`.
 
         It is opened when it is first asked for, and closed with this one.
@@ -48,9 +48,9 @@ class AsyncBroker(
         core = await asyncio.get_running_loop().run_in_executor(None, self._core.stores.at, store)
         return type(self)(core)
 
-    async def step(self) -> maintenance.Upkeep:
-        """One step of the lifecycle, which otherwise runs by itself: for tests, and brokers opened without it."""
-        return await self._run(maintenance.step(self._core))
+    async def run_maintenance(self) -> maintenance.MaintenanceResult:
+        """One step of the maintenance, which otherwise runs by itself: for tests, and brokers opened without it."""
+        return await self._run(maintenance.run_maintenance(self._core))
 
     async def durability(self) -> Durability:
         """What an acknowledged call survives on this store."""

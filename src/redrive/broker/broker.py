@@ -37,16 +37,16 @@ class Broker(QueueMethods, DeliveryMethods, InspectionMethods, ManualChangeMetho
         """A handle on one queue, which need not exist yet."""
         return QueueHandle(self, deliveries.queue_name(name))
 
-    def at(self, store: str) -> Self:
+    def on_store(self, store: str) -> Self:
         """The broker on another store of this program, by the name that `connect` was given for it in `stores`.
 
         It is opened when it is first asked for, and closed with this one.
         """
         return type(self)(self._core.stores.at(store))
 
-    def step(self) -> maintenance.Upkeep:
-        """One step of the lifecycle, which otherwise runs by itself: for tests, and brokers opened without it."""
-        return self._run(maintenance.step(self._core))
+    def run_maintenance(self) -> maintenance.MaintenanceResult:
+        """One step of the maintenance, which otherwise runs by itself: for tests, and brokers opened without it."""
+        return self._run(maintenance.run_maintenance(self._core))
 
     def durability(self) -> Durability:
         """What an acknowledged call survives on this store."""

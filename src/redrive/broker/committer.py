@@ -105,7 +105,7 @@ class Committer:
                 return self._commit(calls)
             request.lock.acquire()
             if request.leads:
-                self._lead()
+                self._commit_as_leader()
         except BaseException:
             if request is not None:
                 self._step_out(request)
@@ -151,7 +151,7 @@ class Committer:
             self._writer = self._writer or AsyncCommitter(self)
             return self._writer
 
-    def give_back(self, future: asyncio.Future[Any]) -> None:
+    def return_unclaimed_leases(self, future: asyncio.Future[Any]) -> None:
         """Its caller was cancelled. If leases came in that very moment, return them: the items never ran."""
         if future.done() and not future.cancelled() and future.exception() is None and self._writer is not None:
             given = future.result()
@@ -198,7 +198,7 @@ class Committer:
             with contextlib.suppress(Exception):
                 self._transact(returns)
 
-    def _lead(self) -> None:
+    def _commit_as_leader(self) -> None:
         """Commit the calls of everyone who waits, then hand the store to the next in line."""
         batch: list[_Request] = []
         try:

@@ -43,20 +43,20 @@ class Core:
         *,
         actor: str | None = None,
         backoffs: Mapping[str, DelayFunction] | None = None,
-        lifecycle: bool = True,
+        maintenance: bool = True,
         redaction: Redaction | None = None,
         stores: StoreRegistry | None = None,
     ) -> None:
         self.store = store
         self.clock = store.clock
         self.notify = Notifier(store)
-        self.committer = Committer(store, self.notify.announce)
+        self.committer = Committer(store, self.notify.notify_arrivals)
         self.redaction = redaction or Redaction()
         self._actor = check_label("actor", _default_actor() if actor is None else actor)
         self._backoffs = dict(backoffs or {})
         self._queues: dict[str, Queue] = {}
-        self._with_lifecycle = lifecycle
-        self._lifecycle: MaintenanceThread | None = None
+        self._with_maintenance = maintenance
+        self._maintenance: MaintenanceThread | None = None
         self._closing = threading.Lock()
         self._closed = False
         self.meter: BrokerMetrics | None = None
@@ -81,12 +81,12 @@ class Core:
         self.committer.revive_after_fork()
         return self.store.read(query)
 
-    def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
+    def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         """Put inside a transaction of the caller's."""
         if self._closed:
             raise Closed
         self.committer.revive_after_fork()
-        return self.store.put_within(connection, put)
+        return self.store.put_in_transaction(connection, put)
 
     def actor(self, actor: str | None) -> str:
         """Who makes a change: the one named, or the one the broker was opened for."""
@@ -95,14 +95,14 @@ class Core:
     def queue(self, name: str) -> Flow[Queue]:
         """A queue as last seen. A store refuses verdicts that were judged by settings which are no longer true."""
         queue = self._queues.get(name)
-        return queue if queue is not None else self.remember((yield from run_query(GetQueue(name))))
+        return queue if queue is not None else self.cache_queue((yield from run_query(GetQueue(name))))
 
-    def remember(self, queue: Queue) -> Queue:
+    def cache_queue(self, queue: Queue) -> Queue:
         """Keep the settings last seen."""
         self._queues[queue.name] = queue
         return queue
 
-    def forget(self, name: str) -> None:
+    def evict_queue(self, name: str) -> None:
         """The queue is gone."""
         self._queues.pop(name, None)
 
@@ -130,7 +130,7 @@ class Core:
             backoffs=self._backoffs,
         )
 
-    def routed(self, queue: Queue, verdict: Verdict | None, failure: Failure | None) -> Verdict | None:
+    def route_verdict(self, queue: Queue, verdict: Verdict | None, failure: Failure | None) -> Verdict | None:
         """A verdict that the program brought; a death that names no queue goes where the queue's dead go."""
         if verdict is None:
             return None
@@ -151,7 +151,7 @@ class Core:
         self.stores.check(store)
         return address
 
-    def departed(self, settled: Iterable[Any]) -> None:
+    def start_moves(self, settled: Iterable[Any]) -> None:
         """Items were settled: those that are on their way to another store need not wait."""
         if any(isinstance(each, Settled) and each.status is Status.MOVING for each in settled):
             self.wake_movers()
@@ -170,13 +170,13 @@ class Core:
 
     def wake_movers(self) -> None:
         """Items are on their way to other stores."""
-        if self._lifecycle is not None:
-            self._lifecycle.departed()
+        if self._maintenance is not None:
+            self._maintenance.departed()
 
-    def wake_lifecycle(self) -> None:
-        """There is something to do for the lifecycle; without one here, another process sees to it."""
-        if self._lifecycle is not None:
-            self._lifecycle.wake()
+    def wake_maintenance(self) -> None:
+        """There is something to do for the maintenance; without one here, another process sees to it."""
+        if self._maintenance is not None:
+            self._maintenance.wake()
 
     def close(self) -> None:
         """Finish what was accepted, wake whoever waits, release the store."""
@@ -188,16 +188,16 @@ class Core:
                 return
             self._closed = True
         self.stores.close(self)
-        if self._lifecycle is not None:
-            self._lifecycle.close()
+        if self._maintenance is not None:
+            self._maintenance.close()
         self.notify.close()
         self.committer.close()
         self.store.close()
 
     def _start(self) -> None:
-        if self._with_lifecycle:
-            self._lifecycle = MaintenanceThread(self)
-            self._lifecycle.start()
+        if self._with_maintenance:
+            self._maintenance = MaintenanceThread(self)
+            self._maintenance.start()
 
     def _after_fork(self) -> None:
         """In a forked child: threads are gone, locks may be held by nobody, connections are the parent's."""

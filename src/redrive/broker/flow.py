@@ -42,7 +42,7 @@ class WaitForQueue(msgspec.Struct, frozen=True):
     """
 
     queue: str
-    ticket: int
+    sequence: int
     until: Instant
     next_at: Instant | None
     """When the store expects something to become leasable."""

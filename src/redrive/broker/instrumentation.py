@@ -86,7 +86,7 @@ class BrokerMetrics:
         try:
             self.committed(calls, commit.results, perf_counter() - began_at)
         except Exception:  # what is durable is not unknown because it could not be counted
-            _log.exception("counting_failed")
+            _log.exception("metrics_update_failed")
         return commit
 
     def committed(self, calls: Sequence[Call], results: Sequence[Any], seconds: float) -> None:
@@ -99,7 +99,9 @@ class BrokerMetrics:
                 # What is done most often goes the shortest way.
                 if call.__class__ is Complete and result.__class__ is Settled and not call.puts:
                     completed[(result.queue,)] += 1
-                elif call.__class__ is Put and result.__class__ is tuple and len(result) == 1 and call.items[0].plain:
+                elif (
+                    call.__class__ is Put and result.__class__ is tuple and len(result) == 1 and call.items[0].is_plain
+                ):
                     put[(call.queue,)] += 1
                 else:
                     self._count(call, result)
@@ -119,7 +121,7 @@ class BrokerMetrics:
             with self.metrics.lock:
                 _count_ending(self.metrics, queue, ending, result, failure)
         except Exception:
-            _log.exception("counting_failed")
+            _log.exception("metrics_update_failed")
 
     def operated(self, before: Operation, after: Operation) -> None:
         """A step of an operation was made; by this process, unless another one has made it meanwhile."""

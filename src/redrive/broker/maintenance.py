@@ -41,21 +41,21 @@ from redrive.telemetry import events
 if TYPE_CHECKING:
     from redrive.broker.core import Core
 
-_log = events.logger("redrive.lifecycle")
+_log = events.logger("redrive.maintenance")
 
-ACTOR = "lifecycle"
+ACTOR = "maintenance"
 """Who stops an operation that cannot go on, in the audit."""
 MAX_OPERATIONS = 1000
 """How many operations a step sees to."""
 LONGEST_PAUSE = SECOND
-"""The lifecycle looks at least this often, whatever the store says is due."""
+"""The maintenance looks at least this often, whatever the store says is due."""
 CLOSING_PAUSE = MINUTE
 """How often it looks for moves that were not closed."""
 SHORTEST_PAUSE = 10 * MILLISECOND
 """It never looks more often, even where something stays due because it cannot be settled."""
 
 
-class Upkeep(msgspec.Struct, frozen=True):
+class MaintenanceResult(msgspec.Struct, frozen=True):
     """What one step did."""
 
     promoted: int = 0
@@ -77,7 +77,7 @@ class Upkeep(msgspec.Struct, frozen=True):
         return max(self.promoted, self.lost + self.expired, self.removed, self.operated) >= MAINTENANCE_BATCH
 
 
-def step(core: Core, *, clean: bool = True, move: bool = True) -> Flow[Upkeep]:
+def run_maintenance(core: Core, *, clean: bool = True, move: bool = True) -> Flow[MaintenanceResult]:
     """One bounded step of everything, or of everything but retention, or but moves to other stores."""
     promoted = yield from commit_call(Promote())
     lost, expired = yield from settle_overdue(core)
@@ -88,7 +88,7 @@ def step(core: Core, *, clean: bool = True, move: bool = True) -> Flow[Upkeep]:
         moved = yield from moves.resume(core)
         for store in core.stores.others(core):
             yield from moves.close_left_open(core, store)
-    return Upkeep(promoted, lost, expired, removed, operated, moved)
+    return MaintenanceResult(promoted, lost, expired, removed, operated, moved)
 
 
 def settle_overdue(core: Core, queue: str | None = None) -> Flow[tuple[int, int]]:
@@ -103,7 +103,7 @@ def settle_overdue(core: Core, queue: str | None = None) -> Flow[tuple[int, int]
     results = yield CommitCalls(calls)
     for found, result in zip(overdue, results, strict=True):
         if isinstance(result, StaleSettings):
-            core.remember(result.queue)
+            core.cache_queue(result.queue)
         elif isinstance(result, Settled):
             lost += found.token is not None
             expired += found.token is None
@@ -167,7 +167,7 @@ class MaintenanceThread:
         self._closed = False
         self._movers = moves.MoveThreads(core)
         self._looked_at = Instant(0)
-        self._thread = threading.Thread(target=self._loop, name="redrive-lifecycle", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="redrive-maintenance", daemon=True)
 
     def start(self) -> None:
         """Begin with the first step."""
@@ -200,7 +200,7 @@ class MaintenanceThread:
             stores |= {name for name in core.stores.others(core) if run(core, run_query(ListOpenMoves(name, 1)))}
         for store in stores:
             if store is not None:
-                self._movers.see_to(store)
+                self._movers.ensure_running(store)
 
     def _loop(self) -> None:
         clock = self._core.clock
@@ -211,7 +211,7 @@ class MaintenanceThread:
             # Nobody waits for what goes away. While operations make one step after the other, it would slow them down.
             clean = abs(now - cleaned_at) >= LONGEST_PAUSE
             try:
-                upkeep = run(self._core, step(self._core, clean=clean, move=False))
+                upkeep = run(self._core, run_maintenance(self._core, clean=clean, move=False))
                 self._move(now)
                 if clean and upkeep.removed < MAINTENANCE_BATCH:
                     cleaned_at = now
@@ -223,9 +223,9 @@ class MaintenanceThread:
             except Closed:
                 return
             except RedriveError as error:
-                _log.warning("lifecycle_failed", error=str(error))
+                _log.warning("maintenance_failed", error=str(error))
             except Exception:
-                _log.exception("lifecycle_broke")
+                _log.exception("maintenance_internal_error")
             self._wait(next_at)
 
     def _wait(self, next_at: Instant) -> None:
@@ -242,5 +242,5 @@ class MaintenanceThread:
             try:
                 self._move(now)
             except RedriveError as error:
-                _log.warning("lifecycle_failed", error=str(error))
+                _log.warning("maintenance_failed", error=str(error))
                 return

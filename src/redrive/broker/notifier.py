@@ -78,7 +78,7 @@ class Watch:
 
     def end(self) -> set[str]:
         """Wait no longer. Gives the queues that it was woken for: it passes that on once it has leased."""
-        return shielded(self._notify.leave_all, self._waiters)
+        return shielded(self._notify.unsubscribe_all, self._waiters)
 
 
 class Notifier:
@@ -106,11 +106,11 @@ class Notifier:
 
     after_fork = _reset
 
-    def ticket(self, queue: str) -> int:
+    def sequence(self, queue: str) -> int:
         """Take this before looking into the queue; a wait with it ends at once if anything has arrived since."""
         return self._tickets.get(queue, 0) + self._changes
 
-    def announce(self, arrivals: Mapping[str, int]) -> None:
+    def notify_arrivals(self, arrivals: Mapping[str, int]) -> None:
         """A commit: wake as many waiters as items arrived, and at least one, who learns when the next falls due."""
         if self._follower is not None:
             self._follower(arrivals)
@@ -124,7 +124,7 @@ class Notifier:
         if woken:
             self._wake(woken)
 
-    def pass_on(self, queue: str) -> None:
+    def notify_next(self, queue: str) -> None:
         """Wake the next waiter of the queue: there may be more, or the one that was woken cannot go on."""
         shielded_later(self._pass_on, queue)
 
@@ -159,7 +159,7 @@ class Notifier:
             ],
         )
 
-    def follow(self, follower: Follower) -> None:
+    def subscribe(self, follower: Follower) -> None:
         """From now on tell somebody of all that arrives, here and by other processes; the one of before no longer. It
         is not to wait for anything."""
         shielded(self._follow, follower)
@@ -170,7 +170,7 @@ class Notifier:
             self._start()
             self._bell.set()
 
-    def leave_all(self, waiters: Sequence[Waiter]) -> set[str]:
+    def unsubscribe_all(self, waiters: Sequence[Waiter]) -> set[str]:
         """They no longer wait. Gives the queues of those that were woken."""
         with self._mutex:
             for waiter in waiters:
@@ -207,7 +207,7 @@ class Notifier:
         """Stand in line. False where it need not wait: something has arrived since its ticket."""
         step = waiter.step
         with self._mutex:
-            if self._closed or self.ticket(step.queue) != step.ticket:
+            if self._closed or self.sequence(step.queue) != step.sequence:
                 return False
             if waiter.is_gone:
                 return True
@@ -222,7 +222,7 @@ class Notifier:
 
     def _start(self) -> None:
         if self._thread is None and not self._closed:
-            self._store.listen(self._ring)
+            self._store.subscribe(self._ring)
             thread = threading.Thread(target=self._watch, name="redrive-notify", daemon=True)
             thread.start()
             self._thread = thread
@@ -278,7 +278,7 @@ class Notifier:
 
     def _look(self) -> Collection[str] | None:
         try:
-            return self._store.changed() if self._waiters or self._follower is not None else ()
+            return self._store.poll_changes() if self._waiters or self._follower is not None else ()
         except Exception:
             return None  # whoever is woken meets the error; without this thread all would wait for ever
 

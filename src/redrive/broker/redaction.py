@@ -18,7 +18,7 @@ from redrive.model.group import Group
 from redrive.model.item import Death, HistoryEntry, Item, Result
 from redrive.model.limits import is_remote
 from redrive.model.operation import Operation
-from redrive.model.operation_plan import Plan
+from redrive.model.operation_plan import OperationPlan
 from redrive.model.payload import decode_payload, encode_payload, is_json
 from redrive.model.queue import Queue
 from redrive.model.redact import Kind, Redact, Redactor, mask_value, redactor_by
@@ -96,7 +96,7 @@ class Redaction:
         """An audit row with its note as it may be seen."""
         return _changed(entry, note=self._in(entry.queue).text(entry.note))
 
-    def plan(self, plan: Plan) -> Plan:
+    def plan(self, plan: OperationPlan) -> OperationPlan:
         """A plan with its titles as they may be seen; those that are then the same are counted together."""
         view, groups = self._in_all(), dict[str, int]()
         for title, count in plan.groups.items():
@@ -151,7 +151,7 @@ def _each_queue(core: Core, names: set[str]) -> Flow[list[Queue]]:
     queues = []
     for name in sorted(names):
         with contextlib.suppress(QueueNotFound, Forbidden):
-            queues.append(core.remember((yield from run_query(GetQueue(name)))))
+            queues.append(core.cache_queue((yield from run_query(GetQueue(name)))))
     return queues
 
 

@@ -20,7 +20,7 @@ from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, Sto
 from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
 from redrive.model.item import Lease, Result, Status
-from redrive.model.judge import Again, Dead, OutcomeKind, Verdict, count_outcome, has_attempts_left
+from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict, count_outcome, has_attempts_left
 from redrive.model.queue import Queue
 from redrive.store import (
     Call,
@@ -122,7 +122,7 @@ def settle_and_lease(
     results = (yield CommitCalls(calls)) if calls else []
     settled = _in_place(results[:count_of_settles], refusals)
     yield from _judge_again(core, ends, settled)
-    core.departed(settled)
+    core.start_moves(settled)
     if core.meter is not None:
         _count(core.meter, ends, settled)
     leases: list[Lease] = []
@@ -131,7 +131,7 @@ def settle_and_lease(
     for (queue, limit), result in zip(wants.items(), results[count_of_settles:], strict=True):
         leased: Leased | RedriveError = result
         if isinstance(leased, Leased) and leased.overdue:
-            leased = yield from _lease_swept(core, LeaseItems(queue, limit, worker, swept=True))
+            leased = yield from _lease_swept(core, LeaseItems(queue, limit, worker, ignore_overdue=True))
         if isinstance(leased, RedriveError):
             refused[queue] = leased
             continue
@@ -175,7 +175,7 @@ def _judge_again(core: Core, ends: Sequence[tuple[Lease, Outcome]], settled: lis
         if not stale:
             return
         for place in stale:
-            core.remember(settled[place].queue)
+            core.cache_queue(settled[place].queue)
         results: list[Any]
         try:
             calls, refusals = yield from _calls(core, [ends[place] for place in stale])
@@ -226,13 +226,13 @@ def _call(core: Core, lease: Lease, end: Outcome) -> Flow[Call]:
             verdict = _verdict(core, queue, lease, OutcomeKind.RELEASED, None, delay=delay)
             return Settle(lease.token, OutcomeKind.RELEASED, verdict, queue.version, None, note)
         case Buried(reason, note, failure, to):
-            brought = core.routed(queue, Dead(reason, to), failure)
+            brought = core.route_verdict(queue, Dead(reason, to), failure)
             assert brought is not None
             ending = OutcomeKind.BURIED if reason is DeadReason.BURIED else OutcomeKind.FAILED
             return Settle(lease.token, ending, brought, queue.version, failure, note)
         case Lost(failure):
             verdict = _verdict(core, queue, lease, OutcomeKind.LOST, failure)
-            return Settle(lease.token, OutcomeKind.LOST, verdict, queue.version, failure, at_once=True)
+            return Settle(lease.token, OutcomeKind.LOST, verdict, queue.version, failure, worker_is_gone=True)
     raise AssertionError(end)
 
 
@@ -248,7 +248,7 @@ def _verdict(
 ) -> Verdict:
     counters = count_outcome(lease.counters, ending)
     if after is not None and has_attempts_left(queue.settings, counters, lease.overrides):
-        return Again(after, Status.FAILED)
+        return RetryVerdict(after, Status.FAILED)
     expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
     return core.judge(queue, ending, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay)
 
@@ -272,19 +272,19 @@ class WorkerSession:
     def step(self, ends: Sequence[tuple[Lease, Outcome]], wants: Mapping[str, int]) -> SettledAndLeased:
         """Settle and lease in one transaction."""
         notify = self._core.notify
-        tickets = {queue: notify.ticket(queue) for queue in wants}
+        tickets = {queue: notify.sequence(queue) for queue in wants}
         exchanged = run(self._core, settle_and_lease(self._core, ends, wants, self._worker))
         for queue in wants:
             self._tickets[queue] = tickets[queue]
             self._later[queue] = exchanged.later.get(queue)
             if queue in self._woken:  # there may be more than this one took
                 self._woken.discard(queue)
-                notify.pass_on(queue)
+                notify.notify_next(queue)
         return exchanged
 
     def has_news(self, queue: str) -> bool:
         """Whether something may have arrived in a queue since it was asked last, as far as this process knows."""
-        return self._core.notify.ticket(queue) != self._tickets.get(queue, -1)
+        return self._core.notify.sequence(queue) != self._tickets.get(queue, -1)
 
     def wait(self, queues: Sequence[str], until: Instant) -> None:
         """Until something may be leasable in one of these queues, somebody rings, or it is that time.
@@ -305,7 +305,7 @@ class WorkerSession:
         """Hold on to all of these for the lease_timeout of their queues. The new deadlines, or what refuses them."""
         return self._core.committer.commit([Extend(lease.token) for lease in leases])
 
-    def held(self) -> tuple[Lease, ...]:
+    def list_leases(self) -> tuple[Lease, ...]:
         """Leases that this worker has, by the word of the store: also those whose answer it never got."""
         leases: tuple[Lease, ...] = (
             () if self._worker is None else self._core.read(ListWorkerLeases(self._worker, MAX_WORKER_LEASES))
@@ -317,14 +317,14 @@ class WorkerSession:
         self._core.clock.wait(self._bell, Instant(self.now + duration))
         self._bell.clear()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """End the wait: there are outcomes to hand in, or it is time to stop."""
         self._bell.set()
 
-    def settled_elsewhere(self) -> None:
+    def hand_over_waits(self) -> None:
         """It will not step again: whoever waits for what it was woken for takes over."""
         for queue in self._woken:
-            self._core.notify.pass_on(queue)
+            self._core.notify.notify_next(queue)
         self._woken.clear()
 
 

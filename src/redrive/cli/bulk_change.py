@@ -1,9 +1,4 @@
-"""Asking back before many items are changed: the number of items is what has to be typed.
-
-Progress of long work: a bar in a terminal, nothing elsewhere.
-
-Changes of many items: ask back, start an operation, and show how it goes.
-"""
+"""Bulk changes: ask for confirmation (the number of items), start an operation, show its progress."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ from redrive.cli.error_output import NotConfirmed
 from redrive.cli.output import coloured, print_json, print_line, print_note, printable, short, to_json_value
 from redrive.cli.store_target import finish_moves
 from redrive.model.operation import Operation, OperationStatus
-from redrive.model.operation_plan import Plan
+from redrive.model.operation_plan import OperationPlan
 from redrive.model.text import format_counts, pluralize
 
 if TYPE_CHECKING:
@@ -106,7 +101,7 @@ class ProgressBar:
 
 
 @contextmanager
-def bar(title: str, total: int | None, *, hidden: bool = False) -> Iterator[ProgressBar]:
+def progress_bar(title: str, total: int | None, *, hidden: bool = False) -> Iterator[ProgressBar]:
     """A bar on stderr, while this runs. With no total, it only moves. `hidden` where the output is in its place."""
     if hidden or as_json() or not sys.stderr.isatty():
         yield ProgressBar(None, title, total)
@@ -119,18 +114,18 @@ def bar(title: str, total: int | None, *, hidden: bool = False) -> Iterator[Prog
         yield ProgressBar(progress, title, total)
 
 
-def drive(broker: Broker, operation: Operation, wait: str) -> Operation:
+def drive_operation(broker: Broker, operation: Operation, wait: str) -> Operation:
     """Make the steps of an operation here, with a bar, until it has ended or the time is over."""
     title = f"{operation.verb} {short(operation.id)}"
     try:
-        with bar(title, operation.expected) as shown:
+        with progress_bar(title, operation.expected) as shown:
 
             def progress(now: Operation) -> None:
                 watching = now.status is OperationStatus.WATCHING
-                shown.at(now.met, f"{title}: waits for {len(now.canary_ids)} canaries" if watching else title)
+                shown.at(now.examined, f"{title}: waits for {len(now.canary_ids)} canaries" if watching else title)
 
-            progress(broker.operation(operation.id))
-            return broker.drive(operation.id, wait=wait, progress=progress)
+            progress(broker.get_operation(operation.id))
+            return broker.run_operation(operation.id, wait=wait, progress=progress)
     except KeyboardInterrupt:
         id = short(operation.id)
         print_note(
@@ -193,7 +188,7 @@ def run(
     no_wait: bool = False,
     to: str | None = None,
     canary: int = 0,
-    canary_share: float = 1.0,
+    canary_success_ratio: float = 1.0,
     named: bool = False,
 ) -> None:
     """Change all items that match. `where` names a status: the one that the verb is for.
@@ -202,7 +197,7 @@ def run(
     """
     check_wait(no_wait)
     if dry_run:
-        print_plan(broker.plan(verb, to=to, **where))
+        print_plan(broker.plan_operation(verb, to=to, **where))
         return
     final = verb == "purge"
     count = broker.count(**where)
@@ -211,30 +206,30 @@ def run(
         click.get_current_context().exit(error_output.NOTHING)
     if not named or yes is not None:
         confirm(verb, count, yes, final=final)
-    operation = broker.start(
+    operation = broker.start_operation(
         verb,
         to=to,
         rate=rate,
         canary=canary,
-        canary_share=canary_share,
+        canary_success_ratio=canary_success_ratio,
         confirm=count if final else None,
         note=note,
         **where,
     )
-    go_on(broker, operation, wait=wait, no_wait=no_wait)
+    continue_operation(broker, operation, wait=wait, no_wait=no_wait)
 
 
-def go_on(broker: Broker, operation: Operation, *, wait: str = FOREVER, no_wait: bool = False) -> None:
+def continue_operation(broker: Broker, operation: Operation, *, wait: str = FOREVER, no_wait: bool = False) -> None:
     """Drive an operation, if that is wanted, and say how it stands."""
     if not no_wait:
-        operation = drive(broker, operation, wait)
+        operation = drive_operation(broker, operation, wait)
         finish_moves(broker)
     print_operation(operation)
     if no_wait:
         return
     if operation.status is not OperationStatus.FINISHED:
         click.get_current_context().exit(error_output.STOPPED)
-    click.get_current_context().exit(error_output.exit_of_change(operation.changed, sum(operation.left_out.values())))
+    click.get_current_context().exit(error_output.exit_of_change(operation.changed, sum(operation.skipped.values())))
 
 
 def print_operation(operation: Operation, *, in_full: bool = False) -> None:
@@ -245,8 +240,8 @@ def print_operation(operation: Operation, *, in_full: bool = False) -> None:
     id = short(operation.id)
     of = "" if operation.expected is None else f" of {operation.expected:,}"
     print_line(f"{operation.verb} {id}: {coloured(operation.status.value)}, {operation.changed:,}{of} changed")
-    if operation.left_out:
-        print_line(f"  left out: {format_counts(operation.left_out)}")
+    if operation.skipped:
+        print_line(f"  left out: {format_counts(operation.skipped)}")
         for code, samples in operation.samples.items():
             print_line(f"    {code}: {', '.join(map(short, samples))}")
     if operation.problem:
@@ -263,7 +258,7 @@ def print_operation(operation: Operation, *, in_full: bool = False) -> None:
         print_note(f"  take it back: {command_line(f'undo {id}')}")
 
 
-def print_plan(plan: Plan) -> None:
+def print_plan(plan: OperationPlan) -> None:
     """What would happen."""
     if as_json():
         print_json({**to_json_value(plan), "dry_run": True})

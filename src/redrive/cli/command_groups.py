@@ -1,9 +1,4 @@
-"""Groups of commands that are imported when they are asked for.
-
-`redrive queue …`: which commands there are.
-
-`redrive dead …`: which commands there are.
-"""
+"""Groups of commands, imported on first use: `redrive queue …` and `redrive dead …`."""
 
 from __future__ import annotations
 

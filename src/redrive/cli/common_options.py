@@ -32,7 +32,7 @@ def command_line(command: str) -> str:
     from redrive.model.url import redact_url
 
     url = get_option("url")
-    named = [("url", url and redact_url(url)), *((name, get_option(name)) for name in ("namespace", "file"))]
+    named = [("url", url and redact_url(url)), *((name, get_option(name)) for name in ("namespace", "config"))]
     words = [f"--{name} {shlex.quote(value)}" for name, value in named if value is not None]
     return " ".join(["redrive", command, *words])
 
@@ -67,7 +67,7 @@ def _options(hidden: bool) -> list[click.Option]:
         ),
         option("--token", metavar="TOKEN", help="For a server; better in the variable REDRIVE_TOKEN."),
         option("--namespace", metavar="NAME", help="Where the queues are; 'default' if nothing says otherwise."),
-        option("--file", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Another redrive.toml."),
+        option("--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Another redrive.toml."),
         option(
             "--allow-variable",
             metavar="NAME",
@@ -103,7 +103,7 @@ class StoreCommand(click.Command):
         """Where the options are that are not repeated."""
         super().format_epilog(ctx, formatter)
         formatter.write_paragraph()
-        formatter.write_text("--url, --token, --namespace, --file, --allow-variable and -o json: see redrive --help.")
+        formatter.write_text("--url, --token, --namespace, --config, --allow-variable and -o json: see redrive --help.")
 
 
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., Any]], StoreCommand]:

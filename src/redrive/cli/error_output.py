@@ -1,7 +1,4 @@
-"""Exit codes: what a script can tell from how a command ended.
-
-Errors as a person reads them in a terminal: what is wrong, and what to type next.
-"""
+"""Errors in a terminal (the problem, then the command to type next), and exit codes for scripts."""
 
 from __future__ import annotations
 
@@ -46,21 +43,21 @@ INTERRUPTED = 130
 
 EXITS: dict[str, int] = {
     "error": FAILED,
-    "invalid": INVALID,
+    "invalid_input": INVALID,
     "invalid_name": INVALID,
     "invalid_setting": INVALID,
     "invalid_duration": INVALID,
     "invalid_payload": INVALID,
     "payload_too_large": INVALID,
-    "arguments_invalid": INVALID,
-    "invalid_file": INVALID,
+    "invalid_arguments": INVALID,
+    "invalid_config": INVALID,
     "untrusted_file": INVALID,
     "request_too_large": INVALID,
     "not_found": NOT_FOUND,
     "queue_not_found": NOT_FOUND,
     "item_not_found": NOT_FOUND,
     "operation_not_found": NOT_FOUND,
-    "no_result": NOT_FOUND,
+    "result_unavailable": NOT_FOUND,
     "result_not_kept": NOT_FOUND,
     "refused": REFUSED,
     "queue_exists": REFUSED,
@@ -113,11 +110,11 @@ MEANINGS: dict[int, str] = {
 """What each exit code means, for the documentation."""
 
 
-def exit_of_change(changed: int, left_out: int) -> int:
+def exit_of_change(changed: int, skipped: int) -> int:
     """What a command exits with that changes all items that match."""
     if not changed:
         return NOTHING
-    return FAILED if left_out else OK
+    return FAILED if skipped else OK
 
 
 def exit_code(code: str) -> int:
@@ -125,7 +122,7 @@ def exit_code(code: str) -> int:
     return EXITS.get(code, FAILED)
 
 
-class NotConfirmed(errors.ConfirmMismatch):
+class NotConfirmed(errors.ConfirmationMismatch):
     """Nobody said how many items are meant, and there is nobody to ask."""
 
     def __init__(self, what: str, confirmed: int | None, actual: int, text: str) -> None:
@@ -133,13 +130,13 @@ class NotConfirmed(errors.ConfirmMismatch):
         self.args = (text,)
 
 
-def show(error: RedriveError) -> None:
+def print_error(error: RedriveError) -> None:
     """Print it to stderr: a line or two, or an object with `-o json`."""
     if as_json():
         body = error_body(error)
-        _print_json({"code": body.code, "message": text_of(error), "details": body.details})
+        _print_json({"code": body.code, "message": error_text(error), "details": body.details})
     else:
-        _print(f"redrive: {text_of(error)}")
+        _print(f"redrive: {error_text(error)}")
 
 
 def show_usage(error: click.ClickException) -> None:
@@ -159,7 +156,7 @@ def _print(text: str) -> None:
     click.echo(visible(text, "\n"), err=True)
 
 
-def text_of(error: RedriveError) -> str:
+def error_text(error: RedriveError) -> str:
     """The text of an error, with commands in place of calls in Python."""
     write = next((_TEXTS[kind] for kind in type(error).__mro__ if kind in _TEXTS), str)
     return write(error)
@@ -217,7 +214,7 @@ def _store_unavailable(error: Any) -> str:
             f"server {error.store} does not answer: {error.problem}\n"
             f"  is it running, and is that its address? On the host of its store, redrive serve starts one"
         )
-    problem, _, in_python = error.problem.partition(", or leave create=False out")
+    problem, _, in_python = error.problem.partition(", or leave create_if_missing=False out")
     if not in_python:
         return str(error)
     return (
@@ -234,7 +231,7 @@ def _unauthorized(error: Any) -> str:
     )
 
 
-def _invalid_file(error: Any) -> str:
+def _invalid_config(error: Any) -> str:
     if len(error.problems) == 1:
         return str(error)
     listed = "\n".join(f"  {line}" for line in str(error).splitlines())
@@ -250,13 +247,13 @@ _TEXTS: dict[type[RedriveError], Callable[[Any], str]] = {
     errors.WrongStatus: _wrong_status,
     errors.StoreUnavailable: _store_unavailable,
     errors.Unauthorized: _unauthorized,
-    errors.InvalidFile: _invalid_file,
+    errors.InvalidConfig: _invalid_config,
 }
 
 
 def one_of_several(error: RedriveError) -> str:
     """An error as a cell of a table: its first line."""
-    return text_of(error).partition("\n")[0]
+    return error_text(error).partition("\n")[0]
 
 
 def exit_for(failures: list[RedriveError], total: int) -> int:

@@ -1,7 +1,4 @@
-"""Values as JSON that programs read: as a server answers them (docs/reference/http.md).
-
-Output: tables for people, JSON for programs. Colours only where a person sees them.
-"""
+"""Output: tables for people, JSON for programs as the server returns it (docs/reference/http.md)."""
 
 from __future__ import annotations
 

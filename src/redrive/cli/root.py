@@ -50,7 +50,7 @@ class _Root(LazyGroup):
         try:
             return super().invoke(ctx)
         except RedriveError as error:
-            error_output.show(error)
+            error_output.print_error(error)
             ctx.exit(error_output.exit_code(error.code))
         except click.ClickException as error:
             error_output.show_usage(error)

@@ -1,7 +1,4 @@
-"""Ids as people type them: the first digits are enough, where they tell one from all others.
-
-Which items are meant: the options that stand for the conditions of `find`.
-"""
+"""Which items a command means: id prefixes, and filter options that stand for the conditions of `find`."""
 
 from __future__ import annotations
 
@@ -73,7 +70,7 @@ def operation_id(broker: Broker, typed: str) -> str:
     prefix = _checked("operation", typed)
     if len(prefix) == _WHOLE:
         return prefix
-    found = [each for each in broker.operations(limit=1000) if each.id.startswith(prefix)]
+    found = [each for each in broker.list_operations(limit=1000) if each.id.startswith(prefix)]
     if not found:
         raise OperationNotFound(prefix)
     if len(found) > 1:

@@ -27,7 +27,7 @@ class StoreTarget(msgspec.Struct, frozen=True):
 
     url: str
     namespace: str
-    said_by: str
+    source: str
     """`--url`, `REDRIVE_URL`, the path of the file, or `default`."""
     token: str | None = None
     name: str | None = None
@@ -41,12 +41,12 @@ class StoreTarget(msgspec.Struct, frozen=True):
         return redact_url(self.url)
 
     def __repr__(self) -> str:
-        return f"Place(url={self.shown!r}, namespace={self.namespace!r}, said_by={self.said_by!r})"
+        return f"Place(url={self.shown!r}, namespace={self.namespace!r}, said_by={self.source!r})"
 
     @property
     def names(self) -> dict[str, Any]:
         """What `connect` is told of other stores."""
-        return {"name": self.name, "stores": self.stores} if self.stores else {}
+        return {"store_name": self.name, "stores": self.stores} if self.stores else {}
 
     @property
     def is_server(self) -> bool:
@@ -97,8 +97,8 @@ def project_file(*, announce: bool = True) -> Path | None:
     """
     from redrive.config import find_file
 
-    if get_option("file"):
-        return Path(get_option("file")).absolute()
+    if get_option("config"):
+        return Path(get_option("config")).absolute()
     found = find_file()
     if found is not None and found.parent in Path.cwd().parents and announce and not _is_for_programs():
         if not get_option("announced_file"):
@@ -136,7 +136,7 @@ def _namespace_of(file: Path | None) -> str:
 def opened(*, create: bool = False, namespace: str | None = None) -> Iterator[Broker]:
     """A broker on the place that this command is about.
 
-    Only with `create` is a store begun where there is none. No lifecycle: a command looks or changes, and is gone.
+    Only with `create` is a store begun where there is none. No maintenance: a command looks or changes, and is gone.
     """
     with open_place(chosen(), create=create, namespace=namespace) as broker:
         try:
@@ -149,12 +149,12 @@ def opened(*, create: bool = False, namespace: str | None = None) -> Iterator[Br
 
 
 def open_place(
-    place: StoreTarget, *, create: bool = False, lifecycle: bool = False, namespace: str | None = None
+    place: StoreTarget, *, create: bool = False, maintenance: bool = False, namespace: str | None = None
 ) -> Broker:
     """A broker on this place, to be closed."""
     from redrive.connect import connect
 
-    return connect(place.url, lifecycle=lifecycle, **_options(place, create, namespace))
+    return connect(place.url, maintenance=maintenance, **_options(place, create, namespace))
 
 
 def finish_moves(broker: Broker) -> None:
@@ -163,14 +163,14 @@ def finish_moves(broker: Broker) -> None:
     A server does it by itself, and so does every program that has the store open for longer than a command.
     """
     if chosen().stores:
-        broker.step()
+        broker.run_maintenance()
 
 
 def open_place_async(place: StoreTarget, *, namespace: str | None = None) -> AsyncBroker:
     """The same for an event loop."""
     from redrive.connect import connect_async
 
-    return connect_async(place.url, lifecycle=False, **_options(place, False, namespace))
+    return connect_async(place.url, maintenance=False, **_options(place, False, namespace))
 
 
 def _options(place: StoreTarget, create: bool, namespace: str | None) -> dict[str, Any]:
@@ -179,4 +179,4 @@ def _options(place: StoreTarget, create: bool, namespace: str | None) -> dict[st
         return {**options, "token": place.token}
     if get_option("token"):
         raise InvalidInput(f"--token is for a server, and {place.shown} is a store; leave it out")
-    return {**options, **place.names, "create": create or place.is_memory}
+    return {**options, **place.names, "create_if_missing": create or place.is_memory}

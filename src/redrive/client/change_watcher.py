@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable
 
-from redrive.client.http_transport import Endpoint, HttpTransport, Lost, Unsent
+from redrive.client.http_transport import Endpoint, HttpTransport, RequestNotSent, ResponseLost
 from redrive.errors import Closed
 from redrive.wire.messages import WatchAnswer, WatchRequest, decode_watch_answer
 from redrive.wire.result_codec import encode
@@ -30,9 +30,9 @@ _ANYTHING = ""
 class ChangeWatcher:
     """Where something arrived since somebody last asked. Begins with the first `heard`."""
 
-    def __init__(self, endpoint: Endpoint, bell: Callable[[], None] | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, wake: Callable[[], None] | None = None) -> None:
         self._line = HttpTransport(endpoint, most=1, is_unwanted=lambda: self._again or self._closed)
-        self._bell = bell
+        self._wake = wake
         self._lock = threading.Lock()
         self._wanted: frozenset[str] = frozenset()
         self._heard: set[str] = set()
@@ -46,15 +46,15 @@ class ChangeWatcher:
         self._pid = os.getpid()
 
     @property
-    def bell(self) -> Callable[[], None] | None:
+    def wake(self) -> Callable[[], None] | None:
         """Whom to ring."""
-        return self._bell
+        return self._wake
 
-    def listen(self, bell: Callable[[], None]) -> None:
+    def subscribe(self, wake: Callable[[], None]) -> None:
         """Ring as soon as there may be something to hear, from the next `heard` on."""
-        self._bell = bell
+        self._wake = wake
 
-    def want(self, queues: Iterable[str]) -> None:
+    def watch_queues(self, queues: Iterable[str]) -> None:
         """Somebody waits, or may soon wait, for these queues."""
         if self._wanted.issuperset(queues):
             return
@@ -63,9 +63,9 @@ class ChangeWatcher:
             waits = self._thread is not None
             self._again = waits
         if waits:
-            self._line.hang_up()  # it waits for fewer than these
+            self._line.abort_requests()  # it waits for fewer than these
 
-    def heard(self) -> Collection[str] | None:
+    def received(self) -> Collection[str] | None:
         """Queues in which something arrived since the last call; None: anywhere."""
         with self._lock:
             if self._closed:
@@ -88,7 +88,7 @@ class ChangeWatcher:
         self._end.set()
         if thread is None or self._pid != os.getpid():
             return
-        self._line.hang_up()
+        self._line.abort_requests()
         # One that Ctrl-C kept from starting cannot be waited for.
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join()
@@ -99,7 +99,7 @@ class ChangeWatcher:
         pause = AGAIN_SECONDS
         while not self._closed:
             answer = self._ask(known)
-            if answer is not None and known.boot in ("", answer.boot):
+            if answer is not None and known.server_epoch in ("", answer.server_epoch):
                 known, pause = answer, AGAIN_SECONDS
                 self._tell(answer.queues, answer.anything)
                 self._end.wait(PAUSE_SECONDS)
@@ -114,11 +114,11 @@ class ChangeWatcher:
         with self._lock:
             self._again = False
             wanted = tuple(self._wanted) if len(self._wanted) <= MAX_WANTED else None
-        request = WatchRequest(known.boot or None, known.number, wanted, POLL_SECONDS)
+        request = WatchRequest(known.server_epoch or None, known.number, wanted, POLL_SECONDS)
         try:
             answer = self._line.post("store.watch", encode(request), POLL_SECONDS + SLACK_SECONDS)
             return decode_watch_answer(answer.body) if answer.status == 200 else None
-        except (Unsent, Lost, ValueError):  # the last where it is no answer
+        except (RequestNotSent, ResponseLost, ValueError):  # the last where it is no answer
             return None
 
     def _tell(self, queues: Collection[str] | None, anything: bool) -> None:
@@ -131,5 +131,5 @@ class ChangeWatcher:
                 self._heard.add(_ANYTHING)
             if not self._closed:
                 self._asked.clear()
-        if self._bell is not None:
-            self._bell()
+        if self._wake is not None:
+            self._wake()

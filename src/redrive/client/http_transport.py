@@ -33,11 +33,11 @@ MAX_PACKET_BYTES = 64 * 1024
 """What is larger is not copied to be sent at once."""
 
 
-class Unsent(Exception):
+class RequestNotSent(Exception):
     """The server cannot have got it: there is no connection."""
 
 
-class Lost(Exception):
+class ResponseLost(Exception):
     """It left, or a part of it, and no answer came: the server may have carried it out."""
 
 
@@ -133,12 +133,13 @@ class HttpTransport:
         try:
             connect()
         except Exception as problem:  # of urllib3's own errors some that come later say the same of a proxy
-            raise Unsent(_in_words(problem)) from problem
+            raise RequestNotSent(_in_words(problem)) from problem
         if self._is_unwanted is not None and self._is_unwanted():
-            self.hang_up()
+            self.abort_requests()
 
     def post(self, route: str, body: bytes, seconds: float) -> HttpResponse:
-        """Send a request and wait for its answer, so many seconds. Raises `NotSent` or `Lost`. Nothing is sent twice.
+        """Send a request and wait for its answer, so many seconds. Raises `RequestNotSent` or `ResponseLost`. Nothing
+        is sent twice.
 
         The body is not empty.
         """
@@ -155,10 +156,10 @@ class HttpTransport:
                 timeout=timeout,
             )
         except (HTTPError, OSError, ValueError, AttributeError) as problem:  # the last two where it was hung up on
-            raise Lost(_in_words(problem)) from problem
+            raise ResponseLost(_in_words(problem)) from problem
         return HttpResponse(response.status, response.data, _content_type(response.headers))
 
-    def hang_up(self) -> None:
+    def abort_requests(self) -> None:
         """Break off whatever waits for an answer now."""
         with self._lock:
             connections = tuple(self._connections)

@@ -19,7 +19,7 @@ from redrive.store import (
     Receive,
     Register,
     SetPaused,
-    SetUsedBy,
+    SetSourceQueue,
     StepOperation,
     Unhold,
 )
@@ -34,9 +34,9 @@ def _is_safe(call: Call) -> bool:
     match call:
         case Put(items=items):
             return all(map(_is_known_again, items))
-        case Register(version=version, puts=puts, noted=noted):
+        case Register(version=version, puts=puts, audit=noted):
             return version is None and not puts and noted is None
-        case CreateQueue() | SetPaused() | SetUsedBy():  # twice is no error, says the contract
+        case CreateQueue() | SetPaused() | SetSourceQueue():  # twice is no error, says the contract
             return True
         case Import() | Receive() | FinishMove() | CloseMove():  # by the ids that items have elsewhere
             return True

@@ -20,7 +20,14 @@ from typing import Any
 import msgspec
 
 from redrive.client.change_watcher import ChangeWatcher
-from redrive.client.http_transport import Endpoint, HttpResponse, HttpTransport, Lost, Unsent, endpoint_of
+from redrive.client.http_transport import (
+    Endpoint,
+    HttpResponse,
+    HttpTransport,
+    RequestNotSent,
+    ResponseLost,
+    endpoint_of,
+)
 from redrive.client.idempotent_calls import are_idempotent
 from redrive.clock import Clock, Instant, ServerClock
 from redrive.errors import (
@@ -101,20 +108,20 @@ class RemoteStore:
                 f"or start the server with that name"
             )
 
-    def _open(self, bell: Callable[[], None] | None) -> None:
+    def _open(self, wake: Callable[[], None] | None) -> None:
         self._closed = False
         self._pid = os.getpid()
         self._id = secrets.token_hex(12)
         self._numbers = itertools.count(1)
         self._end = threading.Event()
         self._line = HttpTransport(self._endpoint)
-        self._watching = ChangeWatcher(self._endpoint, bell)
+        self._watching = ChangeWatcher(self._endpoint, wake)
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
         self._check_open()
         wanted = {call.queue for call in calls if call.__class__ is LeaseItems}
         if wanted:
-            self._watching.want(wanted)
+            self._watching.watch_queues(wanted)
         if time.monotonic() - self._seen_at > QUIET_SECONDS:
             self._look()
         return self._commit(calls, now)
@@ -127,18 +134,18 @@ class RemoteStore:
         except ValueError as error:  # also for texts that are not UTF-8
             raise StoreFailed(self._endpoint.url, f"its answer cannot be read: {error}") from error
 
-    def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
+    def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         raise InvalidInput(
-            f"store {self.name} is a server and takes part in no transaction of yours; put without `within`, or "
+            f"store {self.name} is a server and takes part in no transaction of yours; put without `transaction`, or "
             f"use a store in the database that your transaction is in"
         )
 
-    def changed(self) -> Collection[str] | None:
+    def poll_changes(self) -> Collection[str] | None:
         self._check_open()
-        return self._watching.heard()
+        return self._watching.received()
 
-    def listen(self, bell: Callable[[], None]) -> None:
-        self._watching.listen(bell)
+    def subscribe(self, wake: Callable[[], None]) -> None:
+        self._watching.subscribe(wake)
 
     def durability(self) -> Durability:
         self._check_open()
@@ -150,7 +157,7 @@ class RemoteStore:
 
     def reopen(self) -> None:
         _kept_for_ever.append((self._line, self._watching))
-        self._open(self._watching.bell)
+        self._open(self._watching.wake)
 
     def close(self) -> None:
         if self._closed:
@@ -164,7 +171,9 @@ class RemoteStore:
     def _commit(self, calls: Sequence[Call], now: Instant | None) -> Commit:
         """In one request, or in parts where it is too large."""
         seen = self._seen
-        request = CommitRequest(f"{self._id}-{next(self._numbers):x}", seen.boot, list(calls), now, seen=seen.number)
+        request = CommitRequest(
+            f"{self._id}-{next(self._numbers):x}", seen.server_epoch, list(calls), now, position=seen.sequence
+        )
         try:
             body = _encoded(request)
             if len(body) <= MAX_REQUEST_BYTES or len(calls) == 1:
@@ -190,34 +199,36 @@ class RemoteStore:
 
     def _send(self, request: CommitRequest, body: bytes) -> Commit:
         """Until it is known what became of it. Raises `OutcomeUnknown` where nobody knows."""
-        request, answer = self._until_it_has_left(request, body)
-        if isinstance(answer, Lost):
-            answer = self._what_became_of(request, answer)
+        request, answer = self._retry_until_sent(request, body)
+        if isinstance(answer, ResponseLost):
+            answer = self._resolve_outcome(request, answer)
             if answer.status != 200 and are_idempotent(request.calls):
                 return self._commit(request.calls, request.now)
         return self._committed(request.calls, answer)
 
-    def _until_it_has_left(self, request: CommitRequest, body: bytes) -> tuple[CommitRequest, HttpResponse | Lost]:
+    def _retry_until_sent(
+        self, request: CommitRequest, body: bytes
+    ) -> tuple[CommitRequest, HttpResponse | ResponseLost]:
         """Send it until the server has it that it is for. Gives it as it left, and the answer, or how that was lost.
 
         Raises `StoreUnavailable`; then nobody has run it.
         """
         tries = _Tries(self._end, UNSENT_SECONDS)
-        boots = {request.boot}
+        boots = {request.server_epoch}
         for _ in range(MAX_TURNS):
             try:
                 answer = self._post_until_sent(body, tries)
-            except Lost as lost:
+            except ResponseLost as lost:
                 return request, lost
             if not _is_of_a_server(answer):
-                return request, Lost(f"HTTP status {answer.status}")
+                return request, ResponseLost(f"HTTP status {answer.status}")
             if answer.status != MISDIRECTED:
                 return request, answer
             seen = _seen_in(answer)
-            if seen.boot not in boots:  # else they take turns, and the one that it is for will have its turn
-                boots.add(seen.boot)
+            if seen.server_epoch not in boots:  # else they take turns, and the one that it is for will have its turn
+                boots.add(seen.server_epoch)
                 self._see(seen)
-                request = msgspec.structs.replace(request, boot=seen.boot, seen=seen.number)
+                request = msgspec.structs.replace(request, server_epoch=seen.server_epoch, position=seen.sequence)
                 body = _encoded(request)
         raise StoreUnavailable(self._endpoint.url, "it is started again and again, or too many servers take turns")
 
@@ -225,20 +236,20 @@ class RemoteStore:
         while True:
             try:
                 return self._line.post("store.commit", body, ANSWER_SECONDS)
-            except Unsent as problem:
+            except RequestNotSent as problem:
                 if not tries.again():
                     raise StoreUnavailable(self._endpoint.url, str(problem)) from problem
 
-    def _what_became_of(self, request: CommitRequest, lost: Lost) -> HttpResponse:
+    def _resolve_outcome(self, request: CommitRequest, lost: ResponseLost) -> HttpResponse:
         """Ask again, under the same id. The first answer; one that it was run just now, since it had not arrived; or
         one that says that nobody knows. A refusal says nothing of it: it is of the asking.
 
         Raises `OutcomeUnknown` where nobody answers.
         """
-        body = _encoded(msgspec.structs.replace(request, again=True))
+        body = _encoded(msgspec.structs.replace(request, is_retry=True))
         tries = _Tries(self._end, LOST_SECONDS)
         while tries.again():
-            with contextlib.suppress(Unsent, Lost):
+            with contextlib.suppress(RequestNotSent, ResponseLost):
                 answer = self._post_in_turn(body, tries)
                 if _is_of_a_server(answer) and (
                     answer.status == 200 or isinstance(self._error(answer), OutcomeUnknown)
@@ -260,7 +271,7 @@ class RemoteStore:
         """
         body = _encoded(CommitRequest("", "", []))
         for _ in range(2):  # of connections that are idle for long, some are broken
-            with contextlib.suppress(Unsent, Lost):
+            with contextlib.suppress(RequestNotSent, ResponseLost):
                 answer = self._line.post("store.commit", body, LOST_SECONDS)
                 if answer.status == MISDIRECTED and _is_of_a_server(answer):
                     self._see(_seen_in(answer))
@@ -292,10 +303,10 @@ class RemoteStore:
             try:
                 answer = self._line.post(route, body, ANSWER_SECONDS)
                 break
-            except (Unsent, Lost) as problem:
-                if (was_lost and isinstance(problem, Lost)) or not tries.again():
+            except (RequestNotSent, ResponseLost) as problem:
+                if (was_lost and isinstance(problem, ResponseLost)) or not tries.again():
                     raise StoreUnavailable(self._endpoint.url, str(problem)) from problem
-                was_lost |= isinstance(problem, Lost)
+                was_lost |= isinstance(problem, ResponseLost)
         if answer.status != 200:
             raise self._error(answer)
         return answer
@@ -311,7 +322,7 @@ class RemoteStore:
         if about.wire != WIRE_VERSION:
             problem = f"this client speaks version {WIRE_VERSION}; use the same release of Redrive on both sides"
             raise EngineUnsupported("the server at " + self._endpoint.url, f"version {about.wire}", problem)
-        self._see(CommitPosition(about.boot, about.number))
+        self._see(CommitPosition(about.server_epoch, about.number))
         self._follow(about.now)
         return about
 
@@ -325,7 +336,7 @@ class RemoteStore:
             return NotAStore(self._endpoint.url, f"no Redrive server answers there, but HTTP status {answer.status}")
         if answer.status == MISDIRECTED:
             return OutcomeUnknown(self._endpoint.url, "the server that it was sent to is not there any more")
-        if body.code in ("no_such_path", "method_not_allowed"):
+        if body.code in ("route_not_found", "method_not_allowed"):
             return NotAStore(self._endpoint.url, "what answers there is not a Redrive server of this release")
         if answer.status == 500:
             return StoreFailed(self._endpoint.url, f"{body.message} {body.details.get('id', '')}".rstrip())

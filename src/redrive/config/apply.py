@@ -19,7 +19,7 @@ from redrive.broker.flows import queues
 from redrive.broker.flows.queues import MAX_ROUNDS, ManagedSettings
 from redrive.config.config import FILE_NAME, Config
 from redrive.config.line_numbers import KeyPath
-from redrive.errors import InvalidFile, InvalidInput, Problem, QueueExists, QueueNotFound, RedriveError, StoreFailed
+from redrive.errors import InvalidConfig, InvalidInput, Problem, QueueExists, QueueNotFound, RedriveError, StoreFailed
 from redrive.model.dead_queue import check_dead_queues, local_dead_queues, remote_dead_queues
 from redrive.model.queue import Queue, QueueSettings, parse_settings
 from redrive.store import Call, CreateQueue, DeleteQueue, ListQueues, StaleSettings, Unregister, UpdateQueue
@@ -32,7 +32,7 @@ ACTOR = FILE_NAME
 """Who changes settings, in the audit."""
 _OVERTAKEN = (StaleSettings, QueueExists, QueueNotFound)
 """What a store answers where somebody changed, created or deleted a queue since it was read."""
-_log = events.logger("redrive.file")
+_log = events.logger("redrive.config")
 
 
 class ApplyResult(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class ApplyResult(msgspec.Struct, frozen=True):
     """They are not in the file any more, and nobody manages them."""
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether everything was as the file says."""
         return not (self.created or self.updated or self.released)
 
@@ -52,12 +52,12 @@ class ApplyResult(msgspec.Struct, frozen=True):
 def apply(broker: Broker, config: Config) -> ApplyResult:
     """Set what the file says, and register that it manages it.
 
-    Raises `InvalidFile` where the store refuses something of it, and whatever the store raises; then it is as it was.
+    Raises `InvalidConfig` where the store refuses something of it, and whatever the store raises; then it is as it was.
     """
     applied = broker._run(_apply(broker._core, config))
-    if not applied.is_nothing:
+    if not applied.is_empty:
         _log.info(
-            "file_applied",
+            "config_applied",
             file=str(config.file),
             created=applied.created or None,
             updated=applied.updated or None,
@@ -72,7 +72,7 @@ class _Done(msgspec.Struct):
     created: set[str] = set()
     updated: set[str] = set()
     released: set[str] = set()
-    backs: list[Call] = []
+    rollback: list[Call] = []
     """What takes it back, the last of it last."""
 
     def add(self, plan: _Plan, call: Call, back: Call | None, result: Any) -> None:
@@ -86,7 +86,7 @@ class _Done(msgspec.Struct):
             case Unregister(_, name):
                 self.released.add(name)
         if back is not None:
-            self.backs.append(back)
+            self.rollback.append(back)
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -167,7 +167,7 @@ def _wanted(
         base = present[name].settings if name in present else QueueSettings()
         vanished = set(managed_before.get(name, ())) - values.keys()
         try:
-            settings = parse_settings(values, base=queues.without(base, vanished))
+            settings = parse_settings(values, base=queues.without_settings(base, vanished))
             wanted[name] = queues.addressed(core, settings)
         except InvalidInput as error:
             problems.append(_problem(config, name, error))
@@ -185,7 +185,7 @@ def _check_dead_queues(config: Config, present: Mapping[str, Queue], wanted: Map
     problems = []
     for name in wanted:
         try:
-            check_dead_queues(name, wanted[name], settings, present[name].used_by if name in present else ())
+            check_dead_queues(name, wanted[name], settings, present[name].source_queues if name in present else ())
         except InvalidInput as error:
             problems.append(_problem(config, name, error))
     if problems:
@@ -221,7 +221,7 @@ def _carry_out(core: Core, config: Config, plan: _Plan, done: _Done) -> Flow[boo
     refused: list[tuple[Call, Any]] = []
     for call, back, result in zip(plan.calls, plan.backs, results, strict=True):
         if isinstance(result, Queue):
-            core.remember(result)
+            core.cache_queue(result)
         if isinstance(result, RedriveError | StaleSettings):
             refused.append((call, result))
         else:
@@ -241,15 +241,15 @@ def _carry_out(core: Core, config: Config, plan: _Plan, done: _Done) -> Flow[boo
 
 def _put_back(done: _Done) -> Flow[None]:
     """What was done of a file of which something was refused. Whoever changed it since has the last word."""
-    if not done.backs:
+    if not done.rollback:
         return
     try:
-        answers = yield CommitCalls(done.backs[::-1])
+        answers = yield CommitCalls(done.rollback[::-1])
     except RedriveError as error:
         answers = [error]
     left = [str(answer) for answer in answers if isinstance(answer, RedriveError)]
     if left:
-        _log.error("file_not_put_back", errors=left)
+        _log.error("config_rollback_failed", errors=left)
 
 
 def _tell(core: Core, config: Config, plan: _Plan) -> Flow[None]:
@@ -279,7 +279,7 @@ def _problem(config: Config, queue: str, error: InvalidInput) -> Problem:
     """What a store or the broker says of a queue, at the key it is about."""
     from redrive.config.queue_tables import problem_in
 
-    if isinstance(error, InvalidFile):
+    if isinstance(error, InvalidConfig):
         raise error
     key, problem = problem_in(error, config.queues.get(queue, {}))
     path: KeyPath = ("queue", queue, *key)

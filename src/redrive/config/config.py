@@ -10,7 +10,7 @@ import msgspec
 
 from redrive.config.line_numbers import KeyPath, LineIndex, format_key_path
 from redrive.config.table_reader import shown_file
-from redrive.errors import InvalidFile, Problem
+from redrive.errors import InvalidConfig, Problem
 from redrive.model.duration import MINUTE, SECOND
 from redrive.model.limits import DEFAULT_NAMESPACE
 from redrive.model.url import redact_url
@@ -63,7 +63,7 @@ class ExternalOptions(msgspec.Struct, frozen=True):
     """A queue whose items come from somewhere else: a command lists them, another one takes one of them."""
 
     list: CommandSpec
-    take: CommandSpec | None = None
+    claim: CommandSpec | None = None
     poll: int = MINUTE
     key: str = "id"
     """The key of a listed object that tells it from all others."""
@@ -96,12 +96,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Variables that its URLs may take, beside those called REDRIVE_…"""
 
     def problem(self, path: KeyPath, problem: str) -> Problem:
-        """Something that is wrong at a key, for `InvalidFile`."""
-        return Problem(self.lines.of(path), format_key_path(path), problem)
+        """Something that is wrong at a key, for `InvalidConfig`."""
+        return Problem(self.lines.line_of(path), format_key_path(path), problem)
 
-    def invalid(self, *problems: Problem) -> InvalidFile:
+    def invalid(self, *problems: Problem) -> InvalidConfig:
         """The error with these problems."""
-        return InvalidFile(shown_file(self.file), tuple(sorted(problems)))
+        return InvalidConfig(shown_file(self.file), tuple(sorted(problems)))
 
     def __repr__(self) -> str:
         return (

@@ -12,12 +12,12 @@ from redrive.config.table_reader import shown_file
 from redrive.config.trust import load_trust
 from redrive.errors import Problem, UntrustedFile
 
-FILE_VARIABLE = "REDRIVE_FILE"
+FILE_VARIABLE = "REDRIVE_CONFIG"
 """Where the file is, instead of here or above."""
 
 
 def find_file() -> Path | None:
-    """The file of this project: what REDRIVE_FILE names, else the nearest redrive.toml here or above.
+    """The file of this project: what REDRIVE_CONFIG names, else the nearest redrive.toml here or above.
 
     Raises `UntrustedFile` where another user can change the one that was found, and this user has not confirmed it.
     A file that is named is not checked: to name it is to trust it.
@@ -31,7 +31,7 @@ def find_file() -> Path | None:
         typed = shlex.quote(str(found))
         problem = (
             f"{exposure}, and who changes it decides which commands run and where secrets go; if you trust it, name it "
-            f"with --file {typed}, or confirm it for good with redrive config trust {typed}; if not, write a "
+            f"with --config {typed}, or confirm it for good with redrive config trust {typed}; if not, write a "
             f"{FILE_NAME} of your own nearer to where you work"
         )
         raise UntrustedFile(shown_file(found), (Problem(1, "", problem),))

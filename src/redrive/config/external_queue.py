@@ -108,12 +108,12 @@ class Poller:
             self._tell(problem)
             if done.full is not None:
                 problem = problem or done.full
-                _log.warning("external_not_listed", queue=self._queue, error=done.full)
+                _log.warning("external_poll_failed", queue=self._queue, error=done.full)
         except Closed:
             self._end.set()
         except (OSError, ListingInvalid, RedriveError) as error:
             problem = str(error)
-            _log.warning("external_not_listed", queue=self._queue, error=problem)
+            _log.warning("external_poll_failed", queue=self._queue, error=problem)
         if not self._end.is_set():
             self._record(begun_at, len(items), new, problem)
         return new
@@ -148,7 +148,7 @@ class Poller:
     def _tell(self, problem: str | None) -> None:
         """Tell what is wrong with an object, but not with each listing that it is in."""
         if problem is not None and problem != self._problem:
-            _log.warning("external_objects_refused", queue=self._queue, error=problem)
+            _log.warning("external_objects_rejected", queue=self._queue, error=problem)
         self._problem = problem
 
     def _listed(self) -> tuple[list[NewItem], str | None]:
@@ -160,13 +160,13 @@ class Poller:
         ran = run.wait()
         if ran.is_stopped:
             return [], None
-        if ran.is_late:
+        if ran.timed_out:
             raise ListingInvalid(f"the command ran for longer than {format_duration(self._list.timeout or 0)}")
-        if ran.has_vanished:
+        if ran.exit_unknown:
             raise ListingInvalid("the command is gone, and nobody saw how it ended")
         if not ran.exit.is_clean:
             raise ListingInvalid(f"the command ended with {ran.exit}: {tail(ran.errors)[-500:]}")
-        if not ran.is_whole:
+        if not ran.is_complete:
             raise ListingInvalid(f"the command printed more than {MAX_OUTPUT_BYTES:,} bytes")
         return items_from(ran.output, self._options.key, self._options.version)
 
@@ -227,7 +227,7 @@ def claim_command(
     the item is done without being run; unless it was asked before, and nobody knows how that ended. Then it may have
     been claimed for this very item: rather twice than never.
     """
-    command = CommandHandler(f"{queue}.take", take, release_delay)
+    command = CommandHandler(f"{queue}.claim", take, release_delay)
 
     def register(name: str, value: bytes) -> None:
         broker._run(worker_registry.register(worker_registry.CLAIMED, name, value, timeout=TAKEN_TIMEOUT // 1_000_000))
@@ -247,7 +247,7 @@ def claim_command(
                 broker._run(worker_registry.unregister(worker_registry.CLAIMED, name))
             raise
         code = ran.exit.exit_code
-        if ran.is_late or code is None or code in NOT_RUN:  # a script may have claimed it before it came to that
+        if ran.timed_out or code is None or code in NOT_RUN:  # a script may have claimed it before it came to that
             return outcome_of(command, job, ran)
         if code == 0 or (found and code != TRY_LATER):
             register(name, b"")
@@ -256,7 +256,7 @@ def claim_command(
             broker._run(worker_registry.unregister(worker_registry.CLAIMED, name))
         if code == TRY_LATER:
             return outcome_of(command, job, ran)
-        _log.info("external_taken_elsewhere", item=job.lease.id, queue=queue, error=tail(ran.errors)[-500:] or None)
+        _log.info("external_claimed_elsewhere", item=job.lease.id, queue=queue, error=tail(ran.errors)[-500:] or None)
         return Completed()
 
     return claim

@@ -23,7 +23,7 @@ class LineIndex:
         self._lines: dict[KeyPath, int] = {(): 1}
         _Scanner(document.replace("\r\n", "\n"), self._lines).scan()
 
-    def of(self, path: KeyPath) -> int:
+    def line_of(self, path: KeyPath) -> int:
         """The line of a key; where it is not there, that of the table it would be in."""
         while path not in self._lines:
             path = path[:-1]

@@ -26,7 +26,7 @@ from redrive.config.table_reader import (
     variables_in,
 )
 from redrive.config.worker_tables import read_worker
-from redrive.errors import InvalidFile, Problem
+from redrive.errors import InvalidConfig, Problem
 from redrive.model.limits import DEFAULT_NAMESPACE, DEFAULT_URL
 from redrive.model.sqlite_url import absolute_sqlite_url
 
@@ -45,7 +45,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def load(path: Path | str, *, needs_store: bool = True, variables: Collection[str] = ()) -> Config:
-    """What a file says. Raises `InvalidFile` with all that is wrong with it. Its owner does not matter.
+    """What a file says. Raises `InvalidConfig` with all that is wrong with it. Its owner does not matter.
 
     needs_store: whether the store is the one that the file names. Where it is another, variables in the URLs of the
     file need not be set.
@@ -69,24 +69,24 @@ def load_store(path: Path | str, *, needs_store: bool = True, variables: Collect
 
 def line_of(file: Path, path: KeyPath) -> int:
     """The line of a key in a file that was read before."""
-    return LineIndex(read_source(file).text).of(path)
+    return LineIndex(read_source(file).text).line_of(path)
 
 
 def read_source(file: Path) -> Source:
-    """A file as it is now. Raises `InvalidFile` where there is none."""
+    """A file as it is now. Raises `InvalidConfig` where there is none."""
     try:
         with open(file, "rb") as opened:
             data = opened.read(MAX_FILE_BYTES + 1)
             owner = os.fstat(opened.fileno()).st_uid
         if len(data) > MAX_FILE_BYTES:
-            raise InvalidFile(shown_file(file), (Problem(1, "", f"is larger than {MAX_FILE_BYTES:,} bytes"),))
+            raise InvalidConfig(shown_file(file), (Problem(1, "", f"is larger than {MAX_FILE_BYTES:,} bytes"),))
         return Source(data.decode("utf-8-sig"), owner, find_exposure(file))
     except OSError as error:
         problem = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-        raise InvalidFile(shown_file(file), (Problem(1, "", problem),)) from None
+        raise InvalidConfig(shown_file(file), (Problem(1, "", problem),)) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise InvalidFile(shown_file(file), (Problem(line, "", "is not UTF-8"),)) from None
+        raise InvalidConfig(shown_file(file), (Problem(line, "", "is not UTF-8"),)) from None
 
 
 def parse(source: Source | str, file: Path, *, needs_store: bool = True, variables: Collection[str] = ()) -> Config:
@@ -102,7 +102,7 @@ def _parsed(text: str, file: Path) -> tuple[Problems, Mapping[str, Any], LineInd
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InvalidFile(shown_file(file), (_syntax(text, error),)) from None
+        raise InvalidConfig(shown_file(file), (_syntax(text, error),)) from None
     lines = LineIndex(text)
     return Problems(file, lines), document, lines
 
@@ -124,10 +124,10 @@ def _read(
     variables: tuple[str, ...],
 ) -> Config:
     top = Table(problems, (), dict(document))
-    top.only(_KEYS, _ELSEWHERE)
+    top.check_keys(_KEYS, _ELSEWHERE)
     folder = str(file.parent)
     store = _read_store(top, file.parent, needs_store, variables)
-    hidden = _variables(top.values.get("url"), *top.under("stores").values.values())
+    hidden = _variables(top.values.get("url"), *top.subtable("stores").values.values())
     tables = top.tables("queue")
     read = {queue: read_queue(table, folder, hidden) for queue, table in tables.items()}
     queues = {queue: settings for queue, (settings, _) in read.items()}
@@ -139,7 +139,7 @@ def _read(
         queues=queues,
         workers={each: worker for each, worker in workers.items() if worker is not None},
         external={queue: external for queue, (_, external) in read.items() if external is not None},
-        server=_server(top.under("server")),
+        server=_server(top.subtable("server")),
         lines=lines,
         text=source.text,
         owner=source.owner,
@@ -150,14 +150,14 @@ def _read(
 
 
 def _read_store(top: Table, folder: Path, needs_store: bool, variables: Collection[str]) -> StoreOptions:
-    stores = top.under("stores")
+    stores = top.subtable("stores")
     namespace, name = (_name(top, key) for key in ("namespace", "name"))
     if stores.values and "name" not in top.values:
-        top.wrong("stores", 'needs a name beside it, by which those stores know this one: name = "main", say')
+        top.add_problem("stores", 'needs a name beside it, by which those stores know this one: name = "main", say')
     for other in stores.values:
         stores.named(other, other)
         if other == name:
-            stores.wrong(other, "is the name of this store itself; give the other one another name")
+            stores.add_problem(other, "is the name of this store itself; give the other one another name")
     return StoreOptions(
         url=_url(top, "url", folder, needs_store, variables) or absolute_sqlite_url(DEFAULT_URL, folder),
         namespace=namespace or DEFAULT_NAMESPACE,
@@ -185,20 +185,20 @@ def _url(table: Table, key: str, folder: Path, needed: bool, variables: Collecti
         return None
     if not isinstance(value, str) or "://" not in value:
         shown = described(value) if not isinstance(value, str) else "that text"
-        table.wrong(key, f"is the URL of a store, as in {DEFAULT_URL} or postgresql://host/database, not {shown}")
+        table.add_problem(key, f"is the URL of a store, as in {DEFAULT_URL} or postgresql://host/database, not {shown}")
         return None
     url, problem = expand_variables(value, os.environ)
     problem = find_syntax_error(value) or not_for_addresses(value, variables) or problem
     if problem is not None and not needed and find_syntax_error(value) is None:
         return value
     if problem is not None:
-        table.wrong(key, problem)
+        table.add_problem(key, problem)
         return None
     return absolute_sqlite_url(url, folder)
 
 
 def _server(table: Table) -> ServerOptions:
-    table.only(("host", "port", "work"))
+    table.check_keys(("host", "port", "work"))
     return ServerOptions(
         table.text("host") or DEFAULT_HOST, table.count("port", DEFAULT_PORT, 0, 65_535), table.flag("work")
     )

@@ -40,8 +40,8 @@ def missing_programs(config: Config, workers: Mapping[str, WorkerOptions]) -> li
     programs: dict[KeyPath, CommandSpec] = {("worker", name, "run"): options.run for name, options in workers.items()}
     for queue, external in listed_queues(config, workers).items():
         programs["queue", queue, "list"] = external.list
-        if external.take is not None:
-            programs["queue", queue, "take"] = external.take
+        if external.claim is not None:
+            programs["queue", queue, "claim"] = external.claim
     problems: dict[KeyPath, str] = {}
     for path, program in programs.items():
         whole, unset = resolve_program(program)

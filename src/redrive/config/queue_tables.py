@@ -15,7 +15,7 @@ from redrive.model.duration import MINUTE
 from redrive.model.limits import split_address
 from redrive.model.queue import QueueSettings, parse_settings
 
-EXTERNAL_KEYS = ("list", "take", "poll", "key", "version", "shell", "timeout", "grace", "env", "cwd")
+EXTERNAL_KEYS = ("list", "claim", "poll", "key", "version", "shell", "timeout", "kill_grace", "env", "cwd")
 """What only external queues have, beside `type` and the settings of every queue."""
 _INDEX = re.compile(r"\[(\d+)\]\.?")
 _NO_RETRY = (
@@ -28,25 +28,25 @@ def read_queue(table: Table, folder: str, hidden: Iterable[str]) -> tuple[dict[s
     """The settings that a table of the file has, as they are written, and how an external queue is listed."""
     kind = table.values.get("type")
     if kind is not None and kind != "external":
-        table.wrong("type", f'is "external", or left out, not {described(kind)}')
+        table.add_problem("type", f'is "external", or left out, not {described(kind)}')
     own = {"type", *EXTERNAL_KEYS} if kind == "external" else {"type"}
     settings = {key: value for key, value in table.values.items() if key not in own}
     external = None
     if kind == "external":
         external = _read_external(table, folder, hidden)
         if "retry" in settings:
-            table.wrong("retry", _NO_RETRY)
+            table.add_problem("retry", _NO_RETRY)
             del settings["retry"]
     else:
         for key in [key for key in settings if key in EXTERNAL_KEYS]:
-            table.wrong(key, 'is for external queues only; say type = "external" if this is one')
+            table.add_problem(key, 'is for external queues only; say type = "external" if this is one')
             del settings[key]
     _check(table, settings)
     return settings, external
 
 
 def _read_external(table: Table, folder: str, hidden: Iterable[str]) -> ExternalOptions | None:
-    take = program_from(table, "take", folder, hidden, MINUTE) if "take" in table.values else None
+    take = program_from(table, "claim", folder, hidden, MINUTE) if "claim" in table.values else None
     listing = program_from(table, "list", folder, hidden, MINUTE)
     poll = table.duration("poll", MINUTE)
     key = table.text("key") or "id"
@@ -91,11 +91,11 @@ def check_dead_queues(tables: Mapping[str, Table], queues: Mapping[str, Mapping[
         for address in settings.dead_queues():
             to, store = split_address(address)
             if store is not None and store not in known:
-                tables[name].wrong("dead_queue", f"{address!r} is in a store that [stores] does not name")
+                tables[name].add_problem("dead_queue", f"{address!r} is in a store that [stores] does not name")
             elif store is None and to == name:
-                tables[name].wrong("dead_queue", "cannot reference itself")
+                tables[name].add_problem("dead_queue", "cannot reference itself")
             elif store is None and to in wanted and wanted[to].dead_queue is not None:
-                tables[name].wrong("dead_queue", f"'{to}' cannot have its own dead_queue")
+                tables[name].add_problem("dead_queue", f"'{to}' cannot have its own dead_queue")
 
 
 def _settings(values: Mapping[str, Any]) -> QueueSettings:

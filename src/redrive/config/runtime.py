@@ -1,7 +1,4 @@
-"""One worker of a file, in a thread of this process.
-
-A file that is in force: applied, watched, and its workers at work. What `redrive work` and `redrive serve` run.
-"""
+"""A config file in force: applied, watched, its workers running. `redrive work` and `redrive serve` run it."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from redrive.worker.command_outcome import CommandHandler
 from redrive.worker.command_runner import CommandRunner
 from redrive.worker.worker import Worker, worker_name
 
-_log = events.logger("redrive.file")
+_log = events.logger("redrive.config")
 
 
 class HostedWorker:
@@ -65,7 +62,7 @@ class HostedWorker:
 
     def retire(self) -> None:
         """Let it finish what it runs, however long that takes, and end."""
-        self._worker.retire()
+        self._worker.drain()
 
     def stop(self) -> None:
         """Let it end. A second time changes nothing. From any thread, or a signal handler."""
@@ -73,7 +70,7 @@ class HostedWorker:
             self._is_stopping = True
             self._worker.stop()
 
-    def hurry(self) -> None:
+    def stop_now(self) -> None:
         """Let it end at once."""
         self._is_stopping = True
         self._worker.stop(at_once=True)
@@ -108,8 +105,8 @@ def start_hosted_worker(
     `external`: how its queue is listed, where it is an external one.
     """
     claim = None
-    if external is not None and external.take is not None:
-        claim = claim_command(broker, options.queue, resolve_program(external.take)[0], options.release_delay)
+    if external is not None and external.claim is not None:
+        claim = claim_command(broker, options.queue, resolve_program(external.claim)[0], options.release_delay)
     command = CommandHandler(name, resolve_program(options.run)[0], options.release_delay, options.keep_result)
     runner = CommandRunner(
         command,
@@ -166,7 +163,7 @@ class ConfigRuntime:
         """A worker ended with an error that nobody foresaw, which is in the log."""
 
     def start(self) -> None:
-        """Apply the file, and begin. Raises `InvalidFile` where the file cannot be used here; then nothing runs."""
+        """Apply the file, and begin. Raises `InvalidConfig` where the file cannot be used here; then nothing runs."""
         self._apply(self._config)
         with self._changing:
             self._reconcile(self._config)
@@ -187,42 +184,42 @@ class ConfigRuntime:
         for hosted in self._hosted.values():
             hosted.thread.start()
         if self._is_stopping:
-            self.ask_to_stop()
+            self.request_stop()
         for hosted in self._hosted.values():
             hosted.thread.join()
         for hosted in self._hosted.values():
             if hosted.refusal is not None:
                 raise hosted.refusal
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Look now whether the file was edited. Whether an edit was applied."""
-        return self._watch is not None and self._watch.look()
+        return self._watch is not None and self._watch.check()
 
     def stop(self) -> None:
         """Lease nothing more, let commands that run finish, and end. Returns when all is over."""
-        self.ask_to_stop()
+        self.request_stop()
         if self._watch is not None:
             self._watch.close()
-        self.ask_to_stop()  # whom the last edit brought
+        self.request_stop()  # whom the last edit brought
         for _, poller in self._pollers.values():
             poller.close()
-        for hosted in self._everybody():
+        for hosted in self._all_workers():
             if hosted.thread.ident is not None:
                 hosted.thread.join()
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """The same without waiting. From any thread, or a signal handler."""
         self._is_stopping = True
-        for hosted in self._everybody():
+        for hosted in self._all_workers():
             hosted.stop()
 
-    def hurry(self) -> None:
+    def stop_now(self) -> None:
         """Do not wait for commands that run: end them. From any thread, or a signal handler."""
         self._is_stopping = True
-        for hosted in self._everybody():
-            hosted.hurry()
+        for hosted in self._all_workers():
+            hosted.stop_now()
 
-    def _everybody(self) -> list[HostedWorker]:
+    def _all_workers(self) -> list[HostedWorker]:
         return [*self._hosted.values(), *self._leaving]
 
     def _apply(self, config: Config) -> None:
@@ -239,7 +236,7 @@ class ConfigRuntime:
         try:
             apply(self._broker, config)
         except Forbidden as error:
-            _log.warning("file_not_applied", file=str(config.file), error=str(error))
+            _log.warning("config_not_applied", file=str(config.file), error=str(error))
 
     def _changed(self, config: Config) -> None:
         """The file was edited, and is valid."""
@@ -251,7 +248,7 @@ class ConfigRuntime:
             self._reconcile(config)
         was = _read_once(before)
         if keys := [key for key, value in _read_once(config).items() if value != was[key]]:
-            _log.warning("file_needs_restart", file=str(config.file), keys=keys)
+            _log.warning("config_needs_restart", file=str(config.file), keys=keys)
 
     def _reconcile(self, config: Config) -> None:
         """Run what the file says: what is new begins, what is gone finishes what it runs and ends, and what is

@@ -1,7 +1,4 @@
-"""What is wrong with a file, all of it, and where; and tables that say what is wrong with their values.
-
-Variables of the environment in texts of a file: `${NAME}`, so that no secret has to stand in it.
-"""
+"""Typed access to the tables of redrive.toml: all problems are collected with their lines; `${NAME}` is expanded."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from redrive.config.line_numbers import KeyPath, LineIndex, format_key_path
-from redrive.errors import InvalidDuration, InvalidFile, InvalidName, Problem
+from redrive.errors import InvalidConfig, InvalidDuration, InvalidName, Problem
 from redrive.model.duration import parse_duration
 from redrive.model.limits import check_name
 from redrive.model.text import suggest
@@ -33,12 +30,13 @@ class Problems:
         return path in self._found
 
     def raise_any(self) -> None:
-        """Raise `InvalidFile` with all of them, in the order of their lines, if there are any."""
+        """Raise `InvalidConfig` with all of them, in the order of their lines, if there are any."""
         if self._found:
             found = [
-                Problem(self._lines.of(path), format_key_path(path), problem) for path, problem in self._found.items()
+                Problem(self._lines.line_of(path), format_key_path(path), problem)
+                for path, problem in self._found.items()
             ]
-            raise InvalidFile(shown_file(self._file), tuple(sorted(found, key=lambda each: each.line)))
+            raise InvalidConfig(shown_file(self._file), tuple(sorted(found, key=lambda each: each.line)))
 
 
 class Table:
@@ -51,41 +49,41 @@ class Table:
             problems.add(path, f"is a table, as in [{format_key_path(path)}], not {described(values)}")
         self.values: dict[str, Any] = values if isinstance(values, dict) else {}
 
-    def only(self, known: Collection[str], elsewhere: Mapping[str, str] | None = None) -> None:
+    def check_keys(self, known: Collection[str], elsewhere: Mapping[str, str] | None = None) -> None:
         """Every key that is not known is a problem. `elsewhere`: words that others have for the same."""
         for key in self.values:
             if key not in known:
                 meant = suggest(key, known, elsewhere or {}) or f"; there are {', '.join(known)}"
-                self.wrong(key, f"is not known here{meant}")
+                self.add_problem(key, f"is not known here{meant}")
 
-    def wrong(self, key: str, problem: str) -> None:
+    def add_problem(self, key: str, problem: str) -> None:
         """Something is wrong with the value of a key, or it is missing."""
         self.problems.add((*self.path, key), problem)
 
-    def under(self, key: str) -> Table:
+    def subtable(self, key: str) -> Table:
         """The table under a key; an empty one where there is none."""
         return Table(self.problems, (*self.path, key), self.values.get(key, {}))
 
     def tables(self, key: str) -> dict[str, Table]:
         """The tables under a key, by their names, where these can be names."""
-        found = self.under(key)
+        found = self.subtable(key)
         for name in found.values:
             found.named(name, name)
-        return {name: found.under(name) for name in found.values}
+        return {name: found.subtable(name) for name in found.values}
 
     def named(self, key: str, name: object) -> str | None:
         """The name that stands at a key, if it can be one."""
         try:
             return check_name(self.path[-1] if self.path else key, name)  # type: ignore[arg-type]
         except InvalidName as error:
-            self.wrong(key, f"{error.name!r:.80} {error.problem}")
+            self.add_problem(key, f"{error.name!r:.80} {error.problem}")
             return None
 
     def text(self, key: str) -> str | None:
         """A text that is not empty."""
         value = self.values.get(key)
         if value is not None and (not isinstance(value, str) or not value.strip()):
-            self.wrong(key, f"is a text, not {described(value)}")
+            self.add_problem(key, f"is a text, not {described(value)}")
             return None
         return value
 
@@ -93,7 +91,7 @@ class Table:
         """True or false; false where it is not there."""
         value = self.values.get(key, False)
         if not isinstance(value, bool):
-            self.wrong(key, f"is true or false, not {described(value)}")
+            self.add_problem(key, f"is true or false, not {described(value)}")
             return False
         return value
 
@@ -101,7 +99,7 @@ class Table:
         """A whole number within bounds."""
         value = self.values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
-            self.wrong(key, f"is a whole number from {smallest:,} to {largest:,}, not {described(value)}")
+            self.add_problem(key, f"is a whole number from {smallest:,} to {largest:,}, not {described(value)}")
             return default
         return value
 
@@ -112,10 +110,10 @@ class Table:
         try:
             duration = parse_duration(self.values[key], key)
         except InvalidDuration as error:
-            self.wrong(key, problem_of(error))
+            self.add_problem(key, problem_of(error))
             return default
         if positive and duration == 0:
-            self.wrong(key, "is longer than 0")
+            self.add_problem(key, "is longer than 0")
             return default
         return duration
 

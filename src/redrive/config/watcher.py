@@ -13,18 +13,18 @@ from redrive.config.config import Config
 from redrive.config.loader import parse, read_source
 from redrive.config.ownership import ROOT, caller
 from redrive.config.table_reader import shown_file
-from redrive.errors import Closed, InvalidFile, Problem, RedriveError, UntrustedFile
+from redrive.errors import Closed, InvalidConfig, Problem, RedriveError, UntrustedFile
 from redrive.telemetry import events
 
 LOOK_SECONDS = 1.0
 """How often. The file is small, so it is read each time: times of files are not to be trusted."""
-_log = events.logger("redrive.file")
+_log = events.logger("redrive.config")
 
 
 class ConfigWatcher:
     """Watches the file that a program runs by, from `start` to `close`.
 
-    `changed` is called with what a valid edit says, and may raise `InvalidFile` where it cannot be applied: then, as
+    `changed` is called with what a valid edit says, and may raise `InvalidConfig` where it cannot be applied: then, as
     with an edit that is not valid, everything stays as it was. It is called again with each look, since its reason may
     go away without another edit: a program is copied here after the file, or the store was in trouble.
     """
@@ -54,14 +54,14 @@ class ConfigWatcher:
         if self._thread.is_alive():
             self._thread.join()
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Look once. Whether an edit was applied."""
         with self._looking:
             try:
                 text = self._text()
-            except InvalidFile as error:  # perhaps an editor is just writing it
+            except InvalidConfig as error:  # perhaps an editor is just writing it
                 if not self._is_missing:
-                    _log.warning("file_not_read", error=str(error))
+                    _log.warning("config_unreadable", error=str(error))
                 self._is_missing = True
                 self._read = None
                 return False
@@ -85,12 +85,12 @@ class ConfigWatcher:
         self._seen = text
         try:
             config = parse(text, self._file, needs_store=self._first.needs_store, variables=self._first.variables)
-        except InvalidFile as error:
+        except InvalidConfig as error:
             self._tell_invalid(text, error)
             return False
         try:
             self._changed(config)
-        except InvalidFile as error:
+        except InvalidConfig as error:
             self._tell_invalid(text, error)
             self._seen = None  # it is as new as before
             return False
@@ -98,21 +98,21 @@ class ConfigWatcher:
             self._end.set()
             return False
         except RedriveError as error:
-            _log.warning("file_not_applied", file=str(self._file), error=str(error))
+            _log.warning("config_not_applied", file=str(self._file), error=str(error))
             self._seen = None
             return False
         self._refused = None
         return True
 
-    def _tell_invalid(self, text: str, error: InvalidFile) -> None:
+    def _tell_invalid(self, text: str, error: InvalidConfig) -> None:
         """Tell what is wrong with an edit, unless that was told of it last."""
         if self._refused != (text, str(error)):
-            _log.error("file_invalid", file=str(self._file), problems=str(error).splitlines())
+            _log.error("config_invalid", file=str(self._file), problems=str(error).splitlines())
         self._refused = text, str(error)
 
     def _run(self) -> None:
         while not self._end.wait(LOOK_SECONDS):
             try:
-                self.look()
+                self.check()
             except Exception:
-                _log.exception("file_watch_failed")
+                _log.exception("config_watch_failed")

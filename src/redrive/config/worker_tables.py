@@ -21,7 +21,7 @@ WORKER_KEYS = (
     "shell",
     "concurrency",
     "timeout",
-    "grace",
+    "kill_grace",
     "release_delay",
     "keep_result",
     "env",
@@ -46,12 +46,12 @@ SHELL = "/bin/sh"
 
 def read_worker(table: Table, folder: str, hidden: Iterable[str]) -> WorkerOptions | None:
     """A worker of the file."""
-    table.only(WORKER_KEYS, ELSEWHERE)
+    table.check_keys(WORKER_KEYS, ELSEWHERE)
     queue = table.text("queue")
     if queue is not None:
         queue = table.named("queue", queue)
     elif "queue" not in table.values:
-        table.wrong("queue", "is missing: say which queue it works on")
+        table.add_problem("queue", "is missing: say which queue it works on")
     program = program_from(table, "run", folder, hidden)
     concurrency = table.count("concurrency", 1, 1, MAX_CONCURRENCY)
     delay = table.duration("release_delay", 30 * SECOND, positive=False)
@@ -68,22 +68,22 @@ def program_from(
     value = table.values.get(key)
     shell = table.flag("shell")
     limit = table.duration("timeout", timeout)
-    grace = table.duration("grace", 5 * SECOND, positive=False)
+    grace = table.duration("kill_grace", 5 * SECOND, positive=False)
     variables = _variables(table)
     where = str(Path(folder, table.text("cwd") or "."))
     words: tuple[str, ...] = ()
     if key not in table.values:
-        table.wrong(key, "is missing: say which command is run")
+        table.add_problem(key, "is missing: say which command is run")
     elif shell and isinstance(value, str) and value.strip():
         words = (SHELL, "-c", value)
     elif shell:
-        table.wrong(key, f"is a text where shell = true, not {described(value)}")
+        table.add_problem(key, f"is a text where shell = true, not {described(value)}")
     elif isinstance(value, str):
         words = _split(table, key, value)
     elif isinstance(value, list) and value and all(isinstance(word, str) and "\0" not in word for word in value):
         words = tuple(value)
     else:
-        table.wrong(key, f"is a text, or a list of texts, not {described(value)}")
+        table.add_problem(key, f"is a text, or a list of texts, not {described(value)}")
     if not words:
         return None
     return CommandSpec(words, where, variables, tuple(hidden), limit, grace or 0)
@@ -93,24 +93,24 @@ def _split(table: Table, key: str, text: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        table.wrong(key, f"cannot be split into words ({error}); give a list of words instead")
+        table.add_problem(key, f"cannot be split into words ({error}); give a list of words instead")
         return ()
     if not words or "\0" in text:
-        table.wrong(key, f"is a command, not {described(text)}")
+        table.add_problem(key, f"is a command, not {described(text)}")
         return ()
     return words
 
 
 def _variables(table: Table) -> dict[str, str]:
-    found = table.under("env")
+    found = table.subtable("env")
     variables = {}
     for name, value in found.values.items():
         if not name or "=" in name or "\0" in name:
-            found.wrong(name, "is not the name of a variable")
+            found.add_problem(name, "is not the name of a variable")
         elif not isinstance(value, str) or "\0" in value:
-            found.wrong(name, f"is a text, not {described(value)}")
+            found.add_problem(name, f"is a text, not {described(value)}")
         elif problem := find_syntax_error(value):
-            found.wrong(name, problem)
+            found.add_problem(name, problem)
         else:
             variables[name] = value
     return variables
@@ -131,13 +131,13 @@ def resolve_program(program: CommandSpec) -> tuple[CommandSpec, dict[str, str]]:
 
 def why_not_runnable(program: CommandSpec) -> str | None:
     """Why a program cannot be started here; None where nothing speaks against it."""
-    name = program.words[0]
-    if not os.path.isdir(program.folder):
-        return f"the folder {program.folder} does not exist"
+    name = program.argv[0]
+    if not os.path.isdir(program.cwd):
+        return f"the folder {program.cwd} does not exist"
     if "/" not in name:
         path = program.variables.get("PATH", os.environ.get("PATH"))
         return None if shutil.which(name, path=path) else f"there is no program {name} in the PATH"
-    file = Path(program.folder, name)
+    file = Path(program.cwd, name)
     if not file.is_file():
         return f"there is no file {file}"
     return None if os.access(file, os.X_OK) else f"{file} is not executable; chmod +x makes it so"

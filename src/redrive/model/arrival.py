@@ -1,9 +1,7 @@
-"""How an item that lived elsewhere stands where it is imported.
+"""The state of an item where it arrives: imported, or moved from another store.
 
-Moves between stores: how an item goes, and how it stands where it arrives.
-
-Two stores share no transaction, so a move is four: the item is *moving* in its store; the other store receives it and
-writes down from where; the first one removes it; the other one closes what it wrote down. Each may be repeated.
+Two stores share no transaction, so a move takes four: the item becomes *moving* in its store; the other store receives
+it and records where it came from; the first store removes it; the other store closes its record. Each can be repeated.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from redrive.clock import Instant
 from redrive.errors import InvalidInput
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
-from redrive.model.item import WAITING_STATUSES, Event, HistoryEntry, Item, Status
+from redrive.model.item import WAITING_STATUSES, HistoryEntry, HistoryEvent, Item, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.manual_change import ItemSnapshot, is_outcome_of_death, stays_dead_letter
 from redrive.model.queue import Queue
@@ -39,7 +37,7 @@ class ArrivalState(msgspec.Struct, frozen=True):
     """Whether it is refused where max_size is reached."""
     expire_timeout: int | None = None
     """The one it was put with; None takes that of whatever queue it is in."""
-    home: str | None = None
+    home_store: str | None = None
     """The store that it came from as a dead letter, and that a redrive takes it back to."""
 
 
@@ -83,9 +81,9 @@ def _was_brought_back(item: Item) -> bool:
     """Whether a person brought it back to work after its last death."""
     brought_back = False
     for entry in item.history:
-        if entry.event is Event.REDRIVEN:
+        if entry.event is HistoryEvent.REDRIVEN:
             brought_back = brought_back or entry.from_dead_letter
-        elif entry.event is Event.UNDONE or is_outcome_of_death(item.deaths[-1], entry):
+        elif entry.event is HistoryEvent.UNDONE or is_outcome_of_death(item.deaths[-1], entry):
             brought_back = False
     return brought_back
 
@@ -169,7 +167,7 @@ def move_arrival_state(move: Move, queue: Queue, came_from: str, here: str, now:
             raise InvalidInput(f"nothing that is {kind} moves to another store")
     home = None
     if is_dead_letter:
-        home = came_from if kind is FeedKind.DEAD else item.home or came_from
+        home = came_from if kind is FeedKind.DEAD else item.home_store or came_from
     return ArrivalState(
         status=status,
         is_dead_letter=is_dead_letter,
@@ -180,6 +178,6 @@ def move_arrival_state(move: Move, queue: Queue, came_from: str, here: str, now:
         expire_deadline=expire_deadline,
         expire_timeout=move.expire_timeout,
         held_by=item.held_by,
-        home=None if home == here else home,
+        home_store=None if home == here else home,
         needs_room=kind is not FeedKind.DEAD and status is not Status.DEAD,
     )

@@ -34,13 +34,13 @@ class ErrorRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
     error_class: ErrorClass
     type: str | None = None
-    statuses: tuple[int, ...] = ()
-    words: tuple[str, ...] = ()
+    status_codes: tuple[int, ...] = ()
+    contains: tuple[str, ...] = ()
 
     @property
     def has_condition(self) -> bool:
         """Whether there is anything for a failure to meet; a rule without never applies."""
-        return self.type is not None or bool(self.statuses or self.words)
+        return self.type is not None or bool(self.status_codes or self.contains)
 
 
 def classify(
@@ -90,9 +90,9 @@ def _rule_matches(rule: ErrorRule, error_type: str, bases: tuple[str, ...], stat
         return False
     if rule.type is not None and not type_matches(rule.type, error_type, bases):
         return False
-    if rule.statuses and status_code not in rule.statuses:
+    if rule.status_codes and status_code not in rule.status_codes:
         return False
-    return not rule.words or _has_phrases(text, rule.words)
+    return not rule.contains or _has_phrases(text, rule.contains)
 
 
 def _has_phrases(text: str, phrases: tuple[str, ...]) -> bool:

@@ -15,12 +15,12 @@ _SETTING = "dead_queue"
 
 
 def check_dead_queues(
-    name: str, settings: QueueSettings, queues: Mapping[str, QueueSettings], used_by: tuple[str, ...] = ()
+    name: str, settings: QueueSettings, queues: Mapping[str, QueueSettings], source_queues: tuple[str, ...] = ()
 ) -> None:
     """Raise `InvalidSetting` unless queue `name` may have these settings among `queues`.
 
-    `queues` may or may not have `name` in it; the settings that it has there do not matter. `used_by` are the queues
-    of other stores whose dead come to it. Dead queues in other stores are checked there, by the broker.
+    `queues` may or may not have `name` in it; the settings that it has there do not matter. `source_queues` are the
+    queues of other stores whose dead come to it. Dead queues in other stores are checked there, by the broker.
     """
     for dead_queue in local_dead_queues(settings):
         if dead_queue == name:
@@ -29,7 +29,7 @@ def check_dead_queues(
             raise InvalidSetting(_SETTING, f"'{dead_queue}' does not exist; create it first")
         if queues[dead_queue].dead_queue is not None:
             raise InvalidSetting(_SETTING, f"'{dead_queue}' cannot have its own dead_queue")
-    if settings.dead_queue is not None and (used_by or source_queues_of(name, queues)):
+    if settings.dead_queue is not None and (source_queues or source_queues_of(name, queues)):
         raise InvalidSetting(_SETTING, f"'{name}' cannot have its own dead_queue")
 
 
@@ -39,9 +39,9 @@ def check_source_queue(name: str, settings: QueueSettings) -> None:
         raise InvalidSetting(_SETTING, f"'{name}' cannot have its own dead_queue")
 
 
-def used_by_after(used_by: tuple[str, ...], user: str, *, used: bool) -> tuple[str, ...]:
+def used_by_after(source_queues: tuple[str, ...], user: str, *, used: bool) -> tuple[str, ...]:
     """The queues of other stores that use a queue, once one of them does, or does no longer."""
-    others = {each for each in used_by if each != user}
+    others = {each for each in source_queues if each != user}
     return tuple(sorted({*others, user} if used else others))
 
 

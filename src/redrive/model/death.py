@@ -1,7 +1,4 @@
-"""Why an item died.
-
-Causes: what an item died of, in the few words that dead letters are grouped and found by.
-"""
+"""Why an item died: the reason, and the cause by which dead letters are grouped and found."""
 
 from __future__ import annotations
 

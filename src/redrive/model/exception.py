@@ -1,11 +1,8 @@
-"""What an exception says of itself: its names, its text, its traceback. It may be anything, and do anything when asked.
+"""What can be read safely from any exception: its names, text, traceback, and the local variables of its frames.
 
-The traceback is like Python's own. Its source lines come from linecache, as there: the first failure in a file reads
-the file, later ones do not.
-
-Variables of the frames that an exception passed through, as text that is bounded and without secrets.
-
-Only where somebody asked for it: values are asked how they print, which is code of theirs.
+An exception may be any object and run any code when it is read. The traceback looks like that of Python; its source
+lines come from linecache, so only the first failure in a file reads the file. Local variables are read only on
+request, because their `repr` is code of the program; the text is bounded and redacted.
 """
 
 from __future__ import annotations

@@ -68,12 +68,12 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Their id begins with these digits: 8 of them tell items apart."""
 
     @property
-    def for_letters(self) -> bool:
+    def is_for_dead_letters(self) -> bool:
         """Whether it asks for dead letters or archived items, which come in the order of their deaths."""
         return self.status is Status.DEAD or self.status is Status.ARCHIVED
 
     @property
-    def counted_at_once(self) -> bool:
+    def has_stored_count(self) -> bool:
         """Whether it asks for dead letters by no more than their queue and cause, which are counted anyway."""
         return self == Filter(queue=self.queue, fingerprint=self.fingerprint)
 
@@ -168,4 +168,4 @@ def parse_cursor(where: Filter, order: Order, cursor: str | None) -> int | None:
 
 
 def _cursor_kind(where: Filter, order: Order) -> str:
-    return f"{where.status.value if where.status and where.for_letters else 'put'}-{order}-"
+    return f"{where.status.value if where.status and where.is_for_dead_letters else 'put'}-{order}-"

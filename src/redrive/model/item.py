@@ -70,7 +70,7 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
 NO_OVERRIDES = Overrides()
 
 
-class Event(StrEnum):
+class HistoryEvent(StrEnum):
     """What a row of an item's history tells."""
 
     FAILED = "failed"
@@ -97,7 +97,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that happened: an attempt that did not complete, or what a person did."""
 
     at: Instant
-    event: Event
+    event: HistoryEvent
     queue: str
     delivery: int
     """`deliveries` at that time: which delivery this was."""
@@ -199,7 +199,7 @@ class Item(msgspec.Struct, frozen=True):
     moving_to: str | None = None
     """Where it goes (moving): `name@store`."""
     moving_since: Instant | None = None
-    home: str | None = None
+    home_store: str | None = None
     """The store that it came from as a dead letter, and that a redrive takes it back to."""
 
     def __str__(self) -> str:

@@ -36,14 +36,14 @@ class OutcomeKind(StrEnum):
     """A worker or a person made it dead."""
 
 
-class Again(msgspec.Struct, frozen=True, tag=True):
+class RetryVerdict(msgspec.Struct, frozen=True, tag=True):
     """Try it again after `delay`. *failed* waits for a retry; *pending* goes to the tail."""
 
     delay: int = 0
     status: Status = Status.PENDING
 
     @classmethod
-    def after(cls, delay: DurationInput) -> Again:
+    def after(cls, delay: DurationInput) -> RetryVerdict:
         """Failed until `delay` from now, as after any failure that is retried."""
         return cls(parse_duration(delay, "delay"), Status.FAILED)
 
@@ -63,7 +63,7 @@ class Dead(msgspec.Struct, frozen=True, tag=True):
         return self.drop and self.to is None
 
 
-Verdict = Again | Dead
+Verdict = RetryVerdict | Dead
 
 
 def count_outcome(counters: Counters, ending: OutcomeKind) -> Counters:
@@ -90,7 +90,7 @@ RETRY_STATUSES: dict[OutcomeKind, tuple[Status, ...]] = {
 def check_verdict(queue: str, ending: OutcomeKind, verdict: Verdict) -> None:
     """Raise unless the verdict makes sense for an item of that queue whose delivery ended so."""
     match verdict:
-        case Again(status=status):
+        case RetryVerdict(status=status):
             if status not in RETRY_STATUSES[ending]:
                 raise InvalidInput(f"an item that is {ending} cannot be made {status} by a verdict")
         case Dead(to=to):
@@ -119,12 +119,12 @@ def judge(
     if reason is not None:
         return dead_verdict(settings, reason, failure)
     if ending is not OutcomeKind.FAILED:
-        return Again(delay)
+        return RetryVerdict(delay)
     rule = backoff_for(settings.retry, failure)
     pause = retry_delay(rule, counters.failures, jitter, backoffs or {})
     if pause is None:
         return dead_verdict(settings, DeadReason.RETRIES_EXHAUSTED, failure)
-    return Again(pause, Status.FAILED)
+    return RetryVerdict(pause, Status.FAILED)
 
 
 def has_attempts_left(settings: QueueSettings, counters: Counters, overrides: Overrides = NO_OVERRIDES) -> bool:
@@ -145,12 +145,12 @@ def check_custom_verdict(verdict: object) -> Verdict:
     Nothing but its type was promised until here.
     """
     match verdict:
-        case Again(delay, status):
+        case RetryVerdict(delay, status):
             if delay.__class__ is not int or not 0 <= delay <= MAX_DURATION:
                 raise InvalidInput(f"a verdict has a delay from 0 microseconds to 100 years, not {shown(delay, 40)}")
             if status not in WAITING_STATUSES:
                 raise InvalidInput(f"an item that is tried again is pending or failed, not {shown(status, 40)}")
-            return Again(delay, Status(status))
+            return RetryVerdict(delay, Status(status))
         case Dead(reason, to, drop):
             if reason not in tuple(DeadReason):
                 raise InvalidInput(f"{shown(reason, 40)} is not a reason of death; there are {', '.join(DeadReason)}")

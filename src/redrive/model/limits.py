@@ -1,8 +1,6 @@
-"""The named bounds of everything a caller can give, each with its reason, and the checks that belong to them.
+"""Named bounds of everything a caller can pass, each with its reason, and checks of names, labels and addresses.
 
-Where a queue is: its name, and the store that has it where that is another one. `name` or `name@store`.
-
-And where a store is, if nobody says it.
+An address says which queue is meant: `name`, or `name@store` for a queue in another store.
 """
 
 from __future__ import annotations

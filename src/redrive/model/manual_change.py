@@ -1,7 +1,4 @@
-"""Who may change what by hand: the rules of the verbs that need no token, the same on every store.
-
-A deed: what is to be done to items by hand, and by whom.
-"""
+"""Manual changes: which verb applies to which item, and what it writes into the history. The same on every store."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import msgspec
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, ItemActive, WrongStatus
 from redrive.model.ids import ItemId
-from redrive.model.item import Counters, Death, Event, HistoryEntry, Status
+from redrive.model.item import Counters, Death, HistoryEntry, HistoryEvent, Status
 from redrive.model.limits import make_address
 from redrive.model.operation import Operation
 from redrive.model.state_machine import MANUAL_VERBS, Verb, allowed_from
@@ -21,7 +18,9 @@ from redrive.model.state_machine import MANUAL_VERBS, Verb, allowed_from
 DEAD_LETTER_VERBS = frozenset({Verb.REDRIVE, Verb.ARCHIVE})
 """Verbs that are for dead letters only."""
 _FOR_ARCHIVED = frozenset({Verb.RESTORE, Verb.PURGE})
-_ENDINGS = frozenset({Event.FAILED, Event.LOST, Event.RELEASED, Event.EXPIRED, Event.BURIED})
+_ENDINGS = frozenset(
+    {HistoryEvent.FAILED, HistoryEvent.LOST, HistoryEvent.RELEASED, HistoryEvent.EXPIRED, HistoryEvent.BURIED}
+)
 
 
 class ItemSnapshot(msgspec.Struct, frozen=True, gc=False):
@@ -186,7 +185,7 @@ class ManualAction(msgspec.Struct, frozen=True):
         )
 
     def history_entry(
-        self, now: Instant, event: Event, queue: str, delivery: int, before: Status, *, to: str | None = None
+        self, now: Instant, event: HistoryEvent, queue: str, delivery: int, before: Status, *, to: str | None = None
     ) -> HistoryEntry:
         """What the history says of an item that was in that queue, and what it was there. `to` is in another store."""
         return HistoryEntry(

@@ -46,7 +46,7 @@ FINAL_STATUSES = frozenset({OperationStatus.FINISHED, OperationStatus.STOPPED, O
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """A change of many items. It takes what matched when it started, each item at most once.
 
-    changed + the sum of left_out is the number of items it met so far. Items that no longer matched when their turn
+    changed + the sum of skipped is the number of items it met so far. Items that no longer matched when their turn
     came (somebody else was faster) are not met.
     """
 
@@ -63,7 +63,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """How many items matched when it started, for its progress."""
     canary: int = 0
     """How many are tried first; the rest waits for how these end."""
-    canary_share: float = 1.0
+    canary_success_ratio: float = 1.0
     """How many of the canaries must complete, as a share, for the rest to follow."""
     canary_ids: tuple[ItemId, ...] = ()
     """The canaries released so far."""
@@ -81,7 +81,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     """Steps so far. A step names the one before it, so that two processes do each step once."""
     changed: int = 0
-    left_out: Mapping[str, int] = {}
+    skipped: Mapping[str, int] = {}
     """How many items it met and did not change, by the code of the error."""
     samples: Mapping[str, tuple[ItemId, ...]] = {}
     """Some of them, by the same code."""
@@ -92,15 +92,15 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         first = "" if not self.canary else f", canaries {len(self.canary_ids)} of {self.canary}"
         return join_lines(
             f"{self.verb} {self.id}: {self.status}, {self.changed:,}{of} changed{rate}{first}",
-            f"left out: {format_counts(self.left_out)}" if self.left_out else None,
+            f"left out: {format_counts(self.skipped)}" if self.skipped else None,
             f"problem: {self.problem}" if self.problem else None,
             f"by {self.actor} at {format_instant(self.created_at)}" + (f": {self.note}" if self.note else ""),
         )
 
     @property
-    def met(self) -> int:
+    def examined(self) -> int:
         """How many items it met so far."""
-        return self.changed + sum(self.left_out.values())
+        return self.changed + sum(self.skipped.values())
 
     @property
     def ended(self) -> bool:
@@ -113,7 +113,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         return self.status is OperationStatus.RUNNING
 
     @property
-    def at_work(self) -> bool:
+    def is_active(self) -> bool:
         """Whether somebody has to see to it."""
         return self.status in (OperationStatus.RUNNING, OperationStatus.WATCHING)
 
@@ -131,7 +131,7 @@ def check_bulk(verb: Verb, to: str | None) -> None:
         raise InvalidInput("move needs the queue to move to; name it with to=")
 
 
-class LeftOut(msgspec.Struct, frozen=True, gc=False):
+class SkippedItem(msgspec.Struct, frozen=True, gc=False):
     """An item that an operation met and did not change, and the code of the error that says why."""
 
     id: ItemId
@@ -142,7 +142,7 @@ def after_step(
     operation: Operation,
     now: Instant,
     changed: Sequence[ItemId],
-    left_out: Sequence[LeftOut],
+    skipped: Sequence[SkippedItem],
     position: int | None,
     exhausted: bool,
     *,
@@ -161,7 +161,7 @@ def after_step(
     elif exhausted:
         status = OperationStatus.FINISHED
     samples = {code: list(ids) for code, ids in operation.samples.items()}
-    for each in left_out:
+    for each in skipped:
         known = samples.setdefault(each.code, [])
         if len(known) < MAX_SAMPLES:
             known.append(each.id)
@@ -175,7 +175,7 @@ def after_step(
         steps=operation.steps + 1,
         changed=operation.changed + count,
         canary_ids=canaries,
-        left_out=dict(Counter(operation.left_out) + Counter(each.code for each in left_out)),
+        skipped=dict(Counter(operation.skipped) + Counter(each.code for each in skipped)),
         samples={code: tuple(ids) for code, ids in samples.items()},
     )
 
@@ -185,7 +185,7 @@ def is_outdated(operation: Operation, steps: int, status: OperationStatus | None
 
     A step was made since, somebody paused or ended it, or another process has set the same.
     """
-    return steps != operation.steps or not operation.at_work or status is operation.status
+    return steps != operation.steps or not operation.is_active or status is operation.status
 
 
 def with_status(

@@ -33,7 +33,7 @@ NO_DEATH = "no death on record"
 """Stands for the title of items that never died."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class OperationPlan(msgspec.Struct, frozen=True):
     """What an operation would do if it started now. Workers go on meanwhile, so it can be different in a moment."""
 
     verb: Verb
@@ -43,7 +43,7 @@ class Plan(msgspec.Struct, frozen=True):
     """What those that would be changed died of, the most first, at most 20."""
     queues: Mapping[str, int]
     """Where they would be afterwards, the most first. What would be removed is not in it."""
-    left_out: Mapping[str, int]
+    skipped: Mapping[str, int]
     """How many would not be changed, by the code of the error."""
     samples: Mapping[str, tuple[ItemId, ...]]
     """Some of those, by the same code."""
@@ -55,7 +55,7 @@ class Plan(msgspec.Struct, frozen=True):
         return join_lines(
             f"{self.verb}: {self.changed:,} of {pluralize(self.total, 'item')} would be changed",
             f"then in: {format_counts(self.queues)}" if self.queues else None,
-            f"left out: {format_counts(self.left_out)}" if self.left_out else None,
+            f"left out: {format_counts(self.skipped)}" if self.skipped else None,
             f"no worker knows: {format_counts(self.unhandled)}" if self.unhandled else None,
             *(f"{count:,} × {title}" for title, count in self.groups.items()),
         )
@@ -63,10 +63,10 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def changed(self) -> int:
         """How many would be changed."""
-        return self.total - sum(self.left_out.values())
+        return self.total - sum(self.skipped.values())
 
 
-class Planning:
+class OperationPlanner:
     """Counts item by item. Needs little memory, however many items there are."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Planning:
         self._total = 0
         self._groups: Counter[str] = Counter()
         self._queues: Counter[str] = Counter()
-        self._left_out: Counter[str] = Counter()
+        self._skipped: Counter[str] = Counter()
         self._samples: dict[str, tuple[ItemId, ...]] = {}
         self._handlers = handlers or {}
         self._unhandled: Counter[str] = Counter()
@@ -121,7 +121,7 @@ class Planning:
         try:
             queue = self._queue_after(item, is_dead_letter)
         except RedriveError as refusal:
-            self._left_out[refusal.code] += 1
+            self._skipped[refusal.code] += 1
             samples = self._samples.get(refusal.code, ())
             if len(samples) < MAX_SAMPLES:
                 self._samples[refusal.code] = (*samples, item.id)
@@ -133,14 +133,14 @@ class Planning:
             if known is not None and task is not None and task not in known:
                 self._unhandled[task] += 1
 
-    def result(self) -> Plan:
+    def result(self) -> OperationPlan:
         """All of it."""
-        return Plan(
+        return OperationPlan(
             self._verb,
             self._total,
             dict(self._groups.most_common(MAX_TITLES)),
             dict(self._queues.most_common()),
-            dict(self._left_out.most_common()),
+            dict(self._skipped.most_common()),
             dict(self._samples),
             dict(self._unhandled.most_common(MAX_TITLES)),
         )
@@ -154,7 +154,7 @@ class Planning:
         match self._verb:
             case Verb.REDRIVE:
                 died_in = item.death.queue if item.death else item.queue
-                to = redrive_queue(standing, died_in, self._to, home=item.home, store=self._store)
+                to = redrive_queue(standing, died_in, self._to, home=item.home_store, store=self._store)
                 return to if is_remote(to) else self._with_room(item, standing, to)
             case Verb.RETRY:
                 return self._with_room(item, standing, item.queue)

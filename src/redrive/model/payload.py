@@ -1,9 +1,7 @@
-"""Payloads: a value becomes JSON that comes back exactly as it went in, or is refused with the place of the problem.
+"""Payloads: a value becomes JSON that is read back unchanged, or is refused with the place of the problem.
 
-Bytes are never looked into. Tuples come back as lists, and members of a StrEnum or IntEnum as their values; apart from
-that, what is read equals what was put.
-
-JSON merge patches (RFC 7396): a small table that says what to change in a larger one.
+Bytes are stored unread. Tuples come back as lists, and members of a StrEnum or IntEnum as their values; everything
+else equals what was put. Edits are JSON merge patches (RFC 7396).
 """
 
 from __future__ import annotations

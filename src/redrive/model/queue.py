@@ -130,7 +130,7 @@ class Queue(msgspec.Struct, frozen=True):
     created_at: Instant
     is_dead_queue: bool
     """It is, or once was, the dead queue of another."""
-    used_by: tuple[str, ...] = ()
+    source_queues: tuple[str, ...] = ()
     """Queues of other stores that name it as their dead queue, as `name@store`."""
 
 
@@ -280,7 +280,7 @@ def _error_rules(name: str, value: Any) -> tuple[ErrorRule, ...]:
     for index, rule in enumerate(rules):
         if not rule.has_condition:
             raise InvalidSetting(
-                f"{name}[{index}]", "has no condition and would never apply; give type, statuses or words"
+                f"{name}[{index}]", "has no condition and would never apply; give type, status_codes or contains"
             )
     return rules
 

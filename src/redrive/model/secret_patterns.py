@@ -1,7 +1,4 @@
-"""Secrets that say by their form what they are: tokens of services, private keys, passwords in URLs and commands.
-
-Numbers of payment cards: by length, first digits and check digit (Luhn).
-"""
+"""Secrets recognised by their form: tokens of services, private keys, passwords in URLs and commands, card numbers."""
 
 from __future__ import annotations
 

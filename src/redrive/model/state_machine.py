@@ -23,7 +23,7 @@ class Verb(StrEnum):
     """The lease ran out and a sweep took it."""
     EXPIRE = "expire"
     """The expire deadline passed while nobody worked on it."""
-    DUE = "due"
+    PROMOTE = "due"
     """The next attempt of a failed item has come due."""
     BURY = "bury"
     RETRY = "retry"
@@ -42,7 +42,7 @@ class Verb(StrEnum):
     RESTORE = "restore"
     PURGE = "purge"
     """By hand or by a rule: remove an archived item for good."""
-    LEAVE = "leave"
+    FINISH_MOVE = "leave"
     """It has arrived in another store, and is removed from this one."""
 
 
@@ -60,7 +60,7 @@ TRANSITIONS: dict[Verb, tuple[tuple[Status | None, ...], tuple[Status | None, ..
     Verb.RELEASE: ((Status.ACTIVE,), (Status.PENDING, Status.DEAD, Status.MOVING, _REMOVED)),
     Verb.LOSE: ((Status.ACTIVE,), (Status.PENDING, Status.DEAD, Status.MOVING, _REMOVED)),
     Verb.EXPIRE: (WAITING_STATUSES, (Status.DEAD, Status.PENDING, Status.MOVING, _REMOVED)),
-    Verb.DUE: ((Status.FAILED,), (Status.PENDING,)),
+    Verb.PROMOTE: ((Status.FAILED,), (Status.PENDING,)),
     Verb.BURY: ((Status.ACTIVE, *WAITING_STATUSES), (Status.DEAD, Status.PENDING, Status.MOVING, _REMOVED)),
     Verb.RETRY: ((Status.DEAD, Status.FAILED), (Status.PENDING,)),
     Verb.REDRIVE: ((Status.DEAD, *WAITING_STATUSES), (Status.PENDING, Status.MOVING)),
@@ -71,7 +71,7 @@ TRANSITIONS: dict[Verb, tuple[tuple[Status | None, ...], tuple[Status | None, ..
     Verb.ARCHIVE: ((Status.DEAD, *WAITING_STATUSES), (Status.ARCHIVED,)),
     Verb.RESTORE: ((Status.ARCHIVED,), (Status.DEAD, Status.PENDING, Status.FAILED)),
     Verb.PURGE: ((Status.ARCHIVED,), (_REMOVED,)),
-    Verb.LEAVE: ((Status.MOVING,), (_REMOVED,)),
+    Verb.FINISH_MOVE: ((Status.MOVING,), (_REMOVED,)),
 }
 """verb → (statuses it applies to, statuses it leads to).
 

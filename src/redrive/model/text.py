@@ -1,9 +1,4 @@
-"""Texts as every store, terminal and log can hold them.
-
-How values read where they are printed: instants for programs too, all else for people.
-
-The word that a mistaken one was probably meant to be.
-"""
+"""Text for storage, terminals and logs: cleaned, values formatted for people, and the nearest known word suggested."""
 
 from __future__ import annotations
 

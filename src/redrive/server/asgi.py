@@ -19,7 +19,7 @@ from redrive.server.host_check import AllowedHosts
 from redrive.server.long_poll import ClientDisconnected, LongPolls, start_eagerly
 from redrive.server.request import JSON, MESSAGEPACK, KnownLeases, Receive, Request, Response
 from redrive.server.request_limits import DEFAULT_LIMITS, BodyBudget, Limits, RequestResources
-from redrive.server.responses import SlowRequest, UnsupportedMediaType, http_error, refusal
+from redrive.server.responses import RequestTimeout, UnsupportedMediaType, http_error, refusal
 from redrive.server.route import Route
 from redrive.telemetry import events
 from redrive.telemetry import metrics as names
@@ -71,7 +71,7 @@ class Server:
         self.max_dead = max_dead
         self.stopping = asyncio.Event()
         """Set when no new work is given out: whoever waits is answered."""
-        self.waiting = LongPolls(self.limits.waiting)
+        self.waiting = LongPolls(self.limits.max_long_polls)
         self.metrics = Metrics()
         self.metrics.watch(self._counted)
         # Of their own: where all threads of the loop are busy with slow queries, the store answers all the same.
@@ -155,10 +155,10 @@ class Server:
                 raise _not_taken(route, error) from None
             body = b""  # what the call keeps of it is in the call
             if principal is not UNAUTHENTICATED_ADMIN:
-                principal.check(route.right, namespace, route.queues(call))
+                principal.check(route.permission, namespace, route.queues(call))
         elif not principal.may_enter(namespace):
-            raise Forbidden(route.right, namespace)
-        broker = await self.brokers.enter(namespace, hold)
+            raise Forbidden(route.permission, namespace)
+        broker = await self.brokers.acquire(namespace, hold)
         request = Request(
             broker,
             principal,
@@ -172,7 +172,7 @@ class Server:
             hold,
             self._leases,
         )
-        answer = await route.handle(request, call)
+        answer = await route.handler(request, call)
         return answer if answer.__class__ is Response else Response(200, _encode(answer))
 
     async def _looked(self, path: str, served: _Served | None, scope: Scope) -> Response:
@@ -183,7 +183,7 @@ class Server:
         page = self._pages.get(path)
         if page is None:
             return http_error(
-                404, "no_such_path", "there is nothing at this path; GET /openapi.json says what there is"
+                404, "route_not_found", "there is nothing at this path; GET /openapi.json says what there is"
             )
         if method not in ("GET", "HEAD"):
             return http_error(405, "method_not_allowed", "this is read with GET", ((b"allow", b"GET, HEAD"),))
@@ -198,7 +198,7 @@ class Server:
         return False
 
     async def admitted(self, headers: Mapping[bytes, bytes]) -> Principal:
-        """Who asks for a page. Raises `Unauthorized`, and `WrongSite` where no token is asked for."""
+        """Who asks for a page. Raises `Unauthorized`, and `HostNotAllowed` where no token is asked for."""
         principal = await self.access.identify(dict(headers))
         if principal.name is None:
             self.sites.check(headers)
@@ -207,14 +207,14 @@ class Server:
     async def _body(self, headers: dict[bytes, bytes], receive: Receive, hold: RequestResources) -> bytes:
         """The whole body, within the limits."""
         declared = headers.get(b"content-length")
-        if declared is not None and not (declared.isdigit() and int(declared[:20]) <= self.limits.body):
-            raise RequestTooLarge("the body of the request", self.limits.body)
+        if declared is not None and not (declared.isdigit() and int(declared[:20]) <= self.limits.max_body_bytes):
+            raise RequestTooLarge("the body of the request", self.limits.max_body_bytes)
         message, waiting = start_eagerly(receive())
         if waiting is None and message["type"] == "http.request" and not message.get("more_body"):
             body: bytes = message.get("body", b"")
-            if len(body) > self.limits.body:
-                raise RequestTooLarge("the body of the request", self.limits.body)
-            hold.take(len(body), self.limits.bodies)
+            if len(body) > self.limits.max_body_bytes:
+                raise RequestTooLarge("the body of the request", self.limits.max_body_bytes)
+            hold.take(len(body), self.limits.max_total_body_bytes)
             return body
         return await self._slow_body(message, waiting, receive, hold)
 
@@ -233,15 +233,15 @@ class Server:
                         raise ClientDisconnected
                     part: bytes = message.get("body", b"")
                     size += len(part)
-                    if size > self.limits.body:
-                        raise RequestTooLarge("the body of the request", self.limits.body)
+                    if size > self.limits.max_body_bytes:
+                        raise RequestTooLarge("the body of the request", self.limits.max_body_bytes)
                     parts.append(part)
-                    hold.take(len(part), self.limits.bodies)
+                    hold.take(len(part), self.limits.max_total_body_bytes)
                     if not message.get("more_body"):
                         return b"".join(parts)
                     message = await receive()
         except TimeoutError:
-            raise SlowRequest(self.limits.body_seconds) from None
+            raise RequestTimeout(self.limits.body_seconds) from None
 
     def _refused(self, error: RedriveError) -> Response:
         if isinstance(error, Overloaded) and self._is_news("overloaded"):
@@ -261,7 +261,7 @@ class Server:
     def _broken(self, path: str | None) -> Response:
         """Something that nobody foresaw. Only the id is told; the log has the rest under it."""
         id = secrets.token_hex(8)
-        _log.exception("request_broke", id=id, path=path)
+        _log.exception("request_internal_error", id=id, path=path)
         return http_error(500, "internal", "internal error", details={"id": id})
 
     async def _respond(self, scope: Scope, send: Send, response: Response) -> None:
@@ -340,8 +340,8 @@ class _Served:
 
     def __init__(self, route: Route, metrics: Metrics) -> None:
         self.route = route
-        self.decoder = None if route.takes is None else msgspec.json.Decoder(route.takes)
-        self.content_type = MESSAGEPACK if route.takes is None else JSON
+        self.decoder = None if route.request_type is None else msgspec.json.Decoder(route.request_type)
+        self.content_type = MESSAGEPACK if route.request_type is None else JSON
         self.tally = _Tally(route.name, metrics.distribution(names.HTTP_SECONDS, (route.name,)))
 
 

@@ -48,10 +48,10 @@ class BrokerPool:
         opened.stays = True
         return opened.broker
 
-    async def enter(self, namespace: str, hold: RequestResources) -> AsyncBroker:
+    async def acquire(self, namespace: str, hold: RequestResources) -> AsyncBroker:
         """The broker of a namespace, for one request."""
         opened = self._open.get(namespace) or await self._opened(namespace)
-        hold.enter(opened)
+        hold.use_namespace(opened)
         return opened.broker
 
     async def _opened(self, namespace: str) -> NamespaceUse:

@@ -1,9 +1,4 @@
-"""Fields that many calls have, with their bounds, and what is checked of all of them.
-
-Instants and durations as the calls in JSON write them: RFC 3339 in UTC with microseconds, and `30s`.
-
-Conditions: which items a call means. Everything that looks at or changes many items takes them.
-"""
+"""Types of JSON fields with their bounds: names, ids, times (RFC 3339 in UTC, durations as `30s`), and filters."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from redrive.auth.principal import Right
+from redrive.auth.principal import Permission
 from redrive.broker.validation import to_instant
 from redrive.clock import Instant
 from redrive.errors import InvalidDuration, RedriveError, RequestTooLarge
@@ -135,7 +130,7 @@ NAMES = tuple(name for name in Filter.__struct_fields__ if name != "status")
 """Every condition but the status."""
 
 
-class Conditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FilterFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Items that meet every condition given."""
 
     queue: Annotated[QueueName | None, msgspec.Meta(description="Where they are now.")] = None
@@ -173,12 +168,12 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     id_prefix: Annotated[ItemIdText | None, msgspec.Meta(description="Their id begins with these digits.")] = None
 
 
-def conditions_of(request: Request, call: Conditions) -> dict[str, Any]:
+def parse_filter(request: Request, call: FilterFields) -> dict[str, Any]:
     """The conditions that a call gives, as the broker takes them.
 
     Whoever asks whether an item has a word or a header learns what is in it.
     """
     if call.words is not None or call.headers is not None:
-        request.check(Right.PAYLOADS, call.queue)
+        request.check(Permission.READ_PAYLOADS, call.queue)
     given = {name: value for name in NAMES if (value := getattr(call, name)) is not None}
     return given | {name: read_since(name, given[name]) for name in ("since", "until") if name in given}

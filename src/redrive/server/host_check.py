@@ -20,10 +20,10 @@ _NO_OTHER_SITE = (b"same-origin", b"none")
 """Sent by a page of this server, or by no page at all. `same-site` is another port, or a neighbouring name."""
 
 
-class WrongSite(AccessError):
+class HostNotAllowed(AccessError):
     """The request was made for another name, or by a page of another site."""
 
-    code = "wrong_site"
+    code = "host_not_allowed"
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"{problem}. This server asks for no token, so it answers only to its own names")
@@ -42,18 +42,18 @@ class AllowedHosts:
         host = headers.get(b"host")
         if host not in self._known and host is not None and not self._any:
             if not self._is_ours(host):
-                raise WrongSite(f"the request is for {host[:200]!a}")
+                raise HostNotAllowed(f"the request is for {host[:200]!a}")
             if len(self._known) < _REMEMBERED:
                 self._known.add(host)
         origin = headers.get(b"origin")
         if origin is not None and not _is_same(origin, host):
-            raise WrongSite(f"the request comes from a page of {origin[:200]!a}")
+            raise HostNotAllowed(f"the request comes from a page of {origin[:200]!a}")
 
     def check_call(self, headers: Mapping[bytes, bytes]) -> None:
         """The same for what may change something: a link from another site may lead to a page here, not to a call."""
         site = headers.get(b"sec-fetch-site")
         if site is not None and site not in _NO_OTHER_SITE:
-            raise WrongSite(f"a browser says that the request is {site[:200]!a}")
+            raise HostNotAllowed(f"a browser says that the request is {site[:200]!a}")
         self.check(headers)
 
     def _is_ours(self, host: bytes) -> bool:

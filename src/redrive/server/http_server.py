@@ -1,7 +1,4 @@
-"""Runs a server on uvicorn until a signal comes, and stops it so that nobody is left without an answer.
-
-Where a server may listen: anywhere, if it asks for tokens; else on this machine only.
-"""
+"""Run the server on uvicorn until a signal arrives. Without tokens it may listen on this machine only."""
 
 from __future__ import annotations
 

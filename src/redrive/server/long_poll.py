@@ -1,15 +1,9 @@
-"""Who waits for something to happen, and that nobody does who is gone.
+"""Requests that wait: for arrivals, until the client disconnects or the server stops.
 
-What is there already, without the cost of being ready to wait for it.
-
-Nearly every request has arrived as a whole before anybody asks for its body. A timer for each of them would cost more
-than reading it.
-
-What arrived in a namespace, by number, and the clients that wait to be told of it.
-
-Nothing that arrives is missed: a client names the number that it knows of, and is told of all that came since. So that
-one item does not bring all idle workers at once, as many clients are told at once as items arrived, those that have
-waited longest; the others a moment later, in case the first ones did not come.
+No arrival is missed: a client names the sequence number it knows and gets everything since. One item does not wake all
+idle workers: as many clients are answered immediately as items arrived, those that waited longest first; the others a
+moment later, in case the first did not lease. A body that has arrived whole is read without a timer, which would cost
+more than the read.
 """
 
 from __future__ import annotations
@@ -125,7 +119,7 @@ class ArrivalLog:
         self._eager: set[_Watch] = set()
         """Those that have waited for ANYTHING_SECONDS."""
         self._late: set[str] = set()
-        notify.follow(self._committed)
+        notify.subscribe(self._committed)
 
     @property
     def number(self) -> int:
@@ -148,7 +142,7 @@ class ArrivalLog:
         for name in names:
             self._watchers.setdefault(name, {})[watcher] = None
         self._all.add(watcher)
-        later = self._loop.call_later(ANYTHING_SECONDS, self._grow_eager, watcher)
+        later = self._loop.call_later(ANYTHING_SECONDS, self._shorten_delay, watcher)
         try:
             if self.since(number, queues) == ():
                 with contextlib.suppress(TimeoutError):
@@ -172,7 +166,7 @@ class ArrivalLog:
                 if self._is_due:
                     return
                 self._is_due = True
-                tell = self._be_anywhere
+                tell = self._mark_all_queues
             else:
                 self._number += 1
                 self._arrived_at.update(dict.fromkeys(arrivals, self._number))
@@ -187,11 +181,11 @@ class ArrivalLog:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and with it whoever waited there
             self._loop.call_soon_threadsafe(tell)
 
-    def _be_anywhere(self) -> None:
+    def _mark_all_queues(self) -> None:
         """In the loop: tell all that something changed, not too often."""
         due_at = self._anywhere_told_at + ANYWHERE_SECONDS
         if self._loop.time() < due_at:
-            self._loop.call_at(due_at, self._be_anywhere)
+            self._loop.call_at(due_at, self._mark_all_queues)
             return
         self._anywhere_told_at = self._loop.time()
         with self._lock:
@@ -231,7 +225,7 @@ class ArrivalLog:
             if self.since(watcher.since, watcher.queues) != ():
                 _answer(watcher)
 
-    def _grow_eager(self, watcher: _Watch) -> None:
+    def _shorten_delay(self, watcher: _Watch) -> None:
         if self._number > watcher.since:
             _answer(watcher)
         else:

@@ -44,8 +44,8 @@ _TAGS = {
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
     """The document of these routes. Those that take no JSON are not in it."""
-    described = [route for route in routes if route.takes is not None]
-    kinds = [kind for route in described for kind in (route.takes, route.gives)]
+    described = [route for route in routes if route.request_type is not None]
+    kinds = [kind for route in described for kind in (route.request_type, route.response_type)]
     schemas, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=_REFS)
     for schema in components.values():
         if "description" in schema:
@@ -109,19 +109,19 @@ def _tag(route: Route) -> str:
 
 
 def _call(route: Route, takes: dict[str, Any], gives: dict[str, Any]) -> dict[str, Any]:
-    assert route.takes is not None
+    assert route.request_type is not None
     return {
         "operationId": route.name,
         "summary": route.summary,
-        "description": f"{_text(route.takes)}\n\nNeeds the right `{route.right}`.",
+        "description": f"{_text(route.request_type)}\n\nNeeds the right `{route.permission}`.",
         "tags": [_tag(route)],
         "parameters": [{"$ref": "#/components/parameters/Namespace"}],
         "requestBody": {
-            "required": bool(_required(route.takes)),
+            "required": bool(_required(route.request_type)),
             "content": {"application/json": {"schema": takes, "example": dict(route.example)}},
         },
         "responses": {
-            "200": {"description": _text(route.gives), "content": {"application/json": {"schema": gives}}},
+            "200": {"description": _text(route.response_type), "content": {"application/json": {"schema": gives}}},
             **{str(status): {"$ref": f"#/components/responses/{status}"} for status in _ERRORS},
         },
     }

@@ -56,7 +56,7 @@ class ReplayCache(Generic[_T]):
         self._known[id] = work
         work.add_done_callback(lambda work: self._end(number, id, work))
 
-    def reach_back(self, number: int) -> bool:
+    def covers_since(self, number: int) -> bool:
         """Whether everything is known that was done since that number was the highest."""
         return self._forgotten <= number
 

@@ -1,7 +1,4 @@
-"""The leases that a server gave out to callers who are not let into every queue, and the queue of each.
-
-One request and one answer, as the routes see them.
-"""
+"""One request as the routes see it, and the leases given to callers that may not use every queue."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from redrive.auth.principal import Principal, Right
+from redrive.auth.principal import Permission, Principal
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.redaction import Redaction
 from redrive.errors import RequestTooLarge
@@ -74,17 +71,17 @@ class Request(msgspec.Struct, frozen=True, gc=False):
         """Who stands in the audit: the token's name, or on a server without tokens whoever the call names."""
         return given if self.principal.name is None else self.principal.name
 
-    def check(self, right: Right, *queues: str | None) -> None:
+    def check(self, right: Permission, *queues: str | None) -> None:
         """Raise `Forbidden` unless the caller may do that in all of these queues; None stands for every one."""
         self.principal.check(right, self.namespace, queues)
 
-    def may(self, right: Right, queue: str | None) -> bool:
+    def may(self, right: Permission, queue: str | None) -> bool:
         """Whether the caller may do that in this queue; None stands for every one."""
         return self.principal.may(right, self.namespace, queue)
 
     def sees_payloads(self, queue: str | None) -> bool:
         """Whether the caller may see what is in items that it did not lease."""
-        return self.principal.may(Right.PAYLOADS, self.namespace, queue)
+        return self.principal.may(Permission.READ_PAYLOADS, self.namespace, queue)
 
     async def check_admitted(self) -> None:
         """Raise where the caller's token was revoked since the request came."""
@@ -115,7 +112,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
                 raise RequestTooLarge("the body of a request that waits", self.limits.waiting_body)
             return None
         if self.hold is not None:
-            self.hold.rest(keeps_body=bool(self.body))
+            self.hold.release_body(keeps_body=bool(self.body))
         task = asyncio.ensure_future(work)
         listener = asyncio.ensure_future(_until_gone(self.receive))
         try:

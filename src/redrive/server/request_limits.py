@@ -1,7 +1,4 @@
-"""What a server takes at most.
-
-What a request keeps from others while it is carried out: room for its body, and its namespace open.
-"""
+"""Limits of a server, and what one request uses of them: room for its body, and its open namespace."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from redrive.model.limits import KIB, MIB
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of one request, and of all that are under way. What is beyond is refused before it costs anything."""
 
-    body: int = 32 * MIB
+    max_body_bytes: int = 32 * MIB
     """Bytes of a request."""
     values: int = 1_000_000
     """Commas and brackets in a body of JSON of more than 1 MiB: about as many values are in it. While they are read
@@ -28,15 +25,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a client may take to read an answer."""
     wait_seconds: float = 60.0
     """How long a lease or a watch may wait; longer waits end then, with nothing."""
-    waiting: int = 10_000
+    max_long_polls: int = 10_000
     """Leases and watches that wait at once; more are told to come again."""
     batch: int = 1000
     """Items in one request."""
     page: int = 1000
     """Items in one answer."""
-    answer: int = 32 * MIB
+    max_response_bytes: int = 32 * MIB
     """Bytes of payloads in one answer. What is beyond comes with the next page, or is leased by the next request."""
-    bodies: int = 256 * MIB
+    max_total_body_bytes: int = 256 * MIB
     """Bytes of requests that are being read or carried out at once; more are told to come again. One token gets no more
     of them than it leaves to others."""
     waiting_body: int = 256 * KIB
@@ -125,12 +122,12 @@ class RequestResources:
             self._bodies.add(self._name, size)
             self._size += size
 
-    def enter(self, opened: NamespaceUse) -> None:
+    def use_namespace(self, opened: NamespaceUse) -> None:
         """It is about this namespace, which is not closed meanwhile."""
         opened.uses += 1
         self._opened = opened
 
-    def rest(self, *, keeps_body: bool) -> None:
+    def release_body(self, *, keeps_body: bool) -> None:
         """From now on it only waits. Its namespace may be closed, which ends the wait."""
         if not keeps_body:
             self._drop()
@@ -140,7 +137,7 @@ class RequestResources:
 
     def end(self) -> None:
         """It is answered."""
-        self.rest(keeps_body=False)
+        self.release_body(keeps_body=False)
 
     def _drop(self) -> None:
         if self._size:

@@ -1,9 +1,7 @@
-"""Errors as answers, and those that only a server of HTTP has.
+"""Responses: errors, and one result for each item with one status for all of them.
 
-A result for each item, and one status for all of them.
-
-Where every item went well the status is 200. Otherwise it is that of the first error, whose code and text the answer
-begins with, and `results` has what became of each item.
+If every item succeeds, the status is 200. Otherwise it is that of the first error, whose code and text come first, and
+`results` has the result of each item.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ from redrive.wire.json_views import InstantText
 _encode = msgspec.json.Encoder().encode
 
 
-class SlowRequest(InvalidInput):
+class RequestTimeout(InvalidInput):
     """The request did not arrive in time."""
 
-    code = "slow_request"
+    code = "request_timeout"
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"the request took longer than {seconds:g} s to arrive")
@@ -64,7 +62,7 @@ def http_error(
 REMOVED = "removed"
 
 
-class Ended(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class SettledItem(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """How an item stands after a delivery ended or somebody changed it."""
 
     id: str
@@ -90,10 +88,10 @@ class ItemError(msgspec.Struct, frozen=True):
     error: ErrorBody
 
 
-class EndedItems(msgspec.Struct, frozen=True):
+class SettledItems(msgspec.Struct, frozen=True):
     """What became of each item, in the order of the request."""
 
-    items: list[Ended]
+    items: list[SettledItem]
 
 
 class ExtendedItems(msgspec.Struct, frozen=True):
@@ -102,7 +100,7 @@ class ExtendedItems(msgspec.Struct, frozen=True):
     items: list[Extended]
 
 
-class SomeFailed(msgspec.Struct, frozen=True):
+class PartialFailure(msgspec.Struct, frozen=True):
     """The first error, and what became of each item, in the order of the request."""
 
     code: str
@@ -111,11 +109,11 @@ class SomeFailed(msgspec.Struct, frozen=True):
     results: list[Any]
 
 
-def ended(settled: Settled) -> Ended:
+def ended(settled: Settled) -> SettledItem:
     """What a settle or a change by hand gave, as an answer tells it."""
     if settled.status is None and settled.dead_reason is None:  # as after most completions
-        return Ended(settled.id, settled.queue, REMOVED, settled.counters)
-    return Ended(
+        return SettledItem(settled.id, settled.queue, REMOVED, settled.counters)
+    return SettledItem(
         settled.id,
         settled.queue,
         settled.status or REMOVED,
@@ -126,12 +124,12 @@ def ended(settled: Settled) -> Ended:
     )
 
 
-def settled_answer(results: Sequence[Any]) -> EndedItems | Response:
+def settled_answer(results: Sequence[Any]) -> SettledItems | Response:
     """The answer to a call that ends or changes items one by one."""
     for error in results:
         if error.__class__ is not Settled:
             return some_failed(error, [_each(result) for result in results])
-    return EndedItems([ended(result) for result in results])
+    return SettledItems([ended(result) for result in results])
 
 
 def extended_answer(results: Sequence[Any]) -> ExtendedItems | Response:
@@ -145,10 +143,10 @@ def extended_answer(results: Sequence[Any]) -> ExtendedItems | Response:
 def some_failed(error: RedriveError, results: list[Any]) -> Response:
     """The answer where not every item went well."""
     body = error_body(error)
-    return refusal(error, SomeFailed(body.code, body.message, body.details, results))
+    return refusal(error, PartialFailure(body.code, body.message, body.details, results))
 
 
-def _each(result: Any) -> ItemError | Ended | Extended:
+def _each(result: Any) -> ItemError | SettledItem | Extended:
     if isinstance(result, RedriveError):
         return ItemError(error_body(result))
     return ended(result) if isinstance(result, Settled) else Extended(to_rfc3339(result))

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from redrive.auth.principal import Right
+from redrive.auth.principal import Permission
 from redrive.server.request import Request
 
 Handler = Callable[[Request, Any], Awaitable[Any]]
@@ -24,12 +24,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """As in `queue.produce`."""
     summary: str
-    takes: type[Any] | None
+    request_type: type[Any] | None
     """A Struct. Fields that it does not know are refused. None: the handler gets the body as it came, which is
     MessagePack, and sees to rights itself."""
-    gives: type[Any] | None
-    right: Right
-    handle: Handler
+    response_type: type[Any] | None
+    permission: Permission
+    handler: Handler
     queues: Callable[[Any], Sequence[str | None]] = no_queue
     """The queues that a call touches; None stands for all of them. Of items that are named by their ids the handler
     looks up the queues, where the caller is not allowed into all of them."""

@@ -1,6 +1,7 @@
-"""Telling other processes what arrived: after the commit, from a thread, together with whatever arrived meanwhile.
+"""Notifications between processes, for PostgreSQL and Redis: publish after a commit, and wake a subscriber.
 
-Hearing other processes at once: a thread that waits for what comes in on a connection, and rings.
+A `Publisher` sends from its own thread and joins what arrives in the meantime. A `SocketSubscriber` waits on a
+connection in a thread and calls back when something comes in.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class Publisher:
         self._closed = False
         self._untold: set[str] = set()
         self._mutex = threading.Lock()
-        self._bell = threading.Event()
+        self._wake = threading.Event()
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def tell(self, queues: Iterable[str]) -> None:
+    def publish(self, queues: Iterable[str]) -> None:
         """Something arrived in these queues."""
         with self._mutex:
             if self._closed:
@@ -40,7 +41,7 @@ class Publisher:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="redrive-notices", daemon=True)
                 self._thread.start()
-        self._bell.set()
+        self._wake.set()
 
     def close(self) -> None:
         """Tell what is untold, and stop."""
@@ -48,14 +49,14 @@ class Publisher:
             self._closed = True
             thread = self._thread
         self._end.set()
-        self._bell.set()
+        self._wake.set()
         if thread is not None and thread.is_alive():  # Ctrl-C may have kept it from starting
             thread.join()
 
     def _run(self) -> None:
         while not (self._end.is_set() and not self._untold):
-            self._bell.wait()
-            self._bell.clear()
+            self._wake.wait()
+            self._wake.clear()
             with self._mutex:
                 untold, self._untold = sorted(self._untold), set()
             if untold:
@@ -71,24 +72,24 @@ _open_subscribers: weakref.WeakSet[SocketSubscriber] = weakref.WeakSet()
 
 
 class SocketSubscriber:
-    """Rings once something has come in on a connection, and again only after `go_on`. It reads nothing. The bell is not
+    """Rings once something has come in on a connection, and again only after `resume`. It reads nothing. `wake` is not
     to wait for anything.
 
     It waits on a socket of its own, a second one for the same connection: whatever becomes of the first, by a driver or
     by its owner, this one is no other connection's.
     """
 
-    def __init__(self, fileno: int, bell: Callable[[], None]) -> None:
-        self._bell = bell
+    def __init__(self, fileno: int, wake: Callable[[], None]) -> None:
+        self._on_input = wake
         self._read = threading.Event()
         self._closed = False
         self._socket = os.dup(fileno)
-        self._asleep, self._wake = socket.socketpair()
+        self._asleep, self._waker = socket.socketpair()
         self._thread = threading.Thread(target=self._listen, name="redrive-ear", daemon=True)
         _open_subscribers.add(self)
         self._thread.start()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Everything that had come in was read."""
         self._read.set()
 
@@ -97,13 +98,13 @@ class SocketSubscriber:
         self._closed = True
         self._read.set()
         with contextlib.suppress(OSError):  # the thread was faster
-            self._wake.send(b"x")
+            self._waker.send(b"x")
 
     def join(self) -> None:
         """Wait until the thread has ended, after `close`."""
         self._thread.join()
 
-    def leave_to_the_parent(self) -> None:
+    def detach_after_fork(self) -> None:
         """After a fork, in the child: the thread is the parent's, and so is the connection."""
         self._closed = True
         with contextlib.suppress(OSError):
@@ -118,7 +119,7 @@ class SocketSubscriber:
                 poll.poll()
                 self._read.clear()
                 if not self._closed:
-                    self._bell()
+                    self._on_input()
                     self._read.wait()
         finally:
             self._close_all()
@@ -127,12 +128,12 @@ class SocketSubscriber:
         _open_subscribers.discard(self)
         os.close(self._socket)
         self._asleep.close()
-        self._wake.close()
+        self._waker.close()
 
 
 def _after_fork_in_child() -> None:
     for ear in tuple(_open_subscribers):
-        ear.leave_to_the_parent()
+        ear.detach_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

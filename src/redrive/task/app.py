@@ -50,12 +50,12 @@ class App:
         *,
         namespace: str = "default",
         token: str | None = None,
-        name: str | None = None,
+        store_name: str | None = None,
         stores: Mapping[str, str] | None = None,
         actor: str | None = None,
         backoffs: Mapping[str, DelayFunction] | None = None,
         durability: str = "full",
-        lifecycle: bool = True,
+        maintenance: bool = True,
         redact: RedactOption = None,
         clock: Clock | None = None,
     ) -> None:
@@ -63,12 +63,12 @@ class App:
         self._token = token
         self._options: dict[str, Any] = {
             "namespace": namespace,
-            "name": name,
+            "store_name": store_name,
             "stores": stores,
             "actor": actor,
             "backoffs": backoffs,
             "durability": durability,
-            "lifecycle": lifecycle,
+            "maintenance": maintenance,
             "redact": redact,
             "clock": clock,
         }
@@ -76,7 +76,7 @@ class App:
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
         """All tasks, by name."""
         self._queues: dict[str, TaskQueue] = {}
-        self.middleware: list[Middleware] = []
+        self.middlewares: list[Middleware] = []
         """What is entered around each call of a handler, the first one outermost."""
         self._opening = threading.RLock()
         self._broker: Broker | None = None
@@ -106,7 +106,7 @@ class App:
         self._queues[name] = queue
         return queue
 
-    def around(self, function: _Function) -> _Function:
+    def middleware(self, function: _Function) -> _Function:
         """Call this around each handler: a generator function (context) with one `yield`, where the handler runs.
 
         What the handler raises is raised at the `yield`; what the function raises is the failure.
@@ -116,7 +116,7 @@ class App:
             raise InvalidInput(
                 f"around takes a function of the context with one yield in it, not {shown(function, 60)}"
             )
-        self.middleware.append(contextlib.contextmanager(function))
+        self.middlewares.append(contextlib.contextmanager(function))
         return function
 
     def add(self, task: Task[..., Any]) -> None:
@@ -130,7 +130,7 @@ class App:
         self._tasks[task.name] = task
 
     def check(self) -> None:
-        """Raise `ArgumentsInvalid` where a task has a parameter that no item can bring, before any item is touched."""
+        """Raise `InvalidArguments` where a task has a parameter that no item can bring, before any item is touched."""
         for task in self._tasks.values():
             task.arguments.check()
 
@@ -165,7 +165,7 @@ class App:
         return self.open()
 
     @property
-    def where(self) -> str:
+    def store_url(self) -> str:
         """The store that it runs on, for people: its URL without a password, a file with its whole path."""
         return self._used or redact_url(absolute_sqlite_url(self._named(), Path.cwd()))
 
@@ -174,14 +174,14 @@ class App:
         """The broker for an event loop, on the same store. `await open_async()` opens it without blocking the loop."""
         return AsyncBroker(self.open()._core)
 
-    def declare(self, broker: Broker) -> None:
+    def create_queues(self, broker: Broker) -> None:
         """Create the declared queues in this broker, and set what their declarations name."""
         broker._run(
             create_declared_queues(broker._core, {name: queue.settings for name, queue in self._queues.items()})
         )
 
     @contextlib.contextmanager
-    def using(self, where: str | Broker, **options: Any) -> Iterator[Broker]:
+    def override_broker(self, where: str | Broker, **options: Any) -> Iterator[Broker]:
         """Run on another store for a while: a URL, with options as for `connect`, or a broker. For tests."""
         if isinstance(where, Broker):
             if options:
@@ -192,7 +192,7 @@ class App:
         with contextlib.ExitStack() as stack:
             if broker is not where:
                 stack.enter_context(broker)
-            self.declare(broker)
+            self.create_queues(broker)
             with self._opening:
                 before = self._broker, self._declared, self._used
                 url = redact_url(absolute_sqlite_url(str(where), Path.cwd()))

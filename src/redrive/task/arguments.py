@@ -1,9 +1,7 @@
-"""The annotations of a function: resolved when they are needed, and refused where they cannot be read from JSON.
+"""Arguments: a call becomes a JSON object of named arguments, and that becomes a call again, checked by type.
 
-Arguments: a call becomes a JSON object of named arguments, and that becomes a call again, checked by the types.
-
-The types are those of the function's own signature. They are looked at when they are first needed, so that a function
-may name types that are defined below it.
+The types are the annotations of the function. They are resolved when first needed, so a function may name types that
+are defined below it; annotations that cannot be read from JSON are refused.
 """
 
 from __future__ import annotations
@@ -18,17 +16,17 @@ from typing import Any, NamedTuple, Union
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from redrive.errors import ArgumentsInvalid, InvalidPayload, RedriveError
+from redrive.errors import InvalidArguments, InvalidPayload, RedriveError
 from redrive.model.caller_input import is_of_a_signal, unreadable
 from redrive.model.item import Result
-from redrive.model.judge import Again, Dead
+from redrive.model.judge import Dead, RetryVerdict
 from redrive.model.limits import MAX_STORABLE_BYTES
 from redrive.model.payload import encode_payload, is_json
 from redrive.model.text import suggest
 from redrive.task.context import Context, Release, Retry
 
 _SEEMS_CONTEXT = re.compile(r"[\"']?(\w+\.)*Context( *\| *None)?[\"']?")
-_OUTCOMES = (Retry, Release, Dead, Again)
+_OUTCOMES = (Retry, Release, Dead, RetryVerdict)
 
 
 class TypeHints:
@@ -49,9 +47,9 @@ class TypeHints:
             if self.seems_context(parameter.annotation):  # imported for type checkers only
                 return Context
             problem = f"the type of {parameter.name} cannot be told: {error}; import it where the task is defined"
-            raise ArgumentsInvalid(task, problem) from error
+            raise InvalidArguments(task, problem) from error
 
-    def of_return(self, annotation: Any) -> Any:
+    def return_type(self, annotation: Any) -> Any:
         """What the function says that it returns; None where it says nothing, or nothing that can be resolved."""
         try:
             return None if annotation is inspect.Signature.empty else self._resolved(annotation)
@@ -97,12 +95,12 @@ def check_type(task: str, name: str, kind: Any) -> None:
     try:
         info = msgspec.inspect.type_info(kind)
     except (TypeError, ValueError) as error:
-        raise ArgumentsInvalid(task, f"the type of {name} cannot be read from JSON: {error}") from None
+        raise InvalidArguments(task, f"the type of {name} cannot be read from JSON: {error}") from None
     for each in _within(info, set()):
         if isinstance(each, msgspec.inspect.CustomType):
             cls: Any = each.cls
             shown = f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
-            raise ArgumentsInvalid(
+            raise InvalidArguments(
                 task,
                 f"the type of {name} cannot be read from JSON: {shown} is a class of its own; make it a dataclass or a "
                 f"msgspec.Struct, or take what it is made of",
@@ -172,11 +170,11 @@ class Arguments:
         return tuple(each.name for each in given if not self._hints.seems_context(each.annotation))
 
     def check(self) -> None:
-        """Raise `ArgumentsInvalid` where the function has a parameter whose type cannot be told, or read from JSON."""
+        """Raise `InvalidArguments` where the function has a parameter whose type cannot be told, or read from JSON."""
         self._made or self._make()
 
     def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
-        """The payload of a call. Raises `ArgumentsInvalid` where the function could not be called so."""
+        """The payload of a call. Raises `InvalidArguments` where the function could not be called so."""
         plan = self._made or self._make()
         given = self._given(plan, args, kwargs)
         try:
@@ -184,7 +182,7 @@ class Arguments:
                 {name: self._builtins(name, value) for name, value in given.items()}, None, MAX_STORABLE_BYTES
             )
         except InvalidPayload as error:
-            raise ArgumentsInvalid(self._task, f"{error.path.removeprefix('$.')} {error.problem}") from None
+            raise InvalidArguments(self._task, f"{error.path.removeprefix('$.')} {error.problem}") from None
         try:
             self._read(plan, payload)
         except (RedriveError, Undecodable):
@@ -192,11 +190,11 @@ class Arguments:
         except Exception as error:  # of a type of the caller's own, which is made of what was written
             if is_of_a_signal(error):
                 raise
-            raise ArgumentsInvalid(self._task, str(unreadable("what was given", error))) from error
+            raise InvalidArguments(self._task, str(unreadable("what was given", error))) from error
         return payload
 
     def bind(self, payload: bytes, content_type: str, context: Context | None) -> tuple[Sequence[Any], dict[str, Any]]:
-        """What to call the function with. Raises `Undecodable`, or `ArgumentsInvalid` where the JSON does not fit."""
+        """What to call the function with. Raises `Undecodable`, or `InvalidArguments` where the JSON does not fit."""
         plan = self._made or self._make()
         if not is_json(content_type):
             raise Undecodable(f"the payload is {content_type!r:.80}, and arguments of a task are JSON")
@@ -211,7 +209,7 @@ class Arguments:
     def returned(self, result: Result) -> Any:
         """What the function returned, as the type that it says it returns where that can be had, else as in JSON."""
         if self._returns is UNSET:
-            self._returns = strip_outcome_types(self._hints.of_return(self._signature.return_annotation))
+            self._returns = strip_outcome_types(self._hints.return_type(self._signature.return_annotation))
         if self._returns is not None and is_json(result.content_type):
             try:
                 return msgspec.json.decode(result.payload, type=self._returns)
@@ -227,7 +225,7 @@ class Arguments:
             found = self._hints.of(self._task, parameter)
             if is_context(found):
                 if context is not None:
-                    raise ArgumentsInvalid(
+                    raise InvalidArguments(
                         self._task, f"has two parameters for the context, {context} and {parameter.name}"
                     )
                 context = parameter.name
@@ -261,13 +259,13 @@ class Arguments:
             # Several times slower; it knows every way in which a call can be wrong.
             return plan.signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise ArgumentsInvalid(self._task, f"{error}{_meant(kwargs, plan.names)}") from None
+            raise InvalidArguments(self._task, f"{error}{_meant(kwargs, plan.names)}") from None
 
     def _read(self, plan: _Plan, payload: bytes) -> Any:
         try:
             return plan.decode(payload)
         except msgspec.ValidationError as error:
-            raise ArgumentsInvalid(self._task, _told(str(error))) from None
+            raise InvalidArguments(self._task, _told(str(error))) from None
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise Undecodable(f"the payload cannot be read as JSON: {error}") from None
 
@@ -296,8 +294,8 @@ class Arguments:
             if is_of_a_signal(error):
                 raise
             if isinstance(error, TypeError | ValueError | RecursionError | OverflowError):
-                raise ArgumentsInvalid(self._task, f"{name} cannot be written as JSON: {error}") from None
-            raise ArgumentsInvalid(self._task, str(unreadable(name, error))) from error
+                raise InvalidArguments(self._task, f"{name} cannot be written as JSON: {error}") from None
+            raise InvalidArguments(self._task, str(unreadable(name, error))) from error
 
 
 def _field(parameter: inspect.Parameter, kind: Any) -> tuple[str, Any] | tuple[str, Any, Any]:

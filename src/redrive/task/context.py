@@ -1,9 +1,6 @@
-"""What a handler may know of the delivery that it is called for, and what it may add to it.
+"""What a handler gets: the context of its delivery. What it may return: an outcome; anything else is its result.
 
-What a handler returns to say how its delivery ends. Anything else that it returns is its result.
-
-Beside these, `Dead(note=…)` makes the item dead, and `Again.after(…)` is a `Retry` without words. Raising means that it
-failed.
+Beside `Retry` and `Release`, a handler may return `Dead(note=…)`. Raising an exception means failure.
 """
 
 from __future__ import annotations

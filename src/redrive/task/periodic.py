@@ -79,13 +79,13 @@ class Periodic(msgspec.Struct, frozen=True):
     """When a task is put by itself, and what becomes of ticks that were missed."""
 
     ticks: Ticks
-    missed: MissedTicks = MissedTicks.ONCE
+    on_missed: MissedTicks = MissedTicks.ONCE
 
     def due(self, last: Instant, now: Instant) -> tuple[Instant, list[Instant]]:
         """The newest tick that has come since the tick `last`, which is `last` where none has; and those to put now."""
         ticks = self._newest(last, now)
         newest = ticks[-1] if ticks else last
-        match self.missed:
+        match self.on_missed:
             case MissedTicks.ALL:
                 return newest, ticks
             case MissedTicks.ONCE:

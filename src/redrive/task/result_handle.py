@@ -12,7 +12,7 @@ from redrive.clock import Instant
 from redrive.errors import ItemNotFound, ResultNotKept, ResultTimeout, TaskFailed
 from redrive.model.duration import MILLISECOND, SECOND, DurationInput, parse_duration
 from redrive.model.ids import ItemId
-from redrive.model.item import Event, Item, Receipt, Result, Status
+from redrive.model.item import HistoryEvent, Item, Receipt, Result, Status
 from redrive.store import GetItem, GetResult
 
 if TYPE_CHECKING:
@@ -27,13 +27,15 @@ LONGEST_PAUSE = SECOND
 """Whoever waits looks at least this often: what another process completes wakes nobody here on some stores."""
 _NOTHING = "(nothing)"
 """Stands for a queue that nothing arrives in, as no queue can have this name."""
-_DEATHS = frozenset({Event.FAILED, Event.LOST, Event.RELEASED, Event.EXPIRED, Event.BURIED})
+_DEATHS = frozenset(
+    {HistoryEvent.FAILED, HistoryEvent.LOST, HistoryEvent.RELEASED, HistoryEvent.EXPIRED, HistoryEvent.BURIED}
+)
 """What a delivery that killed an item is told as."""
 
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Handle(Generic[R_co]):
+class TaskHandle(Generic[R_co]):
     """A task that was put."""
 
     def __init__(self, task: Task[..., R_co], receipt: Receipt) -> None:
@@ -78,7 +80,7 @@ def await_result(core: Core, task: str, id: ItemId, timeout: DurationInput | Non
     end = None if timeout is None else Instant(begun + parse_duration(timeout, "timeout"))
     pause = SHORTEST_PAUSE
     for looks in itertools.count():
-        ticket = core.notify.ticket(ALL_QUEUES)
+        ticket = core.notify.sequence(ALL_QUEUES)
         found = yield from _look(core, task, id)
         if found is not None:
             return found
@@ -86,7 +88,7 @@ def await_result(core: Core, task: str, id: ItemId, timeout: DurationInput | Non
         if end is not None and now >= end:
             raise ResultTimeout(task, id, end - begun)
         if looks >= FREE_LOOKS:
-            yield WaitForQueue(_NOTHING, core.notify.ticket(_NOTHING), _first(end, now + SHORTEST_PAUSE), None)
+            yield WaitForQueue(_NOTHING, core.notify.sequence(_NOTHING), _first(end, now + SHORTEST_PAUSE), None)
         yield WaitForQueue(ALL_QUEUES, ticket, _first(end, now + pause), None)
         pause = min(2 * pause, LONGEST_PAUSE)
     raise AssertionError
@@ -147,9 +149,9 @@ def is_dead_letter(item: Item) -> bool:
     if death is None or item.status is Status.COMPLETED:
         return False
     for entry in reversed(item.history):
-        if entry.event is Event.UNDONE:
+        if entry.event is HistoryEvent.UNDONE:
             return True
-        if entry.event is Event.REDRIVEN and entry.from_dead_letter:
+        if entry.event is HistoryEvent.REDRIVEN and entry.from_dead_letter:
             return False
         if entry.delivery == death.counters.deliveries and entry.event in _DEATHS:
             return True

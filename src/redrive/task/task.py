@@ -1,7 +1,4 @@
-"""Putting a task: with its own options, or with others for the moment.
-
-`Task`: a function that workers run, and what is known of it.
-"""
+"""`Task`: a function that workers run, and how it is put: with its own options, or with others for one put."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from redrive.task.arguments import Arguments
 from redrive.task.context import Context, TaskItem
 from redrive.task.hooks import Hooks
 from redrive.task.periodic import periodic_from
-from redrive.task.result_handle import Handle
+from redrive.task.result_handle import TaskHandle
 from redrive.task.task_options import PUT_DEFAULTS, PutOptions, TaskOptions, check_options, put_template
 from redrive.telemetry import tracing
 
@@ -49,7 +46,7 @@ class TaskPutter(Generic[P, R_co]):
         check_options("put", options, PutOptions)
         self._task = task
         self._given = options
-        self._within: Any = options.get("within")
+        self._transaction: Any = options.get("transaction")
         self._template = put_template(TASK_HEADER, task.name, options)
 
     def options(self, **options: Unpack[PutOptions]) -> TaskPutter[P, R_co]:
@@ -65,26 +62,26 @@ class TaskPutter(Generic[P, R_co]):
         made, headers = self._template, tracing.inject(self._template.headers)
         return TaskItem(self._task.queue.name, msgspec.structs.replace(made, payload=payload, headers=headers))
 
-    def put(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
-        """Put one call. Raises `ArgumentsInvalid` where the function does not take these arguments."""
+    def put(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R_co]:
+        """Put one call. Raises `InvalidArguments` where the function does not take these arguments."""
         return self.put_many((self.item(*args, **kwargs),))[0]
 
-    async def put_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
+    async def put_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R_co]:
         """The same on an event loop."""
         return (await self.put_many_async((self.item(*args, **kwargs),)))[0]
 
-    def put_many(self, items: Iterable[TaskItem]) -> list[Handle[R_co]]:
+    def put_many(self, items: Iterable[TaskItem]) -> list[TaskHandle[R_co]]:
         """Put all of these calls, at most 10,000, or none: `send.put_many(send.item(to) for to in people)`."""
         made = self._checked(items)
-        receipts = self._task.app.open().put_many(self._task.queue.name, made, within=self._within)
-        return [Handle(self._task, receipt) for receipt in receipts]
+        receipts = self._task.app.open().put_many(self._task.queue.name, made, transaction=self._transaction)
+        return [TaskHandle(self._task, receipt) for receipt in receipts]
 
-    async def put_many_async(self, items: Iterable[TaskItem]) -> list[Handle[R_co]]:
+    async def put_many_async(self, items: Iterable[TaskItem]) -> list[TaskHandle[R_co]]:
         """The same on an event loop."""
         made = self._checked(items)
         broker = await self._task.app.open_async()
-        receipts = await broker.put_many(self._task.queue.name, made, within=self._within)
-        return [Handle(self._task, receipt) for receipt in receipts]
+        receipts = await broker.put_many(self._task.queue.name, made, transaction=self._transaction)
+        return [TaskHandle(self._task, receipt) for receipt in receipts]
 
     def _checked(self, items: Iterable[TaskItem]) -> list[Any]:
         """The items, if all of them are calls of this task."""
@@ -113,11 +110,11 @@ class Task(TaskPutter[P, R_co], Generic[P, R_co]):
         self.time_limit = _duration("time_limit", options)
         self.keep_result = _duration("keep_result", options)
         self.final_errors = _final_errors(options.get("final_errors", ()))
-        self.keep_locals = options.get("keep_locals", False)
+        self.capture_locals = options.get("capture_locals", False)
         self.hooks = Hooks(queue.hooks)
         self.arguments = Arguments(self.name, function)
         self.periodic = periodic_from(
-            options.get("every"), options.get("cron"), options.get("timezone", "UTC"), options.get("missed", "once")
+            options.get("every"), options.get("cron"), options.get("timezone", "UTC"), options.get("on_missed", "once")
         )
         if self.periodic is not None and self.arguments.required:
             needed = ", ".join(self.arguments.required)
@@ -140,7 +137,7 @@ class Task(TaskPutter[P, R_co], Generic[P, R_co]):
         return self.hooks.on_dead(hook)
 
     def decode(self, lease: Lease, context: Context) -> tuple[Sequence[Any], dict[str, Any]]:
-        """What to call the function with. Raises `Undecodable` or `ArgumentsInvalid`."""
+        """What to call the function with. Raises `Undecodable` or `InvalidArguments`."""
         return self.arguments.bind(lease.payload, lease.content_type, context)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -180,7 +177,7 @@ class Task(TaskPutter[P, R_co], Generic[P, R_co]):
     @contextlib.contextmanager
     def _around(self, context: Context) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            for middleware in self.app.middleware:
+            for middleware in self.app.middlewares:
                 stack.enter_context(middleware(context))
             yield
 

@@ -37,7 +37,7 @@ class TaskOptions(TypedDict, total=False):
     """How long what it returns can be read by `handle.result()`."""
     final_errors: Sequence[type[BaseException] | str]
     """Errors after which another try is useless: exception classes, or names as in the queue's setting."""
-    keep_locals: bool
+    capture_locals: bool
     """Whether a failure shows the local variables of the function, without what looks like a secret."""
     every: DurationInput
     """Put it by itself at multiples of this interval."""
@@ -45,7 +45,7 @@ class TaskOptions(TypedDict, total=False):
     """Put it by itself as a crontab says."""
     timezone: str
     """Of `cron`, as in `Europe/Berlin`; UTC unless given."""
-    missed: str
+    on_missed: str
     """What becomes of ticks that passed while no worker was there: `once` unless given, `skip`, or `all`."""
 
 
@@ -74,7 +74,7 @@ class PutOptions(TypedDict, total=False):
     """Instead of the task's."""
     keep_result: DurationInput
     """How long what the function returns can be read, instead of what the task says."""
-    within: Any
+    transaction: Any
     """A connection of yours to the same database with a transaction open: put if and only if that commits."""
 
 
@@ -110,7 +110,7 @@ def check_options(what: str, given: Mapping[str, Any], known: type[Any]) -> None
 
 def put_template(header: str, task: str, options: Mapping[str, Any]) -> NewItem:
     """An item of a task with everything but its arguments. Every option is checked."""
-    rest = {name: value for name, value in options.items() if name not in ("headers", "keep_result", "within")}
+    rest = {name: value for name, value in options.items() if name not in ("headers", "keep_result", "transaction")}
     headers = {} if options.get("headers") is None else check_headers(options["headers"])
     for reserved in (header, KEEP_HEADER, TICK_HEADER):
         if reserved in headers:

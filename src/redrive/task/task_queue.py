@@ -1,7 +1,4 @@
-"""`TaskQueue`: a queue that an app declares, and the tasks in it.
-
-Declared queues become queues of a store: missing ones are created, and what a declaration names is set.
-"""
+"""`TaskQueue`: a queue that an app declares, with its tasks. Missing queues are created in the store."""
 
 from __future__ import annotations
 

@@ -48,19 +48,19 @@ class Log:
 
     def debug(self, event: str, **fields: Any) -> None:
         """For whoever looks for a mistake in the program."""
-        self._tell(logging.DEBUG, event, fields)
+        self._emit(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
         """What is as it should be."""
-        self._tell(logging.INFO, event, fields)
+        self._emit(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
         """What somebody may have to look at."""
-        self._tell(logging.WARNING, event, fields)
+        self._emit(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
         """What somebody has to look at."""
-        self._tell(logging.ERROR, event, fields)
+        self._emit(logging.ERROR, event, fields)
 
     def exception(self, event: str, **fields: Any) -> None:
         """An error that nobody foresaw, with the exception that is being handled: error_type, error, traceback."""
@@ -70,9 +70,9 @@ class Log:
         if error is not None:
             failure = failure_from_exception(error)
             fields |= {"error_type": failure.type, "error": failure.text, "traceback": failure.traceback}
-        self._tell(logging.ERROR, event, fields)
+        self._emit(logging.ERROR, event, fields)
 
-    def _tell(self, level: int, event: str, fields: Mapping[str, Any]) -> None:
+    def _emit(self, level: int, event: str, fields: Mapping[str, Any]) -> None:
         if self._stdlib.isEnabledFor(level):
             (self._bound or self._bind()).log(level, event, **fields)
 

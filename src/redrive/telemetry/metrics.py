@@ -58,24 +58,30 @@ RELEASED = _counter(
     "items_released", ("queue", "counted"), "Items given back: after they ran, or because they never ran."
 )
 LOST = _counter("leases_lost", ("queue",), "Deliveries whose worker was lost or whose lease ran out.")
-REFUSED = _counter("outcomes_refused", (), "Outcomes that came too late: the worker no longer had the item.")
+REFUSED = _counter("late_outcomes", (), "Outcomes that came too late: the worker no longer had the item.")
 DEAD = _counter("items_dead_lettered", ("queue", "reason"), "Items that died, by the queue they died in.")
 POISONED = _counter("items_poisoned", ("queue",), "Items that died because they took their workers with them.")
 REDRIVEN = _counter("items_redriven", ("queue",), "Dead letters brought back to work, by the queue they went to.")
 DISCARDED = _counter("items_discarded", ("queue", "by"), "Items removed without being done: by a rule or by hand.")
 
-COMMIT_CALLS = Metric("redrive_commit_calls", "histogram", (), "Calls that were committed in one transaction.", _CALLS)
-COMMIT_SECONDS = Metric("redrive_commit_seconds", "histogram", (), "Time of one transaction.", _COMMIT_SECONDS)
+COMMIT_CALLS = Metric(
+    "redrive_commit_batch_size", "histogram", (), "Calls that were committed in one transaction.", _CALLS
+)
+COMMIT_SECONDS = Metric("redrive_commit_duration_seconds", "histogram", (), "Time of one transaction.", _COMMIT_SECONDS)
 COMMITS_FAILED = _counter("commits_failed", (), "Transactions that the store could not carry out.")
-WAITING_CALLS = _gauge("commit_waiting_calls", (), "Calls that wait for their transaction now.")
+WAITING_CALLS = _gauge("commit_pending_calls", (), "Calls that wait for their transaction now.")
 WAKEUPS = _counter("wakeups", (), "Times that somebody who waited for work was woken.")
 
 HANDLER_SECONDS = Metric(
-    "redrive_handler_seconds", "histogram", ("queue", "task", "outcome"), "Time of one handler call.", _HANDLER_SECONDS
+    "redrive_handler_duration_seconds",
+    "histogram",
+    ("queue", "task", "outcome"),
+    "Time of one handler call.",
+    _HANDLER_SECONDS,
 )
 RUNNING = _gauge("worker_running", (), "Handlers that run now.")
-BUFFERED = _gauge("worker_buffered", (), "Items that this worker has leased and not begun.")
-SLOTS = _gauge("worker_slots", (), "Handlers that may run at once.")
+BUFFERED = _gauge("worker_prefetched", (), "Items that this worker has leased and not begun.")
+SLOTS = _gauge("worker_concurrency", (), "Handlers that may run at once.")
 
 QUEUE_ITEMS = _gauge("queue_items", ("queue", "status"), "Items in each status, in the whole store.")
 QUEUE_DEAD_LETTERS = _gauge("queue_dead_letters", ("queue",), "Dead letters in the queue, in the whole store.")
@@ -83,10 +89,14 @@ QUEUE_OLDEST = _gauge("queue_oldest_ready_seconds", ("queue",), "How long the ol
 
 HTTP_REQUESTS = _counter("http_requests", ("call", "status"), "Requests that a server answered, by call and status.")
 HTTP_SECONDS = Metric(
-    "redrive_http_seconds", "histogram", ("call",), "Time of one request, without its way there.", _HANDLER_SECONDS
+    "redrive_http_request_duration_seconds",
+    "histogram",
+    ("call",),
+    "Time of one request, without its way there.",
+    _HANDLER_SECONDS,
 )
-TOKENS_REFUSED = _counter("tokens_refused", (), "Requests with a token that is wrong, expired or revoked.")
-HTTP_WAITING = _gauge("http_waiting", (), "Leases and watches that wait at a server now.")
+TOKENS_REFUSED = _counter("auth_failures", (), "Requests with a token that is wrong, expired or revoked.")
+HTTP_WAITING = _gauge("http_long_polls", (), "Leases and watches that wait at a server now.")
 
 METRICS: tuple[Metric, ...] = (
     PUT,
@@ -213,7 +223,7 @@ class Metrics:
                 for metric, labels, value in tuple(source()):
                     told[metric, labels] += value
             except Exception:  # the rest is worth showing when the store does not answer
-                _log.exception("metrics_unread")
+                _log.exception("metrics_read_failed")
         yield from (Sample(metric, labels, value) for (metric, labels), value in told.items())
 
 

@@ -5,6 +5,6 @@
 
 from redrive.testing.drain import Drained, drain, memory_broker
 from redrive.testing.fake_clock import FakeClock
-from redrive.testing.run_tasks import put_due, run_all
+from redrive.testing.run_tasks import put_due_ticks, run_tasks
 
-__all__ = ["Drained", "FakeClock", "drain", "memory_broker", "put_due", "run_all"]
+__all__ = ["Drained", "FakeClock", "drain", "memory_broker", "put_due_ticks", "run_tasks"]

@@ -1,7 +1,4 @@
-"""Work through a queue in a test, without a worker.
-
-A broker for the tests of a program: in memory, on a clock that the test moves.
-"""
+"""`memory_broker()`, a broker in memory on a clock that the test moves, and `drain()`, which works through a queue."""
 
 from __future__ import annotations
 
@@ -30,13 +27,13 @@ class Drained(NamedTuple):
     """Deliveries that a task gave back."""
 
 
-def drain(broker: Broker, queue: str, handler: Callable[[Lease], object], *, most: int = MAX_DELIVERIES) -> Drained:
+def drain(broker: Broker, queue: str, handler: Callable[[Lease], object], *, limit: int = MAX_DELIVERIES) -> Drained:
     """Lease and handle until nothing is leasable: what returns is completed, what raises has failed.
 
     Items that wait for a later instant stay; advance the clock and drain again.
     """
     completed = retried = dead = 0
-    for _ in range(most):
+    for _ in range(limit):
         leases = broker.lease(queue)
         if not leases:
             return Drained(completed, retried, dead)
@@ -51,9 +48,9 @@ def drain(broker: Broker, queue: str, handler: Callable[[Lease], object], *, mos
         else:
             broker.complete(leases[0])
             completed += 1
-    raise AssertionError(f"queue '{queue}' still gives items after {most:,} deliveries; does its retry ever end?")
+    raise AssertionError(f"queue '{queue}' still gives items after {limit:,} deliveries; does its retry ever end?")
 
 
 def memory_broker(clock: Clock | None = None) -> Broker:
-    """A broker whose queues are gone when it is closed. Its lifecycle does not run by itself: call `step()`."""
-    return connect("memory://", clock=clock or FakeClock(), lifecycle=False)
+    """A broker whose queues are gone when it is closed. Its maintenance does not run by itself: call `step()`."""
+    return connect("memory://", clock=clock or FakeClock(), maintenance=False)

@@ -24,7 +24,7 @@ WORKER = "test"
 """The name of the worker in histories."""
 
 
-def run_all(app: App, *, advance: bool = True, most: int = MAX_DELIVERIES) -> Drained:
+def run_tasks(app: App, *, advance: bool = True, limit: int = MAX_DELIVERIES) -> Drained:
     """Run every task that was put, retries and delays included, until nothing is left to run. Hooks are called too.
 
     A `FakeClock` is moved to when the next item falls due. With another clock, or without `advance`, what waits for
@@ -36,7 +36,7 @@ def run_all(app: App, *, advance: bool = True, most: int = MAX_DELIVERIES) -> Dr
     clock = broker._core.clock
     exchange = open_worker_session(broker, WORKER)
     became: Counter[str] = Counter()
-    for _ in range(most):
+    for _ in range(limit):
         lease, next_at = _take(exchange, app.queues)
         if lease is not None:
             became[_run(app, exchange, lease)] += 1
@@ -44,10 +44,10 @@ def run_all(app: App, *, advance: bool = True, most: int = MAX_DELIVERIES) -> Dr
             clock.advance(timedelta(microseconds=next_at - clock.now()))
         else:
             return Drained(**became)
-    raise AssertionError(f"the tasks still have something to do after {most:,} deliveries; does their retry ever end?")
+    raise AssertionError(f"the tasks still have something to do after {limit:,} deliveries; does their retry ever end?")
 
 
-def put_due(app: App) -> None:
+def put_due_ticks(app: App) -> None:
     """Put the periodic tasks whose time has come, as workers do by themselves. The first call begins the schedule."""
     TickPlanner(app, app.open()).step()
 

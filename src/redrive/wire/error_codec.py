@@ -10,13 +10,13 @@ from redrive import errors
 from redrive.errors import RedriveError
 
 STATUS_BY_CODE: dict[str, int] = {
-    "invalid": 400,
+    "invalid_input": 400,
     "invalid_name": 400,
     "invalid_setting": 400,
     "invalid_duration": 400,
     "invalid_payload": 400,
-    "arguments_invalid": 400,
-    "invalid_file": 400,
+    "invalid_arguments": 400,
+    "invalid_config": 400,
     "untrusted_file": 400,
     "unauthorized": 401,
     "forbidden": 403,
@@ -25,7 +25,7 @@ STATUS_BY_CODE: dict[str, int] = {
     "queue_not_found": 404,
     "item_not_found": 404,
     "operation_not_found": 404,
-    "no_result": 404,
+    "result_unavailable": 404,
     "result_not_kept": 404,
     "refused": 409,
     "queue_exists": 409,
@@ -60,10 +60,10 @@ STATUS_BY_CODE: dict[str, int] = {
 """The HTTP status of each code. A test sees to it that no error is missing."""
 
 HTTP_ONLY_CODES: dict[str, int] = {
-    "wrong_site": 403,
-    "no_such_path": 404,
+    "host_not_allowed": 403,
+    "route_not_found": 404,
     "method_not_allowed": 405,
-    "slow_request": 408,
+    "request_timeout": 408,
     "unsupported_media_type": 415,
     "misdirected": 421,
     "internal": 500,
@@ -79,7 +79,7 @@ ERROR_BY_CODE: dict[str, type[RedriveError]] = {
 """Every error by its code."""
 
 _BY_STATUS = {
-    400: "invalid",
+    400: "invalid_input",
     401: "access_error",
     403: "access_error",
     404: "not_found",

@@ -1,9 +1,7 @@
-"""Payloads in JSON: as the JSON they are, as text, or as base64.
+"""Values of the model as JSON, for server, CLI and console: instants and durations as text, None left out.
 
-Values of the model as JSON, in answers and on the command line: instants and durations as texts, None left out.
-
-What a Struct of the model says about itself is enough: `view_of` makes the JSON, and `view_type` the type that the
-document describes it by. So a new field of the model is there without anybody doing anything.
+`view_of` makes the JSON from any Struct of the model, and `view_type` its type for OpenAPI, so a new field needs no
+code here. A payload is JSON, text, or base64.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from redrive.model.feed import FeedEntry
 from redrive.model.group import Group
 from redrive.model.item import Counters, Item
 from redrive.model.operation import Operation
-from redrive.model.operation_plan import Plan
+from redrive.model.operation_plan import OperationPlan
 from redrive.model.payload import BYTES, JSON, TEXT, check_json, is_json
 from redrive.model.queue import QueueStats
 from redrive.model.retry_policy import RetryPolicy, format_retry_policy
@@ -110,7 +108,7 @@ _KEPT_BACK: dict[type[msgspec.Struct], frozenset[str]] = {Operation: frozenset({
 """What is of use to stores only."""
 _PROPERTIES: dict[type[msgspec.Struct], tuple[str, ...]] = {
     Group: ("advice",),
-    Plan: ("changed",),
+    OperationPlan: ("changed",),
     QueueStats: ("oldest_age",),
 }
 """What is not kept, but made of the fields, and told beside them."""

@@ -27,9 +27,9 @@ class WireMessage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 class CommitPosition(msgspec.Struct, frozen=True, gc=False):
     """How far a server is, as its clients see it."""
 
-    boot: str
+    server_epoch: str
     """Which one it is, since its last start."""
-    number: int = 0
+    sequence: int = 0
     """Of the last commit that came to it. Those that come after have higher ones."""
 
 
@@ -38,14 +38,14 @@ class CommitRequest(WireMessage, frozen=True):
 
     id: str
     """Nobody else's, and of no other request: whoever sends it twice gets the first answer twice."""
-    boot: str
+    server_epoch: str
     """The server as it is since its last start. Any other refuses it: it cannot know whether that one ran it."""
     calls: list[Call]
     now: Instant | None = None
     """For tests. A server that keeps its own time refuses it."""
-    again: bool = False
+    is_retry: bool = False
     """It was sent before: run it only if it is known that it did not run."""
-    seen: int = 0
+    position: int = 0
     """The number that the client had from that server when it sent this first. What the server forgot up to that
     number came before: so no clock decides whether it would still know this."""
 
@@ -53,7 +53,7 @@ class CommitRequest(WireMessage, frozen=True):
 class WatchRequest(WireMessage, frozen=True):
     """Answer as soon as something arrives, or `seconds` are over."""
 
-    boot: str | None = None
+    server_epoch: str | None = None
     since: int = 0
     """The number of the last answer."""
     queues: tuple[str, ...] | None = None
@@ -64,7 +64,7 @@ class WatchRequest(WireMessage, frozen=True):
 class WatchAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where something arrived since."""
 
-    boot: str
+    server_epoch: str
     number: int
     queues: tuple[str, ...] | None = ()
     """None: anywhere."""
@@ -76,7 +76,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     """What a server says of itself."""
 
     wire: int
-    boot: str
+    server_epoch: str
     """Another one after each start."""
     store: str
     """The name of its store."""
@@ -93,7 +93,7 @@ it; its `Seen` is in the details."""
 
 
 class _CommitAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    boot: str
+    server_epoch: str
     now: Instant
     arrivals: Mapping[str, int]
     results: list[msgspec.Raw]
@@ -110,7 +110,9 @@ _decode_answer = msgspec.msgpack.Decoder(_CommitAnswer).decode
 
 def encode_commit(seen: CommitPosition, calls: Sequence[Call], commit: Commit) -> bytes:
     """The answer to a commit."""
-    return encode((seen.boot, commit.now, commit.arrivals, encode_results(calls, commit.results), seen.number))
+    return encode(
+        (seen.server_epoch, commit.now, commit.arrivals, encode_results(calls, commit.results), seen.sequence)
+    )
 
 
 def read_commit(calls: Sequence[Call], raw: bytes) -> tuple[CommitPosition, Commit]:
@@ -118,6 +120,6 @@ def read_commit(calls: Sequence[Call], raw: bytes) -> tuple[CommitPosition, Comm
     answer = _decode_answer(raw)
     if len(answer.results) != len(calls):
         raise msgspec.DecodeError(f"{len(answer.results):,} results for {len(calls):,} calls")
-    return CommitPosition(answer.boot, answer.number), Commit(
+    return CommitPosition(answer.server_epoch, answer.number), Commit(
         decode_results(calls, answer.results), answer.arrivals, answer.now
     )

@@ -28,7 +28,7 @@ CALLS: dict[type[Any], Any] = {
     store.CreateQueue: Queue,
     store.UpdateQueue: Queue,
     store.SetPaused: Queue,
-    store.SetUsedBy: Queue,
+    store.SetSourceQueue: Queue,
     store.DeleteQueue: int,
     store.Put: tuple[Receipt, ...],
     store.Register: Registration,

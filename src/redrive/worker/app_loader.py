@@ -1,7 +1,5 @@
-"""From `module:attribute` to the app that it names, or to an error that says what is wrong with it.
-
-Which files of a program changed, for `--reload`. Told by their times, which works everywhere.
-"""
+"""From `module:attribute` to an App, or to an error that names the problem; and which source files changed
+(`--reload`)."""
 
 from __future__ import annotations
 

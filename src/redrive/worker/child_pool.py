@@ -1,7 +1,4 @@
-"""The worker's side of a zygote: starts one, asks it for children, hears of their deaths.
-
-The places of children in a worker, and what is left of a child that is gone.
-"""
+"""Children of a worker and the zygote that forks them: slots, exits, and what a child leaves behind."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ from redrive.worker.ipc import (
     FromChild,
     FromZygote,
     Kill,
-    Ready,
     StartupFailed,
+    ZygoteReady,
     ZygoteSetup,
 )
 from redrive.worker.process_exit import Exit, loss
@@ -94,7 +91,7 @@ class ZygoteProcess:
         told: list[Forked | ChildExited] = []
         for frame in self._channel.receive():
             match frame:
-                case Ready():
+                case ZygoteReady():
                     self.is_ready = True
                 case StartupFailed(problem):
                     self.problem = problem
@@ -143,7 +140,7 @@ class Slot:
         self.idle_deaths = 0
         """Children in a row that died without having ended anything."""
 
-    def settle_in(self, zygote: ZygoteProcess, fork: int, channel: Channel[FromChild]) -> None:
+    def attach(self, zygote: ZygoteProcess, fork: int, channel: Channel[FromChild]) -> None:
         """A child is coming."""
         self.zygote, self.fork, self.channel = zygote, fork, channel
         self.done, self.because, self.told_to_stop, self.is_dead = 0, None, False, False

@@ -41,9 +41,9 @@ class CommandHandler(msgspec.Struct, frozen=True):
 
 def outcome_of(command: CommandHandler, job: Job, ran: CommandResult) -> Outcome:
     """How a delivery ended, by how its program did."""
-    if ran.is_late:
+    if ran.timed_out:
         return Failed(_too_long(command.program, job, ran))
-    if ran.exit.signal is not None or ran.has_vanished:
+    if ran.exit.signal is not None or ran.exit_unknown:
         return Lost(lost_outcome(command.name, job.lease, ran))
     if ran.exit.is_clean:
         return _completed(command, job, ran)
@@ -55,7 +55,7 @@ def outcome_of(command: CommandHandler, job: Job, ran: CommandResult) -> Outcome
 def _completed(command: CommandHandler, job: Job, ran: CommandResult) -> Outcome:
     if command.keep_result is None:
         return Completed()
-    if not ran.is_whole:
+    if not ran.is_complete:
         text = f"the command printed more than {MAX_OUTPUT_BYTES:,} bytes, and its output is to be kept as the result"
         # Final: it has done its work, and would do all of it again to print as much.
         failure = failure_from_fields("OutputTooLarge", text, worker=job.lease.worker, final=True)

@@ -1,11 +1,9 @@
-"""A program of the system that is run for an item, and how it is run.
+"""`CommandSpec`, and one run of a command: fed, drained, and ended in time, whatever it does with its streams.
 
-One run of a program: fed, drained, and ended in time. Whatever it does with its input and output, this returns.
-
-The input is a file, so that a program which does not read it keeps nobody waiting. What it writes is read as it comes,
-and no more than a bounded part of it is kept. The end of the process counts, not the end of its output: something that
-it left running may hold that open. Its parent is another process (`command_parent`), which ends it when its time is
-over, when `stop` is called, and when this process is gone.
+The input is a file, so a program that does not read it blocks nothing. Output is read as it comes, and a bounded part
+is kept. The end of the process counts, not the end of its output: something it left running may hold that open. Its
+parent is another process (`command_parent`), which ends it on timeout, when `stop` is called, and when this process is
+gone.
 """
 
 from __future__ import annotations
@@ -40,9 +38,9 @@ from redrive.worker.process_session import signal_session
 class CommandSpec(msgspec.Struct, frozen=True):
     """What is run. Nothing is looked up in it: the words are given to the program as they are."""
 
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     """The program itself, then its arguments."""
-    folder: str
+    cwd: str
     """Where it runs, and where a program that is written with a slash is looked for."""
     variables: Mapping[str, str] = {}
     """Variables of the environment that it gets beside those of the worker."""
@@ -50,7 +48,7 @@ class CommandSpec(msgspec.Struct, frozen=True):
     """Variables of the worker that it does not get, unless `variables` has them."""
     timeout: int | None = None
     """How long it may run; None: as long as it wants."""
-    grace: int = 5 * SECOND
+    kill_grace: int = 5 * SECOND
     """How long it may take to end after SIGTERM, before it is killed."""
 
 
@@ -71,17 +69,17 @@ class CommandResult(msgspec.Struct, frozen=True):
     exit: Exit
     seconds: float
     output: bytes
-    is_whole: bool
+    is_complete: bool
     """Whether that is all it printed."""
     errors: bytes
     """The end of what it wrote to stderr."""
-    is_late: bool
+    timed_out: bool
     """It was ended because its time was over."""
     is_stopped: bool
     """It was ended because somebody said so."""
 
     @property
-    def has_vanished(self) -> bool:
+    def exit_unknown(self) -> bool:
         """Whether it is not known how it ended: its parent is gone."""
         return self.exit.exit_code is None and self.exit.signal is None
 
@@ -152,9 +150,9 @@ class CommandProcess:
             ),
             seconds=time.monotonic() - began,
             output=bytes(self._output),
-            is_whole=self._is_whole,
+            is_complete=self._is_whole,
             errors=bytes(self._errors[-TAIL_BYTES:]),
-            is_late=report["late"],
+            timed_out=report["late"],
             is_stopped=report["stopped"],
         )
 
@@ -179,11 +177,11 @@ class CommandProcess:
     def _order(self) -> bytes:
         program = self._program
         order = {
-            "words": program.words,
-            "folder": program.folder,
+            "words": program.argv,
+            "folder": program.cwd,
             "variables": self._variables,
             "timeout": None if program.timeout is None else program.timeout / SECOND,
-            "grace": program.grace / SECOND,
+            "kill_grace": program.kill_grace / SECOND,
             "item": self._item,
         }
         return json.dumps(order).encode() + b"\n"
@@ -242,7 +240,7 @@ class CommandProcess:
                 case {"started": pid}:
                     self._pid = pid
                 case {"refused": [number, problem]}:
-                    where = self._program.words[0] if os.path.isdir(self._program.folder) else self._program.folder
+                    where = self._program.argv[0] if os.path.isdir(self._program.cwd) else self._program.cwd
                     raise NotStarted(number or errno.EINVAL, problem, where)
                 case {"waits": _}:
                     _log.warning("run_waits", item=self._item)

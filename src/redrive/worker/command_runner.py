@@ -92,19 +92,19 @@ class CommandRunner:
                 thread.start()
             self._changed.notify_all()  # some may wait for something else
 
-    def begun(self) -> Collection[Job]:
+    def running(self) -> Collection[Job]:
         """Jobs that run at this moment."""
         with self._changed:
             return tuple(self._runs)
 
-    def take_back(self) -> list[Job]:
+    def cancel_queued(self) -> list[Job]:
         """Jobs that have not begun, and now never will."""
         with self._changed:
             taken = list(self._waiting)
             self._waiting.clear()
         return taken
 
-    def stop_job(self, job: Job, failure: Failure) -> None:
+    def interrupt(self, job: Job, failure: Failure) -> None:
         """Programs have a time limit of their own, which is seen to where they run."""
 
     def revoke(self, job: Job) -> None:
@@ -122,7 +122,7 @@ class CommandRunner:
             self._changed.notify_all()
         for run in running:
             run.stop()
-        until = time.monotonic() + self._command.program.grace / SECOND + KILLING_SECONDS
+        until = time.monotonic() + self._command.program.kill_grace / SECOND + KILLING_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()) if jobs_too else None)
         for passing in (self._output, self._errors):

@@ -39,7 +39,7 @@ def settle_orphans(broker: Broker, journal: InFlightLog) -> OrphanCounts:
     counter = open_worker_session(broker, journal.worker)
     left = OrphanCounts()
     for _ in range(MAX_ROUNDS):
-        held = counter.held()
+        held = counter.list_leases()
         if not held:
             break
         ends: list[tuple[Lease, Outcome]] = [(lease, _end(lease, running.get(lease.token), ending)) for lease in held]
@@ -54,7 +54,7 @@ def settle_orphans(broker: Broker, journal: InFlightLog) -> OrphanCounts:
             left.refused += not isinstance(result, Settled)
         if not any(isinstance(result, Settled) for result in settled):
             break
-    _log.info("left_settled", worker=journal.worker, lost=left.lost, returned=left.returned, refused=left.refused)
+    _log.info("orphans_settled", worker=journal.worker, lost=left.lost, returned=left.returned, refused=left.refused)
     return left
 
 

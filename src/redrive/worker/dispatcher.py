@@ -62,7 +62,7 @@ class Dispatcher:
         self.exchange = open_worker_session(broker, worker)
         self._jobs: dict[str, Job] = {}
         self._ends: deque[tuple[Job, Outcome]] = deque()
-        self._alone: deque[Job] = deque()
+        self._suspects: deque[Job] = deque()
         """Suspects, which wait until nothing else runs."""
         self._running_alone: Job | None = None
         self._latest: dict[ItemId, Job] = {}
@@ -75,7 +75,7 @@ class Dispatcher:
         """Queues that were asked and had nothing, since something was last handed in or leased."""
         self.refused: dict[str, RedriveError] = {}
         """Queues that this worker may not lease from, or that are not there: what they answered the last time."""
-        self._is_unsure = False
+        self._may_hold_unknown_leases = False
         """Whether the store may have leased something to this worker without its knowing."""
         self._pace = PrefetchController()
         self._ended_at = time.monotonic()
@@ -87,27 +87,27 @@ class Dispatcher:
         self._stopping = False
         for queue in self._queues:
             self._handling_of(queue)
-        runner.start(self.ended)
+        runner.start(self.on_outcome)
 
-    def in_hand(self) -> Collection[Job]:
+    def jobs(self) -> Collection[Job]:
         """Jobs that were leased and are not settled, begun or not. From any thread."""
         return tuple(self._jobs.copy().values())
 
-    def ended(self, job: Job, end: Outcome) -> None:
+    def on_outcome(self, job: Job, end: Outcome) -> None:
         """From the runner, in any thread."""
         job.has_ended = True
         self._ends.append((job, end))
         if self._waits:
-            self.exchange.ring()
+            self.exchange.wake()
 
     def stop(self) -> None:
         """Lease nothing more. From any thread, or a signal handler."""
         self._stopping = True
-        self.exchange.ring()
+        self.exchange.wake()
 
     def ring(self) -> None:
         """Look again."""
-        self.exchange.ring()
+        self.exchange.wake()
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work until `stop`; or until nothing is leasable and nothing in hand."""
@@ -123,41 +123,41 @@ class Dispatcher:
 
     def finish(self, until: Instant) -> bool:
         """After `stop`: give back what has not begun, and settle the rest as it ends. True if nothing is in hand."""
-        for job in (*self._runner.take_back(), *self._alone, *(job for job, _ in self._parked)):
+        for job in (*self._runner.cancel_queued(), *self._suspects, *(job for job, _ in self._parked)):
             self._ends.append((job, Returned()))
-        self._alone.clear()
+        self._suspects.clear()
         self._parked.clear()
         self._return_unknown()
-        while (self._jobs or self._is_unsure) and self.exchange.now < until:
+        while (self._jobs or self._may_hold_unknown_leases) and self.exchange.now < until:
             self._return_unknown()
-            if not self._hand_in({}):
+            if not self._settle_outcomes({}):
                 self._wait_for_ends(until)
-        self._hand_in({})
-        return not self._jobs and not self._is_unsure
+        self._settle_outcomes({})
+        return not self._jobs and not self._may_hold_unknown_leases
 
-    def abandon(self, note: str) -> bool:
+    def return_running(self, note: str) -> bool:
         """After `finish`: give back what still runs, uncounted. False where the store did not take that."""
-        for job in self.in_hand():
+        for job in self.jobs():
             self._ends.append((job, Returned(note)))
-        self._hand_in({})
-        self.exchange.settled_elsewhere()
-        return not self._jobs and not self._is_unsure
+        self._settle_outcomes({})
+        self.exchange.hand_over_waits()
+        return not self._jobs and not self._may_hold_unknown_leases
 
     def step(self) -> bool:
         """One exchange, if there is anything to exchange. True if something moved."""
-        if self._is_unsure:
+        if self._may_hold_unknown_leases:
             self._begin(self._look_for_unknown())
-        self._return_what_lies()
+        self._return_stale_prefetch()
         self._submit_parked()
         self._submit_alone()
         wants = self._wants()
         if not self._ends and not wants:
             return False
-        return self._hand_in(wants)
+        return self._settle_outcomes(wants)
 
     def _wants(self) -> Mapping[str, int]:
         """How much to take from each queue: the room there is, shared among those that may have something."""
-        if self._alone or self._running_alone:
+        if self._suspects or self._running_alone:
             return {}
         latest = time.monotonic() - EMPTY_QUEUE_SECONDS
         open_queues = [
@@ -184,9 +184,9 @@ class Dispatcher:
 
     def _room(self) -> int:
         """How many jobs more it may have."""
-        if self._alone or self._running_alone:
+        if self._suspects or self._running_alone:
             return 0
-        return self._runner.slots + self._pace.ahead(self.shortest_lease) - self._count_given()
+        return self._runner.slots + self._pace.prefetch_count(self.shortest_lease) - self._count_given()
 
     def _count_given(self) -> int:
         """How many jobs the runner has, or may have at any moment."""
@@ -196,7 +196,7 @@ class Dispatcher:
         """Whether there is a queue to be asked: there was no room for something of each of them at once."""
         return any(queue not in self._empty for queue in self._queues) and self._room() > 0
 
-    def _hand_in(self, wants: Mapping[str, int]) -> bool:
+    def _settle_outcomes(self, wants: Mapping[str, int]) -> bool:
         ends: list[tuple[Job, Outcome]] = []
         while self._ends:
             ends.append(self._ends.popleft())
@@ -260,7 +260,7 @@ class Dispatcher:
         self._empty.update(dict.fromkeys((*exchanged.later, *exchanged.refused), now))
         for queue, refusal in exchanged.refused.items():
             _log.warning("queue_refused", queue=queue, error=str(refusal))
-            self._is_unsure |= isinstance(refusal, OutcomeUnknown)
+            self._may_hold_unknown_leases |= isinstance(refusal, OutcomeUnknown)
             if not isinstance(refusal, RETRYABLE_STORE_ERRORS):
                 self.refused[queue] = refusal
         self._begin(exchanged.leases)
@@ -277,7 +277,7 @@ class Dispatcher:
         if self._runner.isolated:
             self._runner.submit(jobs)
             return
-        self._alone.extend(job for job in jobs if job.is_suspect)
+        self._suspects.extend(job for job in jobs if job.is_suspect)
         if ordinary := [job for job in jobs if not job.is_suspect]:
             self._runner.submit(ordinary)
 
@@ -303,22 +303,22 @@ class Dispatcher:
     def _is_going_on(self, job: Job) -> bool:
         return not job.has_ended and job.lease.token in self._jobs
 
-    def _return_what_lies(self) -> None:
+    def _return_stale_prefetch(self) -> None:
         """Tasks were short and now are long, or a suspect takes its time: others may have room for what lies here."""
         if time.monotonic() - self._ended_at < STALE_PREFETCH_SECONDS:
             return
         if not self._running_alone and self._count_given() <= self._runner.slots:
             return
-        lying = self._runner.take_back()
+        lying = self._runner.cancel_queued()
         if self._running_alone:
-            lying += self._alone
-            self._alone.clear()
+            lying += self._suspects
+            self._suspects.clear()
         self._ends.extend((job, Returned()) for job in lying)
 
     def _submit_alone(self) -> None:
         """A suspect runs when nothing else does, and until it has ended nothing else begins."""
-        if self._alone and not self._running_alone and self._count_given() <= len(self._alone):
-            self._running_alone = self._alone.popleft()
+        if self._suspects and not self._running_alone and self._count_given() <= len(self._suspects):
+            self._running_alone = self._suspects.popleft()
             self._runner.submit([self._running_alone])
 
     def _job(self, lease: Lease) -> Job:
@@ -363,23 +363,23 @@ class Dispatcher:
 
     def _outcome_unknown(self, ends: Sequence[tuple[Job, Outcome]], unknown: OutcomeUnknown) -> None:
         """The connection broke in the commit. A token is accepted once: what was settled is refused the second time."""
-        _log.warning("outcome_unknown", ends=len(ends), error=str(unknown))
+        _log.warning("outcome_unknown", outcomes=len(ends), error=str(unknown))
         for job, _ in ends:
             job.outcome_unknown = True
         self._ends.extendleft(reversed(ends))
-        self._is_unsure = True
+        self._may_hold_unknown_leases = True
         self._trouble(unknown)
 
     def _look_for_unknown(self) -> Sequence[Lease]:
         """What was leased to this worker while the connection broke: it is its work all the same."""
-        if not self._is_unsure:
+        if not self._may_hold_unknown_leases:
             return ()
         try:
-            held = self.exchange.held()
+            held = self.exchange.list_leases()
         except RETRYABLE_STORE_ERRORS as problem:
             self._trouble(problem)
             return ()
-        self._is_unsure = False
+        self._may_hold_unknown_leases = False
         return [lease for lease in held if lease.token not in self._jobs]
 
     def _return_unknown(self) -> None:
@@ -389,7 +389,7 @@ class Dispatcher:
             self._ends.append((job, Returned()))
 
     def _trouble(self, problem: RedriveError) -> None:
-        _log.warning("store_trouble", error=str(problem))
+        _log.warning("store_unavailable", error=str(problem))
         self.exchange.pause(self._pause)
         self._pause = min(self._pause * 2, 5 * LOOK_EVERY)
 

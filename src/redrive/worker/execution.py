@@ -16,13 +16,13 @@ from typing import Any
 import msgspec
 
 from redrive.broker.worker_session import Buried, Completed, Failed, Outcome, Released
-from redrive.errors import ArgumentsInvalid, InvalidInput
+from redrive.errors import InvalidArguments, InvalidInput
 from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.death import DeadReason
 from redrive.model.duration import format_duration, parse_duration
 from redrive.model.failure import Failure, failure_from_exception, failure_from_fields
 from redrive.model.item import Lease, Result
-from redrive.model.judge import Again, Dead
+from redrive.model.judge import Dead, RetryVerdict
 from redrive.model.limits import MAX_STORABLE_BYTES
 from redrive.model.payload import encode_payload
 from redrive.model.redact_rules import NO_RULES, RedactRules
@@ -94,7 +94,7 @@ class Execution:
             return self.failed(error)
 
     async def run_async(self, is_late: Callable[[], bool]) -> Outcome:
-        """On this event loop. A handler that is cancelled because it `is_late` has exceeded its time limit."""
+        """On this event loop. A handler that is cancelled because it `timed_out` has exceeded its time limit."""
         try:
             task, context, args, kwargs = self._prepared()
             value: Any = None
@@ -117,7 +117,7 @@ class Execution:
 
     def _around(self, context: Context) -> AbstractContextManager[None]:
         """The span, and the middleware of the app: nothing, where there is neither."""
-        return self._surrounded(context) if self._app.middleware or tracing.is_used() else _NOTHING
+        return self._surrounded(context) if self._app.middlewares or tracing.is_used() else _NOTHING
 
     @contextlib.contextmanager
     def _surrounded(self, context: Context) -> Iterator[None]:
@@ -127,7 +127,7 @@ class Execution:
                 context.task.name, lease.queue, lease.headers, id=lease.id, delivery=lease.deliveries
             )
             self._trace_id = stack.enter_context(span)
-            for middleware in self._app.middleware:
+            for middleware in self._app.middlewares:
                 stack.enter_context(middleware(context))
             yield
 
@@ -139,7 +139,7 @@ class Execution:
             case Retry(after, reason):
                 text = "the handler asked for another try" if reason is None else reason
                 return Failed(self._reported("Retry", text), parse_duration(after, "after"))
-            case Again(delay):
+            case RetryVerdict(delay):
                 return Failed(self._reported("Again", "the handler asked for another try"), delay)
             case Release(delay, reason):
                 return Released(parse_duration(delay, "delay"), reason)
@@ -169,7 +169,7 @@ class Execution:
             case Undecodable():
                 failure = msgspec.structs.replace(self._described(error), error_class=ErrorClass.POISON)
                 return Buried(DeadReason.UNDECODABLE, failure=failure)
-            case ArgumentsInvalid():
+            case InvalidArguments():
                 failure = self._described(error)
                 return Failed(msgspec.structs.replace(failure, error_class=ErrorClass.VALIDATION, final=True))
         return Failed(self._described(error))
@@ -184,7 +184,7 @@ class Execution:
             worker=self._lease.worker,
             rules=self._handling.rules,
             final_types=() if task is None else task.final_errors,
-            with_locals=task is not None and task.keep_locals,
+            with_locals=task is not None and task.capture_locals,
         )
         return self._detailed(failure)
 

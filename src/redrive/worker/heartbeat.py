@@ -1,7 +1,4 @@
-"""Shows whoever watches that the process is alive: that it gets to run Python, whatever the store or a handler does.
-
-A worker says that it is there, again and again, so that others see it: `broker.workers()`.
-"""
+"""Liveness of a worker: a heartbeat that shows that the process runs Python, and its registration in the store."""
 
 from __future__ import annotations
 
@@ -100,7 +97,7 @@ class WorkerRegistration:
         except Closed:
             self._end.set()
         except RedriveError as error:
-            _log.warning("announcement_failed", worker=info.name, error=str(error))
+            _log.warning("worker_registration_failed", worker=info.name, error=str(error))
 
     def close(self) -> None:
         """Say no more, and be gone for others at once."""

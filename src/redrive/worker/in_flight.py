@@ -119,7 +119,7 @@ class InFlightLog:
         (ended,) = _ENDED.unpack_from(self._map, start + _ENDED_AT)
         _ENDED.pack_into(self._map, start + _ENDED_AT, (ended + 1) & 0xFFFFFFFF)
 
-    def occupy(self, slot: int, pid: int) -> None:
+    def assign_process(self, slot: int, pid: int) -> None:
         """A process of its own runs the items of this slot from now on; 0: none does."""
         _PID.pack_into(self._map, _SLOTS_AT + slot * _SLOT_BYTES, pid)
 

@@ -58,7 +58,7 @@ class Kill(msgspec.Struct, frozen=True, tag=True):
     pid: int
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
+class ZygoteReady(msgspec.Struct, frozen=True, tag=True):
     """From a zygote: the app is imported."""
 
 
@@ -113,7 +113,7 @@ class WorkerLaunch(msgspec.Struct, frozen=True, tag=True):
     max_items_per_child: int | None = None
     journal: str = ""
     """The path of the journal that it keeps."""
-    left: tuple[str, ...] = ()
+    orphans_of: tuple[str, ...] = ()
     """Paths of journals of workers before it, which died: what they held is to be settled."""
 
     def __repr__(self) -> str:
@@ -122,7 +122,7 @@ class WorkerLaunch(msgspec.Struct, frozen=True, tag=True):
 
 # What each end hears.
 ToZygote = ZygoteSetup | Fork | Kill
-FromZygote = Ready | StartupFailed | Forked | ChildExited
+FromZygote = ZygoteReady | StartupFailed | Forked | ChildExited
 ToChild = Delivery | Stop
 FromChild = Completed | Failed | Released | Returned | Buried | Lost
 ToWorker = WorkerLaunch | Stop

@@ -127,7 +127,7 @@ class Launched:
                 return False
             assert self._order is not None
             self._is_late = not self._is_unwanted
-            self._kill_at = self.due = now + self._order["grace"]
+            self._kill_at = self.due = now + self._order["kill_grace"]
             signal_session(pid, signal.SIGTERM)
             return False
         if self._has_exited and (now >= self._kill_at + GIVE_UP_SECONDS or not members_of(pid)):

@@ -77,7 +77,7 @@ class LeaseExtender:
             except RedriveError as error:
                 _log.warning("leases_not_extended", error=str(error))
             except Exception:
-                _log.exception("keeper_failed")
+                _log.exception("lease_extender_failed")
 
     def _pause(self) -> float:
         often = self._shortest_lease() / SECOND / CHECKS_PER_LEASE
@@ -88,7 +88,7 @@ class LeaseExtender:
         for job in jobs:
             began_at, limit = job.began_at, job.time_limit
             if began_at is not None and limit is not None and (now - began_at) * SECOND >= limit:
-                self._runner.stop_job(job, _too_long(job))
+                self._runner.interrupt(job, _too_long(job))
 
     def _extend(self, jobs: Sequence[Job]) -> None:
         asked_at = time.monotonic()
@@ -99,7 +99,7 @@ class LeaseExtender:
                 if job.has_ended:  # the store has heard of it meanwhile
                     continue
                 begun = job.began_at is not None
-                _log.warning("lease_lost", item=job.lease.id, queue=job.lease.queue, begun=begun, error=str(answer))
+                _log.warning("lease_lost", item=job.lease.id, queue=job.lease.queue, started=begun, error=str(answer))
                 self._runner.revoke(job)
             elif not isinstance(answer, RedriveError):
                 job.deadline, job.confirmed_at = answer, asked_at

@@ -1,6 +1,6 @@
-"""The line in the log for a delivery that did not complete, whoever settled it.
+"""Report of a settled delivery: the log line if it did not complete, and the hooks of the program.
 
-Calls the hooks of the program, in a thread of its own: a slow one keeps no work waiting.
+Hooks run in a thread of their own, so a slow hook delays no work.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def report(lease: Lease, end: Outcome, settled: Settled, rules: RedactRules = NO
         error=None if failure is None else redactor_by(rules).text(failure.title),
         attempts=settled.counters.attempts,
         reason=settled.dead_reason,
-        again_at=_written(settled.ready_at) if settled.status in (Status.FAILED, Status.PENDING) else None,
+        retry_at=_written(settled.ready_at) if settled.status in (Status.FAILED, Status.PENDING) else None,
     )
 
 

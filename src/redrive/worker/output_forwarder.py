@@ -51,7 +51,7 @@ class OutputForwarder:
         self._is_terminal = os.isatty(descriptor)
         self._waiting: deque[tuple[bytes, Origin]] = deque()
         self._size = 0
-        self._left_out = 0
+        self._skipped = 0
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -59,7 +59,7 @@ class OutputForwarder:
         """Pass it on soon; or leave it out, where too much waits."""
         with self._changed:
             if self._closed or self._size + len(data) > MOST_WAITING_BYTES:
-                self._left_out += len(data)
+                self._skipped += len(data)
                 return
             self._waiting.append((data, origin))
             self._size += len(data)
@@ -84,10 +84,10 @@ class OutputForwarder:
                     return
                 taken = list(self._waiting)
                 self._waiting.clear()
-                if self._left_out:
-                    said = b"(%d bytes of output were left out: nobody read them in time)\n" % self._left_out
+                if self._skipped:
+                    said = b"(%d bytes of output were left out: nobody read them in time)\n" % self._skipped
                     taken.append((said, UNKNOWN))
-                    self._left_out = 0
+                    self._skipped = 0
             with contextlib.suppress(OSError):  # closed, or its reader is gone: then nobody wants it
                 self._pass(taken)
             with self._changed:

@@ -28,7 +28,7 @@ class PrefetchController:
             self._rate = self._ended / max(passed, 0.001)
             self._began_at, self._ended = time.monotonic(), 0
 
-    def ahead(self, lease_timeout: int) -> int:
+    def prefetch_count(self, lease_timeout: int) -> int:
         """How many jobs to have beyond those that run. A lease must be far from running out when its job begins."""
         seconds = min(PREFETCH_SECONDS, lease_timeout / 1_000_000 / 10)
         rate, passed = self._rate, time.monotonic() - self._began_at

@@ -106,19 +106,19 @@ class ProcessRunner:
             self._waiting.extend(jobs)
             self._hand_out()
 
-    def begun(self) -> Collection[Job]:
+    def running(self) -> Collection[Job]:
         """Jobs that children have been given, and whose end is not told yet."""
         with self._lock:
             return [slot.job for slot in self._slots if slot.job] + [dying.job for dying in self._dying.values()]
 
-    def take_back(self) -> list[Job]:
+    def cancel_queued(self) -> list[Job]:
         """Jobs that no child has been given."""
         with self._lock:
             taken = list(self._waiting)
             self._waiting.clear()
         return taken
 
-    def stop_job(self, job: Job, failure: Failure) -> None:
+    def interrupt(self, job: Job, failure: Failure) -> None:
         """Kill its process. It ends as lost, with this failure and what is known of the process."""
         self._kill(job, failure.text)
 
@@ -154,7 +154,7 @@ class ProcessRunner:
             try:
                 self._turn()
             except Exception:
-                _log.exception("processes_failed")
+                _log.exception("process_runner_failed")
                 time.sleep(LOOK_SECONDS)
         for key in list(self._selector.get_map().values()):
             self._selector.unregister(key.fileobj)
@@ -229,7 +229,7 @@ class ProcessRunner:
             _log.warning("fork_failed", error=str(error))
             return
         channel: Channel[FromChild] = Channel(connection, FromChild)
-        slot.settle_in(self._zygote, number, channel)
+        slot.attach(self._zygote, number, channel)
         self._selector.register(channel, selectors.EVENT_READ, slot)
 
     def _hear(self, slot: Slot) -> None:
@@ -312,7 +312,7 @@ class ProcessRunner:
         slot.channel = None
         slot.fork = slot.pid = 0
         if self._journal is not None:
-            self._journal.occupy(slot.number, 0)
+            self._journal.assign_process(slot.number, 0)
 
     def _gone(self, slot: Slot, exit: Exit | None) -> None:
         """The child of a slot is gone: with its job, or idle."""
@@ -326,7 +326,7 @@ class ProcessRunner:
             pause = IDLE_DEATH_PAUSES[min(slot.idle_deaths, len(IDLE_DEATH_PAUSES) - 1)]
             slot.idle_deaths += 1
             slot.start_at = now + pause
-            _log.warning("child_died_idle", pid=pid, again_in=pause)
+            _log.warning("idle_child_exited", pid=pid, retry_in_seconds=pause)
         else:
             self._leave(slot, job)
             slot.start_at = 0.0
@@ -368,7 +368,7 @@ class ProcessRunner:
         try:
             self._zygote = ZygoteProcess(self._setup)
         except OSError as error:
-            _log.error("zygote_not_started", error=str(error), again_in=ZYGOTE_PAUSES[-1])
+            _log.error("zygote_not_started", error=str(error), retry_in_seconds=ZYGOTE_PAUSES[-1])
             self._zygote_at = time.monotonic() + ZYGOTE_PAUSES[-1]
             if not self._ready.is_set():
                 self._problem = f"no process can be started to import {self._setup.app}: {error}"
@@ -402,7 +402,7 @@ class ProcessRunner:
         slot.pid = pid
         self._zygote_deaths = 0
         if self._journal is not None:
-            self._journal.occupy(slot.number, pid)
+            self._journal.assign_process(slot.number, pid)
         self._idle.append(slot)
         self._hand_out()
 
@@ -434,7 +434,7 @@ class ProcessRunner:
         pause = ZYGOTE_PAUSES[min(self._zygote_deaths, len(ZYGOTE_PAUSES) - 1)]
         self._zygote_deaths += 1
         self._zygote_at = time.monotonic() + pause
-        _log.error("zygote_died", problem=zygote.problem, again_in=pause)
+        _log.error("zygote_died", problem=zygote.problem, retry_in_seconds=pause)
         for dying in list(self._dying.values()):
             self._settle(dying, None)
         for slot in self._slots:
@@ -463,7 +463,7 @@ class ProcessRunner:
             if slot.channel is not None:
                 slot.channel.close()
             if self._journal is not None:  # its id may soon be that of another process
-                self._journal.occupy(slot.number, 0)
+                self._journal.assign_process(slot.number, 0)
         if self._zygote is not None:
             self._zygote.close()
         self._wake.close()

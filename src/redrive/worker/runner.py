@@ -82,15 +82,15 @@ class Runner(Protocol):
         """Run these, in order, as soon as there is room."""
         ...
 
-    def begun(self) -> Collection[Job]:
+    def running(self) -> Collection[Job]:
         """Jobs that run at this moment."""
         ...
 
-    def take_back(self) -> list[Job]:
+    def cancel_queued(self) -> list[Job]:
         """Jobs that have not begun, and now never will."""
         ...
 
-    def stop_job(self, job: Job, failure: Failure) -> None:
+    def interrupt(self, job: Job, failure: Failure) -> None:
         """It has run for too long: end it, as soon as this kind of runner can."""
         ...
 

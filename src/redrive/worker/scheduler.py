@@ -26,7 +26,7 @@ from redrive.telemetry import events
 
 _log = events.logger("redrive.schedule")
 
-KIND = "schedule"
+SCHEDULE_KIND = "schedule"
 """What ticks are registered as."""
 LONGEST_PAUSE = MINUTE
 """It looks at least this often: clocks are set, and tasks are declared."""
@@ -70,19 +70,19 @@ class TickPlanner:
     def _step(self, task: Task[..., Any]) -> Instant | None:
         """One task that is in trouble keeps no other from its ticks."""
         try:
-            return run(self._core, self._fire(task))
+            return run(self._core, self._put_tick(task))
         except Closed:
             raise
         except RedriveError as error:
-            _log.warning("tick_refused", task=task.name, queue=task.queue.name, error=str(error))
+            _log.warning("periodic_put_refused", task=task.name, queue=task.queue.name, error=str(error))
             return Instant(self._core.clock.now() + RETRY_BACKOFF)
 
-    def _fire(self, task: Task[..., Any]) -> Flow[Instant | None]:
+    def _put_tick(self, task: Task[..., Any]) -> Flow[Instant | None]:
         """Put the ticks that are due, unless somebody else did."""
         periodic = task.periodic
         assert periodic is not None
         name = f"{task.queue.name}/{task.name}"
-        found = yield from run_query(ListRegistrations(KIND, name))
+        found = yield from run_query(ListRegistrations(SCHEDULE_KIND, name))
         present: Registration | None = found[0] if found else None
         for _ in range(MAX_ROUNDS):
             seen = _read(present)
@@ -103,7 +103,7 @@ class TickPlanner:
             value = msgspec.json.encode(wanted)
             puts = (Put(task.queue.name, tuple(_item(task, tick) for tick in due)),) if due else ()
             version = 0 if present is None else present.version
-            registered = yield from commit_call(Register(KIND, name, value, version=version, puts=puts))
+            registered = yield from commit_call(Register(SCHEDULE_KIND, name, value, version=version, puts=puts))
             present = registered.present if isinstance(registered, VersionConflict) else registered
             if isinstance(registered, Registration):
                 self._announced.add(task.name)
@@ -138,7 +138,7 @@ class Scheduler:
             except Closed:
                 return
             except Exception:
-                _log.exception("schedule_failed")
+                _log.exception("scheduler_failed")
                 next_at = Instant(self._clock.now() + RETRY_BACKOFF)
             latest = Instant(self._clock.now() + LONGEST_PAUSE)
             self._clock.wait(self._wake, latest if next_at is None else min(next_at, latest))

@@ -1,10 +1,8 @@
-"""The parent of a worker: passes on signals, watches it, starts it again when it dies, and has its items settled.
+"""The parent process of a worker: forwards signals, watches it, restarts it, and has its orphans settled.
 
-The worker is a process in a group of its own, so that all it started can be ended with it, and so that Ctrl-C in a
-terminal reaches the supervisor alone. It does no work itself and imports no app: whatever the app does, the supervisor
-lives. What a dead worker left is settled by the next one, which has the app, or by a process for that alone.
-
-A worker for the tasks of an app, as `redrive work module:app` runs it: in the terminal, or as a service.
+The worker is in a process group of its own, so everything it started ends with it, and Ctrl-C in a terminal reaches
+only the supervisor. The supervisor does no work and imports no app, so it survives the app. What a dead worker left is
+settled by the next one, which has the app, or by a process started for that.
 """
 
 from __future__ import annotations
@@ -237,7 +235,7 @@ class Supervisor:
             self._kill_at = time.monotonic() + self._orders.shutdown_timeout + self._grace_seconds
         elif self._times_told == 2:
             self._note = "stopping at once"
-            _log.info("stopping_at_once")
+            _log.info("stopping_now")
             self._worker.stop(at_once=True)
             self._kill_at = time.monotonic() + self._grace_seconds
         else:
@@ -270,7 +268,7 @@ class Supervisor:
             path, worker_name(), 2 * max(self._orders.concurrency, self._orders.processes)
         )
         self._left = [left for left in self._left if Path(left).exists()]
-        orders = msgspec.structs.replace(self._orders, journal=str(path), left=tuple(self._left))
+        orders = msgspec.structs.replace(self._orders, journal=str(path), orphans_of=tuple(self._left))
         self._kill_at, self._because, self._by_order, self._restarting = None, "", False, False
         self._beats, self._silent = 0, 0.0
         self._worker = _Process(orders, self._view)
@@ -291,7 +289,7 @@ class Supervisor:
             self._kill(worker, journal)
         elif self._silent >= self._watchdog_seconds:
             self._because = f"its worker had given no sign of life for {self._watchdog_seconds:.0f} s"
-            _log.error("worker_silent", worker=journal.worker, seconds=self._watchdog_seconds)
+            _log.error("worker_unresponsive", worker=journal.worker, seconds=self._watchdog_seconds)
             self._kill(worker, journal)
 
     def _kill(self, worker: _Process, journal: InFlightLog) -> None:
@@ -339,7 +337,7 @@ class Supervisor:
             return refused
         self._idle_deaths = 0 if progress else self._idle_deaths + 1
         pause = RESTART_PAUSES[min(self._idle_deaths, len(RESTART_PAUSES) - 1)]
-        _log.error("worker_died", exit=str(exit), because=self._because or None, again_in=pause)
+        _log.error("worker_died", exit=str(exit), cause=self._because or None, retry_in_seconds=pause)
         self._note = f"the worker died ({exit}); again in {pause:.0f} s"
         self._start_at = time.monotonic() + pause
         return None
@@ -349,14 +347,14 @@ class Supervisor:
         self._left = [left for left in self._left if Path(left).exists()]
         if not self._left:
             return
-        orders = msgspec.structs.replace(self._orders, journal="", left=tuple(self._left))
+        orders = msgspec.structs.replace(self._orders, journal="", orphans_of=tuple(self._left))
         process = _Process(orders, None)
         until = time.monotonic() + SETTLING_SECONDS
         while not process.has_ended() and time.monotonic() < until:
             time.sleep(0.01)
         if not process.has_ended():
             process.kill()
-            _log.warning("left_not_settled", error="it took too long; leases run out by themselves")
+            _log.warning("orphans_not_settled", error="it took too long; leases run out by themselves")
 
 
 def can_supervise() -> bool:

@@ -66,24 +66,24 @@ class ThreadRunner:
         for lock in woken:
             lock.release()
 
-    def begun(self) -> Collection[Job]:
+    def running(self) -> Collection[Job]:
         with self._mutex:
             running = [job for thread in self._threads.values() if (job := thread.job) is not None]
-        return running + [job for loop in self._loops() for job in loop.begun()]
+        return running + [job for loop in self._loops() for job in loop.running()]
 
-    def take_back(self) -> list[Job]:
+    def cancel_queued(self) -> list[Job]:
         taken: list[Job] = []
         with contextlib.suppress(IndexError):
             while True:
                 taken.append(self._ready.popleft())
-        return taken + (self._loop.take_back() if self._loop else [])
+        return taken + (self._loop.cancel_queued() if self._loop else [])
 
-    def stop_job(self, job: Job, failure: Failure) -> None:
+    def interrupt(self, job: Job, failure: Failure) -> None:
         """A coroutine is cancelled. A thread gets an exception where it is, and so does a coroutine that keeps the loop
         from going on. What does not end by that is left to itself, and another takes its place."""
         if job.task is not None and job.task.is_async:
             for loop in self._loops():
-                loop.stop_job(job, failure)
+                loop.interrupt(job, failure)
             return
         with self._mutex:
             thread = next((thread for thread in self._threads.values() if thread.job is job), None)
@@ -118,7 +118,7 @@ class ThreadRunner:
                 return
             self._hung.append(loop)
             self._loop = _Loop(self)
-            self._loop.submit(loop.take_back())
+            self._loop.submit(loop.cancel_queued())
 
     def _loops(self) -> list[_Loop]:
         return self._hung + ([] if self._loop is None else [self._loop])
@@ -275,11 +275,11 @@ class _Loop:
         self._ready.extend(jobs)
         self._loop.call_soon_threadsafe(self._begin)
 
-    def begun(self) -> list[Job]:
+    def running(self) -> list[Job]:
         """From any thread."""
         return list(self._running)
 
-    def take_back(self) -> list[Job]:
+    def cancel_queued(self) -> list[Job]:
         """From any thread: popping is atomic."""
         taken = [job for job in list(self._created) if self._created.pop(job, None) is not None]
         with contextlib.suppress(IndexError):
@@ -287,7 +287,7 @@ class _Loop:
                 taken.append(self._ready.popleft())
         return taken
 
-    def stop_job(self, job: Job, failure: Failure) -> None:
+    def interrupt(self, job: Job, failure: Failure) -> None:
         """From any thread: cancel it, if it still runs."""
         if job not in self._running or job in self._late:
             return
@@ -305,7 +305,7 @@ class _Loop:
         """Wait for what runs, unless it is not to be waited for; then end the loop."""
         if not jobs_too:
             asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
-        left = self.begun()
+        left = self.running()
         self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         return left

@@ -72,7 +72,7 @@ class Worker:
             raise InvalidInput("a process finds the app by its name: give spec='module:attribute' beside processes=")
         self.app = app
         self.broker = broker or app.broker
-        self._store = app.where if broker is None else broker._core.store.name
+        self._store = app.store_url if broker is None else broker._core.store.name
         self.name = name or worker_name()
         self.queues = tuple(queues) if queues is not None else tuple(app.queues)
         if not self.queues:
@@ -116,7 +116,7 @@ class Worker:
         """
         app, broker = self.app, self.broker
         app.check()
-        app.declare(broker)
+        app.create_queues(broker)
         self._check_work()
         dispatcher = self._dispatcher = Dispatcher(app, broker, self.queues, self._runner, self.name, self._told)
         watched = lambda: self._watched(dispatcher)  # noqa: E731
@@ -124,14 +124,14 @@ class Worker:
             self._metrics.watch(watched)
         beat = (lambda: None) if self._journal is None else self._journal.beat
         heartbeat = Heartbeat(beat)
-        keeper = LeaseExtender(dispatcher.exchange, self._runner, dispatcher.in_hand, lambda: dispatcher.shortest_lease)
+        keeper = LeaseExtender(dispatcher.exchange, self._runner, dispatcher.jobs, lambda: dispatcher.shortest_lease)
         presence = WorkerRegistration(
             broker,
             self.name,
             self.queues,
             tuple(app.tasks) if self._runs_tasks else None,
             self._slots,
-            running=lambda: len(self._runner.begun()),
+            running=lambda: len(self._runner.running()),
         )
         schedule = Scheduler(app, broker, self.queues)
         _log.info(
@@ -167,7 +167,7 @@ class Worker:
         self._is_patient = False
         self._begin_to_stop()
 
-    def retire(self) -> None:
+    def drain(self) -> None:
         """Lease nothing more, and end when what runs has finished, however long that takes. `stop` still hastens it."""
         self._is_patient = not self._is_stopping.is_set()
         self._begin_to_stop()
@@ -211,7 +211,7 @@ class Worker:
                 break
         finished = dispatcher.finish(exchange.now)
         self._runner.close(jobs_too=not finished)
-        self.has_settled_all = finished or dispatcher.abandon("its worker was stopped while it ran")
+        self.has_settled_all = finished or dispatcher.return_running("its worker was stopped while it ran")
 
     def _told(self, job: Job, end: Outcome, settled: Settled | RedriveError) -> None:
         """What the store made of an end: into the metrics, the log and the hooks. Work that is done needs no words."""
@@ -237,12 +237,12 @@ class Worker:
                 queue=job.lease.queue,
                 task=job.task and job.task.name,
                 error=str(refusal),
-                late=isinstance(refusal, LeaseLost),
+                lease_lost=isinstance(refusal, LeaseLost),
             )
 
     def _watched(self, dispatcher: Dispatcher) -> list[Sample]:
         """What there is to see now, for whoever reads the metrics."""
-        running, in_hand = len(self._runner.begun()), len(dispatcher.in_hand())
+        running, in_hand = len(self._runner.running()), len(dispatcher.jobs())
         samples = [(RUNNING, running), (BUFFERED, max(0, in_hand - running)), (SLOTS, self._runner.slots)]
         return [Sample(metric, (), value) for metric, value in samples]
 

@@ -60,7 +60,7 @@ def main() -> int:
     with app:
         try:
             _check(app)
-            _settle(app, orders.left)
+            _settle(app, orders.orphans_of)
             return _work(app, orders, listener) if orders.journal else 0
         except AccessError as error:
             return _unfit(str(error), EXIT_UNAUTHORIZED)
@@ -174,7 +174,7 @@ def _settle(app: App, left: tuple[str, ...]) -> None:
             settle_orphans(app.broker, journal)
             journal.remove()
         except (RedriveError, OSError) as error:
-            _log.warning("left_not_settled", error=str(error))
+            _log.warning("orphans_not_settled", error=str(error))
 
 
 def _ignore_signal(number: int, frame: object) -> None:

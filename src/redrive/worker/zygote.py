@@ -1,10 +1,9 @@
-"""A process that runs handlers, one item at a time. Forked from a zygote, which has imported the app.
-
-The process that children are forked from. It imports the app once, and has one thread, so that a fork is safe.
+"""The process that children are forked from, and the child: it runs handlers, one item at a time.
 
     python -m redrive.worker.zygote module:app DESCRIPTOR
 
-It forks when it is told to, says how each child ended, and ends when the other end of its socket is closed.
+A zygote imports the app once and has one thread, so a fork is safe. It forks on request, reports how each child exited,
+and exits when the other end of its socket is closed.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from redrive.worker.ipc import (
     Fork,
     Forked,
     Kill,
-    Ready,
     StartupFailed,
     ToChild,
     ToZygote,
+    ZygoteReady,
     ZygoteSetup,
 )
 from redrive.worker.item_lock import LOOK_SECONDS, ItemLock, remove_left
@@ -183,7 +182,7 @@ class Zygote:
         # What is there now is there to stay: the collector need not touch, and so copy, it in each child.
         gc.collect()
         gc.freeze()
-        self._channel.send(Ready(), wait=True)
+        self._channel.send(ZygoteReady(), wait=True)
         return app
 
     def _serve(self, app: App) -> None:

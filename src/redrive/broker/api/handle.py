@@ -9,7 +9,7 @@ from redrive.model.duration import DurationInput
 from redrive.model.group import Group
 from redrive.model.item import Lease, Receipt
 from redrive.model.operation import Operation
-from redrive.model.operation_plan import Plan
+from redrive.model.operation_plan import OperationPlan
 from redrive.model.queue import Queue, QueueStats
 from redrive.store import FeedPage, Page
 
@@ -29,9 +29,9 @@ class QueueHandle:
         """Put one item. The options are those of `Broker.put`."""
         return self._broker.put(self.name, value, **options)
 
-    def put_many(self, values: Iterable[Any], *, within: Any = None) -> tuple[Receipt, ...]:
+    def put_many(self, values: Iterable[Any], *, transaction: Any = None) -> tuple[Receipt, ...]:
         """Put all of them, or none."""
-        return self._broker.put_many(self.name, values, within=within)
+        return self._broker.put_many(self.name, values, transaction=transaction)
 
     def lease(
         self,
@@ -85,13 +85,13 @@ class QueueHandle:
         """What happened in this queue, oldest first."""
         return self._broker.feed(after=after, before=before, queue=self.name, kinds=kinds, limit=limit)
 
-    def start(self, verb: str, **options: Any) -> Operation:
+    def start_operation(self, verb: str, **options: Any) -> Operation:
         """Change all items of this queue that match. Options and conditions are those of `Broker.start`."""
-        return self._broker.start(verb, queue=self.name, **options)
+        return self._broker.start_operation(verb, queue=self.name, **options)
 
-    def plan(self, verb: str, **options: Any) -> Plan:
+    def plan_operation(self, verb: str, **options: Any) -> OperationPlan:
         """What `start` would do, without doing it."""
-        return self._broker.plan(verb, queue=self.name, **options)
+        return self._broker.plan_operation(verb, queue=self.name, **options)
 
 
 class AsyncQueueHandle:
@@ -105,9 +105,9 @@ class AsyncQueueHandle:
         """Put one item. The options are those of `AsyncBroker.put`."""
         return await self._broker.put(self.name, value, **options)
 
-    async def put_many(self, values: Iterable[Any], *, within: Any = None) -> tuple[Receipt, ...]:
+    async def put_many(self, values: Iterable[Any], *, transaction: Any = None) -> tuple[Receipt, ...]:
         """Put all of them, or none."""
-        return await self._broker.put_many(self.name, values, within=within)
+        return await self._broker.put_many(self.name, values, transaction=transaction)
 
     async def lease(
         self,
@@ -161,10 +161,10 @@ class AsyncQueueHandle:
         """What happened in this queue, oldest first."""
         return await self._broker.feed(after=after, before=before, queue=self.name, kinds=kinds, limit=limit)
 
-    async def start(self, verb: str, **options: Any) -> Operation:
+    async def start_operation(self, verb: str, **options: Any) -> Operation:
         """Change all items of this queue that match. Options and conditions are those of `AsyncBroker.start`."""
-        return await self._broker.start(verb, queue=self.name, **options)
+        return await self._broker.start_operation(verb, queue=self.name, **options)
 
-    async def plan(self, verb: str, **options: Any) -> Plan:
+    async def plan_operation(self, verb: str, **options: Any) -> OperationPlan:
         """What `start` would do, without doing it."""
-        return await self._broker.plan(verb, queue=self.name, **options)
+        return await self._broker.plan_operation(verb, queue=self.name, **options)

@@ -8,7 +8,7 @@ from typing import Any
 from redrive.broker.api.base import BrokerBase
 from redrive.broker.flows import deliveries, export_import, inspection, moves, worker_registry
 from redrive.broker.flows.inspection import Follower
-from redrive.broker.flows.moves import Moving
+from redrive.broker.flows.moves import PendingMove
 from redrive.model.duration import DurationInput
 from redrive.model.feed import FeedEntry
 from redrive.model.filter import Filter
@@ -121,7 +121,7 @@ class InspectionMethods(BrokerBase):
         while not exporting.finished:
             yield from self._run(exporting.next())
 
-    def moves(self, limit: int = 100) -> tuple[Moving, ...]:
+    def moves(self, limit: int = 100) -> tuple[PendingMove, ...]:
         """Items that are on their way to another store, those that left first first; and what keeps them."""
         return self._run(moves.list_pending_moves(self._core, limit))
 

@@ -112,12 +112,12 @@ class ManualChangeMethods(BrokerBase):
         return self._run(manual_changes.change(self._core, Verb.PURGE, ids, actor))
 
     @overload
-    def done(self, ids: str, *, actor: str | None = None, force: bool = False) -> Settled: ...
+    def complete_items(self, ids: str, *, actor: str | None = None, force: bool = False) -> Settled: ...
     @overload
-    def done(
+    def complete_items(
         self, ids: Sequence[str], *, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
-    def done(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
+    def complete_items(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
         """Take items as completed, though no worker said so."""
         return self._run(manual_changes.change(self._core, Verb.DONE, ids, actor, force))
 
@@ -148,28 +148,28 @@ class ManualChangeMethods(BrokerBase):
         return self._run(manual_changes.change(self._core, Verb.RESTORE, ids, actor, False))
 
     @overload
-    def fail_by_hand(
+    def fail_items(
         self, ids: str, error: str | Failure, *, actor: str | None = None, force: bool = False
     ) -> Settled: ...
     @overload
-    def fail_by_hand(
+    def fail_items(
         self, ids: Sequence[str], error: str | Failure, *, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
-    def fail_by_hand(
+    def fail_items(
         self, ids: str | Sequence[str], error: str | Failure, *, actor: str | None = None, force: bool = False
     ) -> Any:
         """Count a failure against items that nobody works on: retried or dead, as their queues' settings say."""
         return self._run(manual_changes.change_with_verdict(self._core, Verb.FAIL, ids, actor, force, error=error))
 
     @overload
-    def bury_by_hand(
+    def bury_items(
         self, ids: str, *, note: str | None = None, actor: str | None = None, force: bool = False
     ) -> Settled: ...
     @overload
-    def bury_by_hand(
+    def bury_items(
         self, ids: Sequence[str], *, note: str | None = None, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
-    def bury_by_hand(
+    def bury_items(
         self, ids: str | Sequence[str], *, note: str | None = None, actor: str | None = None, force: bool = False
     ) -> Any:
         """Make items dead that nobody works on."""
@@ -189,8 +189,8 @@ class ManualChangeMethods(BrokerBase):
         *,
         queue: str | None = None,
         actor: str | None = None,
-        progress: Callable[[export_import.Imported], object] | None = None,
-    ) -> export_import.Imported:
+        progress: Callable[[export_import.ImportResult], object] | None = None,
+    ) -> export_import.ImportResult:
         """Put what `export` gave, into this queue or the queues of the same names. What was imported before is ignored.
 
         Lines are read as they are needed, and committed by the thousand: after an interruption, import them all again.

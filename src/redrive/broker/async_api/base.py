@@ -80,7 +80,7 @@ class AsyncBrokerBase:
         try:
             return await future
         except asyncio.CancelledError:
-            self._core.committer.give_back(future)
+            self._core.committer.return_unclaimed_leases(future)
             raise
 
     async def _take(self, step: Effect) -> Any:

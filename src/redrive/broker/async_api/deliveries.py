@@ -37,11 +37,11 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         max_attempts: int | None = None,
         max_losses: int | None = None,
         retry_attempts: int | None = None,
-        within: Any = None,
+        transaction: Any = None,
     ) -> Receipt:
         """Put one item. Bytes are stored as they are; any other value as JSON.
 
-        `within` is a connection of yours to the same database with a transaction open: the item then exists if and
+        `transaction` is a connection of yours to the same database with a transaction open: the item then exists if and
         only if that transaction commits. The options are those of `new_item`.
         """
         item = deliveries.new_item(
@@ -59,16 +59,16 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
             retry_attempts=retry_attempts,
         )
         put = Put(deliveries.queue_name(queue), (item,))
-        if within is not None:
-            return self._core.put_within(within, put)[0]
+        if transaction is not None:
+            return self._core.put_in_transaction(transaction, put)[0]
         receipts: tuple[Receipt, ...] = await self._call(put)
         return receipts[0]
 
-    async def put_many(self, queue: str, values: Iterable[Any], *, within: Any = None) -> tuple[Receipt, ...]:
+    async def put_many(self, queue: str, values: Iterable[Any], *, transaction: Any = None) -> tuple[Receipt, ...]:
         """Put all of them, at most 10,000, or none. Each is a value, or a `new_item(value, …)` with its own options."""
         put = deliveries.put_call(queue, values)
         receipts: tuple[Receipt, ...] = (
-            self._core.put_within(within, put) if within is not None else await self._call(put)
+            self._core.put_in_transaction(transaction, put) if transaction is not None else await self._call(put)
         )
         return receipts
 
@@ -172,9 +172,9 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         """Make the item dead, whatever its counters say."""
         return await self._run(settle.bury(self._core, lease, note, error))
 
-    async def lost(self, lease: Lease | Token, error: Failure | str) -> Settled:
+    async def report_lost(self, lease: Lease | Token, error: Failure | str) -> Settled:
         """The worker that held it is gone, and somebody knows it before the lease runs out: one loss, counted at once.
 
         `error` is what is known of its end; where the item dies of it, that is the cause.
         """
-        return await self._run(settle.lost(self._core, lease, error))
+        return await self._run(settle.report_lost(self._core, lease, error))

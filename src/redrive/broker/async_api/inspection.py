@@ -8,7 +8,7 @@ from typing import Any
 from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import deliveries, export_import, inspection, moves, worker_registry
 from redrive.broker.flows.inspection import Follower
-from redrive.broker.flows.moves import Moving
+from redrive.broker.flows.moves import PendingMove
 from redrive.model.duration import DurationInput
 from redrive.model.feed import FeedEntry
 from redrive.model.filter import Filter
@@ -129,7 +129,7 @@ class AsyncInspectionMethods(AsyncBrokerBase):
             for line in await self._look(exporting.next()):
                 yield line
 
-    async def moves(self, limit: int = 100) -> tuple[Moving, ...]:
+    async def moves(self, limit: int = 100) -> tuple[PendingMove, ...]:
         """Items that are on their way to another store, those that left first first; and what keeps them."""
         return await self._run(moves.list_pending_moves(self._core, limit))
 

@@ -112,12 +112,12 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         return await self._run(manual_changes.change(self._core, Verb.PURGE, ids, actor))
 
     @overload
-    async def done(self, ids: str, *, actor: str | None = None, force: bool = False) -> Settled: ...
+    async def complete_items(self, ids: str, *, actor: str | None = None, force: bool = False) -> Settled: ...
     @overload
-    async def done(
+    async def complete_items(
         self, ids: Sequence[str], *, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
-    async def done(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
+    async def complete_items(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
         """Take items as completed, though no worker said so."""
         return await self._run(manual_changes.change(self._core, Verb.DONE, ids, actor, force))
 
@@ -148,14 +148,14 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         return await self._run(manual_changes.change(self._core, Verb.RESTORE, ids, actor, False))
 
     @overload
-    async def fail_by_hand(
+    async def fail_items(
         self, ids: str, error: str | Failure, *, actor: str | None = None, force: bool = False
     ) -> Settled: ...
     @overload
-    async def fail_by_hand(
+    async def fail_items(
         self, ids: Sequence[str], error: str | Failure, *, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
-    async def fail_by_hand(
+    async def fail_items(
         self, ids: str | Sequence[str], error: str | Failure, *, actor: str | None = None, force: bool = False
     ) -> Any:
         """Count a failure against items that nobody works on: retried or dead, as their queues' settings say."""
@@ -164,14 +164,14 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         )
 
     @overload
-    async def bury_by_hand(
+    async def bury_items(
         self, ids: str, *, note: str | None = None, actor: str | None = None, force: bool = False
     ) -> Settled: ...
     @overload
-    async def bury_by_hand(
+    async def bury_items(
         self, ids: Sequence[str], *, note: str | None = None, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
-    async def bury_by_hand(
+    async def bury_items(
         self, ids: str | Sequence[str], *, note: str | None = None, actor: str | None = None, force: bool = False
     ) -> Any:
         """Make items dead that nobody works on."""
@@ -191,8 +191,8 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         *,
         queue: str | None = None,
         actor: str | None = None,
-        progress: Callable[[export_import.Imported], object] | None = None,
-    ) -> export_import.Imported:
+        progress: Callable[[export_import.ImportResult], object] | None = None,
+    ) -> export_import.ImportResult:
         """Put what `export` gave, into this queue or the queues of the same names. What was imported before is ignored.
 
         Lines are read as they are needed, and committed by the thousand: after an interruption, import them all again.

@@ -11,13 +11,13 @@ from redrive.broker.flows.operations import BATCH_SIZE
 from redrive.model.duration import DurationInput
 from redrive.model.filter import Filter
 from redrive.model.operation import Operation
-from redrive.model.operation_plan import Plan
+from redrive.model.operation_plan import OperationPlan
 
 
 class AsyncOperationMethods(AsyncBrokerBase):
     """Change many items at once, and see how that goes."""
 
-    async def start(
+    async def start_operation(
         self,
         verb: str,
         where: Filter | None = None,
@@ -25,7 +25,7 @@ class AsyncOperationMethods(AsyncBrokerBase):
         to: str | None = None,
         rate: float | None = None,
         canary: int = 0,
-        canary_share: float = 1.0,
+        canary_success_ratio: float = 1.0,
         confirm: int | None = None,
         note: str | None = None,
         actor: str | None = None,
@@ -35,13 +35,13 @@ class AsyncOperationMethods(AsyncBrokerBase):
         """Change all items that match now: retry, redrive, undo, move, bury, archive, restore or purge them.
 
         The filter or the conditions are those of `find`; without a status, the one that the verb is for. The operation
-        lives in the store: the lifecycle of any broker drives it, and it goes on after a crash.
+        lives in the store: the maintenance of any broker drives it, and it goes on after a crash.
 
         to: the queue that items go to (redrive, move). rate: most items per second.
-        canary: how many are brought back first; the rest follows once `canary_share` of these have completed.
+        canary: how many are brought back first; the rest follows once `canary_success_ratio` of these have completed.
         confirm: for purge, the number of items that you mean. paused: wait for `resume_operation`.
         """
-        flow = operations.start(
+        flow = operations.start_operation(
             self._core,
             verb,
             where,
@@ -49,7 +49,7 @@ class AsyncOperationMethods(AsyncBrokerBase):
             to=to,
             rate=rate,
             canary=canary,
-            canary_share=canary_share,
+            canary_success_ratio=canary_success_ratio,
             confirm=confirm,
             note=note,
             actor=actor,
@@ -57,15 +57,17 @@ class AsyncOperationMethods(AsyncBrokerBase):
         )
         return await self._run(flow)
 
-    async def plan(self, verb: str, where: Filter | None = None, *, to: str | None = None, **conditions: Any) -> Plan:
+    async def plan_operation(
+        self, verb: str, where: Filter | None = None, *, to: str | None = None, **conditions: Any
+    ) -> OperationPlan:
         """What `start` would do, item by item, without doing it."""
-        return await self._run(operations.plan(self._core, verb, where, conditions, to))
+        return await self._run(operations.plan_operation(self._core, verb, where, conditions, to))
 
-    async def operation(self, id: str) -> Operation:
+    async def get_operation(self, id: str) -> Operation:
         """An operation as it stands."""
         return await self._run(operations.get(self._core, id))
 
-    async def operations(self, *, unfinished: bool = False, limit: int = 100) -> tuple[Operation, ...]:
+    async def list_operations(self, *, unfinished: bool = False, limit: int = 100) -> tuple[Operation, ...]:
         """Operations, newest first; those that have not ended only, with `unfinished`."""
         return await self._run(operations.list_all(self._core, unfinished, limit))
 
@@ -73,23 +75,23 @@ class AsyncOperationMethods(AsyncBrokerBase):
         """Make no more steps until it is resumed."""
         return await self._run(operations.pause(self._core, id, actor))
 
-    async def resume_operation(self, id: str, *, anyway: bool = False, actor: str | None = None) -> Operation:
-        """Go on where it was paused. `anyway` goes on without waiting for its canaries any longer."""
-        return await self._run(operations.resume(self._core, id, anyway, actor))
+    async def resume_operation(self, id: str, *, skip_canaries: bool = False, actor: str | None = None) -> Operation:
+        """Go on where it was paused. `skip_canaries` continues without waiting for its canaries any longer."""
+        return await self._run(operations.resume(self._core, id, skip_canaries, actor))
 
     async def cancel_operation(self, id: str, *, actor: str | None = None) -> Operation:
         """End it. What it has changed stays changed; `undo_operation` takes that back."""
         return await self._run(operations.cancel(self._core, id, actor))
 
-    async def set_rate(self, id: str, rate: float, *, actor: str | None = None) -> Operation:
+    async def set_operation_rate(self, id: str, rate: float, *, actor: str | None = None) -> Operation:
         """Change at most so many items per second from now on."""
-        return await self._run(operations.set_rate(self._core, id, rate, actor))
+        return await self._run(operations.set_operation_rate(self._core, id, rate, actor))
 
     async def undo_operation(self, id: str, *, actor: str | None = None) -> Operation:
         """Start the operation that takes another back: what nobody has worked on since is again as it was."""
         return await self._run(operations.undo_operation(self._core, id, actor))
 
-    async def drive(
+    async def run_operation(
         self,
         id: str,
         *,
@@ -100,6 +102,7 @@ class AsyncOperationMethods(AsyncBrokerBase):
         """Make the steps of an operation here and now, until it has ended, waits for canaries, or is paused.
 
         With `wait` it waits for the canaries too, and ends after that long at the latest. `progress` is called with the
-        operation after each step of `at_once` items at most. Not needed where a lifecycle runs; both may do it at once.
+        operation after each step of `at_once` items at most. Not needed where a maintenance runs; both may do it at
+        once.
         """
-        return await self._run(operations.drive(self._core, id, wait, progress, at_once))
+        return await self._run(operations.run_operation(self._core, id, wait, progress, at_once))

@@ -33,7 +33,7 @@ class AsyncQueueMethods(AsyncBrokerBase):
         return await self._run(queues.delete(self._core, name, confirm, actor))
 
     async def pause_queue(self, name: str, *, actor: str | None = None) -> Queue:
-        """Give no more leases from this queue. Puts, settles and the lifecycle go on."""
+        """Give no more leases from this queue. Puts, settles and the maintenance go on."""
         return await self._run(queues.set_paused(self._core, name, True, actor))
 
     async def resume_queue(self, name: str, *, actor: str | None = None) -> Queue:

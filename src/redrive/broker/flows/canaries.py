@@ -9,7 +9,7 @@ from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.errors import ItemNotFound
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
-from redrive.model.item import Event, Item, Status
+from redrive.model.item import HistoryEvent, Item, Status
 from redrive.model.operation import Operation, OperationStatus
 from redrive.store import FeedPage, GetItem, ReadFeed, SetOperation
 
@@ -22,7 +22,7 @@ _DROPPED = "removed after it died"
 def watch(operation: Operation) -> Flow[Operation]:
     """Look how the canaries stand, and go on or stop where that decides it."""
     total = len(operation.canary_ids)
-    needed = math.ceil(operation.canary_share * total - 1e-9)
+    needed = math.ceil(operation.canary_success_ratio * total - 1e-9)
     good = 0
     deaths: Counter[str] = Counter()
     for id in operation.canary_ids:
@@ -44,7 +44,7 @@ def died_again(item: Item) -> bool:
     """Whether an item that was brought back is dead once more: it was brought back as often as at its last death."""
     if item.status in (Status.DEAD, Status.ARCHIVED):
         return True
-    if item.history and item.history[-1].event is Event.UNDONE:
+    if item.history and item.history[-1].event is HistoryEvent.UNDONE:
         return True
     return item.death is not None and item.death.counters.redrives == item.counters.redrives
 

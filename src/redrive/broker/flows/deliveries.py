@@ -66,7 +66,7 @@ def new_item(
     no_delay = type(delay) is int and delay == 0
     no_more = idempotency_key is held_by is headers is enqueue_at is None  # type: ignore[comparison-overlap]
     if no_delay and no_more and max_attempts is max_losses is retry_attempts is None:
-        return NewItem(payload, content_type, None, priority, 0, None, timeout, plain=True)
+        return NewItem(payload, content_type, None, priority, 0, None, timeout, is_plain=True)
     pause = 0 if no_delay else parse_duration(delay, "delay")
     if enqueue_at is not None and pause:
         raise InvalidInput("an item has a delay or an enqueue_at, not both")
@@ -127,7 +127,7 @@ def lease(
     sweeps = 0
     try:
         while True:
-            ticket = core.notify.ticket(queue) if until is not None else 0
+            ticket = core.notify.sequence(queue) if until is not None else 0
             results = yield CommitCalls((LeaseItems(queue, limit, worker, timeout, swept),))
             leased = raise_if_refused(results[0])
             if leased.overdue and not swept:
@@ -142,10 +142,10 @@ def lease(
             swept, sweeps = False, 0
     except BaseException:  # also GeneratorExit: the caller was cancelled or interrupted, perhaps as it was woken
         if waited:
-            core.notify.pass_on(queue)
+            core.notify.notify_next(queue)
         raise
     if woken:  # there may be more than this one took, or a later time to wait for
-        core.notify.pass_on(queue)
+        core.notify.notify_next(queue)
     return list(leased.leases)
 
 

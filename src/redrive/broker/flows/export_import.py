@@ -1,7 +1,5 @@
-"""Whether an item that lived elsewhere is one that every store can keep: nothing of it was made here.
-
-Items as lines of JSON: out of a store, and into one. The format: docs/reference/export.md.
-"""
+"""Export and import of items as lines of JSON, and validation of imported items. The format:
+docs/reference/export.md."""
 
 from __future__ import annotations
 
@@ -70,8 +68,8 @@ def checked_item(item: Item) -> Item:
     check_name("queue", item.queue)
     if item.origin_queue is not None:
         check_name("queue", item.origin_queue)
-    if item.home is not None:
-        check_name("store", item.home)
+    if item.home_store is not None:
+        check_name("store", item.home_store)
     if item.moving_to is not None:
         check_address("queue", item.moving_to)
     check_priority(item.priority)
@@ -154,7 +152,7 @@ _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _item_of = msgspec.json.Decoder(Item).decode
 
 
-class Imported(msgspec.Struct, frozen=True):
+class ImportResult(msgspec.Struct, frozen=True):
     """What an import did."""
 
     imported: int = 0
@@ -215,8 +213,8 @@ def import_items(
     lines: Iterable[bytes | str],
     queue: str | None,
     actor: str | None,
-    progress: Callable[[Imported], object] | None,
-) -> Flow[Imported]:
+    progress: Callable[[ImportResult], object] | None,
+) -> Flow[ImportResult]:
     """Read lines and import their items, batch by batch. What an earlier run imported is ignored."""
     name = None if queue is None else check_name("queue", queue)
     who = core.actor(actor)
@@ -226,7 +224,7 @@ def import_items(
         raise InvalidInput("import_items takes lines, such as an open file or the lines of an export, not one text")
     if progress is not None and not callable(progress):
         raise InvalidInput(f"progress is a function that is called with what was imported, not {shown(progress, 60)}")
-    done = Imported()
+    done = ImportResult()
     batch: dict[str, list[Item]] = {}
     count = size = 0
     for number in itertools.count(1):
@@ -252,12 +250,12 @@ def import_items(
 
 
 def _import(
-    batch: Mapping[str, list[Item]], actor: str, done: Imported, progress: Callable[[Imported], object] | None
-) -> Flow[Imported]:
+    batch: Mapping[str, list[Item]], actor: str, done: ImportResult, progress: Callable[[ImportResult], object] | None
+) -> Flow[ImportResult]:
     results = yield CommitCalls([Import(queue, tuple(items), actor) for queue, items in batch.items()])
     receipts = [receipt for result in results for receipt in raise_if_refused(result)]
     ignored = sum(receipt.duplicate for receipt in receipts)
-    done = Imported(done.imported + len(receipts) - ignored, done.ignored + ignored)
+    done = ImportResult(done.imported + len(receipts) - ignored, done.ignored + ignored)
     if progress is not None:
         progress(done)
     return done

@@ -41,7 +41,7 @@ def external_queues() -> Flow[dict[str, PollInfo]]:
 def external_queue(queue: str) -> Flow[PollInfo | None]:
     """How an external queue was listed. None for any other queue, and where the caller may not see it."""
     try:
-        management = yield from queues.management_of(queue)
+        management = yield from queues.managed_settings_of(queue)
         if management is None or not management.is_external:
             return None
         return (yield from poll_of(queue)) or PollInfo()

@@ -22,12 +22,12 @@ class Health(msgspec.Struct, frozen=True):
     """What somebody should look at, a sentence each."""
 
     @property
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether there is nothing to look at."""
         return not self.warnings
 
     def __str__(self) -> str:
-        state = "well" if self.is_well else "needs somebody to look at it"
+        state = "well" if self.is_healthy else "needs somebody to look at it"
         return join_lines(f"{state}; an acknowledged call survives {self.durability.survives}", *self.warnings)
 
 

@@ -1,7 +1,4 @@
-"""Looking for items: find, count, groups, and the filters that people write for them.
-
-The feed: read it page by page, or follow it live.
-"""
+"""Inspection: find, count and group items by filters; read and follow the feed."""
 
 from __future__ import annotations
 
@@ -289,7 +286,7 @@ def newest() -> ReadFeed:
 def beyond(core: Core, number: int) -> Flow[FeedPage]:
     """What there is behind a number, of whatever kind; where that is nothing, once there may be something. Nothing is
     hidden in it."""
-    ticket = core.notify.ticket(ALL_QUEUES)
+    ticket = core.notify.sequence(ALL_QUEUES)
     page: FeedPage = yield from run_query(ReadFeed(after=number, limit=MAX_BATCH))
     if not page.entries and not page.more:
         yield WaitForQueue(ALL_QUEUES, ticket, Instant(core.clock.now() + LONGEST_WAIT), None)
@@ -313,7 +310,7 @@ class Follower:
         core = self._core
         end = None if self._wait is None else Instant(core.clock.now() + self._wait)
         while True:
-            ticket = core.notify.ticket(ALL_QUEUES)
+            ticket = core.notify.sequence(ALL_QUEUES)
             page: FeedPage = yield from read(core, self._asked)
             self._asked = msgspec.structs.replace(self._asked, after=page.last)
             now = core.clock.now()

@@ -1,6 +1,5 @@
-"""Changes by a person, without a token: retry, undo, move, done, drop, archive, restore, purge, fail, bury, hold.
-
-Redrives: bring dead letters back to work, as they are or with their payload mended.
+"""Manual changes, without a lease: retry, redrive (unchanged or edited), undo, move, done, drop, archive, restore,
+purge, fail, bury, hold.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def change(
         target_queue = yield from target_of(core, check_address("queue", to))
     targets = tuple(ManualTarget(id) for id in checked_ids(ids))
     results = yield from commit_call(ManualChange(verb, targets, core.actor(actor), flag("force", force), target_queue))
-    core.departed(results)
+    core.start_moves(results)
     return unwrap_single(ids, results)
 
 
@@ -77,10 +76,10 @@ def change_with_verdict(
             call = ManualChange(verb, tuple(targets.values()), core.actor(actor), forced, None, text)
             outcome = yield from commit_call(call)
             results.update(zip(targets, outcome, strict=True))
-            core.departed(outcome)
+            core.start_moves(outcome)
         waiting = [id for id in targets if isinstance(results[id], StaleSettings)]
         for id in waiting:
-            core.remember(results[id].queue)
+            core.cache_queue(results[id].queue)
         if not waiting:
             break
     for id in waiting:
@@ -172,7 +171,7 @@ def redrive(
             results.append(refusal)
     call = ManualChange(Verb.REDRIVE, tuple(targets), core.actor(actor), forced, target_queue, text)
     changed = (yield from commit_call(call)) if targets else ()
-    core.departed(changed)
+    core.start_moves(changed)
     outcome = iter(changed)
     return unwrap_single(ids, [next(outcome) if result is None else result for result in results])
 

@@ -49,7 +49,7 @@ STUCK_AFTER = 5 * MINUTE
 """What has been on its way for longer needs somebody to look at it."""
 
 
-class Moving(msgspec.Struct, frozen=True):
+class PendingMove(msgspec.Struct, frozen=True):
     """An item on its way to another store."""
 
     id: ItemId
@@ -109,7 +109,7 @@ class MoveBackoff:
         pause = min(LONGEST_PAUSE, FIRST_PAUSE << min(tries - 1, 20))
         self._trials[to] = _MoveAttempt(tries, Instant(now + pause), str(error))
         if not isinstance(error, Closed):
-            _log.warning("move_failed", to=to, again_in=format_duration(pause), error=str(error))
+            _log.warning("move_failed", to=to, retry_in_seconds=format_duration(pause), error=str(error))
 
 
 def resume(core: Core, store: str | None = None) -> Flow[int]:
@@ -191,13 +191,13 @@ def close_left_open(core: Core, store: str) -> Flow[int]:
     return len(gone)
 
 
-def list_pending_moves(core: Core, limit: int) -> Flow[tuple[Moving, ...]]:
+def list_pending_moves(core: Core, limit: int) -> Flow[tuple[PendingMove, ...]]:
     """What is on its way; what left first is first."""
     check_integer("limit", limit, 1, MAX_BATCH)
     found: tuple[Move, ...] = yield from run_query(ListMoves(None, limit))
     now = core.clock.now()
     return tuple(
-        Moving(
+        PendingMove(
             move.item.id,
             move.item.queue,
             move.passage.to,
@@ -239,7 +239,7 @@ class MoveThreads:
         self._threads: dict[str, threading.Thread] = {}
         self._closed = False
 
-    def see_to(self, store: str) -> None:
+    def ensure_running(self, store: str) -> None:
         """Something is on its way to that store, or was left open by it."""
         with self._lock:
             if self._closed:
@@ -273,9 +273,9 @@ class MoveThreads:
             except Closed:
                 pass
             except RedriveError as error:
-                _log.warning("movers_failed", to=store, error=str(error))
+                _log.warning("move_thread_failed", to=store, error=str(error))
             except Exception:
-                _log.exception("movers_broke", to=store)
+                _log.exception("move_internal_error", to=store)
             again = arrived > 0 or self._is_asked_again(store)
 
     def _is_asked_again(self, store: str) -> bool:

@@ -17,7 +17,7 @@ from redrive.broker.flows.worker_registry import workers
 from redrive.broker.redaction import known, rules_of
 from redrive.broker.validation import check_integer, check_note
 from redrive.clock import Instant
-from redrive.errors import ConfirmMismatch, InvalidInput, shown
+from redrive.errors import ConfirmationMismatch, InvalidInput, shown
 from redrive.model.caller_input import flag, plain, reading
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND, DurationInput, parse_duration
@@ -27,7 +27,7 @@ from redrive.model.item import Item, Status
 from redrive.model.judge import Verdict, dead_verdict
 from redrive.model.limits import MAX_BATCH, check_label, is_remote
 from redrive.model.operation import BULK_VERBS, Operation, OperationStatus
-from redrive.model.operation_plan import Plan, Planning
+from redrive.model.operation_plan import OperationPlan, OperationPlanner
 from redrive.model.queue import Queue, QueueStats
 from redrive.model.state_machine import Verb
 from redrive.model.worker_info import handlers_by_queue
@@ -64,7 +64,7 @@ _WITH_TARGET = frozenset({Verb.REDRIVE, Verb.MOVE})
 _WITH_CANARY = frozenset({Verb.REDRIVE, Verb.RETRY})
 _TO_WORK = frozenset({Verb.REDRIVE, Verb.RETRY, Verb.MOVE})
 """Verbs after which workers get the items."""
-_OF_START = frozenset({"rate", "canary", "canary_share", "confirm", "note", "actor", "paused"})
+_OF_START = frozenset({"rate", "canary", "canary_success_ratio", "confirm", "note", "actor", "paused"})
 # What conditions without a status mean.
 _STATUS = {
     Verb.REDRIVE: Status.DEAD,
@@ -88,7 +88,7 @@ REVERSE = {
 Progress = Callable[[Operation], object]
 
 
-def start(
+def start_operation(
     core: Core,
     verb: str,
     where: Filter | None,
@@ -97,16 +97,16 @@ def start(
     to: str | None,
     rate: float | None,
     canary: int,
-    canary_share: float,
+    canary_success_ratio: float,
     confirm: int | None,
     note: str | None,
     actor: str | None,
     paused: bool,
 ) -> Flow[Operation]:
-    """Count what matches, and leave the rest to the lifecycle."""
+    """Count what matches, and leave the rest to the maintenance."""
     wanted, filter, target = yield from _meant(core, verb, where, conditions, to)
     check_rate(rate)
-    check_canary(wanted, canary, canary_share)
+    check_canary(wanted, canary, canary_success_ratio)
     if canary and target is not None and is_remote(target):
         raise InvalidInput(f"how canaries end in {target} is not seen from here; leave canary out")
     if wanted is Verb.PURGE and filter.status is not Status.ARCHIVED:
@@ -118,7 +118,7 @@ def start(
     text = check_note("note", note)
     expected = yield from count_all(filter)
     if wanted is Verb.PURGE and confirm != expected:
-        raise ConfirmMismatch("this purge", confirm, expected)
+        raise ConfirmationMismatch("this purge", confirm, expected)
     call = StartOperation(
         verb=wanted,
         where=filter,
@@ -128,7 +128,7 @@ def start(
         rate=None if rate is None else float(rate),
         expected=expected,
         canary=canary,
-        canary_share=float(canary_share),
+        canary_success_ratio=float(canary_success_ratio),
         paused=flag("paused", paused),
     )
     return (yield from _started(core, call))
@@ -151,7 +151,9 @@ def undo_operation(core: Core, id: str, actor: str | None) -> Flow[Operation]:
     return (yield from _started(core, call))
 
 
-def plan(core: Core, verb: str, where: Filter | None, conditions: Mapping[str, Any], to: str | None) -> Flow[Plan]:
+def plan_operation(
+    core: Core, verb: str, where: Filter | None, conditions: Mapping[str, Any], to: str | None
+) -> Flow[OperationPlan]:
     """Look at every item that matches, and say what would become of it."""
     if options := _OF_START.intersection(conditions):
         raise InvalidInput(f"{' and '.join(sorted(options))} can only be given to start; leave it out of the plan")
@@ -160,7 +162,7 @@ def plan(core: Core, verb: str, where: Filter | None, conditions: Mapping[str, A
     sizes = yield from _sizes(queues)
     by_name = {queue.name: queue for queue in queues}
     handlers = handlers_by_queue((yield from workers())) if wanted in _TO_WORK else {}
-    planning = Planning(
+    planning = OperationPlanner(
         wanted, target, by_name, sizes, core.store.namespace, filter.operation, core.store.name, handlers
     )
     cursor = None
@@ -195,9 +197,9 @@ def pause(core: Core, id: str, actor: str | None) -> Flow[Operation]:
     return (yield from _set(core, SetOperation(_checked(id), core.actor(actor), OperationStatus.PAUSED)))
 
 
-def resume(core: Core, id: str, anyway: bool, actor: str | None) -> Flow[Operation]:
+def resume(core: Core, id: str, skip_canaries: bool, actor: str | None) -> Flow[Operation]:
     """Go on where it was paused; canaries that it waited for are waited for again, unless it is to go on anyway."""
-    id, regardless = _checked(id), flag("anyway", anyway)
+    id, regardless = _checked(id), flag("skip_canaries", skip_canaries)
     operation: Operation = yield from run_query(GetOperation(id))
     go_on = SetOperation(id, core.actor(actor), OperationStatus.RUNNING)
     if operation.status not in (OperationStatus.RUNNING, OperationStatus.WATCHING):
@@ -212,7 +214,7 @@ def cancel(core: Core, id: str, actor: str | None) -> Flow[Operation]:
     return (yield from _set(core, SetOperation(_checked(id), core.actor(actor), OperationStatus.CANCELLED)))
 
 
-def set_rate(core: Core, id: str, rate: float, actor: str | None) -> Flow[Operation]:
+def set_operation_rate(core: Core, id: str, rate: float, actor: str | None) -> Flow[Operation]:
     """At most so many items a second from now on."""
     check_rate(rate)
     if rate is None:
@@ -220,7 +222,7 @@ def set_rate(core: Core, id: str, rate: float, actor: str | None) -> Flow[Operat
     return (yield from _set(core, SetOperation(_checked(id), core.actor(actor), rate=float(rate))))
 
 
-def drive(
+def run_operation(
     core: Core, id: str, wait: DurationInput | None, progress: Progress | None, at_once: int = BATCH_SIZE
 ) -> Flow[Operation]:
     """Make its steps here, until there is nothing more to do for now."""
@@ -241,7 +243,7 @@ def drive(
             longest = Instant(now + LONGEST_WAIT)
             until = longest if watching else min(operation.next_at, longest)
             waiting_for = f"operation {id}"  # no queue can have this name
-            ticket = core.notify.ticket(waiting_for)
+            ticket = core.notify.sequence(waiting_for)
             yield WaitForQueue(waiting_for, ticket, until if end is None else min(until, end), None)
             continue
         operation = yield from step(core, operation, at_once)
@@ -263,7 +265,7 @@ def step(core: Core, operation: Operation, limit: int = BATCH_SIZE) -> Flow[Oper
             if stepped.verb in _MOVING:
                 core.wake_movers()
             return stepped
-        core.remember(result.queue)
+        core.cache_queue(result.queue)
     raise unsettled(core, result.queue.name)
 
 
@@ -274,13 +276,13 @@ def _shown(core: Core, operation: Operation) -> Flow[Operation]:
 
 def _started(core: Core, call: StartOperation) -> Flow[Operation]:
     operation: Operation = yield from commit_call(call)
-    core.wake_lifecycle()
+    core.wake_maintenance()
     return (yield from _shown(core, operation))
 
 
 def _set(core: Core, call: SetOperation) -> Flow[Operation]:
     operation: Operation = yield from commit_call(call)
-    core.wake_lifecycle()
+    core.wake_maintenance()
     return (yield from _shown(core, operation))
 
 
@@ -329,7 +331,7 @@ def _verdicts(core: Core, operation: Operation) -> Flow[Mapping[str, tuple[Verdi
     only = operation.where.queue
     return {
         queue.name: (dead_verdict(queue.settings, DeadReason.BURIED), queue.version)
-        for queue in map(core.remember, queues)
+        for queue in map(core.cache_queue, queues)
         if only is None or queue.name == only
     }
 
@@ -358,10 +360,10 @@ def check_canary(verb: Verb, canary: object, share: object) -> None:
     check_integer("canary", canary, 0, MAX_CANARIES)
     if canary and verb not in _WITH_CANARY:
         raise InvalidInput(f"a canary is for {' and '.join(sorted(_WITH_CANARY))}: what {verb} changes runs nowhere")
-    with reading("canary_share"):
+    with reading("canary_success_ratio"):
         fits = isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1
     if not fits:
-        raise InvalidInput(f"canary_share is more than 0 and at most 1, not {shown(share, 40)}")
+        raise InvalidInput(f"canary_success_ratio is more than 0 and at most 1, not {shown(share, 40)}")
 
 
 def _checked(id: object) -> str:

@@ -1,12 +1,9 @@
-"""Settings that a file manages: registered in the store, so that every process refuses to change them otherwise.
+"""Queues: create, update, get, list, delete, pause, resume, stats; settings that a config file manages; dead queues in
+other stores.
 
-Dead queues in other stores: asked whether they may be one, and told by whom they are used.
-
-First the dead queue learns of it, then the queue has the setting; and the other way round when it ends. So a dead queue
-never is used by somebody it does not know. It may know of one that uses it no longer, after a crash:
-`drop_stale_links`.
-
-Queues: create, update, get, list, delete, pause, resume, stats.
+Managed settings are registered in the store, so every process refuses other changes. A remote dead queue is linked
+before the queue gets the setting, and unlinked after the setting is gone. So no dead queue is used by a queue that it
+does not know. After a crash it may know one that no longer uses it: `drop_stale_links`.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from redrive.store import (
     Register,
     Registration,
     SetPaused,
-    SetUsedBy,
+    SetSourceQueue,
     StaleSettings,
     Unregister,
     UpdateQueue,
@@ -40,7 +37,7 @@ from redrive.store import (
 if TYPE_CHECKING:
     from redrive.broker.core import Core
 
-KIND = "managed"
+MANAGED_KIND = "managed"
 """What queues of a file are registered as."""
 
 
@@ -55,26 +52,26 @@ class ManagedSettings(msgspec.Struct, frozen=True):
     """Whether the items of the queue come from a command that lists them."""
 
 
-def management_of(queue: str) -> Flow[ManagedSettings | None]:
+def managed_settings_of(queue: str) -> Flow[ManagedSettings | None]:
     """Who manages a queue; None where nobody does."""
-    found: tuple[Registration, ...] = yield from run_query(ListRegistrations(KIND, queue))
-    return _read(found[0]) if found else None
+    found: tuple[Registration, ...] = yield from run_query(ListRegistrations(MANAGED_KIND, queue))
+    return _read_managed(found[0]) if found else None
 
 
 def list_managed() -> Flow[dict[str, ManagedSettings]]:
     """All queues that a file manages, by name."""
-    found: tuple[Registration, ...] = yield from run_query(ListRegistrations(KIND))
-    return {each.name: read for each in found if (read := _read(each)) is not None}
+    found: tuple[Registration, ...] = yield from run_query(ListRegistrations(MANAGED_KIND))
+    return {each.name: read for each in found if (read := _read_managed(each)) is not None}
 
 
 def manage(queue: str, management: ManagedSettings) -> Register:
     """The call by which a file takes a queue over."""
-    return Register(KIND, queue, msgspec.json.encode(management))
+    return Register(MANAGED_KIND, queue, msgspec.json.encode(management))
 
 
 def stop_managing(queue: str) -> Unregister:
     """The call by which nobody manages a queue any more."""
-    return Unregister(KIND, queue)
+    return Unregister(MANAGED_KIND, queue)
 
 
 def release_queue(queue: str) -> Flow[bool]:
@@ -98,7 +95,7 @@ def check_delete(queue: str, management: ManagedSettings | None) -> None:
         raise InvalidSetting("queue", f"'{queue}' {_refusal(queue, management, 'remove it there first')}")
 
 
-def without(settings: QueueSettings, names: Iterable[str]) -> QueueSettings:
+def without_settings(settings: QueueSettings, names: Iterable[str]) -> QueueSettings:
     """Settings in which these have their defaults again."""
     defaults = QueueSettings()
     return msgspec.structs.replace(settings, **{name: getattr(defaults, name) for name in names})
@@ -111,7 +108,7 @@ def _refusal(queue: str, management: ManagedSettings, what: str) -> str:
     )
 
 
-def _read(registration: Registration) -> ManagedSettings | None:
+def _read_managed(registration: Registration) -> ManagedSettings | None:
     """None where it was written by nobody that is known here."""
     try:
         return msgspec.json.decode(registration.value, type=ManagedSettings)
@@ -168,7 +165,7 @@ def unlink_dead_queue(core: Core, name: str, addresses: Iterable[str]) -> Flow[N
 def drop_stale_links(core: Core, queue: Queue) -> Flow[None]:
     """Ask the stores of those who use a dead queue whether they still do, where they are known."""
     here = make_address(queue.name, core.store.name)
-    for user in queue.used_by:
+    for user in queue.source_queues:
         name, store = split_address(user)
         if store is None or not core.stores.is_known(store):
             continue
@@ -181,13 +178,13 @@ def drop_stale_links(core: Core, queue: Queue) -> Flow[None]:
         else:
             if here in found.settings.dead_queues():
                 continue
-        yield from commit_call(SetUsedBy(queue.name, user, used=False))
+        yield from commit_call(SetSourceQueue(queue.name, user, used=False))
 
 
 def _set_used(core: Core, name: str, address: str, *, used: bool) -> OnStore:
     queue, store = split_address(address)
     assert store is not None
-    return OnStore(store, CommitCalls([SetUsedBy(queue, make_address(name, core.store.name), used)]))
+    return OnStore(store, CommitCalls([SetSourceQueue(queue, make_address(name, core.store.name), used)]))
 
 
 MAX_ROUNDS = 100
@@ -214,7 +211,7 @@ def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None)
     """
     name = check_name("queue", name)
     queue = yield from get(core, name)
-    management = yield from management_of(name)
+    management = yield from managed_settings_of(name)
     for _ in range(MAX_ROUNDS):
         settings = addressed(core, parse_settings(changes, base=queue.settings))
         check_update(name, management, queue.settings, settings)
@@ -227,7 +224,7 @@ def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None)
             raise
         if not isinstance(result, StaleSettings):
             yield from unlink_dead_queue(core, name, named)
-            core.remember(result)
+            core.cache_queue(result)
             updated: Queue = result
             return updated
         queue = result.queue
@@ -237,7 +234,7 @@ def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None)
 def get(core: Core, name: str) -> Flow[Queue]:
     """Read a queue, and remember its settings."""
     queue: Queue = yield from run_query(GetQueue(check_name("queue", name)))
-    core.remember(queue)
+    core.cache_queue(queue)
     return queue
 
 
@@ -252,10 +249,10 @@ def delete(core: Core, name: str, confirm: int | None, actor: str | None) -> Flo
         raise InvalidInput(f"confirm must be the number of items you mean, not {shown(confirm, 40)}")
     name = check_name("queue", name)
     queue: Queue = yield from run_query(GetQueue(name))
-    check_delete(name, (yield from management_of(name)))
+    check_delete(name, (yield from managed_settings_of(name)))
     yield from drop_stale_links(core, queue)
     removed: int = yield from commit_call(DeleteQueue(name, confirm, core.actor(actor)))
-    core.forget(name)
+    core.evict_queue(name)
     yield from unlink_dead_queue(core, name, remote_dead_queues(queue.settings))
     return removed
 

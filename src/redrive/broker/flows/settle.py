@@ -83,7 +83,7 @@ def bury(
     return (yield from _settle(core, held, OutcomeKind.BURIED, failure=failure, note=text))
 
 
-def lost(core: Core, lease: Lease | Token, error: Failure | str) -> Flow[Settled]:
+def report_lost(core: Core, lease: Lease | Token, error: Failure | str) -> Flow[Settled]:
     """Somebody knows that the worker is gone, and need not wait for the lease to run out."""
     held = yield from _held(lease)
     failure = loss_of(error, held.worker)
@@ -103,11 +103,11 @@ def put_failed(
     with reading("verdict"):
         note = check_note("note", verdict.note) if isinstance(verdict, Dead) else None
     for _ in range(MAX_ROUNDS):
-        judged = core.routed(queue, verdict, failure) or core.judge(
+        judged = core.route_verdict(queue, verdict, failure) or core.judge(
             queue, OutcomeKind.FAILED, Counters(failures=1), failure=failure, overrides=item.overrides
         )
         born = msgspec.structs.replace(
-            item, failure=failure, verdict=judged, version=queue.version, note=note, plain=False
+            item, failure=failure, verdict=judged, version=queue.version, note=note, is_plain=False
         )
         result = yield from commit_call(Put(queue.name, (born,)))
         if not isinstance(result, StaleSettings):
@@ -115,7 +115,7 @@ def put_failed(
             if isinstance(judged, Dead) and judged.to is not None and is_remote(judged.to):
                 core.wake_movers()
             return receipt
-        queue = core.remember(result.queue)
+        queue = core.cache_queue(result.queue)
     raise unsettled(core, queue_name)
 
 
@@ -178,15 +178,15 @@ def _settle(
     expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
     queue = yield from core.queue(lease.queue)
     for _ in range(MAX_ROUNDS):
-        judged = core.routed(queue, verdict, failure) or core.judge(
+        judged = core.route_verdict(queue, verdict, failure) or core.judge(
             queue, ending, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay
         )
         result = yield from commit_call(Settle(lease.token, ending, judged, queue.version, failure, note, at_once))
         if not isinstance(result, StaleSettings):
             settled: Settled = result
-            core.departed((settled,))
+            core.start_moves((settled,))
             if core.meter is not None:
                 core.meter.settled(lease.queue, ending, settled, failure)
             return settled
-        queue = core.remember(result.queue)
+        queue = core.cache_queue(result.queue)
     raise unsettled(core, lease.queue)

@@ -13,7 +13,7 @@ from redrive.model.limits import MAX_REGISTRATION_BYTES, check_label, check_name
 from redrive.model.worker_info import WorkerInfo
 from redrive.store import ListRegistrations, Put, Register, Registration, Unregister, VersionConflict
 
-KIND = "worker"
+WORKER_KIND = "worker"
 """What workers are registered as."""
 CLAIMED = "taken"
 """What objects of external queues are registered as, which a worker has claimed where they come from: QUEUE/DIGEST."""
@@ -61,17 +61,17 @@ def register_worker(info: WorkerInfo) -> Flow[None]:
     value = msgspec.json.encode(info)
     if len(value) > MAX_REGISTRATION_BYTES:
         value = msgspec.json.encode(msgspec.structs.replace(info, handlers=None))
-    yield from commit_call(Register(KIND, check_label("worker", info.name), value, TIMEOUT))
+    yield from commit_call(Register(WORKER_KIND, check_label("worker", info.name), value, TIMEOUT))
 
 
 def unregister_worker(name: str) -> Flow[bool]:
     """A worker goes. Gives whether it was there."""
-    return (yield from unregister(KIND, name))
+    return (yield from unregister(WORKER_KIND, name))
 
 
 def workers() -> Flow[tuple[WorkerInfo, ...]]:
     """The workers that are alive, by name. What cannot be read, of another release perhaps, is passed over."""
-    found = yield from registrations(KIND)
+    found = yield from registrations(WORKER_KIND)
     return tuple(info for each in found if (info := _read(each)) is not None)
 
 

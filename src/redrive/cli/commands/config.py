@@ -1,7 +1,4 @@
-"""`redrive config trust`: what a file may do that another user can change, and where it may send secrets.
-
-`redrive config`: is the file right, what does it say, and who manages which queue.
-"""
+"""`redrive config`: check, show and trust redrive.toml, and see who manages which queue."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ def trust(path: Path | None, listing: bool, remove: bool) -> None:
     if listing:
         _print()
         return
-    chosen = Path(get_option("file")) if path is None and get_option("file") else path or find_file()
+    chosen = Path(get_option("config")) if path is None and get_option("config") else path or find_file()
     if chosen is None:
         raise click.UsageError("there is no redrive.toml here or above; name the file, or a folder")
     chosen = chosen.absolute()
@@ -164,8 +161,8 @@ def apply(file: Path | None) -> None:
     from redrive.config.apply import apply as apply_file
 
     if file is not None:
-        set_option("file", str(file))  # it names the store too
-    found = _load(file, needs_store=chosen().said_by == str(project_file()))
+        set_option("config", str(file))  # it names the store too
+    found = _load(file, needs_store=chosen().source == str(project_file()))
     with opened(create=True) as broker:
         applied = apply_file(broker, found)
     if as_json():
@@ -174,7 +171,7 @@ def apply(file: Path | None) -> None:
     for what in ("created", "updated", "released"):
         if names := getattr(applied, what):
             print_line(f"{what:<9}{', '.join(names)}")
-    if applied.is_nothing:
+    if applied.is_empty:
         print_line("everything is as the file says")
 
 
@@ -205,7 +202,7 @@ def _load(file: Path | None, *, needs_store: bool = True) -> Config:
 def _worker_row(found: Config, name: str) -> tuple[object, ...]:
     worker = found.workers[name]
     timeout = "" if worker.run.timeout is None else format_duration(worker.run.timeout)
-    return name, worker.queue, worker.concurrency, timeout, " ".join(worker.run.words)
+    return name, worker.queue, worker.concurrency, timeout, " ".join(worker.run.argv)
 
 
 def _shown(value: Any) -> str:
@@ -230,8 +227,8 @@ def _form(found: Config) -> dict[str, Any]:
         "queues": found.queues,
         "external": {
             name: {
-                "list": each.list.words,
-                "take": each.take and each.take.words,
+                "list": each.list.argv,
+                "claim": each.claim and each.claim.argv,
                 "poll": format_duration(each.poll),
                 "key": each.key,
                 "version": each.version,
@@ -241,7 +238,7 @@ def _form(found: Config) -> dict[str, Any]:
         "workers": {
             name: {
                 "queue": each.queue,
-                "run": each.run.words,
+                "run": each.run.argv,
                 "concurrency": each.concurrency,
                 "timeout": None if each.run.timeout is None else format_duration(each.run.timeout),
             }

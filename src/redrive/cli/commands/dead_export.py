@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from redrive.cli import error_output
-from redrive.cli.bulk_change import bar
+from redrive.cli.bulk_change import progress_bar
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line, was_given
 from redrive.cli.output import print_json, print_line, print_note
@@ -40,7 +40,7 @@ def export(status: str, target: str, secrets: bool, cursor: str | None) -> None:
         total = broker.count(**where)
         count = 0
         in_terminal = target == "-" and sys.stdout.isatty()  # elsewhere the bytes are as they are
-        with _written(target) as file, bar("export", total, hidden=in_terminal) as shown:
+        with _written(target) as file, progress_bar("export", total, hidden=in_terminal) as shown:
             for line in broker.export(cursor=cursor, redacted=not secrets, **where):
                 file.write(visible_json(line.decode()).encode() if in_terminal else line)
                 count += not line.startswith(b'{"format":1,"cursor"')
@@ -65,7 +65,7 @@ def import_(source: IO[bytes], queue: str | None, dry_run: bool) -> None:
         if dry_run:
             _print(_counted(source, {each.name for each in broker.list_queues()}, queue))
             return
-        with bar("import", None) as shown:
+        with progress_bar("import", None) as shown:
             done = broker.import_items(source, queue=queue, progress=lambda now: shown.at(now.imported + now.ignored))
     _print({"dry_run": False, "imported": done.imported, "ignored": done.ignored})
     if not done.imported and not done.ignored:

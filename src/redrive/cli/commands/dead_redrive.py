@@ -1,7 +1,5 @@
-"""Bring items back with another payload or other headers: here, batch by batch, because the store cannot edit.
-
-`redrive dead redrive|archive|restore|purge`: decide what becomes of what died.
-"""
+"""`redrive dead redrive|archive|restore|purge`. Edits run here, batch by batch, because a store cannot edit
+payloads."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ import msgspec
 
 from redrive.broker.flows.canaries import died_again
 from redrive.cli import bulk_change, error_output
-from redrive.cli.bulk_change import bar, confirm, confirm_options
+from redrive.cli.bulk_change import confirm, confirm_options, progress_bar
 from redrive.cli.commands.queue_items import change, force_option
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line, pairs, was_given
@@ -41,7 +39,7 @@ SHOWN = 3
 _LOOK_SECONDS = 0.25
 
 
-class Edits(msgspec.Struct, frozen=True):
+class EditOptions(msgspec.Struct, frozen=True):
     """What to change in the items: merge patches. An empty one changes nothing."""
 
     payload: Mapping[str, Any] = {}
@@ -59,7 +57,7 @@ def edit_options(function: _F) -> _F:
     """Add the options. The command gets them as one argument, `edits`."""
 
     def wrapped(*args: Any, edit: Any, edit_headers: Any, **options: Any) -> Any:
-        return function(*args, edits=Edits(edit or {}, edit_headers), **options)
+        return function(*args, edits=EditOptions(edit or {}, edit_headers), **options)
 
     wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__
     wrapped.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
@@ -90,7 +88,7 @@ def _headers(context: click.Context, parameter: click.Parameter, values: tuple[s
 def run(
     broker: Broker,
     where: Mapping[str, Any],
-    edits: Edits,
+    edits: EditOptions,
     *,
     named: bool,
     to: str | None,
@@ -100,7 +98,7 @@ def run(
     yes: int | str | None,
     rate: float | None,
     canary: int,
-    canary_share: float,
+    canary_success_ratio: float,
     wait: str,
     no_wait: bool,
 ) -> None:
@@ -118,7 +116,7 @@ def run(
         problem = None
         if canary and len(ids) > 1:
             revival.bring_back(ids[:canary])
-            problem = revival.watch(canary_share, wait)
+            problem = revival.watch(canary_success_ratio, wait)
         if problem is None:
             revival.bring_back(ids[canary:] if canary and len(ids) > 1 else ids)
     except KeyboardInterrupt:
@@ -138,7 +136,7 @@ def _ids(broker: Broker, where: Mapping[str, Any]) -> list[str]:
             return found
 
 
-def _preview(broker: Broker, ids: list[str], edits: Edits) -> None:
+def _preview(broker: Broker, ids: list[str], edits: EditOptions) -> None:
     changes = [_change(broker.get(id), edits) for id in ids[:SHOWN]]
     if as_json():
         print_json({"dry_run": True, "verb": "redrive", "matched": len(ids), "samples": changes})
@@ -149,7 +147,7 @@ def _preview(broker: Broker, ids: list[str], edits: Edits) -> None:
         print_line(printable(f"  {'':8}→ {each['after']}"))
 
 
-def _change(item: Item, edits: Edits) -> dict[str, Any]:
+def _change(item: Item, edits: EditOptions) -> dict[str, Any]:
     before: Any = payload_text(item)
     after: Any = before
     if edits.payload:
@@ -165,13 +163,13 @@ def _change(item: Item, edits: Edits) -> dict[str, Any]:
 class _EditedRedrive:
     """Items on their way back, and how far it got."""
 
-    def __init__(self, broker: Broker, edits: Edits, how: dict[str, Any], rate: float | None, total: int) -> None:
+    def __init__(self, broker: Broker, edits: EditOptions, how: dict[str, Any], rate: float | None, total: int) -> None:
         self._broker = broker
         self._edits = edits
         self._how = how
         self._rate = rate
         self._total = total
-        self._left_out: Counter[str] = Counter()
+        self._skipped: Counter[str] = Counter()
         self._samples: dict[str, str] = {}
         self._now: list[str] = []
 
@@ -183,18 +181,18 @@ class _EditedRedrive:
     def bring_back(self, ids: list[str]) -> None:
         """Edit and redrive these, no faster than the rate."""
         at_once = AT_ONCE if self._rate is None else max(1, min(AT_ONCE, int(self._rate / 10)))
-        with bar("edit and redrive", self._total) as shown:
+        with progress_bar("edit and redrive", self._total) as shown:
             for start in range(0, len(ids), at_once):
                 some = ids[start : start + at_once]
                 for id, result in zip(
                     some, self._broker.redrive(some, **self._edits.arguments(), **self._how), strict=True
                 ):
                     if isinstance(result, RedriveError):
-                        self._left_out[result.code] += 1
+                        self._skipped[result.code] += 1
                         self._samples.setdefault(result.code, f"{short(id)}: {result}")
                     else:
                         self._now.append(result.id)
-                shown.at(self.changed + self._left_out.total())
+                shown.at(self.changed + self._skipped.total())
                 if self._rate is not None:
                     sleep(len(some) / self._rate)
 
@@ -203,7 +201,7 @@ class _EditedRedrive:
         total = len(self._now)
         needed = math.ceil(share * total - 1e-9)
         end = time.monotonic() + parse_duration(wait, "--wait") / SECOND
-        with bar(f"waits for {total} canaries", total) as shown:
+        with progress_bar(f"waits for {total} canaries", total) as shown:
             while True:
                 endings = [self._ending(id) for id in self._now]
                 good, bad = endings.count(True), endings.count(False)
@@ -228,15 +226,15 @@ class _EditedRedrive:
 
     def tell(self, problem: str | None) -> None:
         """What was done, and the exit code of it."""
-        rest = self._total - self.changed - self._left_out.total()
+        rest = self._total - self.changed - self._skipped.total()
         if as_json():
-            told = {"verb": "redrive", "matched": self._total, "changed": self.changed, "left_out": self._left_out,
+            told = {"verb": "redrive", "matched": self._total, "changed": self.changed, "skipped": self._skipped,
                     "untouched": rest, "problem": problem, "ids": self._now}  # fmt: skip
             print_json(told)
         else:
             print_line(f"{pluralize(self.changed, 'item')} of {self._total:,} edited and brought back")
-            if self._left_out:
-                print_line(f"  left out: {format_counts(self._left_out)}")
+            if self._skipped:
+                print_line(f"  left out: {format_counts(self._skipped)}")
                 for sample in self._samples.values():
                     print_line(f"    {printable(sample)}")
             if problem:
@@ -245,7 +243,7 @@ class _EditedRedrive:
                 print_note(f"  the originals are in the archive as they were: {command_line('dead list --archived')}")
         if problem:
             click.get_current_context().exit(error_output.STOPPED)
-        click.get_current_context().exit(error_output.exit_of_change(self.changed, self._left_out.total()))
+        click.get_current_context().exit(error_output.exit_of_change(self.changed, self._skipped.total()))
 
 
 ids_argument = click.argument("ids", nargs=-1, metavar="[ID]...")
@@ -269,7 +267,8 @@ def _chosen(ids: tuple[str, ...], everything: bool, what: str) -> None:
               help="To this queue; else to where each item died, or is.")  # fmt: skip
 @click.option("--canary", type=click.IntRange(0, 100), default=0, metavar="N",
               help="Bring N back first; the rest follows once these have completed.")  # fmt: skip
-@click.option("--canary-share", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
+@click.option("--canary-success", "canary_success_ratio",
+              type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
               metavar="SHARE", help="How many of the canaries have to complete, from 0 to 1.")  # fmt: skip
 @edit_options
 @force_option
@@ -279,7 +278,7 @@ def redrive(
     ids: tuple[str, ...],
     everything: bool,
     to: str | None,
-    edits: Edits,
+    edits: EditOptions,
     force: bool,
     dry_run: bool,
     note: str | None,
@@ -298,8 +297,8 @@ def redrive(
     redrive dead redrive 7f3a90c1 --edit '{"amount": 12.5}'
     """
     _chosen(ids, everything, "items are to be brought back")
-    if was_given("canary_share") and not options["canary"]:
-        raise click.UsageError("--canary-share is for --canary; leave it out, or give both")
+    if was_given("canary_success_ratio") and not options["canary"]:
+        raise click.UsageError("--canary-success is for --canary; leave it out, or give both")
     with opened() as broker:
         if edits:
             where = {"ids": item_ids(broker, ids)} if ids else conditions(broker)

@@ -1,9 +1,4 @@
-"""What `redrive doctor` looks at, one after the other. Nothing here changes anything.
-
-`redrive doctor`: whether all is well, and what to do if not.
-
-What `redrive doctor` looks at of a SQLite file: who may use its files, and who uses one that is gone.
-"""
+"""`redrive doctor`: checks of the store and its files, with advice. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -51,8 +46,8 @@ class Check(msgspec.Struct, frozen=True):
 
     name: str
     state: Literal["ok", "warn", "fail"]
-    told: str
-    todo: str = ""
+    finding: str
+    advice: str = ""
     """What to do, where it is not ok."""
 
 
@@ -200,7 +195,7 @@ def queues(broker: Broker) -> Iterator[Check]:
 
 def operations(broker: Broker) -> Iterator[Check]:
     """Operations that wait for somebody, and such as nobody drives."""
-    unfinished = broker.operations(unfinished=True)
+    unfinished = broker.list_operations(unfinished=True)
     at = now()
     since = {each.id: max(each.next_at, each.updated_at) for each in unfinished}
     still = [each for each in unfinished if each.is_running and since[each.id] < at - LATE_STEP]
@@ -239,21 +234,21 @@ def doctor(context: click.Context) -> None:
         width = max(len(check.name) for check in found)
         for check in found:
             print_line(f"{coloured(f'{check.state:4}'.strip()) + ' ' * (4 - len(check.state))}  "
-                f"{check.name:{width}}  {printable(check.told)}")  # fmt: skip
-            if check.todo:
-                print_line(f"{'':{width + 8}}{printable(check.todo)}")
+                f"{check.name:{width}}  {printable(check.finding)}")  # fmt: skip
+            if check.advice:
+                print_line(f"{'':{width + 8}}{printable(check.advice)}")
     if not well:
         context.exit(error_output.FAILED)
 
 
 def examine(place: StoreTarget) -> Iterator[Check]:
     """All that can be found out about a place."""
-    yield Check("place", "ok", f"{place.shown}, namespace {place.namespace} (said by {place.said_by})")
+    yield Check("place", "ok", f"{place.shown}, namespace {place.namespace} (said by {place.source})")
     began = time.perf_counter()
     try:
         broker = open_place(place)
     except RedriveError as error:
-        text, _, todo = error_output.text_of(error).partition("\n")
+        text, _, todo = error_output.error_text(error).partition("\n")
         yield Check("reachable", "fail", text, todo.strip())
         return
     with broker:

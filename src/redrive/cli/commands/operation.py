@@ -1,7 +1,4 @@
-"""`redrive operation list|show|cancel|resume`: changes of many items.
-
-`redrive undo`: take a change back.
-"""
+"""`redrive operation list|show|cancel|resume`, and `redrive undo`."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ def operation() -> None:
 def list_(unfinished: bool, limit: int) -> None:
     """Operations of the last 30 days, the newest first."""
     with opened() as broker:
-        found = broker.operations(unfinished=unfinished, limit=limit)
+        found = broker.list_operations(unfinished=unfinished, limit=limit)
     if as_json():
         print_json(found)
     elif not found:
@@ -70,7 +67,7 @@ def _row(each: Operation) -> tuple[object, ...]:
 def show(id: str) -> None:
     """One operation: how far it got, what it left out and why, who started it."""
     with opened() as broker:
-        found = broker.operation(operation_id(broker, id))
+        found = broker.get_operation(operation_id(broker, id))
     bulk_change.print_operation(found, in_full=True)
     if not as_json():
         rate = f", at most {found.rate:,g} per second" if found.rate else ""
@@ -96,15 +93,15 @@ def cancel(id: str) -> None:
 
 @operation.command("resume", cls=StoreCommand)
 @click.argument("id")
-@click.option("--anyway", is_flag=True, help="Go on without waiting for its canaries any longer.")
+@click.option("--skip-canaries", is_flag=True, help="Go on without waiting for its canaries any longer.")
 @click.option("--wait", default=bulk_change.FOREVER, metavar="TIME", help="Return after this time at the latest.")
 @click.option("--no-wait", is_flag=True, help="Let it go on where a worker or server has the store open, and return.")
-def resume(id: str, anyway: bool, wait: str, no_wait: bool) -> None:
+def resume(id: str, skip_canaries: bool, wait: str, no_wait: bool) -> None:
     """Go on with an operation, here and now, until it has ended."""
     bulk_change.check_wait(no_wait)
     with opened() as broker:
-        resumed = broker.resume_operation(operation_id(broker, id), anyway=anyway)
-        bulk_change.go_on(broker, resumed, wait=wait, no_wait=no_wait)
+        resumed = broker.resume_operation(operation_id(broker, id), skip_canaries=skip_canaries)
+        bulk_change.continue_operation(broker, resumed, wait=wait, no_wait=no_wait)
 
 
 class NothingToUndo(NotFound):
@@ -143,7 +140,7 @@ def undo(typed: tuple[str, ...], dry_run: bool, yes: int | str | None) -> None:
         except ItemNotFound as error:
             raise NothingToUndo(error.id) from None
         if dry_run:
-            bulk_change.print_plan(broker.plan("undo", ids=whole))
+            bulk_change.print_plan(broker.plan_operation("undo", ids=whole))
         else:
             change(broker, whole, "undo", broker.undo, yes=yes)
 
@@ -151,7 +148,7 @@ def undo(typed: tuple[str, ...], dry_run: bool, yes: int | str | None) -> None:
 def _operation(broker: Broker, typed: str) -> Operation | None:
     """The operation of that id. None where there is none: it is one of an item."""
     try:
-        return broker.operation(selection.operation_id(broker, typed))
+        return broker.get_operation(selection.operation_id(broker, typed))
     except OperationNotFound:
         return None
 
@@ -165,7 +162,7 @@ def _undo_operation(broker: Broker, done: Operation, dry_run: bool, yes: int | s
     verb, status = REVERSE[done.verb]
     where: dict[str, Any] = {"operation": done.id, "status": status}
     if dry_run:
-        bulk_change.print_plan(broker.plan(verb, **where))
+        bulk_change.print_plan(broker.plan_operation(verb, **where))
         return
     count = broker.count(**where)
     if not count:
@@ -173,4 +170,4 @@ def _undo_operation(broker: Broker, done: Operation, dry_run: bool, yes: int | s
         print_json({"matched": 0, "operation": None}) if as_json() else print_line(nothing)
         click.get_current_context().exit(error_output.NOTHING)
     confirm("take back", count, yes, final=False)
-    bulk_change.go_on(broker, broker.undo_operation(done.id))
+    bulk_change.continue_operation(broker, broker.undo_operation(done.id))

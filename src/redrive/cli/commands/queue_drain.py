@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli import error_output
-from redrive.cli.bulk_change import bar, confirm, confirm_options
+from redrive.cli.bulk_change import confirm, confirm_options, progress_bar
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line
 from redrive.cli.output import now, print_json, print_line, print_note
@@ -117,28 +117,28 @@ def _remove(
     told = format_counts({status: count for status, count in counts.items() if count})
     if dry_run or not total:
         if as_json():
-            print_json({"dry_run": dry_run, "matched": total, "by_status": counts, "removed": 0, "left_out": {}})
+            print_json({"dry_run": dry_run, "matched": total, "by_status": counts, "removed": 0, "skipped": {}})
         else:
             print_line(
                 f"{pluralize(total, 'item')} would be removed: {told}" if total else "There is nothing to remove."
             )
         click.get_current_context().exit(error_output.OK if dry_run else error_output.NOTHING)
     confirm(what, total, yes, final=True)
-    removed, left_out = 0, Counter[str]()
-    with bar(what, total) as shown:
+    removed, skipped = 0, Counter[str]()
+    with progress_bar(what, total) as shown:
         for status in counts:
             for page in _pages(broker, status, where, older_than):
                 results = _drop(broker, page)
-                left_out += Counter(error.code for error in results if isinstance(error, RedriveError))
+                skipped += Counter(error.code for error in results if isinstance(error, RedriveError))
                 removed += sum(not isinstance(result, RedriveError) for result in results)
                 shown.at(removed)
     if as_json():
-        print_json({"dry_run": False, "matched": total, "by_status": counts, "removed": removed, "left_out": left_out})
+        print_json({"dry_run": False, "matched": total, "by_status": counts, "removed": removed, "skipped": skipped})
     else:
         print_line(f"{pluralize(removed, 'item')} removed: {told}")
-        if left_out:
-            print_line(f"  left out: {format_counts(left_out)}")
-    click.get_current_context().exit(error_output.exit_of_change(removed, left_out.total()))
+        if skipped:
+            print_line(f"  left out: {format_counts(skipped)}")
+    click.get_current_context().exit(error_output.exit_of_change(removed, skipped.total()))
 
 
 def _drop(broker: Broker, page: Sequence[Item]) -> list[Any]:

@@ -59,7 +59,7 @@ def change(
 
 def _result(id: str, result: Settled | RedriveError) -> dict[str, Any]:
     if isinstance(result, RedriveError):
-        return {"typed_id": id, "error": {"code": result.code, "message": error_output.text_of(result)}}
+        return {"typed_id": id, "error": {"code": result.code, "message": error_output.error_text(result)}}
     return {"typed_id": id, **to_json_value(result)}
 
 
@@ -121,7 +121,7 @@ def retry(
 def fail(ids: tuple[str, ...], error: str, force: bool) -> None:
     """Count a failure against items that nobody works on: tried again or dead, as the settings of their queue say."""
     with opened() as broker:
-        change(broker, ids, "fail", lambda some: broker.fail_by_hand(some, error, force=force))
+        change(broker, ids, "fail", lambda some: broker.fail_items(some, error, force=force))
 
 
 @command("done")
@@ -130,7 +130,7 @@ def fail(ids: tuple[str, ...], error: str, force: bool) -> None:
 def done(ids: tuple[str, ...], force: bool) -> None:
     """Take items as completed, though no worker said so."""
     with opened() as broker:
-        change(broker, ids, "done", lambda some: broker.done(some, force=force))
+        change(broker, ids, "done", lambda some: broker.complete_items(some, force=force))
 
 
 @command("drop")

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from redrive.cli import error_output
-from redrive.cli.bulk_change import bar
+from redrive.cli.bulk_change import progress_bar
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line, pairs
 from redrive.cli.output import print_json, print_line, print_note, short, to_json_value
@@ -165,7 +165,7 @@ def _push_lines(broker: Broker, queue: str, lines: Iterator[bytes], options: dic
 
     count = 0
     broker.get_queue(queue)
-    with bar(f"push to {queue}", None) as shown:
+    with progress_bar(f"push to {queue}", None) as shown:
         try:
             while batch := _batch(lines):
                 items: list[NewItem] = [

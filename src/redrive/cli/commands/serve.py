@@ -143,7 +143,7 @@ async def _serve(place: StoreTarget, options: dict[str, Any]) -> bool:
             durability=durability.level,
             tokens=has_tokens,
         )
-        stopping = None if running is None else running.ask_to_stop
+        stopping = None if running is None else running.request_stop
         finished = await HttpRunner(app, listener, options["shutdown_timeout"], stopping=stopping).run_until_stopped()
         return finished
     finally:
@@ -158,9 +158,9 @@ async def _stop(running: ConfigRuntime, *, at_once: bool) -> None:
     """Let workers of the file finish, and their commands; or end them, when a signal comes meanwhile."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, running.hurry)
+        loop.add_signal_handler(number, running.stop_now)
     if at_once:
-        running.hurry()
+        running.stop_now()
     await asyncio.to_thread(running.stop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)  # what is left to do may be ended as any program
@@ -172,7 +172,7 @@ def _application(place: StoreTarget, host: str, options: dict[str, Any]) -> Serv
 
     return application(
         place.url,
-        limits=Limits(body=options["max_body"] * MIB, wait_seconds=options["max_wait"]),
+        limits=Limits(max_body_bytes=options["max_body"] * MIB, wait_seconds=options["max_wait"]),
         hosts=(*options["hostnames"], host),
         max_dead=options["max_dead"],
         **place.names,
@@ -182,7 +182,7 @@ def _application(place: StoreTarget, host: str, options: dict[str, Any]) -> Serv
 def _config(place: StoreTarget) -> Config | None:
     """The file of the project. As for `redrive work`, what names another store goes before its `url` alone."""
     path = project_file()
-    return None if path is None else project_config(path, needs_store=place.said_by == str(path))
+    return None if path is None else project_config(path, needs_store=place.source == str(path))
 
 
 def _where(config: Config | None, options: dict[str, Any]) -> tuple[str, int]:

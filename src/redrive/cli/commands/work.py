@@ -1,7 +1,4 @@
-"""`redrive work`: a worker for the tasks of an app, or the workers of the file redrive.toml.
-
-The workers of redrive.toml, in this process, until a signal comes.
-"""
+"""`redrive work`: a worker for the tasks of an app, or the workers of redrive.toml in this process."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ _FOR_APPS = (
     "concurrency",
     "processes",
     "reload",
-    "view",
+    "live",
     "watchdog_timeout",
     "memory_limit",
     "max_items_per_child",
@@ -42,7 +39,7 @@ _FOR_APPS = (
 """Options that only mean something for the tasks of an app."""
 _FOR_FILES = {
     "namespace": "an app says its namespace itself, as in App(namespace='blue')",
-    "file": "an app reads no file",
+    "config": "an app reads no config file",
 }
 """Options of every command that only mean something for the workers of a file, and why."""
 
@@ -84,7 +81,7 @@ _FOR_FILES = {
     is_flag=True,
     help="For development: start again when a Python file below the working directory changes.",
 )
-@click.option("--view", is_flag=True, help="Show what runs, live, below the log.")
+@click.option("--live", is_flag=True, help="Show what runs, live, below the log.")
 @seconds_option(
     "--shutdown-timeout",
     "30s",
@@ -183,11 +180,11 @@ def _work_app(what: tuple[str, ...], options: dict[str, Any]) -> None:
         memory_limit=None if memory_limit is None else memory_limit * MIB,
         max_items_per_child=max_items,
     )
-    reload, view = options["reload"], options["view"]
+    reload, view = options["reload"], options["live"]
     if can_supervise():
         sys.exit(supervise(orders, watchdog_seconds=options["watchdog_timeout"], reload=reload, view=view))
     if reload or view:
-        raise click.UsageError("--reload and --view need a system that can fork, and this one cannot")
+        raise click.UsageError("--reload and --live need a system that can fork, and this one cannot")
     work_here(orders)
 
 
@@ -203,7 +200,7 @@ def _spec(what: tuple[str, ...]) -> str:
 
 IMPATIENCE_SECONDS = 0.5
 """A second signal that comes sooner is the same one: some send it to the process and to its group."""
-_log = events.logger("redrive.file")
+_log = events.logger("redrive.config")
 
 
 def work_by_file(
@@ -216,7 +213,7 @@ def work_by_file(
         raise InvalidInput(
             "memory:// is this process's own, and nobody could put anything to it; name a file or server"
         )
-    with open_place(place, create=True, lifecycle=True) as broker, _shown(broker, metrics):
+    with open_place(place, create=True, maintenance=True) as broker, _shown(broker, metrics):
         running = ConfigRuntime(
             broker, config, workers=workers, shutdown_timeout=shutdown_seconds, metrics=metrics is not None
         )
@@ -235,7 +232,7 @@ def _config(place: StoreTarget) -> Config:
         raise click.UsageError(
             "there is no redrive.toml here or above; write one, or name an app, as in redrive work jobs:app"
         )
-    return project_config(path, needs_store=place.said_by == str(path))
+    return project_config(path, needs_store=place.source == str(path))
 
 
 @contextlib.contextmanager
@@ -281,38 +278,38 @@ class _Signals:
         self._bell.wait(seconds)
         self._bell.clear()
 
-    def act(self, running: ConfigRuntime, seconds: float | None = None) -> bool:
+    def handle(self, running: ConfigRuntime, seconds: float | None = None) -> bool:
         """Do what those that came ask for. Whether it is to stop."""
         while self._heard:
             number, now = self._heard.pop(0), time.monotonic()
             if number == signal.SIGHUP:
-                running.look()
+                running.check()
             elif self._stopped_at is None:
                 self._stopped_at = now
                 _log.info("stopping", timeout=seconds, hint="again to stop at once")
-                running.ask_to_stop()
+                running.request_stop()
             elif now - self._stopped_at >= IMPATIENCE_SECONDS:
-                _log.info("stopping_at_once")
-                running.hurry()
+                _log.info("stopping_now")
+                running.stop_now()
         return self._stopped_at is not None
 
     def pass_on(self, running: ConfigRuntime) -> None:
         """In a thread, as long as the process lives."""
         while True:
             self.wait(1.0)
-            self.act(running)
+            self.handle(running)
 
 
 def _run(running: ConfigRuntime, seconds: float) -> None:
     """Until a signal comes, or a worker fails."""
     with _Signals() as signals:
         running.start()
-        while not running.has_failed.is_set() and not signals.act(running, seconds):
+        while not running.has_failed.is_set() and not signals.handle(running, seconds):
             signals.wait(0.5)
         # Stopping waits for commands, and a second signal does not.
         stopping = threading.Thread(target=running.stop)
         stopping.start()
         while stopping.is_alive():
             signals.wait(0.1)
-            signals.act(running, seconds)
+            signals.handle(running, seconds)
         stopping.join()

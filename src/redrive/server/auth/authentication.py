@@ -177,10 +177,10 @@ class TokenAuthenticator:
             loop = asyncio.get_running_loop()
             found = await loop.run_in_executor(self._thread, run, broker._core, token_store.list_all())
         except RedriveError as error:
-            _log.warning("tokens_unread", error=str(error))
+            _log.warning("tokens_unavailable", error=str(error))
             return
         except Exception:
-            _log.exception("tokens_broke")
+            _log.exception("token_read_internal_error")
             return
         self._by_id = {token.id: token for token in found}
         self._principals = {token.id: token.principal for token in found}

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from redrive.auth.permissions import (
-    CHANGE,
     MANAGE,
+    OPERATE,
     PUT,
     EarlyLossCheck,
     ItemRef,
@@ -29,10 +29,10 @@ from redrive.auth.permissions import (
     VerdictCheck,
     permissions_for,
 )
-from redrive.auth.principal import TOKENS_NAMESPACE, Right, Role
+from redrive.auth.principal import TOKENS_NAMESPACE, Permission, Role
 from redrive.auth.token_store import ANONYMOUS, signed
-from redrive.auth.token_store import KIND as TOKEN
-from redrive.broker.flows.worker_registry import KIND as WORKER
+from redrive.auth.token_store import TOKEN_KIND as TOKEN
+from redrive.broker.flows.worker_registry import WORKER_KIND as WORKER
 from redrive.broker.maintenance import settle_overdue
 from redrive.errors import Forbidden, InvalidInput, RedriveError
 from redrive.model.ids import Token
@@ -106,7 +106,7 @@ def _with_principal(request: Request, call: Any) -> Any:
         if request.namespace != TOKENS_NAMESPACE:
             raise InvalidInput(f"tokens are kept in the namespace {TOKENS_NAMESPACE}")
         # What the audit says of a token is what was done to it, whatever a client says.
-        named = ANONYMOUS if call.noted is None else call.noted.actor
+        named = ANONYMOUS if call.audit is None else call.audit.actor
         return signed(call, request.principal.name or named)
     if request.principal.name is None:
         return call
@@ -116,14 +116,14 @@ def _with_principal(request: Request, call: Any) -> Any:
         return _replace(call, worker=request.principal.worker(call.worker))
     if kind in _REGISTRATIONS and call.kind == WORKER:
         call = _replace(call, name=request.principal.worker(call.name))
-    if kind in _REGISTRATIONS and call.noted is not None:
-        call = _replace(call, noted=_replace(call.noted, actor=request.principal.name))
+    if kind in _REGISTRATIONS and call.audit is not None:
+        call = _replace(call, audit=_replace(call.audit, actor=request.principal.name))
     return call
 
 
 async def _check(request: Request, call: Any) -> None:
     """Raise unless the caller may make the call."""
-    items: dict[tuple[tuple[Right, ...], Verb | None, bool], list[str]] = {}
+    items: dict[tuple[tuple[Permission, ...], Verb | None, bool], list[str]] = {}
     for need in permissions_for(call):
         match need:
             case RequiredPermission(rights, ItemRef(id, verb, outlived)):
@@ -142,7 +142,7 @@ async def _check(request: Request, call: Any) -> None:
         await request.broker._run(settle_overdue(request.broker._core, call.queue))
 
 
-async def _check_need(request: Request, rights: tuple[Right, ...], place: Place) -> None:
+async def _check_need(request: Request, rights: tuple[Permission, ...], place: Place) -> None:
     match place:
         case QueueRef(name) if is_remote(name):
             _check_elsewhere(request, rights, name)
@@ -155,14 +155,14 @@ async def _check_need(request: Request, rights: tuple[Right, ...], place: Place)
             await resource_lookup.check_lease(request, rights, token)
         case OperationRef(id, drives):
             await resource_lookup.check_operation(request, rights[0], id, drives=drives)
-        case QueueScope.SOMEWHERE:
+        case QueueScope.ANY:
             resource_lookup.check_somewhere(request, rights)
-        case QueueScope.EVERYWHERE:
+        case QueueScope.ALL:
             if not resource_lookup.may_everywhere(request, rights):
                 raise Forbidden(rights[0], request.namespace, None)
 
 
-def _check_elsewhere(request: Request, rights: tuple[Right, ...], address: str) -> None:
+def _check_elsewhere(request: Request, rights: tuple[Permission, ...], address: str) -> None:
     """A queue of another store. One that this server does not know keeps what goes there on its way for ever."""
     is_known = request.broker._core.stores.is_known(split_address(address)[1] or "")
     if not resource_lookup.may_everywhere(request, rights if is_known else (MANAGE,)):
@@ -189,7 +189,7 @@ async def _check_verdict(request: Request, place: Place, verdict: Verdict, versi
 
 
 def _may_bring(request: Request, to: str) -> bool:
-    return not is_remote(to) and resource_lookup.may(request, (PUT, CHANGE), to)
+    return not is_remote(to) and resource_lookup.may(request, (PUT, OPERATE), to)
 
 
 def _drops(settings: QueueSettings) -> bool:
@@ -224,9 +224,9 @@ async def _settings_at(request: Request, name: str, version: int) -> QueueSettin
 
 
 async def _check_at_once(request: Request, token: Token) -> None:
-    if resource_lookup.may_everywhere(request, (CHANGE,)):
+    if resource_lookup.may_everywhere(request, (OPERATE,)):
         return
     core = request.broker._core
     lease: Lease = await asyncio.get_running_loop().run_in_executor(None, core.read, GetLease(token))
     if not (lease.worker or "").startswith(f"{request.principal.name}/"):
-        raise Forbidden(CHANGE, request.namespace, lease.queue)
+        raise Forbidden(OPERATE, request.namespace, lease.queue)

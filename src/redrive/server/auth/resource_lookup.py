@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from redrive.auth.permissions import LOSING
-from redrive.auth.principal import Right
+from redrive.auth.principal import Permission
 from redrive.broker.core import Core
 from redrive.errors import Forbidden, ItemNotFound, LeaseLost, OperationNotFound
 from redrive.model.ids import ItemId, Token, item_id_of
@@ -60,7 +60,7 @@ async def queue_of_lease(request: Request, token: Token) -> str | None:
 
 async def check_items(
     request: Request,
-    rights: Sequence[Right],
+    rights: Sequence[Permission],
     ids: Sequence[str],
     *,
     verb: Verb | None = None,
@@ -84,7 +84,7 @@ async def check_items(
             raise Forbidden(rights[0], request.namespace, None)
 
 
-async def check_lease(request: Request, rights: Sequence[Right], token: Token) -> None:
+async def check_lease(request: Request, rights: Sequence[Permission], token: Token) -> None:
     """Raise unless the caller may do one of these in the queue of the lease. One of another queue is lost."""
     if may_everywhere(request, rights):
         return
@@ -96,18 +96,18 @@ async def check_lease(request: Request, rights: Sequence[Right], token: Token) -
 
 async def check_leases(request: Request, tokens: Iterable[str]) -> None:
     """Raise unless the caller may work in the queue of each of these leases."""
-    if may_everywhere(request, (Right.WORK,)):
+    if may_everywhere(request, (Permission.CONSUME,)):
         return
     for token in tokens:
-        await check_lease(request, (Right.WORK,), Token(token))
+        await check_lease(request, (Permission.CONSUME,), Token(token))
 
 
-async def check_operation(request: Request, right: Right, id: str, *, drives: bool = False) -> None:
+async def check_operation(request: Request, right: Permission, id: str, *, drives: bool = False) -> None:
     """Raise unless the caller may do that in the queue that an operation is about. One of another is not found.
 
     With `drives` it goes on because of the caller, who then needs what it takes to start it.
     """
-    if may_everywhere(request, (right,)) and (not drives or may_everywhere(request, (Right.MANAGE,))):
+    if may_everywhere(request, (right,)) and (not drives or may_everywhere(request, (Permission.MANAGE,))):
         return
     check_somewhere(request, (right,))
     core = request.broker._core
@@ -119,11 +119,11 @@ async def check_operation(request: Request, right: Right, id: str, *, drives: bo
         await _check_drive(request, right, operation)
 
 
-async def _check_drive(request: Request, right: Right, operation: Operation) -> None:
+async def _check_drive(request: Request, right: Permission, operation: Operation) -> None:
     """Raise where an operation loses items, or takes them somewhere, and the caller could not have started it."""
     queue, to = operation.where.queue, operation.to
-    if operation.verb in LOSING and not may(request, (Right.MANAGE,), queue):
-        raise Forbidden(Right.MANAGE, request.namespace, queue)
+    if operation.verb in LOSING and not may(request, (Permission.MANAGE,), queue):
+        raise Forbidden(Permission.MANAGE, request.namespace, queue)
     if operation.verb is Verb.UNDO and not may_everywhere(request, (right,)):
         raise Forbidden(right, request.namespace, None)
     if to is not None and not may(request, (right,), to):
@@ -132,7 +132,7 @@ async def _check_drive(request: Request, right: Right, operation: Operation) -> 
         await check_back(request, (right,), queue)
 
 
-async def check_back(request: Request, rights: Sequence[Right], queue: str) -> None:
+async def check_back(request: Request, rights: Sequence[Permission], queue: str) -> None:
     """Raise `Forbidden` where dead letters of a queue may go back to others, which the caller is not let into."""
     if may_everywhere(request, rights):
         return
@@ -143,26 +143,28 @@ async def check_back(request: Request, rights: Sequence[Right], queue: str) -> N
 
 def may_read_result(request: Request, queue: str, put_to: str | None) -> bool:
     """Whether the caller may learn what becomes of an item: by where it is, or by where it was put."""
-    return may(request, (Right.AWAIT,), queue) or (put_to is not None and may(request, (Right.AWAIT,), put_to))
+    return may(request, (Permission.READ_RESULTS,), queue) or (
+        put_to is not None and may(request, (Permission.READ_RESULTS,), put_to)
+    )
 
 
-def _may_there(request: Request, rights: Sequence[Right], found: ItemLocation) -> bool:
+def _may_there(request: Request, rights: Sequence[Permission], found: ItemLocation) -> bool:
     if may(request, rights, found.queue):
         return True
-    return Right.AWAIT in rights and may_read_result(request, found.queue, found.put_to)
+    return Permission.READ_RESULTS in rights and may_read_result(request, found.queue, found.put_to)
 
 
-def may(request: Request, rights: Iterable[Right], queue: str | None) -> bool:
+def may(request: Request, rights: Iterable[Permission], queue: str | None) -> bool:
     """Whether the caller has one of these rights in a queue; None stands for every one."""
     return any(request.principal.may(right, request.namespace, queue) for right in rights)
 
 
-def may_everywhere(request: Request, rights: Iterable[Right]) -> bool:
+def may_everywhere(request: Request, rights: Iterable[Permission]) -> bool:
     """Whether no queue need be known to say yes."""
     return may(request, rights, None)
 
 
-def check_somewhere(request: Request, rights: Sequence[Right]) -> None:
+def check_somewhere(request: Request, rights: Sequence[Permission]) -> None:
     """Raise unless the caller has one of these rights in some queue of the namespace."""
     if not any(request.principal.may_somewhere(right, request.namespace) for right in rights):
         raise Forbidden(rights[0], request.namespace, None)
@@ -184,5 +186,5 @@ def _died_in(item: Item) -> str | None:
     """Where it died: in the store that it came from, if a redrive takes it back there."""
     if item.death is None:
         return None
-    stays = item.home is None or item.status is Status.DEAD
-    return item.death.queue if stays else make_address(item.death.queue, item.home or "")
+    stays = item.home_store is None or item.status is Status.DEAD
+    return item.death.queue if stays else make_address(item.death.queue, item.home_store or "")

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from redrive.auth.permissions import LOOK, MANAGE, SEES_QUEUES, WORK
-from redrive.broker.flows.worker_registry import KIND as WORKER
+from redrive.auth.permissions import CONSUME, MANAGE, READ, SEES_QUEUES
+from redrive.broker.flows.worker_registry import WORKER_KIND as WORKER
 from redrive.broker.redaction import Redaction, known, queues_of
 from redrive.model.arrival import Move
 from redrive.model.feed import FeedEntry
@@ -59,7 +59,7 @@ def _item(request: Request, query: GetItem, item: Item) -> Item:
     """One who awaits it sees its result, and where he may not look around, nothing but how it stands."""
     if request.sees_payloads(item.queue):
         return item
-    looks = resource_lookup.may(request, (LOOK,), item.queue)
+    looks = resource_lookup.may(request, (READ,), item.queue)
     shown = _redaction(request).item(mask_item(item) if looks else mask_for_requester(item))
     if not resource_lookup.may_read_result(request, item.queue, item.origin_queue):
         return shown
@@ -89,11 +89,11 @@ def _leased(request: Request, call: LeaseItems, leased: Leased) -> Leased:
 
 
 def _held(request: Request, query: ListWorkerLeases, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
-    return tuple([lease for lease in leases if resource_lookup.may(request, (WORK,), lease.queue)])
+    return tuple([lease for lease in leases if resource_lookup.may(request, (CONSUME,), lease.queue)])
 
 
 def _feed(request: Request, query: ReadFeed, page: FeedPage) -> FeedPage:
-    seen = [entry for entry in page.entries if resource_lookup.may(request, (LOOK,), entry.queue)]
+    seen = [entry for entry in page.entries if resource_lookup.may(request, (READ,), entry.queue)]
     if not _sees_all(request):
         seen = [_redaction(request).feed_entry(entry) for entry in seen]
     return _replace(page, entries=tuple(seen))
@@ -106,7 +106,7 @@ def _operation(request: Request, call: Any, operation: Any) -> Any:
 
 
 def _operations(request: Request, query: ListOperations, found: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    seen = [each for each in found if resource_lookup.may(request, (LOOK,), each.where.queue)]
+    seen = [each for each in found if resource_lookup.may(request, (READ,), each.where.queue)]
     return tuple([_operation(request, query, each) for each in seen])
 
 
@@ -127,12 +127,12 @@ def _registrations(
 def _concerns(request: Request, registration: Registration) -> bool:
     """Whether a worker, a periodic task or the settings of a queue are about a queue of the caller's."""
     if registration.kind != WORKER:
-        return resource_lookup.may(request, (LOOK, WORK, MANAGE), registration.name.partition("/")[0])
+        return resource_lookup.may(request, (READ, CONSUME, MANAGE), registration.name.partition("/")[0])
     try:
         queues = _decode_worker(registration.value).queues
     except ValueError:  # anybody who works may have written it, also what is not UTF-8
         return False
-    return any(resource_lookup.may(request, (LOOK, WORK), queue) for queue in queues)
+    return any(resource_lookup.may(request, (READ, CONSUME), queue) for queue in queues)
 
 
 def _sees_all(request: Request) -> bool:

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from redrive.auth.principal import Right
-from redrive.broker.flows.moves import Moving
+from redrive.auth.principal import Permission
+from redrive.broker.flows.moves import PendingMove
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER
@@ -25,7 +25,7 @@ Number = Annotated[
 FeedView = view_type(FeedPage)
 AuditView = defined("Audit", [("entries", list[view_type(AuditEntry)])], "Who changed what, newest first.")  # type: ignore[misc]
 WorkersView = defined("Workers", [("workers", list[view_type(WorkerInfo)])], "The workers that are alive.")  # type: ignore[misc]
-MovesView = defined("Moves", [("moves", list[view_type(Moving)])], "Items on their way to other stores.")  # type: ignore[misc]
+MovesView = defined("Moves", [("moves", list[view_type(PendingMove)])], "Items on their way to other stores.")  # type: ignore[misc]
 
 
 class FeedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,41 +100,41 @@ async def moves(request: Request, call: MovesCall) -> dict[str, Any]:
 
 ROUTES = (
     Route(
-        name="feed",
+        name="feed.read",
         summary="What happened, in order, and what happens next",
-        takes=FeedCall,
-        gives=FeedView,
-        right=Right.LOOK,
+        request_type=FeedCall,
+        response_type=FeedView,
+        permission=Permission.READ,
         queues=queue_if_named,
-        handle=feed,
+        handler=feed,
         example={"after": "0", "wait": "20s"},
     ),
     Route(
         name="audit.list",
         summary="Who changed what by hand",
-        takes=AuditCall,
-        gives=AuditView,
-        right=Right.LOOK,
+        request_type=AuditCall,
+        response_type=AuditView,
+        permission=Permission.READ,
         queues=every_queue,
-        handle=audit,
+        handler=audit,
         example={"limit": 10},
     ),
     Route(
         name="workers.list",
         summary="The workers that are alive",
-        takes=WorkersCall,
-        gives=WorkersView,
-        right=Right.LOOK,
+        request_type=WorkersCall,
+        response_type=WorkersView,
+        permission=Permission.READ,
         queues=every_queue,
-        handle=workers,
+        handler=workers,
     ),
     Route(
         name="moves.list",
         summary="Items on their way to other stores",
-        takes=MovesCall,
-        gives=MovesView,
-        right=Right.LOOK,
+        request_type=MovesCall,
+        response_type=MovesView,
+        permission=Permission.READ,
         queues=every_queue,
-        handle=moves,
+        handler=moves,
     ),
 )

@@ -6,21 +6,21 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from redrive.auth.principal import Right
+from redrive.auth.principal import Permission
 from redrive.errors import InvalidInput
 from redrive.model.filter import Order
 from redrive.model.group import Group
 from redrive.model.search_terms import MAX_QUERY_CHARS
 from redrive.model.state_machine import Verb
 from redrive.server.field_types import (
-    Conditions,
     Cursor,
+    FilterFields,
     Label,
     PageLimit,
     QueueName,
     check_batch,
     check_page,
-    conditions_of,
+    parse_filter,
 )
 from redrive.server.request import Request
 from redrive.server.responses import settled_answer
@@ -34,7 +34,7 @@ GroupView = view_type(Group)
 GroupsView = defined("Groups", [("groups", list[GroupView])], "Dead letters by what they died of.")  # type: ignore[valid-type]
 
 
-class FindDeadCall(Conditions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FindDeadCall(FilterFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Dead letters that meet every condition given, newest death first."""
 
     status: Letters = "dead"
@@ -52,7 +52,7 @@ async def find(request: Request, call: FindDeadCall) -> dict[str, Any]:
         limit=call.limit,
         cursor=call.cursor,
         status=call.status,
-        **conditions_of(request, call),
+        **parse_filter(request, call),
     )
 
 
@@ -93,7 +93,7 @@ class RedriveDeadCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     to: Annotated[Label | None, msgspec.Meta(description="Instead of where each came from.")] = None
     canary: Annotated[int, msgspec.Meta(ge=0, le=100, description="Try so many first.")] = 0
-    canary_share: Annotated[float, msgspec.Meta(ge=0, le=1, description="So many of them must complete.")] = 1.0
+    canary_success_ratio: Annotated[float, msgspec.Meta(ge=0, le=1, description="So many of them must complete.")] = 1.0
     set_payload: Annotated[
         Any | msgspec.UnsetType, msgspec.Meta(description="With ids: a JSON value in place of the payload.")
     ] = msgspec.UNSET
@@ -107,7 +107,7 @@ class RedriveDeadCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 async def redrive(request: Request, call: RedriveDeadCall) -> Any:
     """Bring dead letters back."""
     if call.to is not None:
-        request.check(Right.CHANGE, call.to)
+        request.check(Permission.OPERATE, call.to)
     edited = call.set_payload is not msgspec.UNSET or call.set_headers is not None or call.patch is not None
     if not call.only_ids:
         if edited or call.force:
@@ -115,9 +115,9 @@ async def redrive(request: Request, call: RedriveDeadCall) -> Any:
         if call.to is None:
             await check_back(request, call.queue)
         return await change_many(
-            request, "redrive", call, to=call.to, canary=call.canary, canary_share=call.canary_share
+            request, "redrive", call, to=call.to, canary=call.canary, canary_success_ratio=call.canary_success_ratio
         )
-    ids = await _listed(request, Right.CHANGE, call, Verb.REDRIVE if call.to is None else None)
+    ids = await _listed(request, Permission.OPERATE, call, Verb.REDRIVE if call.to is None else None)
     results = await request.broker.redrive(
         ids,
         to=call.to,
@@ -131,7 +131,7 @@ async def redrive(request: Request, call: RedriveDeadCall) -> Any:
     return settled_answer(results)
 
 
-async def _listed(request: Request, right: Right, call: Bulk, verb: Verb | None = None) -> list[str]:
+async def _listed(request: Request, right: Permission, call: Bulk, verb: Verb | None = None) -> list[str]:
     """The ids that a call names, where the caller may change them."""
     ids = call.ids or []
     check_batch(request, len(ids))
@@ -143,7 +143,7 @@ async def archive(request: Request, call: Bulk) -> Any:
     """Put dead letters aside."""
     if not call.only_ids:
         return await change_many(request, "archive", call)
-    ids = await _listed(request, Right.CHANGE, call)
+    ids = await _listed(request, Permission.OPERATE, call)
     return settled_answer(await request.broker.archive(ids, actor=request.actor(call.actor)))
 
 
@@ -151,7 +151,7 @@ async def restore(request: Request, call: Bulk) -> Any:
     """Take items out of the archive."""
     if not call.only_ids:
         return await change_many(request, "restore", call)
-    ids = await _listed(request, Right.CHANGE, call)
+    ids = await _listed(request, Permission.OPERATE, call)
     return settled_answer(await request.broker.restore(ids, actor=request.actor(call.actor)))
 
 
@@ -159,7 +159,7 @@ async def purge(request: Request, call: Bulk) -> Any:
     """Remove archived items for good."""
     if not call.only_ids:
         return await change_many(request, "purge", call)
-    ids = await _listed(request, Right.MANAGE, call)
+    ids = await _listed(request, Permission.MANAGE, call)
     return settled_answer(await request.broker.purge(ids, actor=request.actor(call.actor)))
 
 
@@ -173,71 +173,71 @@ ROUTES = (
     Route(
         name="dead.find",
         summary="Dead letters that meet conditions",
-        takes=FindDeadCall,
-        gives=ItemsView,
-        right=Right.LOOK,
+        request_type=FindDeadCall,
+        response_type=ItemsView,
+        permission=Permission.READ,
         queues=queue_if_named,
-        handle=find,
+        handler=find,
         example={**_TIMEOUTS, "since": "1h", "limit": 10},
     ),
     Route(
         name="dead.groups",
         summary="Dead letters by what they died of",
-        takes=GroupsCall,
-        gives=GroupsView,
-        right=Right.LOOK,
+        request_type=GroupsCall,
+        response_type=GroupsView,
+        permission=Permission.READ,
         queues=queue_if_named,
-        handle=groups,
+        handler=groups,
         example={"queue": "emails"},
     ),
     Route(
         name="dead.search",
         summary="Dead letters with words in their error or payload",
-        takes=SearchDeadCall,
-        gives=ItemsView,
-        right=Right.PAYLOADS,
+        request_type=SearchDeadCall,
+        response_type=ItemsView,
+        permission=Permission.READ_PAYLOADS,
         queues=queue_if_named,
-        handle=search,
+        handler=search,
         example={"words": "mail server refus*"},
     ),
     Route(
         name="dead.redrive",
         summary="Bring dead letters back to work",
-        takes=RedriveDeadCall,
-        gives=BulkView,
-        right=Right.CHANGE,
+        request_type=RedriveDeadCall,
+        response_type=BulkView,
+        permission=Permission.OPERATE,
         queues=_touched,
-        handle=redrive,
+        handler=redrive,
         example={**_TIMEOUTS, "rate": 10, "canary": 3, "dry_run": True},
     ),
     Route(
         name="dead.archive",
         summary="Put dead letters aside",
-        takes=Bulk,
-        gives=BulkView,
-        right=Right.CHANGE,
+        request_type=Bulk,
+        response_type=BulkView,
+        permission=Permission.OPERATE,
         queues=_touched,
-        handle=archive,
+        handler=archive,
         example=_TIMEOUTS,
     ),
     Route(
         name="dead.restore",
         summary="Take items out of the archive",
-        takes=Bulk,
-        gives=BulkView,
-        right=Right.CHANGE,
+        request_type=Bulk,
+        response_type=BulkView,
+        permission=Permission.OPERATE,
         queues=_touched,
-        handle=restore,
+        handler=restore,
         example={"queue": "emails"},
     ),
     Route(
         name="dead.purge",
         summary="Remove archived items for good",
-        takes=Bulk,
-        gives=BulkView,
-        right=Right.MANAGE,
+        request_type=Bulk,
+        response_type=BulkView,
+        permission=Permission.MANAGE,
         queues=_touched,
-        handle=purge,
+        handler=purge,
         example={"queue": "emails", "dry_run": True},
     ),
 )

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from redrive.auth.principal import Right
+from redrive.auth.principal import Permission
 from redrive.broker.flows.inspection import parse_choice
-from redrive.errors import InvalidInput, NoResult
+from redrive.errors import InvalidInput, ResultUnavailable
 from redrive.model.filter import Filter, Order, make_cursor
 from redrive.model.ids import parse_id
 from redrive.model.item import Item, Status
@@ -52,12 +52,12 @@ def item_views(request: Request, items: Iterable[Item]) -> list[dict[str, Any]]:
     size = 0
     for item in items:
         size += size_of(item)
-        fits = size <= request.limits.answer or not answer
+        fits = size <= request.limits.max_response_bytes or not answer
         answer.append(item_view(item, with_payload=request.sees_payloads(item.queue), fits=fits))
     return answer
 
 
-async def check_items(request: Request, right: Right, ids: Iterable[str], *, verb: Verb | None = None) -> None:
+async def check_items(request: Request, right: Permission, ids: Iterable[str], *, verb: Verb | None = None) -> None:
     """Raise unless the caller may do that where each of these items is, and where the verb takes it by its past.
 
     Whoever is let into some queues only learns nothing about ids that are not in them.
@@ -73,7 +73,7 @@ class ListItemsCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str, msgspec.Meta(description="Only those in this status.", extra_json_schema={"enum": [*Status, "any"]})
     ] = "any"
     order: Order = Order.OLDEST
-    pivot: (
+    cursor: (
         Annotated[
             str, msgspec.Meta(max_length=100, description="Go on behind this: the cursor of a page, or an item's id.")
         ]
@@ -89,7 +89,7 @@ async def list_items(request: Request, call: ListItemsCall) -> dict[str, Any]:
     """A page of items."""
     check_page(request, call.limit)
     if not call.redacted:
-        request.check(Right.MANAGE, call.queue)
+        request.check(Permission.MANAGE, call.queue)
     return await page_view(
         request,
         queue=call.queue,
@@ -114,7 +114,7 @@ async def page_view(request: Request, *, limit: int, cursor: str | None, **condi
         items += page.items
         size += sum(map(size_of, page.items))
         cursor = page.cursor
-        if cursor is None or len(items) >= limit or len(page.items) < some or size > request.limits.answer:
+        if cursor is None or len(items) >= limit or len(page.items) < some or size > request.limits.max_response_bytes:
             break
     answer: dict[str, Any] = {"items": await asyncio.to_thread(item_views, request, items)}
     return answer if cursor is None else {**answer, "cursor": cursor}
@@ -122,12 +122,12 @@ async def page_view(request: Request, *, limit: int, cursor: str | None, **condi
 
 def _cursor(call: ListItemsCall) -> str | None:
     """Items that are no letters stand in the order of their numbers, which their ids have."""
-    if call.pivot is None or "-" in call.pivot:
-        return call.pivot
+    if call.cursor is None or "-" in call.cursor:
+        return call.cursor
     where = Filter(status=None if call.status == "any" else parse_choice("status", Status, call.status, "any"))
-    if where.for_letters:
+    if where.is_for_dead_letters:
         raise InvalidInput("dead and archived items stand in the order of their deaths; give the cursor of the page")
-    return make_cursor(where, call.order, parse_id(call.pivot)[0])
+    return make_cursor(where, call.order, parse_id(call.cursor)[0])
 
 
 class GetItemCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,10 +141,10 @@ class GetItemCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def get(request: Request, call: GetItemCall) -> dict[str, Any]:
     """An item with its history and its deaths."""
-    await check_items(request, Right.LOOK, (call.id,))
+    await check_items(request, Permission.READ, (call.id,))
     item = await request.broker.get(call.id, redacted=call.redacted)
     if not call.redacted:
-        request.check(Right.MANAGE, item.queue)
+        request.check(Permission.MANAGE, item.queue)
     return item_view(item, with_payload=request.sees_payloads(item.queue))
 
 
@@ -156,10 +156,10 @@ class ResultCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def result(request: Request, call: ResultCall) -> dict[str, Any]:
     """What the work on an item gave."""
-    await resource_lookup.check_items(request, (Right.AWAIT,), (call.id,), outlived=True)
+    await resource_lookup.check_items(request, (Permission.READ_RESULTS,), (call.id,), outlived=True)
     found = await request.broker.result(call.id)
     if found is None:
-        raise NoResult(f"item {call.id} has no result: it is not done, or nothing was kept, or no longer")
+        raise ResultUnavailable(f"item {call.id} has no result: it is not done, or nothing was kept, or no longer")
     return payload_view(found.payload, found.content_type)
 
 
@@ -168,29 +168,29 @@ ROUTES = (
     Route(
         name="items.list",
         summary="The items of a queue",
-        takes=ListItemsCall,
-        gives=ItemsView,
-        right=Right.LOOK,
+        request_type=ListItemsCall,
+        response_type=ItemsView,
+        permission=Permission.READ,
         queues=one_queue,
-        handle=list_items,
+        handler=list_items,
         example={"queue": "emails", "limit": 10},
     ),
     Route(
         name="items.get",
         summary="An item with its history",
-        takes=GetItemCall,
-        gives=ItemView,
-        right=Right.LOOK,
-        handle=get,
+        request_type=GetItemCall,
+        response_type=ItemView,
+        permission=Permission.READ,
+        handler=get,
         example={"id": _ID},
     ),
     Route(
         name="items.result",
         summary="What the work on an item gave",
-        takes=ResultCall,
-        gives=ResultView,
-        right=Right.AWAIT,
-        handle=result,
+        request_type=ResultCall,
+        response_type=ResultView,
+        permission=Permission.READ_RESULTS,
+        handler=result,
         example={"id": _ID},
     ),
 )

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from redrive.auth.principal import Right
+from redrive.auth.principal import Permission
 from redrive.broker.flow import raise_if_refused
 from redrive.broker.flows.deliveries import queue_name
 from redrive.broker.validation import check_positive
@@ -30,9 +30,9 @@ class LeaseCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fals
     """Lease items, in the order of the queue. Waits for the first one, if it is asked to."""
 
     queue: QueueName
-    batch_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_BATCH, description="Most items that are given.")] = 1
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_BATCH, description="Most items that are given.")] = 1
     wait: Annotated[DurationInput, msgspec.Meta(description="How long to wait for the first item.")] = 0.0
-    client_id: Annotated[Label | None, msgspec.Meta(description="Who works on them.")] = None
+    worker: Annotated[Label | None, msgspec.Meta(description="Who works on them.")] = None
     lease_timeout: Annotated[DurationInput | None, msgspec.Meta(description="Instead of the queue's.")] = None
 
 
@@ -66,19 +66,17 @@ class LeasedItems(msgspec.Struct, frozen=True, gc=False):
 
 async def lease(request: Request, call: LeaseCall) -> LeasedItems:
     """Lease; wait where nothing is there. Nothing stays leased by somebody who is gone."""
-    check_batch(request, call.batch_size)
+    check_batch(request, call.limit)
     wait = parse_duration(call.wait, "wait") / SECOND
     if request.waiting is not None and request.waiting.stopping:
         return LeasedItems([])
     worker = _worker(request, call)
     timeout = None if call.lease_timeout is None else check_positive("lease_timeout", call.lease_timeout)
     broker = request.broker
-    leased = raise_if_refused(
-        await broker._submit(LeaseItems(queue_name(call.queue), call.batch_size, worker, timeout))
-    )
+    leased = raise_if_refused(await broker._submit(LeaseItems(queue_name(call.queue), call.limit, worker, timeout)))
     leases: Sequence[Lease] = leased.leases
     if leased.overdue:  # most leases are one call of the store; here the broker sees first to what is overdue
-        leases = await broker.lease(call.queue, call.batch_size, lease_timeout=call.lease_timeout, worker=worker)
+        leases = await broker.lease(call.queue, call.limit, lease_timeout=call.lease_timeout, worker=worker)
     if not leases and wait:
         leases = await _waited(request, call, min(wait, request.limits.wait_seconds))
     if leases and request.has_left():  # it may have been long until the store gave them
@@ -88,7 +86,7 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
     size = 0
     for index, each in enumerate(leases):
         size += len(each.payload)
-        if size > request.limits.answer and index:
+        if size > request.limits.max_response_bytes and index:
             await give_back(request, leases[index:])
             break
         answer.append(_leased(each))
@@ -98,13 +96,13 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
 
 def _worker(request: Request, call: LeaseCall) -> str | None:
     """Who works on the items, as others see it."""
-    worker = request.principal.worker(call.client_id)
-    return None if worker is None else check_label("client_id", worker)
+    worker = request.principal.worker(call.worker)
+    return None if worker is None else check_label("worker", worker)
 
 
 async def _waited(request: Request, call: LeaseCall, wait: float) -> Sequence[Lease]:
     worker = _worker(request, call)
-    work = request.broker.lease(call.queue, call.batch_size, wait=wait, lease_timeout=call.lease_timeout, worker=worker)
+    work = request.broker.lease(call.queue, call.limit, wait=wait, lease_timeout=call.lease_timeout, worker=worker)
     try:
         leases = await request.wait_for(work) or []
     except ClientDisconnected as gone:
@@ -169,11 +167,11 @@ ROUTES = (
     Route(
         name="queue.lease",
         summary="Lease items to work on, and wait for the first one",
-        takes=LeaseCall,
-        gives=LeasedItems,
-        right=Right.WORK,
+        request_type=LeaseCall,
+        response_type=LeasedItems,
+        permission=Permission.CONSUME,
         queues=one_queue,
-        handle=lease,
-        example={"queue": "emails", "batch_size": 10, "wait": "20s", "client_id": "worker-1"},
+        handler=lease,
+        example={"queue": "emails", "limit": 10, "wait": "20s", "worker": "worker-1"},
     ),
 )

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from redrive.auth.principal import Right
+from redrive.auth.principal import Permission
 from redrive.model.state_machine import Verb
 from redrive.server.field_types import Actor, ItemIdText, Label, Text, check_batch
 from redrive.server.request import Request, Response
-from redrive.server.responses import EndedItems, settled_answer
+from redrive.server.responses import SettledItems, settled_answer
 from redrive.server.route import Route
 from redrive.server.routes.items import check_items
 
@@ -48,53 +48,53 @@ class UndoCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     actor: Actor = None
 
 
-async def by_hand(request: Request, right: Right, call: Any, verb: Verb | None = None) -> str | None:
+async def by_hand(request: Request, right: Permission, call: Any, verb: Verb | None = None) -> str | None:
     """Let the caller in, and say who stands in the audit."""
     check_batch(request, len(call.ids))
     await check_items(request, right, call.ids, verb=verb)
     return request.actor(call.actor)
 
 
-async def delete(request: Request, call: ByHandCall) -> EndedItems | Response:
+async def delete(request: Request, call: ByHandCall) -> SettledItems | Response:
     """Remove items for good."""
-    actor = await by_hand(request, Right.MANAGE, call)
+    actor = await by_hand(request, Permission.MANAGE, call)
     return settled_answer(await request.broker.drop(call.ids, actor=actor, force=call.force))
 
 
-async def retry(request: Request, call: ByHandCall) -> EndedItems | Response:
+async def retry(request: Request, call: ByHandCall) -> SettledItems | Response:
     """Try dead or failed items again, where they are."""
-    actor = await by_hand(request, Right.CHANGE, call)
+    actor = await by_hand(request, Permission.OPERATE, call)
     return settled_answer(await request.broker.retry(call.ids, actor=actor, force=call.force))
 
 
-async def done(request: Request, call: ByHandCall) -> EndedItems | Response:
+async def done(request: Request, call: ByHandCall) -> SettledItems | Response:
     """Take items as completed."""
-    actor = await by_hand(request, Right.CHANGE, call)
-    return settled_answer(await request.broker.done(call.ids, actor=actor, force=call.force))
+    actor = await by_hand(request, Permission.OPERATE, call)
+    return settled_answer(await request.broker.complete_items(call.ids, actor=actor, force=call.force))
 
 
-async def fail(request: Request, call: FailCall) -> EndedItems | Response:
+async def fail(request: Request, call: FailCall) -> SettledItems | Response:
     """Count a failure against items."""
-    actor = await by_hand(request, Right.CHANGE, call)
-    return settled_answer(await request.broker.fail_by_hand(call.ids, call.error, actor=actor, force=call.force))
+    actor = await by_hand(request, Permission.OPERATE, call)
+    return settled_answer(await request.broker.fail_items(call.ids, call.error, actor=actor, force=call.force))
 
 
-async def bury(request: Request, call: BuryCall) -> EndedItems | Response:
+async def bury(request: Request, call: BuryCall) -> SettledItems | Response:
     """Make items dead."""
-    actor = await by_hand(request, Right.CHANGE, call)
-    return settled_answer(await request.broker.bury_by_hand(call.ids, note=call.note, actor=actor, force=call.force))
+    actor = await by_hand(request, Permission.OPERATE, call)
+    return settled_answer(await request.broker.bury_items(call.ids, note=call.note, actor=actor, force=call.force))
 
 
-async def move(request: Request, call: MoveCall) -> EndedItems | Response:
+async def move(request: Request, call: MoveCall) -> SettledItems | Response:
     """Take items to another queue."""
-    actor = await by_hand(request, Right.CHANGE, call)
-    request.check(Right.CHANGE, call.to)
+    actor = await by_hand(request, Permission.OPERATE, call)
+    request.check(Permission.OPERATE, call.to)
     return settled_answer(await request.broker.move(call.ids, call.to, actor=actor, force=call.force))
 
 
-async def undo(request: Request, call: UndoCall) -> EndedItems | Response:
+async def undo(request: Request, call: UndoCall) -> SettledItems | Response:
     """Take redrives back that nobody has worked on since."""
-    actor = await by_hand(request, Right.CHANGE, call, Verb.UNDO)
+    actor = await by_hand(request, Permission.OPERATE, call, Verb.UNDO)
     return settled_answer(await request.broker.undo(call.ids, actor=actor))
 
 
@@ -121,17 +121,17 @@ class Changed(msgspec.Struct, frozen=True):
 async def hold(request: Request, call: HoldCall) -> Changed:
     """Keep items from being leased."""
     check_batch(request, len(call.ids))
-    await check_items(request, Right.CHANGE, call.ids)
+    await check_items(request, Permission.OPERATE, call.ids)
     return Changed(await request.broker.hold(call.ids, call.held_by))
 
 
 async def unhold(request: Request, call: UnholdCall) -> Changed:
     """Let items be leased again."""
     if call.ids is None:
-        request.check(Right.CHANGE, None)
+        request.check(Permission.OPERATE, None)
     else:
         check_batch(request, len(call.ids))
-        await check_items(request, Right.CHANGE, call.ids)
+        await check_items(request, Permission.OPERATE, call.ids)
     return Changed(await request.broker.unhold(call.held_by, call.ids))
 
 
@@ -140,82 +140,82 @@ ROUTES = (
     Route(
         name="items.delete",
         summary="Remove items for good",
-        takes=ByHandCall,
-        gives=EndedItems,
-        right=Right.MANAGE,
-        handle=delete,
+        request_type=ByHandCall,
+        response_type=SettledItems,
+        permission=Permission.MANAGE,
+        handler=delete,
         example=_IDS,
     ),
     Route(
         name="items.retry",
         summary="Try dead or failed items again, where they are",
-        takes=ByHandCall,
-        gives=EndedItems,
-        right=Right.CHANGE,
-        handle=retry,
+        request_type=ByHandCall,
+        response_type=SettledItems,
+        permission=Permission.OPERATE,
+        handler=retry,
         example=_IDS,
     ),
     Route(
         name="items.done",
         summary="Take items as completed",
-        takes=ByHandCall,
-        gives=EndedItems,
-        right=Right.CHANGE,
-        handle=done,
+        request_type=ByHandCall,
+        response_type=SettledItems,
+        permission=Permission.OPERATE,
+        handler=done,
         example=_IDS,
     ),
     Route(
         name="items.fail",
         summary="Count a failure against items that nobody works on",
-        takes=FailCall,
-        gives=EndedItems,
-        right=Right.CHANGE,
-        handle=fail,
+        request_type=FailCall,
+        response_type=SettledItems,
+        permission=Permission.OPERATE,
+        handler=fail,
         example={**_IDS, "error": "the customer left"},
     ),
     Route(
         name="items.bury",
         summary="Make items dead that nobody works on",
-        takes=BuryCall,
-        gives=EndedItems,
-        right=Right.CHANGE,
-        handle=bury,
+        request_type=BuryCall,
+        response_type=SettledItems,
+        permission=Permission.OPERATE,
+        handler=bury,
         example=_IDS,
     ),
     Route(
         name="items.move",
         summary="Take items to another queue",
-        takes=MoveCall,
-        gives=EndedItems,
-        right=Right.CHANGE,
-        handle=move,
+        request_type=MoveCall,
+        response_type=SettledItems,
+        permission=Permission.OPERATE,
+        handler=move,
         example={**_IDS, "to": "emails"},
     ),
     Route(
         name="items.undo",
         summary="Take redrives back that nobody has worked on since",
-        takes=UndoCall,
-        gives=EndedItems,
-        right=Right.CHANGE,
-        handle=undo,
+        request_type=UndoCall,
+        response_type=SettledItems,
+        permission=Permission.OPERATE,
+        handler=undo,
         example=_IDS,
     ),
     Route(
         name="items.hold",
         summary="Keep items from being leased",
-        takes=HoldCall,
-        gives=Changed,
-        right=Right.CHANGE,
-        handle=hold,
+        request_type=HoldCall,
+        response_type=Changed,
+        permission=Permission.OPERATE,
+        handler=hold,
         example={**_IDS, "held_by": "ann"},
     ),
     Route(
         name="items.unhold",
         summary="Let items be leased again",
-        takes=UnholdCall,
-        gives=Changed,
-        right=Right.CHANGE,
-        handle=unhold,
+        request_type=UnholdCall,
+        response_type=Changed,
+        permission=Permission.OPERATE,
+        handler=unhold,
         example={"held_by": "ann"},
     ),
 )

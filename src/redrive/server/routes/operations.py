@@ -6,32 +6,36 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from redrive.auth.principal import Right
+from redrive.auth.principal import Permission
 from redrive.errors import InvalidInput
 from redrive.model.operation import Operation
-from redrive.model.operation_plan import Plan
+from redrive.model.operation_plan import OperationPlan
 from redrive.server.auth import resource_lookup
 from redrive.server.field_types import (
     NAMES,
     Actor,
-    Conditions,
     Count,
+    FilterFields,
     Label,
     PageLimit,
     Text,
     check_page,
-    conditions_of,
+    parse_filter,
 )
 from redrive.server.request import Request
-from redrive.server.responses import Ended
+from redrive.server.responses import SettledItem
 from redrive.server.route import Route, every_queue, queue_if_named
 from redrive.wire.json_views import defined, view_of, view_type
 
 OperationView = view_type(Operation)
-PlanView = view_type(Plan)
+PlanView = view_type(OperationPlan)
 BulkView = defined(
     "Change",
-    [("items", list[Ended] | None, None), ("operation", OperationView | None, None), ("plan", PlanView | None, None)],
+    [
+        ("items", list[SettledItem] | None, None),
+        ("operation", OperationView | None, None),
+        ("plan", PlanView | None, None),
+    ],
     "What became of each item that was named by its id; or the operation that was started; or what it would do.",
 )
 OneView = defined("OperationAnswer", [("operation", OperationView)], "An operation as it stands.")
@@ -39,7 +43,7 @@ ManyView = defined("Operations", [("operations", list[OperationView])], "Operati
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1_000_000, description="Most items per second.")]
 
 
-class Bulk(Conditions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Bulk(FilterFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Items to change: those of the ids, at once and one by one, or all that match, as an operation."""
 
     all: Annotated[bool, msgspec.Meta(description="Without any condition: all that there are.")] = False
@@ -58,13 +62,13 @@ class Bulk(Conditions, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 async def change_many(request: Request, verb: str, call: Bulk, **options: Any) -> dict[str, Any]:
     """Start an operation, or tell what it would do."""
-    conditions = conditions_of(request, call)
+    conditions = parse_filter(request, call)
     if not conditions and not call.all:
         raise InvalidInput("no condition was given; say all=true if all that there are is meant")
     if call.dry_run:
-        plan = await request.broker.plan(verb, to=options.get("to"), **conditions)
+        plan = await request.broker.plan_operation(verb, to=options.get("to"), **conditions)
         return {"plan": view_of(plan)}
-    operation = await request.broker.start(
+    operation = await request.broker.start_operation(
         verb,
         rate=call.rate,
         confirm=call.confirm,
@@ -79,7 +83,7 @@ async def change_many(request: Request, verb: str, call: Bulk, **options: Any) -
 async def check_back(request: Request, queue: str | None) -> None:
     """Raise `Forbidden` where dead letters of a queue may go back to others, which the caller is not let into."""
     if queue is not None:
-        await resource_lookup.check_back(request, (Right.CHANGE,), queue)
+        await resource_lookup.check_back(request, (Permission.OPERATE,), queue)
 
 
 class StartOperationCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,25 +93,25 @@ class StartOperationCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=
     status: Annotated[Label | None, msgspec.Meta(description="Instead of the one that the verb is for.")] = None
     to: Annotated[Label | None, msgspec.Meta(description="The queue that items go to: redrive, move.")] = None
     canary: Annotated[int, msgspec.Meta(ge=0, le=100, description="Try so many first.")] = 0
-    canary_share: Annotated[float, msgspec.Meta(ge=0, le=1, description="So many of them must complete.")] = 1.0
+    canary_success_ratio: Annotated[float, msgspec.Meta(ge=0, le=1, description="So many of them must complete.")] = 1.0
     paused: Annotated[bool, msgspec.Meta(description="Wait for operations.resume.")] = False
 
 
 async def start(request: Request, call: StartOperationCall) -> dict[str, Any]:
     """Start an operation."""
     if call.verb == "purge":
-        request.check(Right.MANAGE, call.queue)
+        request.check(Permission.MANAGE, call.queue)
     if call.to is not None:
-        request.check(Right.CHANGE, call.to)
+        request.check(Permission.OPERATE, call.to)
     elif call.verb == "undo":  # each goes back to where it was, which is anywhere
-        request.check(Right.CHANGE, None)
+        request.check(Permission.OPERATE, None)
     elif call.verb == "redrive":
         await check_back(request, call.queue)
     options: dict[str, Any] = {"to": call.to}
     if call.status is not None:
         options["status"] = call.status
     if not call.dry_run:
-        options |= {"canary": call.canary, "canary_share": call.canary_share, "paused": call.paused}
+        options |= {"canary": call.canary, "canary_success_ratio": call.canary_success_ratio, "paused": call.paused}
     return await change_many(request, call.verb, call, **options)
 
 
@@ -121,7 +125,7 @@ class ListOperationsCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 async def list_all(request: Request, call: ListOperationsCall) -> dict[str, Any]:
     """The newest operations."""
     check_page(request, call.limit)
-    found = await request.broker.operations(unfinished=call.unfinished, limit=call.limit)
+    found = await request.broker.list_operations(unfinished=call.unfinished, limit=call.limit)
     return {"operations": [view_of(each) for each in found]}
 
 
@@ -142,7 +146,7 @@ class ResumeOperationCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Names an operation that is to go on."""
 
     id: Label
-    anyway: Annotated[bool, msgspec.Meta(description="Wait for its canaries no longer.")] = False
+    skip_canaries: Annotated[bool, msgspec.Meta(description="Wait for its canaries no longer.")] = False
     actor: Actor = None
 
 
@@ -156,33 +160,41 @@ class RateOperationCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 async def info(request: Request, call: OperationInfoCall) -> dict[str, Any]:
     """An operation as it stands."""
-    await resource_lookup.check_operation(request, Right.LOOK, call.id)
-    return {"operation": view_of(await request.broker.operation(call.id))}
+    await resource_lookup.check_operation(request, Permission.READ, call.id)
+    return {"operation": view_of(await request.broker.get_operation(call.id))}
 
 
 async def cancel(request: Request, call: SteerOperationCall) -> dict[str, Any]:
     """End an operation."""
-    await resource_lookup.check_operation(request, Right.CHANGE, call.id)
+    await resource_lookup.check_operation(request, Permission.OPERATE, call.id)
     return {"operation": view_of(await request.broker.cancel_operation(call.id, actor=request.actor(call.actor)))}
 
 
 async def pause(request: Request, call: SteerOperationCall) -> dict[str, Any]:
     """Make no more steps."""
-    await resource_lookup.check_operation(request, Right.CHANGE, call.id)
+    await resource_lookup.check_operation(request, Permission.OPERATE, call.id)
     return {"operation": view_of(await request.broker.pause_operation(call.id, actor=request.actor(call.actor)))}
 
 
 async def resume(request: Request, call: ResumeOperationCall) -> dict[str, Any]:
     """Go on."""
-    await resource_lookup.check_operation(request, Right.CHANGE, call.id, drives=True)
+    await resource_lookup.check_operation(request, Permission.OPERATE, call.id, drives=True)
     actor = request.actor(call.actor)
-    return {"operation": view_of(await request.broker.resume_operation(call.id, anyway=call.anyway, actor=actor))}
+    return {
+        "operation": view_of(
+            await request.broker.resume_operation(call.id, skip_canaries=call.skip_canaries, actor=actor)
+        )
+    }
 
 
 async def rate(request: Request, call: RateOperationCall) -> dict[str, Any]:
     """Set how fast it is."""
-    await resource_lookup.check_operation(request, Right.CHANGE, call.id, drives=True)
-    return {"operation": view_of(await request.broker.set_rate(call.id, call.rate, actor=request.actor(call.actor)))}
+    await resource_lookup.check_operation(request, Permission.OPERATE, call.id, drives=True)
+    return {
+        "operation": view_of(
+            await request.broker.set_operation_rate(call.id, call.rate, actor=request.actor(call.actor))
+        )
+    }
 
 
 async def undo(request: Request, call: SteerOperationCall) -> dict[str, Any]:
@@ -195,75 +207,75 @@ ROUTES = (
     Route(
         name="operations.start",
         summary="Change all items that match now",
-        takes=StartOperationCall,
-        gives=BulkView,
-        right=Right.CHANGE,
+        request_type=StartOperationCall,
+        response_type=BulkView,
+        permission=Permission.OPERATE,
         queues=queue_if_named,
-        handle=start,
+        handler=start,
         example={"verb": "move", "queue": "emails", "to": "slow-emails", "dry_run": True},
     ),
     Route(
         name="operations.list",
         summary="Operations, newest first",
-        takes=ListOperationsCall,
-        gives=ManyView,
-        right=Right.LOOK,
+        request_type=ListOperationsCall,
+        response_type=ManyView,
+        permission=Permission.READ,
         queues=every_queue,
-        handle=list_all,
+        handler=list_all,
     ),
     Route(
         name="operations.info",
         summary="An operation as it stands",
-        takes=OperationInfoCall,
-        gives=OneView,
-        right=Right.LOOK,
-        handle=info,
+        request_type=OperationInfoCall,
+        response_type=OneView,
+        permission=Permission.READ,
+        handler=info,
         example=_ID,
     ),
     Route(
         name="operations.cancel",
         summary="End an operation",
-        takes=SteerOperationCall,
-        gives=OneView,
-        right=Right.CHANGE,
-        handle=cancel,
+        request_type=SteerOperationCall,
+        response_type=OneView,
+        permission=Permission.OPERATE,
+        handler=cancel,
         example=_ID,
     ),
     Route(
         name="operations.pause",
         summary="Let an operation make no more steps",
-        takes=SteerOperationCall,
-        gives=OneView,
-        right=Right.CHANGE,
-        handle=pause,
+        request_type=SteerOperationCall,
+        response_type=OneView,
+        permission=Permission.OPERATE,
+        handler=pause,
         example=_ID,
     ),
     Route(
         name="operations.resume",
         summary="Let an operation go on",
-        takes=ResumeOperationCall,
-        gives=OneView,
-        right=Right.CHANGE,
-        handle=resume,
+        request_type=ResumeOperationCall,
+        response_type=OneView,
+        permission=Permission.OPERATE,
+        handler=resume,
         example=_ID,
     ),
     Route(
-        name="operations.rate",
+        name="operations.set_rate",
         summary="Set how fast an operation is",
-        takes=RateOperationCall,
-        gives=OneView,
-        right=Right.CHANGE,
-        handle=rate,
+        request_type=RateOperationCall,
+        response_type=OneView,
+        permission=Permission.OPERATE,
+        handler=rate,
         example={**_ID, "rate": 5},
     ),
     Route(
         name="operations.undo",
         summary="Start the operation that takes another back",
-        takes=SteerOperationCall,
-        gives=OneView,
-        right=Right.CHANGE,
+        request_type=SteerOperationCall,
+        response_type=OneView,
+        permission=Permission.OPERATE,
         queues=every_queue,
-        handle=undo,
+        handler=undo,
         example=_ID,
     ),
 )

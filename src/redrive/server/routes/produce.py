@@ -1,7 +1,4 @@
-"""`queue.produce`, and items as requests bring them.
-
-`items.import`: items that were somewhere else before, each under the id it had there, once.
-"""
+"""`queue.produce` and `items.import`: put items, or items that existed elsewhere, once for each id."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from redrive.auth.principal import Right
+from redrive.auth.principal import Permission
 from redrive.broker.flows.deliveries import new_item, queue_name
 from redrive.broker.flows.export_import import checked_item, decode_line
 from redrive.clock import Instant
@@ -92,7 +89,7 @@ def new_item_of(item: ProducedItem) -> NewItem:
     if _is_plain(item):
         data = bytes(item.payload)
         check_json(data)
-        return NewItem(data, JSON, None, item.priority, plain=True)
+        return NewItem(data, JSON, None, item.priority, is_plain=True)
     payload, content_type = bytes_of(item.payload, item.encoding, item.content_type)
     return new_item(
         payload,
@@ -124,11 +121,11 @@ ROUTES = (
     Route(
         name="queue.produce",
         summary="Put items, all of them or none",
-        takes=ProduceCall,
-        gives=Produced,
-        right=Right.PUT,
+        request_type=ProduceCall,
+        response_type=Produced,
+        permission=Permission.PUT,
         queues=one_queue,
-        handle=produce,
+        handler=produce,
         example={"queue": "emails", "items": [{"payload": {"to": "ann@example.com"}, "kind": "welcome"}]},
     ),
 )
@@ -225,11 +222,11 @@ IMPORT_ROUTES = (
     Route(
         name="items.import",
         summary="Put items that were elsewhere before, once",
-        takes=ImportCall,
-        gives=Imported,
-        right=Right.MANAGE,
+        request_type=ImportCall,
+        response_type=Imported,
+        permission=Permission.MANAGE,
         queues=one_queue,
-        handle=import_items,
+        handler=import_items,
         example={
             "queue": "emails",
             "items": [{"source_id": "4f0c91a27b3d000000068f1c2a3b4800", "payload": {"to": "ann"}}],

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from redrive.auth.principal import Right
-from redrive.errors import ConfirmMismatch, InvalidInput, RedriveError
+from redrive.auth.principal import Permission
+from redrive.errors import ConfirmationMismatch, InvalidInput, RedriveError
 from redrive.model.item import Status
 from redrive.model.queue import Queue, QueueSettings, QueueStats
 from redrive.server.field_types import Actor, Count, PageLimit, QueueName, check_page
@@ -71,7 +71,7 @@ def _checked(request: Request, settings: dict[str, Any]) -> dict[str, Any]:
             raise InvalidInput(f"{name} is not a setting of a queue; it stands beside the settings")
     dead_queue = settings.get("dead_queue")
     named = dead_queue.values() if isinstance(dead_queue, dict) else (dead_queue,)
-    request.check(Right.MANAGE, *(queue for queue in named if isinstance(queue, str)))
+    request.check(Permission.MANAGE, *(queue for queue in named if isinstance(queue, str)))
     return settings
 
 
@@ -85,7 +85,7 @@ class ListQueuesCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def list_all(request: Request, call: ListQueuesCall) -> dict[str, Any]:
     """A page of queues."""
     check_page(request, call.limit)
-    seen = [queue for queue in await request.broker.list_queues() if request.may(Right.LOOK, queue.name)]
+    seen = [queue for queue in await request.broker.list_queues() if request.may(Permission.READ, queue.name)]
     rest = [queue for queue in seen if call.cursor is None or queue.name > call.cursor]
     page = rest[: call.limit]
     answer: dict[str, Any] = {"queues": [view_of(queue) for queue in page]}
@@ -181,7 +181,7 @@ async def clear(request: Request, call: ClearQueueCall) -> Cleared:
     if call.dry_run:
         return Cleared(0, total)
     if call.confirm != total and (call.confirm is not None or total):
-        raise ConfirmMismatch(f"clearing queue '{call.queue}'", call.confirm, total)
+        raise ConfirmationMismatch(f"clearing queue '{call.queue}'", call.confirm, total)
     removed = 0
     for status in statuses:
         removed += await _clear(request, call, Status(status), MAX_CLEARED - removed)
@@ -208,89 +208,89 @@ ROUTES = (
     Route(
         name="queues.create",
         summary="Create a queue",
-        takes=CreateQueueCall,
-        gives=QueueView,
-        right=Right.MANAGE,
+        request_type=CreateQueueCall,
+        response_type=QueueView,
+        permission=Permission.MANAGE,
         queues=named_queue,
-        handle=create,
+        handler=create,
         example={"name": "emails", "settings": {"max_attempts": 3, "lease_timeout": "1m"}},
     ),
     Route(
         name="queues.update",
         summary="Change settings of a queue",
-        takes=UpdateQueueCall,
-        gives=QueueView,
-        right=Right.MANAGE,
+        request_type=UpdateQueueCall,
+        response_type=QueueView,
+        permission=Permission.MANAGE,
         queues=named_queue,
-        handle=update,
+        handler=update,
         example={"name": "emails", "settings": {"max_attempts": 5}},
     ),
     Route(
         name="queues.list",
         summary="The queues, by name",
-        takes=ListQueuesCall,
-        gives=QueuesView,
-        right=Right.LOOK,
-        handle=list_all,
+        request_type=ListQueuesCall,
+        response_type=QueuesView,
+        permission=Permission.READ,
+        handler=list_all,
     ),
     Route(
         name="queues.info",
         summary="A queue with its settings and counts",
-        takes=NameCall,
-        gives=InfoView,
-        right=Right.LOOK,
+        request_type=NameCall,
+        response_type=InfoView,
+        permission=Permission.READ,
         queues=named_queue,
-        handle=info,
+        handler=info,
         example=_NAME,
     ),
     Route(
         name="queues.pause",
         summary="Give no more leases from a queue",
-        takes=PauseQueueCall,
-        gives=QueueView,
-        right=Right.CHANGE,
+        request_type=PauseQueueCall,
+        response_type=QueueView,
+        permission=Permission.OPERATE,
         queues=named_queue,
-        handle=pause,
+        handler=pause,
         example=_NAME,
     ),
     Route(
         name="queues.resume",
         summary="Give leases from a queue again",
-        takes=PauseQueueCall,
-        gives=QueueView,
-        right=Right.CHANGE,
+        request_type=PauseQueueCall,
+        response_type=QueueView,
+        permission=Permission.OPERATE,
         queues=named_queue,
-        handle=resume,
+        handler=resume,
         example=_NAME,
     ),
     Route(
         name="queues.delete",
         summary="Remove a queue and what is in it",
-        takes=DeleteQueueCall,
-        gives=Deleted,
-        right=Right.MANAGE,
+        request_type=DeleteQueueCall,
+        response_type=Deleted,
+        permission=Permission.MANAGE,
         queues=named_queue,
-        handle=delete,
+        handler=delete,
         example={"name": "emails", "confirm": 0},
     ),
     Route(
         name="queue.stats",
         summary="How many items of a queue are in each status",
-        takes=QueueStatsCall,
-        gives=StatsView,
-        right=Right.LOOK,
+        request_type=QueueStatsCall,
+        response_type=StatsView,
+        permission=Permission.READ,
         queues=one_queue,
-        handle=stats,
+        handler=stats,
         example={"queue": "emails"},
     ),
     Route(
         name="queue.clear",
         summary="Remove the items of a queue for good",
-        takes=ClearQueueCall,
-        gives=Cleared,
-        right=Right.MANAGE,
+        request_type=ClearQueueCall,
+        response_type=Cleared,
+        permission=Permission.MANAGE,
         queues=one_queue,
-        handle=clear,
+        handler=clear,
         example={"queue": "emails", "statuses": ["pending"], "dry_run": True},
     ),
 )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from redrive.auth.principal import Right
+from redrive.auth.principal import Permission
 from redrive.broker.flows import settle
 from redrive.broker.flows.deliveries import complete_call, extend_call, token_of
 from redrive.errors import InvalidInput, RedriveError
@@ -30,7 +30,7 @@ from redrive.server.field_types import (
     read_instant,
 )
 from redrive.server.request import Request, Response
-from redrive.server.responses import EndedItems, ExtendedItems, extended_answer, settled_answer
+from redrive.server.responses import ExtendedItems, SettledItems, extended_answer, settled_answer
 from redrive.server.route import Route, one_queue
 from redrive.server.routes.produce import ProducedItem, new_item_of
 from redrive.store import Complete
@@ -64,13 +64,13 @@ class CompleteCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=F
     items: Annotated[list[CompletedItem], msgspec.Meta(min_length=1)]
 
 
-async def complete(request: Request, call: CompleteCall) -> EndedItems | Response:
+async def complete(request: Request, call: CompleteCall) -> SettledItems | Response:
     """Complete each item."""
     check_batch(request, len(call.items))
     await check_leases(request, (item.token for item in call.items))
     for item in call.items:
         if item.puts:
-            request.check(Right.PUT, *(put.queue for put in item.puts))
+            request.check(Permission.PUT, *(put.queue for put in item.puts))
     return settled_answer(await commit(request.broker, each(call.items, lambda item: _completion(item, call.queue))))
 
 
@@ -114,7 +114,7 @@ class RetryCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     items: Annotated[list[RetriedItem], msgspec.Meta(min_length=1)]
 
 
-async def retry(request: Request, call: RetryCall) -> EndedItems | Response:
+async def retry(request: Request, call: RetryCall) -> SettledItems | Response:
     """End each delivery as the worker says."""
     check_batch(request, len(call.items))
     each(call.items, _check_together)
@@ -213,31 +213,31 @@ ROUTES = (
     Route(
         name="queue.complete",
         summary="The work on leased items is done",
-        takes=CompleteCall,
-        gives=EndedItems,
-        right=Right.WORK,
+        request_type=CompleteCall,
+        response_type=SettledItems,
+        permission=Permission.CONSUME,
         queues=one_queue,
-        handle=complete,
+        handler=complete,
         example={"queue": "emails", "items": [{"token": _TOKEN}]},
     ),
     Route(
         name="queue.retry",
         summary="The work on leased items did not succeed: retry, release or bury them",
-        takes=RetryCall,
-        gives=EndedItems,
-        right=Right.WORK,
+        request_type=RetryCall,
+        response_type=SettledItems,
+        permission=Permission.CONSUME,
         queues=one_queue,
-        handle=retry,
+        handler=retry,
         example={"queue": "emails", "items": [{"token": _TOKEN, "error": "the mail server refused"}]},
     ),
     Route(
         name="queue.extend",
         summary="Hold on to leased items for longer",
-        takes=ExtendCall,
-        gives=ExtendedItems,
-        right=Right.WORK,
+        request_type=ExtendCall,
+        response_type=ExtendedItems,
+        permission=Permission.CONSUME,
         queues=one_queue,
-        handle=extend,
+        handler=extend,
         example={"queue": "emails", "items": [{"token": _TOKEN}], "lease_timeout": "5m"},
     ),
 )

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from redrive.auth.permissions import SEES_QUEUES
-from redrive.auth.principal import Right
+from redrive.auth.principal import Permission
 from redrive.broker.committer import MAX_CALLS_PER_COMMIT
 from redrive.broker.core import Core
 from redrive.broker.notifier import Notifier
@@ -81,7 +81,14 @@ def routes(*, trusts_clock: bool = False) -> tuple[Route, ...]:
         "store.watch": (remote.watch, "Wait until something arrives in a queue."),
     }
     return tuple(
-        Route(name=name, summary=summary, takes=None, gives=None, right=Right.LOOK, handle=handle)
+        Route(
+            name=name,
+            summary=summary,
+            request_type=None,
+            response_type=None,
+            permission=Permission.READ,
+            handler=handle,
+        )
         for name, (handle, summary) in handlers.items()
     )
 
@@ -115,9 +122,9 @@ class _Remote:
         id = (request.principal.name, request.namespace, asked.id)
         work = self._answers.get(id)
         if work is None:
-            if asked.boot != self._boot:
+            if asked.server_epoch != self._boot:
                 return self._misdirected()
-            if asked.again and not self._answers.reach_back(asked.seen):
+            if asked.is_retry and not self._answers.covers_since(asked.position):
                 problem = "the connection broke, and the server that it was sent to does not remember it"
                 raise OutcomeUnknown(request.broker._core.store.name, problem)
             work = asyncio.ensure_future(self._commit(request, asked))
@@ -148,7 +155,7 @@ class _Remote:
         try:
             return await self._answer(request, asked, calls, let_in, commit)
         except Exception:  # it was done: whoever comes again must not do it twice
-            _log.exception("answer_broke", id=asked.id)
+            _log.exception("response_internal_error", id=asked.id)
             return OutcomeUnknown(core.store.name, "it was committed, and what became of each call cannot be told")
 
     async def _answer(
@@ -156,7 +163,7 @@ class _Remote:
     ) -> Response:
         core = request.broker._core
         _wake(core, let_in, commit)
-        kept, too_many = response_budget.truncate_results(commit.results, request.limits.answer, commit.now)
+        kept, too_many = response_budget.truncate_results(commit.results, request.limits.max_response_bytes, commit.now)
         if too_many:
             with contextlib.suppress(RedriveError):  # then they run out
                 await self._carry_out(core, [ReturnLease(token) for token in too_many], asked)
@@ -174,7 +181,7 @@ class _Remote:
             raise InvalidInput("a server keeps its own time; leave `now` out")
         loop = asyncio.get_running_loop()
         commit = await loop.run_in_executor(None, core.store.commit, calls, asked.now)
-        core.notify.announce(commit.arrivals)
+        core.notify.notify_arrivals(commit.arrivals)
         return commit
 
     async def read(self, request: Request, body: bytes) -> Response:
@@ -182,14 +189,14 @@ class _Remote:
         (query,) = await authorization.authorize_calls(request, (asked,))
         if isinstance(query, RedriveError):
             raise query
-        core, most = request.broker._core, request.limits.answer
+        core, most = request.broker._core, request.limits.max_response_bytes
         answer = await asyncio.get_running_loop().run_in_executor(None, response_budget.read, core, query, most)
         return _response(authorization.filter_result(await informed(request, (answer,)), asked, answer))
 
     async def watch(self, request: Request, body: bytes) -> Response:
         asked = _decoded("store.watch", decode_watch, body)
         arrivals = self._arrivals_of(request)
-        if asked.boot != self._boot:
+        if asked.server_epoch != self._boot:
             return _response(WatchAnswer(self._boot, arrivals.number, None, True))
         queues = _allowed(request, asked.queues)
         seconds = max(0.0, min(asked.seconds, request.limits.wait_seconds))
@@ -212,17 +219,17 @@ def _size(answer: Response | OutcomeUnknown) -> int:
 
 def _allowed(request: Request, queues: Collection[str] | None) -> Collection[str] | None:
     """Those of the queues whose work the caller may do, or see."""
-    if request.may(Right.WORK, None) or request.may(Right.LOOK, None):
+    if request.may(Permission.CONSUME, None) or request.may(Permission.READ, None):
         return None if queues is None or len(queues) > MAX_WATCHED else queues
     some = islice(queues or (), MAX_WATCHED)
-    return [queue for queue in some if request.may(Right.WORK, queue) or request.may(Right.LOOK, queue)]
+    return [queue for queue in some if request.may(Permission.CONSUME, queue) or request.may(Permission.READ, queue)]
 
 
 def _wake(core: Core, calls: Sequence[Call], commit: Commit) -> None:
-    """Let the lifecycle see at once to what it would find in a moment."""
+    """Let the maintenance see at once to what it would find in a moment."""
     if any(isinstance(call, StartOperation | SetOperation) for call in calls):
-        core.wake_lifecycle()
-    core.departed(commit.results)
+        core.wake_maintenance()
+    core.start_moves(commit.results)
 
 
 def _caused(calls: Sequence[Call], commit: Commit) -> Mapping[str, int]:

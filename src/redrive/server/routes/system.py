@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from redrive import __version__
-from redrive.auth.principal import TOKENS_NAMESPACE, Principal, Right
+from redrive.auth.principal import TOKENS_NAMESPACE, Permission, Principal
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.flows.health import Health
@@ -72,7 +72,9 @@ async def health(server: Server, headers: Headers) -> Response:
     if server.stopping.is_set():
         status = _FAILING
     answer: dict[str, Any] = {"status": status}
-    shown = {name: each for name, each in found.items() if principal is not None and principal.may(Right.LOOK, name)}
+    shown = {
+        name: each for name, each in found.items() if principal is not None and principal.may(Permission.READ, name)
+    }
     if shown:
         answer |= {"version": __version__, "stopping": server.stopping.is_set(), "namespaces": shown}
     return _json(answer, 503 if status == _FAILING else 200)
@@ -135,7 +137,7 @@ async def metrics(server: Server, headers: Headers) -> Response:
 
 def _check_look(server: Server, principal: Principal) -> None:
     for name in _brokers(server):
-        principal.check(Right.LOOK, name)
+        principal.check(Permission.READ, name)
 
 
 def _brokers(server: Server) -> dict[str, AsyncBroker]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from redrive.auth import token_store
-from redrive.auth.principal import ANY, TOKENS_NAMESPACE, Right, Role
+from redrive.auth.principal import ANY, TOKENS_NAMESPACE, Permission, Role
 from redrive.auth.token_store import ANONYMOUS, MAX_PATTERNS, AccessToken
 from redrive.broker.async_broker import AsyncBroker
 from redrive.errors import NotFound
@@ -33,7 +33,7 @@ class CreateTokenCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     roles: Annotated[list[Role], msgspec.Meta(min_length=1)]
     namespaces: _Patterns = ANY
     queues: _Patterns = ANY
-    expires: Annotated[DurationInput | None, msgspec.Meta(description="From now. Not given: never.")] = None
+    expires_in: Annotated[DurationInput | None, msgspec.Meta(description="From now. Not given: never.")] = None
 
 
 class TokenForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -83,7 +83,7 @@ def routes(brokers: BrokerPool) -> tuple[Route, ...]:
 
     async def broker_of(request: Request) -> AsyncBroker:
         # An admin of some namespaces or queues has the right there, and could make one of all of them.
-        request.principal.check(Right.ADMIT, TOKENS_NAMESPACE)
+        request.principal.check(Permission.MANAGE_TOKENS, TOKENS_NAMESPACE)
         return await brokers.at(TOKENS_NAMESPACE)
 
     async def create(request: Request, call: CreateTokenCall) -> CreatedToken:
@@ -95,7 +95,7 @@ def routes(brokers: BrokerPool) -> tuple[Route, ...]:
                 call.roles,
                 namespaces=call.namespaces,
                 queues=call.queues,
-                expires=call.expires,
+                expires=call.expires_in,
                 created_by=request.principal.name or ANONYMOUS,
             )
         )
@@ -115,30 +115,30 @@ def routes(brokers: BrokerPool) -> tuple[Route, ...]:
         Route(
             name="tokens.create",
             summary="Make a token",
-            takes=CreateTokenCall,
-            gives=CreatedToken,
-            right=Right.ADMIT,
+            request_type=CreateTokenCall,
+            response_type=CreatedToken,
+            permission=Permission.MANAGE_TOKENS,
             queues=every_queue,
-            handle=create,
-            example={"name": "billing", "roles": ["producer"], "queues": ["invoices"], "expires": "90d"},
+            handler=create,
+            example={"name": "billing", "roles": ["producer"], "queues": ["invoices"], "expires_in": "90d"},
         ),
         Route(
             name="tokens.list",
             summary="All tokens, without their secrets",
-            takes=ListTokensCall,
-            gives=TokenList,
-            right=Right.ADMIT,
+            request_type=ListTokensCall,
+            response_type=TokenList,
+            permission=Permission.MANAGE_TOKENS,
             queues=every_queue,
-            handle=list_all,
+            handler=list_all,
         ),
         Route(
             name="tokens.revoke",
             summary="Refuse a token from now on",
-            takes=RevokeTokenCall,
-            gives=RevokedToken,
-            right=Right.ADMIT,
+            request_type=RevokeTokenCall,
+            response_type=RevokedToken,
+            permission=Permission.MANAGE_TOKENS,
             queues=every_queue,
-            handle=revoke,
+            handler=revoke,
             example={"name": "billing"},
         ),
     )

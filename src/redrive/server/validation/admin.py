@@ -1,11 +1,4 @@
-"""Queues and their settings.
-
-Registrations: small values under a name.
-
-Items that come from elsewhere, and those that go there.
-
-What runs by itself: promotion, expiry, retention.
-"""
+"""Validation of calls on queues, registrations, moves and maintenance."""
 
 from __future__ import annotations
 
@@ -40,7 +33,7 @@ from redrive.store import (
     Receive,
     Register,
     SetPaused,
-    SetUsedBy,
+    SetSourceQueue,
     Unregister,
     UpdateQueue,
 )
@@ -69,7 +62,7 @@ def set_paused(call: SetPaused) -> SetPaused:
     return call
 
 
-def set_used_by(call: SetUsedBy) -> SetUsedBy:
+def set_used_by(call: SetSourceQueue) -> SetSourceQueue:
     """A queue of another store uses this one."""
     values.queue(call.name)
     if not is_remote(check_address("user", call.user)):
@@ -97,16 +90,16 @@ def register(call: Register) -> Register:
     if call.version is not None:
         values.version(call.version)
     checked = deliveries.puts(call.puts)
-    if checked is call.puts and call.noted is None:
+    if checked is call.puts and call.audit is None:
         return call
-    return _replace(call, puts=checked, noted=_noted(call.noted))
+    return _replace(call, puts=checked, audit=_noted(call.audit))
 
 
 def unregister(call: Unregister) -> Unregister:
     """It goes."""
     check_name("kind", call.kind)
     check_label("name", call.name)
-    return call if call.noted is None else _replace(call, noted=_noted(call.noted))
+    return call if call.audit is None else _replace(call, audit=_noted(call.audit))
 
 
 def _noted(noted: AuditNote | None) -> AuditNote | None:

@@ -47,7 +47,7 @@ def new_item(item: NewItem) -> NewItem:
     plain = _is_plain(item)
     if not plain:
         item = _with_options(item)
-    return item if item.plain is plain else _replace(item, plain=plain)
+    return item if item.is_plain is plain else _replace(item, is_plain=plain)
 
 
 def lease(call: LeaseItems) -> LeaseItems:
@@ -72,7 +72,7 @@ def complete(call: Complete) -> Complete:
     values.token(call.token)
     values.queue_if_named(call.queue)
     values.result(call.result)
-    values.span("keep_result", call.keep, 1)
+    values.span("keep_result", call.keep_result, 1)
     checked = puts(call.puts)
     return call if checked is call.puts else _replace(call, puts=checked)
 
@@ -108,7 +108,7 @@ def _is_plain(item: NewItem) -> bool:
         item.content_type,
         priority=item.priority,
         expire_timeout=item.expire_timeout,
-        plain=item.plain,
+        is_plain=item.is_plain,
     )
 
 

@@ -99,7 +99,7 @@ def start(call: StartOperation, now: Instant) -> StartOperation:
         check_address("queue", call.to)
     check_label("actor", call.actor)
     check_rate(call.rate)
-    check_canary(call.verb, call.canary, call.canary_share)
+    check_canary(call.verb, call.canary, call.canary_success_ratio)
     if call.verb is Verb.PURGE and call.where.status is not Status.ARCHIVED:
         raise InvalidInput("purge is for archived items: archive them first, and leave the status out")
     if call.expected is not None:

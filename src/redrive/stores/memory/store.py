@@ -42,17 +42,18 @@ class MemoryStore:
         with self._lock:
             return answer_query(self._open_state(), query, self.clock.now())
 
-    def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
+    def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         raise InvalidInput(
-            f"store {self.name} lives in memory and takes part in no transaction of yours; put without `within`, or "
+            f"store {self.name} lives in memory and takes part in no transaction of yours; put without "
+            "`transaction`, or "
             f"use a store in the database that your transaction is in"
         )
 
-    def changed(self) -> Collection[str] | None:
+    def poll_changes(self) -> Collection[str] | None:
         self._open_state()
         return ()
 
-    def listen(self, bell: Callable[[], None]) -> None:
+    def subscribe(self, wake: Callable[[], None]) -> None:
         """Nobody else changes anything here."""
 
     def durability(self) -> Durability:

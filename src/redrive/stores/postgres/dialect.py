@@ -1,9 +1,4 @@
-"""The shared statements in the words of PostgreSQL.
-
-Arrays as PostgreSQL reads them: binary, and of one type whatever is in them.
-
-Many rows with one statement: a statement for one row, made into one that reads them from arrays.
-"""
+"""The shared SQL in the dialect of PostgreSQL: translation, binary arrays, and statements for many rows."""
 
 from __future__ import annotations
 

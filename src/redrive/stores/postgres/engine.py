@@ -207,7 +207,7 @@ class Engine:
             with self._reader() as connection:
                 return self._read_once(connection, work, lock)
 
-    def aside(self, work: Callable[[Session], _T]) -> _T:
+    def run_autocommit(self, work: Callable[[Session], _T]) -> _T:
         """Do the work on a connection of its own, each statement by itself."""
         with self.translated(), self._reader() as connection:
             result = work(Session(connection, self.schema, locking=True))
@@ -251,7 +251,7 @@ class Engine:
         """In a forked child: connections of its own."""
         self._open()
 
-    def leave_to_the_parent(self) -> None:
+    def detach_after_fork(self) -> None:
         """After a fork, in the child: nothing that happens to these connections here may reach the server."""
         connections = tuple(self._connections)
         for connection in connections:
@@ -332,7 +332,7 @@ class Engine:
 
     def _check_patience(self, connection: TimeoutConnection, error: BaseException) -> None:
         """Where no answer came for so long, to try again would take as long again."""
-        if connection.gave_up:
+        if connection.timed_out:
             raise StoreUnavailable(self.name, _problem(connection, error)) from error
 
     @contextlib.contextmanager
@@ -402,7 +402,7 @@ def _roll_back(connection: TimeoutConnection) -> bool:
 
 def _problem(connection: TimeoutConnection, error: BaseException) -> str:
     seconds = patience.ANSWER_TIMEOUT_SECONDS
-    return f"no answer within {seconds:g} seconds" if connection.gave_up else _first_line(error)
+    return f"no answer within {seconds:g} seconds" if connection.timed_out else _first_line(error)
 
 
 def _info_of(url: str) -> dict[str, Any]:
@@ -430,7 +430,7 @@ def _first_line(error: BaseException) -> str:
 
 def _after_fork_in_child() -> None:
     for engine in tuple(_open_engines):
-        engine.leave_to_the_parent()
+        engine.detach_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

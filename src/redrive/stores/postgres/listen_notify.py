@@ -32,7 +32,7 @@ class ListenNotify:
         self._engine = engine
         self._clock = clock
         self.channel = channel
-        self._bell: Callable[[], None] | None = None
+        self._wake: Callable[[], None] | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -47,15 +47,15 @@ class ListenNotify:
 
     after_fork = _reset
 
-    def tell(self, queues: Iterable[str]) -> None:
+    def publish(self, queues: Iterable[str]) -> None:
         """Something arrived in these queues."""
-        self._teller.tell(queues)
+        self._teller.publish(queues)
 
-    def listen(self, bell: Callable[[], None]) -> None:
+    def subscribe(self, wake: Callable[[], None]) -> None:
         """Ring as soon as there may be something to hear, from the next `heard` on."""
-        self._bell = bell
+        self._wake = wake
 
-    def heard(self) -> Collection[str] | None:
+    def received(self) -> Collection[str] | None:
         """Queues in which something arrived since the last call; None: anywhere."""
         with self._listening:
             if self._closed:
@@ -65,9 +65,9 @@ class ListenNotify:
                     self._drop_listener()
                     self._listener = self._engine.connect()
                     self._listener.execute(f'LISTEN "{self.channel}"')
-                    self._prick_up()
+                    self._ensure_listening()
                     return None
-                self._prick_up()
+                self._ensure_listening()
                 found = {told.payload for told in self._listener.notifies(timeout=0) if told.pid != self._sender_pid}
             except (psycopg.Error, RedriveError):
                 self._drop_listener()
@@ -76,7 +76,7 @@ class ListenNotify:
                 self._drop_listener()
                 raise
             if self._ear is not None:
-                self._ear.go_on()
+                self._ear.resume()
         now = self._clock.now()
         if self._looked_at is None or not 0 <= now - self._looked_at < LOOK_EVERY:
             self._looked_at = now
@@ -93,10 +93,10 @@ class ListenNotify:
         if ear is not None:
             ear.join()
 
-    def _prick_up(self) -> None:
+    def _ensure_listening(self) -> None:
         """Ring when something comes in on the listener, if somebody asked for it."""
-        if self._ear is None and self._bell is not None and self._listener is not None and CAN_LISTEN:
-            self._ear = SocketSubscriber(self._listener.fileno(), self._bell)
+        if self._ear is None and self._wake is not None and self._listener is not None and CAN_LISTEN:
+            self._ear = SocketSubscriber(self._listener.fileno(), self._wake)
 
     def _drop_listener(self) -> None:
         ear, self._ear = self._ear, None

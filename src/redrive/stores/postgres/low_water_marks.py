@@ -139,19 +139,19 @@ class LowWaterMarks:
             return
         try:
             if self._used:
-                self._engine.aside(self._move)
+                self._engine.run_autocommit(self._move)
             if time.monotonic() - self._looked_at >= LOOK_BELOW_EVERY_SECONDS:
-                self.look_below()
+                self.verify_nothing_below()
         except RedriveError as error:
-            _log.info("marks_not_moved", error=str(error))
+            _log.info("low_water_marks_not_advanced", error=str(error))
 
-    def look_below(self) -> None:
+    def verify_nothing_below(self) -> None:
         """Lower every mark with something below it, which only a clock that was set back can have laid there."""
         self._looked_at = time.monotonic()
-        self._engine.aside(self._look_below)
+        self._engine.run_autocommit(self._look_below)
 
     def _move(self, session: Session) -> None:
-        noted = self._noted or self.note(session)
+        noted = self._noted or self.record_bound(session)
         if session.execute(_OVER).get <= noted.id:
             self._noted = noted
             return
@@ -162,7 +162,7 @@ class LowWaterMarks:
             self._raise(session, queue, _RAISE, noted.instant - SLACK)
         self._raise(session, TALLIES, _RAISE_TALLIES, noted.tally)
 
-    def note(self, session: Session) -> SnapshotBound:
+    def record_bound(self, session: Session) -> SnapshotBound:
         """What will be known once everything is over that is at work now."""
         given = None if self._clock is None else self._clock.now()
         tally, server_now = session.execute(_REACHED).get
@@ -186,6 +186,6 @@ class LowWaterMarks:
                 assert first is not None
                 found = {kind: at for kind, at in zip(_SHELVES, first, strict=True) if at is not None}
             if found:
-                _log.warning("marks_lowered", queue_number=queue)
+                _log.warning("low_water_marks_lowered", queue_number=queue)
                 with session.transaction():
                     self.lower(session, {(queue, kind): at for kind, at in found.items()})

@@ -142,7 +142,7 @@ CREATE INDEX redrive_lease_early ON redrive_lease (queue, deadline) WHERE early 
 """
 
 _MOVES = f"""
-ALTER TABLE redrive_queue ADD COLUMN used_by TEXT;
+ALTER TABLE redrive_queue ADD COLUMN source_queues TEXT;
 ALTER TABLE redrive_item ADD COLUMN home TEXT;
 ALTER TABLE redrive_ledger ADD COLUMN store {_TEXT};
 ALTER TABLE redrive_count ADD COLUMN moving BIGINT NOT NULL DEFAULT 0;
@@ -186,7 +186,9 @@ def prepare(connection: Connection, schema: str, name: str, now: Instant, *, cre
         if found == NEWEST:
             return
         if not found and not create:
-            problem = "it has no tables of Redrive; correct the URL, or leave create=False out to begin an empty store"
+            problem = (
+                "it has no tables of Redrive; correct the URL, or leave create_if_missing=False out for an empty store"
+            )
             raise StoreUnavailable(name, problem)
         if not found and not _one(cursor, "SELECT 1 FROM pg_namespace WHERE nspname = %s", schema):
             cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))

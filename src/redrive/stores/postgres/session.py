@@ -1,7 +1,4 @@
-"""A connection of psycopg as the statements see it.
-
-A connection that does not wait for ever, one whose server no longer answers is cut; and that hears warnings.
-"""
+"""A psycopg connection as the statements see it: with a timeout, and with the warnings of the server."""
 
 from __future__ import annotations
 
@@ -155,7 +152,7 @@ class Session:
     """One connection in a transaction. In a pipeline, statements are sent together until somebody needs rows."""
 
     words = Arrays()
-    numbers_tell_time = False
+    sequence_is_time_ordered = False
 
     def __init__(self, connection: Connection, schema: str, *, locking: bool, own: bool = True) -> None:
         self._connection = connection
@@ -212,7 +209,7 @@ class Session:
         return Blobs(payloads)
 
     @staticmethod
-    def take_head(
+    def lease_head(
         batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: OverdueCheck
     ) -> LeasedHead:
         early = int(deadline < batch.now + row.settings.lease_timeout)
@@ -226,7 +223,7 @@ class Session:
         return LeasedHead(look, head, {entry[6]: entry[2] for entry in found})
 
     @staticmethod
-    def remove_held(batch: Batch, held: Sequence[HeldAs]) -> dict[tuple[int, int], Row]:
+    def delete_leases(batch: Batch, held: Sequence[HeldAs]) -> dict[tuple[int, int], Row]:
         plain = batch.queues.plain
         if not plain or len(plain) > MANY_QUEUES:
             return {}
@@ -238,13 +235,13 @@ class Session:
         return {(n, token): rest for n, token, *rest in gone}
 
     @staticmethod
-    def find_keys(batch: Batch, queue: int, keys: Sequence[str]) -> dict[str, Row] | None:
+    def find_idempotency_keys(batch: Batch, queue: int, keys: Sequence[str]) -> dict[str, Row] | None:
         asked = Texts(keys)
         batch.execute(LOCK_KEYS, (queue, asked))
         return {key: (n, tail, digest) for key, n, tail, digest in batch.execute(_KEYS, (queue, asked, batch.now))}
 
     @staticmethod
-    def lock_keys(batch: Batch, queue: int, keys: Sequence[str]) -> None:
+    def lock_idempotency_keys(batch: Batch, queue: int, keys: Sequence[str]) -> None:
         batch.execute(LOCK_KEYS, (queue, Texts(keys)))
 
     @staticmethod
@@ -271,7 +268,7 @@ acknowledges nothing is noticed by the system (`tcp_user_timeout`)."""
 class TimeoutConnection(psycopg.Connection[Any]):
     """A connection of psycopg; every wait for the server has an end."""
 
-    gave_up = False
+    timed_out = False
     """Whether it was cut because no answer came."""
     in_order = True
     """Whether whoever used it last came to an end: else something of that may be left in it."""
@@ -294,7 +291,7 @@ class TimeoutConnection(psycopg.Connection[Any]):
             wanted = next(gen)
             while True:
                 ready = yield wanted
-                if not ready and time.monotonic() > end and not self.gave_up:
+                if not ready and time.monotonic() > end and not self.timed_out:
                     self._give_up()
                 wanted = gen.send(ready)
         except StopIteration as ended:
@@ -302,7 +299,7 @@ class TimeoutConnection(psycopg.Connection[Any]):
 
     def _give_up(self) -> None:
         """Cut it below libpq, which then sees a connection that was lost, whatever it was about to do."""
-        self.gave_up = True
+        self.timed_out = True
         ours = socket.socket(fileno=self.pgconn.socket)
         try:
             with contextlib.suppress(OSError):

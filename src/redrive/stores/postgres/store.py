@@ -19,7 +19,7 @@ from redrive.clock import Clock, Instant, ServerClock
 from redrive.errors import Closed, InvalidInput
 from redrive.model.duration import MINUTE
 from redrive.model.item import Receipt
-from redrive.model.judge import Again
+from redrive.model.judge import RetryVerdict
 from redrive.model.text import format_elapsed
 from redrive.store import (
     Call,
@@ -80,7 +80,7 @@ class BlockAllocator(SequenceAllocator):
         self._session = session
         self._begin(first)
 
-    def draw(self, count: int, now: Instant) -> int:
+    def next(self, count: int, now: Instant) -> int:
         if self._next + count > self._end:
             self._begin(self._session.execute(_MORE_NUMBERS).get)
         first = self._next
@@ -125,13 +125,13 @@ class PostgresStore:
         shared = all(map(_runs_beside_others, calls))
         commit, self._queues = self._engine.transact(lambda session: self._carry_out(session, calls, now, shared))
         if commit.arrivals:
-            self._notices.tell(commit.arrivals)
+            self._notices.publish(commit.arrivals)
         if self._server_clock is not None:
             self._server_clock.follow(commit.now)
         return commit
 
     def read(self, query: Query) -> Any:
-        if isinstance(query, GetOverdue) and query.queue is None:  # the lifecycle asks, and nobody waits for it
+        if isinstance(query, GetOverdue) and query.queue is None:  # the maintenance asks, and nobody waits for it
             self._marks.move()
         # In the moment that nobody writes, every number that was drawn is there or will never be.
         lock = self._lock if isinstance(query, ReadFeed) else None
@@ -139,17 +139,19 @@ class PostgresStore:
             lambda session: answer_query(session, query, self.namespace, self.clock.now()), lock=lock
         )
 
-    def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
+    def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         if self._closed:
             raise Closed
         if not isinstance(connection, psycopg.Connection):
-            raise InvalidInput(f"within takes a psycopg.Connection, not {type(connection).__name__}")
+            raise InvalidInput(f"transaction takes a psycopg.Connection, not {type(connection).__name__}")
         if connection.info.transaction_status is not TransactionStatus.INTRANS:
-            raise InvalidInput("within takes a connection with a transaction open; begin one, put, then commit it")
+            raise InvalidInput("transaction takes a connection with a transaction open; begin one, put, then commit it")
         with self._engine.translated():
             session = Session(connection, self._engine.schema, locking=True, own=False)
             if session.execute("SELECT to_regclass(?)", (f'"{self._engine.schema}".redrive_meta',)).get is None:
-                raise InvalidInput(f"within takes a connection to {self._engine.name}, this one is to another database")
+                raise InvalidInput(
+                    f"transaction takes a connection to {self._engine.name}, this one is to another database"
+                )
             _, first, server_now = self._begun(session)
             instant = self._instant(server_now)
             session.execute(_KEEP_QUEUE, (self.namespace, put.queue))
@@ -162,13 +164,13 @@ class PostgresStore:
                 session.execute("SELECT pg_notify(?, ?)", (self._notices.channel, name))
         return receipts
 
-    def changed(self) -> Collection[str] | None:
+    def poll_changes(self) -> Collection[str] | None:
         if self._closed:
             raise Closed
-        return self._notices.heard()
+        return self._notices.received()
 
-    def listen(self, bell: Callable[[], None]) -> None:
-        self._notices.listen(bell)
+    def subscribe(self, wake: Callable[[], None]) -> None:
+        self._notices.subscribe(wake)
 
     def durability(self) -> Durability:
         if self._engine.relaxed:
@@ -276,7 +278,7 @@ def _runs_beside_others(call: Call) -> bool:
     match call:
         case LeaseItems() | Extend() | ReturnLease() | Promote():
             return True
-        case Settle(verdict=Again()):
+        case Settle(verdict=RetryVerdict()):
             return True
         case Put():
             return _is_new(call)

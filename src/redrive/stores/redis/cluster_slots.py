@@ -43,7 +43,7 @@ class Cluster:
                 continue
             with contextlib.closing(link):
                 try:
-                    (ranges,) = link.ask(("CLUSTER", "SLOTS"))
+                    (ranges,) = link.request(("CLUSTER", "SLOTS"))
                 except (NotSent, ConnectionLost) as problem:
                     problems.append(f"{server[0]}:{server[1]} {problem}")
                     continue

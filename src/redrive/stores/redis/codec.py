@@ -90,7 +90,7 @@ class ItemState(msgspec.Struct, omit_defaults=True, gc=False):
     A: Status | None = None
     """archived_from"""
     m: bool = False
-    """came_by_death"""
+    """is_in_dead_queue"""
     x: int = 0
     """death_number"""
     g: str | None = None
@@ -133,7 +133,7 @@ NOTHING_LOADED = Loaded(b"", (), 0, frozenset(), None)
 
 def content_of(new: NewItem, queue: str, tail: str) -> bytes:
     """What is written of a new item, without the instant of its put."""
-    if new.plain and new.expire_timeout is None:  # the same, without the rest, which has its defaults
+    if new.is_plain and new.expire_timeout is None:  # the same, without the rest, which has its defaults
         return tail.encode() + encode((queue, new.payload, new.content_type, new.priority))
     return tail.encode() + encode(
         Content(
@@ -193,13 +193,13 @@ def encode_state(item: Record) -> bytes:
         O=item.origin_id,
         Q=item.origin_queue,
         A=item.archived_from,
-        m=item.came_by_death,
+        m=item.is_in_dead_queue,
         x=short(item.death_number),
         k=bool(item.history.entries() or item.deaths or item.words or item.result),
-        H=item.home,
+        H=item.home_store,
         P=item.passage,
     )
-    if (letter := item.letter) is not None:
+    if (letter := item.dead_letter_key) is not None:
         stand.g, stand.G = letter.fingerprint, letter.died_at
     if grant is not None:
         stand.t, stand.w, stand.L, stand.D = grant.token[-_DIGITS:], grant.worker, grant.leased_at, grant.deadline
@@ -242,10 +242,10 @@ def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> tuple[Rec
         archived_from=stand.A,
         history=History(entries, stand.o),
         deaths=deaths,
-        came_by_death=stand.m,
+        is_in_dead_queue=stand.m,
         death_number=long(stand.x),
         words=words,
-        home=stand.H,
+        home_store=stand.H,
         passage=stand.P,
     )
     return record, as_loaded(record)

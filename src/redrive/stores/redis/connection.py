@@ -1,8 +1,6 @@
-"""Lua that the server runs: read from the file beside this one, and asked for by its hash.
+"""One connection to one Redis server, the scripts it runs, and what the errors of the server mean.
 
-What an error that the server answers means: whether the script ran, and what a person can do.
-
-One connection to one server, of which is known what left and what was answered.
+For each request it is known whether it was sent and whether it was answered.
 """
 
 from __future__ import annotations
@@ -49,29 +47,29 @@ class Script:
 class ErrorEffect(Enum):
     """What is known of a script that was answered with an error."""
 
-    LATER = auto()
+    RETRY = auto()
     """It did not run, or stopped before its first write, and may run in a moment."""
     REFUSED = auto()
     """The same, and it will not run until somebody does something."""
-    BROKE = auto()
+    UNKNOWN = auto()
     """It may have stopped half way."""
 
 
 _MEMORY = "remove items, raise maxmemory, or send dead letters to a dead queue in another store"
 _MEANINGS = {
     "NOSCRIPT": (
-        ErrorEffect.LATER,
+        ErrorEffect.RETRY,
         "it forgets scripts as soon as it is told them; somebody runs SCRIPT FLUSH in a loop",
     ),
-    "READONLY": (ErrorEffect.LATER, "this server is a replica; connect to the primary"),
-    "MASTERDOWN": (ErrorEffect.LATER, "this server is a replica that lost its primary; connect to the primary"),
+    "READONLY": (ErrorEffect.RETRY, "this server is a replica; connect to the primary"),
+    "MASTERDOWN": (ErrorEffect.RETRY, "this server is a replica that lost its primary; connect to the primary"),
     "CLUSTERDOWN": (
-        ErrorEffect.LATER,
+        ErrorEffect.RETRY,
         "the cluster is down ({text}); see CLUSTER INFO, and bring the lost servers back",
     ),
-    "TRYAGAIN": (ErrorEffect.LATER, "the cluster is moving these keys to another server; try again when that is done"),
-    "BUSY": (ErrorEffect.LATER, "a script runs there that does not end; wait, or end it with SCRIPT KILL"),
-    "NOREPLICAS": (ErrorEffect.LATER, "fewer replicas are there than its min-replicas-to-write asks for"),
+    "TRYAGAIN": (ErrorEffect.RETRY, "the cluster is moving these keys to another server; try again when that is done"),
+    "BUSY": (ErrorEffect.RETRY, "a script runs there that does not end; wait, or end it with SCRIPT KILL"),
+    "NOREPLICAS": (ErrorEffect.RETRY, "fewer replicas are there than its min-replicas-to-write asks for"),
     "OOM": (ErrorEffect.REFUSED, f"its memory is full, nothing was changed; {_MEMORY}"),
     "MISCONF": (ErrorEffect.REFUSED, "it cannot write to its disk ({text}); see its log, and free space"),
     "NOPERM": (ErrorEffect.REFUSED, "{text}; grant this user the rights that the guide to Redis lists"),
@@ -102,8 +100,8 @@ def meaning(error: rs.ResponseError) -> tuple[ErrorEffect, str]:
     if within := _WITHIN.search(text):
         code = within[1]
     elif "script:" in text and code not in _BEFORE_THE_FIRST_WRITE:
-        return ErrorEffect.BROKE, text
-    known, words = _MEANINGS.get(code, (ErrorEffect.BROKE, "{text}"))
+        return ErrorEffect.UNKNOWN, text
+    known, words = _MEANINGS.get(code, (ErrorEffect.UNKNOWN, "{text}"))
     return known, words.replace("{text}", text)
 
 
@@ -248,7 +246,7 @@ class RedisConnection:
             raise NotSent(_text(error)) from error
         self._used_at = time.monotonic()
 
-    def ask(self, *commands: Command) -> list[Any]:
+    def request(self, *commands: Command) -> list[Any]:
         """Send all of them at once, then read an answer to each: a value, or a `ResponseError`.
 
         Raises `NotSent` or `Lost`; the connection is closed then.
@@ -264,7 +262,7 @@ class RedisConnection:
             self._used_at = time.monotonic()
         return answers
 
-    def say(self, *command: Any) -> None:
+    def send(self, *command: Any) -> None:
         """Send something whose answer is heard later. Raises `NotSent`; the connection is closed then."""
         with self._interruptible():
             self._send(command)
@@ -304,12 +302,12 @@ class RedisConnection:
             with self._interruptible():
                 unasked = self._wire.can_read(0)  # a goodbye
             if not unasked and time.monotonic() - self._used_at > IDLE_SECONDS:
-                self.ask(("PING",))
+                self.request(("PING",))
         except _OWN:
             return False
         return not unasked
 
-    def heard(self) -> list[Any]:
+    def receive(self) -> list[Any]:
         """What the server said unasked, without waiting. Raises `Lost`; the connection is closed then."""
         found = []
         if self._closed or not self._in_order:
@@ -334,7 +332,7 @@ class RedisConnection:
         self._closed = True
         self._wire.disconnect()
 
-    def leave_to_the_parent(self) -> None:
+    def detach_after_fork(self) -> None:
         """After a fork, in the child: nothing that happens here may reach the server."""
         # The driver has no other way to the socket.
         found = self._wire._sock

@@ -23,8 +23,8 @@ from redrive.errors import (
     WrongQueue,
 )
 from redrive.model.ids import SALT_BITS, ItemId, Token, item_id_of, make_id, make_id_suffix, parse_token
-from redrive.model.item import Counters, Event, HistoryEntry, Lease, Receipt, Settled, Status
-from redrive.model.judge import RETRY_STATUSES, Again
+from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Lease, Receipt, Settled, Status
+from redrive.model.judge import RETRY_STATUSES, RetryVerdict
 from redrive.store import (
     SAME_CALL,
     Call,
@@ -55,7 +55,7 @@ def is_fast_path(call: Call) -> bool:
     match call:
         case LeaseItems() | Extend() | ReturnLease() | Promote():
             return True
-        case Settle(verdict=Again(status=status), ending=ending):
+        case Settle(verdict=RetryVerdict(status=status), ending=ending):
             return status in RETRY_STATUSES[ending]
         case Put():
             return _is_hot(call)
@@ -67,7 +67,8 @@ def is_fast_path(call: Call) -> bool:
 
 def _is_hot(put: Put) -> bool:
     return all(
-        item.plain or (item.source_id is None and item.verdict is None and item.failure is None and item.note is None)
+        item.is_plain
+        or (item.source_id is None and item.verdict is None and item.failure is None and item.note is None)
         for item in put.items
     )
 
@@ -92,7 +93,7 @@ class FastPathBatch:
         """Puts of runs that were refused, and wrote nothing. Each is to be tried for itself."""
         last: dict[str, tuple[int, list[int]]] = {}
         for place, call in enumerate(calls):
-            if together and isinstance(call, Put) and self._joins(place, call, last):
+            if together and isinstance(call, Put) and self._merges(place, call, last):
                 continue
             try:
                 kind, planned = self._planned(place, call)
@@ -104,7 +105,7 @@ class FastPathBatch:
         self._put_together()
         self._lease_together()
 
-    def _joins(self, place: int, put: Put, last: dict[str, tuple[int, list[int]]]) -> bool:
+    def _merges(self, place: int, put: Put, last: dict[str, tuple[int, list[int]]]) -> bool:
         """Whether a put is part of a run: the last one of its queue, or a new one."""
         priority = _only_priority(put)
         if priority is None:
@@ -133,7 +134,7 @@ class FastPathBatch:
         together: dict[tuple[Any, ...], list[int]] = {}
         for place, call in zip(self._places["l"], self._plan["l"], strict=True):
             timeout = -1 if call.timeout is None else call.timeout
-            together.setdefault((call.queue, call.worker or False, timeout, call.swept), []).append(place)
+            together.setdefault((call.queue, call.worker or False, timeout, call.ignore_overdue), []).append(place)
         self._places["l"] = [places[0] for places in together.values()]
         self._plan["l"] = [
             (
@@ -173,17 +174,19 @@ class FastPathBatch:
                 puts = [self._put(put, []) for put in call.puts]
                 result = 0 if call.result is None else self._argument(encode(call.result))
                 size = 0 if call.result is None else len(call.result.payload)
-                keep = 0 if call.result is None or call.keep is None else call.keep
+                keep = 0 if call.result is None or call.keep_result is None else call.keep_result
                 return "e", ("complete", *_named(call.token), call.queue or False, result, size, keep, puts)
-            case Settle(verdict=Again() as verdict):
-                told = HistoryEntry(Instant(0), Event(call.ending.value), "", 0, failure=call.failure, note=call.note)
+            case Settle(verdict=RetryVerdict() as verdict):
+                told = HistoryEntry(
+                    Instant(0), HistoryEvent(call.ending.value), "", 0, failure=call.failure, note=call.note
+                )
                 title = call.note if call.failure is None else call.failure.title
                 return "e", (
                     *("again", *_named(call.token), call.ending, call.version, verdict.status, verdict.delay),
-                    *(self._argument(entry_told(told)), False if title is None else title, call.at_once),
+                    *(self._argument(entry_told(told)), False if title is None else title, call.worker_is_gone),
                 )
             case ReturnLease():
-                told = HistoryEntry(Instant(0), Event.RETURNED, "", 0, note=call.note)
+                told = HistoryEntry(Instant(0), HistoryEvent.RETURNED, "", 0, note=call.note)
                 row = 0 if call.note is None else self._argument(entry_told(told))
                 note = False if call.note is None else call.note
                 return "e", ("return", *_named(call.token), call.queue or False, row, note)
@@ -345,14 +348,14 @@ def _only_priority(put: Put) -> int | None:
         return None
     priority = put.items[0].priority
     for new in put.items:
-        if not new.plain or new.expire_timeout is not None or new.priority != priority:
+        if not new.is_plain or new.expire_timeout is not None or new.priority != priority:
             return None
     return priority
 
 
 def _options(new: NewItem) -> dict[str, Any] | None:
     """What an item has beside payload, content type and priority."""
-    if new.plain and new.expire_timeout is None:
+    if new.is_plain and new.expire_timeout is None:
         return None
     options: dict[str, Any] = {}
     if new.enqueue_at is not None:

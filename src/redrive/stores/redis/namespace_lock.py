@@ -61,7 +61,7 @@ class LockWait:
             raise StoreUnavailable(self._turns.name, "another process has the namespace for too long; try again")
         if now - self._asked > _HOLDER_CHECK_SECONDS:
             self._asked = now
-            if self._turns.take_from_the_gone(turn):
+            if self._turns.break_stale_lock(turn):
                 return
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
@@ -126,7 +126,7 @@ class NamespaceLock:
         with contextlib.suppress(RedriveError):
             self.release(token)
 
-    def take_from_the_gone(self, turn: bytes) -> bool:
+    def break_stale_lock(self, turn: bytes) -> bool:
         """End a turn whose holder has no connection any more. Returns whether it did."""
         _, client, _ = turn.split(b" ")
         if client == b"-" or self._connection.has_client(client.decode()):

@@ -31,7 +31,7 @@ class PubSub:
     def __init__(self, connection: RedisClient, channel: str) -> None:
         self._connection = connection
         self.channel = channel
-        self._bell: Callable[[], None] | None = None
+        self._wake: Callable[[], None] | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -48,15 +48,15 @@ class PubSub:
 
     reopen = _reset
 
-    def tell(self, queues: Iterable[str]) -> None:
+    def publish(self, queues: Iterable[str]) -> None:
         """Something arrived in these queues."""
-        self._teller.tell(queues)
+        self._teller.publish(queues)
 
-    def listen(self, bell: Callable[[], None]) -> None:
+    def subscribe(self, wake: Callable[[], None]) -> None:
         """Ring as soon as there may be something to hear, from the next `heard` on."""
-        self._bell = bell
+        self._wake = wake
 
-    def heard(self) -> Collection[str] | None:
+    def received(self) -> Collection[str] | None:
         """Queues in which something arrived since the last call; None: anywhere."""
         with self._listening:
             if self._closed:
@@ -65,11 +65,11 @@ class PubSub:
             found: set[str] = set()
             try:
                 if self._listener is not None:
-                    self._prick_up()
+                    self._ensure_listening()
                     found = self._listen(self._listener)
                 elif now >= self._listen_from:
                     self._subscribe()
-                    self._prick_up()
+                    self._ensure_listening()
                     return None
             except (RedriveError, NotSent, ConnectionLost):
                 self._drop_listener()
@@ -79,7 +79,7 @@ class PubSub:
                 self._drop_listener()
                 raise
             if self._ear is not None:
-                self._ear.go_on()
+                self._ear.resume()
             if now - self._looked_at >= LOOK_SECONDS:
                 self._looked_at = now
                 return None
@@ -95,14 +95,14 @@ class PubSub:
         if ear is not None:
             ear.join()
 
-    def _prick_up(self) -> None:
+    def _ensure_listening(self) -> None:
         """Ring when something comes in on the listener, if somebody asked for it."""
-        if self._ear is None and self._bell is not None and self._listener is not None and CAN_LISTEN:
-            self._ear = SocketSubscriber(self._listener.fileno(), self._bell)
+        if self._ear is None and self._wake is not None and self._listener is not None and CAN_LISTEN:
+            self._ear = SocketSubscriber(self._listener.fileno(), self._wake)
 
     def _subscribe(self) -> None:
         self._listener = self._connection.dial()
-        (answer,) = self._listener.ask(("SUBSCRIBE", self.channel))
+        (answer,) = self._listener.request(("SUBSCRIBE", self.channel))
         if isinstance(answer, Exception):
             raise NotSent(str(answer))
         self._asked_at = self._heard_at = time.monotonic()
@@ -112,9 +112,9 @@ class PubSub:
         now = time.monotonic()
         if now - self._asked_at > PING_SECONDS:
             self._asked_at = now
-            listener.say("PING")
+            listener.send("PING")
         found: set[str] = set()
-        for told in listener.heard():
+        for told in listener.receive():
             self._heard_at = now
             if isinstance(told, list) and told[0] == b"message":
                 sender, *names = told[2].decode().split(_BETWEEN)
@@ -138,7 +138,7 @@ class PubSub:
             self._drop_publisher()
         try:
             self._publisher = self._publisher or self._connection.dial()
-            self._publisher.ask(("PUBLISH", self.channel, _BETWEEN.join((self._sender, *queues))))
+            self._publisher.request(("PUBLISH", self.channel, _BETWEEN.join((self._sender, *queues))))
         except (RedriveError, NotSent, ConnectionLost):
             self._drop_publisher()
 

@@ -1,7 +1,4 @@
-"""Queries: the rules of `redrive.stores.rules`, and where Redis has a shorter way.
-
-What retention has to do, looked up for all queues at once: the turn is taken only where there is something.
-"""
+"""Queries: the rules of `redrive.stores.rules`, except where Redis has a shorter way."""
 
 from __future__ import annotations
 

@@ -121,12 +121,12 @@ class RedisClient:
             keys[0], lambda link, asking: self._evaluate(link, script, keys, args, asking, writes=True), writes=True
         )
 
-    def ask(self, *command: Part) -> Any:
+    def request(self, *command: Part) -> Any:
         """Send one command that changes nothing, and give its answer. Of a cluster, it goes to the server of the last
         script."""
 
         def send(link: RedisConnection, asking: Sequence[Command]) -> Any:
-            return self._answered(link.ask(*asking, command)[-1], writes=False)
+            return self._answered(link.request(*asking, command)[-1], writes=False)
 
         return self._repeatedly(None, send)
 
@@ -151,7 +151,7 @@ class RedisClient:
                 if self._presence is None or self._presence.address != address or not self._presence.is_alive():
                     self._leave()
                     presence = self._link(address)
-                    (answer,) = presence.ask(("CLIENT", "ID"))
+                    (answer,) = presence.request(("CLIENT", "ID"))
                     self._presence = presence
                     self._client = None if isinstance(answer, rs.ResponseError) else str(answer)
             except (NotSent, ConnectionLost):
@@ -161,14 +161,14 @@ class RedisClient:
     def has_client(self, client: str) -> bool:
         """Whether that process is there, as far as is known: it is, unless the server says that it is not."""
         try:
-            return bool(self.ask("CLIENT", "LIST", "ID", client))
+            return bool(self.request("CLIENT", "LIST", "ID", client))
         except StoreFailed:
             return True
 
     def durability(self) -> Durability:
         """What an acknowledged call survives, by what the server said of itself when it was last connected to."""
         if self._found is None:
-            self.ask("PING")
+            self.request("PING")
         assert self._found is not None
         return describe_durability(self._found, self.wait_replicas)
 
@@ -195,11 +195,11 @@ class RedisClient:
         """In a forked child: connections of its own."""
         self._open()
 
-    def leave_to_the_parent(self) -> None:
+    def detach_after_fork(self) -> None:
         """After a fork, in the child: nothing that happens to these connections here may reach the server."""
         links = tuple(self._links)
         for link in links:
-            link.leave_to_the_parent()
+            link.detach_after_fork()
         _never_collected.extend(links)
         self.is_the_parents = True
         self._closed, self._idle = True, []
@@ -275,10 +275,10 @@ class RedisClient:
         request: list[Command] = [*asking, ("EVALSHA", script.sha, len(keys), *keys, *args)]
         if waits := writes and self.wait_replicas > 0:
             request.append(("WAIT", self.wait_replicas, int(REPLICA_SECONDS * 1000)))
-        answers = link.ask(*request)
+        answers = link.request(*request)
         if isinstance(answers[len(asking)], rs.NoScriptError):
             self._load(link, script)
-            answers = link.ask(*request)
+            answers = link.request(*request)
         answer = self._answered(answers[len(asking)], writes=writes)
         if waits:
             self._check_replicas(answers[-1])
@@ -287,12 +287,12 @@ class RedisClient:
     def _load(self, link: RedisConnection, script: Script) -> None:
         """Nothing ran yet: a connection that breaks here breaks before the script was sent."""
         try:
-            (answer,) = link.ask(("SCRIPT", "LOAD", script.source))
+            (answer,) = link.request(("SCRIPT", "LOAD", script.source))
         except ConnectionLost as lost:
             raise NotSent(str(lost)) from lost
         if isinstance(answer, rs.ResponseError):
             known, problem = meaning(answer)
-            if known is ErrorEffect.LATER:
+            if known is ErrorEffect.RETRY:
                 raise NotSent(problem) from answer
             raise StoreFailed(self.name, f"it does not take the script {script.name}: {problem}") from answer
 
@@ -306,7 +306,7 @@ class RedisClient:
             host, port, once = elsewhere
             raise _Moved((host or self._options.get("host", "localhost"), port), once=once) from answer
         known, problem = meaning(answer)
-        if known is ErrorEffect.LATER:
+        if known is ErrorEffect.RETRY:
             raise NotSent(problem) from answer
         if known is ErrorEffect.REFUSED:
             raise StoreUnavailable(self.name, problem) from answer
@@ -376,7 +376,7 @@ class RedisClient:
 
 def _after_fork_in_child() -> None:
     for connection in tuple(_open_connections):
-        connection.leave_to_the_parent()
+        connection.detach_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

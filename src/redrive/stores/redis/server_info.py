@@ -54,9 +54,9 @@ class Memory(NamedTuple):
 
 def read_server_info(link: RedisConnection) -> RedisServerInfo:
     """Ask a server. Managed ones forbid CONFIG: INFO then tells all but how often the log is synced."""
-    *told, info = answers = link.ask(*[("CONFIG", "GET", name) for name in _SETTINGS], ("INFO",))
+    *told, info = answers = link.request(*[("CONFIG", "GET", name) for name in _SETTINGS], ("INFO",))
     for answer in answers:
-        if isinstance(answer, rs.ResponseError) and meaning(answer)[0] is ErrorEffect.LATER:
+        if isinstance(answer, rs.ResponseError) and meaning(answer)[0] is ErrorEffect.RETRY:
             raise NotSent(meaning(answer)[1]) from answer
     facts = _facts(info)
     settings = {_word(answer[0]): _word(answer[1]) for answer in told if isinstance(answer, list) and len(answer) > 1}
@@ -115,7 +115,7 @@ def describe_durability(found: RedisServerInfo, replicas: int) -> Durability:
 
 def memory(link: RedisConnection) -> Memory:
     """Ask how full a server is."""
-    (info,) = link.ask(("INFO", "memory"))
+    (info,) = link.request(("INFO", "memory"))
     facts = _facts(info)
     return Memory(int(facts.get("used_memory", 0)), int(facts.get("maxmemory", 0)))
 

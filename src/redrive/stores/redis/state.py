@@ -117,7 +117,7 @@ class RedisState(State):
         return tuple(self.queues.values_now) if where.queue is None else (where.queue,)
 
     def _shelf(self, where: Filter) -> DeadLetterIndexes:
-        if not where.for_letters:
+        if not where.is_for_dead_letters:
             return self.by_number
         return self.letters if where.status is Status.DEAD else self.archived
 
@@ -127,7 +127,7 @@ class RedisState(State):
         ids = [ItemId(each.lower()) for each in where.ids]
         self._session.load(ids, words=where.words is not None)
         items = {id(item): item for each in ids if (item := self.find(each)) is not None}
-        if where.for_letters:
+        if where.is_for_dead_letters:
             named = [(item.death_number, item) for item in items.values()]
         else:
             named = [(item.number, item) for item in items.values()]
@@ -268,7 +268,7 @@ class RedisState(State):
     def _open(self, queue: str, store: str) -> str:
         return self._session.keys.of("open", make_address(queue, store))
 
-    def _retime(self, queue: QueueState, item: Record) -> None:
+    def _reindex_times(self, queue: QueueState, item: Record) -> None:
         """Whether it is the first to fall due would have to be read. Too many wake-ups are harmless."""
         self.retimed.add(queue.name)
 

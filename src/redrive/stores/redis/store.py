@@ -106,7 +106,9 @@ class RedisStore:
         now, found = self._connection.run_write(_OPEN, [self._keys.meta], [FORMAT, int(create)])
         self._follow(Instant(now))
         if not found:
-            problem = "it has nothing of Redrive there; correct the URL, or leave create=False out to begin anew"
+            problem = (
+                "it has nothing of Redrive there; correct the URL, or leave create_if_missing=False out to begin anew"
+            )
             raise StoreUnavailable(self._connection.name, problem)
         if found > FORMAT:
             raise SchemaTooNew(self._connection.name, found, FORMAT)
@@ -119,7 +121,7 @@ class RedisStore:
             self._commit_at_once(calls, now) if all(map(is_fast_path, calls)) else self._commit_in_parts(calls, now)
         )
         if commit.arrivals:
-            self._notices.tell(commit.arrivals)
+            self._notices.publish(commit.arrivals)
         return commit
 
     def read(self, query: Query) -> Any:
@@ -130,18 +132,19 @@ class RedisStore:
         state = RedisState(session, self.namespace, self.name, _queues(raw))
         return answer_query(state, session, query, self.clock.now())
 
-    def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
+    def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         raise InvalidInput(
-            f"store {self.name} is a Redis server and takes part in no transaction of yours; put without `within`, or "
+            f"store {self.name} is a Redis server and takes part in no transaction of yours; put without "
+            "`transaction`, or "
             f"use a store in the database that your transaction is in"
         )
 
-    def changed(self) -> Collection[str] | None:
+    def poll_changes(self) -> Collection[str] | None:
         self._check_open()
-        return self._notices.heard()
+        return self._notices.received()
 
-    def listen(self, bell: Callable[[], None]) -> None:
-        self._notices.listen(bell)
+    def subscribe(self, wake: Callable[[], None]) -> None:
+        self._notices.subscribe(wake)
 
     def durability(self) -> Durability:
         return self._connection.durability()

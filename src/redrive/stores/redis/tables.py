@@ -1,13 +1,4 @@
-"""Tables in hashes: idempotency keys, source ids, and whatever else has a name and a value.
-
-Operations, and which items each of them changed.
-
-Registrations: a hash for each kind, and those that will be over by when.
-
-Results that outlive their items: a string for each id. The script writes most of them.
-
-The feed: entries in one sorted set, by number.
-"""
+"""The tables of `rules/tables.py` in Redis hashes, strings and sorted sets."""
 
 from __future__ import annotations
 
@@ -132,7 +123,7 @@ class RedisOperations(OperationTable):
         self._known[operation.id] = operation
         number = short(parse_id(ItemId(operation.id))[0])
         self._session.write("ZADD", self._order, number, operation.id)
-        self._session.write("SADD" if operation.at_work else "SREM", self._at_work, operation.id)
+        self._session.write("SADD" if operation.is_active else "SREM", self._at_work, operation.id)
 
     def newest(self) -> Iterator[Operation]:
         start = 0
@@ -146,7 +137,7 @@ class RedisOperations(OperationTable):
     def at_work(self) -> Iterator[Operation]:
         (ids,) = self._session.look(("SMEMBERS", self._at_work))
         newest_first = sorted(map(bytes.decode, ids), key=lambda id: parse_id(id)[0], reverse=True)
-        return iter([each for each in self._of(newest_first) if each.at_work])
+        return iter([each for each in self._of(newest_first) if each.is_active])
 
     def forget(self, until: int, limit: int) -> int:
         """They end in about the order in which they began: only the oldest are looked at."""
@@ -206,10 +197,10 @@ class RedisRegistrations(RegistrationTable):
     def save(self, registration: Registration) -> None:
         kind, name = registration.kind, registration.name
         self._of(kind)[name] = registration
-        if registration.until is None:
+        if registration.expires_at is None:
             self._until.discard(_member(kind, name))
         else:
-            self._until.add(_member(kind, name), (registration.until,))
+            self._until.add(_member(kind, name), (registration.expires_at,))
 
     def remove(self, kind: str, name: str) -> None:
         del self._of(kind)[name]

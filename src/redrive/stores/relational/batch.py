@@ -33,7 +33,7 @@ COUNTED_COLUMNS = (
     "dead_total",
     "moving",
 )
-"""The columns of the tally: changes of counts, written with the batch and rolled up by the lifecycle."""
+"""The columns of the tally: changes of counts, written with the batch and rolled up by the maintenance."""
 
 SALT_STEP = 0x4F1BBCDCBFA5
 """Salts of one batch are this far apart (modulo 2^47), so that the first digits of their ids differ."""
@@ -43,7 +43,7 @@ _TALLY = f"INSERT INTO redrive_tally (queue, {', '.join(COUNTED_COLUMNS)}) VALUE
 _POSITION = {name: index for index, name in enumerate(COUNTED_COLUMNS)}
 _STATUS_POSITION = {status: _POSITION[status.value] for status in Status if status.value in _POSITION}
 _QUEUES = """
-    SELECT key, name, settings, version, paused, created_at, is_dead_queue, used_by FROM redrive_queue
+    SELECT key, name, settings, version, paused, created_at, is_dead_queue, source_queues FROM redrive_queue
     WHERE namespace = ?"""
 _QUEUE = f"{_QUEUES} AND name = ?"
 _decode_settings = msgspec.json.Decoder(QueueSettings).decode
@@ -56,11 +56,11 @@ class QueueRow(msgspec.Struct, frozen=True):
     key: int
     queue: Queue
     settings: QueueSettings
-    joins_below: int
+    plain_put_max_bytes: int
     """Plain items of at most so many bytes need no check of their own; -1 where max_size is to be kept."""
-    told: frozenset[FeedKind]
+    feed_kinds: frozenset[FeedKind]
     """What is kept in the feed."""
-    tells_happy: bool
+    records_success: bool
     """What goes well is kept too, or some of it: there is more to do than usual."""
 
 
@@ -76,10 +76,10 @@ def queue_rows(executor: Executor, namespace: str, name: str | None = None) -> l
                 bool(paused),
                 created_at,
                 bool(is_dead_queue),
-                () if used_by is None else tuple(msgspec.json.decode(used_by)),
+                () if source_queues is None else tuple(msgspec.json.decode(source_queues)),
             ),
         )
-        for key, found, settings, version, paused, created_at, is_dead_queue, used_by in executor.execute(
+        for key, found, settings, version, paused, created_at, is_dead_queue, source_queues in executor.execute(
             _QUEUE if name is not None else _QUEUES, (namespace,) if name is None else (namespace, name)
         )
     ]
@@ -107,7 +107,7 @@ class Queues:
         self.by_name = by_name
         self.namespace_key = namespace_key
         self.by_key = {row.key: row for row in by_name.values()}
-        self.plain = [row.key for row in by_name.values() if not (row.settings.keep_completed or row.tells_happy)]
+        self.plain = [row.key for row in by_name.values() if not (row.settings.keep_completed or row.records_success)]
         """The keys of those in which a completed item is removed, and nobody is told."""
         self.epoch = epoch
         """Grows with every change of any queue in the file."""
@@ -148,7 +148,7 @@ class SequenceAllocator:
         """Numbers up to this one are taken."""
         self._last = max(self._last, number)
 
-    def draw(self, count: int, now: Instant) -> int:
+    def next(self, count: int, now: Instant) -> int:
         """The first of `count` numbers in a row."""
         first = max(self._last + 1, now * NUMBERS_PER_MICROSECOND)
         self._last = first + count - 1
@@ -158,13 +158,13 @@ class SequenceAllocator:
 class Stage(IntEnum):
     """When a row is written of those that are written together. An item is changed once in that time."""
 
-    TAKE = 0
+    DELETE_STATE = 0
     """It is taken from its place: first, so that it can be laid in the same place again."""
-    LAY = 1
+    INSERT_STATE = 1
     """It is laid in another, and something is written about it."""
     RENUMBER = 2
     """What was written about it, until just now, follows it to its new number."""
-    ERASE = 3
+    DELETE_ITEM = 3
     """What is no longer needed is removed."""
 
 
@@ -277,11 +277,11 @@ class Batch:
         return self.session.words
 
     @property
-    def numbers_tell_time(self) -> bool:
+    def sequence_is_time_ordered(self) -> bool:
         """Whether nobody draws a number below the instant he draws it at."""
-        return self.session.numbers_tell_time
+        return self.session.sequence_is_time_ordered
 
-    def write(self, statement: str, values: tuple[Any, ...], stage: Stage = Stage.LAY) -> None:
+    def write(self, statement: str, values: tuple[Any, ...], stage: Stage = Stage.INSERT_STATE) -> None:
         """Write a row now or together with others of its kind, in any case before anything else is executed.
 
         The stages come in their order. Within one, the rows of a statement come together, where its first one stood.
@@ -290,7 +290,7 @@ class Batch:
 
     def leave(self, statement: str, values: tuple[Any, ...]) -> None:
         """Write a row at the end, together with all others of its kind: nothing in the transaction looks at it."""
-        self._left.setdefault((Stage.LAY, statement), []).append(values)
+        self._left.setdefault((Stage.INSERT_STATE, statement), []).append(values)
 
     def flush(self) -> None:
         """Write what was left to be written."""
@@ -310,9 +310,9 @@ class Batch:
 
     def draw(self, count: int = 1) -> int:
         """The first of `count` numbers in a row."""
-        return self.numbers.draw(count, self.now)
+        return self.numbers.next(count, self.now)
 
-    def draw_id(self) -> tuple[int, int, ItemId]:
+    def allocate_id(self) -> tuple[int, int, ItemId]:
         """A new id: its number, its tail, and itself."""
         number, tail = self.draw(), draw_salt() << PARTITION_BITS
         return number, tail, make_id(number, tail)
@@ -322,7 +322,7 @@ class Batch:
         if at < self.now - SLACK:
             self.below[queue, kind] = min(at, self.below.get((queue, kind), at))
 
-    def tally(self, queue: int, name: str, change: int = 1) -> None:
+    def count_delta(self, queue: int, name: str, change: int = 1) -> None:
         """Count something in a queue."""
         self.tallies[queue][_POSITION[name]] += change
 
@@ -345,7 +345,7 @@ class Batch:
         self.queues = self.queues.reread(self, self.namespace, names)
         self.by_name, self.by_key = self.queues.by_name, self.queues.by_key
 
-    def write_tallies(self) -> None:
+    def write_count_deltas(self) -> None:
         """Write the counts, one row for each queue that changed."""
         for queue, counts in self.tallies.items():
             if any(counts):

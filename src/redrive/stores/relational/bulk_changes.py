@@ -1,12 +1,8 @@
-"""Many items that are alike, changed together: a handful of statements for all of them.
+"""Bulk changes: many uniform items in a handful of statements.
 
-Alike are dead items that go back to work where they are, or are archived; and archived ones that were dead and are
-restored, or are purged. Whatever needs a look of its own (another queue, a limit of size, an idempotency key) is not.
-
-A step of an operation over dead letters that are alike, without a look at each from here.
-
-It is what most operations are: dead items of few queues, chosen by their cause, back to work where they are. Where an
-item among them needs a look of its own, nothing is done, and the step goes the other way.
+Uniform are dead items that return to work in their queue or are archived, and archived dead items that are restored or
+purged. An item that needs an individual check (another queue, a size limit, an idempotency key) is not. Most operations
+change uniform items only; a step that meets any other item changes nothing here and goes item by item.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
 from redrive.model.filter import MAX_EXAMINED, Filter
 from redrive.model.ids import ItemId, make_id, parse_id
-from redrive.model.item import Counters, Event, Settled, Status
+from redrive.model.item import Counters, HistoryEvent, Settled, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.state_machine import Verb
 from redrive.store import ManualTarget
@@ -192,13 +188,13 @@ def _revive(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
     if lot.timeouts:
         batch.execute(_TIMEOUTS, (batch.now, numbers))
     # All entries are the same but for the delivery, which the statement fills in.
-    entry = msgspec.json.encode(deed.entry(batch, Event.REDRIVEN, name, 0, Status.DEAD)).decode()
+    entry = msgspec.json.encode(deed.entry(batch, HistoryEvent.REDRIVEN, name, 0, Status.DEAD)).decode()
     before, _, after = entry.partition(f"{_DELIVERY}0")
     batch.execute(_HISTORY, (batch.draw(count) - 1, before + _DELIVERY, after, numbers))
     if lot.long:
         batch.execute(_FADED, (numbers,))
     batch.execute("DELETE FROM redrive_ended WHERE n IN carray(?)", (numbers,))
-    dead_letters.unmark_all(batch, lot.letters)
+    dead_letters.remove_dead_letters(batch, lot.letters)
     feed.append_events(batch, FeedKind.REDRIVEN, name, numbers, count, deed.actor, deed.operation)
     batch.tally_status(lot.row.key, Status.DEAD, -count)
     batch.tally_status(lot.row.key, Status.PENDING, count)
@@ -207,7 +203,7 @@ def _revive(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
 
 def _archive(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
     batch.execute(_ARCHIVE, (lot.numbers,))
-    dead_letters.shelve_all(batch, lot.letters)
+    dead_letters.archive_dead_letters(batch, lot.letters)
     feed.append_events(batch, FeedKind.ARCHIVED, lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation)
     batch.tally_status(lot.row.key, Status.DEAD, -lot.count)
     batch.tally_status(lot.row.key, Status.ARCHIVED, lot.count)
@@ -215,7 +211,7 @@ def _archive(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
 
 def _restore(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
     batch.execute(_RESTORE, (lot.numbers,))
-    dead_letters.unshelve_all(batch, lot.letters)
+    dead_letters.restore_dead_letters(batch, lot.letters)
     feed.append_events(batch, FeedKind.RESTORED, lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation)
     batch.tally_status(lot.row.key, Status.ARCHIVED, -lot.count)
     batch.tally_status(lot.row.key, Status.DEAD, lot.count)
@@ -224,7 +220,7 @@ def _restore(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
 def _purge(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
     told = (lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation, Status.ARCHIVED)
     feed.append_events(batch, FeedKind.REMOVED, *told)
-    dead_letters.unmark_all(batch, lot.letters)
+    dead_letters.remove_dead_letters(batch, lot.letters)
     for table in ("ended", "item", "history", "death", "lineage"):
         batch.execute(f"DELETE FROM redrive_{table} WHERE n IN carray(?)", (lot.numbers,))
     batch.tally_status(lot.row.key, Status.ARCHIVED, -lot.count)

@@ -1,9 +1,7 @@
-"""Groups: how many dead letters of each cause lie in each queue. Counted in the transaction that changes them.
+"""The index of dead letters: one row for each dead letter and each archived item, its search terms, and group counts.
 
-Letters: one row for each dead letter and each archived item, with the words and the group that it is found by.
-
-`place.letter` is the number drawn at the death. It is laid with the item, so that the row is found from there; what
-changes it comes before `lay`.
+`row.letter` is the number allocated at the death. It is stored with the item; whatever changes it comes before
+`insert_row`.
 """
 
 from __future__ import annotations
@@ -56,12 +54,12 @@ _Share = tuple[int, int]
 """A queue by its key, and how many of a group lie in it."""
 
 
-def change(batch: Batch, queue: int, fingerprint: str, died_at: Instant, by: int) -> None:
+def count_in_group(batch: Batch, queue: int, fingerprint: str, died_at: Instant, by: int) -> None:
     """A dead letter came to a group, or left it."""
-    change_all(batch, queue, fingerprint, hour_of(died_at), by, died_at, died_at)
+    count_many_in_group(batch, queue, fingerprint, hour_of(died_at), by, died_at, died_at)
 
 
-def change_all(
+def count_many_in_group(
     batch: Batch, queue: int, fingerprint: str, hour: Instant, by: int, first_at: Instant, last_at: Instant
 ) -> None:
     """Many dead letters that died in one hour, between these instants, came to a group or left it."""
@@ -78,7 +76,7 @@ def change_all(
     group.hours[hour] = group.hours.get(hour, 0) + by
 
 
-def write(batch: Batch) -> None:
+def write_groups(batch: Batch) -> None:
     """Write what was gathered: one row for each group, and one for each hour in which its letters died."""
     left: list[tuple[int, str, Instant]] = []
     shrunk: list[tuple[int, str]] = []
@@ -102,7 +100,7 @@ def write(batch: Batch) -> None:
     batch.groups.clear()
 
 
-def count(executor: Executor, namespace: str, queue: int | None, fingerprint: str | None) -> int:
+def count_dead_letters(executor: Executor, namespace: str, queue: int | None, fingerprint: str | None) -> int:
     """How many dead letters there are, without a look at any."""
     statement = _COUNT.format(queues=_OF_NAMESPACE if queue is None else _OF_QUEUE)
     values: tuple[object, ...] = (namespace if queue is None else queue,)
@@ -112,7 +110,7 @@ def count(executor: Executor, namespace: str, queue: int | None, fingerprint: st
     return counted
 
 
-def largest(executor: Executor, scope: SearchScope, queue: int | None, limit: int) -> tuple[Group, ...]:
+def largest_groups(executor: Executor, scope: SearchScope, queue: int | None, limit: int) -> tuple[Group, ...]:
     """The largest groups of a queue, or of all."""
     queues, asked = (_OF_NAMESPACE, scope.namespace) if queue is None else (_OF_QUEUE, queue)
     found = executor.execute(_LARGEST.format(queues=queues), (asked, limit)).fetchall()
@@ -120,10 +118,10 @@ def largest(executor: Executor, scope: SearchScope, queue: int | None, limit: in
     for fingerprint, key, size in executor.execute(_SHARES.format(queues=queues), (asked,)):
         if fingerprint in shares:
             shares[fingerprint].append((key, size))
-    return tuple(_group(executor, scope, shares[each[0]], *each) for each in found)
+    return tuple(_read_group(executor, scope, shares[each[0]], *each) for each in found)
 
 
-def _group(
+def _read_group(
     executor: Executor,
     scope: SearchScope,
     shares: list[_Share],
@@ -198,68 +196,68 @@ def add_dead_letter(batch: Batch, place: ItemRow, death: Death, text: str, *, ar
     if batch.by_key[place.queue].settings.search:
         batch.unworded[d] = UnindexedLetter(place.n, cause.error_type, text)
     if not archived:
-        _count(batch, place.queue, cause.fingerprint, death.at, 1)
+        _count_letter(batch, place.queue, cause.fingerprint, death.at, 1)
 
 
 def remove_dead_letter(batch: Batch, place: ItemRow) -> None:
     """It is a dead letter, or archived, no longer: brought back, completed or removed."""
     if place.letter is None:
         return
-    queue, shelf, fingerprint, died_at = _particulars(batch, place)
-    batch.write(_TAKE_OFF, (place.letter,), Stage.ERASE)
+    queue, shelf, fingerprint, died_at = _details(batch, place)
+    batch.write(_TAKE_OFF, (place.letter,), Stage.DELETE_ITEM)
     if batch.unworded.pop(place.letter, None) is None:
         batch.write(_WORDLESS, (place.letter,))
     place.letter = None
     if shelf > 0:
-        _count(batch, queue, fingerprint, died_at, -1)
+        _count_letter(batch, queue, fingerprint, died_at, -1)
 
 
 def archive_dead_letter(batch: Batch, place: ItemRow) -> None:
     """It is archived: a dead letter no longer, but found under the same cause, and restored with it."""
-    _, shelf, fingerprint, died_at = _particulars(batch, place)
+    _, shelf, fingerprint, died_at = _details(batch, place)
     batch.write(_SHELVE, (-shelf, place.letter))
-    _count(batch, place.queue, fingerprint, died_at, -1)
+    _count_letter(batch, place.queue, fingerprint, died_at, -1)
 
 
 def restore_dead_letter(batch: Batch, place: ItemRow) -> None:
     """It was archived, and is a dead letter again."""
-    _, shelf, fingerprint, died_at = _particulars(batch, place)
+    _, shelf, fingerprint, died_at = _details(batch, place)
     batch.write(_SHELVE, (-shelf, place.letter))
-    _count(batch, place.queue, fingerprint, died_at, 1)
+    _count_letter(batch, place.queue, fingerprint, died_at, 1)
 
 
 def move_dead_letter(batch: Batch, place: ItemRow, from_queue: int) -> None:
     """It was moved: the letter follows. `place` has its new number and queue."""
     if place.letter is None:
         return
-    _, shelf, fingerprint, died_at = _particulars(batch, place)
+    _, shelf, fingerprint, died_at = _details(batch, place)
     batch.write(_CARRY, (place.n, place.queue, place.letter))
     if unworded := batch.unworded.get(place.letter):
         batch.unworded[place.letter] = unworded._replace(n=place.n)
     if shelf > 0:
-        _count(batch, from_queue, fingerprint, died_at, -1)
-        _count(batch, place.queue, fingerprint, died_at, 1)
+        _count_letter(batch, from_queue, fingerprint, died_at, -1)
+        _count_letter(batch, place.queue, fingerprint, died_at, 1)
 
 
-def unmark_all(batch: Batch, letters: Any) -> None:
+def remove_dead_letters(batch: Batch, letters: Any) -> None:
     """Many are dead letters, or archived, no longer. `letters` is a list that a statement can read."""
     if batch.unworded:  # some of them may be among those
         write_search_terms(batch)
-    _count_all(batch, letters, -1)
+    _count_letters(batch, letters, -1)
     batch.execute("DELETE FROM redrive_letter WHERE d IN carray(?)", (letters,))
     batch.execute("INSERT INTO redrive_wordless (d) SELECT value FROM carray(?)", (letters,))
 
 
-def shelve_all(batch: Batch, letters: Any) -> None:
+def archive_dead_letters(batch: Batch, letters: Any) -> None:
     """Many dead letters are archived."""
-    _count_all(batch, letters, -1)
+    _count_letters(batch, letters, -1)
     batch.execute(_SHELVE_ALL, (letters,))
 
 
-def unshelve_all(batch: Batch, letters: Any) -> None:
+def restore_dead_letters(batch: Batch, letters: Any) -> None:
     """Many were archived, and are dead letters again."""
     batch.execute(_SHELVE_ALL, (letters,))
-    _count_all(batch, letters, 1)
+    _count_letters(batch, letters, 1)
 
 
 def write_search_terms(batch: Batch) -> None:
@@ -273,18 +271,18 @@ def write_search_terms(batch: Batch) -> None:
     unworded.clear()
 
 
-def _particulars(batch: Batch, place: ItemRow) -> DeadLetterDetails:
+def _details(batch: Batch, place: ItemRow) -> DeadLetterDetails:
     letter = item_details(batch, place).letter
     assert letter is not None
     return letter
 
 
-def _count(batch: Batch, queue: int, fingerprint: str, died_at: Instant, delta: int) -> None:
-    batch.tally(queue, "dead_letters", delta)
-    change(batch, queue, fingerprint, died_at, delta)
+def _count_letter(batch: Batch, queue: int, fingerprint: str, died_at: Instant, delta: int) -> None:
+    batch.count_delta(queue, "dead_letters", delta)
+    count_in_group(batch, queue, fingerprint, died_at, delta)
 
 
-def _count_all(batch: Batch, letters: Any, sign: int) -> None:
+def _count_letters(batch: Batch, letters: Any, sign: int) -> None:
     for queue, fingerprint, hour, count, first_at, last_at in batch.execute(_COUNTED, (letters,)).fetchall():
-        batch.tally(queue, "dead_letters", sign * count)
-        change_all(batch, queue, fingerprint, hour, sign * count, first_at, last_at)
+        batch.count_delta(queue, "dead_letters", sign * count)
+        count_many_in_group(batch, queue, fingerprint, hour, sign * count, first_at, last_at)

@@ -32,7 +32,7 @@ from redrive.store import (
 from redrive.stores.relational import dead_letters
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.leases import lease_all
-from redrive.stores.relational.maintenance import clean, expire_all, promote_all
+from redrive.stores.relational.maintenance import apply_retention, expire_all, promote_all
 from redrive.stores.relational.manual_changes import change, hold, unhold
 from redrive.stores.relational.moves import close_move, finish_move, import_items, receive
 from redrive.stores.relational.operations import set_operation, start, step
@@ -60,8 +60,8 @@ def finish(batch: Batch) -> None:
     if batch.unworded:
         dead_letters.write_search_terms(batch)
     if batch.groups:
-        dead_letters.write(batch)
-    batch.write_tallies()
+        dead_letters.write_groups(batch)
+    batch.write_count_deltas()
 
 
 def _by_kind(batch: Batch, calls: Sequence[Call]) -> list[Any]:
@@ -86,7 +86,9 @@ def _one_by_one(handlers: dict[type[Any], Callable[[Batch, Any], Any]]) -> Handl
     return lambda batch, calls: [handle(batch, call) for call in calls]
 
 
-_others = _one_by_one({Promote: promote_all, ApplyRetention: clean, FinishMove: finish_move, CloseMove: close_move})
+_others = _one_by_one(
+    {Promote: promote_all, ApplyRetention: apply_retention, FinishMove: finish_move, CloseMove: close_move}
+)
 
 
 def _upkeep(batch: Batch, calls: Sequence[Any]) -> list[Any]:

@@ -59,7 +59,7 @@ def append_event(
 ) -> None:
     """Write down what happened in a queue to the item that now has this number, if that queue keeps it."""
     row = batch.by_name.get(queue)
-    if row is None or kind not in row.told:
+    if row is None or kind not in row.feed_kinds:
         return
     detail = _Detail(source_id, title, reason, actor, operation, from_status)
     encoded = None if detail == _NO_DETAIL else msgspec.json.encode(detail)
@@ -78,7 +78,7 @@ def append_events(
 ) -> None:
     """The same of many items that are where they were; `numbers` is a list that a statement can read."""
     row = batch.by_name.get(queue)
-    if row is None or kind not in row.told:
+    if row is None or kind not in row.feed_kinds:
         return
     detail = msgspec.json.encode(_Detail(actor=actor, operation=operation, from_status=from_status))
     told = (batch.draw(count) - 1, batch.namespace_key, batch.now, kind.value, queue, detail, numbers)

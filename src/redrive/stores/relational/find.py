@@ -167,7 +167,7 @@ def walk(
     low, high = 0, MAX_NUMBER if up_to is None else up_to
     if after is not None:
         low, high = (low, min(high, after - 1)) if newest else (after + 1, high)
-    if where.since is not None and where.status is not None and executor.numbers_tell_time:
+    if where.since is not None and where.status is not None and executor.sequence_is_time_ordered:
         low = max(low, min(where.since * NUMBERS_PER_MICROSECOND, MAX_NUMBER))
     course = _SearchPlan(executor, scope, where, queue, low, high, newest)
     if where.ids is not None:
@@ -177,7 +177,7 @@ def walk(
         changed = _changed_by(executor, scope, where.operation)
         if len(changed) <= MAX_EXAMINED:
             return course.listed(set(changed))
-    return course.letters() if where.for_letters else course.items()
+    return course.letters() if where.is_for_dead_letters else course.items()
 
 
 class _SearchPlan(NamedTuple):
@@ -194,7 +194,11 @@ class _SearchPlan(NamedTuple):
     def listed(self, numbers: set[int]) -> Generator[Candidate, None, None]:
         """Items that are known by their numbers."""
         rows = self.executor.execute(_LISTED, (self.executor.table(numbers),)).fetchall()
-        met = [each for each in self._met(rows, for_letters=self.where.for_letters).values() if self._is_within(each)]
+        met = [
+            each
+            for each in self._met(rows, for_letters=self.where.is_for_dead_letters).values()
+            if self._is_within(each)
+        ]
         yield from sorted(met, key=lambda candidate: candidate.position, reverse=self.newest)
 
     def _is_within(self, candidate: Candidate) -> bool:
@@ -308,7 +312,7 @@ class _SearchPlan(NamedTuple):
         )
 
     def _met(self, rows: Iterable[tuple[Any, ...]], *, for_letters: bool) -> dict[int, Candidate]:
-        """Items that may have any status, by number; with `for_letters`, only those that have a letter."""
+        """Items that may have any status, by number; with `is_for_dead_letters`, only those that have a letter."""
         own = [row for row in rows if row[1] in self.scope.names and self.queue in (None, row[1])]
         places = find_all(self.executor, [row[0] for row in own])
         numbers = self.executor.table([place.letter for place in places.values() if place.letter is not None])
@@ -354,7 +358,7 @@ def _asked(words: str) -> SearchQuery | None:
 def _looked_up(executor: Executor, scope: SearchScope, where: Filter) -> Callable[[Candidate], bool]:
     """The conditions that are no facts of the item: words and operations."""
     led_by_others = where.ids is not None or where.operation is not None or where.fingerprint is not None
-    by_words = where.for_letters and not led_by_others  # then words led to it, and need no other look
+    by_words = where.is_for_dead_letters and not led_by_others  # then words led to it, and need no other look
     asked = None if where.words is None or by_words else _asked(where.words)
     has_words = _HAS_WORDS.format(condition=executor.words.condition)
     operation = None if where.operation is None else _operation(executor, scope, where.operation)

@@ -113,5 +113,5 @@ def _full_item(
         deaths=deaths,
         moving_to=None if moving is None else moving.to,
         moving_since=None if moving is None else moving.since,
-        home=home if in_dead_queue else None,
+        home_store=home if in_dead_queue else None,
     )

@@ -38,7 +38,7 @@ class ItemDetails(msgspec.Struct):
     expire_timeout: int | None
     """What it was put with."""
     idempotency_key: str | None
-    home: str | None
+    home_store: str | None
     """Where it came from, if that was another store."""
     letter: DeadLetterDetails | None = None
     last_death: bytes | None = None

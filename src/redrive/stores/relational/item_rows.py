@@ -259,20 +259,22 @@ def delete_row(batch: Batch, place: ItemRow) -> None:
     """Take an item from where it stands."""
     batch.tally_status(place.queue, place.status, -1)
     if place.status is Status.ACTIVE:
-        batch.write("DELETE FROM redrive_lease WHERE n = ?", (place.n,), Stage.TAKE)
+        batch.write("DELETE FROM redrive_lease WHERE n = ?", (place.n,), Stage.DELETE_STATE)
         place.token = place.deadline = place.leased_at = place.worker = None
     elif place.ready:
         key = (place.queue, place.rank, place.ready_at, place.seq)
         batch.write(
-            "DELETE FROM redrive_ready WHERE queue = ? AND rank = ? AND ready_at = ? AND seq = ?", key, Stage.TAKE
+            "DELETE FROM redrive_ready WHERE queue = ? AND rank = ? AND ready_at = ? AND seq = ?",
+            key,
+            Stage.DELETE_STATE,
         )
         place.ready = False
     elif place.status in WAITING_STATUSES:
-        batch.write("DELETE FROM redrive_waiting WHERE n = ?", (place.n,), Stage.TAKE)
+        batch.write("DELETE FROM redrive_waiting WHERE n = ?", (place.n,), Stage.DELETE_STATE)
     else:
-        batch.write("DELETE FROM redrive_ended WHERE n = ?", (place.n,), Stage.TAKE)
+        batch.write("DELETE FROM redrive_ended WHERE n = ?", (place.n,), Stage.DELETE_STATE)
         if place.passage is not None:
-            batch.write("DELETE FROM redrive_moving WHERE n = ?", (place.n,), Stage.TAKE)
+            batch.write("DELETE FROM redrive_moving WHERE n = ?", (place.n,), Stage.DELETE_STATE)
             place.passage = None
         place.ended_at = place.dead_reason = place.archived_from = place.result = None
 

@@ -1,6 +1,6 @@
-"""Leases: the head of a queue, brought up to date first.
+"""Leases: the head of a queue, after due items were promoted; and the leases of one worker.
 
-What a worker holds. There is no index of it: leases come and go all the time, and few ask.
+No index exists for the worker of a lease: leases change all the time, and few callers ask.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def lease_all(batch: Batch, calls: Sequence[LeaseItems]) -> list[Any]:
     results: list[Any] = [None] * len(calls)
     groups: dict[tuple[str, str | None, int | None, bool], list[int]] = {}
     for index, call in enumerate(calls):
-        groups.setdefault((call.queue, call.worker, call.timeout, call.swept), []).append(index)
+        groups.setdefault((call.queue, call.worker, call.timeout, call.ignore_overdue), []).append(index)
     for (name, worker, timeout, swept), members in groups.items():
         row = batch.by_name.get(name)
         if row is None:
@@ -80,8 +80,8 @@ def promote(batch: Batch, row: QueueRow, limit: int) -> int:
             insert_ready_row(batch, row.key, n, *state)
         batch.execute("DELETE FROM redrive_waiting WHERE n IN carray(?)", (batch.table([entry[0] for entry in due]),))
         failed = sum(1 for entry in due if entry[1] == "failed")
-        batch.tally(row.key, "failed", -failed)
-        batch.tally(row.key, "pending", failed)
+        batch.count_delta(row.key, "failed", -failed)
+        batch.count_delta(row.key, "pending", failed)
         batch.arrivals[row.queue.name] += len(due)
     return len(due)
 
@@ -91,17 +91,17 @@ def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout:
     if row.queue.paused:
         return Leased(())
     deadline = Instant(now + (row.settings.lease_timeout if timeout is None else timeout))
-    found, head, keys = batch.session.take_head(batch, row, limit, deadline, worker, OverdueCheck(True, not swept))
+    found, head, keys = batch.session.lease_head(batch, row, limit, deadline, worker, OverdueCheck(True, not swept))
     if found.due:
         promote(batch, row, MAINTENANCE_BATCH)
     if found.overdue:
         return Leased((), overdue=True)
     if found.due:
-        _, head, keys = batch.session.take_head(batch, row, limit, deadline, worker, OverdueCheck(False, False))
+        _, head, keys = batch.session.lease_head(batch, row, limit, deadline, worker, OverdueCheck(False, False))
     if not head:
         return Leased((), next_at=batch.execute(_NEXT, (row.key,)).get)
-    batch.tally(row.key, "pending", -len(head))
-    batch.tally(row.key, "active", len(head))
+    batch.count_delta(row.key, "pending", -len(head))
+    batch.count_delta(row.key, "active", len(head))
     if row.queue.name in batch.arrivals:
         batch.arrivals[row.queue.name] = max(0, batch.arrivals[row.queue.name] - len(head))
     leases: list[Lease] = []
@@ -133,7 +133,7 @@ def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout:
             worker,
         )
         leases.append(lease)
-        if row.tells_happy:
+        if row.records_success:
             feed.append_event(batch, FeedKind.LEASED, queue, n, tail)
     return Leased(leases)
 
@@ -146,7 +146,7 @@ _HELD = f"""
     CROSS JOIN redrive_item AS i ON i.n = l.n ORDER BY l.leased_at, l.seq LIMIT ?3"""
 
 
-def leases_of(executor: Executor, names: Mapping[int, str], query: ListWorkerLeases) -> tuple[Lease, ...]:
+def worker_leases(executor: Executor, names: Mapping[int, str], query: ListWorkerLeases) -> tuple[Lease, ...]:
     """The leases of a worker in these queues, oldest first."""
     # All are sent before the first is waited for.
     sent = [(name, executor.execute(_HELD, (key, query.worker, query.limit))) for key, name in names.items()]

@@ -1,7 +1,4 @@
-"""Retention: what queues say becomes of completed items, dead letters and archived items with time.
-
-What runs by itself: items that fall due, items that expired, retention, and the roll-up of counts.
-"""
+"""Maintenance: due items, expired items, retention, and the roll-up of counts."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from redrive.clock import Instant
 from redrive.errors import ItemNotFound, RedriveError, WrongStatus
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
-from redrive.model.item import Event, HistoryEntry, Settled, Status
+from redrive.model.item import HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ItemSnapshot
 from redrive.model.state_machine import Verb, allowed_from
@@ -200,12 +197,12 @@ def _expire(batch: Batch, call: Expire, place: ItemRow | None) -> Settled | Stal
         return StaleSettings(row.queue)
     verdicts.check(batch, row, OutcomeKind.EXPIRED, call.verdict)
     delete_row(batch, place)
-    entry = HistoryEntry(batch.now, Event.EXPIRED, row.queue.name, place.deliveries)
+    entry = HistoryEntry(batch.now, HistoryEvent.EXPIRED, row.queue.name, place.deliveries)
     verdicts.record(batch, place, entry)
     return verdicts.apply_verdict(batch, place, call.verdict, entry)
 
 
-def clean(batch: Batch, call: ApplyRetention) -> int:
+def apply_retention(batch: Batch, call: ApplyRetention) -> int:
     """Remove what has had its time, a bounded number of rows, and roll the counts up."""
     retention = Retention(batch, call.limit)
     retention.apply()

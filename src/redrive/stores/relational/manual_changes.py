@@ -8,7 +8,7 @@ from typing import Any
 
 from redrive.errors import InvalidInput, ItemNotFound, RedriveError
 from redrive.model.feed import FeedKind
-from redrive.model.item import WAITING_STATUSES, Event, HistoryEntry, Settled, Status
+from redrive.model.item import WAITING_STATUSES, HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ItemSnapshot, check_manual_change, check_verb
 from redrive.model.state_machine import Verb
@@ -162,8 +162,8 @@ def _judged(batch: Batch, deed: Deed, target: ManualTarget, place: ItemRow, row:
     worker = place.worker
     delete_row(batch, place)
     place.failures += failed
-    batch.tally(place.queue, "failed_total", failed)
-    event = Event.FAILED if failed else Event.BURIED
+    batch.count_delta(place.queue, "failed_total", failed)
+    event = HistoryEvent.FAILED if failed else HistoryEvent.BURIED
     entry = HistoryEntry(
         batch.now,
         event,

@@ -1,7 +1,4 @@
-"""Import: items that lived elsewhere, with everything that happened to them.
-
-Moves between stores: an item leaves, is received elsewhere, and is removed; what was written down is closed.
-"""
+"""Items from elsewhere: import with full history, and moves between stores (leave, receive, remove, close)."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import msgspec
 from redrive.model.arrival import ArrivalState, MoveRoute, import_state, ledger_key, move_arrival_state
 from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
-from redrive.model.item import NO_OVERRIDES, Event, Item, Receipt, Settled, Status
+from redrive.model.item import NO_OVERRIDES, HistoryEvent, Item, Receipt, Settled, Status
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.manual_change import ItemSnapshot, death_text, status_without_lease
 from redrive.model.payload import JSON
@@ -80,13 +77,13 @@ def _present(batch: Batch, row: QueueRow, item: Item) -> ItemId | None:
 
 def write(batch: Batch, row: QueueRow, item: Item, landing: ArrivalState) -> ItemRow:
     """Make an item of one that lived elsewhere, under a new id."""
-    number, tail, _ = batch.draw_id()
+    number, tail, _ = batch.allocate_id()
     enqueue_at = None if landing.ready_at == item.put_at else landing.ready_at
     content_type = None if item.content_type == JSON else item.content_type
     overrides = None if item.overrides == NO_OVERRIDES else msgspec.json.encode(item.overrides).decode()
     stored = (number, tail, row.key, item.put_at, item.priority, enqueue_at, content_type, _headers(item.headers))
     origin = (item.id, item.origin_id or item.id, item.origin_queue or item.queue)
-    batch.execute(_ITEM, (*stored, landing.expire_timeout, overrides, *origin, item.payload, landing.home))
+    batch.execute(_ITEM, (*stored, landing.expire_timeout, overrides, *origin, item.payload, landing.home_store))
     counters = item.counters
     place = ItemRow(
         number,
@@ -173,7 +170,7 @@ def leave(batch: Batch, deed: Deed, item: ItemSnapshot, place: ItemRow, kind: Fe
         place.held_by = place.expire_deadline = None
     place.status, place.ended_at = Status.MOVING, batch.now
     place.passage = MoveRoute(to, batch.now, kind, Status.PENDING if redriven else status)
-    deed.record(batch, place, Event.REDRIVEN if redriven else Event.MOVED, item.queue, status, to=to)
+    deed.record(batch, place, HistoryEvent.REDRIVEN if redriven else HistoryEvent.MOVED, item.queue, status, to=to)
     insert_row(batch, place)
     deed.tell(batch, kind, item.queue, place)
     return Settled(place.id, item.queue, Status.MOVING, place.counters)
@@ -204,7 +201,7 @@ def finish_move(batch: Batch, call: FinishMove) -> int:
     if not gone:
         return 0
     if dead := [letter for *_, letter in gone if letter is not None]:
-        dead_letters.unmark_all(batch, batch.table(dead))
+        dead_letters.remove_dead_letters(batch, batch.table(dead))
     numbers = batch.table([n for n, *_ in gone])
     for table in ("moving", "ended", "item", "history", "death", "lineage"):
         batch.execute(f"DELETE FROM redrive_{table} WHERE n IN carray(?)", (numbers,))

@@ -15,9 +15,9 @@ from redrive.model.limits import is_remote
 from redrive.model.operation import (
     TRACKED_VERBS,
     AuditRow,
-    LeftOut,
     Operation,
     OperationStatus,
+    SkippedItem,
     after_step,
     audit_change,
     audit_finish,
@@ -64,7 +64,7 @@ def start(batch: Batch, call: StartOperation) -> Operation:
     for name in (call.to, call.where.queue):
         if name is not None and not is_remote(name):
             batch.queue(name)
-    number, _, id = batch.draw_id()
+    number, _, id = batch.allocate_id()
     operation = new_operation(call, id, number, batch.now)
     batch.execute(_INSERT, (number, batch.namespace_key, id, *_columns(operation)))
     _audit(batch, operation, operation.actor, audit_start(operation))
@@ -99,23 +99,23 @@ def _sweep(batch: Batch, operation: Operation, limit: int) -> Operation | None:
 def _step(batch: Batch, operation: Operation, call: StepOperation) -> Operation | StaleSettings:
     """A step over items of any kind."""
     changed: list[ItemId] = []
-    left_out: list[LeftOut] = []
+    skipped: list[SkippedItem] = []
     position, exhausted = operation.position, False
     most = min(call.limit, operation.canaries_left or call.limit)
-    while not exhausted and len(changed) < most and len(changed) + len(left_out) < call.limit:
-        asked = min(most - len(changed), call.limit - len(changed) - len(left_out))
+    while not exhausted and len(changed) < most and len(changed) + len(skipped) < call.limit:
+        asked = min(most - len(changed), call.limit - len(changed) - len(skipped))
         found = _select(batch, operation, position, asked)
         targets = _targets(batch, operation, call, found.numbers)
         if isinstance(targets, StaleSettings):
-            if changed or left_out:  # canaries of an earlier round: the next step asks again
+            if changed or skipped:  # canaries of an earlier round: the next step asks again
                 break
             return targets
-        _change(batch, operation, found.numbers, targets, changed, left_out)
+        _change(batch, operation, found.numbers, targets, changed, skipped)
         position, exhausted = found.position, found.exhausted
         # Only canaries go another round, because those that were left out are none.
         if not operation.canaries_left or len(found.numbers) < asked:
             break
-    return after_step(operation, batch.now, changed, left_out, position, exhausted)
+    return after_step(operation, batch.now, changed, skipped, position, exhausted)
 
 
 def set_operation(batch: Batch, call: SetOperation) -> Operation:
@@ -139,7 +139,7 @@ def newest(executor: Executor, namespace_key: int | None, query: ListOperations)
     statement = _UNFINISHED if query.unfinished or query.at_work else _NEWEST
     with contextlib.closing(executor.walk(statement, (namespace_key,))) as rows:
         found = (_decode(data) for (data,) in rows)
-        return tuple(islice((each for each in found if each.at_work or not query.at_work), query.limit))
+        return tuple(islice((each for each in found if each.is_active or not query.at_work), query.limit))
 
 
 def next_step(executor: Executor, namespace_key: int | None) -> Instant | None:
@@ -189,13 +189,13 @@ def _change(
     numbers: Sequence[int],
     targets: Sequence[ManualTarget],
     changed: list[ItemId],
-    left_out: list[LeftOut],
+    skipped: list[SkippedItem],
 ) -> None:
     """Change items that may differ in any way."""
     remembered = []
     for n, target, result in zip(numbers, targets, change_all(batch, Deed.of(operation), targets)[0], strict=True):
         if isinstance(result, RedriveError):
-            left_out.append(LeftOut(target.id, result.code))
+            skipped.append(SkippedItem(target.id, result.code))
         else:
             changed.append(result.id)
             remembered.append(n)

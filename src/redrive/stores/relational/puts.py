@@ -13,7 +13,7 @@ from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull, Redr
 from redrive.model.arrival import ledger_key
 from redrive.model.feed import FeedKind
 from redrive.model.ids import PARTITION_BITS, ItemId, make_id
-from redrive.model.item import NO_OVERRIDES, Event, HistoryEntry, Receipt, Status
+from redrive.model.item import NO_OVERRIDES, HistoryEntry, HistoryEvent, Receipt, Status
 from redrive.model.judge import Dead, OutcomeKind
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
@@ -93,7 +93,7 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
     for call in calls:
         row = by_name.get(call.queue)
         item = call.items[0] if len(call.items) == 1 else None
-        if row is not None and item is not None and item.plain and len(item.payload) <= row.joins_below:
+        if row is not None and item is not None and item.is_plain and len(item.payload) <= row.plain_put_max_bytes:
             # By far the most puts: one plain item, nothing to check but its size.
             receipts: list[Any] = [None]
             group = (row.key, item.content_type, item.priority, item.expire_timeout)
@@ -164,13 +164,13 @@ def _check(batch: Batch, call: Put, *, alone: bool = True, leaving: int | None =
     for position, item in enumerate(call.items):
         if len(item.payload) > largest:
             raise PayloadTooLarge("payload", len(item.payload), largest, "max_payload_size")
-        if not item.plain:
+        if not item.is_plain:
             check_failure(item, alone=alone)
         if item.verdict is not None:
             verdicts.check(batch, row, OutcomeKind.FAILED, item.verdict)
             if isinstance(item.verdict, Dead):
                 born_dead.append(position)
-        groups.add((row.key, item.content_type, item.priority, item.expire_timeout) if item.plain else None)
+        groups.add((row.key, item.content_type, item.priority, item.expire_timeout) if item.is_plain else None)
     group = groups.pop() if len(groups) == 1 else None
     known = _known(batch, row, call.items) if group is None else {}
     adding = len(call.items) - len(known) - sum(position not in known for position in born_dead)
@@ -211,7 +211,7 @@ def _known(batch: Batch, row: QueueRow, items: Sequence[NewItem]) -> dict[int, _
     known: dict[int, _Known] = {}
     keys = [item.idempotency_key for item in items if item.idempotency_key is not None]
     if keys and not all((row.key, key) in batch.known_keys for key in keys):
-        batch.session.lock_keys(batch, row.key, keys)
+        batch.session.lock_idempotency_keys(batch, row.key, keys)
     sources: set[str] = set()
     firsts: dict[str, NewItem] = {}
     for position, item in enumerate(items):
@@ -266,12 +266,12 @@ def _find_keys(batch: Batch, calls: Sequence[Put]) -> None:
     """Look at the idempotency keys of all calls at once, where that is cheaper."""
     asked: dict[int, list[str]] = {}
     for call in calls:
-        if not call.items or call.items[0].plain or (row := batch.by_name.get(call.queue)) is None:
+        if not call.items or call.items[0].is_plain or (row := batch.by_name.get(call.queue)) is None:
             continue
         if keys := [item.idempotency_key for item in call.items if item.idempotency_key is not None]:
             asked.setdefault(row.key, []).extend(keys)
     for queue, keys in sorted(asked.items()):
-        found = batch.session.find_keys(batch, queue, keys)
+        found = batch.session.find_idempotency_keys(batch, queue, keys)
         if found is not None:
             batch.known_keys.update({(queue, key): found.get(key) for key in keys})
 
@@ -318,20 +318,20 @@ def _write_plain(
         batch.execute(_PLAIN_ITEMS, (*shared, values))
         numbers = batch.table(range(first, first + count))
         batch.execute(_PLAIN_READIES, (row.key, rank, now, expire_deadline, numbers))
-    batch.tally(row.key, "pending", count)
-    batch.tally(row.key, "put_total", count)
+    batch.count_delta(row.key, "pending", count)
+    batch.count_delta(row.key, "put_total", count)
     batch.arrivals[row.queue.name] += count
     for index, (receipts, position) in enumerate(owners):
         salt = (salt + SALT_STEP) & SALT_MASK
         receipts[position] = Receipt(ItemId(f"{salt << PARTITION_BITS:016x}{first + index:016x}"))
-        if row.tells_happy:
+        if row.records_success:
             feed.append_event(batch, FeedKind.PUT, row.queue.name, first + index, salt << PARTITION_BITS)
 
 
 def _write_with_options(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
     """An item with options of its own."""
     now = batch.now
-    number, tail, id = batch.draw_id()
+    number, tail, id = batch.allocate_id()
     ready_at = now + item.delay if item.enqueue_at is None else max(now, item.enqueue_at)
     enqueue_at = None if ready_at == now else ready_at
     content_type = None if item.content_type == JSON else item.content_type
@@ -349,7 +349,7 @@ def _write_with_options(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
         number, tail, row.key, Status.PENDING, MAX_PRIORITY - item.priority, Instant(ready_at), number,
         _expire_deadline(batch, row, item.expire_timeout), held_by=item.held_by,
     )  # fmt: skip
-    batch.tally(row.key, "put_total")
+    batch.count_delta(row.key, "put_total")
     feed.append_event(batch, FeedKind.PUT, row.queue.name, number, tail)
     if item.failure is None:
         insert_row(batch, place)
@@ -358,7 +358,7 @@ def _write_with_options(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
     place.failures = 1
     entry = _entry(batch, row, place, item)
     verdicts.record(batch, place, entry)
-    batch.tally(row.key, "failed_total")
+    batch.count_delta(row.key, "failed_total")
     verdicts.apply_verdict(batch, place, item.verdict, entry)
     return id
 
@@ -367,7 +367,7 @@ def _add_failure(batch: Batch, row: QueueRow, id: ItemId, item: NewItem) -> None
     """One more failure of work that is known by its key: it is written down; where the item stands stays as it is."""
     place = find_by_id(batch, id)
     assert place is not None, "it was there when the call was checked"
-    batch.tally(row.key, "failed_total")
+    batch.count_delta(row.key, "failed_total")
     entry = _entry(batch, row, place, item)
     verdicts.tell(batch, FeedKind.FAILED, place, entry, title=verdicts.title(entry))
     if place.status is Status.ACTIVE:  # its lease froze the counters
@@ -385,7 +385,7 @@ def _entry(batch: Batch, row: QueueRow, place: ItemRow, item: NewItem) -> Histor
     assert item.failure is not None
     return HistoryEntry(
         at=batch.now,
-        event=Event.FAILED,
+        event=HistoryEvent.FAILED,
         queue=row.queue.name,
         delivery=place.deliveries,
         failure=item.failure,

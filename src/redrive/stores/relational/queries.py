@@ -131,7 +131,7 @@ def answer_query(executor: Executor, query: Query, namespace: str, now: Instant)
             return _count(executor, namespace, where, cursor)
         case ListGroups(name, limit):
             scope = find.read_scope(executor, namespace)
-            return dead_letters.largest(executor, scope, None if name is None else scope.key_of(name), limit)
+            return dead_letters.largest_groups(executor, scope, None if name is None else scope.key_of(name), limit)
         case ReadFeed():
             return feed.read(executor, namespace_key(executor, namespace), query)
         case GetIdempotencyOwners(name, keys):
@@ -145,7 +145,7 @@ def answer_query(executor: Executor, query: Query, namespace: str, now: Instant)
         case GetLease(token):
             return _active(executor, namespace, token)
         case ListWorkerLeases():
-            return relational_leases.leases_of(executor, _names(executor, namespace), query)
+            return relational_leases.worker_leases(executor, _names(executor, namespace), query)
         case GetResult(id):
             return settle.read_result(executor, namespace_key(executor, namespace), id, now)
         case ListRegistrations():
@@ -193,9 +193,9 @@ def _page(executor: Executor, namespace: str, query: FindItems) -> Page:
 def _count(executor: Executor, namespace: str, where: Filter, cursor: str | None) -> Counted:
     scope = find.read_scope(executor, namespace)
     after = parse_cursor(where, Order.NEWEST, cursor)
-    if where.counted_at_once:
+    if where.has_stored_count:
         queue = None if where.queue is None else scope.key_of(where.queue)
-        return Counted(dead_letters.count(executor, namespace, queue, where.fingerprint), None)
+        return Counted(dead_letters.count_dead_letters(executor, namespace, queue, where.fingerprint), None)
     found = find.select(executor, scope, where, limit=MAX_EXAMINED, after=after, newest=True)
     return Counted(len(found.numbers), None if found.exhausted else _cursor(where, Order.NEWEST, found.position))
 

@@ -6,7 +6,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from redrive.errors import ConfirmMismatch, ItemActive, QueueExists, QueueInUse, StoreUnavailable
+from redrive.errors import ConfirmationMismatch, ItemActive, QueueExists, QueueInUse, StoreUnavailable
 from redrive.model.dead_queue import (
     check_dead_queues,
     check_source_queue,
@@ -15,7 +15,7 @@ from redrive.model.dead_queue import (
     used_by_after,
 )
 from redrive.model.queue import Queue, QueueSettings
-from redrive.store import CreateQueue, DeleteQueue, QueueCall, SetPaused, SetUsedBy, StaleSettings, UpdateQueue
+from redrive.store import CreateQueue, DeleteQueue, QueueCall, SetPaused, SetSourceQueue, StaleSettings, UpdateQueue
 from redrive.stores.relational import verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import find
@@ -27,7 +27,7 @@ _UPDATE = """
     UPDATE redrive_queue SET settings = ?, version = (SELECT epoch FROM redrive_meta)
     WHERE namespace = ? AND name = ? RETURNING version"""
 _MARK = "UPDATE redrive_queue SET is_dead_queue = 1 WHERE namespace = ? AND name = ?"
-_USED_BY = "UPDATE redrive_queue SET used_by = ? WHERE key = ?"
+_USED_BY = "UPDATE redrive_queue SET source_queues = ? WHERE key = ?"
 _FREE = "SELECT 1 FROM redrive_queue WHERE key = ? /*+ FOR UPDATE SKIP LOCKED */"
 _ACTIVE = "SELECT n FROM redrive_lease WHERE queue = ? ORDER BY deadline, seq LIMIT 1"
 _ITEMS = """
@@ -49,7 +49,7 @@ def change_queue(batch: Batch, call: QueueCall) -> Any:
             row = batch.queue(name)
             if version != row.queue.version:
                 return StaleSettings(row.queue)
-            _check(batch, name, settings, row.queue.used_by)
+            _check(batch, name, settings, row.queue.source_queues)
             verdicts.audit(batch, actor, "update_queue", name, [], 0)
             return _write(batch, name, row.queue, settings)
         case SetPaused(name, paused, actor):
@@ -62,7 +62,7 @@ def change_queue(batch: Batch, call: QueueCall) -> Any:
                 batch.arrivals[name] += batch.execute(_LEASABLE, (row.key,)).get
             batch.reread_queues((name,))
             return msgspec.structs.replace(row.queue, paused=paused)
-        case SetUsedBy(name, user, used):
+        case SetSourceQueue(name, user, used):
             return _set_used_by(batch, name, user, used)
         case DeleteQueue(name, confirm, actor):
             return _delete(batch, name, confirm, actor)
@@ -82,10 +82,10 @@ def _create(batch: Batch, name: str, settings: QueueSettings) -> Queue:
     return Queue(name, settings, version, False, batch.now, False)
 
 
-def _check(batch: Batch, name: str, settings: QueueSettings, used_by: tuple[str, ...] = ()) -> None:
+def _check(batch: Batch, name: str, settings: QueueSettings, source_queues: tuple[str, ...] = ()) -> None:
     if settings.dead_queue is None:
         return
-    check_dead_queues(name, settings, {other: row.settings for other, row in batch.by_name.items()}, used_by)
+    check_dead_queues(name, settings, {other: row.settings for other, row in batch.by_name.items()}, source_queues)
 
 
 def _set_used_by(batch: Batch, name: str, user: str, used: bool) -> Queue:
@@ -95,9 +95,9 @@ def _set_used_by(batch: Batch, name: str, user: str, used: bool) -> Queue:
         check_source_queue(name, row.settings)
         if not row.queue.is_dead_queue:
             batch.mark_dead_queue(row)
-    used_by = used_by_after(row.queue.used_by, user, used=used)
-    if used_by != row.queue.used_by:
-        batch.execute(_USED_BY, (msgspec.json.encode(used_by).decode(), row.key))
+    source_queues = used_by_after(row.queue.source_queues, user, used=used)
+    if source_queues != row.queue.source_queues:
+        batch.execute(_USED_BY, (msgspec.json.encode(source_queues).decode(), row.key))
         batch.reread_queues((name,))
     return batch.queue(name).queue
 
@@ -119,7 +119,7 @@ def _changed(batch: Batch, name: str, settings: QueueSettings) -> None:
 def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
     row = batch.queue(name)
     users = source_queues_of(name, {other: each.settings for other, each in batch.by_name.items()})
-    if users := (*users, *row.queue.used_by):
+    if users := (*users, *row.queue.source_queues):
         raise QueueInUse(name, users)
     if batch.execute(_FREE, (row.key,)).get is None:
         problem = f"a transaction of a program puts to queue '{name}'; delete it when that has ended"
@@ -127,7 +127,7 @@ def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
     numbers = [n for (n,) in batch.execute(_ITEMS, (row.key,)).fetchall()]
     count = len(numbers)
     if count != (confirm or 0):
-        raise ConfirmMismatch(f"deleting queue '{name}'", confirm, count)
+        raise ConfirmationMismatch(f"deleting queue '{name}'", confirm, count)
     active = batch.execute(_ACTIVE, (row.key,)).get
     if active is not None:
         place = find(batch, active)

@@ -11,7 +11,7 @@ from redrive.errors import IdempotencyConflict, PayloadTooLarge
 from redrive.model.arrival import check_unedited
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId, make_id
-from redrive.model.item import OPEN_STATUSES, Event, Result, Settled, Status
+from redrive.model.item import OPEN_STATUSES, HistoryEvent, Result, Settled, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST, is_remote
 from redrive.model.manual_change import (
     ItemSnapshot,
@@ -68,7 +68,7 @@ def _redrive_queue(batch: Batch, deed: Deed, item: ItemSnapshot, place: ItemRow)
     if deed.to is not None or item.status is Status.DEAD:
         return redrive_queue(item, item.queue, deed.to)
     known = item_details(batch, place)
-    return redrive_queue(item, known.death.queue, None, home=known.home, store=batch.store)
+    return redrive_queue(item, known.death.queue, None, home=known.home_store, store=batch.store)
 
 
 def revive(batch: Batch, deed: Deed, item: ItemSnapshot, place: ItemRow, row: QueueRow) -> Settled:
@@ -98,7 +98,7 @@ def undo(batch: Batch, deed: Deed, item: ItemSnapshot, place: ItemRow) -> Settle
         place.ended_at, place.dead_reason = death.at, death.reason
     else:
         place.expire_deadline = None
-    deed.record(batch, place, Event.UNDONE, item.queue, status_without_lease(item.status))
+    deed.record(batch, place, HistoryEvent.UNDONE, item.queue, status_without_lease(item.status))
     dead_letters.add_dead_letter(batch, place, death, text)
     insert_row(batch, place)
     deed.tell(batch, FeedKind.UNDONE, item.queue, place, source_id)
@@ -126,7 +126,7 @@ def move(batch: Batch, deed: Deed, item: ItemSnapshot, place: ItemRow) -> Settle
         place.ended_at, place.dead_reason = ended
     elif ready_at > batch.now:
         place.ready_at, place.seq = ready_at, batch.draw()
-    deed.record(batch, place, Event.MOVED, item.queue, before)
+    deed.record(batch, place, HistoryEvent.MOVED, item.queue, before)
     if stays_letter:
         dead_letters.move_dead_letter(batch, place, came_from)
     insert_row(batch, place)
@@ -157,7 +157,7 @@ def _redrive_edited(
         raise PayloadTooLarge("payload", len(target.payload.payload), largest, "max_payload_size")
     copied = msgspec.structs.replace(place)
     archive(batch, deed, item, place)
-    copied.n, copied.tail, _ = batch.draw_id()
+    copied.n, copied.tail, _ = batch.allocate_id()
     copied.queue, copied.letter, copied.ready = row.key, None, False
     copied.token = copied.deadline = copied.leased_at = copied.worker = None
     copied.ended_at = copied.dead_reason = copied.archived_from = None
@@ -188,7 +188,7 @@ def _lay_as_work(
     timeout = item_details(batch, place).expire_timeout
     timeout = row.settings.expire_timeout if timeout is None else timeout
     place.expire_deadline = None if timeout is None or not expires else Instant(batch.now + timeout)
-    deed.record(batch, place, Event.REDRIVEN, item.queue, status_without_lease(item.status))
+    deed.record(batch, place, HistoryEvent.REDRIVEN, item.queue, status_without_lease(item.status))
     insert_row(batch, place)
     deed.tell(batch, FeedKind.REDRIVEN, item.queue, place, source_id)
     return Settled(place.id, row.queue.name, Status.PENDING, place.counters, place.ready_at, source_id=source_id)

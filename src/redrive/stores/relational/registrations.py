@@ -40,7 +40,7 @@ def register(batch: Batch, call: Register) -> Registration | VersionConflict:
     until = None if call.timeout is None else Instant(batch.now + call.timeout)
     written = (batch.namespace_key, call.kind, call.name, call.value, batch.now, until)
     version = batch.execute(_WRITE, written).get
-    _note(batch, call.noted)
+    _note(batch, call.audit)
     return Registration(call.kind, call.name, call.value, version, batch.now, until)
 
 
@@ -48,7 +48,7 @@ def unregister(batch: Batch, call: Unregister) -> bool:
     """One that is over is as good as none."""
     was_there = batch.execute(_REMOVE, (batch.namespace_key, call.kind, call.name, batch.now)).get is not None
     if was_there:
-        _note(batch, call.noted)
+        _note(batch, call.audit)
     return was_there
 
 

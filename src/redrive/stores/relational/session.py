@@ -76,7 +76,7 @@ class Executor(Protocol):
         ...
 
     @property
-    def numbers_tell_time(self) -> bool:
+    def sequence_is_time_ordered(self) -> bool:
         """Whether nobody draws a number below the instant he draws it at."""
         ...
 
@@ -104,13 +104,13 @@ class Session(Executor, Protocol):
         """Payloads that a statement can read as a table. At least one."""
         ...
 
-    def take_head(
+    def lease_head(
         self, batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: OverdueCheck, /
     ) -> LeasedHead:
         """Lease the first items of a queue that have not expired, unless the look at its times stands against it."""
         ...
 
-    def remove_held(self, batch: Batch, held: Sequence[HeldAs], /) -> dict[tuple[int, int], Row]:
+    def delete_leases(self, batch: Batch, held: Sequence[HeldAs], /) -> dict[tuple[int, int], Row]:
         """Remove items that are active under these tokens, of queues in `batch.queues.plain`, and without history:
         their leases and themselves. A store that cannot do it in one statement does nothing.
 
@@ -118,14 +118,14 @@ class Session(Executor, Protocol):
         """
         ...
 
-    def find_keys(self, batch: Batch, queue: int, keys: Sequence[str], /) -> dict[str, Row] | None:
+    def find_idempotency_keys(self, batch: Batch, queue: int, keys: Sequence[str], /) -> dict[str, Row] | None:
         """Lock idempotency keys of a queue, and give (n, tail, digest) of those whose time is not over.
 
         None where it is no dearer to look at one after the other.
         """
         ...
 
-    def lock_keys(self, batch: Batch, queue: int, keys: Sequence[str], /) -> None:
+    def lock_idempotency_keys(self, batch: Batch, queue: int, keys: Sequence[str], /) -> None:
         """Before a look at idempotency keys of a queue: let nobody else put under them until the end."""
         ...
 

@@ -1,7 +1,4 @@
-"""Results that are kept for a time of their own, whatever becomes of the items: one row for each id.
-
-How deliveries end: complete, settle, return, extend. The token decides.
-"""
+"""Settle deliveries: complete, settle, return, extend. The token decides. Results are kept in a table of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from redrive.clock import Instant
 from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError, WrongQueue
 from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, parse_id, parse_token
-from redrive.model.item import Counters, Event, HistoryEntry, Result, Settled, Status
+from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Result, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.store import Complete, Extend, ReturnLease, Settle, SettleCall, StaleSettings
 from redrive.stores.relational import dead_letters, feed, verdicts
@@ -98,7 +95,7 @@ def finish(
     """Complete an item that was taken from its place: kept for keep_completed, or removed. `kind` is what is told."""
     row = batch.by_key[place.queue]
     counters, queue = place.counters, row.queue.name
-    batch.tally(place.queue, "completed_total")
+    batch.count_delta(place.queue, "completed_total")
     feed.append_event(batch, kind, queue, place.n, place.tail, actor=actor, operation=operation)
     if not row.settings.keep_completed:
         verdicts.remove(batch, place)
@@ -113,7 +110,7 @@ def _complete_all(batch: Batch, calls: Sequence[Complete], indexes: Sequence[int
     """Completions without result and puts: one look, then everything that goes, goes at once."""
     parsed = [_held_as(batch, call) for call in calls]
     finished: dict[int, int] = {}
-    if removed := batch.session.remove_held(batch, parsed):
+    if removed := batch.session.delete_leases(batch, parsed):
         rest = [place for place, each in enumerate(parsed) if each[:2] not in removed]
         for index, call, each in zip(indexes, calls, parsed, strict=True):
             if each[:2] in removed:
@@ -130,8 +127,8 @@ def _complete_all(batch: Batch, calls: Sequence[Complete], indexes: Sequence[int
     if parsed:
         _complete_held(batch, parsed, calls, indexes, results, finished)
     for queue, count in finished.items():
-        batch.tally(queue, "active", -count)
-        batch.tally(queue, "completed_total", count)
+        batch.count_delta(queue, "active", -count)
+        batch.count_delta(queue, "completed_total", count)
 
 
 def _held_as(batch: Batch, call: Complete) -> HeldAs:
@@ -173,7 +170,7 @@ def _complete_held(
             delete_row(batch, place)
             results[index] = finish(batch, place, None)
             continue
-        if owner.tells_happy:
+        if owner.records_success:
             feed.append_event(batch, FeedKind.COMPLETED, owner.queue.name, n, int(token[:16], 16))
         gone.append(n)
         finished[queue] = finished.get(queue, 0) + 1
@@ -209,8 +206,8 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, ItemRow]) -> 
             delete_row(batch, place)
             place.failures += ending is OutcomeKind.FAILED
             place.losses += ending is OutcomeKind.LOST
-            batch.tally(place.queue, "failed_total", ending is OutcomeKind.FAILED)
-            entry = _record(batch, place, Event(ending.value), failure=failure, worker=worker, note=note)
+            batch.count_delta(place.queue, "failed_total", ending is OutcomeKind.FAILED)
+            entry = _record(batch, place, HistoryEvent(ending.value), failure=failure, worker=worker, note=note)
             return verdicts.apply_verdict(batch, place, verdict, entry)
         case Extend(_, timeout):
             deadline = Instant(batch.now + (row.settings.lease_timeout if timeout is None else timeout))
@@ -231,7 +228,7 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, ItemRow]) -> 
             place.status = Status.PENDING
             place.attempts = max(0, place.attempts - 1)
             if note is not None:
-                entry = _record(batch, place, Event.RETURNED, worker=worker, note=note)
+                entry = _record(batch, place, HistoryEvent.RETURNED, worker=worker, note=note)
                 verdicts.tell(batch, FeedKind.RETURNED, place, entry, title=note)
             insert_row(batch, place)
             return Settled(place.id, row.queue.name, Status.PENDING, place.counters, place.ready_at)
@@ -239,7 +236,7 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, ItemRow]) -> 
             assert_never(call)
 
 
-def _record(batch: Batch, place: ItemRow, event: Event, **details: Any) -> HistoryEntry:
+def _record(batch: Batch, place: ItemRow, event: HistoryEvent, **details: Any) -> HistoryEntry:
     queue = batch.by_key[place.queue].queue.name
     entry = HistoryEntry(batch.now, event, queue, place.deliveries, **details)
     verdicts.record(batch, place, entry)

@@ -1,7 +1,4 @@
-"""Carrying out a verdict: tried again, dead in place, moved to a dead queue, or dropped; and the record of it.
-
-Deeds, and the traces they leave in the file.
-"""
+"""Apply a verdict: retried, dead in place, moved to a dead queue, or dropped; with history, death record and audit."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason, cause_of
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
-from redrive.model.item import Death, Event, HistoryEntry, Settled, Status
-from redrive.model.judge import Again, Dead, OutcomeKind, Verdict, check_verdict
+from redrive.model.item import Death, HistoryEntry, HistoryEvent, Settled, Status
+from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict, check_verdict
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST, is_remote
 from redrive.model.state_machine import Verb
 from redrive.store import DROP_ACTOR
@@ -45,10 +42,10 @@ _AUDIT = (
 )
 
 FEED_KIND_BY_EVENT = {
-    Event.FAILED: FeedKind.FAILED,
-    Event.LOST: FeedKind.LOST,
-    Event.RELEASED: FeedKind.RELEASED,
-    Event.RETURNED: FeedKind.RETURNED,
+    HistoryEvent.FAILED: FeedKind.FAILED,
+    HistoryEvent.LOST: FeedKind.LOST,
+    HistoryEvent.RELEASED: FeedKind.RELEASED,
+    HistoryEvent.RETURNED: FeedKind.RETURNED,
 }
 """What the feed says of an ending after which an item is tried again."""
 
@@ -67,7 +64,7 @@ def apply_verdict(batch: Batch, place: ItemRow, verdict: Verdict, entry: History
     """
     row = batch.by_key[place.queue]
     match verdict:
-        case Again(delay, status):
+        case RetryVerdict(delay, status):
             place.status = status
             place.ready_at = Instant(batch.now + delay)
             place.seq = batch.draw()
@@ -107,7 +104,10 @@ def record(batch: Batch, place: ItemRow, entry: HistoryEntry) -> None:
     batch.write(_HISTORY, (batch.draw(), place.n, place.entries, msgspec.json.encode(entry)))
     faded = place.entries - HISTORY_LAST
     if faded > HISTORY_FIRST:
-        for stage in (Stage.LAY, Stage.ERASE):  # an item that moves has its old number before, or its new one after
+        for stage in (
+            Stage.INSERT_STATE,
+            Stage.DELETE_ITEM,
+        ):  # an item that moves has its old number before, or its new one after
             batch.write(_FORGET_ENTRY, (place.n, faded), stage)
 
 
@@ -124,10 +124,10 @@ def move(batch: Batch, place: ItemRow, target: QueueRow, *, died: bool = False) 
     """
     source_id, old = place.id, place.n
     source_queue = batch.by_key[place.queue].queue.name
-    number, tail, _ = batch.draw_id()
+    number, tail, _ = batch.allocate_id()
     batch.write(_MOVE_ITEM, (number, tail, target.key, batch.now, source_id, source_queue, old, int(not died)))
     batch.write(_LINEAGE, (old, place.tail, number))
-    batch.write("DELETE FROM redrive_item WHERE n = ?", (old,), Stage.ERASE)
+    batch.write("DELETE FROM redrive_item WHERE n = ?", (old,), Stage.DELETE_ITEM)
     for table in ("history", "death", "lineage"):
         batch.write(f"UPDATE redrive_{table} SET n = ? WHERE n = ?", (number, old), Stage.RENUMBER)
     place.n, place.tail, place.queue = number, tail, target.key
@@ -144,7 +144,7 @@ def remove(batch: Batch, place: ItemRow) -> None:
     if place.entries:  # what moved has a history that says so
         tables += ("history", "lineage")
     for table in tables:
-        batch.write(f"DELETE FROM redrive_{table} WHERE n = ?", (place.n,), Stage.ERASE)
+        batch.write(f"DELETE FROM redrive_{table} WHERE n = ?", (place.n,), Stage.DELETE_ITEM)
 
 
 def audit(
@@ -158,7 +158,7 @@ def audit(
 def _apply_death(batch: Batch, place: ItemRow, row: QueueRow, verdict: Dead, entry: HistoryEntry) -> Settled:
     queue, counters, reason, to = row.queue.name, place.counters, verdict.reason, verdict.to
     cause = cause_of(reason, entry.failure, entry.note)
-    batch.tally(row.key, "dead_total")
+    batch.count_delta(row.key, "dead_total")
     if verdict.drops:
         remove(batch, place)
         audit(batch, DROP_ACTOR, Verb.DROP.value, queue, [place.id], 1, reason.value)
@@ -207,12 +207,12 @@ def title(entry: HistoryEntry) -> str | None:
 class Deed(manual_change.ManualAction, frozen=True):
     """One verb, for one item or many."""
 
-    def entry(self, batch: Batch, event: Event, queue: str, delivery: int, before: Status) -> HistoryEntry:
+    def entry(self, batch: Batch, event: HistoryEvent, queue: str, delivery: int, before: Status) -> HistoryEntry:
         """A row of the history of an item that was in that queue, and what it was there."""
         return self.history_entry(batch.now, event, queue, delivery, before)
 
     def record(
-        self, batch: Batch, place: ItemRow, event: Event, queue: str, before: Status, *, to: str | None = None
+        self, batch: Batch, place: ItemRow, event: HistoryEvent, queue: str, before: Status, *, to: str | None = None
     ) -> None:
         """Write it into an item's history. `to` is where it goes in another store."""
         record(batch, place, self.history_entry(batch.now, event, queue, place.deliveries, before, to=to))

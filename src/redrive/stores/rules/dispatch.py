@@ -117,7 +117,7 @@ def execute_calls(state: State, call: Call) -> Any:
             return update_queue(state, call)
         case contract.SetPaused():
             return set_paused(state, call)
-        case contract.SetUsedBy():
+        case contract.SetSourceQueue():
             return set_used_by(state, call)
         case contract.DeleteQueue():
             return delete_queue(state, call)

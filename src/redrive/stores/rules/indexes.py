@@ -1,7 +1,4 @@
-"""An ordered index: names by key, smallest first.
-
-A shelf: items in the order of a number that each has, to be walked from any place in either direction.
-"""
+"""Ordered indexes: names by key, and items by a number, scanned from any position in either direction."""
 
 from __future__ import annotations
 

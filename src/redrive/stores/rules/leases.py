@@ -21,7 +21,7 @@ def lease_items(state: State, call: LeaseItems) -> Leased:
     if queue.value.paused:
         return Leased(())
     promote_due(state, queue, MAINTENANCE_BATCH)
-    if not call.swept and queue.overdue(state.now):
+    if not call.ignore_overdue and queue.overdue(state.now):
         return Leased((), overdue=True)
     timeout = queue.value.settings.lease_timeout if call.timeout is None else call.timeout
     leases: list[Lease] = []
@@ -46,10 +46,10 @@ def promote_due(state: State, queue: QueueState, limit: int) -> int:
 def make_ready(state: State, item: Record) -> None:
     """An item that has fallen due takes its place among the ready ones. One that failed is pending again."""
     if item.status is Status.FAILED:
-        with state.change(item, Verb.DUE, Status.PENDING):
+        with state.change(item, Verb.PROMOTE, Status.PENDING):
             pass
     else:
-        with state.refile(item):
+        with state.reindex(item):
             pass
 
 
@@ -64,5 +64,5 @@ def _lease(state: State, item: Record, worker: str | None, timeout: int) -> Leas
         item.grant = LeaseState(token, worker, leased_at=state.now, deadline=Instant(state.now + timeout))
         if item.first_leased_at is None:
             item.first_leased_at = state.now
-    state.tell(FeedKind.LEASED, item.queue, item)
+    state.append_event(FeedKind.LEASED, item.queue, item)
     return item.to_lease()

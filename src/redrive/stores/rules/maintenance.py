@@ -96,7 +96,7 @@ def _purge(state: State, queue: QueueState, index: Index[ItemId], keep: int | No
     items = _past(state, index, keep, limit)
     for item in items:
         state.remove(item, Verb.DROP)
-        state.tell(FeedKind.REMOVED, queue.name, item, actor=RETENTION_ACTOR)
+        state.append_event(FeedKind.REMOVED, queue.name, item, actor=RETENTION_ACTOR)
     _audit(state, Verb.PURGE, queue, items)
     return len(items)
 

@@ -45,7 +45,7 @@ def change(state: State, call: ManualChange) -> tuple[Settled | StaleSettings | 
 
 def change_one(state: State, deed: Deed, target: ManualTarget, item: Record) -> Settled | StaleSettings:
     """Change one item. Raises what refuses it, and then changed nothing."""
-    check_manual_change(deed.verb, item.standing, force=deed.force, undoes=deed.undoes)
+    check_manual_change(deed.verb, item.snapshot, force=deed.force, undoes=deed.undoes)
     match deed.verb:
         case Verb.FAIL | Verb.BURY:
             return _judged(state, deed, target, item)
@@ -111,7 +111,7 @@ def hold(state: State, call: Hold) -> int:
     for id in call.ids:
         item = state.find(id)
         if item is not None and item.status in WAITING_STATUSES and item.held_by is None:
-            with state.refile(item):
+            with state.reindex(item):
                 item.held_by = call.held_by
             count += 1
     return count
@@ -127,7 +127,7 @@ def unhold(state: State, call: Unhold) -> int:
         item = state.find(id)
         if item is None or item.status not in WAITING_STATUSES or item.held_by != call.held_by:
             continue
-        with state.refile(item):
+        with state.reindex(item):
             item.held_by = None
         if item.status is Status.FAILED and item.ready_at <= state.now:
             make_ready(state, item)

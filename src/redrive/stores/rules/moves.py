@@ -1,7 +1,4 @@
-"""Import: items that lived elsewhere, with everything that happened to them.
-
-Moves between stores: an item leaves, is received elsewhere, and is removed; what was written down is closed.
-"""
+"""Items from elsewhere: import with full history, and moves between stores (leave, receive, remove, close)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from redrive.errors import QueueFull
 from redrive.model.arrival import ArrivalState, Move, MoveRoute, import_state, ledger_key, move_arrival_state
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
-from redrive.model.item import Counters, Event, Item, Receipt, Settled, Status
+from redrive.model.item import Counters, HistoryEvent, Item, Receipt, Settled, Status
 from redrive.model.limits import MAX_INSTANT
 from redrive.model.manual_change import status_without_lease
 from redrive.model.state_machine import Verb
@@ -53,7 +50,7 @@ def import_items(state: State, call: Import) -> tuple[Receipt, ...]:
         if there is None:
             record = write(state, queue, item, landings[item.id])
             remember_source(state, queue, item.id, record.id)
-            state.tell(FeedKind.IMPORTED, queue.name, record, source_id=item.id, actor=call.actor)
+            state.append_event(FeedKind.IMPORTED, queue.name, record, source_id=item.id, actor=call.actor)
             known[item.id] = record.id
         receipts.append(Receipt(known[item.id], duplicate=there is not None))
     written = tuple(receipt.id for receipt in receipts if not receipt.duplicate)
@@ -76,7 +73,7 @@ def write(state: State, queue: QueueState, item: Item, landing: ArrivalState) ->
     """Make an item of one that lived elsewhere, under a new id."""
     number = state.draw_number()
     record = Record(
-        ids=[state.draw_id(number)],
+        ids=[state.allocate_id(number)],
         queue=queue.name,
         status=landing.status,
         payload=item.payload,
@@ -98,8 +95,8 @@ def write(state: State, queue: QueueState, item: Item, landing: ArrivalState) ->
         archived_from=Status.DEAD if landing.status is Status.ARCHIVED else None,
         history=History((*landing.first, *landing.last), landing.omitted),
         deaths=list(item.deaths),
-        came_by_death=landing.is_dead_letter and landing.status is not Status.DEAD,
-        home=landing.home,
+        is_in_dead_queue=landing.is_dead_letter and landing.status is not Status.DEAD,
+        home_store=landing.home_store,
     )
     if record.is_dead_letter or record.status is Status.ARCHIVED:
         mark_dead(state, record)
@@ -111,11 +108,11 @@ def leave(state: State, deed: Deed, item: Record, kind: FeedKind, to: str) -> Se
     """A person takes an item to another store: it is on its way, and still here."""
     redriven = kind is FeedKind.REDRIVEN
     status, before, is_dead_letter = status_without_lease(item.status), item.counters, item.is_dead_letter
-    entry = deed.entry(state, Event.REDRIVEN if redriven else Event.MOVED, item, to=to)
+    entry = deed.entry(state, HistoryEvent.REDRIVEN if redriven else HistoryEvent.MOVED, item, to=to)
     with state.change(item, deed.verb, Status.MOVING, forced=deed.force):
         item.history.add(entry)
         item.passage = MoveRoute(to, state.now, kind, Status.PENDING if redriven else status)
-        item.came_by_death = is_dead_letter and not redriven
+        item.is_in_dead_queue = is_dead_letter and not redriven
         if redriven:
             item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
             item.held_by = item.expire_deadline = None
@@ -138,7 +135,7 @@ def receive(state: State, call: Receive) -> Receipt:
     record = write(state, queue, item, landing)
     queue.sources[key] = SourceEntry(record.id, Instant(MAX_INSTANT))
     state.open_move(queue.name, call.store, item.id)
-    state.tell(FeedKind.ARRIVED, queue.name, record, source_id=item.id)
+    state.append_event(FeedKind.ARRIVED, queue.name, record, source_id=item.id)
     return Receipt(record.id)
 
 
@@ -148,7 +145,7 @@ def finish_move(state: State, call: FinishMove) -> int:
     for id in call.ids:
         item = state.find(id)
         if item is not None and item.status is Status.MOVING:
-            state.remove(item, Verb.LEAVE)
+            state.remove(item, Verb.FINISH_MOVE)
             count += 1
     return count
 

@@ -12,9 +12,9 @@ from redrive.model.limits import is_remote
 from redrive.model.operation import (
     TRACKED_VERBS,
     AuditRow,
-    LeftOut,
     Operation,
     OperationStatus,
+    SkippedItem,
     after_step,
     audit_change,
     audit_finish,
@@ -47,7 +47,7 @@ def start_operation(state: State, call: StartOperation) -> Operation:
         if queue is not None and not is_remote(queue):
             state.queue(queue)
     number = state.draw_number()
-    operation = new_operation(call, state.draw_id(number), number, state.now)
+    operation = new_operation(call, state.allocate_id(number), number, state.now)
     state.operations.save(operation)
     _audit(state, operation, operation.actor, audit_start(operation))
     return operation
@@ -118,21 +118,21 @@ def _target(state: State, operation: Operation, call: StepOperation, item: Recor
 def _step(state: State, operation: Operation, selected: FoundItems, targets: dict[ItemId, ManualTarget]) -> Operation:
     deed = Deed.of(operation)
     changed: list[ItemId] = []
-    left_out: list[LeftOut] = []
+    skipped: list[SkippedItem] = []
     for position, item in selected.found:
         id = item.id
         try:
             result = change_one(state, deed, targets[id], item)
         except RedriveError as refusal:
-            left_out.append(LeftOut(id, refusal.code))
+            skipped.append(SkippedItem(id, refusal.code))
             continue
         assert isinstance(result, Settled)
         changed.append(result.id)
         if operation.verb in TRACKED_VERBS:
             state.operations.remember(operation.id, id)
         if len(changed) == operation.canaries_left:
-            return after_step(operation, state.now, changed, left_out, position, exhausted=False)
-    return after_step(operation, state.now, changed, left_out, selected.position, selected.exhausted)
+            return after_step(operation, state.now, changed, skipped, position, exhausted=False)
+    return after_step(operation, state.now, changed, skipped, selected.position, selected.exhausted)
 
 
 def _audit(state: State, operation: Operation, actor: str, audited: AuditRow) -> None:

@@ -11,7 +11,7 @@ from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull
 from redrive.model.arrival import ledger_key
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
-from redrive.model.item import Event, HistoryEntry, Receipt, Status
+from redrive.model.item import HistoryEntry, HistoryEvent, Receipt, Status
 from redrive.model.judge import Dead, OutcomeKind, count_outcome
 from redrive.store import (
     LEDGER_RETENTION,
@@ -36,7 +36,7 @@ def put(state: State, call: Put) -> tuple[Receipt, ...] | StaleSettings:
         return StaleSettings(queue)
     plan = PutPlan(state, alone=True)
     plan.add(call)
-    return plan.carry_out()
+    return plan.apply()
 
 
 def known_source(state: State, queue: QueueState, source_id: ItemId) -> ItemId | None:
@@ -72,7 +72,7 @@ class _Step(NamedTuple):
 
 
 class PutPlan:
-    """What one or more puts will do. `add` checks and changes nothing but numbers drawn; `carry_out` cannot fail.
+    """What one or more puts will do. `add` checks and changes nothing but numbers drawn; `apply` cannot fail.
 
     Only puts that are `alone`, and no part of another call, bring failures.
     """
@@ -115,7 +115,7 @@ class PutPlan:
             self._steps.append(_Step(queue, new, there, 0, duplicate=True, ignored=False))
             return False
         number = self._state.draw_number()
-        id = self._state.draw_id(number)
+        id = self._state.allocate_id(number)
         self._remember(queue, new, id)
         if isinstance(new.verdict, Dead) and new.verdict.drops:
             self._dropped.add(id)
@@ -154,7 +154,7 @@ class PutPlan:
             until = Instant(self._state.now + queue.value.settings.idempotency_timeout)
             self._keys[queue.name, new.idempotency_key] = IdempotencyEntry(id, _digest(new), until)
 
-    def carry_out(self) -> tuple[Receipt, ...]:
+    def apply(self) -> tuple[Receipt, ...]:
         """Write everything."""
         for (name, key), known in self._keys.items():
             queue = self._state.queues[name]
@@ -194,7 +194,7 @@ def _write(state: State, step: _Step) -> None:
     )
     state.add(item)
     step.queue.put_total += 1
-    state.tell(FeedKind.PUT, item.queue, item)
+    state.append_event(FeedKind.PUT, item.queue, item)
     if new.verdict is not None:
         assert new.failure is not None
         # It has failed outside already: the same as if it failed here at once.
@@ -209,7 +209,7 @@ def _add_failure(state: State, step: _Step) -> None:
     assert failure is not None
     entry = HistoryEntry(
         at=state.now,
-        event=Event.FAILED,
+        event=HistoryEvent.FAILED,
         queue=step.queue.name,
         delivery=item.counters.deliveries,
         failure=failure,
@@ -220,7 +220,7 @@ def _add_failure(state: State, step: _Step) -> None:
     if item.status is not Status.ACTIVE:
         item.counters = count_outcome(item.counters, OutcomeKind.FAILED)
     step.queue.failed_total += 1
-    state.tell(FeedKind.FAILED, step.queue.name, item, title=failure.title)
+    state.append_event(FeedKind.FAILED, step.queue.name, item, title=failure.title)
 
 
 def _digest(new: NewItem) -> bytes:

@@ -1,7 +1,4 @@
-"""Queries: what `read` answers.
-
-Finding: walking the shelf on which what is looked for stands, and asking of each item whether it matches.
-"""
+"""Queries: the answers of `Store.read`. A search scans the index that fits it and filters item by item."""
 
 from __future__ import annotations
 
@@ -124,7 +121,7 @@ def count_items(state: State, query: CountItems) -> Counted:
     """Where only the queue and the cause are asked for, all of them at once."""
     where = query.where
     after = parse_cursor(where, Order.NEWEST, query.cursor)
-    if where.counted_at_once and after is None:
+    if where.has_stored_count and after is None:
         queues = tuple(state.queues) if where.queue is None else (state.queue(where.queue).name,)
         return Counted(state.groups.count(queues, where.fingerprint), None)
     selected = select(state, where, Order.NEWEST, MAX_EXAMINED, after)
@@ -169,7 +166,7 @@ def _condition(where: Filter) -> Callable[[Record], bool]:
     words = None if where.words is None else parse_query(where.words)
 
     def meets(item: Record) -> bool:
-        if not matches(where, item.facts):
+        if not matches(where, item.filter_subject):
             return False
         if words is None:
             return True

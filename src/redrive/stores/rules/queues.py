@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from redrive.errors import ConfirmMismatch, ItemActive, QueueExists, QueueInUse
+from redrive.errors import ConfirmationMismatch, ItemActive, QueueExists, QueueInUse
 from redrive.model.dead_queue import (
     check_dead_queues,
     check_source_queue,
@@ -13,7 +13,7 @@ from redrive.model.dead_queue import (
     used_by_after,
 )
 from redrive.model.queue import Queue, QueueSettings
-from redrive.store import CreateQueue, DeleteQueue, SetPaused, SetUsedBy, StaleSettings, UpdateQueue
+from redrive.store import CreateQueue, DeleteQueue, SetPaused, SetSourceQueue, StaleSettings, UpdateQueue
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.state import State
 
@@ -39,7 +39,7 @@ def update_queue(state: State, call: UpdateQueue) -> Queue | StaleSettings:
     queue = state.queue(call.name)
     if call.version != queue.value.version:
         return StaleSettings(queue.value)
-    check_dead_queues(call.name, call.settings, state.settings(), queue.value.used_by)
+    check_dead_queues(call.name, call.settings, state.settings(), queue.value.source_queues)
     queue.value = msgspec.structs.replace(queue.value, settings=call.settings, version=state.next_version())
     _mark_dead_queues(state, call.settings)
     state.write_audit(call.actor, "update_queue", call.name, (), 0)
@@ -59,26 +59,26 @@ def set_paused(state: State, call: SetPaused) -> Queue:
     return queue.value
 
 
-def set_used_by(state: State, call: SetUsedBy) -> Queue:
+def set_used_by(state: State, call: SetSourceQueue) -> Queue:
     """A queue of another store sends its dead here, or does so no longer."""
     queue = state.queue(call.name)
     if call.used:
         check_source_queue(call.name, queue.value.settings)
         queue.mark_dead_queue()
-    used_by = used_by_after(queue.value.used_by, call.user, used=call.used)
-    if used_by != queue.value.used_by:
-        queue.value = msgspec.structs.replace(queue.value, used_by=used_by)
+    source_queues = used_by_after(queue.value.source_queues, call.user, used=call.used)
+    if source_queues != queue.value.source_queues:
+        queue.value = msgspec.structs.replace(queue.value, source_queues=source_queues)
     return queue.value
 
 
 def delete_queue(state: State, call: DeleteQueue) -> int:
     """What the queue remembered (idempotency keys, source ids) goes with it."""
     queue = state.queue(call.name)
-    if users := (*source_queues_of(call.name, state.settings()), *queue.value.used_by):
+    if users := (*source_queues_of(call.name, state.settings()), *queue.value.source_queues):
         raise QueueInUse(call.name, users)
     count = queue.counts.total()
     if (call.confirm or 0) != count:
-        raise ConfirmMismatch(f"deleting queue '{call.name}'", call.confirm, count)
+        raise ConfirmationMismatch(f"deleting queue '{call.name}'", call.confirm, count)
     if active := queue.leases.first():
         raise ItemActive(active, state.items[active].worker)
     state.remove_all(call.name)

@@ -120,13 +120,13 @@ class Record:
     archived_from: Status | None = None
     history: History = field(default_factory=History)
     deaths: list[Death] = field(default_factory=list)
-    came_by_death: bool = False
+    is_in_dead_queue: bool = False
     """It lies in a dead queue because it died, and was not redriven from there."""
     death_number: int = 0
     """Drawn at its last death: its place among the dead and the archived."""
     words: frozenset[str] = frozenset()
     """What it is found by while it is a dead letter or archived."""
-    home: str | None = None
+    home_store: str | None = None
     """The store that it came from as a dead letter, and that a redrive takes it back to."""
     passage: MoveRoute | None = None
     """Where it goes and why (moving)."""
@@ -146,7 +146,7 @@ class Record:
         """Dead, or in a dead queue, or on its way to one, because it died. Completed and archived ones do not count."""
         if self.status is Status.DEAD:
             return True
-        return self.came_by_death and (self.status in OPEN_STATUSES or self.status is Status.MOVING)
+        return self.is_in_dead_queue and (self.status in OPEN_STATUSES or self.status is Status.MOVING)
 
     @property
     def number(self) -> int:
@@ -154,7 +154,7 @@ class Record:
         return parse_id(self.id)[0]
 
     @property
-    def letter(self) -> DeadLetterKey | None:
+    def dead_letter_key(self) -> DeadLetterKey | None:
         """Where it is found, if it is a dead letter."""
         if not self.is_dead_letter:
             return None
@@ -162,7 +162,7 @@ class Record:
         return DeadLetterKey(self.queue, death.cause.fingerprint, self.death_number, death.at)
 
     @property
-    def standing(self) -> ItemSnapshot:
+    def snapshot(self) -> ItemSnapshot:
         """As the rules of a change by hand see it."""
         return ItemSnapshot(
             self.id,
@@ -175,7 +175,7 @@ class Record:
         )
 
     @property
-    def facts(self) -> FilterSubject:
+    def filter_subject(self) -> FilterSubject:
         """As a filter sees it. What died, and was brought back since, is as alive as any other."""
         death = self.deaths[-1] if self.is_dead_letter or self.status is Status.ARCHIVED else None
         counters = self.counters
@@ -232,7 +232,7 @@ class Record:
             deaths=tuple(self.deaths),
             moving_to=None if self.passage is None else self.passage.to,
             moving_since=None if self.passage is None else self.passage.since,
-            home=self.home if self.is_dead_letter and self.status is not Status.DEAD else None,
+            home_store=self.home_store if self.is_dead_letter and self.status is not Status.DEAD else None,
         )
 
     def to_lease(self) -> Lease:

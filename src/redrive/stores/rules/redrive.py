@@ -6,7 +6,7 @@ from redrive.clock import Instant
 from redrive.errors import IdempotencyConflict, PayloadTooLarge
 from redrive.model.arrival import check_unedited
 from redrive.model.feed import FeedKind
-from redrive.model.item import OPEN_STATUSES, Counters, Event, Settled, Status
+from redrive.model.item import OPEN_STATUSES, Counters, HistoryEvent, Settled, Status
 from redrive.model.limits import is_remote
 from redrive.model.manual_change import (
     counters_after_undo,
@@ -34,7 +34,7 @@ def retry(state: State, deed: Deed, item: Record) -> Settled:
 def redrive(state: State, deed: Deed, target: ManualTarget, item: Record) -> Settled:
     """A dead item where it is, another dead letter where it died last; or in the queue that the deed names."""
     died_in = item.deaths[-1].queue
-    to = redrive_queue(item.standing, died_in, deed.to, home=item.home, store=state.store)
+    to = redrive_queue(item.snapshot, died_in, deed.to, home=item.home_store, store=state.store)
     if is_remote(to):
         check_unedited(item.id, to, edited=target.payload is not None or target.headers is not None)
         return leave(state, deed, item, FeedKind.REDRIVEN, to)
@@ -47,14 +47,14 @@ def redrive(state: State, deed: Deed, target: ManualTarget, item: Record) -> Set
 def _again(state: State, deed: Deed, item: Record, queue: QueueState) -> Settled:
     """Back to work with fresh counters, held by nobody: in place, or in another queue under a new id."""
     _check_target(state, item, queue)
-    left, before, entry = item.queue, item.counters, deed.entry(state, Event.REDRIVEN, item)
-    still_dead_letter = stays_dead_letter(deed.verb, item.standing)
+    left, before, entry = item.queue, item.counters, deed.entry(state, HistoryEvent.REDRIVEN, item)
+    still_dead_letter = stays_dead_letter(deed.verb, item.snapshot)
     moved = queue.name != left
     with state.change(item, deed.verb, Status.PENDING, forced=deed.force):
         item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
         item.history.add(entry)
         item.held_by = None
-        item.came_by_death = still_dead_letter
+        item.is_in_dead_queue = still_dead_letter
         if moved:
             state.move(item, queue.name)
             item.ready_at = state.now
@@ -71,11 +71,11 @@ def _edited(state: State, deed: Deed, target: ManualTarget, item: Record, queue:
     largest = queue.value.settings.max_payload_size
     if target.payload is not None and len(target.payload.payload) > largest:
         raise PayloadTooLarge("payload", len(target.payload.payload), largest, "max_payload_size")
-    entry = deed.entry(state, Event.REDRIVEN, item)
+    entry = deed.entry(state, HistoryEvent.REDRIVEN, item)
     archive(state, deed, item)
     number = state.draw_number()
     new = Record(
-        ids=[state.draw_id(number)],
+        ids=[state.allocate_id(number)],
         queue=queue.name,
         status=Status.PENDING,
         payload=item.payload if target.payload is None else target.payload.payload,
@@ -119,7 +119,7 @@ def undo(state: State, deed: Deed, item: Record) -> Settled:
     assert last is not None
     to, status = undo_target(last)
     queue = state.queue(to)
-    left, moved, entry = item.queue, to != item.queue, deed.entry(state, Event.UNDONE, item)
+    left, moved, entry = item.queue, to != item.queue, deed.entry(state, HistoryEvent.UNDONE, item)
     with state.change(item, deed.verb, status):
         item.counters = counters_after_undo(item.counters, status, item.deaths[-1])
         item.history.add(entry)
@@ -127,8 +127,8 @@ def undo(state: State, deed: Deed, item: Record) -> Settled:
         if moved:
             state.move(item, queue.name)
             item.ready_at = state.now
-        item.came_by_death = status is Status.PENDING
-        if item.came_by_death:
+        item.is_in_dead_queue = status is Status.PENDING
+        if item.is_in_dead_queue:
             item.expire_deadline = None
         mark_dead(state, item)
     deed.tell(state, FeedKind.UNDONE, left, item, item.source_id if moved else None)
@@ -137,17 +137,17 @@ def undo(state: State, deed: Deed, item: Record) -> Settled:
 
 def move(state: State, deed: Deed, item: Record) -> Settled:
     """To the tail of another queue, as it is. What is not due falls due when it would have."""
-    to = move_queue(item.standing, deed.to)
+    to = move_queue(item.snapshot, deed.to)
     if is_remote(to):
         return leave(state, deed, item, FeedKind.MOVED, to)
     queue = state.queue(to)
     if item.status is not Status.DEAD:
         _check_target(state, item, queue)
-    left, status, entry = item.queue, status_without_lease(item.status), deed.entry(state, Event.MOVED, item)
-    stays_letter = stays_dead_letter(deed.verb, item.standing, to_dead_queue=queue.value.is_dead_queue)
+    left, status, entry = item.queue, status_without_lease(item.status), deed.entry(state, HistoryEvent.MOVED, item)
+    stays_letter = stays_dead_letter(deed.verb, item.snapshot, to_dead_queue=queue.value.is_dead_queue)
     with state.change(item, deed.verb, status, forced=deed.force):
         item.history.add(entry)
-        item.came_by_death = stays_letter and status is not Status.DEAD
+        item.is_in_dead_queue = stays_letter and status is not Status.DEAD
         state.move(item, queue.name)
         item.ready_at = max(item.ready_at, state.now)
     deed.tell(state, FeedKind.MOVED, left, item, item.source_id)
@@ -156,7 +156,7 @@ def move(state: State, deed: Deed, item: Record) -> Settled:
 
 def _check_target(state: State, item: Record, queue: QueueState) -> None:
     """Raise where an item that would be one more in a queue finds no room there, or its key with another item."""
-    if not counts_for_max_size(item.standing, queue.name):
+    if not counts_for_max_size(item.snapshot, queue.name):
         return
     queue.check_room()
     if item.idempotency_key is not None:
@@ -178,4 +178,4 @@ def _expire_deadline(state: State, item: Record, queue: QueueState) -> Instant |
     """Set anew. What still lies in a dead queue does not expire."""
     general = queue.value.settings.expire_timeout
     timeout = general if item.expire_timeout is None else item.expire_timeout
-    return None if timeout is None or item.came_by_death else Instant(state.now + timeout)
+    return None if timeout is None or item.is_in_dead_queue else Instant(state.now + timeout)

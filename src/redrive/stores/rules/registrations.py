@@ -22,8 +22,8 @@ def register(state: State, call: Register) -> Registration | VersionConflict:
     until = None if call.timeout is None else Instant(state.now + call.timeout)
     registration = Registration(call.kind, call.name, call.value, version + 1, state.now, until)
     state.registrations.save(registration)
-    plan.carry_out()
-    _note(state, call.noted)
+    plan.apply()
+    _note(state, call.audit)
     return registration
 
 
@@ -32,7 +32,7 @@ def unregister(state: State, call: Unregister) -> bool:
     present = _alive(state, call.kind, call.name, state.now)
     if present is not None:
         state.registrations.remove(call.kind, call.name)
-        _note(state, call.noted)
+        _note(state, call.audit)
     return present is not None
 
 

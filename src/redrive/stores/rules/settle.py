@@ -7,7 +7,7 @@ import msgspec
 from redrive.clock import Instant
 from redrive.errors import LeaseLost, PayloadTooLarge
 from redrive.model.feed import FeedKind
-from redrive.model.item import Event, HistoryEntry, Result, Settled, Status
+from redrive.model.item import HistoryEntry, HistoryEvent, Result, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.state_machine import Verb
 from redrive.store import Complete, Extend, ReturnLease, Settle, StaleSettings
@@ -26,11 +26,11 @@ def complete(state: State, call: Complete) -> Settled:
     plan = PutPlan(state, leaving=item.queue)
     for put in call.puts:
         plan.add(put)
-    if call.keep is not None and call.result is not None:
-        state.results.keep(item.ids, call.result, Instant(state.now + call.keep))
+    if call.keep_result is not None and call.result is not None:
+        state.results.keep(item.ids, call.result, Instant(state.now + call.keep_result))
     settled = finish(state, item, Verb.COMPLETE, call.result)
-    plan.carry_out()
-    state.tell(FeedKind.COMPLETED, item.queue, item)
+    plan.apply()
+    state.append_event(FeedKind.COMPLETED, item.queue, item)
     return settled
 
 
@@ -52,7 +52,7 @@ def settle(state: State, call: Settle) -> Settled | StaleSettings:
     """The delivery ended otherwise, and the verdict comes with the call."""
     item = state.leased(call.token)
     assert item.grant is not None
-    if call.ending is OutcomeKind.LOST and not call.at_once and item.grant.deadline > state.now:
+    if call.ending is OutcomeKind.LOST and not call.worker_is_gone and item.grant.deadline > state.now:
         raise LeaseLost(item.id, item.status)
     queue = state.queues[item.queue].value
     if call.version != queue.version:
@@ -70,10 +70,12 @@ def return_lease(state: State, call: ReturnLease) -> Settled:
         item.counters = msgspec.structs.replace(before, attempts=max(0, before.attempts - 1))
         if call.note is not None:
             item.history.add(
-                HistoryEntry(state.now, Event.RETURNED, item.queue, before.deliveries, worker=worker, note=call.note)
+                HistoryEntry(
+                    state.now, HistoryEvent.RETURNED, item.queue, before.deliveries, worker=worker, note=call.note
+                )
             )
     if call.note is not None:
-        state.tell(FeedKind.RETURNED, item.queue, item, title=call.note)
+        state.append_event(FeedKind.RETURNED, item.queue, item, title=call.note)
     return item.to_settled()
 
 
@@ -82,6 +84,6 @@ def extend(state: State, call: Extend) -> Instant:
     item = state.leased(call.token, call.queue)
     assert item.grant is not None
     timeout = state.queues[item.queue].value.settings.lease_timeout if call.timeout is None else call.timeout
-    with state.refile(item):
+    with state.reindex(item):
         item.grant.deadline = Instant(state.now + timeout)
     return item.grant.deadline

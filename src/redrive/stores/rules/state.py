@@ -145,7 +145,7 @@ class State:
         Those that it names, by id or by the operation that changed them, are looked up here.
         """
         shelf = self.by_number
-        if where.for_letters:
+        if where.is_for_dead_letters:
             shelf = self.letters if where.status is Status.DEAD else self.archived
         named = None if where.ids is None else {item.id for id in where.ids if (item := self.find(id)) is not None}
         for number, item in shelf.newest(after) if order is Order.NEWEST else shelf.oldest(after):
@@ -166,7 +166,7 @@ class State:
         self.last_version += 1
         return self.last_version
 
-    def draw_id(self, number: int) -> ItemId:
+    def allocate_id(self, number: int) -> ItemId:
         """An id that nobody can guess from another one."""
         return make_id(number, make_id_suffix(secrets.randbits(SALT_BITS)))
 
@@ -180,14 +180,14 @@ class State:
         """A new item, in the status that it has."""
         self.items[item.id] = item
         self.by_number.add(item.number, item)
-        self._file(item)
-        self._regroup(item, None, item.letter)
+        self._index(item)
+        self._regroup(item, None, item.dead_letter_key)
 
     @contextmanager
     def change(self, item: Record, verb: Verb, status: Status, *, forced: bool = False) -> Iterator[None]:
         """Within this, the item has the new status and may be changed. Nothing is touched if the table forbids it."""
         check_transition(verb, item.status, status, forced=forced)
-        with self.refile(item):
+        with self.reindex(item):
             item.status = status
             if status is not Status.ACTIVE:
                 item.grant = None
@@ -198,15 +198,15 @@ class State:
             yield
 
     @contextmanager
-    def refile(self, item: Record) -> Iterator[None]:
+    def reindex(self, item: Record) -> Iterator[None]:
         """Within this, the item may be changed in ways that matter to the indexes; its status stays."""
-        letter = item.letter
-        self._unfile(item)
+        letter = item.dead_letter_key
+        self._unindex(item)
         try:
             yield
         finally:
-            self._file(item)
-            self._regroup(item, letter, item.letter)
+            self._index(item)
+            self._regroup(item, letter, item.dead_letter_key)
 
     def open_move(self, queue: str, store: str, source_id: ItemId) -> None:
         """An item came to a queue from another store, which still has it."""
@@ -237,7 +237,7 @@ class State:
         item.source_id = item.id
         self.by_number.discard(item.number, item)
         item.seq = self.draw_number()
-        item.ids.append(self.draw_id(item.seq))
+        item.ids.append(self.allocate_id(item.seq))
         item.queue = to
         self.items[item.id] = item
         self.by_number.add(item.number, item)
@@ -245,8 +245,8 @@ class State:
     def remove(self, item: Record, verb: Verb, *, forced: bool = False) -> None:
         """For good, with every id it has had."""
         check_transition(verb, item.status, None, forced=forced)
-        letter = item.letter
-        self._unfile(item)
+        letter = item.dead_letter_key
+        self._unindex(item)
         self.by_number.discard(item.number, item)
         for id in item.ids:
             del self.items[id]
@@ -261,7 +261,7 @@ class State:
         """Free what items of deleted queues still take up, up to so many of them. Gives how many."""
         return 0
 
-    def tell(
+    def append_event(
         self,
         kind: FeedKind,
         queue: str,
@@ -298,7 +298,7 @@ class State:
         if after is not None:
             self.groups.join(after, item)
 
-    def _file(self, item: Record) -> None:
+    def _index(self, item: Record) -> None:
         queue = self.queues[item.queue]
         queue.counts[item.status] += 1
         queue.dead_letters += item.is_dead_letter
@@ -331,7 +331,7 @@ class State:
             queue.ready.add(item.id, (-item.priority, item.ready_at, item.seq))
         else:
             queue.waiting.add(item.id, (item.ready_at, item.seq))
-            self._retime(queue, item)
+            self._reindex_times(queue, item)
         if due and item.held_by is None:
             self.arrivals[queue.name] += 1
         if item.expire_deadline is not None:
@@ -339,7 +339,7 @@ class State:
         if item.is_dead_letter:
             queue.dead.add(item.id, (item.deaths[-1].at, item.number))
 
-    def _unfile(self, item: Record) -> None:
+    def _unindex(self, item: Record) -> None:
         queue = self.queues[item.queue]
         queue.counts[item.status] -= 1
         queue.dead_letters -= item.is_dead_letter
@@ -380,7 +380,7 @@ class State:
         if not moving:
             del self.moving[item.passage.to]
 
-    def _retime(self, queue: QueueState, item: Record) -> None:
+    def _reindex_times(self, queue: QueueState, item: Record) -> None:
         """An item waits: the queue may have a new time at which its next item falls due."""
         if queue.waiting.first() == item.id:
             self.retimed.add(queue.name)

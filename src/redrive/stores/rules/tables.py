@@ -1,13 +1,4 @@
-"""The feed: entries in the order of their numbers.
-
-Groups of dead letters: who is in which is kept, the figures are counted when somebody looks.
-
-The operations of a namespace, and which items each of them changed.
-
-What is registered, whether its time is over or not.
-
-Results that are kept for a time of their own, whatever becomes of the items.
-"""
+"""The tables of a namespace: feed, groups, operations, registrations, kept results."""
 
 from __future__ import annotations
 
@@ -160,7 +151,7 @@ class OperationTable:
 
     def at_work(self) -> Iterator[Operation]:
         """Those that somebody has to see to, newest first."""
-        return (each for each in self.newest() if each.at_work)
+        return (each for each in self.newest() if each.is_active)
 
     def forget(self, until: int, limit: int) -> int:
         """Remove at most so many that ended at that instant or earlier. Returns how many."""

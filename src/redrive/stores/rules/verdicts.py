@@ -1,7 +1,4 @@
-"""Carrying out a verdict: an item is tried again, or it is dead. The store never judges.
-
-Deeds, and the traces they leave.
-"""
+"""Apply a verdict or a manual change to an item, with its history, death record and feed. The store never judges."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from redrive.model.death import cause_of
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
-from redrive.model.item import Counters, Death, Event, HistoryEntry, Settled, Status
+from redrive.model.item import Counters, Death, HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, Verdict, count_outcome
 from redrive.model.limits import is_remote
 from redrive.model.manual_change import death_text, status_without_lease
@@ -60,7 +57,7 @@ def apply_verdict(
     """
     entry = HistoryEntry(
         at=state.now,
-        event=Event(ending.value),
+        event=HistoryEvent(ending.value),
         queue=item.queue,
         delivery=item.counters.deliveries,
         failure=failure,
@@ -80,7 +77,7 @@ def apply_verdict(
             state.to_tail(item, verdict.delay)
         settled = item.to_settled()
         title = note if failure is None else failure.title
-        state.tell(FeedKind(ending.value), item.queue, item, title=title, actor=actor, operation=operation)
+        state.append_event(FeedKind(ending.value), item.queue, item, title=title, actor=actor, operation=operation)
     queue.failed_total += ending is OutcomeKind.FAILED
     return settled
 
@@ -108,7 +105,7 @@ def _apply_death(
         with state.change(item, verb, Status.MOVING, forced=forced):
             item.history.add(entry)
             item.deaths.append(death)
-            item.came_by_death, item.held_by = True, None
+            item.is_in_dead_queue, item.held_by = True, None
             item.passage = MoveRoute(verdict.to, state.now, FeedKind.DEAD, Status.PENDING)
             mark_dead(state, item)
             item.counters = Counters(deliveries=counters.deliveries, redrives=counters.redrives)
@@ -120,7 +117,7 @@ def _apply_death(
             item.deaths.append(death)
             state.move(item, verdict.to)
             item.ready_at, item.held_by = state.now, None
-            item.came_by_death, item.home = True, None
+            item.is_in_dead_queue, item.home_store = True, None
             mark_dead(state, item)
             item.counters = Counters(deliveries=counters.deliveries, redrives=counters.redrives)
             item.expire_deadline = None
@@ -131,13 +128,13 @@ def _apply_death(
         _log.warning("item_dropped", item=item.id, queue=item.queue, reason=verdict.reason)
     else:
         with state.change(item, verb, Status.DEAD, forced=forced):
-            item.came_by_death = False
+            item.is_in_dead_queue = False
             item.counters = counters
             item.history.add(entry)
             item.deaths.append(death)
             mark_dead(state, item)
     moved = verdict.to is not None and not elsewhere
-    state.tell(
+    state.append_event(
         FeedKind.DEAD,
         left,
         item,
@@ -163,11 +160,11 @@ def mark_dead(state: State, item: Record) -> None:
 class Deed(manual_change.ManualAction, frozen=True):
     """One verb, for one item or many."""
 
-    def entry(self, state: State, event: Event, item: Record, *, to: str | None = None) -> HistoryEntry:
+    def entry(self, state: State, event: HistoryEvent, item: Record, *, to: str | None = None) -> HistoryEntry:
         """A row of the item's history, while it still is what it was. `to` is where it goes in another store."""
         before = status_without_lease(item.status)
         return self.history_entry(state.now, event, item.queue, item.counters.deliveries, before, to=to)
 
     def tell(self, state: State, kind: FeedKind, queue: str, item: Record, source_id: ItemId | None = None) -> None:
         """Tell it in the feed of the queue where it happened."""
-        state.tell(kind, queue, item, source_id=source_id, actor=self.actor, operation=self.operation)
+        state.append_event(kind, queue, item, source_id=source_id, actor=self.actor, operation=self.operation)

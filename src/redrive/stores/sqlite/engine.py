@@ -240,7 +240,7 @@ class Engine:
         """A thread that is inside SQLite holds one of them."""
         return self._writing, self._reading, self._checkpointer.working
 
-    def leave_to_the_parent(self) -> None:
+    def detach_after_fork(self) -> None:
         """After a fork, in the child: let go of what was inherited. It is closed until `reopen` opens it anew."""
         connections = (self.writer, self._reader, self._checkpointer.connection)
         if all(lock.acquire(blocking=False) for lock in self._locks):
@@ -252,7 +252,7 @@ class Engine:
         # The parent's turn must not outlive the parent because a child has the file open.
         for turn in (self._turn, self._checkpointer.turn):
             if turn is not None:
-                turn.leave_to_the_parent()
+                turn.detach_after_fork()
         self._closed = True
         self._writing, self._reading = threading.RLock(), threading.RLock()
         _open_engines.discard(self)
@@ -349,7 +349,7 @@ def _after_fork_in_child() -> None:
     global _forking
     _forking = threading.RLock()
     for engine in tuple(_open_engines):
-        engine.leave_to_the_parent()
+        engine.detach_after_fork()
 
 
 def _let_go(lock: threading.RLock) -> None:

@@ -149,7 +149,7 @@ def _create(connection: apsw.Connection, now: Instant) -> None:
 
 
 _MOVES = """
-ALTER TABLE redrive_queue ADD COLUMN used_by TEXT;
+ALTER TABLE redrive_queue ADD COLUMN source_queues TEXT;
 ALTER TABLE redrive_item ADD COLUMN home TEXT;
 ALTER TABLE redrive_ledger ADD COLUMN store TEXT;
 ALTER TABLE redrive_count ADD COLUMN moving INTEGER NOT NULL DEFAULT 0;

@@ -58,7 +58,7 @@ class Session:
     __slots__ = ("execute", "executemany", "walk")
 
     words = FTS5()
-    numbers_tell_time = True
+    sequence_is_time_ordered = True
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.execute = connection.execute
@@ -77,7 +77,7 @@ class Session:
         return apsw.carray(tuple(payloads))
 
     @staticmethod
-    def take_head(
+    def lease_head(
         batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: OverdueCheck
     ) -> LeasedHead:
         """Lease the first items of a queue: all up to the last of them, except those that have expired."""
@@ -95,17 +95,17 @@ class Session:
         return LeasedHead(look, head, keys)
 
     @staticmethod
-    def remove_held(batch: Batch, held: Sequence[HeldAs]) -> dict[tuple[int, int], Row]:
+    def delete_leases(batch: Batch, held: Sequence[HeldAs]) -> dict[tuple[int, int], Row]:
         """A look first is no dearer."""
         return {}
 
     @staticmethod
-    def find_keys(batch: Batch, queue: int, keys: Sequence[str]) -> dict[str, Row] | None:
+    def find_idempotency_keys(batch: Batch, queue: int, keys: Sequence[str]) -> dict[str, Row] | None:
         """Looks cost no round trip, and whoever writes has the whole file for himself."""
         return None
 
     @staticmethod
-    def lock_keys(batch: Batch, queue: int, keys: Sequence[str]) -> None:
+    def lock_idempotency_keys(batch: Batch, queue: int, keys: Sequence[str]) -> None:
         """Whoever writes has the whole file for himself."""
 
     @staticmethod

@@ -68,16 +68,17 @@ class SQLiteStore:
         with self._engine.reading() as connection:
             return answer_query(Session(connection), query, self.namespace, self.clock.now())
 
-    def put_within(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
+    def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         if not isinstance(connection, apsw.Connection):
             raise InvalidInput(
-                f"within takes an apsw.Connection to {self._path}, not {type(connection).__name__}; the sqlite3 module "
+                f"transaction takes an apsw.Connection to {self._path}, not {type(connection).__name__}; the "
+                "sqlite3 module "
                 f"brings another copy of SQLite, and two copies on one file can damage it"
             )
         if not connection.in_transaction:
-            raise InvalidInput("within takes a connection with a transaction open; begin one, put, then commit it")
+            raise InvalidInput("transaction takes a connection with a transaction open; begin one, put, then commit it")
         if Path(connection.db_filename("main")) != self._filename:
-            raise InvalidInput(f"within takes a connection to {self._path}, and this one is to another database")
+            raise InvalidInput(f"transaction takes a connection to {self._path}, and this one is to another database")
         self._engine.check_files()
         with self._engine.translated(), connection:
             self._lock_for_writing(connection)
@@ -89,12 +90,12 @@ class SQLiteStore:
             finish(batch)
         return receipts
 
-    def changed(self) -> Collection[str] | None:
+    def poll_changes(self) -> Collection[str] | None:
         version = self._engine.data_version()
         changed, self._noticed = version != self._noticed, version
         return None if changed else ()
 
-    def listen(self, bell: Callable[[], None]) -> None:
+    def subscribe(self, wake: Callable[[], None]) -> None:
         """A file tells nobody when it changes."""
 
     def durability(self) -> Durability:

@@ -68,7 +68,7 @@ class WriteLock:
             self._line.close()
         self._forget()
 
-    def leave_to_the_parent(self) -> None:
+    def detach_after_fork(self) -> None:
         """In a forked child: close what would keep the parent's turn after the parent has died."""
         if self._line is not None:
             os.close(self._line.file)  # the thread that does so otherwise is in the parent only

@@ -1,7 +1,4 @@
-"""What the tests do with items again and again.
-
-What the tests do with many items: let them die, look at all of them, run an operation to its end.
-"""
+"""Actions that many tests share: on one item, and on many."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ def lose(broker: Broker, clock: FakeClock, queue: str = "jobs") -> Item:
     """Lease the next item, vanish with it, and let a sweep find out."""
     lease = take(broker, queue, lease_timeout="1s")
     clock.advance("1s")
-    broker.step()
+    broker.run_maintenance()
     return broker.get(lease.id)
 
 
@@ -147,17 +144,17 @@ def ids_of(items: Iterable[Item]) -> list[str]:
 
 
 def finish(broker: Broker, clock: FakeClock, operation: Operation) -> Operation:
-    """Let the lifecycle drive an operation, and the clock move, until it has ended, pauses, or watches."""
+    """Let the maintenance drive an operation, and the clock move, until it has ended, pauses, or watches."""
     for _ in range(MOST_STEPS):
-        operation = broker.operation(operation.id)
+        operation = broker.get_operation(operation.id)
         if operation.status is not OperationStatus.RUNNING:
             return operation
         if operation.next_at > clock.now():
             clock.advance((operation.next_at - clock.now()) / SECOND)
-        broker.step()
+        broker.run_maintenance()
     raise AssertionError(f"the operation does not end: {operation}")
 
 
 def perform(broker: Broker, clock: FakeClock, verb: str, **options: Any) -> Operation:
-    """Start an operation and let the lifecycle drive it."""
-    return finish(broker, clock, broker.start(verb, **options))
+    """Start an operation and let the maintenance drive it."""
+    return finish(broker, clock, broker.start_operation(verb, **options))

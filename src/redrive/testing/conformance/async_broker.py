@@ -1,7 +1,4 @@
-"""The same through `AsyncBroker`: the face differs, the rules do not.
-
-Looking and bringing back through `AsyncBroker`: the face differs, the rules do not.
-"""
+"""The same through `AsyncBroker`: the interface differs, the rules do not."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ class AsyncConformance(Suite):
         """Runs a scenario with a broker on a loop of its own."""
 
         async def open_and_close(scenario: Scenario) -> None:
-            broker = connect_async(clock=clock, lifecycle=False)
+            broker = connect_async(clock=clock, maintenance=False)
             try:
                 await asyncio.wait_for(scenario(broker), PATIENCE_SECONDS)
             finally:
@@ -213,12 +210,12 @@ class AsyncLookingConformance(Suite):
             assert (len(page.items), await broker.count(queue="jobs")) == (3, 5)
             assert (await broker.find(words="boom", limit=3, cursor=page.cursor)).cursor is None
             (group,) = await broker.groups()
-            plan = await broker.plan("redrive", fingerprint=group.fingerprint)
-            operation = await broker.start("redrive", fingerprint=group.fingerprint)
-            ended = await broker.drive(operation.id)
+            plan = await broker.plan_operation("redrive", fingerprint=group.fingerprint)
+            operation = await broker.start_operation("redrive", fingerprint=group.fingerprint)
+            ended = await broker.run_operation(operation.id)
             assert (plan.total, ended.status, ended.changed) == (5, "finished", 5)
             undo = await broker.undo_operation(operation.id)
-            assert (await broker.drive(undo.id)).changed == await broker.count() == 5
+            assert (await broker.run_operation(undo.id)).changed == await broker.count() == 5
             (first, *_) = (await broker.find()).items
             assert (await broker.redrive(first.id, payload="mended")).status == "pending"
             assert [lease.value for lease in await broker.lease("jobs", 5)] == ["mended"]
@@ -229,13 +226,13 @@ class AsyncLookingConformance(Suite):
         async def scenario(broker: AsyncBroker) -> None:
             await broker.create_queue("jobs")
             await die(broker, 3)
-            operation = await broker.start("archive", queue="jobs", paused=True)
-            assert (await broker.step()).operated == 0
+            operation = await broker.start_operation("archive", queue="jobs", paused=True)
+            assert (await broker.run_maintenance()).operated == 0
             assert (await broker.resume_operation(operation.id)).status == "running"
-            assert (await broker.set_rate(operation.id, 5)).rate == 5
+            assert (await broker.set_operation_rate(operation.id, 5)).rate == 5
             assert (await broker.pause_operation(operation.id)).status == "paused"
             assert (await broker.cancel_operation(operation.id)).status == "cancelled"
-            assert [found.id for found in await broker.operations()] == [operation.id]
+            assert [found.id for found in await broker.list_operations()] == [operation.id]
 
         play(scenario)
 

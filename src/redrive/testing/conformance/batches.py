@@ -13,7 +13,7 @@ from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.ids import Token
 from redrive.model.item import Counters, Settled, Status
-from redrive.model.judge import Again, Dead, OutcomeKind
+from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
 from redrive.model.queue import QueueSettings
 from redrive.store import (
     Complete,
@@ -29,13 +29,13 @@ from redrive.store import (
     Unhold,
     UpdateQueue,
 )
-from redrive.testing.conformance.suite import Direct, DirectSuite, put
+from redrive.testing.conformance.suite import StoreDriver, StoreSuite, put
 
 
-class BatchConformance(DirectSuite):
+class BatchConformance(StoreSuite):
     """Order, instant, and refusals beside neighbours."""
 
-    def test_calls_of_one_batch_take_effect_by_kind(self, direct: Direct) -> None:
+    def test_calls_of_one_batch_take_effect_by_kind(self, direct: StoreDriver) -> None:
         commit = direct.commit(
             LeaseItems("jobs", 10),
             Unhold("canary"),
@@ -48,11 +48,11 @@ class BatchConformance(DirectSuite):
         assert [lease.id for lease in leased.leases] == [held[0].id, free[0].id]
         assert commit.now == direct.clock.now()
 
-    def test_batch_of_nothing_is_a_commit_of_nothing(self, direct: Direct) -> None:
+    def test_batch_of_nothing_is_a_commit_of_nothing(self, direct: StoreDriver) -> None:
         commit = direct.commit()
         assert (commit.results, dict(commit.arrivals), commit.now) == ([], {}, direct.clock.now())
 
-    def test_settle_frees_its_item_for_a_lease_in_the_same_batch(self, direct: Direct) -> None:
+    def test_settle_frees_its_item_for_a_lease_in_the_same_batch(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
@@ -61,7 +61,7 @@ class BatchConformance(DirectSuite):
         assert leased.leases[0].id == lease.id
         assert leased.leases[0].token != lease.token
 
-    def test_leases_of_one_batch_share_what_is_there_in_order(self, direct: Direct) -> None:
+    def test_leases_of_one_batch_share_what_is_there_in_order(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a", b"b", b"c")
         first, second, third = direct.commit(*[LeaseItems("jobs", 2, worker) for worker in ("x", "y", "z")]).results
@@ -70,7 +70,7 @@ class BatchConformance(DirectSuite):
         assert [lease.worker for lease in second.leases] == ["y"]
         assert list(third.leases) == []
 
-    def test_refused_call_does_not_disturb_its_neighbours(self, direct: Direct) -> None:
+    def test_refused_call_does_not_disturb_its_neighbours(self, direct: StoreDriver) -> None:
         direct.queue(max_size=2)
         results = direct.commit(
             put(b"a"), put(b"b", b"c"), put(b"d"), put(b"x", queue="none"), Extend(Token("0" * 48))
@@ -78,7 +78,7 @@ class BatchConformance(DirectSuite):
         assert [type(result) for result in results] == [tuple, QueueFull, tuple, QueueNotFound, LeaseLost]
         assert direct.stats().pending == 2
 
-    def test_of_two_calls_with_one_token_exactly_one_is_accepted(self, direct: Direct) -> None:
+    def test_of_two_calls_with_one_token_exactly_one_is_accepted(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a", b"b")
         one, two = direct.lease(limit=2)
@@ -89,7 +89,7 @@ class BatchConformance(DirectSuite):
         assert isinstance(too_late, LeaseLost)
         assert (late.status, too_late.status) == (None, "pending")
 
-    def test_same_completion_twice_in_one_batch_is_accepted_once(self, direct: Direct) -> None:
+    def test_same_completion_twice_in_one_batch_is_accepted_once(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
@@ -98,24 +98,24 @@ class BatchConformance(DirectSuite):
         assert isinstance(second, LeaseLost)
         assert direct.stats().completed_total == 1
 
-    def test_key_is_known_to_the_next_call_of_the_batch(self, direct: Direct) -> None:
+    def test_key_is_known_to_the_next_call_of_the_batch(self, direct: StoreDriver) -> None:
         direct.queue()
         (first,), (second,) = direct.commit(*[put(b"a", idempotency_key="k")] * 2).results
         assert (first.duplicate, second.duplicate, second.id) == (False, True, first.id)
         assert direct.stats().put_total == 1
 
-    def test_extension_before_the_sweep_wins_over_it(self, direct: Direct) -> None:
+    def test_extension_before_the_sweep_wins_over_it(self, direct: StoreDriver) -> None:
         direct.queue(lease_timeout=SECOND)
         direct.put(b"a")
         lease = direct.take()
         direct.clock.advance("1s")
-        sweep = Settle(lease.token, OutcomeKind.LOST, Again(), direct.version())
+        sweep = Settle(lease.token, OutcomeKind.LOST, RetryVerdict(), direct.version())
         deadline, refusal = direct.commit(Extend(lease.token), sweep).results
         assert deadline == direct.clock.now() + SECOND
         assert isinstance(refusal, LeaseLost)
         assert direct.get(lease.id).status is Status.ACTIVE
 
-    def test_given_instant_is_the_instant_of_the_transaction(self, direct: Direct) -> None:
+    def test_given_instant_is_the_instant_of_the_transaction(self, direct: StoreDriver) -> None:
         direct.queue()
         later = Instant(direct.clock.now() + 5 * SECOND)
         commit = direct.store.commit([put(b"a", delay=SECOND)], now=later)
@@ -123,10 +123,10 @@ class BatchConformance(DirectSuite):
         assert direct.get(commit.results[0][0].id).ready_at == later + SECOND
 
 
-class VerdictConformance(DirectSuite):
+class VerdictConformance(StoreSuite):
     """Verdicts come with the call. The store checks that they are not stale and can be carried out."""
 
-    def test_stale_verdict_changes_nothing(self, direct: Direct) -> None:
+    def test_stale_verdict_changes_nothing(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
@@ -137,7 +137,7 @@ class VerdictConformance(DirectSuite):
         assert direct.do(UpdateQueue("jobs", QueueSettings(), version, "ada")) == stale
         assert direct.get(lease.id).status is Status.ACTIVE
 
-    def test_stale_expiry_changes_nothing(self, direct: Direct) -> None:
+    def test_stale_expiry_changes_nothing(self, direct: StoreDriver) -> None:
         direct.queue()
         (id,) = direct.put(b"a", expire_timeout=SECOND)
         version = direct.version()
@@ -146,7 +146,7 @@ class VerdictConformance(DirectSuite):
         assert isinstance(direct.do(Expire(id, Dead(DeadReason.EXPIRED), version)), StaleSettings)
         assert direct.get(id).status is Status.PENDING
 
-    def test_verdict_by_settings_of_a_deleted_queue_is_stale(self, direct: Direct) -> None:
+    def test_verdict_by_settings_of_a_deleted_queue_is_stale(self, direct: StoreDriver) -> None:
         direct.queue()
         version = direct.version()
         assert direct.do(DeleteQueue("jobs", None, "ada")) == 0
@@ -156,18 +156,18 @@ class VerdictConformance(DirectSuite):
         assert direct.stats().put_total == 0
 
     @pytest.mark.parametrize("ending", [OutcomeKind.BURIED, OutcomeKind.RELEASED, OutcomeKind.LOST])
-    def test_verdict_that_cannot_follow_the_ending_is_refused(self, direct: Direct, ending: OutcomeKind) -> None:
+    def test_verdict_that_cannot_follow_the_ending_is_refused(self, direct: StoreDriver, ending: OutcomeKind) -> None:
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
         direct.clock.advance("1h")
-        refusal = direct.do(Settle(lease.token, ending, Again(0, Status.FAILED), direct.version()))
+        refusal = direct.do(Settle(lease.token, ending, RetryVerdict(0, Status.FAILED), direct.version()))
         assert isinstance(refusal, InvalidInput)
         assert direct.get(lease.id).status is Status.ACTIVE
 
     @pytest.mark.parametrize(("to", "error"), [("jobs", InvalidSetting), ("none", QueueNotFound)])
     def test_death_to_a_queue_that_cannot_take_it_is_refused(
-        self, direct: Direct, to: str, error: type[Exception]
+        self, direct: StoreDriver, to: str, error: type[Exception]
     ) -> None:
         direct.queue()
         direct.put(b"a")

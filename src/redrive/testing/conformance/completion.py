@@ -1,7 +1,4 @@
-"""Complete: with a result, with follow-up items, in one transaction.
-
-Results that are kept for a time of their own.
-"""
+"""Complete: with a result, with follow-up items, in one transaction; results with their own retention."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Result
 from redrive.store import ApplyRetention, Complete, DeleteQueue, GetResult
 from redrive.testing.conformance.actions import kill, places, take, take_all, values
-from redrive.testing.conformance.suite import Direct, DirectSuite, OpenBroker, Suite, put
+from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StoreSuite, Suite, put
 from redrive.testing.fake_clock import FakeClock
 
 REFUSED_PUTS: list[tuple[type[RedriveError], list[tuple[str, Any]]]] = [
@@ -135,73 +132,75 @@ class CompleteConformance(Suite):
 NULL = Result(b"null", "application/json")
 
 
-class ResultConformance(DirectSuite):
+class ResultConformance(StoreSuite):
     """What Complete keeps, and GetResult gives."""
 
     @pytest.mark.parametrize("keep_completed", [0, 60 * SECOND])
     @pytest.mark.parametrize("result", [NULL, Result(b"\x00\xff", "application/octet-stream")], ids=["null", "bytes"])
     def test_result_is_there_whether_the_item_is_or_not(
-        self, direct: Direct, keep_completed: int, result: Result
+        self, direct: StoreDriver, keep_completed: int, result: Result
     ) -> None:
         direct.queue(keep_completed=keep_completed)
         direct.put(b"a")
         lease = direct.take()
         assert direct.read(GetResult(lease.id)) is None
-        direct.do(Complete(lease.token, result, keep=10 * SECOND))
+        direct.do(Complete(lease.token, result, keep_result=10 * SECOND))
         assert direct.read(GetResult(lease.id)) == result
 
-    def test_result_is_over_when_its_time_is(self, direct: Direct) -> None:
+    def test_result_is_over_when_its_time_is(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
-        direct.do(Complete(lease.token, NULL, keep=10 * SECOND))
+        direct.do(Complete(lease.token, NULL, keep_result=10 * SECOND))
         direct.clock.advance("9.999999s")
         assert direct.read(GetResult(lease.id)) == NULL
         direct.clock.advance(0.000001)
         assert direct.read(GetResult(lease.id)) is None
 
-    def test_result_outlives_the_item_that_is_kept_for_less(self, direct: Direct) -> None:
+    def test_result_outlives_the_item_that_is_kept_for_less(self, direct: StoreDriver) -> None:
         direct.queue(keep_completed=SECOND)
         direct.put(b"a")
         lease = direct.take()
-        direct.do(Complete(lease.token, NULL, keep=10 * SECOND))
+        direct.do(Complete(lease.token, NULL, keep_result=10 * SECOND))
         direct.clock.advance("5s")
         assert direct.do(ApplyRetention()) == 1
         assert direct.read(GetResult(lease.id)) == NULL
 
-    def test_result_outlives_the_queue(self, direct: Direct) -> None:
+    def test_result_outlives_the_queue(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
-        direct.do(Complete(lease.token, NULL, keep=10 * SECOND))
+        direct.do(Complete(lease.token, NULL, keep_result=10 * SECOND))
         assert direct.do(DeleteQueue("jobs", None, "ada")) == 0
         assert direct.read(GetResult(lease.id)) == NULL
 
-    def test_without_keep_and_without_a_result_nothing_is_kept(self, direct: Direct) -> None:
+    def test_without_keep_and_without_a_result_nothing_is_kept(self, direct: StoreDriver) -> None:
         direct.queue(keep_completed=60 * SECOND)
         direct.put(b"a", b"b")
         one, two = direct.lease(limit=2)
-        direct.commit(Complete(one.token, NULL), Complete(two.token, keep=10 * SECOND))
+        direct.commit(Complete(one.token, NULL), Complete(two.token, keep_result=10 * SECOND))
         assert [direct.read(GetResult(lease.id)) for lease in (one, two)] == [None, None]
 
-    def test_refused_completion_keeps_nothing(self, direct: Direct) -> None:
+    def test_refused_completion_keeps_nothing(self, direct: StoreDriver) -> None:
         direct.queue(max_payload_size=3)
         direct.put(b"a")
         lease = direct.take()
         refusals = [
-            direct.do(Complete(lease.token, Result(b"long", "text/plain"), keep=SECOND)),
-            direct.do(Complete(lease.token, Result(b"ok", "text/plain"), (put(b"b", queue="nowhere"),), keep=SECOND)),
+            direct.do(Complete(lease.token, Result(b"long", "text/plain"), keep_result=SECOND)),
+            direct.do(
+                Complete(lease.token, Result(b"ok", "text/plain"), (put(b"b", queue="nowhere"),), keep_result=SECOND)
+            ),
         ]
         assert [type(refusal) for refusal in refusals] == [PayloadTooLarge, QueueNotFound]
         assert direct.read(GetResult(lease.id)) is None
 
-    def test_many_of_one_batch_are_kept_each_for_its_time(self, direct: Direct) -> None:
+    def test_many_of_one_batch_are_kept_each_for_its_time(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(*[b"x"] * 8)
         leases = direct.lease(limit=8)
         results = [Result(f"{n}".encode(), "application/json") for n in range(8)]
         calls = [
-            Complete(lease.token, result, (put(b"next"),) if n % 2 else (), keep=(n + 1) * SECOND)
+            Complete(lease.token, result, (put(b"next"),) if n % 2 else (), keep_result=(n + 1) * SECOND)
             for n, (lease, result) in enumerate(zip(leases, results, strict=True))
         ]
         direct.commit(*calls)
@@ -209,7 +208,7 @@ class ResultConformance(DirectSuite):
         direct.clock.advance("4s")
         assert [direct.read(GetResult(lease.id)) for lease in leases] == [None] * 4 + results[4:]
 
-    def test_every_id_that_the_item_had_finds_its_result(self, direct: Direct) -> None:
+    def test_every_id_that_the_item_had_finds_its_result(self, direct: StoreDriver) -> None:
         direct.queue("morgue")
         direct.queue("third")
         direct.queue()
@@ -218,36 +217,36 @@ class ResultConformance(DirectSuite):
         second = direct.bury(direct.take(), to="morgue").id
         third = direct.bury(direct.take("morgue"), to="third").id
         assert len({first, second, third}) == 3
-        direct.do(Complete(direct.take("third").token, NULL, keep=10 * SECOND))
+        direct.do(Complete(direct.take("third").token, NULL, keep_result=10 * SECOND))
         assert [direct.read(GetResult(id)) for id in (first, second, third)] == [NULL] * 3
         direct.clock.advance("10s")
         assert [direct.read(GetResult(id)) for id in (first, second, third)] == [None] * 3
 
-    def test_id_that_nobody_has_finds_no_result(self, direct: Direct) -> None:
+    def test_id_that_nobody_has_finds_no_result(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
-        direct.do(Complete(lease.token, NULL, keep=10 * SECOND))
+        direct.do(Complete(lease.token, NULL, keep_result=10 * SECOND))
         same_number = ItemId(f"{int(lease.id[:16], 16) ^ (1 << 40):016x}{lease.id[16:]}")
         for id in (ItemId("0" * 32), ItemId("f" * 32), same_number):
             assert direct.read(GetResult(id)) is None
 
-    def test_results_of_other_namespaces_are_not_seen(self, direct: Direct, open_broker: OpenBroker) -> None:
-        self.require("shared")
+    def test_results_of_other_namespaces_are_not_seen(self, direct: StoreDriver, open_broker: OpenBroker) -> None:
+        self.require("supports_processes")
         other = open_broker("elsewhere")
         other.create_queue("jobs")
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
-        direct.do(Complete(lease.token, NULL, keep=10 * SECOND))
+        direct.do(Complete(lease.token, NULL, keep_result=10 * SECOND))
         assert other.result(lease.id) is None
 
-    def test_cleaning_removes_results_that_are_over_a_bounded_number_at_a_time(self, direct: Direct) -> None:
+    def test_cleaning_removes_results_that_are_over_a_bounded_number_at_a_time(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(*[b"x"] * 5)
         *over, last = direct.lease(limit=5)
-        direct.commit(*[Complete(lease.token, NULL, keep=SECOND) for lease in over])
-        direct.do(Complete(last.token, NULL, keep=60 * SECOND))
+        direct.commit(*[Complete(lease.token, NULL, keep_result=SECOND) for lease in over])
+        direct.do(Complete(last.token, NULL, keep_result=60 * SECOND))
         assert direct.do(ApplyRetention()) == 0
         direct.clock.advance("1s")
         assert [

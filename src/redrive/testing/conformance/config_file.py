@@ -1,7 +1,4 @@
-"""Settings that a file manages: set by it, kept from everybody else, and free again when it lets them go.
-
-What the retry of a redrive.toml does to items: cooldowns, deaths, and edits that hold for the next failure.
-"""
+"""Settings that a config file manages, and what its retry policy does to items."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from redrive import Broker
 from redrive.broker.flows import queues
 from redrive.config.apply import ApplyResult, apply
 from redrive.config.loader import parse
-from redrive.errors import InvalidFile, InvalidSetting, QueueNotFound, WrongStatus
+from redrive.errors import InvalidConfig, InvalidSetting, QueueNotFound, WrongStatus
 from redrive.model.duration import MINUTE, SECOND
 from redrive.model.item import Counters
 from redrive.testing.conformance.actions import take, take_all
@@ -55,7 +52,7 @@ class ManagedConformance(Suite):
         text = "[queue.emails]\nmax_size = 5\n"
         applied(broker, text)
         version = broker.get_queue("emails").version
-        assert applied(broker, text).is_nothing
+        assert applied(broker, text).is_empty
         assert broker.get_queue("emails").version == version
 
     def test_managed_setting_is_changed_by_nothing_else(self, broker: Broker) -> None:
@@ -72,7 +69,7 @@ class ManagedConformance(Suite):
         assert (settings.max_size, settings.lease_timeout) == (7, 2 * MINUTE)
 
     def test_every_process_refuses(self, broker: Broker, open_broker: OpenBroker) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         applied(broker, "[queue.emails]\nmax_size = 5\n")
         other = open_broker()
         with pytest.raises(InvalidSetting, match="managed by"):
@@ -112,7 +109,7 @@ class ManagedConformance(Suite):
         applied(broker, "[queue.emails]\nmax_size = 6\n")
         with pytest.raises(InvalidSetting, match="/srv/shop"):
             broker.update_queue("emails", max_size=7)
-        assert applied(broker, "", Path("/srv/old/redrive.toml")).is_nothing
+        assert applied(broker, "", Path("/srv/old/redrive.toml")).is_empty
 
     def test_queue_of_a_file_that_is_gone_is_freed_by_hand(self, broker: Broker) -> None:
         applied(broker, "[queue.emails]\nmax_size = 5\n")
@@ -131,7 +128,7 @@ class ManagedConformance(Suite):
         broker.create_queue("middle", dead_queue="last")
         before = settings_of(broker)
         text = '[queue.new]\n[queue.last]\nmax_size = 5\n[queue.first]\ndead_queue = "middle"\n'
-        with pytest.raises(InvalidFile) as refused:
+        with pytest.raises(InvalidConfig) as refused:
             applied(broker, text)
         assert (refused.value.line, refused.value.key) == (5, "queue.first.dead_queue")
         assert "'middle' cannot have its own dead_queue" in refused.value.problem
@@ -140,13 +137,15 @@ class ManagedConformance(Suite):
 
     def test_settings_at_odds_with_what_the_store_has_are_told_with_their_line(self, broker: Broker) -> None:
         broker.create_queue("emails", max_attempts=2)
-        with pytest.raises(InvalidFile, match=r"redrive\.toml:\d+: queue\.emails.*: 2 is lower than retry\.attempts 3"):
+        with pytest.raises(
+            InvalidConfig, match=r"redrive\.toml:\d+: queue\.emails.*: 2 is lower than retry\.attempts 3"
+        ):
             applied(broker, "[queue.emails]\nretry = { attempts = 3 }\n")
         with pytest.raises(QueueNotFound):
             broker.get_queue("other")
 
     def test_dead_queue_in_another_store_is_told(self, broker: Broker) -> None:
-        with pytest.raises(InvalidFile, match=r"dead_queue: .* is in a store that \[stores\] does not name"):
+        with pytest.raises(InvalidConfig, match=r"dead_queue: .* is in a store that \[stores\] does not name"):
             applied(broker, '[queue.emails]\ndead_queue = "morgue@archive"\n')
         assert settings_of(broker) == {}
 
@@ -173,12 +172,12 @@ class FileConformance(Suite):
             assert (settled.status, settled.counters.failures) == ("failed", failures)
             assert take_all(broker) == []
             clock.advance("30s")
-            broker.step()
+            broker.run_maintenance()
             assert broker.get(receipt.id).counters.failures == failures
         settled = broker.fail(take(broker), "boom")
         assert (settled.status, settled.dead_reason) == ("dead", "retries_exhausted")
         clock.advance("1h")
-        broker.step()
+        broker.run_maintenance()
         assert take_all(broker) == []
 
     def test_cooldown_ends_at_its_instant_and_not_before(self, broker: Broker, clock: FakeClock) -> None:
@@ -186,7 +185,7 @@ class FileConformance(Suite):
         broker.put("jobs", 1)
         broker.fail(take(broker), "boom")
         clock.advance("29.999999s")
-        broker.step()
+        broker.run_maintenance()
         assert take_all(broker) == []
         clock.advance("0.001ms")
         assert len(take_all(broker)) == 1
@@ -194,7 +193,7 @@ class FileConformance(Suite):
     def test_cooldown_goes_on_when_the_program_is_started_again(
         self, open_broker: OpenBroker, clock: FakeClock
     ) -> None:
-        self.require("durable")
+        self.require("is_durable")
         first = open_broker()
         applied(first, THREE)
         first.put("jobs", 1)
@@ -202,7 +201,7 @@ class FileConformance(Suite):
         first.close()
         clock.advance("30s")
         second = open_broker()
-        assert applied(second, THREE).is_nothing
+        assert applied(second, THREE).is_empty
         assert take(second).failures == 1
 
     @pytest.mark.parametrize("text", ["[queue.jobs]\n", "[queue.jobs]\nretry = { attempts = 0 }\n"])
@@ -253,7 +252,7 @@ class FileConformance(Suite):
     def test_edit_holds_for_a_process_that_knows_the_old_settings(
         self, broker: Broker, open_broker: OpenBroker, clock: FakeClock
     ) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         applied(broker, "[queue.jobs]\n")
         broker.put("jobs", 1)
         lease = take(broker)
@@ -272,7 +271,7 @@ class FileConformance(Suite):
         self, broker: Broker, text: str, line: int, key: str
     ) -> None:
         applied(broker, THREE)
-        with pytest.raises(InvalidFile) as refused:
+        with pytest.raises(InvalidConfig) as refused:
             applied(broker, text)
         assert (refused.value.line, refused.value.key) == (line, key)
         broker.put("jobs", 1)

@@ -1,7 +1,4 @@
-"""Moves between stores: a dead queue in another store, items on their way, and moves that were interrupted.
-
-Which queue may be the dead queue of one in another store, checked there; and what is known of it there.
-"""
+"""Moves between stores: remote dead queues, items in transit, interrupted moves, checks of the remote queue."""
 
 from __future__ import annotations
 
@@ -10,17 +7,17 @@ from typing import Any
 import pytest
 
 from redrive.errors import InvalidSetting, QueueFull, QueueInUse, WrongStatus
-from redrive.store import CloseMove, FinishMove, ListMoves, Receive, SetUsedBy
+from redrive.store import CloseMove, FinishMove, ListMoves, Receive, SetSourceQueue
 from redrive.testing.conformance.actions import Boom, kill, take, take_all, values
-from redrive.testing.conformance.suite import OpenBroker, Pair, PairSuite, only
+from redrive.testing.conformance.suite import OpenBroker, StorePair, StorePairSuite, only
 from redrive.testing.fake_clock import FakeClock
 
 
-class DeadQueueElsewhereConformance(PairSuite):
+class DeadQueueElsewhereConformance(StorePairSuite):
     """`dead_queue = "name@store"`."""
 
-    def test_dead_item_arrives_with_everything(self, pair: Pair, clock: FakeClock) -> None:
-        pair.furnish(retry={"attempts": 2, "cooldown": "1s"}, expire_timeout="1h")
+    def test_dead_item_arrives_with_everything(self, pair: StorePair, clock: FakeClock) -> None:
+        pair.create_queues(retry={"attempts": 2, "cooldown": "1s"}, expire_timeout="1h")
         put = pair.source.put("jobs", {"n": 1}, headers={"h": "x"}, priority=7, max_attempts=9)
         pair.source.fail(take(pair.source), Boom("first"))
         clock.advance("1s")
@@ -28,7 +25,7 @@ class DeadQueueElsewhereConformance(PairSuite):
         assert (settled.status, settled.queue, settled.id) == ("moving", "jobs", put.id)
         assert (settled.dead_reason, settled.source_id) == ("retries_exhausted", None)
         before = pair.source.get(put.id)
-        assert pair.source.step().moved == 1
+        assert pair.source.run_maintenance().moved == 1
         item = only(pair.target)
         assert (item.value, item.headers, item.priority) == ({"n": 1}, {"h": "x"}, 7)
         assert (item.status, item.queue, item.expire_deadline) == ("pending", "morgue", None)
@@ -51,8 +48,8 @@ class DeadQueueElsewhereConformance(PairSuite):
         assert pair.source.count(status="any") == 0
         assert pair.source.stats("jobs").moving == 0
 
-    def test_until_it_is_there_it_is_a_dead_letter_that_nobody_gets(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_until_it_is_there_it_is_a_dead_letter_that_nobody_gets(self, pair: StorePair) -> None:
+        pair.create_queues()
         id = kill(pair.source).id
         item = pair.source.get(id)
         assert (item.status, item.moving_to, item.ready_at, item.dead_reason) == (
@@ -76,74 +73,74 @@ class DeadQueueElsewhereConformance(PairSuite):
             False,
         )
 
-    def test_every_death_goes_there(self, pair: Pair, clock: FakeClock) -> None:
-        pair.furnish(max_losses=1)
+    def test_every_death_goes_there(self, pair: StorePair, clock: FakeClock) -> None:
+        pair.create_queues(max_losses=1)
         source = pair.source
         ids = [source.put("jobs", "lost").id]
         take(source, lease_timeout="1s")
         clock.advance("1s")
-        assert source.step().lost == 1
+        assert source.run_maintenance().lost == 1
         ids.append(source.put("jobs", "expired", expire_timeout="1s").id)
         clock.advance("1s")
-        source.step()
+        source.run_maintenance()
         ids.append(source.put("jobs", "buried").id)
         assert source.bury(take(source)).status == "moving"
         ids.append(source.put("jobs", "by hand").id)
-        assert source.bury_by_hand(ids[-1]).status == "moving"
+        assert source.bury_items(ids[-1]).status == "moving"
         ids.append(source.put_failed("jobs", "outside", "boom").id)
-        source.step()
+        source.run_maintenance()
         found = {item.value: item.source_id for item in pair.target.find().items}
         assert found == dict(zip(("lost", "expired", "buried", "by hand", "outside"), ids, strict=True))
         assert source.count(status="any") == 0
 
-    def test_table_by_error_names_queues_of_both_stores(self, pair: Pair) -> None:
+    def test_table_by_error_names_queues_of_both_stores(self, pair: StorePair) -> None:
         pair.target.create_queue("odd")
         pair.source.create_queue("even")
         table = {"ValueError": pair.there("odd"), "default": "even"}
         pair.source.create_queue("jobs", dead_queue=table)
         assert kill(pair.source, 1, error=ValueError("x")).status == "moving"
         assert kill(pair.source, 2, error=Boom("x")).queue == "even"
-        pair.source.step()
+        pair.source.run_maintenance()
         assert (only(pair.target, queue="odd").value, only(pair.source, queue="even").value) == (1, 2)
 
-    def test_death_ignores_size_and_pause_of_the_dead_queue(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_death_ignores_size_and_pause_of_the_dead_queue(self, pair: StorePair) -> None:
+        pair.create_queues()
         pair.target.update_queue("morgue", max_size=1)
         pair.target.pause_queue("morgue")
         for n in range(3):
             kill(pair.source, n)
-        assert pair.source.step().moved == 3
+        assert pair.source.run_maintenance().moved == 3
         assert pair.target.stats("morgue").dead_letters == 3
 
-    def test_many_arrive_in_order(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_many_arrive_in_order(self, pair: StorePair) -> None:
+        pair.create_queues()
         pair.source.put_many("jobs", range(250))
         for lease in take_all(pair.source):
             pair.source.fail(lease, "boom")
-        assert [pair.source.step().moved for _ in range(4)] == [100, 100, 50, 0]
+        assert [pair.source.run_maintenance().moved for _ in range(4)] == [100, 100, 50, 0]
         assert values(take_all(pair.target, "morgue")) == list(range(250))
         assert pair.left_open() == 0
 
-    def test_large_payloads_go_in_several_steps(self, pair: Pair) -> None:
-        pair.furnish(max_payload_size=20_000_000)
+    def test_large_payloads_go_in_several_steps(self, pair: StorePair) -> None:
+        pair.create_queues(max_payload_size=20_000_000)
         for n in range(3):
             kill(pair.source, bytes([n]) * 5_000_000)
-        assert [pair.source.step().moved for _ in range(4)] == [1, 1, 1, 0]
+        assert [pair.source.run_maintenance().moved for _ in range(4)] == [1, 1, 1, 0]
         assert [len(value) for value in values(take_all(pair.target, "morgue"))] == [5_000_000] * 3
 
-    def test_retention_waits_for_what_is_on_its_way(self, pair: Pair, clock: FakeClock) -> None:
-        pair.furnish(keep_dead="1h", archive_after="1m")
+    def test_retention_waits_for_what_is_on_its_way(self, pair: StorePair, clock: FakeClock) -> None:
+        pair.create_queues(keep_dead="1h", archive_after="1m")
         kill(pair.source)
         clock.advance("1d")
         pair.receive()
         pair.source._core.trials.failed(pair.there("morgue"), QueueFull("morgue", 1, 1), clock.now())
-        pair.source.step()
+        pair.source.run_maintenance()
         assert pair.source.stats("jobs").moving == 1
 
-    def test_feed_of_each_store_tells_its_part(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_feed_of_each_store_tells_its_part(self, pair: StorePair) -> None:
+        pair.create_queues()
         id = kill(pair.source, error=ValueError("x")).id
-        pair.source.step()
+        pair.source.run_maintenance()
         (died,) = pair.source.feed().entries
         assert (died.kind, died.queue, died.id, died.source_id, died.title) == (
             "dead",
@@ -155,8 +152,8 @@ class DeadQueueElsewhereConformance(PairSuite):
         (arrived,) = pair.target.feed().entries
         assert (arrived.kind, arrived.queue, arrived.source_id) == ("arrived", "morgue", id)
 
-    def test_import_takes_what_was_on_its_way_as_dead(self, pair: Pair, open_broker: OpenBroker) -> None:
-        pair.furnish()
+    def test_import_takes_what_was_on_its_way_as_dead(self, pair: StorePair, open_broker: OpenBroker) -> None:
+        pair.create_queues()
         kill(pair.source, "x")
         elsewhere = open_broker(namespace="elsewhere")
         elsewhere.create_queue("jobs")
@@ -164,13 +161,13 @@ class DeadQueueElsewhereConformance(PairSuite):
         assert (only(elsewhere).status, only(elsewhere).value) == ("dead", "x")
 
 
-class OnItsWayConformance(PairSuite):
+class MovingItemConformance(StorePairSuite):
     """What can, and what cannot, be done to an item that is moving."""
 
     @pytest.mark.parametrize("force", [False, True])
-    @pytest.mark.parametrize("verb", ["retry", "redrive", "done", "move", "bury_by_hand"])
-    def test_it_cannot_be_changed(self, pair: Pair, verb: str, force: bool) -> None:
-        pair.furnish()
+    @pytest.mark.parametrize("verb", ["retry", "redrive", "complete_items", "move", "bury_items"])
+    def test_it_cannot_be_changed(self, pair: StorePair, verb: str, force: bool) -> None:
+        pair.create_queues()
         pair.source.create_queue("other")
         id = kill(pair.source).id
         options: dict[str, Any] = {"to": "other"} if verb == "move" else {}
@@ -180,97 +177,97 @@ class OnItsWayConformance(PairSuite):
             with pytest.raises(WrongStatus):
                 getattr(pair.source, other)(id)
         assert pair.source.hold([id], "h") == 0
-        assert pair.source.step().moved == 1
+        assert pair.source.run_maintenance().moved == 1
 
-    def test_it_can_be_dropped_by_force_only(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_it_can_be_dropped_by_force_only(self, pair: StorePair) -> None:
+        pair.create_queues()
         id = kill(pair.source).id
         with pytest.raises(WrongStatus, match="on its way"):
             pair.source.drop(id)
         assert pair.source.drop(id, force=True).status is None
-        assert pair.source.step().moved == 0
+        assert pair.source.run_maintenance().moved == 0
         assert (pair.source.stats("jobs").moving, pair.source.count(), pair.target.count()) == (0, 0, 0)
 
-    def test_operation_leaves_it_out(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_operation_leaves_it_out(self, pair: StorePair) -> None:
+        pair.create_queues()
         kill(pair.source)
-        planned = pair.source.plan("redrive", queue="jobs")
-        assert planned.left_out == {"wrong_status": 1}
-        operation = pair.source.start("redrive", queue="jobs")
-        ended = pair.source.drive(operation.id)
-        assert (ended.changed, ended.left_out) == (0, {"wrong_status": 1})
+        planned = pair.source.plan_operation("redrive", queue="jobs")
+        assert planned.skipped == {"wrong_status": 1}
+        operation = pair.source.start_operation("redrive", queue="jobs")
+        ended = pair.source.run_operation(operation.id)
+        assert (ended.changed, ended.skipped) == (0, {"wrong_status": 1})
 
-    def test_queue_with_items_on_their_way_is_deleted_with_them(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_queue_with_items_on_their_way_is_deleted_with_them(self, pair: StorePair) -> None:
+        pair.create_queues()
         kill(pair.source)
         assert pair.source.delete_queue("jobs", confirm=1) == 1
         assert pair.source.moves() == ()
-        assert pair.source.step().moved == 0
+        assert pair.source.run_maintenance().moved == 0
 
 
-class InterruptedMoveConformance(PairSuite):
+class InterruptedMoveConformance(StorePairSuite):
     """A move that stops after any of its four transactions goes on, and nothing is lost or there twice."""
 
-    def test_after_it_was_received(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_after_it_was_received(self, pair: StorePair) -> None:
+        pair.create_queues()
         kill(pair.source, "x")
         (receipt,) = pair.receive()
         assert not receipt.duplicate
         (again,) = pair.receive()
         assert (again.id, again.duplicate) == (receipt.id, True)
         assert pair.left_open() == 1
-        assert pair.source.step().moved == 1
+        assert pair.source.run_maintenance().moved == 1
         assert values(take_all(pair.target, "morgue")) == ["x"]
         assert pair.source.count(status="any") == 0
         assert pair.left_open() == 0
 
-    def test_after_it_was_received_and_consumed(self, pair: Pair, clock: FakeClock) -> None:
-        pair.furnish()
+    def test_after_it_was_received_and_consumed(self, pair: StorePair, clock: FakeClock) -> None:
+        pair.create_queues()
         kill(pair.source, "x")
         (receipt,) = pair.receive()
         pair.target.complete(take(pair.target, "morgue"))
         clock.advance("30d")
-        pair.target.step()
+        pair.target.run_maintenance()
         assert pair.receive()[0].duplicate
-        assert pair.source.step().moved == 1
+        assert pair.source.run_maintenance().moved == 1
         assert pair.target.count(status="any") == pair.source.count(status="any") == 0
         assert receipt.id
 
-    def test_after_it_was_removed(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_after_it_was_removed(self, pair: StorePair) -> None:
+        pair.create_queues()
         id = kill(pair.source, "x").id
         pair.receive()
         store = pair.source._core.store
         assert store.commit([FinishMove((id,)), FinishMove((id,))]).results == [1, 0]
         assert pair.left_open() == 1
-        pair.target.step()
+        pair.target.run_maintenance()
         assert pair.left_open() == 0
         assert values(take_all(pair.target, "morgue")) == ["x"]
 
-    def test_what_is_still_moving_is_not_closed(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_what_is_still_moving_is_not_closed(self, pair: StorePair) -> None:
+        pair.create_queues()
         kill(pair.source, "x")
         pair.receive()
-        pair.target.step()
+        pair.target.run_maintenance()
         assert pair.left_open() == 1
 
-    def test_closed_twice_is_no_error_and_forgotten_a_week_later(self, pair: Pair, clock: FakeClock) -> None:
-        pair.furnish()
+    def test_closed_twice_is_no_error_and_forgotten_a_week_later(self, pair: StorePair, clock: FakeClock) -> None:
+        pair.create_queues()
         id = kill(pair.source, "x").id
         move = pair.source._core.store.read(ListMoves())[0]
-        pair.source.step()
+        pair.source.run_maintenance()
         store = pair.target._core.store
         assert store.commit([CloseMove("morgue", pair.source_name, (id,))]).results == [0]
         pair.target.complete(take(pair.target, "morgue"))
         late = Receive("morgue", move, pair.source_name)
         clock.advance("6d")
-        pair.target.step()
+        pair.target.run_maintenance()
         assert store.commit([late]).results[0].duplicate
         clock.advance("2d")
-        pair.target.step()
+        pair.target.run_maintenance()
         assert not store.commit([late]).results[0].duplicate
 
-    def test_what_was_imported_before_is_received_all_the_same(self, pair: Pair) -> None:
+    def test_what_was_imported_before_is_received_all_the_same(self, pair: StorePair) -> None:
         pair.target.create_queue("morgue")
         pair.source.create_queue("jobs")
         id = kill(pair.source, "x").id
@@ -279,23 +276,23 @@ class InterruptedMoveConformance(PairSuite):
         pair.source.redrive(id)
         pair.source.update_queue("jobs", dead_queue=pair.there("morgue"))
         assert pair.source.fail(take(pair.source), "boom").status == "moving"
-        pair.source.step()
+        pair.source.run_maintenance()
         assert only(pair.target).value == "x"
 
-    def test_what_was_received_is_not_imported_too(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_what_was_received_is_not_imported_too(self, pair: StorePair) -> None:
+        pair.create_queues()
         kill(pair.source, "x")
         lines = list(pair.source.export(redacted=False))
-        pair.source.step()
+        pair.source.run_maintenance()
         assert pair.target.import_items(lines, queue="morgue").ignored == 1
         pair.target.complete(take(pair.target, "morgue"))
         assert pair.target.import_items(lines, queue="morgue").ignored == 1
 
 
-class DeadQueueElsewhereRulesConformance(PairSuite):
+class DeadQueueElsewhereRulesConformance(StorePairSuite):
     """The rules about dead queues, with another store between."""
 
-    def refused(self, pair: Pair, dead_queue: Any, text: str) -> None:
+    def refused(self, pair: StorePair, dead_queue: Any, text: str) -> None:
         """At create and at update, and nothing was changed."""
         with pytest.raises(InvalidSetting, match=text):
             pair.source.create_queue("jobs", dead_queue=dead_queue)
@@ -304,69 +301,69 @@ class DeadQueueElsewhereRulesConformance(PairSuite):
             pair.source.update_queue("jobs", dead_queue=dead_queue)
         assert pair.source.get_queue("jobs").settings.dead_queue is None
 
-    def test_store_must_be_known(self, pair: Pair) -> None:
+    def test_store_must_be_known(self, pair: StorePair) -> None:
         self.refused(pair, "morgue@nowhere", "^dead_queue .*knows no store 'nowhere', only here, there")
 
-    def test_dead_queue_elsewhere_must_exist(self, pair: Pair) -> None:
+    def test_dead_queue_elsewhere_must_exist(self, pair: StorePair) -> None:
         self.refused(pair, pair.there("morgue"), r"^dead_queue 'morgue@\w+' does not exist; create it first")
 
-    def test_dead_queue_elsewhere_must_not_have_one_of_its_own(self, pair: Pair) -> None:
+    def test_dead_queue_elsewhere_must_not_have_one_of_its_own(self, pair: StorePair) -> None:
         pair.target.create_queue("cellar")
         pair.target.create_queue("morgue", dead_queue="cellar")
         self.refused(
             pair, {"default": pair.there("morgue")}, r"^dead_queue 'morgue@\w+' cannot have its own dead_queue"
         )
 
-    def test_dead_queue_elsewhere_cannot_be_given_one_later(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_dead_queue_elsewhere_cannot_be_given_one_later(self, pair: StorePair) -> None:
+        pair.create_queues()
         pair.target.create_queue("cellar")
         pair.source.create_queue("pit")
         for dead_queue in ("cellar", f"pit@{pair.source_name}"):
             with pytest.raises(InvalidSetting, match="'morgue' cannot have its own dead_queue"):
                 pair.target.update_queue("morgue", dead_queue=dead_queue)
-        assert pair.source.get_queue("pit").used_by == ()
+        assert pair.source.get_queue("pit").source_queues == ()
 
-    def test_dead_queue_knows_by_whom_it_is_used(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_dead_queue_knows_by_whom_it_is_used(self, pair: StorePair) -> None:
+        pair.create_queues()
         morgue = pair.target.get_queue("morgue")
-        assert (morgue.is_dead_queue, morgue.used_by) == (True, (f"jobs@{pair.source_name}",))
+        assert (morgue.is_dead_queue, morgue.source_queues) == (True, (f"jobs@{pair.source_name}",))
         pair.source.create_queue("mails", dead_queue={"default": pair.there("morgue")})
         with pytest.raises(QueueInUse, match=f"jobs@{pair.source_name}, mails@{pair.source_name}"):
             pair.target.delete_queue("morgue")
         pair.source.update_queue("jobs", dead_queue=None)
-        assert pair.target.get_queue("morgue").used_by == (f"mails@{pair.source_name}",)
+        assert pair.target.get_queue("morgue").source_queues == (f"mails@{pair.source_name}",)
         pair.source.delete_queue("mails")
-        assert pair.target.get_queue("morgue").used_by == ()
+        assert pair.target.get_queue("morgue").source_queues == ()
         assert pair.target.get_queue("morgue").is_dead_queue
         assert pair.target.delete_queue("morgue") == 0
 
-    def test_update_of_another_setting_keeps_it(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_update_of_another_setting_keeps_it(self, pair: StorePair) -> None:
+        pair.create_queues()
         pair.source.update_queue("jobs", max_losses=7)
-        assert pair.target.get_queue("morgue").used_by == (f"jobs@{pair.source_name}",)
+        assert pair.target.get_queue("morgue").source_queues == (f"jobs@{pair.source_name}",)
 
-    def test_refused_queue_leaves_nothing_behind(self, pair: Pair) -> None:
+    def test_refused_queue_leaves_nothing_behind(self, pair: StorePair) -> None:
         pair.target.create_queue("morgue")
         pair.source.create_queue("jobs")
         with pytest.raises(InvalidSetting):
             pair.source.create_queue("other", dead_queue={"ValueError": pair.there("morgue"), "default": "missing"})
-        assert pair.target.get_queue("morgue").used_by == ()
+        assert pair.target.get_queue("morgue").source_queues == ()
 
-    def test_what_a_crash_left_behind_does_not_keep_a_queue(self, pair: Pair) -> None:
+    def test_what_a_crash_left_behind_does_not_keep_a_queue(self, pair: StorePair) -> None:
         pair.target.create_queue("morgue")
         pair.source.create_queue("mails")
         store = pair.target._core.store
         for user in ("gone", "mails"):
-            store.commit([SetUsedBy("morgue", f"{user}@{pair.source_name}")])
+            store.commit([SetSourceQueue("morgue", f"{user}@{pair.source_name}")])
         assert pair.target.delete_queue("morgue") == 0
 
-    def test_user_in_a_store_that_is_not_known_keeps_it(self, pair: Pair) -> None:
+    def test_user_in_a_store_that_is_not_known_keeps_it(self, pair: StorePair) -> None:
         pair.target.create_queue("morgue")
-        pair.target._core.store.commit([SetUsedBy("morgue", "jobs@far")])
+        pair.target._core.store.commit([SetSourceQueue("morgue", "jobs@far")])
         with pytest.raises(QueueInUse, match="jobs@far"):
             pair.target.delete_queue("morgue")
 
-    def test_own_store_may_be_named_in_a_dead_queue(self, pair: Pair) -> None:
+    def test_own_store_may_be_named_in_a_dead_queue(self, pair: StorePair) -> None:
         pair.source.create_queue("morgue")
         queue = pair.source.create_queue("jobs", dead_queue=f"morgue@{pair.source_name}")
         assert queue.settings.dead_queue == "morgue"

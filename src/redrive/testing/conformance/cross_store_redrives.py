@@ -7,25 +7,25 @@ import pytest
 from redrive.errors import InvalidInput, QueueNotFound, WrongStatus
 from redrive.model.item import Settled
 from redrive.testing.conformance.actions import kill, take, take_all, values
-from redrive.testing.conformance.suite import Pair, PairSuite, only
+from redrive.testing.conformance.suite import StorePair, StorePairSuite, only
 from redrive.testing.fake_clock import FakeClock
 
 
-class RedriveElsewhereConformance(PairSuite):
+class RedriveElsewhereConformance(StorePairSuite):
     """Back to work in the store that an item came from, or in another one."""
 
-    def test_it_goes_back_and_dies_again(self, pair: Pair, clock: FakeClock) -> None:
-        pair.furnish(expire_timeout="1h")
+    def test_it_goes_back_and_dies_again(self, pair: StorePair, clock: FakeClock) -> None:
+        pair.create_queues(expire_timeout="1h")
         first = kill(pair.source, "x").id
-        pair.source.step()
+        pair.source.run_maintenance()
         letter = only(pair.target)
-        assert letter.home == pair.source_name
+        assert letter.home_store == pair.source_name
         clock.advance("2h")
         settled = pair.target.redrive(letter.id, actor="ada", note="mended")
         assert (settled.status, settled.queue, settled.id) == ("moving", "morgue", letter.id)
         stats = pair.target.stats("morgue")
         assert (stats.moving, stats.dead_letters) == (1, 0)
-        assert pair.target.step().moved == 1
+        assert pair.target.run_maintenance().moved == 1
         lease = take(pair.source)
         item = pair.source.get(lease.id)
         assert (item.source_id, item.origin_id, item.origin_queue) == (letter.id, first, "jobs")
@@ -42,74 +42,74 @@ class RedriveElsewhereConformance(PairSuite):
         assert (pair.target.count(status="any"), pair.target.moves()) == (0, ())
         assert pair.target.audit(1)[0].ids == (letter.id,)
         pair.source.fail(lease, "boom")
-        pair.source.step()
+        pair.source.run_maintenance()
         again = only(pair.target)
         assert (len(again.deaths), again.counters.redrives, again.source_id) == (2, 1, lease.id)
 
-    def test_full_queue_lets_it_wait(self, pair: Pair, clock: FakeClock) -> None:
-        pair.furnish(max_size=1)
+    def test_full_queue_lets_it_wait(self, pair: StorePair, clock: FakeClock) -> None:
+        pair.create_queues(max_size=1)
         kill(pair.source, "x")
-        pair.source.step()
+        pair.source.run_maintenance()
         pair.source.put("jobs", "in the way")
         pair.target.redrive(only(pair.target).id)
-        assert pair.target.step().moved == 0
+        assert pair.target.run_maintenance().moved == 0
         (moving,) = pair.target.moves()
         assert moving.problem is not None
         assert "is full" in moving.problem
         pair.source.complete(take(pair.source))
-        assert pair.target.step().moved == 0, "it waits a second before it tries again"
+        assert pair.target.run_maintenance().moved == 0, "it waits a second before it tries again"
         clock.advance("10m")
         assert pair.target.moves()[0].stuck
-        assert pair.target.step().moved == 1
+        assert pair.target.run_maintenance().moved == 1
         assert values(take_all(pair.source)) == ["x"]
 
-    def test_queue_that_is_gone_lets_it_wait(self, pair: Pair, clock: FakeClock) -> None:
-        pair.furnish()
+    def test_queue_that_is_gone_lets_it_wait(self, pair: StorePair, clock: FakeClock) -> None:
+        pair.create_queues()
         kill(pair.source, "x")
-        pair.source.step()
+        pair.source.run_maintenance()
         pair.source.delete_queue("jobs")
         pair.target.redrive(only(pair.target).id)
-        assert pair.target.step().moved == 0
+        assert pair.target.run_maintenance().moved == 0
         assert "does not exist" in (pair.target.moves()[0].problem or "")
         pair.source.create_queue("jobs")
         clock.advance("1m")
-        assert pair.target.step().moved == 1
+        assert pair.target.run_maintenance().moved == 1
 
-    def test_many_go_back_by_an_operation(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_many_go_back_by_an_operation(self, pair: StorePair) -> None:
+        pair.create_queues()
         for n in range(7):
             kill(pair.source, n)
-        pair.source.step()
-        assert pair.target.plan("redrive").queues == {f"jobs@{pair.source_name}": 7}
-        ended = pair.target.drive(pair.target.start("redrive", queue="morgue").id)
+        pair.source.run_maintenance()
+        assert pair.target.plan_operation("redrive").queues == {f"jobs@{pair.source_name}": 7}
+        ended = pair.target.run_operation(pair.target.start_operation("redrive", queue="morgue").id)
         assert (ended.changed, ended.status) == (7, "finished")
-        assert pair.target.step().moved == 7
+        assert pair.target.run_maintenance().moved == 7
         assert sorted(values(take_all(pair.source))) == list(range(7))
 
-    def test_to_a_queue_of_the_store_it_lies_in(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_to_a_queue_of_the_store_it_lies_in(self, pair: StorePair) -> None:
+        pair.create_queues()
         pair.target.create_queue("mended")
         kill(pair.source, "x")
-        pair.source.step()
+        pair.source.run_maintenance()
         moved = pair.target.redrive(only(pair.target).id, to="mended")
         assert (moved.queue, moved.status) == ("mended", "pending")
         assert pair.target.undo(moved.id).queue == "morgue"
         assert pair.target.redrive(only(pair.target).id).status == "moving"
 
-    def test_dead_item_goes_to_a_queue_elsewhere(self, pair: Pair) -> None:
+    def test_dead_item_goes_to_a_queue_elsewhere(self, pair: StorePair) -> None:
         pair.source.create_queue("jobs")
         pair.target.create_queue("mended")
         ids = [kill(pair.source, n).id for n in range(6)]
         settled = pair.source.redrive(ids, to=pair.there("mended"))
         assert {each.status for each in settled if isinstance(each, Settled)} == {"moving"}
-        assert pair.source.step().moved == 6
+        assert pair.source.run_maintenance().moved == 6
         assert sorted(values(take_all(pair.target, "mended"))) == list(range(6))
         assert pair.target.count() == 0
 
-    def test_what_is_asked_for_too_much_is_refused(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_what_is_asked_for_too_much_is_refused(self, pair: StorePair) -> None:
+        pair.create_queues()
         kill(pair.source, "x")
-        pair.source.step()
+        pair.source.run_maintenance()
         id = only(pair.target).id
         with pytest.raises(InvalidInput, match="nothing is edited on the way"):
             pair.target.redrive(id, payload="mended")
@@ -118,17 +118,17 @@ class RedriveElsewhereConformance(PairSuite):
         with pytest.raises(QueueNotFound, match="nothing@"):
             pair.target.redrive(id, to=f"nothing@{pair.source_name}")
         with pytest.raises(InvalidInput, match="canary"):
-            pair.target.start("redrive", to=f"jobs@{pair.source_name}", canary=1)
+            pair.target.start_operation("redrive", to=f"jobs@{pair.source_name}", canary=1)
         assert only(pair.target).status == "pending"
 
-    def test_it_cannot_be_undone_once_it_is_back(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_it_cannot_be_undone_once_it_is_back(self, pair: StorePair) -> None:
+        pair.create_queues()
         pair.source.create_queue("morgue")
         kill(pair.source, "x")
-        pair.source.step()
-        operation = pair.target.start("redrive", to=f"jobs@{pair.source_name}")
-        pair.target.drive(operation.id)
-        pair.target.step()
+        pair.source.run_maintenance()
+        operation = pair.target.start_operation("redrive", to=f"jobs@{pair.source_name}")
+        pair.target.run_operation(operation.id)
+        pair.target.run_maintenance()
         (item,) = pair.source.find(status="pending").items
         with pytest.raises(WrongStatus):
             pair.source.undo(item.id)
@@ -136,10 +136,10 @@ class RedriveElsewhereConformance(PairSuite):
             pair.target.undo_operation(operation.id)
 
 
-class MoveElsewhereConformance(PairSuite):
+class MoveElsewhereConformance(StorePairSuite):
     """`move(ids, "name@store")`."""
 
-    def test_work_keeps_what_it_is(self, pair: Pair, clock: FakeClock) -> None:
+    def test_work_keeps_what_it_is(self, pair: StorePair, clock: FakeClock) -> None:
         pair.source.create_queue("jobs", retry={"attempts": 3, "cooldown": "1h"}, expire_timeout="1d")
         pair.target.create_queue("inbox")
         scheduled = pair.source.put("jobs", "scheduled", delay="2h").id
@@ -151,7 +151,7 @@ class MoveElsewhereConformance(PairSuite):
         assert [each.status for each in settled if isinstance(each, Settled)] == ["moving"] * 3
         assert pair.source.stats("jobs").dead_letters == 0
         clock.advance("1s")
-        assert pair.source.step().moved == 3
+        assert pair.source.run_maintenance().moved == 3
         found = {item.source_id: item for item in pair.target.find(status="any").items}
         for id, item in found.items():
             assert id is not None
@@ -165,7 +165,7 @@ class MoveElsewhereConformance(PairSuite):
         assert pair.target.unhold("breaker") == 1
         assert values(take_all(pair.target, "inbox")) == ["held"]
 
-    def test_dead_item_stays_dead(self, pair: Pair) -> None:
+    def test_dead_item_stays_dead(self, pair: StorePair) -> None:
         pair.source.create_queue("jobs")
         pair.target.create_queue("inbox", max_size=1)
         pair.target.put("inbox", "there")
@@ -173,7 +173,7 @@ class MoveElsewhereConformance(PairSuite):
         before = pair.source.get(id)
         assert pair.source.move(id, pair.there("inbox")).status == "moving"
         assert pair.source.stats("jobs").dead_letters == 1
-        pair.source.step()
+        pair.source.run_maintenance()
         item = only(pair.target)
         assert (item.status, item.counters, item.dead_reason, item.ended_at) == (
             "dead",
@@ -183,47 +183,47 @@ class MoveElsewhereConformance(PairSuite):
         )
         assert pair.target.count(words="odd") == 1
 
-    def test_letter_goes_to_a_dead_queue_elsewhere_and_comes_back(self, pair: Pair) -> None:
+    def test_letter_goes_to_a_dead_queue_elsewhere_and_comes_back(self, pair: StorePair) -> None:
         pair.source.create_queue("morgue")
         pair.source.create_queue("jobs", dead_queue="morgue")
         pair.target.create_queue("cellar")
         pair.target.create_queue("work", dead_queue="cellar")
         pair.source.move(kill(pair.source, "x").id, pair.there("cellar"))
-        pair.source.step()
+        pair.source.run_maintenance()
         letter = only(pair.target, queue="cellar")
-        assert letter.home == pair.source_name
+        assert letter.home_store == pair.source_name
         pair.target.redrive(letter.id)
-        pair.target.step()
+        pair.target.run_maintenance()
         assert values(take_all(pair.source)) == ["x"]
 
-    def test_letter_is_work_in_a_queue_that_is_no_dead_queue(self, pair: Pair) -> None:
+    def test_letter_is_work_in_a_queue_that_is_no_dead_queue(self, pair: StorePair) -> None:
         pair.source.create_queue("morgue")
         pair.source.create_queue("jobs", dead_queue="morgue")
         pair.target.create_queue("inbox")
         pair.source.move(kill(pair.source, "x").id, pair.there("inbox"))
-        pair.source.step()
+        pair.source.run_maintenance()
         assert pair.target.count() == 0
         assert values(take_all(pair.target, "inbox")) == ["x"]
 
-    def test_many_are_moved_by_an_operation(self, pair: Pair) -> None:
+    def test_many_are_moved_by_an_operation(self, pair: StorePair) -> None:
         pair.source.create_queue("jobs")
         pair.target.create_queue("inbox")
         pair.source.put_many("jobs", range(7))
-        ended = pair.source.drive(pair.source.start("move", queue="jobs", to=pair.there("inbox")).id)
+        ended = pair.source.run_operation(pair.source.start_operation("move", queue="jobs", to=pair.there("inbox")).id)
         assert ended.changed == 7
-        assert pair.source.step().moved == 7
+        assert pair.source.run_maintenance().moved == 7
         assert values(take_all(pair.target, "inbox")) == list(range(7))
 
-    def test_active_item_is_moved_by_force(self, pair: Pair) -> None:
+    def test_active_item_is_moved_by_force(self, pair: StorePair) -> None:
         pair.source.create_queue("jobs")
         pair.target.create_queue("inbox")
         id = pair.source.put("jobs", "x").id
         take(pair.source)
         assert pair.source.move(id, pair.there("inbox"), force=True).status == "moving"
-        pair.source.step()
+        pair.source.run_maintenance()
         assert values(take_all(pair.target, "inbox")) == ["x"]
 
-    def test_own_store_may_be_named_in_a_move(self, pair: Pair) -> None:
+    def test_own_store_may_be_named_in_a_move(self, pair: StorePair) -> None:
         pair.source.create_queue("jobs")
         pair.source.create_queue("inbox")
         id = pair.source.put("jobs", "x").id

@@ -80,11 +80,11 @@ class MoveConformance(Suite):
                 lose(broker, clock)
             case "expire":
                 clock.advance("1h")
-                broker.step()
+                broker.run_maintenance()
             case "verdict":
                 broker.fail(take(broker), "boom", verdict=Dead(DeadReason.POLICY))
             case "by hand":
-                broker.bury_by_hand(receipt.id)
+                broker.bury_items(receipt.id)
         item = broker.get(receipt.id)
         assert (item.queue, item.status, item.source_id) == ("morgue", "pending", receipt.id)
         assert values(take_all(broker, "morgue")) == ["x"]
@@ -96,7 +96,7 @@ class MoveConformance(Suite):
         broker.put("jobs", 1, expire_timeout="1s")
         clock.advance("1s")
         for _ in range(3):
-            broker.step()
+            broker.run_maintenance()
             broker.lease("jobs")
         assert places(broker.stats("jobs")) == {}
         assert places(broker.stats("morgue")) == {"pending": 1}
@@ -106,7 +106,7 @@ class MoveConformance(Suite):
         dead_queue(broker, expire_timeout="1s")
         kill(broker)
         clock.advance("365d")
-        broker.step()
+        broker.run_maintenance()
         assert only(broker, "morgue").expire_deadline is None
 
     def test_moves_ignore_the_size_and_the_pause_of_the_target(self, broker: Broker) -> None:
@@ -141,7 +141,7 @@ class MoveConformance(Suite):
         kill(broker, "in the morgue")
         broker.update_queue("jobs", dead_queue="cellar")
         kill(broker, "in the cellar")
-        broker.step()
+        broker.run_maintenance()
         assert places(broker.stats("jobs")) == {"dead": 1}
         assert values(take_all(broker, "morgue")) == ["in the morgue"]
         assert values(take_all(broker, "cellar")) == ["in the cellar"]

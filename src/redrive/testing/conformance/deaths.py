@@ -126,7 +126,7 @@ class DeadInPlaceConformance(Suite):
         broker.create_queue("jobs", expire_timeout="1s")
         receipt = broker.put("jobs", 1)
         clock.advance("1s")
-        broker.step()
+        broker.run_maintenance()
         (death,) = broker.get(receipt.id).deaths
         assert (death.reason, death.first_leased_at) == ("expired", None)
 
@@ -148,7 +148,7 @@ class DeadInPlaceConformance(Suite):
         broker.create_queue("jobs", expire_timeout="1s")
         kill(broker)
         clock.advance("36500d")
-        broker.step()
+        broker.run_maintenance()
         assert places(broker.stats("jobs")) == {"dead": 1}
 
 
@@ -174,7 +174,7 @@ class DropConformance(Suite):
         broker.put_many("jobs", [1, 2])
         take(broker, lease_timeout="1s")
         clock.advance("1s")
-        broker.step()
+        broker.run_maintenance()
         assert places(broker.stats("jobs")) == {}
         assert sum(entry.count for entry in broker.audit()) == 2
 

@@ -1,7 +1,4 @@
-"""Export and import: items go to another store, or another namespace, with all that happened to them.
-
-Ids over moves and imports: an item is found by every id it had, and put once for each id it had elsewhere.
-"""
+"""Export and import into another store or namespace; an item is found by every id it had."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from redrive.model.duration import SECOND
 from redrive.model.failure import failure_from_fields
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Receipt, Settled, Status
-from redrive.model.judge import Again, Dead
+from redrive.model.judge import Dead, RetryVerdict
 from redrive.model.state_machine import Verb
 from redrive.store import LEDGER_RETENTION, ApplyRetention, Complete, ListAudit
 from redrive.testing.conformance.actions import (
@@ -32,7 +29,7 @@ from redrive.testing.conformance.actions import (
     take_all,
     values,
 )
-from redrive.testing.conformance.suite import Direct, DirectSuite, OpenBroker, Suite, put
+from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StoreSuite, Suite, put
 from redrive.testing.fake_clock import FakeClock
 
 
@@ -206,10 +203,10 @@ class TransferConformance(Suite):
 SOURCE = ItemId("a" * 32)
 
 
-class LineageConformance(DirectSuite):
+class LineageConformance(StoreSuite):
     """Old ids, tokens of former leases, dead letters."""
 
-    def test_old_ids_and_tokens_follow_the_item(self, direct: Direct) -> None:
+    def test_old_ids_and_tokens_follow_the_item(self, direct: StoreDriver) -> None:
         direct.queue("morgue")
         direct.queue(dead_queue="morgue")
         (first,) = direct.put(b"a")
@@ -228,7 +225,7 @@ class LineageConformance(DirectSuite):
             with pytest.raises(ItemNotFound):
                 direct.get(id)
 
-    def test_redriven_item_is_no_dead_letter_even_where_a_dead_queue_works_on_it(self, direct: Direct) -> None:
+    def test_redriven_item_is_no_dead_letter_even_where_a_dead_queue_works_on_it(self, direct: StoreDriver) -> None:
         direct.queue("morgue", keep_dead=SECOND)
         direct.queue(dead_queue="morgue")
         own, moved = direct.put(b"own", queue="morgue")[0], direct.put(b"moved")[0]
@@ -246,7 +243,7 @@ class LineageConformance(DirectSuite):
         with pytest.raises(ItemNotFound):
             direct.get(moved)
 
-    def test_item_born_dead_moves_and_is_known_by_its_first_id(self, direct: Direct) -> None:
+    def test_item_born_dead_moves_and_is_known_by_its_first_id(self, direct: StoreDriver) -> None:
         direct.queue("morgue")
         direct.queue(max_size=1, dead_queue="morgue")
         failure = failure_from_fields("ValueError", "boom")
@@ -255,17 +252,17 @@ class LineageConformance(DirectSuite):
         item = direct.get(id)
         assert (item.queue, item.status, item.source_id) == ("morgue", "pending", id)
         assert item.deaths[0].counters.failures == 1
-        (again,) = direct.do(put(b"a", verdict=Again(0, Status.FAILED), **options))
+        (again,) = direct.do(put(b"a", verdict=RetryVerdict(0, Status.FAILED), **options))
         assert again == Receipt(id, duplicate=True)
         item = direct.get(id)
         assert [entry.failure for entry in item.history] == [failure, failure]
         assert (item.status, item.counters.failures) == (Status.PENDING, 1)
 
 
-class SourceConformance(DirectSuite):
+class SourceConformance(StoreSuite):
     """source_id: the id that an item had elsewhere."""
 
-    def test_import_is_ignored_while_the_item_is_there(self, direct: Direct) -> None:
+    def test_import_is_ignored_while_the_item_is_there(self, direct: StoreDriver) -> None:
         direct.queue()
         (id,) = direct.put(b"a", source_id=SOURCE)
         direct.clock.advance(2 * LEDGER_RETENTION // SECOND)
@@ -274,7 +271,7 @@ class SourceConformance(DirectSuite):
         assert direct.get(id).source_id == SOURCE
         assert direct.stats().put_total == 1
 
-    def test_import_is_ignored_for_some_time_after_the_item_is_gone(self, direct: Direct) -> None:
+    def test_import_is_ignored_for_some_time_after_the_item_is_gone(self, direct: StoreDriver) -> None:
         direct.queue()
         (id,) = direct.put(b"a", source_id=SOURCE)
         direct.do(Complete(direct.take().token))
@@ -285,18 +282,18 @@ class SourceConformance(DirectSuite):
         assert direct.do(ApplyRetention()) == 1
         assert not direct.do(put(b"a", source_id=SOURCE))[0].duplicate
 
-    def test_queues_do_not_share_imports(self, direct: Direct) -> None:
+    def test_queues_do_not_share_imports(self, direct: StoreDriver) -> None:
         for name in ("jobs", "mails"):
             direct.queue(name)
             assert not direct.do(put(b"a", queue=name, source_id=SOURCE))[0].duplicate
 
-    def test_import_twice_in_one_put_puts_one_item(self, direct: Direct) -> None:
+    def test_import_twice_in_one_put_puts_one_item(self, direct: StoreDriver) -> None:
         direct.queue(max_size=1)
         first, second = direct.do(put(b"a", b"a", source_id=SOURCE))
         assert (first.duplicate, second) == (False, Receipt(first.id, duplicate=True))
         assert direct.stats().put_total == 1
 
-    def test_moved_item_is_known_by_its_source_while_it_is_there(self, direct: Direct) -> None:
+    def test_moved_item_is_known_by_its_source_while_it_is_there(self, direct: StoreDriver) -> None:
         direct.queue("morgue")
         direct.queue(dead_queue="morgue")
         (source,) = direct.put(b"a")

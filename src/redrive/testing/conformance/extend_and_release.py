@@ -1,7 +1,4 @@
-"""Late: the token decides, not the clock. Extend, and every settle after the deadline, a sweep, or the next owner.
-
-Release: an item is given back, counted (a nack) or not (it never ran).
-"""
+"""Fencing: the token decides, not the clock. Extend and settle after the deadline, and release, counted or not."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ def refused(broker: Broker, use: Use, lease: Lease, status: str | None) -> None:
         assert broker.get(lease.id) == before
 
 
-class LateConformance(Suite):
+class FencingConformance(Suite):
     """Settles that come late are accepted while nobody else took the item, and refused from then on."""
 
     @every_use
@@ -72,7 +69,7 @@ class LateConformance(Suite):
         broker.put("jobs", 1)
         lease = take(broker, lease_timeout="1s")
         clock.advance("1s")
-        assert broker.step().lost == 1
+        assert broker.run_maintenance().lost == 1
         refused(broker, use, lease, "pending")
 
     @every_use
@@ -154,7 +151,7 @@ class ExtendConformance(Suite):
         lease = take(broker, lease_timeout="1h")
         broker.extend(lease, "1s")
         clock.advance("1s")
-        assert broker.step().lost == 1
+        assert broker.run_maintenance().lost == 1
 
     def test_extension_counts_nothing(self, broker: Broker) -> None:
         broker.create_queue("jobs")
@@ -171,7 +168,7 @@ class ExtendConformance(Suite):
         clock.advance("9s")
         broker.extend(lease)
         clock.advance("9s")
-        assert broker.step().lost == 0
+        assert broker.run_maintenance().lost == 0
         assert take_all(broker) == []
         broker.complete(lease)
 
@@ -181,7 +178,7 @@ class ExtendConformance(Suite):
         lease = take(broker)
         clock.advance("1h")
         broker.extend(lease)
-        assert broker.step().lost == 0
+        assert broker.run_maintenance().lost == 0
         assert take_all(broker) == []
         broker.complete(lease)
 

@@ -1,7 +1,4 @@
-"""Fail: tried again or dead, by the counters, the settings and the error.
-
-History: one row for each attempt that did not complete, and for each redrive.
-"""
+"""Fail: retried or dead, by counters, settings and error; one history entry per unsuccessful attempt and redrive."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive import Again, Broker, Dead, DeadReason, Failure, Status
+from redrive import Broker, Dead, DeadReason, Failure, RetryVerdict, Status
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import SECOND
 from redrive.model.item import Counters
@@ -81,7 +78,7 @@ class FailConformance(Suite):
         for n in (1, 2):
             broker.fail(take(broker), "boom")
             clock.advance("30s")
-            broker.step()
+            broker.run_maintenance()
             item = broker.get(receipt.id)
             assert (item.status, item.counters) == ("pending", Counters(deliveries=n, attempts=n, failures=n))
         assert broker.fail(take(broker), "boom").status == "dead"
@@ -114,7 +111,7 @@ class FailConformance(Suite):
         assert broker.fail(lease, "boom").status == "dead"
 
     def test_setting_edited_by_another_broker_holds_too(self, open_broker: OpenBroker) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         worker, person = open_broker(), open_broker()
         worker.create_queue("jobs", retry={"attempts": 9})
         worker.put("jobs", 1)
@@ -156,7 +153,7 @@ class FailConformance(Suite):
     def test_worker_may_bring_its_own_delay(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         broker.put("jobs", 1)
-        settled = broker.fail(take(broker), "boom", verdict=Again(90 * SECOND, Status.FAILED))
+        settled = broker.fail(take(broker), "boom", verdict=RetryVerdict(90 * SECOND, Status.FAILED))
         assert (settled.status, settled.ready_at) == ("failed", clock.now() + 90 * SECOND)
         assert settled.counters.failures == 1
 
@@ -183,11 +180,11 @@ class FailConformance(Suite):
         broker.create_queue("morgue")
         broker.create_queue("jobs", dead_queue="morgue")
         broker.put("jobs", 1)
-        broker.fail(take(broker), COMPLETE, verdict=Again())
-        broker.lost(take(broker), COMPLETE)
+        broker.fail(take(broker), COMPLETE, verdict=RetryVerdict())
+        broker.report_lost(take(broker), COMPLETE)
         reported = broker.redrive(broker.fail(take(broker), COMPLETE).id)
         by_hand = broker.put("jobs", 2)
-        broker.fail_by_hand(by_hand.id, COMPLETE)
+        broker.fail_items(by_hand.id, COMPLETE)
         captured = broker.put_failed("jobs", 3, COMPLETE)
         for id, count in ((reported.id, 3), (by_hand.id, 1), (captured.id, 1)):
             found = [entry.failure for entry in broker.get(id, redacted=False).history if entry.failure]

@@ -51,7 +51,7 @@ class FeedConformance(Suite):
         assert (entry.queue, entry.id, entry.at, entry.reason) == ("jobs", receipt.id, clock.now(), None)
         assert entry.title is not None
         assert entry.title.startswith("ValueError: bad number")
-        broker.step()
+        broker.run_maintenance()
         lose(broker, clock)
         broker.release(take(broker))
         broker.release(take(broker), counted=False)
@@ -92,7 +92,7 @@ class FeedConformance(Suite):
         broker.create_queue("jobs", retry={"attempts": 2, "cooldown": "1m"})
         (id,) = die(broker, 1)
         broker.retry(id, actor="ada")
-        broker.bury_by_hand(id, actor="bob")
+        broker.bury_items(id, actor="bob")
         broker.redrive(id, actor="cyd")
         broker.undo(id, actor="dan")
         broker.archive(id, actor="eve")
@@ -109,11 +109,11 @@ class FeedConformance(Suite):
     def test_done_failed_and_purged_by_hand_are_told(self, broker: Broker) -> None:
         broker.create_queue("jobs", retry={"attempts": 2, "cooldown": "1m"})
         receipt = broker.put("jobs", 1)
-        broker.fail_by_hand(receipt.id, "boom", actor="ada")
-        broker.fail_by_hand(receipt.id, "boom", actor="bob")
+        broker.fail_items(receipt.id, "boom", actor="ada")
+        broker.fail_items(receipt.id, "boom", actor="bob")
         broker.archive(receipt.id, actor="cyd")
         broker.purge(receipt.id, actor="dan")
-        broker.done(broker.put("jobs", 1).id, actor="eve")
+        broker.complete_items(broker.put("jobs", 1).id, actor="eve")
         assert [(entry.kind, entry.actor) for entry in broker.feed().entries] == [
             ("failed", "ada"),
             ("dead", "bob"),
@@ -133,7 +133,7 @@ class FeedConformance(Suite):
         broker.archive(archived)
         broker.purge(archived, actor="dan")
         clock.advance("2h")
-        broker.step()
+        broker.run_maintenance()
         entries = broker.feed(kinds=["removed"]).entries
         assert [(entry.from_status, entry.actor) for entry in entries] == [
             ("completed", "ada"),
@@ -163,7 +163,7 @@ class FeedConformance(Suite):
         broker.create_queue("jobs")
         broker.put("jobs", 1, expire_timeout="1m")
         clock.advance("1m")
-        broker.step()
+        broker.run_maintenance()
         assert [(entry.kind, entry.reason) for entry in broker.feed().entries] == [("dead", "expired")]
 
     def test_queue_keeps_the_kinds_it_asks_for(self, broker: Broker) -> None:
@@ -172,7 +172,7 @@ class FeedConformance(Suite):
         broker.put("jobs", 1)
         for _ in range(2):
             broker.fail(take(broker), "boom")
-            broker.step()
+            broker.run_maintenance()
         dead = broker.find().items[0]
         broker.redrive(dead.id)  # happens in the morgue
         assert told(broker) == ["dead"]
@@ -274,10 +274,10 @@ class FeedReadingConformance(Suite):
         die(broker, 2)
         clock.advance(FEED_RETENTION // SECOND - 1)
         die(broker, 1)
-        broker.step()
+        broker.run_maintenance()
         assert told(broker) == ["dead"] * 3
         clock.advance("2s")
-        broker.step()
+        broker.run_maintenance()
         assert told(broker) == ["dead"]
         number = broker.feed().last
         die(broker, 1)

@@ -1,7 +1,4 @@
-"""Finding: every condition alone, and with others; counts say the same.
-
-Pages of what was found: order, cursors, and items that change between two pages.
-"""
+"""Find: every condition alone and combined, counts that agree, pages while items change."""
 
 from __future__ import annotations
 
@@ -80,7 +77,7 @@ class FilterConformance(Suite):
         broker.bury(take(broker))
         broker.put("jobs", "expired")
         clock.advance("1h")
-        broker.step()
+        broker.run_maintenance()
         assert found(broker, reason="final_error") == ["final"]
         assert found(broker, reason="buried") == ["buried"]
         assert found(broker, reason="expired") == ["expired"]
@@ -142,7 +139,7 @@ class FilterConformance(Suite):
         kill(broker, "once")
         broker.put("jobs", "thrice")
         for _ in range(3):
-            broker.step()
+            broker.run_maintenance()
             broker.fail(take(broker), "boom")
         assert found(broker, min_attempts=1) == ["once", "thrice"]
         assert found(broker, min_attempts=2) == found(broker, min_attempts=3) == ["thrice"]
@@ -293,7 +290,7 @@ class PageConformance(Suite):
                 break
             if turn < 12:  # each time 80 items die again, and half of them are put aside or restored
                 broker.redrive(others)
-                broker.bury_by_hand(others)
+                broker.bury_items(others)
                 (broker.restore if turn % 2 else broker.archive)(others[::2])
         assert cursor is None, "the walk does not end"
         assert len(seen) == len(set(seen)) == len(stay)

@@ -1,7 +1,4 @@
-"""Groups: dead letters of one cause, counted as they come and go.
-
-Stats: counts by status that agree with a recount, whatever happened.
-"""
+"""Groups of dead letters by cause, and stats that agree with a recount."""
 
 from __future__ import annotations
 
@@ -86,7 +83,7 @@ class GroupConformance(Suite):
         broker.put_many("jobs", range(2))
         broker.lease("jobs", 2)
         clock.advance("1h")
-        broker.step()
+        broker.run_maintenance()
         group = only(broker)
         assert (group.count, group.error_type, group.error_class) == (2, "", "poison")
         assert "do not redrive" in group.advice
@@ -96,7 +93,7 @@ class GroupCountConformance(Suite):
     """A group counts what is there."""
 
     @pytest.mark.parametrize("to_dead_queue", [False, True])
-    @pytest.mark.parametrize("verb", ["redrive", "retry", "archive", "drop", "done", "move"])
+    @pytest.mark.parametrize("verb", ["redrive", "retry", "archive", "drop", "complete_items", "move"])
     def test_who_is_no_dead_letter_any_more_is_not_counted(
         self, broker: Broker, verb: str, to_dead_queue: bool
     ) -> None:
@@ -189,7 +186,7 @@ class GroupCountConformance(Suite):
         clock.advance("50m")
         die(broker, 1)
         clock.advance("11m")
-        broker.step()
+        broker.run_maintenance()
         assert only(broker).count == 1
 
     def test_born_dead_is_counted(self, broker: Broker) -> None:
@@ -254,7 +251,7 @@ class StatsConformance(Suite):
             if minute % 7 == 0:
                 broker.redrive(ids[minute * 2 : minute * 2 + 5])
             if minute % 3 == 0:
-                broker.step()
+                broker.run_maintenance()
             self.agree(broker, ids)
         broker.restore(ids)
         broker.drop(ids[::4], force=True)

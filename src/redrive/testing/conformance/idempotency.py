@@ -1,7 +1,4 @@
-"""Idempotency keys: the same work is put once, for as long as the key is remembered.
-
-put_failed: work that has failed already, outside of any queue.
-"""
+"""Idempotency keys of puts, and `put_failed`: work that has failed outside any queue."""
 
 from __future__ import annotations
 
@@ -118,7 +115,7 @@ class IdempotencyConformance(Suite):
         broker.create_queue("jobs", idempotency_timeout="10s")
         broker.put("jobs", 1, idempotency_key="k")
         clock.advance("11s")
-        broker.step()
+        broker.run_maintenance()
         assert not broker.put("jobs", 1, idempotency_key="k").duplicate
         assert broker.put("jobs", 1, idempotency_key="k").duplicate
 
@@ -127,7 +124,7 @@ class IdempotencyConformance(Suite):
         broker.put("jobs", 1, idempotency_key="k")
         broker.complete(take(broker))
         clock.advance("23h")
-        broker.step()
+        broker.run_maintenance()
         assert broker.put("jobs", 1, idempotency_key="k").duplicate
 
     def test_queues_do_not_share_keys(self, broker: Broker) -> None:

@@ -1,7 +1,4 @@
-"""Bad input that no other part of the suite meets: a typed error, the same on every store, and nothing changed.
-
-Names: what they may be, and that namespaces never see each other.
-"""
+"""Invalid input: a typed error, the same on every store, nothing changed. Names and namespaces."""
 
 from __future__ import annotations
 
@@ -9,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from redrive import Again, Broker, Dead, DeadReason, Failure, RedriveError, Status
+from redrive import Broker, Dead, DeadReason, Failure, RedriveError, RetryVerdict, Status
 from redrive.errors import InvalidInput, InvalidName, ItemNotFound, LeaseLost, QueueNotFound
 from redrive.testing.conformance.actions import kill, places, take, take_all, values
 from redrive.testing.conformance.suite import OpenBroker, Suite
 from redrive.testing.fake_clock import FakeClock
 
 BAD_VERDICTS: list[Any] = [
-    Again(-1),
-    Again(2**70),
-    Again(1.5),  # type: ignore[arg-type]  # what is not typed is checked when it runs
-    Again(0, Status.DEAD),
-    Again(0, Status.ACTIVE),
+    RetryVerdict(-1),
+    RetryVerdict(2**70),
+    RetryVerdict(1.5),  # type: ignore[arg-type]  # what is not typed is checked when it runs
+    RetryVerdict(0, Status.DEAD),
+    RetryVerdict(0, Status.ACTIVE),
     Dead("nonsense"),  # type: ignore[arg-type]
     Dead(DeadReason.POLICY, to="jobs"),
     Dead(DeadReason.POLICY, to="a\0b"),
@@ -76,7 +73,7 @@ class RefusalConformance(Suite):
         with pytest.raises(InvalidInput, match=text):
             broker.put_failed("jobs", 1, error)
         with pytest.raises(InvalidInput, match=text):
-            broker.fail_by_hand(waiting, error)
+            broker.fail_items(waiting, error)
         if error is not None:
             with pytest.raises(InvalidInput, match=text):
                 broker.bury(lease, error=error)
@@ -91,7 +88,7 @@ class RefusalConformance(Suite):
         with pytest.raises(InvalidInput, match="note is a text"):
             broker.bury(lease, note=bad)
         with pytest.raises(InvalidInput, match="note is a text"):
-            broker.bury_by_hand(lease.id, note=bad, force=True)
+            broker.bury_items(lease.id, note=bad, force=True)
         for counted in (True, False):
             with pytest.raises(InvalidInput, match="error is a text"):
                 broker.release(lease, error=bad, counted=counted)
@@ -99,7 +96,7 @@ class RefusalConformance(Suite):
 
     @pytest.mark.parametrize("ids", NO_IDS, ids=lambda ids: repr(ids)[:20])
     def test_what_is_no_list_of_ids_is_refused(self, broker: Broker, ids: Any) -> None:
-        for call in (broker.retry, broker.redrive, broker.done, broker.drop, broker.bury_by_hand):
+        for call in (broker.retry, broker.redrive, broker.complete_items, broker.drop, broker.bury_items):
             with pytest.raises(InvalidInput, match="one id or a list of ids"):
                 call(ids)
         with pytest.raises(InvalidInput, match="one id or a list of ids"):
@@ -109,7 +106,7 @@ class RefusalConformance(Suite):
         broker.create_queue("jobs")
         ids = [receipt.id for receipt in broker.put_many("jobs", [1, 2])]
         generated: Any = (id for id in ids)
-        assert [settled.id for settled in broker.bury_by_hand(generated)] == ids
+        assert [settled.id for settled in broker.bury_items(generated)] == ids
         generated = (id for id in ids)
         assert [settled.status for settled in broker.redrive(generated)] == ["pending", "pending"]
 
@@ -305,7 +302,7 @@ class NamespaceConformance(Suite):
         for id in (dead, pending):
             with pytest.raises(ItemNotFound):
                 two.get(id)
-            for change in (two.retry, two.redrive, two.drop, two.done, two.archive, two.bury_by_hand):
+            for change in (two.retry, two.redrive, two.drop, two.complete_items, two.archive, two.bury_items):
                 with pytest.raises(ItemNotFound):
                     change(id)
         assert two.hold([pending], "me") == 0
@@ -330,11 +327,11 @@ class NamespaceConformance(Suite):
             broker.create_queue("jobs", expire_timeout="1s", keep_dead="1s")
         id = one.put("jobs", 1).id
         clock.advance("1s")
-        assert two.step().expired == 0
+        assert two.run_maintenance().expired == 0
         assert one.get(id).status == "pending"
-        assert one.step().expired == 1
+        assert one.run_maintenance().expired == 1
         clock.advance("2s")
-        two.step()
+        two.run_maintenance()
         assert one.get(id).status == "dead"
 
     def test_audit_of_another_namespace_is_not_shown(self, open_broker: OpenBroker) -> None:

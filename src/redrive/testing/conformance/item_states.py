@@ -36,7 +36,7 @@ def failed_and_due(broker: Broker, clock: FakeClock, id: ItemId) -> None:
     """It failed, and its next attempt is due."""
     failed(broker, clock, id)
     clock.advance("30s")
-    broker.step()
+    broker.run_maintenance()
 
 
 def scheduled(broker: Broker, clock: FakeClock, id: ItemId) -> None:
@@ -68,7 +68,7 @@ def expired_and_not_swept(broker: Broker, clock: FakeClock, id: ItemId) -> None:
 def dead_by_expiry(broker: Broker, clock: FakeClock, id: ItemId) -> None:
     """It died because it expired."""
     clock.advance("2h")
-    broker.step()
+    broker.run_maintenance()
 
 
 def dead(broker: Broker, clock: FakeClock, id: ItemId) -> None:
@@ -165,13 +165,13 @@ def completed_and_cleaned(broker: Broker, clock: FakeClock, id: ItemId) -> None:
     broker.update_queue("jobs", keep_completed="1m")
     completed(broker, clock, id)
     clock.advance("1h")
-    broker.step()
+    broker.run_maintenance()
 
 
 def done_by_hand(broker: Broker, clock: FakeClock, id: ItemId) -> None:
     """A person said that it is done, and it is kept."""
     broker.update_queue("jobs", keep_completed="7d")
-    broker.done(id)
+    broker.complete_items(id)
 
 
 def completed_in_another_queue(broker: Broker, clock: FakeClock, id: ItemId) -> None:
@@ -220,7 +220,7 @@ def dead_and_cleaned(broker: Broker, clock: FakeClock, id: ItemId) -> None:
     broker.update_queue("jobs", keep_dead="1m")
     dead(broker, clock, id)
     clock.advance("1h")
-    broker.step()
+    broker.run_maintenance()
 
 
 def deleted_with_its_queue(broker: Broker, clock: FakeClock, id: ItemId) -> None:

@@ -11,7 +11,7 @@ from redrive.model.feed import FeedKind
 from redrive.model.ids import Token
 from redrive.model.item import Result, Settled
 from redrive.store import Complete, Extend, ReturnLease, SettleCall
-from redrive.testing.conformance.suite import Direct, DirectSuite, put
+from redrive.testing.conformance.suite import StoreDriver, StoreSuite, put
 
 _ANY = Token("")
 RESULT = Result(b"1", "application/json")
@@ -31,13 +31,13 @@ SETTINGS: dict[str, dict[str, object]] = {
 every_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
 
 
-class LeasedFromConformance(DirectSuite):
+class LeasedFromConformance(StoreSuite):
     """`queue` beside a token."""
 
     @every_end
     @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
     def test_item_of_another_queue_is_refused_and_stays_as_it_is(
-        self, direct: Direct, end: SettleCall, settings: dict[str, object]
+        self, direct: StoreDriver, end: SettleCall, settings: dict[str, object]
     ) -> None:
         direct.queue("jobs", **settings)
         direct.queue("mails", lease_timeout=5 * SECOND, **settings)
@@ -51,7 +51,7 @@ class LeasedFromConformance(DirectSuite):
         assert (direct.stats().active, direct.stats().pending, direct.stats("mails").completed_total) == (1, 0, 0)
 
     @every_end
-    def test_item_of_the_queue_is_taken(self, direct: Direct, end: SettleCall) -> None:
+    def test_item_of_the_queue_is_taken(self, direct: StoreDriver, end: SettleCall) -> None:
         direct.queue("jobs")
         direct.queue("mails")
         direct.put(b"a", queue="mails")
@@ -59,13 +59,13 @@ class LeasedFromConformance(DirectSuite):
         assert isinstance(result, int) if isinstance(end, Extend) else isinstance(result, Settled)
 
     @every_end
-    def test_queue_that_does_not_exist_is_another_one(self, direct: Direct, end: SettleCall) -> None:
+    def test_queue_that_does_not_exist_is_another_one(self, direct: StoreDriver, end: SettleCall) -> None:
         direct.queue("jobs")
         direct.put(b"a")
         assert isinstance(direct.do(_with(end, direct.take().token)), WrongQueue)
 
     @every_end
-    def test_lost_lease_is_lost_whatever_the_queue(self, direct: Direct, end: SettleCall) -> None:
+    def test_lost_lease_is_lost_whatever_the_queue(self, direct: StoreDriver, end: SettleCall) -> None:
         direct.queue("jobs")
         direct.queue("mails")
         direct.put(b"a")
@@ -73,7 +73,7 @@ class LeasedFromConformance(DirectSuite):
         direct.do(ReturnLease(lease.token))
         assert isinstance(direct.do(_with(end, lease.token)), LeaseLost)
 
-    def test_in_one_transaction_each_is_judged_by_its_own_queue(self, direct: Direct) -> None:
+    def test_in_one_transaction_each_is_judged_by_its_own_queue(self, direct: StoreDriver) -> None:
         direct.queue("jobs")
         direct.queue("mails")
         direct.put(*[b"a"] * 20)

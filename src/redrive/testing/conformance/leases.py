@@ -1,7 +1,4 @@
-"""Lease: who is eligible, in which order, and what a lease tells.
-
-Held items: pending, but kept from being leased until something releases them.
-"""
+"""Lease: eligibility, order, contents; held items are not leased."""
 
 from __future__ import annotations
 
@@ -264,7 +261,7 @@ class EligibilityConformance(Suite):
         failed = broker.put("jobs", "failed")
         broker.fail(take(broker), "boom")
         clock.advance("10s")
-        assert broker.step().promoted == 2
+        assert broker.run_maintenance().promoted == 2
         assert broker.get(failed.id).status == "pending"
         assert values(take_all(broker)) == ["scheduled", "failed"]
 
@@ -317,7 +314,7 @@ class HoldConformance(Suite):
         broker.create_queue("jobs")
         broker.put("jobs", 1, delay="1m", held_by="breaker")
         clock.advance("1m")
-        broker.step()
+        broker.run_maintenance()
         assert take_all(broker) == []
         broker.unhold("breaker")
         assert values(take_all(broker)) == [1]
@@ -336,7 +333,7 @@ class HoldConformance(Suite):
         broker.fail(take(broker), "boom")
         assert broker.hold([receipt.id], "breaker") == 1
         clock.advance("1h")
-        broker.step()
+        broker.run_maintenance()
         assert take_all(broker) == []
         broker.unhold("breaker")
         assert values(take_all(broker)) == [1]

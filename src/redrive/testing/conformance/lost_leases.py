@@ -1,7 +1,4 @@
-"""Leases that ran out: the worker crashed, hung, or was cut off.
-
-What workers hold, and what becomes of it when somebody knows that a worker is gone.
-"""
+"""Lost leases: the worker crashed, hung, or was cut off; leases of a worker that is known to be gone."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ from redrive.model.classify import ErrorClass
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.item import Counters, Lease, Status
-from redrive.model.judge import Again, Dead, OutcomeKind
+from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
 from redrive.store import Extend, LeaseItems, ListWorkerLeases, ReturnLease, Settle, StaleSettings
 from redrive.testing.conformance.actions import lose, take, take_all, values
-from redrive.testing.conformance.suite import Direct, DirectSuite, OpenBroker, Suite
+from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StoreSuite, Suite
 from redrive.testing.fake_clock import FakeClock
 
 
@@ -37,7 +34,7 @@ class LossConformance(Suite):
         receipt = broker.put("jobs", 1)
         take(broker, worker="w1", lease_timeout="1s")
         clock.advance("1s")
-        broker.step()
+        broker.run_maintenance()
         (entry,) = broker.get(receipt.id).history
         assert (entry.event, entry.worker, entry.delivery, entry.at) == ("lost", "w1", 1, clock.now())
 
@@ -52,10 +49,10 @@ class LossConformance(Suite):
         broker.put("jobs", 1)
         take(broker)
         clock.advance("9.999999s")
-        assert broker.step().lost == 0
+        assert broker.run_maintenance().lost == 0
         clock.advance(0.000001)
-        assert broker.step().lost == 1
-        assert broker.step().lost == 0
+        assert broker.run_maintenance().lost == 1
+        assert broker.run_maintenance().lost == 0
 
     def test_lease_itself_brings_back_what_ran_out(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", lease_timeout="10s")
@@ -116,7 +113,7 @@ class LossConformance(Suite):
         take(broker, lease_timeout="1s")
         broker.update_queue("jobs", max_losses=1)
         clock.advance("1s")
-        broker.step()
+        broker.run_maintenance()
         assert broker.get(receipt.id).dead_reason == "worker_lost"
 
     def test_worker_killed_by_its_item_makes_a_dead_letter_in_the_dead_queue(
@@ -130,23 +127,23 @@ class LossConformance(Suite):
         assert values(take_all(broker, "morgue")) == ["killer"]
 
     def test_sweeps_of_two_brokers_count_one_loss(self, open_broker: OpenBroker, clock: FakeClock) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         one, two = open_broker(), open_broker()
         one.create_queue("jobs")
         receipt = one.put("jobs", 1)
         take(one, lease_timeout="1s")
         clock.advance("1s")
-        assert one.step().lost + two.step().lost == 1
+        assert one.run_maintenance().lost + two.run_maintenance().lost == 1
         assert one.get(receipt.id).counters.losses == 1
 
 
 KILLED = Failure("WorkerLost", "killed by signal 9", error_class=ErrorClass.POISON, fingerprint="killed")
 
 
-class HeldConformance(DirectSuite):
+class HeldConformance(StoreSuite):
     """Which leases a worker holds."""
 
-    def test_leases_of_a_worker_are_as_it_got_them(self, direct: Direct) -> None:
+    def test_leases_of_a_worker_are_as_it_got_them(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a", b"b", headers={"h": "x"}, expire_timeout=90 * SECOND)
         direct.put(b"c")
@@ -156,7 +153,7 @@ class HeldConformance(DirectSuite):
         assert [lease.payload for lease in direct.read(ListWorkerLeases("w2"))] == [b"c"]
         assert direct.read(ListWorkerLeases("w")) == ()
 
-    def test_those_of_all_queues_are_found_oldest_first(self, direct: Direct) -> None:
+    def test_those_of_all_queues_are_found_oldest_first(self, direct: StoreDriver) -> None:
         for name in ("b", "a"):
             direct.queue(name)
             direct.put(b"1", b"2", queue=name)
@@ -167,14 +164,14 @@ class HeldConformance(DirectSuite):
         assert direct.read(ListWorkerLeases("w1")) == tuple(leases)
         assert direct.read(ListWorkerLeases("w1", limit=3)) == tuple(leases[:3])
 
-    def test_those_of_one_instant_are_in_line(self, direct: Direct) -> None:
+    def test_those_of_one_instant_are_in_line(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"low", priority=1)
         direct.put(b"high", priority=9)
         assert [lease.payload for lease in direct.lease(limit=2, worker="w1")] == [b"high", b"low"]
         assert [lease.payload for lease in direct.read(ListWorkerLeases("w1"))] == [b"low", b"high"]
 
-    def test_extension_is_seen(self, direct: Direct) -> None:
+    def test_extension_is_seen(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
         (lease,) = direct.lease(worker="w1")
@@ -182,23 +179,23 @@ class HeldConformance(DirectSuite):
         deadline = direct.do(Extend(lease.token, 90 * SECOND))
         assert direct.read(ListWorkerLeases("w1")) == (msgspec.structs.replace(lease, deadline=deadline),)
 
-    def test_lease_that_ran_out_and_was_not_swept_is_still_held(self, direct: Direct) -> None:
+    def test_lease_that_ran_out_and_was_not_swept_is_still_held(self, direct: StoreDriver) -> None:
         direct.queue(lease_timeout=SECOND)
         direct.put(b"a")
         leases = direct.lease(worker="w1")
         direct.clock.advance("1h")
         assert direct.read(ListWorkerLeases("w1")) == tuple(leases)
 
-    def test_what_ended_is_held_no_longer(self, direct: Direct) -> None:
+    def test_what_ended_is_held_no_longer(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a", b"b", b"c")
         one, two, three = direct.lease(limit=3, worker="w1")
-        direct.commit(ReturnLease(one.token), Settle(two.token, OutcomeKind.RELEASED, Again(), direct.version()))
+        direct.commit(ReturnLease(one.token), Settle(two.token, OutcomeKind.RELEASED, RetryVerdict(), direct.version()))
         assert direct.read(ListWorkerLeases("w1")) == (three,)
         direct.bury(three)
         assert direct.read(ListWorkerLeases("w1")) == ()
 
-    def test_item_that_was_brought_back_is_held_under_its_new_id(self, direct: Direct) -> None:
+    def test_item_that_was_brought_back_is_held_under_its_new_id(self, direct: StoreDriver) -> None:
         direct.queue("morgue")
         direct.queue()
         direct.put(b"a")
@@ -207,65 +204,67 @@ class HeldConformance(DirectSuite):
         assert lease.id == moved.id
         assert direct.read(ListWorkerLeases("w1")) == (lease,)
 
-    def test_leases_without_a_worker_are_nobodys(self, direct: Direct) -> None:
+    def test_leases_without_a_worker_are_nobodys(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
         direct.take()
         assert direct.read(ListWorkerLeases("")) == ()
 
-    def test_leases_of_other_namespaces_are_not_seen(self, direct: Direct, open_broker: OpenBroker) -> None:
-        self.require("shared")
+    def test_leases_of_other_namespaces_are_not_seen(self, direct: StoreDriver, open_broker: OpenBroker) -> None:
+        self.require("supports_processes")
         direct.queue()
         direct.put(b"a")
         direct.lease(worker="w1")
         assert open_broker("elsewhere")._core.store.read(ListWorkerLeases("w1")) == ()
 
 
-class LostAtOnceConformance(DirectSuite):
+class LostAtOnceConformance(StoreSuite):
     """A loss that somebody knows of before the lease runs out."""
 
-    def test_loss_at_once_is_accepted_before_the_deadline(self, direct: Direct) -> None:
+    def test_loss_at_once_is_accepted_before_the_deadline(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
         (lease,) = direct.lease(worker="w1")
-        settled = direct.do(Settle(lease.token, OutcomeKind.LOST, Again(), direct.version(), KILLED, at_once=True))
+        settled = direct.do(
+            Settle(lease.token, OutcomeKind.LOST, RetryVerdict(), direct.version(), KILLED, worker_is_gone=True)
+        )
         assert (settled.status, settled.counters) == (Status.PENDING, Counters(1, 1, 0, 1))
         (entry,) = direct.get(lease.id).history
         assert (entry.event, entry.worker, entry.failure) == ("lost", "w1", KILLED)
 
-    def test_loss_that_is_not_at_once_waits_for_the_deadline(self, direct: Direct) -> None:
+    def test_loss_that_is_not_at_once_waits_for_the_deadline(self, direct: StoreDriver) -> None:
         direct.queue(lease_timeout=SECOND)
         direct.put(b"a")
         lease = direct.take()
-        refusal = direct.do(Settle(lease.token, OutcomeKind.LOST, Again(), direct.version(), KILLED))
+        refusal = direct.do(Settle(lease.token, OutcomeKind.LOST, RetryVerdict(), direct.version(), KILLED))
         assert isinstance(refusal, LeaseLost)
         assert direct.get(lease.id).status is Status.ACTIVE
 
-    def test_lost_item_is_free_for_a_lease_of_the_same_batch(self, direct: Direct) -> None:
+    def test_lost_item_is_free_for_a_lease_of_the_same_batch(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
-        loss = Settle(lease.token, OutcomeKind.LOST, Again(), direct.version(), at_once=True)
+        loss = Settle(lease.token, OutcomeKind.LOST, RetryVerdict(), direct.version(), worker_is_gone=True)
         leased, _ = direct.commit(LeaseItems("jobs", 1), loss).results
         assert (leased.leases[0].id, leased.leases[0].losses) == (lease.id, 1)
 
-    def test_token_and_version_count_for_a_loss_at_once_too(self, direct: Direct) -> None:
+    def test_token_and_version_count_for_a_loss_at_once_too(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
-        loss = Settle(lease.token, OutcomeKind.LOST, Again(), direct.version() + 1, at_once=True)
+        loss = Settle(lease.token, OutcomeKind.LOST, RetryVerdict(), direct.version() + 1, worker_is_gone=True)
         assert isinstance(direct.do(loss), StaleSettings)
         direct.do(ReturnLease(lease.token))
         assert isinstance(direct.do(loss), LeaseLost)
 
     @pytest.mark.parametrize("to", [None, "morgue"])
-    def test_item_dies_of_the_failure_that_came_with_it(self, direct: Direct, to: str | None) -> None:
+    def test_item_dies_of_the_failure_that_came_with_it(self, direct: StoreDriver, to: str | None) -> None:
         direct.queue("morgue")
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
         dead = Dead(DeadReason.WORKER_LOST, to)
-        settled = direct.do(Settle(lease.token, OutcomeKind.LOST, dead, direct.version(), KILLED, at_once=True))
+        settled = direct.do(Settle(lease.token, OutcomeKind.LOST, dead, direct.version(), KILLED, worker_is_gone=True))
         death = direct.get(settled.id).death
         assert death is not None
         assert (death.reason, death.counters.losses) == (DeadReason.WORKER_LOST, 1)
@@ -280,9 +279,9 @@ class LostConformance(Suite):
         broker.create_queue("jobs", max_losses=2)
         broker.put("jobs", 1)
         lease = take(broker, worker="w1")
-        settled = broker.lost(lease, "killed by signal 9 after 3 s")
+        settled = broker.report_lost(lease, "killed by signal 9 after 3 s")
         assert (settled.status, settled.counters.losses, settled.counters.failures) == ("pending", 1, 0)
-        settled = broker.lost(take(broker, worker="w1").token, "killed by signal 9 after 4 s")
+        settled = broker.report_lost(take(broker, worker="w1").token, "killed by signal 9 after 4 s")
         assert (settled.status, settled.dead_reason) == ("dead", "worker_lost")
         item = broker.get(lease.id)
         assert [entry.event for entry in item.history] == ["lost", "lost"]
@@ -296,7 +295,7 @@ class LostConformance(Suite):
         broker.create_queue("jobs", max_losses=1)
         broker.put("jobs", 1)
         lease = take(broker)
-        broker.lost(lease, KILLED)
+        broker.report_lost(lease, KILLED)
         failure = broker.get(lease.id).last_failure
         assert failure is not None
         assert (failure.type, failure.text, failure.error_class) == (KILLED.type, KILLED.text, KILLED.error_class)
@@ -305,7 +304,7 @@ class LostConformance(Suite):
         broker.create_queue("jobs")
         broker.put_many("jobs", [1, 2])
         one, two = take_all(broker, worker="w1")
-        broker.lost(one, "gone")
+        broker.report_lost(one, "gone")
         assert broker.get(two.id).status == "active"
         broker.release(two, counted=False)
         assert values(take_all(broker)) == [2, 1]
@@ -313,14 +312,14 @@ class LostConformance(Suite):
     def test_limits_of_the_item_itself_count(self, broker: Broker) -> None:
         broker.create_queue("jobs", max_losses=5)
         broker.put("jobs", 1, max_losses=1)
-        assert broker.lost(take(broker), "gone").dead_reason == "worker_lost"
+        assert broker.report_lost(take(broker), "gone").dead_reason == "worker_lost"
 
     def test_changed_settings_are_judged_by(self, broker: Broker) -> None:
         broker.create_queue("jobs", max_losses=5)
         broker.put("jobs", 1)
         lease = take(broker)
         broker.update_queue("jobs", max_losses=1)
-        assert broker.lost(lease, "gone").dead_reason == "worker_lost"
+        assert broker.report_lost(lease, "gone").dead_reason == "worker_lost"
 
     def test_loss_of_what_another_has_now_is_refused(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", lease_timeout="1s")
@@ -329,6 +328,6 @@ class LostConformance(Suite):
         clock.advance("1s")
         new = take(broker, worker="new")
         with pytest.raises(LeaseLost):
-            broker.lost(old, "gone")
+            broker.report_lost(old, "gone")
         assert broker.get(new.id).counters.losses == 1
         broker.complete(new)

@@ -1,9 +1,4 @@
-"""Retention of the dead: archived by themselves, and the archive emptied by itself, where a queue asks for it.
-
-Retention: what is removed by itself, and only where that was asked for.
-
-Upkeep as the store does it: what is overdue, when to look again, and the calls that settle it.
-"""
+"""Maintenance: retention of dead, archived and completed items, and the calls that settle what is overdue."""
 
 from __future__ import annotations
 
@@ -16,7 +11,7 @@ from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId
 from redrive.model.item import Status
-from redrive.model.judge import Again, Dead, OutcomeKind
+from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
 from redrive.store import (
     Expire,
     Extend,
@@ -31,7 +26,7 @@ from redrive.store import (
     Unhold,
 )
 from redrive.testing.conformance.actions import dead_queue, die, found, kill, places, take
-from redrive.testing.conformance.suite import Direct, DirectSuite, Suite
+from redrive.testing.conformance.suite import StoreDriver, StoreSuite, Suite
 from redrive.testing.fake_clock import FakeClock
 
 
@@ -43,10 +38,10 @@ class RetentionOfTheDeadConformance(Suite):
         die(broker, 2)
         clock.advance("59m")
         kill(broker, "late")
-        broker.step()
+        broker.run_maintenance()
         assert places(broker.stats("jobs")) == {"dead": 3}
         clock.advance("1m")
-        broker.step()
+        broker.run_maintenance()
         assert places(broker.stats("jobs")) == {"dead": 1, "archived": 2}
         assert found(broker, status="archived", words="boom") == [0, 1]
         assert [group.count for group in broker.groups()] == [1]
@@ -57,7 +52,7 @@ class RetentionOfTheDeadConformance(Suite):
         broker.create_queue("jobs", archive_after="1h")
         ids = die(broker, 2)
         clock.advance("1h")
-        broker.step()
+        broker.run_maintenance()
         entries = [entry for entry in broker.audit() if entry.actor == "retention"]
         assert {entry.verb for entry in entries} == {"archive"}
         assert sum(entry.count for entry in entries) == 2
@@ -69,10 +64,10 @@ class RetentionOfTheDeadConformance(Suite):
         dead = kill(broker, "x")
         other = broker.put("morgue", "no dead letter")
         clock.advance("59m")
-        broker.step()
+        broker.run_maintenance()
         assert broker.get(dead.id).status == "pending"
         clock.advance("1m")
-        broker.step()
+        broker.run_maintenance()
         assert broker.get(dead.id).status == "archived"
         assert broker.get(other.id).status == "pending"
         assert broker.restore(dead.id).status == "pending"
@@ -82,7 +77,7 @@ class RetentionOfTheDeadConformance(Suite):
         kill(broker, "x")
         lease = take(broker, "morgue", lease_timeout="1d")
         clock.advance("2h")
-        broker.step()
+        broker.run_maintenance()
         assert broker.get(lease.id).status == "active"
         broker.complete(lease)
 
@@ -92,10 +87,10 @@ class RetentionOfTheDeadConformance(Suite):
         clock.advance("1h")
         broker.archive(ids[0])
         clock.advance("59m")
-        broker.step()
+        broker.run_maintenance()
         assert found(broker, status="archived") == [0]
         clock.advance("1m")
-        broker.step()
+        broker.run_maintenance()
         with pytest.raises(ItemNotFound):
             broker.get(ids[0])
         assert (found(broker, status="archived"), found(broker)) == ([], [1])
@@ -109,8 +104,8 @@ class RetentionOfTheDeadConformance(Suite):
         seen = []
         for _ in range(4):
             clock.advance("1h")
-            broker.step()
-            broker.step()
+            broker.run_maintenance()
+            broker.run_maintenance()
             seen.append(places(broker.stats("morgue")))
         assert seen == [{"archived": 3}, {"archived": 3}, {}, {}]
 
@@ -118,7 +113,7 @@ class RetentionOfTheDeadConformance(Suite):
         broker.create_queue("jobs", keep_dead="1h")
         (id,) = die(broker, 1)
         clock.advance("1h")
-        assert broker.step().removed >= 1
+        assert broker.run_maintenance().removed >= 1
         (entry,) = broker.feed(kinds=["removed"]).entries
         assert (entry.actor, entry.id, entry.queue) == ("retention", id, "jobs")
 
@@ -127,7 +122,7 @@ class RetentionOfTheDeadConformance(Suite):
         broker.put("jobs", 1)
         broker.complete(take(broker))
         clock.advance("1h")
-        broker.step()
+        broker.run_maintenance()
         assert places(broker.stats("jobs")) == {}
         assert [entry.kind for entry in broker.feed().entries] == ["put", "leased", "completed"]
 
@@ -136,7 +131,7 @@ class RetentionOfTheDeadConformance(Suite):
         ids = die(broker, 2)
         broker.archive(ids[0])
         clock.advance("3650d")
-        broker.step()
+        broker.run_maintenance()
         assert (found(broker), found(broker, status="archived")) == ([1], [0])
 
     def test_changed_setting_holds_for_what_is_archived_already(self, broker: Broker, clock: FakeClock) -> None:
@@ -144,7 +139,7 @@ class RetentionOfTheDeadConformance(Suite):
         broker.archive(die(broker, 1))
         clock.advance("2h")
         broker.update_queue("jobs", keep_archived="1h")
-        broker.step()
+        broker.run_maintenance()
         assert found(broker, status="archived") == []
 
 
@@ -157,10 +152,10 @@ class RetentionConformance(Suite):
         lease = take(broker)
         broker.complete(lease)
         clock.advance("59m")
-        broker.step()
+        broker.run_maintenance()
         assert broker.get(lease.id).status == "completed"
         clock.advance("2m")
-        broker.step()
+        broker.run_maintenance()
         with pytest.raises(ItemNotFound):
             broker.get(lease.id)
         assert places(broker.stats("jobs")) == {}
@@ -170,10 +165,10 @@ class RetentionConformance(Suite):
         ids = {kill(broker).id, kill(broker).id}
         clock.advance("59m")
         late = kill(broker).id
-        broker.step()
+        broker.run_maintenance()
         assert places(broker.stats("jobs")) == {"dead": 3}
         clock.advance("2m")
-        broker.step()
+        broker.run_maintenance()
         assert places(broker.stats("jobs")) == {"dead": 1}
         assert broker.get(late).status == "dead"
         entries = [entry for entry in broker.audit() if entry.queue == "jobs"]
@@ -185,7 +180,7 @@ class RetentionConformance(Suite):
         broker.create_queue("jobs", dead_queue="morgue", keep_dead="1h")
         dead = kill(broker)
         clock.advance("2h")
-        broker.step()
+        broker.run_maintenance()
         assert broker.get(dead.id).queue == "morgue"
 
     def test_dead_letters_in_a_dead_queue_go_by_its_retention(self, broker: Broker, clock: FakeClock) -> None:
@@ -194,10 +189,10 @@ class RetentionConformance(Suite):
         dead = kill(broker)
         other = broker.put("morgue", "no dead letter")
         clock.advance("59m")
-        broker.step()
+        broker.run_maintenance()
         assert broker.get(dead.id).queue == "morgue"
         clock.advance("2m")
-        broker.step()
+        broker.run_maintenance()
         with pytest.raises(ItemNotFound):
             broker.get(dead.id)
         assert broker.get(other.id).status == "pending"
@@ -206,10 +201,10 @@ class RetentionConformance(Suite):
         broker.create_queue("jobs")
         kill(broker)
         clock.advance("2h")
-        broker.step()
+        broker.run_maintenance()
         assert places(broker.stats("jobs")) == {"dead": 1}
         broker.update_queue("jobs", keep_dead="1h")
-        broker.step()
+        broker.run_maintenance()
         assert places(broker.stats("jobs")) == {}
 
     def test_retention_counts_from_the_death(self, broker: Broker, clock: FakeClock) -> None:
@@ -218,7 +213,7 @@ class RetentionConformance(Suite):
         clock.advance("1d")
         settled = broker.fail(take(broker, lease_timeout="10d"), "boom")
         clock.advance("59m")
-        broker.step()
+        broker.run_maintenance()
         assert broker.get(settled.id).status == "dead"
 
     def test_redriven_item_is_kept(self, broker: Broker, clock: FakeClock) -> None:
@@ -226,29 +221,29 @@ class RetentionConformance(Suite):
         dead = kill(broker)
         broker.redrive(dead.id)
         clock.advance("2h")
-        broker.step()
+        broker.run_maintenance()
         assert broker.get(dead.id).status == "pending"
 
     def test_done_by_hand_is_kept_like_any_completion(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", keep_completed="1h")
         dead = kill(broker)
-        broker.done(dead.id)
+        broker.complete_items(dead.id)
         assert broker.get(dead.id).status == "completed"
         clock.advance("61m")
-        broker.step()
+        broker.run_maintenance()
         assert places(broker.stats("jobs")) == {}
 
     def test_done_by_hand_is_removed_where_nothing_is_kept(self, broker: Broker) -> None:
         broker.create_queue("jobs")
         dead = kill(broker)
-        assert broker.done(dead.id).status is None
+        assert broker.complete_items(dead.id).status is None
         assert places(broker.stats("jobs")) == {}
 
 
-class UpkeepConformance(DirectSuite):
+class UpkeepConformance(StoreSuite):
     """Sweeps, expiry and what falls due, call by call."""
 
-    def test_lease_says_when_to_look_again(self, direct: Direct) -> None:
+    def test_lease_says_when_to_look_again(self, direct: StoreDriver) -> None:
         direct.queue(lease_timeout=60 * SECOND)
         now = direct.clock.now()
         assert direct.do(LeaseItems("jobs", 1)).next_at is None
@@ -259,12 +254,12 @@ class UpkeepConformance(DirectSuite):
         assert direct.do(LeaseItems("jobs", 1)).next_at == now + 60 * SECOND
         assert direct.read(GetNextDue()) == now + 60 * SECOND
 
-    def test_nothing_is_due_where_nothing_is(self, direct: Direct) -> None:
+    def test_nothing_is_due_where_nothing_is(self, direct: StoreDriver) -> None:
         direct.queue()
         assert direct.read(GetNextDue()) is None
         assert direct.read(GetOverdue()) == ()
 
-    def test_overdue_lease_stops_leasing_until_it_is_swept(self, direct: Direct) -> None:
+    def test_overdue_lease_stops_leasing_until_it_is_swept(self, direct: StoreDriver) -> None:
         direct.queue(lease_timeout=SECOND)
         direct.put(b"a", b"b")
         lost = direct.take()
@@ -273,19 +268,19 @@ class UpkeepConformance(DirectSuite):
         assert (list(stopped.leases), stopped.overdue) == ([], True)
         (overdue,) = direct.read(GetOverdue("jobs"))
         assert (overdue.id, overdue.token, overdue.expired) == (lost.id, lost.token, False)
-        sweep = Settle(lost.token, OutcomeKind.LOST, Again(), direct.version())
-        settled, leased = direct.commit(sweep, LeaseItems("jobs", 1, swept=True)).results
+        sweep = Settle(lost.token, OutcomeKind.LOST, RetryVerdict(), direct.version())
+        settled, leased = direct.commit(sweep, LeaseItems("jobs", 1, ignore_overdue=True)).results
         assert (settled.status, settled.counters.losses) == (Status.PENDING, 1)
         assert leased.leases[0].payload == b"b"
 
-    def test_sweep_before_the_deadline_is_refused(self, direct: Direct) -> None:
+    def test_sweep_before_the_deadline_is_refused(self, direct: StoreDriver) -> None:
         direct.queue(lease_timeout=SECOND)
         direct.put(b"a")
         lease = direct.take()
-        assert isinstance(direct.do(Settle(lease.token, OutcomeKind.LOST, Again(), direct.version())), LeaseLost)
+        assert isinstance(direct.do(Settle(lease.token, OutcomeKind.LOST, RetryVerdict(), direct.version())), LeaseLost)
         assert direct.get(lease.id).counters.losses == 0
 
-    def test_overdue_of_one_queue_leaves_others_out(self, direct: Direct) -> None:
+    def test_overdue_of_one_queue_leaves_others_out(self, direct: StoreDriver) -> None:
         for name in ("jobs", "mails"):
             direct.queue(name, lease_timeout=SECOND)
             direct.put(b"a", queue=name)
@@ -295,7 +290,7 @@ class UpkeepConformance(DirectSuite):
         assert {overdue.queue for overdue in direct.read(GetOverdue())} == {"jobs", "mails"}
         assert len(direct.read(GetOverdue(limit=1))) == 1
 
-    def test_active_lease_is_found_by_its_token(self, direct: Direct) -> None:
+    def test_active_lease_is_found_by_its_token(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
@@ -303,7 +298,7 @@ class UpkeepConformance(DirectSuite):
         deadline = direct.do(Extend(lease.token, 90 * SECOND))
         assert direct.read(GetLease(lease.token)).deadline == deadline == direct.clock.now() + 90 * SECOND
 
-    def test_expired_items_are_never_leased_and_can_still_be_settled(self, direct: Direct) -> None:
+    def test_expired_items_are_never_leased_and_can_still_be_settled(self, direct: StoreDriver) -> None:
         direct.queue()
         (id,) = direct.put(b"a", expire_timeout=SECOND)
         direct.put(b"b")
@@ -311,26 +306,28 @@ class UpkeepConformance(DirectSuite):
         assert isinstance(direct.do(Expire(id, dead, direct.version())), WrongStatus)
         direct.clock.advance("1s")
         assert direct.do(LeaseItems("jobs", 1)).overdue
-        assert direct.lease(swept=True)[0].payload == b"b"
+        assert direct.lease(ignore_overdue=True)[0].payload == b"b"
         (overdue,) = direct.read(GetOverdue())
         assert (overdue.id, overdue.token, overdue.expired) == (id, None, True)
         assert direct.do(Expire(id, dead, direct.version())).status is Status.DEAD
         assert isinstance(direct.do(Expire(id, dead, direct.version())), WrongStatus)
         assert isinstance(direct.do(Expire(ItemId("0" * 32), dead, direct.version())), ItemNotFound)
 
-    def test_promotion_is_bounded(self, direct: Direct) -> None:
+    def test_promotion_is_bounded(self, direct: StoreDriver) -> None:
         for name in ("jobs", "mails"):
             direct.queue(name)
             direct.put(b"a", b"b", queue=name, delay=SECOND)
         direct.clock.advance("1s")
         assert [direct.do(Promote(3)), direct.do(Promote(3)), direct.do(Promote(3))] == [3, 1, 0]
 
-    def test_held_failed_item_is_ready_in_its_place_once_unheld(self, direct: Direct) -> None:
+    def test_held_failed_item_is_ready_in_its_place_once_unheld(self, direct: StoreDriver) -> None:
         direct.queue()
         (id,) = direct.put(b"a")
         failure = Failure("ValueError", "boom")
         direct.do(
-            Settle(direct.take().token, OutcomeKind.FAILED, Again(SECOND, Status.FAILED), direct.version(), failure)
+            Settle(
+                direct.take().token, OutcomeKind.FAILED, RetryVerdict(SECOND, Status.FAILED), direct.version(), failure
+            )
         )
         assert (direct.do(Hold((id,), "x")), direct.do(Hold((id,), "y"))) == (1, 0)
         direct.clock.advance("2s")

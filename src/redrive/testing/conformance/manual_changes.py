@@ -1,7 +1,4 @@
-"""By hand, without a token: retry, redrive, done, drop, archive, restore, fail, bury.
-
-Moving by hand: items go to another queue and stay what they are. Purging: the archive is emptied for good.
-"""
+"""Manual changes without a lease: retry, redrive, done, drop, archive, restore, fail, bury, move, purge."""
 
 from __future__ import annotations
 
@@ -30,12 +27,12 @@ Verb = Callable[..., Any]
 VERBS: dict[str, Verb] = {
     "retry": lambda broker, id, **options: broker.retry(id, **options),
     "redrive": lambda broker, id, **options: broker.redrive(id, **options),
-    "done": lambda broker, id, **options: broker.done(id, **options),
+    "done": lambda broker, id, **options: broker.complete_items(id, **options),
     "drop": lambda broker, id, **options: broker.drop(id, **options),
     "archive": lambda broker, id, **options: broker.archive(id, **options),
     "restore": lambda broker, id, **options: broker.restore(id, **options),
-    "fail": lambda broker, id, **options: broker.fail_by_hand(id, "by hand", **options),
-    "bury": lambda broker, id, **options: broker.bury_by_hand(id, note="by hand", **options),
+    "fail": lambda broker, id, **options: broker.fail_items(id, "by hand", **options),
+    "bury": lambda broker, id, **options: broker.bury_items(id, note="by hand", **options),
 }
 
 STATUSES = ("pending", "failed", "dead", "archived", "completed")
@@ -91,7 +88,7 @@ class ByHandConformance(Suite):
         broker.create_queue("jobs", dead_queue="morgue")
         settled = kill(broker)
         assert settled.source_id is not None
-        one, two, three = broker.fail_by_hand([settled.source_id, settled.id, settled.id], "by hand")
+        one, two, three = broker.fail_items([settled.source_id, settled.id, settled.id], "by hand")
         assert isinstance(one, Settled)
         assert one == two == three
         assert (one.id, one.status, broker.get(settled.id).counters.failures) == (settled.id, "failed", 1)

@@ -1,7 +1,4 @@
-"""Operations in time: rate, pause, resume, cancel, canaries, and driving one in this program.
-
-What an operation leaves out and why, plans that come true, the audit.
-"""
+"""Operations over time: rate, pause, resume, cancel, canaries; skipped items, plans that come true, the audit."""
 
 from __future__ import annotations
 
@@ -39,45 +36,45 @@ class RateConformance(Suite):
         broker.create_queue("jobs")
         broker.put_many("jobs", range(rate * 4))
         perform(broker, clock, "bury", queue="jobs")
-        operation = broker.start("redrive", queue="jobs", rate=rate)
+        operation = broker.start_operation("redrive", queue="jobs", rate=rate)
         for tick in range(60):
             for _ in range(2):
-                broker.step()
-                assert broker.operation(operation.id).changed <= rate * (tick * TICK + 1)
+                broker.run_maintenance()
+                assert broker.get_operation(operation.id).changed <= rate * (tick * TICK + 1)
             clock.advance(TICK)
-        ended = broker.operation(operation.id)
+        ended = broker.get_operation(operation.id)
         assert (ended.status, ended.changed) == ("finished", rate * 4)
         assert 3 <= (ended.updated_at - ended.created_at) / 1e6 <= 6
 
     def test_rate_below_one_per_second(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         die(broker, 3)
-        operation = broker.start("redrive", queue="jobs", rate=0.1)
+        operation = broker.start_operation("redrive", queue="jobs", rate=0.1)
         for second in range(40):
-            broker.step()
-            assert broker.operation(operation.id).changed <= 1 + second // 10
+            broker.run_maintenance()
+            assert broker.get_operation(operation.id).changed <= 1 + second // 10
             clock.advance("1s")
-        assert broker.operation(operation.id).changed == 3
+        assert broker.get_operation(operation.id).changed == 3
 
     def test_rate_can_be_changed_while_it_runs(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         die(broker, 50)
-        operation = broker.start("redrive", queue="jobs", rate=1)
-        broker.step()
-        assert broker.set_rate(operation.id, 1_000, actor="ada").rate == 1_000
+        operation = broker.start_operation("redrive", queue="jobs", rate=1)
+        broker.run_maintenance()
+        assert broker.set_operation_rate(operation.id, 1_000, actor="ada").rate == 1_000
         for _ in range(4):
             clock.advance("1s")
-            broker.step()
-        assert broker.operation(operation.id).status == "finished"
+            broker.run_maintenance()
+        assert broker.get_operation(operation.id).status == "finished"
         with pytest.raises(InvalidInput):
-            broker.set_rate(broker.start("redrive", queue="jobs").id, 0)
+            broker.set_operation_rate(broker.start_operation("redrive", queue="jobs").id, 0)
 
     def test_upkeep_says_how_many_were_changed(self, broker: Broker) -> None:
         broker.create_queue("jobs")
         die(broker, 5)
-        broker.start("redrive", queue="jobs")
-        assert broker.step().operated == 5
-        assert broker.step().operated == 0
+        broker.start_operation("redrive", queue="jobs")
+        assert broker.run_maintenance().operated == 5
+        assert broker.run_maintenance().operated == 0
 
 
 class PauseConformance(Suite):
@@ -86,14 +83,14 @@ class PauseConformance(Suite):
     def test_paused_operation_does_nothing_until_it_is_resumed(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         die(broker, 30)
-        operation = broker.start("redrive", queue="jobs", rate=10)
-        broker.step()
+        operation = broker.start_operation("redrive", queue="jobs", rate=10)
+        broker.run_maintenance()
         paused = broker.pause_operation(operation.id, actor="ada")
         assert paused.status == "paused"
         for _ in range(10):
             clock.advance("1s")
-            broker.step()
-        assert broker.operation(operation.id).changed == paused.changed < 30
+            broker.run_maintenance()
+        assert broker.get_operation(operation.id).changed == paused.changed < 30
         assert broker.resume_operation(operation.id, actor="bob").status == "running"
         assert finish(broker, clock, operation).changed == 30
         assert {"ada", "bob"} <= {entry.actor for entry in broker.audit()}
@@ -101,21 +98,21 @@ class PauseConformance(Suite):
     def test_operation_may_start_paused(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         die(broker, 2)
-        operation = broker.start("redrive", queue="jobs", paused=True)
-        broker.step()
-        assert (broker.operation(operation.id).status, len(found(broker))) == ("paused", 2)
+        operation = broker.start_operation("redrive", queue="jobs", paused=True)
+        broker.run_maintenance()
+        assert (broker.get_operation(operation.id).status, len(found(broker))) == ("paused", 2)
         broker.resume_operation(operation.id)
         assert finish(broker, clock, operation).changed == 2
 
     def test_cancelled_operation_leaves_the_rest_as_it_is(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         die(broker, 30)
-        operation = broker.start("redrive", queue="jobs", rate=10)
-        broker.step()
+        operation = broker.start_operation("redrive", queue="jobs", rate=10)
+        broker.run_maintenance()
         cancelled = broker.cancel_operation(operation.id, actor="ada")
         clock.advance("1h")
-        broker.step()
-        assert broker.operation(operation.id) == cancelled
+        broker.run_maintenance()
+        assert broker.get_operation(operation.id) == cancelled
         assert (cancelled.status, len(found(broker))) == ("cancelled", 30 - cancelled.changed)
         assert finish(broker, clock, broker.undo_operation(operation.id)).changed == cancelled.changed
 
@@ -128,7 +125,7 @@ class PauseConformance(Suite):
             with pytest.raises(OperationNotFound):
                 change("0" * 32)
         with pytest.raises(OperationEnded):
-            broker.set_rate(operation.id, 5)
+            broker.set_operation_rate(operation.id, 5)
 
 
 class CanaryConformance(Suite):
@@ -142,13 +139,13 @@ class CanaryConformance(Suite):
         leases = take_all(broker)
         assert {lease.id for lease in leases} == set(watching.canary_ids)
         clock.advance("5s")
-        broker.step()
-        assert broker.operation(watching.id).status == "watching"
+        broker.run_maintenance()
+        assert broker.get_operation(watching.id).status == "watching"
         for lease in leases:
             broker.complete(lease)
         for _ in range(3):
             clock.advance("5s")
-            broker.step()
+            broker.run_maintenance()
         ended = finish(broker, clock, watching)
         assert (ended.status, ended.changed) == ("finished", 10)
 
@@ -160,7 +157,7 @@ class CanaryConformance(Suite):
         broker.complete(good)
         broker.fail(bad, "boom")
         self.look_again(broker, clock)
-        stopped = broker.operation(watching.id)
+        stopped = broker.get_operation(watching.id)
         assert (stopped.status, stopped.changed) == ("stopped", 2)
         assert stopped.problem
         assert len(found(broker)) == 9
@@ -168,7 +165,7 @@ class CanaryConformance(Suite):
     def test_share_of_canaries_that_must_complete(self, broker: Broker, clock: FakeClock) -> None:
         dead_queue(broker)
         die(broker, 10)
-        watching = perform(broker, clock, "redrive", queue="morgue", canary=4, canary_share=0.5)
+        watching = perform(broker, clock, "redrive", queue="morgue", canary=4, canary_success_ratio=0.5)
         leases = take_all(broker)
         for n, lease in enumerate(leases):
             broker.complete(lease) if n < 2 else broker.fail(lease, "boom")
@@ -194,7 +191,7 @@ class CanaryConformance(Suite):
         for lease in take_all(broker):
             broker.complete(lease)
         self.look_again(broker, clock)
-        assert (broker.operation(watching.id).changed, len(found(broker))) == (1, 5)
+        assert (broker.get_operation(watching.id).changed, len(found(broker))) == (1, 5)
 
     def test_paused_operation_watches_again_when_it_is_resumed(self, broker: Broker, clock: FakeClock) -> None:
         dead_queue(broker)
@@ -205,7 +202,7 @@ class CanaryConformance(Suite):
         self.look_again(broker, clock)
         broker.resume_operation(watching.id)
         self.look_again(broker, clock)
-        assert broker.operation(watching.id).changed == 1
+        assert broker.get_operation(watching.id).changed == 1
         broker.complete(lease)
         self.look_again(broker, clock)
         assert finish(broker, clock, watching).changed == 6
@@ -215,7 +212,7 @@ class CanaryConformance(Suite):
         die(broker, 6)
         watching = perform(broker, clock, "redrive", queue="morgue", canary=1)
         assert broker.resume_operation(watching.id).status == "watching"
-        assert broker.resume_operation(watching.id, anyway=True, actor="ann").status == "running"
+        assert broker.resume_operation(watching.id, skip_canaries=True, actor="ann").status == "running"
         assert broker.audit()[0].actor == "ann"
         assert finish(broker, clock, watching).changed == 6
 
@@ -224,14 +221,14 @@ class CanaryConformance(Suite):
         die(broker, 6)
         watching = perform(broker, clock, "redrive", queue="morgue", canary=1)
         broker.pause_operation(watching.id)
-        assert broker.resume_operation(watching.id, anyway=True).status == "running"
+        assert broker.resume_operation(watching.id, skip_canaries=True).status == "running"
         assert finish(broker, clock, watching).changed == 6
 
     def look_again(self, broker: Broker, clock: FakeClock) -> None:
-        """Give the lifecycle a few chances to look at the canaries."""
+        """Give the maintenance a few chances to look at the canaries."""
         for _ in range(3):
             clock.advance("5s")
-            broker.step()
+            broker.run_maintenance()
 
 
 class DriveConformance(Suite):
@@ -241,8 +238,8 @@ class DriveConformance(Suite):
         broker.create_queue("jobs")
         broker.put_many("jobs", range(2_500))
         told: list[Operation] = []
-        operation = broker.start("bury", queue="jobs")
-        ended = broker.drive(operation.id, progress=told.append)
+        operation = broker.start_operation("bury", queue="jobs")
+        ended = broker.run_operation(operation.id, progress=told.append)
         assert (ended.status, ended.changed) == ("finished", 2_500)
         assert [seen.changed for seen in told] == sorted(seen.changed for seen in told)
         assert (len(told), told[-1]) == (ended.steps, ended)
@@ -250,18 +247,18 @@ class DriveConformance(Suite):
     def test_drive_returns_where_a_person_or_a_canary_is_waited_for(self, broker: Broker) -> None:
         broker.create_queue("jobs")
         die(broker, 3)
-        paused = broker.start("redrive", queue="jobs", paused=True)
-        assert broker.drive(paused.id).status == "paused"
-        canary = broker.start("redrive", queue="jobs", canary=1)
-        assert broker.drive(canary.id).status == "watching"
+        paused = broker.start_operation("redrive", queue="jobs", paused=True)
+        assert broker.run_operation(paused.id).status == "paused"
+        canary = broker.start_operation("redrive", queue="jobs", canary=1)
+        assert broker.run_operation(canary.id).status == "watching"
         with pytest.raises(OperationNotFound):
-            broker.drive("0" * 32)
+            broker.run_operation("0" * 32)
 
     def test_drive_with_a_wait_waits_for_the_canaries(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         die(broker, 3)
-        operation = broker.start("redrive", queue="jobs", canary=1)
-        driving = Background(lambda: broker.drive(operation.id, wait="1h"))
+        operation = broker.start_operation("redrive", queue="jobs", canary=1)
+        driving = Background(lambda: broker.run_operation(operation.id, wait="1h"))
         clock.until_waiting()
         (lease,) = take_all(broker)
         broker.complete(lease)
@@ -271,8 +268,8 @@ class DriveConformance(Suite):
     def test_drive_gives_up_on_canaries_when_its_time_is_over(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         die(broker, 3)
-        operation = broker.start("redrive", queue="jobs", canary=1)
-        driving = Background(lambda: broker.drive(operation.id, wait="1s"))
+        operation = broker.start_operation("redrive", queue="jobs", canary=1)
+        driving = Background(lambda: broker.run_operation(operation.id, wait="1s"))
         clock.until_waiting()
         clock.advance("1s")
         assert driving.result().status == "watching"
@@ -280,8 +277,8 @@ class DriveConformance(Suite):
     def test_drive_ends_when_its_time_is_over(self, broker: Broker) -> None:
         broker.create_queue("jobs")
         die(broker, 3)
-        operation = broker.start("redrive", queue="jobs", rate=1)
-        driven = broker.drive(operation.id, wait=0)
+        operation = broker.start_operation("redrive", queue="jobs", rate=1)
+        driven = broker.run_operation(operation.id, wait=0)
         assert (driven.status, driven.changed) == ("running", 0)
 
 
@@ -293,7 +290,7 @@ class OutcomeConformance(Suite):
         die(broker, 20)
         active = [lease.id for lease in broker.lease("morgue", 15)]
         operation = perform(broker, clock, "redrive", queue="morgue")
-        assert (operation.changed, operation.left_out, operation.met) == (5, {"item_active": 15}, 20)
+        assert (operation.changed, operation.skipped, operation.examined) == (5, {"item_active": 15}, 20)
         assert len(operation.samples["item_active"]) == MAX_SAMPLES
         assert set(operation.samples["item_active"]) <= set(active)
         assert {broker.get(id).status.value for id in active} == {"active"}
@@ -307,7 +304,7 @@ class OutcomeConformance(Suite):
         gone = set(ids_of(find_all(broker, origin_queue="mails")))
         broker.delete_queue("mails")
         operation = perform(broker, clock, "redrive", queue="morgue")
-        assert (operation.changed, operation.left_out) == (2, {"item_active": 1, "queue_not_found": 2})
+        assert (operation.changed, operation.skipped) == (2, {"item_active": 1, "queue_not_found": 2})
         assert set(operation.samples["queue_not_found"]) == gone
 
     def test_full_queue_leaves_items_archived(self, broker: Broker, clock: FakeClock) -> None:
@@ -315,7 +312,7 @@ class OutcomeConformance(Suite):
         broker.create_queue("jobs", dead_queue="morgue")
         broker.archive(die(broker, 3))
         operation = perform(broker, clock, "restore", queue="morgue")
-        assert (operation.changed, operation.left_out) == (2, {"queue_full": 1})
+        assert (operation.changed, operation.skipped) == (2, {"queue_full": 1})
         assert found(broker, status="archived") == [2]
 
     def test_undo_leaves_out_what_was_never_brought_back(self, broker: Broker, clock: FakeClock) -> None:
@@ -323,17 +320,17 @@ class OutcomeConformance(Suite):
         broker.redrive(die(broker, 2))
         broker.put_many("jobs", [8, 9])
         operation = perform(broker, clock, "undo", queue="jobs")
-        assert (operation.changed, operation.left_out) == (2, {"wrong_status": 2})
+        assert (operation.changed, operation.skipped) == (2, {"wrong_status": 2})
 
     def test_plan_foresees_a_key_that_another_item_holds(self, broker: Broker) -> None:
         for name in ("jobs", "others"):
             broker.create_queue(name)
             broker.put(name, name, idempotency_key="once")
         broker.fail(take(broker), "boom")
-        assert dict(broker.plan("redrive", queue="jobs", to="others").left_out) == {"idempotency_conflict": 1}
-        assert dict(broker.plan("redrive", queue="jobs").left_out) == {}
-        operation = broker.drive(broker.start("redrive", queue="jobs", to="others").id)
-        assert dict(operation.left_out) == {"idempotency_conflict": 1}
+        assert dict(broker.plan_operation("redrive", queue="jobs", to="others").skipped) == {"idempotency_conflict": 1}
+        assert dict(broker.plan_operation("redrive", queue="jobs").skipped) == {}
+        operation = broker.run_operation(broker.start_operation("redrive", queue="jobs", to="others").id)
+        assert dict(operation.skipped) == {"idempotency_conflict": 1}
 
     @pytest.mark.parametrize("verb", ["redrive", "archive", "retry"])
     def test_plan_is_what_then_happens(self, broker: Broker, clock: FakeClock, verb: str) -> None:
@@ -345,14 +342,14 @@ class OutcomeConformance(Suite):
         die(broker, 3, "beta", "gone")
         broker.lease("morgue", 2)
         broker.delete_queue("gone")
-        before = (find_all(broker, status=None), broker.audit(), broker.feed(), broker.operations())
-        plan = broker.plan(verb, queue="morgue")
-        assert (find_all(broker, status=None), broker.audit(), broker.feed(), broker.operations()) == before
+        before = (find_all(broker, status=None), broker.audit(), broker.feed(), broker.list_operations())
+        plan = broker.plan_operation(verb, queue="morgue")
+        assert (find_all(broker, status=None), broker.audit(), broker.feed(), broker.list_operations()) == before
         operation = perform(broker, clock, verb, queue="morgue")
-        assert plan.total == operation.met == operation.expected
-        assert dict(plan.left_out) == dict(operation.left_out)
+        assert plan.total == operation.examined == operation.expected
+        assert dict(plan.skipped) == dict(operation.skipped)
         assert sum(plan.queues.values()) == operation.changed
-        assert {code: len(ids) for code, ids in plan.samples.items()} == dict(plan.left_out)
+        assert {code: len(ids) for code, ids in plan.samples.items()} == dict(plan.skipped)
         assert sum(plan.groups.values()) == operation.changed
         if verb == "redrive":
             assert dict(plan.queues) == {"jobs": 2, "mails": 2}
@@ -372,23 +369,23 @@ class OutcomeConformance(Suite):
         broker.create_queue("jobs")
         first = perform(broker, clock, "redrive", queue="jobs")
         clock.advance("1s")
-        second = broker.start("redrive", queue="jobs", paused=True)
-        assert [operation.id for operation in broker.operations()] == [second.id, first.id]
-        assert [operation.id for operation in broker.operations(unfinished=True)] == [second.id]
-        assert [operation.id for operation in broker.operations(limit=1)] == [second.id]
-        assert broker.operation(first.id) == first
+        second = broker.start_operation("redrive", queue="jobs", paused=True)
+        assert [operation.id for operation in broker.list_operations()] == [second.id, first.id]
+        assert [operation.id for operation in broker.list_operations(unfinished=True)] == [second.id]
+        assert [operation.id for operation in broker.list_operations(limit=1)] == [second.id]
+        assert broker.get_operation(first.id) == first
         with pytest.raises(OperationNotFound):
-            broker.operation("0" * 32)
+            broker.get_operation("0" * 32)
 
     def test_ended_operations_are_kept_for_a_month(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         ended = perform(broker, clock, "redrive", queue="jobs")
-        waiting = broker.start("redrive", queue="jobs", paused=True)
+        waiting = broker.start_operation("redrive", queue="jobs", paused=True)
         clock.advance(OPERATION_RETENTION // SECOND - 1)
-        broker.step()
-        assert broker.operation(ended.id).status == "finished"
+        broker.run_maintenance()
+        assert broker.get_operation(ended.id).status == "finished"
         clock.advance("2s")
-        broker.step()
+        broker.run_maintenance()
         with pytest.raises(OperationNotFound):
-            broker.operation(ended.id)
-        assert broker.operation(waiting.id).status == "paused"
+            broker.get_operation(ended.id)
+        assert broker.get_operation(waiting.id).status == "paused"

@@ -1,8 +1,4 @@
-"""Operations take what was there when they started, each item once, whatever others do meanwhile.
-
-An operation, and a change of many items, do to each what a change of it alone does, though a store may do many at
-once.
-"""
+"""Operations change what existed when they started, each item once, exactly as single changes would."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ class SnapshotConformance(Suite):
     def test_who_dies_later_is_not_touched(self, broker: Broker, clock: FakeClock) -> None:
         dead_queue(broker)
         die(broker, 3)
-        operation = broker.start("redrive", queue="morgue")
+        operation = broker.start_operation("redrive", queue="morgue")
         kill(broker, "later")
         finished = finish(broker, clock, operation)
         assert (finished.changed, finished.expected, found(broker)) == (3, 3, ["later"])
@@ -44,7 +40,7 @@ class SnapshotConformance(Suite):
     def test_what_is_put_later_is_not_touched(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         broker.put_many("jobs", range(3))
-        operation = broker.start("bury", queue="jobs")
+        operation = broker.start_operation("bury", queue="jobs")
         broker.put("jobs", "later")
         assert finish(broker, clock, operation).changed == 3
         assert found(broker, status="pending") == ["later"]
@@ -52,7 +48,7 @@ class SnapshotConformance(Suite):
     def test_listed_item_that_dies_again_is_not_touched(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         ids = die(broker, 3)
-        operation = broker.start("redrive", ids=tuple(ids))
+        operation = broker.start_operation("redrive", ids=tuple(ids))
         broker.redrive(ids[1])
         broker.fail(take(broker), "boom")
         assert finish(broker, clock, operation).changed == 2
@@ -65,14 +61,14 @@ class SnapshotConformance(Suite):
         broker.create_queue("morgue")
         broker.create_queue("jobs", dead_queue="morgue" if to_dead_queue else None)
         ids = die(broker, 40)
-        operation = broker.start("redrive", rate=10)
+        operation = broker.start_operation("redrive", rate=10)
         for _ in range(60):
-            broker.step()
+            broker.run_maintenance()
             for lease in take_all(broker):
                 broker.fail(lease, "boom")
             clock.advance("1s")
-        operation = broker.operation(operation.id)
-        assert (operation.status, operation.changed, operation.met) == ("finished", 40, 40)
+        operation = broker.get_operation(operation.id)
+        assert (operation.status, operation.changed, operation.examined) == ("finished", 40, 40)
         items = [broker.get(id) for id in ids]
         assert {(item.counters.redrives, len(item.deaths)) for item in items} == {(1, 2)}
         assert len(found(broker)) == 40
@@ -80,46 +76,46 @@ class SnapshotConformance(Suite):
     def test_somebody_faster_is_not_counted(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         ids = die(broker, 4)
-        operation = broker.start("redrive", queue="jobs")
+        operation = broker.start_operation("redrive", queue="jobs")
         broker.archive(ids[0])
         broker.redrive(ids[1])
         finished = finish(broker, clock, operation)
-        assert (finished.changed, finished.left_out, finished.expected) == (2, {}, 4)
+        assert (finished.changed, finished.skipped, finished.expected) == (2, {}, 4)
 
     def test_two_operations_at_once_change_each_item_once(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         ids = die(broker, 60)
-        operations = [broker.start("redrive", queue="jobs", rate=20) for _ in range(2)]
+        operations = [broker.start_operation("redrive", queue="jobs", rate=20) for _ in range(2)]
         ended = [finish(broker, clock, operation) for operation in operations]
         assert sum(operation.changed for operation in ended) == 60
         assert {operation.status.value for operation in ended} == {"finished"}
         assert {broker.get(id).counters.redrives for id in ids} == {1}
 
     def test_two_brokers_drive_one_operation(self, open_broker: OpenBroker, clock: FakeClock) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         one, two = open_broker(), open_broker()
         one.create_queue("jobs")
         one.put_many("jobs", range(3_000))
         perform(one, clock, "bury", queue="jobs")
-        operation = one.start("redrive", queue="jobs")
-        drivers = [Background(lambda broker=broker: broker.drive(operation.id)) for broker in (one, two)]  # type: ignore[misc]
+        operation = one.start_operation("redrive", queue="jobs")
+        drivers = [Background(lambda broker=broker: broker.run_operation(operation.id)) for broker in (one, two)]  # type: ignore[misc]
         ended = [driver.result() for driver in drivers]
-        final = one.operation(operation.id)
+        final = one.get_operation(operation.id)
         assert (final.status, final.changed) == ("finished", 3_000)
         assert {driven.id for driven in ended} == {operation.id}
         assert one.count(status="pending", min_redrives=1, max_redrives=1) == 3_000
         assert len(two.feed(operation=operation.id, limit=1_000).entries) == 1_000
 
     def test_operation_goes_on_after_reopening(self, open_broker: OpenBroker, clock: FakeClock) -> None:
-        self.require("durable")
+        self.require("is_durable")
         broker = open_broker()
         broker.create_queue("jobs")
         die(broker, 30)
-        operation = broker.start("redrive", queue="jobs", rate=10)
-        broker.step()
+        operation = broker.start_operation("redrive", queue="jobs", rate=10)
+        broker.run_maintenance()
         broker.close()
         broker = open_broker()
-        assert 0 < broker.operation(operation.id).changed < 30
+        assert 0 < broker.get_operation(operation.id).changed < 30
         assert finish(broker, clock, operation).changed == 30
         assert finish(broker, clock, broker.undo_operation(operation.id)).changed == 30
 
@@ -128,11 +124,11 @@ class SnapshotConformance(Suite):
         for broker in (one, two):
             broker.create_queue("jobs")
             die(broker, 2)
-        operation = one.start("redrive", queue="jobs")
-        assert two.operations() == ()
+        operation = one.start_operation("redrive", queue="jobs")
+        assert two.list_operations() == ()
         with pytest.raises(OperationNotFound):
-            two.operation(operation.id)
-        two.step()
+            two.get_operation(operation.id)
+        two.run_maintenance()
         assert (finish(one, clock, operation).changed, found(two)) == (2, [0, 1])
 
 
@@ -185,7 +181,7 @@ def _plain(value: Any) -> str:
     return _NAMES.sub("", repr(value).replace("operation=None", ""))
 
 
-class TwinConformance(Suite):
+class BulkEquivalenceConformance(Suite):
     """One namespace changes by hand, the other by an operation; or one item by item, the other all at once."""
 
     @pytest.mark.parametrize(
@@ -198,16 +194,16 @@ class TwinConformance(Suite):
             ("archive", {}),
             ("restore", {}),
             ("undo", {}),
-            ("bury_by_hand", {"note": "by hand"}),
-            ("bury_by_hand", {"force": True}),
-            ("fail_by_hand", {"error": "by hand"}),
+            ("bury_items", {"note": "by hand"}),
+            ("bury_items", {"force": True}),
+            ("fail_items", {"error": "by hand"}),
             ("move", {"to": "other"}),
             ("move", {"to": "jobs", "force": True}),
             ("purge", {}),
             ("drop", {}),
             ("drop", {"force": True}),
-            ("done", {}),
-            ("done", {"force": True}),
+            ("complete_items", {}),
+            ("complete_items", {"force": True}),
         ],
     )
     def test_change_of_many_does_what_a_change_of_each_does(
@@ -249,7 +245,7 @@ class TwinConformance(Suite):
         items = sorted(find_all(broker, status=None), key=lambda item: (repr(item.value), item.queue, item.put_at))
         moved = [item.earlier_ids[0] for item in items if item.earlier_ids]
         ids = [str(item.id) for item in items]
-        if verb.endswith("_by_hand"):  # what is listed twice is judged once
+        if verb in ("bury_items", "fail_items"):  # what is listed twice is judged once
             return [*ids, "f" * 32]
         return [*moved[:3], *ids, ids[4], *moved[3:6], "f" * 32]
 
@@ -285,5 +281,5 @@ class TwinConformance(Suite):
 
     def change(self, broker: Broker, verb: str, items: list[Item], **options: Any) -> None:
         """Change items by hand, as a person would."""
-        change = broker.bury_by_hand if verb == "bury" else getattr(broker, verb)
+        change = broker.bury_items if verb == "bury" else getattr(broker, verb)
         change([item.id for item in items], actor="ada", **options)

@@ -1,7 +1,4 @@
-"""Operations: each verb in bulk, by filter, ids or group.
-
-Operations as the store sees them: one step at a time, each of them once.
-"""
+"""Operations: each verb in bulk, by filter, ids or group; steps as the store sees them, each executed once."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Any
 import pytest
 
 from redrive import Broker
-from redrive.errors import ConfirmMismatch, InvalidInput, OperationNotFound, QueueNotFound, RedriveError
+from redrive.errors import ConfirmationMismatch, InvalidInput, OperationNotFound, QueueNotFound, RedriveError
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.filter import Filter
@@ -30,7 +27,7 @@ from redrive.store import (
     StepOperation,
 )
 from redrive.testing.conformance.actions import dead_queue, die, found, perform, places, take
-from redrive.testing.conformance.suite import Direct, DirectSuite, Suite
+from redrive.testing.conformance.suite import StoreDriver, StoreSuite, Suite
 from redrive.testing.fake_clock import FakeClock
 
 
@@ -54,8 +51,8 @@ class BulkConformance(Suite):
         broker.create_queue("other")
         die(broker, 5)
         operation = perform(broker, clock, verb, queue="jobs", actor="ada", note="why", **options)
-        assert (operation.verb, operation.status, operation.changed, operation.left_out) == (verb, "finished", 5, {})
-        assert (operation.expected, operation.met, operation.actor, operation.note) == (5, 5, "ada", "why")
+        assert (operation.verb, operation.status, operation.changed, operation.skipped) == (verb, "finished", 5, {})
+        assert (operation.expected, operation.examined, operation.actor, operation.note) == (5, 5, "ada", "why")
         assert places(broker.stats(options.get("to", "jobs"))) == status
 
     def test_pending_items_are_buried_and_moved_in_bulk(self, broker: Broker, clock: FakeClock) -> None:
@@ -79,10 +76,10 @@ class BulkConformance(Suite):
         ids = die(broker, 4)
         broker.archive(ids)
         assert perform(broker, clock, "restore", ids=tuple(ids[:2])).changed == 2
-        with pytest.raises(ConfirmMismatch, match="confirm=2"):
-            broker.start("purge", queue="jobs")
-        with pytest.raises(ConfirmMismatch):
-            broker.start("purge", queue="jobs", confirm=3)
+        with pytest.raises(ConfirmationMismatch, match="confirm=2"):
+            broker.start_operation("purge", queue="jobs")
+        with pytest.raises(ConfirmationMismatch):
+            broker.start_operation("purge", queue="jobs", confirm=3)
         assert perform(broker, clock, "purge", queue="jobs", confirm=2).changed == 2
         assert places(broker.stats("jobs")) == {"dead": 2}
 
@@ -146,20 +143,20 @@ class BulkConformance(Suite):
         broker.create_queue("jobs")
         for verb in ("put", "complete", "drop", "dance"):
             with pytest.raises(InvalidInput):
-                broker.start(verb, queue="jobs")
+                broker.start_operation(verb, queue="jobs")
         with pytest.raises(QueueNotFound):
-            broker.start("redrive", queue="nowhere")
+            broker.start_operation("redrive", queue="nowhere")
         with pytest.raises(QueueNotFound):
-            broker.start("redrive", queue="jobs", to="nowhere")
+            broker.start_operation("redrive", queue="jobs", to="nowhere")
         with pytest.raises(InvalidInput):
-            broker.start("move", queue="jobs")
-        for wrong in ({"rate": 0}, {"rate": -1}, {"canary": -1}, {"canary": 1, "canary_share": 1.5}):
+            broker.start_operation("move", queue="jobs")
+        for wrong in ({"rate": 0}, {"rate": -1}, {"canary": -1}, {"canary": 1, "canary_success_ratio": 1.5}):
             with pytest.raises(InvalidInput):
-                broker.start("redrive", queue="jobs", **wrong)
-        assert broker.operations() == ()
+                broker.start_operation("redrive", queue="jobs", **wrong)
+        assert broker.list_operations() == ()
 
 
-def dead(direct: Direct, count: int) -> None:
+def dead(direct: StoreDriver, count: int) -> None:
     """A queue with so many dead items."""
     direct.queue()
     direct.put(*[b"x"] * count)
@@ -167,23 +164,23 @@ def dead(direct: Direct, count: int) -> None:
         direct.bury(lease)
 
 
-def start(direct: Direct, verb: Verb = Verb.REDRIVE, where: Filter | None = None, **options: Any) -> Operation:
+def start(direct: StoreDriver, verb: Verb = Verb.REDRIVE, where: Filter | None = None, **options: Any) -> Operation:
     """Start an operation on everything that is dead."""
     operation = direct.do(StartOperation(verb=verb, where=where or Filter(), actor="ada", **options))
     assert isinstance(operation, Operation), operation
     return operation
 
 
-def dead_count(direct: Direct) -> int:
+def dead_count(direct: StoreDriver) -> int:
     """How many dead letters there are."""
     count: int = direct.read(CountItems(Filter())).count
     return count
 
 
-class StepConformance(DirectSuite):
+class StepConformance(StoreSuite):
     """StartOperation, StepOperation, SetOperation."""
 
-    def test_paused_operations_do_not_hide_one_that_is_at_work(self, direct: Direct) -> None:
+    def test_paused_operations_do_not_hide_one_that_is_at_work(self, direct: StoreDriver) -> None:
         dead(direct, 1)
         running = start(direct)
         for _ in range(3):
@@ -194,7 +191,7 @@ class StepConformance(DirectSuite):
         assert len(direct.read(ListOperations(unfinished=True))) == 4
         assert len(direct.read(ListOperations())) == 5
 
-    def test_step_takes_no_more_than_its_limit(self, direct: Direct) -> None:
+    def test_step_takes_no_more_than_its_limit(self, direct: StoreDriver) -> None:
         dead(direct, 5)
         operation = start(direct)
         assert (operation.status, operation.steps, operation.changed) == ("running", 0, 0)
@@ -206,7 +203,7 @@ class StepConformance(DirectSuite):
         assert (second.status, second.changed, dead_count(direct)) == ("finished", 5, 0)
         assert direct.read(GetOperation(operation.id)) == second
 
-    def test_step_that_was_made_is_not_made_again(self, direct: Direct) -> None:
+    def test_step_that_was_made_is_not_made_again(self, direct: StoreDriver) -> None:
         dead(direct, 5)
         operation = start(direct)
         first = direct.do(StepOperation(operation.id, 0, limit=2))
@@ -216,7 +213,7 @@ class StepConformance(DirectSuite):
         one, two = direct.commit(*[StepOperation(operation.id, 1, limit=2)] * 2).results
         assert (one.changed, two.changed, dead_count(direct)) == (4, 4, 1)
 
-    def test_step_of_an_operation_that_does_not_run_does_nothing(self, direct: Direct) -> None:
+    def test_step_of_an_operation_that_does_not_run_does_nothing(self, direct: StoreDriver) -> None:
         dead(direct, 2)
         operation = start(direct, paused=True)
         assert direct.do(StepOperation(operation.id, 0)) == operation
@@ -224,18 +221,18 @@ class StepConformance(DirectSuite):
         assert direct.do(StepOperation(operation.id, 0)) == cancelled
         assert dead_count(direct) == 2
 
-    def test_operation_that_does_not_exist_is_refused(self, direct: Direct) -> None:
+    def test_operation_that_does_not_exist_is_refused(self, direct: StoreDriver) -> None:
         for call in (StepOperation("f" * 32, 0), SetOperation("f" * 32, "ada", OperationStatus.PAUSED)):
             assert isinstance(direct.do(call), OperationNotFound)
 
-    def test_start_is_refused_for_what_is_not_for_many(self, direct: Direct) -> None:
+    def test_start_is_refused_for_what_is_not_for_many(self, direct: StoreDriver) -> None:
         direct.queue()
         for verb in (Verb.PUT, Verb.DROP, Verb.DONE, Verb.FAIL):
             assert isinstance(direct.do(StartOperation(verb=verb, where=Filter(), actor="ada")), InvalidInput)
         call = StartOperation(verb=Verb.REDRIVE, where=Filter(queue="nowhere"), actor="ada")
         assert isinstance(direct.do(call), RedriveError)
 
-    def test_bury_needs_the_verdict_of_every_queue_it_meets(self, direct: Direct) -> None:
+    def test_bury_needs_the_verdict_of_every_queue_it_meets(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a", b"b")
         operation = start(direct, Verb.BURY, Filter(status=Status.PENDING))
@@ -248,7 +245,7 @@ class StepConformance(DirectSuite):
         stepped = direct.do(StepOperation(operation.id, 0, verdicts={"jobs": (verdict, direct.version())}))
         assert (stepped.changed, dead_count(direct)) == (2, 2)
 
-    def test_rate_sets_when_the_next_step_may_run(self, direct: Direct) -> None:
+    def test_rate_sets_when_the_next_step_may_run(self, direct: StoreDriver) -> None:
         dead(direct, 10)
         operation = start(direct, rate=2.0)
         assert direct.read(GetNextDue()) == operation.next_at == direct.clock.now()
@@ -257,7 +254,7 @@ class StepConformance(DirectSuite):
         direct.do(SetOperation(operation.id, "bob", OperationStatus.PAUSED))
         assert direct.read(GetNextDue()) is None
 
-    def test_canaries_stop_a_step(self, direct: Direct) -> None:
+    def test_canaries_stop_a_step(self, direct: StoreDriver) -> None:
         dead(direct, 10)
         operation = start(direct, canary=3)
         watching = direct.do(StepOperation(operation.id, 0))
@@ -267,7 +264,7 @@ class StepConformance(DirectSuite):
         assert went_on.status == "running"
         assert direct.do(StepOperation(operation.id, went_on.steps)).changed == 10
 
-    def test_set_that_names_another_step_does_nothing(self, direct: Direct) -> None:
+    def test_set_that_names_another_step_does_nothing(self, direct: StoreDriver) -> None:
         dead(direct, 3)
         operation = start(direct)
         stepped = direct.do(StepOperation(operation.id, 0, limit=1))
@@ -276,7 +273,7 @@ class StepConformance(DirectSuite):
         stopped = direct.do(SetOperation(operation.id, "bob", OperationStatus.STOPPED, "enough", steps=1))
         assert (stopped.status, stopped.problem, dead_count(direct)) == ("stopped", "enough", 2)
 
-    def test_set_that_was_overtaken_does_nothing(self, direct: Direct) -> None:
+    def test_set_that_was_overtaken_does_nothing(self, direct: StoreDriver) -> None:
         dead(direct, 3)
         operation = start(direct, canary=1)
         watching = direct.do(StepOperation(operation.id, 0))

@@ -1,7 +1,4 @@
-"""Payloads come back exactly as they went in, or are refused.
-
-Redaction: what looks like a secret is hidden from whoever looks, and never from whoever works.
-"""
+"""Payloads come back unchanged or are refused; secrets are redacted for readers, never for workers."""
 
 from __future__ import annotations
 

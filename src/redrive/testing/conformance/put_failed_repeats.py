@@ -12,11 +12,11 @@ from redrive.errors import IdempotencyConflict, InvalidInput, ItemMoving, ItemNo
 from redrive.model.failure import failure_from_fields
 from redrive.model.ids import ItemId
 from redrive.model.item import Overrides
-from redrive.model.judge import Again, Dead, Verdict
+from redrive.model.judge import Dead, RetryVerdict, Verdict
 from redrive.store import Complete, FinishMove, NewItem, Put
 from redrive.testing.conformance.actions import places, take
 from redrive.testing.conformance.item_states import GONE, THERE, Journey, create_queues, dead
-from redrive.testing.conformance.suite import Direct, DirectSuite, Pair, PairSuite, Suite, put
+from redrive.testing.conformance.suite import StoreDriver, StorePair, StorePairSuite, StoreSuite, Suite, put
 from redrive.testing.fake_clock import FakeClock
 
 
@@ -70,7 +70,7 @@ class CaptureAgainConformance(Suite):
         journey(broker, clock, first)
         new = broker.put_failed("jobs", 1, "again", idempotency_key="k").id
         clock.advance("1h")
-        broker.step()
+        broker.run_maintenance()
         assert broker.put("jobs", 1, idempotency_key="k").id == new
         assert broker.put_failed("jobs", 1, "once more", idempotency_key="k").id == new
         assert _texts(broker, new) == ["again", "once more"]
@@ -122,29 +122,29 @@ class CaptureAgainConformance(Suite):
         assert broker.get(broker.put_failed("jobs", 2, "one", retry_attempts=1).id).status == "dead"
 
 
-def _by_its_death(pair: Pair, id: ItemId) -> None:
+def _by_its_death(pair: StorePair, id: ItemId) -> None:
     pair.source.fail(take(pair.source), "boom", final=True)
 
 
-def _by_a_move(pair: Pair, id: ItemId) -> None:
+def _by_a_move(pair: StorePair, id: ItemId) -> None:
     pair.source.move(id, pair.there("mails"))
 
 
-def _by_a_redrive(pair: Pair, id: ItemId) -> None:
+def _by_a_redrive(pair: StorePair, id: ItemId) -> None:
     pair.source.update_queue("jobs", dead_queue=None)
     pair.source.fail(take(pair.source), "boom", final=True)
     pair.source.redrive(id, to=pair.there("mails"))
 
 
-class CaptureOfMovingConformance(PairSuite):
+class CaptureOfMovingConformance(StorePairSuite):
     """The item of the key is on its way to another store, or there already."""
 
     @pytest.mark.parametrize("received", [False, True])
     @pytest.mark.parametrize("leave", [_by_its_death, _by_a_move, _by_a_redrive])
     def test_item_on_its_way_refuses_it_and_once_gone_it_is_a_new_one(
-        self, pair: Pair, leave: Callable[[Pair, ItemId], None], received: bool
+        self, pair: StorePair, leave: Callable[[StorePair, ItemId], None], received: bool
     ) -> None:
-        pair.furnish()
+        pair.create_queues()
         pair.target.create_queue("mails")
         first = pair.source.put("jobs", 1, idempotency_key="k").id
         leave(pair, first)
@@ -156,14 +156,14 @@ class CaptureOfMovingConformance(PairSuite):
         assert (refusal.value.retryable, refusal.value.to) == (True, before.moving_to)
         assert pair.source.get(first) == before
         assert pair.source.put("jobs", 1, idempotency_key="k").id == first
-        pair.source.step()
+        pair.source.run_maintenance()
         with pytest.raises(ItemNotFound):
             pair.source.get(first)
-        new = pair.source.put_failed("jobs", 1, "again", idempotency_key="k", verdict=Again())
+        new = pair.source.put_failed("jobs", 1, "again", idempotency_key="k", verdict=RetryVerdict())
         assert (new.duplicate, _texts(pair.source, new.id)) == (False, ["again"])
 
-    def test_failure_and_the_end_of_the_move_in_one_batch(self, pair: Pair) -> None:
-        pair.furnish()
+    def test_failure_and_the_end_of_the_move_in_one_batch(self, pair: StorePair) -> None:
+        pair.create_queues()
         first = pair.source.put("jobs", 1, idempotency_key="k").id
         pair.source.fail(take(pair.source), "boom", final=True)
         pair.receive()
@@ -180,10 +180,10 @@ def _failed(verdict: Verdict, version: int, text: str = "again") -> dict[str, An
     return {"failure": failure_from_fields("Error", text), "verdict": verdict, "version": version}
 
 
-class CaptureBatchConformance(DirectSuite):
+class CaptureBatchConformance(StoreSuite):
     """Failures under one key in one call, in one batch, and where no failure can be put."""
 
-    def test_later_failures_of_a_call_and_a_batch_go_to_the_new_item(self, direct: Direct) -> None:
+    def test_later_failures_of_a_call_and_a_batch_go_to_the_new_item(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"x", idempotency_key="k")
         direct.do(Complete(direct.take().token))
@@ -194,10 +194,10 @@ class CaptureBatchConformance(DirectSuite):
         assert len({each.id for each in (one, two, three, four)}) == 1
         assert len(direct.get(one.id).history) == 4
 
-    def test_later_failure_of_a_call_whose_item_is_dropped_is_one_more_item(self, direct: Direct) -> None:
+    def test_later_failure_of_a_call_whose_item_is_dropped_is_one_more_item(self, direct: StoreDriver) -> None:
         direct.queue()
         failed = _failed(Dead(drop=True), direct.version())
-        kept = NewItem(b"x", "text/plain", idempotency_key="k", **_failed(Again(), direct.version(), "kept"))
+        kept = NewItem(b"x", "text/plain", idempotency_key="k", **_failed(RetryVerdict(), direct.version(), "kept"))
         dropped = NewItem(b"x", "text/plain", idempotency_key="k", **failed)
         for calls in ([Put("jobs", (dropped, kept))], [Put("jobs", (dropped,)), Put("jobs", (kept,))]):
             results = direct.commit(*calls).results
@@ -206,15 +206,15 @@ class CaptureBatchConformance(DirectSuite):
             assert [entry.failure and entry.failure.text for entry in direct.get(two.id).history] == ["kept"]
             direct.do(Complete(direct.take().token))
 
-    def test_dropped_and_kept_of_one_call_need_room(self, direct: Direct) -> None:
+    def test_dropped_and_kept_of_one_call_need_room(self, direct: StoreDriver) -> None:
         direct.queue(max_size=1)
         direct.put(b"other")
         dropped = NewItem(b"x", "text/plain", idempotency_key="k", **_failed(Dead(drop=True), direct.version()))
-        kept = NewItem(b"x", "text/plain", idempotency_key="k", **_failed(Again(), direct.version()))
+        kept = NewItem(b"x", "text/plain", idempotency_key="k", **_failed(RetryVerdict(), direct.version()))
         assert isinstance(direct.do(Put("jobs", (dropped, kept))), QueueFull)
         assert places(direct.stats()) == {"pending": 1}
 
-    def test_failure_before_the_end_of_a_delivery_in_one_batch_is_recorded(self, direct: Direct) -> None:
+    def test_failure_before_the_end_of_a_delivery_in_one_batch_is_recorded(self, direct: StoreDriver) -> None:
         direct.queue(keep_completed=10_000_000)
         (id,) = direct.put(b"x", idempotency_key="k")
         failed = put(b"x", idempotency_key="k", **_failed(Dead(), direct.version()))
@@ -223,7 +223,7 @@ class CaptureBatchConformance(DirectSuite):
         assert len(direct.get(id).history) == 1
         assert direct.do(failed)[0].duplicate is False
 
-    def test_failure_under_a_known_key_is_added_whatever_its_source(self, direct: Direct) -> None:
+    def test_failure_under_a_known_key_is_added_whatever_its_source(self, direct: StoreDriver) -> None:
         direct.queue()
         (id,) = direct.put(b"x", idempotency_key="k")
         failed = _failed(Dead(), direct.version())
@@ -232,14 +232,14 @@ class CaptureBatchConformance(DirectSuite):
         assert len(direct.get(id).history) == 1
 
     @pytest.mark.parametrize("part", ["failure", "verdict"])
-    def test_failure_without_its_verdict_is_refused(self, direct: Direct, part: str) -> None:
+    def test_failure_without_its_verdict_is_refused(self, direct: StoreDriver, part: str) -> None:
         direct.queue()
         failed = {name: value for name, value in _failed(Dead(), direct.version()).items() if name != part}
         refusal = direct.do(put(b"x", **failed))
         assert isinstance(refusal, InvalidInput), refusal
         assert places(direct.stats()) == {}
 
-    def test_puts_of_a_completion_bring_no_failure(self, direct: Direct) -> None:
+    def test_puts_of_a_completion_bring_no_failure(self, direct: StoreDriver) -> None:
         direct.queue()
         (id,) = direct.put(b"x", idempotency_key="k")
         failed = put(b"x", idempotency_key="k", **_failed(Dead(), direct.version()))
@@ -253,7 +253,7 @@ class CaptureBatchConformance(DirectSuite):
         broker.put_failed("jobs", 1, "two", verdict=Dead(note="once more"), idempotency_key="k")
         assert [entry.note for entry in broker.get(id).history] == ["gave up", "once more"]
 
-    def test_note_without_a_failure_is_refused(self, direct: Direct) -> None:
+    def test_note_without_a_failure_is_refused(self, direct: StoreDriver) -> None:
         direct.queue()
         assert isinstance(direct.do(put(b"x", note="n")), InvalidInput)
 

@@ -1,7 +1,4 @@
-"""Put: ids, options, all or none, the size of a queue.
-
-put(within=…): the item exists if and only if the caller's own transaction commits.
-"""
+"""Put: ids, options, all or none, queue size; put in a transaction of the caller."""
 
 from __future__ import annotations
 
@@ -285,14 +282,14 @@ class TransactionConformance(Suite):
 
     def connection(self, request: pytest.FixtureRequest) -> Any:
         """The program's own connection, on a store that has such."""
-        self.require("transactions")
+        self.require("supports_transactions")
         return request.getfixturevalue("own_connection")
 
     def test_item_exists_when_the_transaction_commits(self, broker: Broker, request: pytest.FixtureRequest) -> None:
         connection = self.connection(request)
         broker.create_queue("jobs")
         connection.execute("BEGIN")
-        receipt = broker.put("jobs", {"n": 1}, within=connection, headers={"h": "x"}, priority=7)
+        receipt = broker.put("jobs", {"n": 1}, transaction=connection, headers={"h": "x"}, priority=7)
         connection.execute("COMMIT")
         item = broker.get(receipt.id)
         assert (item.value, dict(item.headers), item.priority) == ({"n": 1}, {"h": "x"}, 7)
@@ -302,7 +299,7 @@ class TransactionConformance(Suite):
         connection = self.connection(request)
         broker.create_queue("jobs")
         connection.execute("BEGIN")
-        broker.put("jobs", 1, within=connection)
+        broker.put("jobs", 1, transaction=connection)
         assert places(broker.stats("jobs")) == {}
         connection.execute("COMMIT")
         assert places(broker.stats("jobs")) == {"pending": 1}
@@ -311,7 +308,7 @@ class TransactionConformance(Suite):
         connection = self.connection(request)
         broker.create_queue("jobs")
         connection.execute("BEGIN")
-        broker.put("jobs", 1, within=connection, idempotency_key="k")
+        broker.put("jobs", 1, transaction=connection, idempotency_key="k")
         connection.execute("ROLLBACK")
         assert places(broker.stats("jobs")) == {}
         assert not broker.put("jobs", 2, idempotency_key="k").duplicate
@@ -321,7 +318,7 @@ class TransactionConformance(Suite):
         broker.create_queue("jobs")
         broker.put("jobs", 0)
         connection.execute("BEGIN")
-        broker.put_many("jobs", [1, new_item(2), 3], within=connection)
+        broker.put_many("jobs", [1, new_item(2), 3], transaction=connection)
         connection.execute("COMMIT")
         broker.put("jobs", 4)
         assert values(take_all(broker)) == [0, 1, 2, 3, 4]
@@ -330,7 +327,7 @@ class TransactionConformance(Suite):
         connection = self.connection(request)
         broker.create_queue("jobs")
         connection.execute("BEGIN")
-        broker.put("jobs", 1, delay="1m", within=connection)
+        broker.put("jobs", 1, delay="1m", transaction=connection)
         connection.execute("COMMIT")
         assert take_all(broker) == []
         clock.advance("1m")
@@ -341,7 +338,7 @@ class TransactionConformance(Suite):
         broker.create_queue("jobs")
         first = broker.put("jobs", 1, idempotency_key="k")
         connection.execute("BEGIN")
-        again = broker.put("jobs", 1, idempotency_key="k", within=connection)
+        again = broker.put("jobs", 1, idempotency_key="k", transaction=connection)
         connection.execute("COMMIT")
         assert (again.id, again.duplicate) == (first.id, True)
         assert places(broker.stats("jobs")) == {"pending": 1}
@@ -351,10 +348,10 @@ class TransactionConformance(Suite):
         broker.create_queue("jobs", max_size=1)
         connection.execute("BEGIN")
         with pytest.raises(QueueNotFound):
-            broker.put("nowhere", 1, within=connection)
-        broker.put("jobs", 1, within=connection)
+            broker.put("nowhere", 1, transaction=connection)
+        broker.put("jobs", 1, transaction=connection)
         with pytest.raises(QueueFull):
-            broker.put("jobs", 2, within=connection)
+            broker.put("jobs", 2, transaction=connection)
         connection.execute("COMMIT")
         assert values(take_all(broker)) == [1]
 
@@ -362,12 +359,12 @@ class TransactionConformance(Suite):
         connection = self.connection(request)
         broker.create_queue("jobs")
         with pytest.raises(InvalidInput):
-            broker.put("jobs", 1, within=connection)
+            broker.put("jobs", 1, transaction=connection)
         assert places(broker.stats("jobs")) == {}
 
     @pytest.mark.parametrize("connection", [object(), "jobs.db", 7, True], ids=["object", "text", "number", "flag"])
     def test_anything_else_is_refused(self, broker: Broker, connection: Any) -> None:
         broker.create_queue("jobs")
         with pytest.raises(InvalidInput):
-            broker.put("jobs", 1, within=connection)
+            broker.put("jobs", 1, transaction=connection)
         assert places(broker.stats("jobs")) == {}

@@ -1,7 +1,4 @@
-"""Queues: create, update, get, list, delete, pause.
-
-Which queue may be the dead queue of which.
-"""
+"""Queues: create, update, get, list, delete, pause; which queue may be the dead queue of which."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import pytest
 
 from redrive import Broker
 from redrive.errors import (
-    ConfirmMismatch,
+    ConfirmationMismatch,
     InvalidInput,
     InvalidSetting,
     ItemActive,
@@ -151,7 +148,7 @@ class QueueConformance(Suite):
         broker.fail(take(broker), "boom")
         before = places(broker.stats("jobs"))
         for confirm in (None, 4, 6):
-            with pytest.raises(ConfirmMismatch, match="pass confirm=5 if that is what you mean"):
+            with pytest.raises(ConfirmationMismatch, match="pass confirm=5 if that is what you mean"):
                 broker.delete_queue("jobs", confirm=confirm)
         assert places(broker.stats("jobs")) == before
         assert broker.delete_queue("jobs", confirm=5, actor="ada") == 5
@@ -217,7 +214,7 @@ class QueueConformance(Suite):
         late = broker.put("jobs", "late", expire_timeout="1s").id
         broker.pause_queue("jobs")
         clock.advance("1s")
-        broker.step()
+        broker.run_maintenance()
         assert (broker.get(lost).status, broker.get(lost).counters.losses) == ("pending", 1)
         assert (broker.get(late).status, broker.get(late).dead_reason) == ("dead", "expired")
 

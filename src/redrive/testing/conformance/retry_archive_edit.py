@@ -1,7 +1,5 @@
-"""What a person does with items: retry, fail and bury, archive and restore.
-
-Redrive with another payload: the edited item goes to work, and the original is kept.
-"""
+"""Retry, fail and bury, archive and restore by an operator; redrive with an edited payload, which keeps the
+original."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ class RetryConformance(Suite):
         receipt = broker.put("jobs", 1)
         take(broker, lease_timeout="1s")
         clock.advance("1s")
-        broker.step()
+        broker.run_maintenance()
         assert broker.retry(receipt.id).counters == Counters(deliveries=1, redrives=1)
 
     def test_retried_item_goes_to_the_tail(self, broker: Broker) -> None:
@@ -103,10 +101,10 @@ class FailByHandConformance(Suite):
     def test_failure_by_hand_is_judged_like_any_other(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", retry={"attempts": 2, "cooldown": "30s"})
         receipt = broker.put("jobs", 1)
-        settled = broker.fail_by_hand(receipt.id, "bad data", actor="ada")
+        settled = broker.fail_items(receipt.id, "bad data", actor="ada")
         assert (settled.status, settled.ready_at) == ("failed", clock.now() + 30 * SECOND)
         assert settled.counters == Counters(failures=1)
-        settled = broker.fail_by_hand(receipt.id, "bad data", actor="ada")
+        settled = broker.fail_items(receipt.id, "bad data", actor="ada")
         assert (settled.status, settled.dead_reason) == ("dead", "retries_exhausted")
         item = broker.get(receipt.id)
         assert [(entry.event, entry.actor) for entry in item.history] == [("failed", "ada")] * 2
@@ -116,19 +114,19 @@ class FailByHandConformance(Suite):
     def test_burial_by_hand_is_on_record(self, broker: Broker) -> None:
         broker.create_queue("jobs")
         receipt = broker.put("jobs", 1)
-        settled = broker.bury_by_hand(receipt.id, note="recalled", actor="ada")
+        settled = broker.bury_items(receipt.id, note="recalled", actor="ada")
         assert (settled.status, settled.dead_reason, settled.counters) == ("dead", "buried", Counters())
         (entry,) = broker.get(receipt.id).history
         assert (entry.event, entry.note, entry.actor) == ("buried", "recalled", "ada")
 
     def test_setting_changed_by_another_broker_holds(self, open_broker: OpenBroker) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         one, two = open_broker(), open_broker()
         one.create_queue("jobs", retry={"attempts": 9})
         ids = [one.put("jobs", n).id for n in range(2)]
-        one.fail_by_hand(ids[0], "x")
+        one.fail_items(ids[0], "x")
         two.update_queue("jobs", retry=None)
-        assert one.fail_by_hand(ids[1], "x").status == "dead"
+        assert one.fail_items(ids[1], "x").status == "dead"
 
 
 class ArchiveConformance(Suite):
@@ -169,7 +167,7 @@ class ArchiveConformance(Suite):
         dead = kill(broker)
         broker.archive(dead.id)
         clock.advance("2h")
-        broker.step()
+        broker.run_maintenance()
         assert broker.get(dead.id).status == "archived"
 
     def test_archived_item_must_be_restored_before_it_is_redriven(self, broker: Broker) -> None:

@@ -1,7 +1,4 @@
-"""How often a failing item is tried, and how long it waits: limits, schedules, error classes.
-
-Expiry: work that is no longer worth doing.
-"""
+"""Retry policy: limits, backoff, error classes; and expiry."""
 
 from __future__ import annotations
 
@@ -203,7 +200,7 @@ class ErrorClassConformance(Suite):
             assert broker.fail(take(broker), error).ready_at == clock.now() + delay * SECOND
 
     def test_rule_of_the_queue_says_what_class_an_error_is(self, broker: Broker) -> None:
-        broker.create_queue("jobs", error_rules=[{"error_class": "resource", "type": "Boom", "words": ["no seats"]}])
+        broker.create_queue("jobs", error_rules=[{"error_class": "resource", "type": "Boom", "contains": ["no seats"]}])
         classes = []
         for text in ("there are no seats left", "something else"):
             failure = broker.get(kill(broker, error=Boom(text)).id).last_failure
@@ -218,9 +215,9 @@ class ExpiryConformance(Suite):
         broker.create_queue("jobs", expire_timeout="10s")
         receipt = broker.put("jobs", 1)
         clock.advance("9.999999s")
-        assert broker.step().expired == 0
+        assert broker.run_maintenance().expired == 0
         clock.advance(0.000001)
-        assert broker.step().expired == 1
+        assert broker.run_maintenance().expired == 1
         item = broker.get(receipt.id)
         assert (item.status, item.dead_reason, item.ended_at) == ("dead", "expired", clock.now())
         assert [entry.event for entry in item.history] == ["expired"]
@@ -237,7 +234,7 @@ class ExpiryConformance(Suite):
         broker.create_queue("jobs")
         receipt = broker.put("jobs", 1, delay="1h", expire_timeout="10s")
         clock.advance("10s")
-        broker.step()
+        broker.run_maintenance()
         assert broker.get(receipt.id).dead_reason == "expired"
 
     def test_failed_item_can_expire_while_it_waits(self, broker: Broker, clock: FakeClock) -> None:
@@ -245,7 +242,7 @@ class ExpiryConformance(Suite):
         receipt = broker.put("jobs", 1, expire_timeout="10s")
         broker.fail(take(broker), "boom")
         clock.advance("10s")
-        broker.step()
+        broker.run_maintenance()
         item = broker.get(receipt.id)
         assert (item.status, item.dead_reason, item.counters.failures) == ("dead", "expired", 1)
 
@@ -253,7 +250,7 @@ class ExpiryConformance(Suite):
         broker.create_queue("jobs")
         receipt = broker.put("jobs", 1, held_by="breaker", expire_timeout="10s")
         clock.advance("10s")
-        broker.step()
+        broker.run_maintenance()
         assert broker.get(receipt.id).dead_reason == "expired"
 
     def test_active_item_is_left_alone_and_may_complete(self, broker: Broker, clock: FakeClock) -> None:
@@ -261,7 +258,7 @@ class ExpiryConformance(Suite):
         broker.put("jobs", 1)
         lease = take(broker, lease_timeout="1h")
         clock.advance("10s")
-        assert broker.step().expired == 0
+        assert broker.run_maintenance().expired == 0
         assert broker.complete(lease).status is None
 
     def test_active_item_that_fails_after_its_deadline_is_dead(self, broker: Broker, clock: FakeClock) -> None:
@@ -300,7 +297,7 @@ class ExpiryConformance(Suite):
         broker.create_queue("jobs", retry={"attempts": 9})
         receipt = broker.put("jobs", 1, expire_timeout="10s")
         clock.advance("10s")
-        settled = broker.fail_by_hand(receipt.id, "boom")
+        settled = broker.fail_items(receipt.id, "boom")
         assert (settled.status, settled.dead_reason) == ("dead", "expired")
 
     def test_expiry_does_not_count_for_the_dead(self, broker: Broker, clock: FakeClock) -> None:
@@ -308,7 +305,7 @@ class ExpiryConformance(Suite):
         receipt = broker.put("jobs", 1)
         broker.fail(take(broker), "boom")
         clock.advance("10s")
-        broker.step()
+        broker.run_maintenance()
         assert broker.get(receipt.id).dead_reason == "retries_exhausted"
         assert len(broker.get(receipt.id).deaths) == 1
 
@@ -316,7 +313,7 @@ class ExpiryConformance(Suite):
         broker.create_queue("jobs", expire_timeout="10s")
         receipt = broker.put("jobs", 1)
         clock.advance("10s")
-        broker.step()
+        broker.run_maintenance()
         clock.advance("1h")
         broker.retry(receipt.id)
         assert broker.get(receipt.id).expire_deadline == clock.now() + 10 * SECOND

@@ -83,17 +83,17 @@ class SearchConformance(Suite):
         kill(broker, "completed")
         broker.complete(take(broker, "morgue"))
         broker.drop(kill(broker, "dropped").id)
-        broker.done(kill(broker, "done").id)
+        broker.complete_items(kill(broker, "done").id)
         kill(broker, "here")
         for _ in range(3):
             assert found(broker, words="boom") == ["here"]
-            broker.step()
+            broker.run_maintenance()
 
     def test_archived_items_keep_their_words(self, broker: Broker) -> None:
         dead_queue(broker)
         dead = kill(broker, "x", error="odd trouble")
         broker.archive(dead.id)
-        broker.step()
+        broker.run_maintenance()
         assert found(broker, words="odd") == []
         assert found(broker, words="odd", status="archived") == ["x"]
         broker.restore(dead.id)
@@ -141,7 +141,7 @@ class SearchConformance(Suite):
             broker.find(words=words)
 
     def test_words_are_there_after_reopening(self, open_broker: OpenBroker) -> None:
-        self.require("durable")
+        self.require("is_durable")
         broker = open_broker()
         broker.create_queue("jobs")
         kill(broker, "x", error="odd trouble")

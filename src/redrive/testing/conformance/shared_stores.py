@@ -1,9 +1,4 @@
-"""Several brokers on one store, and brokers that come back to it.
-
-After close: everything is refused in the same way, and nothing is opened again.
-
-Health: what a person should look at.
-"""
+"""Several brokers on one store, brokers after close, health."""
 
 from __future__ import annotations
 
@@ -16,7 +11,7 @@ from redrive import Broker, new_item
 from redrive.errors import Closed, LeaseLost, QueueNotFound
 from redrive.store import GetNextDue, GetQueue, ListQueues
 from redrive.testing.conformance.actions import Background, kill, take, take_all, values
-from redrive.testing.conformance.suite import Direct, DirectSuite, OpenBroker, Pair, PairSuite, Suite, put
+from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StorePair, StorePairSuite, StoreSuite, Suite, put
 from redrive.testing.fake_clock import FakeClock
 
 
@@ -24,7 +19,7 @@ class SharingConformance(Suite):
     """Several brokers on one store."""
 
     def test_brokers_see_each_others_work(self, open_broker: OpenBroker) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         one, two = open_broker(), open_broker()
         one.create_queue("jobs")
         receipt = one.put("jobs", 1)
@@ -36,7 +31,7 @@ class SharingConformance(Suite):
             two.complete(lease)
 
     def test_no_item_is_given_twice(self, open_broker: OpenBroker) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         brokers = [open_broker() for _ in range(4)]
         brokers[0].create_queue("jobs")
         brokers[0].put_many("jobs", range(400))
@@ -53,7 +48,7 @@ class SharingConformance(Suite):
         assert sorted(value for worker in workers for value in worker.result()) == list(range(400))
 
     def test_order_holds_over_brokers(self, open_broker: OpenBroker) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         brokers = [open_broker() for _ in range(3)]
         brokers[0].create_queue("jobs")
         for n in range(30):
@@ -61,7 +56,7 @@ class SharingConformance(Suite):
         assert values(take_all(brokers[1])) == list(range(30))
 
     def test_unhold_lets_only_items_of_its_namespace_go(self, open_broker: OpenBroker) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         one, two = open_broker(), open_broker(namespace="other")
         for broker in (one, two):
             broker.create_queue("jobs")
@@ -72,7 +67,7 @@ class SharingConformance(Suite):
         assert one.unhold("breaker") == 1_000
 
     def test_pause_by_one_holds_for_all(self, open_broker: OpenBroker) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         one, two = open_broker(), open_broker()
         one.create_queue("jobs")
         one.put("jobs", 1)
@@ -80,7 +75,7 @@ class SharingConformance(Suite):
         assert take_all(one) == []
 
     def test_queue_deleted_by_one_is_gone_for_all(self, open_broker: OpenBroker) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         one, two = open_broker(), open_broker()
         one.create_queue("jobs", retry={"attempts": 9})
         one.put("jobs", 1)
@@ -93,7 +88,7 @@ class SharingConformance(Suite):
         assert one.fail(take(one), "boom").status == "dead"
 
     def test_queue_may_be_used_without_being_created_by_this_broker(self, open_broker: OpenBroker) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         one, two = open_broker(), open_broker()
         one.create_queue("jobs", lease_timeout="7m")
         two.put("jobs", 1)
@@ -105,7 +100,7 @@ class DurableConformance(Suite):
     """What was acknowledged is there after closing and opening again."""
 
     def test_everything_is_there_after_reopening(self, open_broker: OpenBroker, clock: FakeClock) -> None:
-        self.require("durable")
+        self.require("is_durable")
         broker = open_broker()
         broker.create_queue("morgue")
         broker.create_queue(
@@ -137,7 +132,7 @@ class DurableConformance(Suite):
         self, open_broker: OpenBroker, clock: FakeClock
     ) -> None:
         """The timers of an ancestor were lost at a restart."""
-        self.require("durable")
+        self.require("is_durable")
         broker = open_broker()
         broker.create_queue("jobs", retry={"attempts": 3, "cooldown": "1m"})
         broker.put("jobs", 1)
@@ -150,7 +145,7 @@ class DurableConformance(Suite):
 
     def test_item_in_work_at_a_restart_comes_back(self, open_broker: OpenBroker, clock: FakeClock) -> None:
         """An ancestor never picked up what was being retried when its process died."""
-        self.require("durable")
+        self.require("is_durable")
         broker = open_broker()
         broker.create_queue("jobs", lease_timeout="1m")
         broker.put("jobs", 1)
@@ -161,7 +156,7 @@ class DurableConformance(Suite):
         assert take(broker).losses == 1
 
     def test_key_is_remembered_over_a_restart(self, open_broker: OpenBroker) -> None:
-        self.require("durable")
+        self.require("is_durable")
         broker = open_broker()
         broker.create_queue("jobs")
         first = broker.put("jobs", 1, idempotency_key="k")
@@ -170,7 +165,7 @@ class DurableConformance(Suite):
         assert open_broker().put("jobs", 1, idempotency_key="k").id == first.id
 
     def test_order_holds_over_a_restart(self, open_broker: OpenBroker) -> None:
-        self.require("durable")
+        self.require("is_durable")
         for n in range(4):
             broker = open_broker()
             broker.create_queue("jobs")
@@ -179,7 +174,7 @@ class DurableConformance(Suite):
         assert values(take_all(open_broker())) == [0, 1, 2, 3]
 
     def test_rules_for_redaction_hold_from_the_next_look_on(self, open_broker: OpenBroker) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         one, other = open_broker(), open_broker()
         one.create_queue("jobs")
         id = one.put("jobs", {"iban": "DE02"}).id
@@ -201,11 +196,11 @@ USES: dict[str, Callable[[Broker], Any]] = {
     "create_queue": lambda broker: broker.create_queue("mails"),
     "hold": lambda broker: broker.hold(["0" * 32], "somebody"),
     "retry": lambda broker: broker.retry("0" * 32),
-    "step": lambda broker: broker.step(),
+    "run_maintenance": lambda broker: broker.run_maintenance(),
 }
 
 
-class CloseConformance(DirectSuite):
+class CloseConformance(StoreSuite):
     """A broker and a store that were closed."""
 
     @pytest.mark.parametrize("use", USES.values(), ids=USES)
@@ -230,10 +225,10 @@ class CloseConformance(DirectSuite):
         broker.close()
         broker.close()
 
-    def test_closed_store_serves_nothing(self, direct: Direct) -> None:
+    def test_closed_store_serves_nothing(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.read(GetQueue("jobs"))
-        direct.store.changed()
+        direct.store.poll_changes()
         direct.store.close()
         direct.store.close()
         with pytest.raises(Closed):
@@ -242,14 +237,14 @@ class CloseConformance(DirectSuite):
             with pytest.raises(Closed):
                 direct.read(query)
         with pytest.raises(Closed):
-            direct.store.changed()
+            direct.store.poll_changes()
 
-    def test_store_that_was_closed_before_its_first_use_serves_nothing(self, direct: Direct) -> None:
+    def test_store_that_was_closed_before_its_first_use_serves_nothing(self, direct: StoreDriver) -> None:
         direct.store.close()
         with pytest.raises(Closed):
             direct.read(ListQueues())
         with pytest.raises(Closed):
-            direct.store.changed()
+            direct.store.poll_changes()
         with pytest.raises(Closed):
             direct.commit(put(b"a"))
 
@@ -259,22 +254,22 @@ class HealthConformance(Suite):
 
     def test_new_store_is_well(self, broker: Broker) -> None:
         health = broker.health()
-        assert health.is_well
+        assert health.is_healthy
         assert health.durability == broker.durability()
         assert health.durability.survives in str(health)
 
 
-class StuckConformance(PairSuite):
+class StuckMoveConformance(StorePairSuite):
     """Items that do not arrive in another store."""
 
-    def test_items_that_do_not_arrive_are_told_of_after_five_minutes(self, pair: Pair, clock: FakeClock) -> None:
-        pair.furnish()
+    def test_items_that_do_not_arrive_are_told_of_after_five_minutes(self, pair: StorePair, clock: FakeClock) -> None:
+        pair.create_queues()
         kill(pair.source, "x")
         clock.advance("5m")
-        assert pair.source.health().is_well
+        assert pair.source.health().is_healthy
         clock.advance("1s")
         (warning,) = pair.source.health().warnings
         assert f"on their way to {pair.there('morgue')} for 5m1s" in warning
         assert warning in str(pair.source.health())
-        pair.source.step()
-        assert pair.source.health().is_well
+        pair.source.run_maintenance()
+        assert pair.source.health().is_healthy

@@ -10,7 +10,7 @@ from redrive.testing.conformance.cross_store_moves import (
     DeadQueueElsewhereConformance,
     DeadQueueElsewhereRulesConformance,
     InterruptedMoveConformance,
-    OnItsWayConformance,
+    MovingItemConformance,
 )
 from redrive.testing.conformance.cross_store_redrives import MoveElsewhereConformance, RedriveElsewhereConformance
 from redrive.testing.conformance.dead_queue_moves import MoveConformance, RouteConformance
@@ -23,7 +23,7 @@ from redrive.testing.conformance.deaths import (
 from redrive.testing.conformance.export_import import LineageConformance, SourceConformance, TransferConformance
 from redrive.testing.conformance.extend_and_release import (
     ExtendConformance,
-    LateConformance,
+    FencingConformance,
     ReleaseConformance,
     UncountedReleaseConformance,
 )
@@ -59,7 +59,7 @@ from redrive.testing.conformance.operation_rate import (
     PauseConformance,
     RateConformance,
 )
-from redrive.testing.conformance.operation_snapshots import SnapshotConformance, TwinConformance
+from redrive.testing.conformance.operation_snapshots import BulkEquivalenceConformance, SnapshotConformance
 from redrive.testing.conformance.operations import BulkConformance, StepConformance
 from redrive.testing.conformance.payloads import PayloadConformance, RedactConformance
 from redrive.testing.conformance.put_failed_repeats import (
@@ -97,7 +97,7 @@ from redrive.testing.conformance.shared_stores import (
     DurableConformance,
     HealthConformance,
     SharingConformance,
-    StuckConformance,
+    StuckMoveConformance,
 )
 from redrive.testing.conformance.tasks import WorkingConformance
 from redrive.testing.conformance.wakeups import ArrivalConformance, WaitConformance
@@ -122,7 +122,7 @@ class StoreConformance(
     WorkingConformance,
     WorkerLifeConformance,
     HoldConformance,
-    LateConformance,
+    FencingConformance,
     ExtendConformance,
     LeasedFromConformance,
     CompleteConformance,
@@ -186,7 +186,7 @@ class StoreConformance(
     OutcomeConformance,
     SnapshotConformance,
     StepConformance,
-    TwinConformance,
+    BulkEquivalenceConformance,
     CanaryConformance,
     DriveConformance,
     PauseConformance,
@@ -201,12 +201,12 @@ class StoreConformance(
     RedactConformance,
     DeadQueueElsewhereConformance,
     DeadQueueElsewhereRulesConformance,
-    OnItsWayConformance,
+    MovingItemConformance,
     InterruptedMoveConformance,
     RedriveElsewhereConformance,
     MoveElsewhereConformance,
     HealthConformance,
-    StuckConformance,
+    StuckMoveConformance,
     CloseConformance,
 ):
     """Everything a store has to do."""

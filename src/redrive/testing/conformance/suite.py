@@ -1,8 +1,6 @@
-"""What every part of the suite stands on: the fixtures that a store binds, and what it says of itself.
+"""The base of every part of the suite: fixtures that a store binds, and what a store declares.
 
-Tests that call the store itself: what the public face cannot say, such as batches of several kinds.
-
-Two stores that know each other: the one under test, and one in memory, both ways.
+`StoreSuite` calls the store itself. `StorePairSuite` has two stores that know each other, one of them in memory.
 """
 
 from __future__ import annotations
@@ -54,12 +52,12 @@ class OpenBroker(Protocol):
 class Suite:
     """The fixtures of the suite. A store overrides `url`, or `connect` and `connect_async` where it has no URL."""
 
-    shared: ClassVar[bool] = True
+    supports_processes: ClassVar[bool] = True
     """Several brokers that are open at once see the same data."""
-    durable: ClassVar[bool] = True
+    is_durable: ClassVar[bool] = True
     """What was acknowledged is there after the broker was closed and opened again."""
-    transactions: ClassVar[bool] = False
-    """A program can have transactions of its own on the store, for `put(within=…)`. Bind `own_connection`."""
+    supports_transactions: ClassVar[bool] = False
+    """A program can have transactions of its own on the store, for `put(transaction=…)`. Bind `own_connection`."""
 
     @pytest.fixture
     def clock(self) -> FakeClock:
@@ -73,12 +71,12 @@ class Suite:
 
     @pytest.fixture
     def connect(self, url: str) -> Any:
-        """Opens a broker: (namespace=…, clock=…, lifecycle=…, …) → Broker."""
+        """Opens a broker: (namespace=…, clock=…, maintenance=…, …) → Broker."""
         return lambda **options: connect(url, **options)
 
     @pytest.fixture
     def connect_async(self, url: str) -> Any:
-        """Opens an asynchronous broker: (namespace=…, clock=…, lifecycle=…, …) → AsyncBroker."""
+        """Opens an asynchronous broker: (namespace=…, clock=…, maintenance=…, …) → AsyncBroker."""
         return lambda **options: connect_async(url, **options)
 
     @pytest.fixture
@@ -88,11 +86,11 @@ class Suite:
 
     @pytest.fixture
     def open_broker(self, connect: Any, clock: FakeClock) -> Iterator[OpenBroker]:
-        """Opens brokers whose lifecycle runs only in `step()`, and closes them after the test."""
+        """Opens brokers whose maintenance runs only in `step()`, and closes them after the test."""
         opened: list[Broker] = []
 
         def open_one(namespace: str = "default", **options: Any) -> Broker:
-            opened.append(connect(namespace=namespace, **{"clock": clock, "lifecycle": False, **options}))
+            opened.append(connect(namespace=namespace, **{"clock": clock, "maintenance": False, **options}))
             return opened[-1]
 
         yield open_one
@@ -115,7 +113,7 @@ class Suite:
             pytest.skip(f"{type(self).__name__} does not declare `{capability}`")
 
 
-class Direct:
+class StoreDriver:
     """A store that is called directly, with short words for what the tests say most."""
 
     def __init__(self, store: Store, clock: FakeClock) -> None:
@@ -188,16 +186,16 @@ def put(*payloads: bytes, queue: str = "jobs", **options: Any) -> Put:
     return Put(queue, tuple(NewItem(payload, "application/octet-stream", **options) for payload in payloads))
 
 
-class DirectSuite(Suite):
+class StoreSuite(Suite):
     """The fixture of tests that call the store itself."""
 
     @pytest.fixture
-    def direct(self, store: Store, clock: FakeClock) -> Direct:
+    def direct(self, store: Store, clock: FakeClock) -> StoreDriver:
         """The store under test."""
-        return Direct(store, clock)
+        return StoreDriver(store, clock)
 
 
-class Pair(NamedTuple):
+class StorePair(NamedTuple):
     """Two stores that know each other. Items die in the first one."""
 
     source: Broker
@@ -217,7 +215,7 @@ class Pair(NamedTuple):
         """The address of a queue in the second store."""
         return f"{queue}@{self.target_name}"
 
-    def furnish(self, **settings: Any) -> None:
+    def create_queues(self, **settings: Any) -> None:
         """A dead queue in the second store, and a queue in the first whose dead go there."""
         self.target.create_queue("morgue")
         self.source.create_queue("jobs", dead_queue=self.there("morgue"), **settings)
@@ -233,15 +231,15 @@ class Pair(NamedTuple):
         return len(self.target._core.store.read(ListOpenMoves(self.source_name)))
 
 
-class PairSuite(Suite):
+class StorePairSuite(Suite):
     """A store under test and one in memory, each once as the one that items leave."""
 
     @pytest.fixture(params=["to memory", "from memory"])
-    def pair(self, request: pytest.FixtureRequest, open_broker: OpenBroker) -> Pair:
+    def pair(self, request: pytest.FixtureRequest, open_broker: OpenBroker) -> StorePair:
         """Two stores that know each other."""
-        here = open_broker(name="here", stores={"there": "memory://"})
-        there = here.at("there")
-        return Pair(here, there) if request.param == "to memory" else Pair(there, here)
+        here = open_broker(store_name="here", stores={"there": "memory://"})
+        there = here.on_store("there")
+        return StorePair(here, there) if request.param == "to memory" else StorePair(there, here)
 
 
 def only(broker: Broker, **conditions: Any) -> Item:

@@ -20,7 +20,7 @@ from redrive.testing.conformance.workers import WorkerSuite, only, work
 from redrive.testing.fake_clock import FakeClock
 
 
-class Order(msgspec.Struct):
+class MealOrder(msgspec.Struct):
     """An argument with a type of its own."""
 
     number: int
@@ -62,7 +62,7 @@ class WorkingConformance(WorkerSuite):
         seen: list[Any] = []
 
         @jobs.task
-        def plain(order: Order, *, times: int = 2) -> None:
+        def plain(order: MealOrder, *, times: int = 2) -> None:
             seen.append((order, times))
 
         @jobs.task
@@ -70,12 +70,12 @@ class WorkingConformance(WorkerSuite):
             seen.append(day)
 
         due = datetime(2026, 1, 2, tzinfo=UTC)
-        plain.put(Order(1, due))
-        plain.put(Order(2, due), times=7)
+        plain.put(MealOrder(1, due))
+        plain.put(MealOrder(2, due), times=7)
         coroutine.put(due)
         work(app, broker)
-        assert (Order(1, due), 2) in seen
-        assert (Order(2, due), 7) in seen
+        assert (MealOrder(1, due), 2) in seen
+        assert (MealOrder(2, due), 7) in seen
         assert due in seen
         assert len(seen) == 3
         assert places(broker.stats("jobs")) == {}
@@ -107,7 +107,7 @@ class WorkingConformance(WorkerSuite):
         def count(n: int) -> None:
             raise AssertionError("it must not run")
 
-        app.declare(broker)
+        app.create_queues(broker)
         broker.put("jobs", {"n": "three"}, headers={"task": "count"})
         work(app, broker)
         item = only(broker)
@@ -122,7 +122,7 @@ class WorkingConformance(WorkerSuite):
         @jobs.task
         def known() -> None: ...
 
-        app.declare(broker)
+        app.create_queues(broker)
         broker.put("jobs", {"n": 1}, headers={"task": "gone"})
         broker.put("jobs", {"n": 1})
         work(app, broker)
@@ -136,7 +136,7 @@ class WorkingConformance(WorkerSuite):
         @jobs.task
         def known() -> None: ...
 
-        app.declare(broker)
+        app.create_queues(broker)
         broker.put("jobs", b"\xff\0{", headers={"task": "known"}, content_type="application/json")
         work(app, broker)
         item = only(broker)
@@ -313,7 +313,7 @@ class WorkingConformance(WorkerSuite):
         jobs = app.queue("jobs")
         told: list[str] = []
 
-        @app.around
+        @app.middleware
         def logged(context: Context) -> Any:
             told.append(f"before {context.task.name}")
             try:
@@ -361,7 +361,7 @@ class WorkingConformance(WorkerSuite):
         def count(n: int) -> None:
             seen.append(n)
 
-        app.declare(broker)
+        app.create_queues(broker)
         broker.put_many("jobs", [new_item({"n": 5}, headers={"task": "count"})])
         work(app, broker)
         assert seen == [5]

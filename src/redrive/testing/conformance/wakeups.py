@@ -1,8 +1,6 @@
-"""Waiting: a lease that waits is woken by whatever makes an item eligible.
+"""Wake-ups: a waiting lease is woken by whatever makes an item eligible, and a commit reports arrivals.
 
-Arrivals: a commit says where something may be leased now, so that whoever waits there is woken.
-
-Too many are harmless, so these tests ask for what must be told, and never for more.
+Extra wake-ups are harmless, so these tests require what must be reported and forbid nothing more.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.item import Status
-from redrive.model.judge import Again, Dead, OutcomeKind
+from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
 from redrive.model.state_machine import Verb
 from redrive.store import Commit, ManualChange, ManualTarget, Promote, ReturnLease, SetPaused, Settle, Unhold
 from redrive.testing.conformance.actions import Background, kill, take, values
-from redrive.testing.conformance.suite import Direct, DirectSuite, OpenBroker, Suite, put
+from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StoreSuite, Suite, put
 from redrive.testing.fake_clock import FakeClock
 
 
@@ -115,7 +113,7 @@ class WaitConformance(Suite):
         broker.put("jobs", 1)
         worker = waiting(broker, clock, "morgue")
         clock.advance("30s")
-        broker.step()
+        broker.run_maintenance()
         assert values(worker.result()) == [1]
 
     def test_woken_by_retry_and_redrive(self, broker: Broker, clock: FakeClock) -> None:
@@ -168,7 +166,7 @@ class WaitConformance(Suite):
         assert values(worker.result()) == [2]
 
     def test_woken_by_another_broker(self, open_broker: OpenBroker, clock: FakeClock) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         one, two = open_broker(), open_broker()
         one.create_queue("jobs")
         worker = waiting(one, clock)
@@ -222,56 +220,56 @@ def told(commit: Commit, queue: str = "jobs") -> int:
     return commit.arrivals[queue]
 
 
-class ArrivalConformance(DirectSuite):
+class ArrivalConformance(StoreSuite):
     """Everything that makes an item leasable, and every new time at which one falls due."""
 
-    def test_put_items_arrive(self, direct: Direct) -> None:
+    def test_put_items_arrive(self, direct: StoreDriver) -> None:
         direct.queue()
         assert told(direct.commit(put(b"a", b"b"), put(b"c"), put(b"later", delay=SECOND))) >= 3
 
-    def test_unheld_items_arrive(self, direct: Direct) -> None:
+    def test_unheld_items_arrive(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a", b"b", held_by="x")
         assert told(direct.commit(Unhold("x"))) >= 2
 
-    def test_item_that_fell_due_arrives(self, direct: Direct) -> None:
+    def test_item_that_fell_due_arrives(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a", delay=SECOND)
         direct.clock.advance("1s")
         assert told(direct.commit(Promote())) >= 1
 
-    def test_returned_item_arrives(self, direct: Direct) -> None:
+    def test_returned_item_arrives(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
         assert told(direct.commit(ReturnLease(direct.take().token))) >= 1
 
-    def test_new_time_to_wait_for_is_told(self, direct: Direct) -> None:
+    def test_new_time_to_wait_for_is_told(self, direct: StoreDriver) -> None:
         direct.queue()
         told(direct.commit(put(b"a", delay=2 * SECOND)))
         told(direct.commit(put(b"b", delay=SECOND)))
 
-    def test_time_of_a_retry_is_told(self, direct: Direct) -> None:
+    def test_time_of_a_retry_is_told(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
-        verdict = Again(SECOND, Status.FAILED)
+        verdict = RetryVerdict(SECOND, Status.FAILED)
         failed = Settle(
             direct.take().token, OutcomeKind.FAILED, verdict, direct.version(), Failure("ValueError", "boom")
         )
         told(direct.commit(failed))
 
-    def test_time_to_wait_for_is_told_when_a_paused_queue_goes_on(self, direct: Direct) -> None:
+    def test_time_to_wait_for_is_told_when_a_paused_queue_goes_on(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a", delay=SECOND)
         direct.do(SetPaused("jobs", True, "ada"))
         told(direct.commit(SetPaused("jobs", False, "ada")))
 
-    def test_items_of_a_paused_queue_arrive_when_it_goes_on(self, direct: Direct) -> None:
+    def test_items_of_a_paused_queue_arrive_when_it_goes_on(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.commit(SetPaused("jobs", True, "ada"), put(b"a", b"b"))
         assert list(direct.lease(limit=5)) == []
         assert told(direct.commit(SetPaused("jobs", False, "ada"))) >= 2
 
-    def test_dead_item_arrives_in_its_dead_queue(self, direct: Direct) -> None:
+    def test_dead_item_arrives_in_its_dead_queue(self, direct: StoreDriver) -> None:
         direct.queue("morgue")
         direct.queue(dead_queue="morgue")
         direct.put(b"a")
@@ -279,18 +277,18 @@ class ArrivalConformance(DirectSuite):
         buried = Settle(direct.take().token, OutcomeKind.BURIED, verdict, direct.version())
         assert told(direct.commit(buried), "morgue") >= 1
 
-    def test_redriven_item_arrives_where_it_came_from(self, direct: Direct) -> None:
+    def test_redriven_item_arrives_where_it_came_from(self, direct: StoreDriver) -> None:
         direct.queue("morgue")
         direct.queue(dead_queue="morgue")
         direct.put(b"a")
         moved = direct.bury(direct.take(), "morgue")
         assert told(direct.commit(ManualChange(Verb.REDRIVE, (ManualTarget(moved.id),), "ada"))) >= 1
 
-    def test_immediate_retry_arrives_though_it_is_still_failed(self, direct: Direct) -> None:
+    def test_immediate_retry_arrives_though_it_is_still_failed(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
-        verdict = Again(0, Status.FAILED)
+        verdict = RetryVerdict(0, Status.FAILED)
         failed = Settle(lease.token, OutcomeKind.FAILED, verdict, direct.version(), Failure("ValueError", "boom"))
         commit = direct.commit(failed)
         assert commit.results[0].status is Status.FAILED

@@ -1,9 +1,4 @@
-"""Workers that announce themselves, and what a plan makes of it.
-
-What the suites of tasks and workers stand on: an app on the store under test, and a worker for it.
-
-The life of a worker: stops, leases, limits, suspects, and several queues, on the store under test.
-"""
+"""Workers on the store under test: registration, plans, stops, leases, limits, suspects, several queues."""
 
 from __future__ import annotations
 
@@ -79,7 +74,7 @@ class WorkersConformance(Suite):
         assert broker.workers() == ()
 
     def test_other_processes_see_it(self, broker: Broker, open_broker: OpenBroker) -> None:
-        self.require("shared")
+        self.require("supports_processes")
         announce(broker)
         assert [worker.name for worker in open_broker().workers()] == ["w1"]
 
@@ -117,22 +112,22 @@ class WorkersConformance(Suite):
         broker.create_queue("jobs")
         dead_task(broker, "send", "gone", "gone", None)
         announce(broker)
-        plan = broker.plan("redrive")
+        plan = broker.plan_operation("redrive")
         assert (plan.changed, dict(plan.unhandled)) == (4, {"gone": 2})
         assert "no worker knows: gone 2" in str(plan)
         announce(broker, "w2", handlers=("gone",))
-        assert dict(broker.plan("redrive").unhandled) == {}
+        assert dict(broker.plan_operation("redrive").unhandled) == {}
 
     def test_plan_says_nothing_where_no_worker_is_alive(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         dead_task(broker, "gone")
-        assert dict(broker.plan("redrive").unhandled) == {}
+        assert dict(broker.plan_operation("redrive").unhandled) == {}
         announce(broker, queues=("other",))
-        assert dict(broker.plan("redrive").unhandled) == {}
+        assert dict(broker.plan_operation("redrive").unhandled) == {}
         announce(broker, "w2", handlers=("send",))
-        assert dict(broker.plan("redrive").unhandled) == {"gone": 1}
+        assert dict(broker.plan_operation("redrive").unhandled) == {"gone": 1}
         clock.advance("30s")
-        assert dict(broker.plan("redrive").unhandled) == {}
+        assert dict(broker.plan_operation("redrive").unhandled) == {}
 
     def test_plan_goes_by_the_workers_of_the_queue_that_items_go_to(self, broker: Broker) -> None:
         broker.create_queue("jobs")
@@ -140,15 +135,15 @@ class WorkersConformance(Suite):
         dead_task(broker, "send")
         announce(broker)
         announce(broker, "w2", queues=("spare",), handlers=("other",))
-        assert dict(broker.plan("redrive").unhandled) == {}
-        assert dict(broker.plan("redrive", to="spare").unhandled) == {"send": 1}
-        assert dict(broker.plan("archive").unhandled) == {}
+        assert dict(broker.plan_operation("redrive").unhandled) == {}
+        assert dict(broker.plan_operation("redrive", to="spare").unhandled) == {"send": 1}
+        assert dict(broker.plan_operation("archive").unhandled) == {}
 
     def test_worker_that_names_no_handlers_may_know_all(self, broker: Broker) -> None:
         broker.create_queue("jobs")
         dead_task(broker, "gone")
         announce(broker, handlers=None)
-        assert dict(broker.plan("redrive").unhandled) == {}
+        assert dict(broker.plan_operation("redrive").unhandled) == {}
 
 
 class AsyncWorkersConformance(Suite):
@@ -163,7 +158,7 @@ class AsyncWorkersConformance(Suite):
             result = await broker.result(receipt.id)
             assert result is not None
             assert result.value == "r"
-            assert (await broker.lost(killer, "killed")).dead_reason == "worker_lost"
+            assert (await broker.report_lost(killer, "killed")).dead_reason == "worker_lost"
             assert await broker.workers() == ()
 
         play(scenario)
@@ -197,7 +192,7 @@ class WorkerSuite(Suite):
     def app(self, broker: Broker) -> Iterator[App]:
         """An app that puts to the broker of the test."""
         app = App()
-        with app.using(broker):
+        with app.override_broker(broker):
             yield app
 
 
@@ -249,7 +244,7 @@ class WorkerLifeConformance(WorkerSuite):
             assert release.wait(PATIENCE_SECONDS)
 
         wait.put()
-        app.declare(broker)
+        app.create_queues(broker)
         with Worker(app, broker=broker, concurrency=1):
             assert started.wait(PATIENCE_SECONDS)
             (lease,) = broker.find(queue="jobs", status="active").items
@@ -273,7 +268,7 @@ class WorkerLifeConformance(WorkerSuite):
             for _ in range(3):
                 clock.advance("6s")
                 wait_for(lambda: only(broker).lease_deadline == clock.now() + 10_000_000)
-                broker.step()
+                broker.run_maintenance()
             assert only(broker).worker == worker.name
             release.set()
         assert places(broker.stats("jobs")) == {}
@@ -332,7 +327,7 @@ class WorkerLifeConformance(WorkerSuite):
         mark.put("suspect")
         broker.lease("jobs")
         clock.advance("11s")
-        broker.step()
+        broker.run_maintenance()
         mark.put_many(mark.item(f"n{number}") for number in range(30))
         work(app, broker)
         assert beside == [set(), set()]
