@@ -6,7 +6,8 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # for type checkers it is true; the module typing is not worth what it costs to import here
 if TYPE_CHECKING:
-    from redrive.broker.api.handle import AsyncQueueHandle, QueueHandle
+    from redrive.broker.api.handle import QueueHandle
+    from redrive.broker.async_api.handle import AsyncQueueHandle
     from redrive.broker.async_broker import AsyncBroker
     from redrive.broker.broker import Broker
     from redrive.broker.flows.deliveries import new_item
@@ -109,7 +110,7 @@ _HOMES = {
     "RetryVerdict": "redrive.model.judge",
     "App": "redrive.task.app",
     "AsyncBroker": "redrive.broker.async_broker",
-    "AsyncQueueHandle": "redrive.broker.api.handle",
+    "AsyncQueueHandle": "redrive.broker.async_api.handle",
     "AuditEntry": "redrive.store",
     "Broker": "redrive.broker.broker",
     "Cause": "redrive.model.death",

@@ -9,7 +9,8 @@ import pytest
 
 import redrive
 from redrive import AsyncBroker, Broker, connect, connect_async
-from redrive.broker.api.handle import AsyncQueueHandle, QueueHandle
+from redrive.broker.api.handle import QueueHandle
+from redrive.broker.async_api.handle import AsyncQueueHandle
 
 ANSWERED_FROM_MEMORY = {"durability", "queue"}
 ITERATED = {"export", "follow"}

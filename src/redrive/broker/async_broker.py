@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Self
 
 from redrive.broker import maintenance
-from redrive.broker.api.handle import AsyncQueueHandle
 from redrive.broker.async_api.deliveries import AsyncDeliveryMethods
+from redrive.broker.async_api.handle import AsyncQueueHandle
 from redrive.broker.async_api.inspection import AsyncInspectionMethods
 from redrive.broker.async_api.manual_changes import AsyncManualChangeMethods
 from redrive.broker.async_api.operations import AsyncOperationMethods

@@ -1,0 +1,93 @@
+"""A queue of an `AsyncBroker`, so that its name is written once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from redrive.model.duration import DurationInput
+from redrive.model.group import Group
+from redrive.model.item import Lease, Receipt
+from redrive.model.operation import Operation
+from redrive.model.operation_plan import OperationPlan
+from redrive.model.queue import Queue, QueueStats
+from redrive.store import FeedPage, Page
+
+if TYPE_CHECKING:
+    from redrive.broker.async_broker import AsyncBroker
+
+
+class AsyncQueueHandle:
+    """A queue of an `AsyncBroker`. The methods are those of the broker, without the name."""
+
+    def __init__(self, broker: AsyncBroker, name: str) -> None:
+        self._broker = broker
+        self.name = name
+
+    async def put(self, value: Any, **options: Any) -> Receipt:
+        """Put one item. The options are those of `AsyncBroker.put`."""
+        return await self._broker.put(self.name, value, **options)
+
+    async def put_many(self, values: Iterable[Any], *, transaction: Any = None) -> tuple[Receipt, ...]:
+        """Put all of them, or none."""
+        return await self._broker.put_many(self.name, values, transaction=transaction)
+
+    async def lease(
+        self,
+        limit: int = 1,
+        *,
+        wait: DurationInput = 0,
+        lease_timeout: DurationInput | None = None,
+        worker: str | None = None,
+    ) -> list[Lease]:
+        """Up to `limit` items, in order; waits up to `wait` for the first one."""
+        return await self._broker.lease(self.name, limit, wait=wait, lease_timeout=lease_timeout, worker=worker)
+
+    async def get(self) -> Queue:
+        """The queue with its settings."""
+        return await self._broker.get_queue(self.name)
+
+    async def stats(self) -> QueueStats:
+        """Counts by status, the oldest ready item, and totals for rates."""
+        return await self._broker.stats(self.name)
+
+    async def find(
+        self,
+        *,
+        order: str = "newest",
+        limit: int = 50,
+        cursor: str | None = None,
+        redacted: bool = True,
+        **conditions: Any,
+    ) -> Page:
+        """A page of items of this queue that match."""
+        return await self._broker.find(
+            order=order, limit=limit, cursor=cursor, redacted=redacted, queue=self.name, **conditions
+        )
+
+    async def count(self, **conditions: Any) -> int:
+        """How many items of this queue match."""
+        return await self._broker.count(queue=self.name, **conditions)
+
+    async def groups(self, *, limit: int = 100) -> tuple[Group, ...]:
+        """The dead letters of this queue by what they died of, the largest group first."""
+        return await self._broker.groups(self.name, limit=limit)
+
+    async def feed(
+        self,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        kinds: str | Iterable[str] | None = None,
+        limit: int = 100,
+    ) -> FeedPage:
+        """What happened in this queue, oldest first."""
+        return await self._broker.feed(after=after, before=before, queue=self.name, kinds=kinds, limit=limit)
+
+    async def start_operation(self, verb: str, **options: Any) -> Operation:
+        """Change all items of this queue that match. Options and conditions are those of `AsyncBroker.start`."""
+        return await self._broker.start_operation(verb, queue=self.name, **options)
+
+    async def plan_operation(self, verb: str, **options: Any) -> OperationPlan:
+        """What `start` would do, without doing it."""
+        return await self._broker.plan_operation(verb, queue=self.name, **options)
