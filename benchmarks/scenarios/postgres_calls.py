@@ -111,7 +111,7 @@ def put_many(broker: Any) -> Step:
 def lease_many_complete(broker: Any) -> Step:
     """What one blocking caller does who takes 100 at a time: there is no call that completes many, so they are handed
     to the store in one batch, as the committer would."""
-    from redrive.store import Complete
+    from redrive.contract.item_calls import Complete
 
     store = broker._core.store
 

@@ -50,7 +50,7 @@ def measure_by_hand(scenario: str, sync: str, directory: Path) -> Measurement:
 
         if scenario == "put":
             return rate(*run_one(put), appendfsync=sync)
-        from redrive.store import Complete
+        from redrive.contract.item_calls import Complete
 
         store = broker._core.store
         fill(broker, BACKLOG)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from redrive.broker.flows.moves import PendingMove
     from redrive.broker.maintenance import MaintenanceResult
     from redrive.connect import connect, connect_async
+    from redrive.contract.item_calls import NewItem
+    from redrive.contract.queries import AuditEntry, FeedPage, Page
     from redrive.errors import RedriveError
     from redrive.model.death import Cause, DeadReason
     from redrive.model.failure import Failure
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from redrive.model.redact import redact_secrets
     from redrive.model.state_machine import Verb
     from redrive.model.worker_info import WorkerInfo
-    from redrive.store import AuditEntry, Durability, FeedPage, NewItem, Page
+    from redrive.store import Durability
     from redrive.task.app import App
     from redrive.task.context import Context, Release, Retry, TaskItem
     from redrive.task.result_handle import TaskHandle

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from redrive import Broker, Settled, connect, new_item
+from redrive.contract.admin_calls import Register, StepOperation
+from redrive.contract.item_calls import NewItem, Put
 from redrive.model.duration import MINUTE
-from redrive.store import NewItem, Put, Register, StepOperation
 from redrive.testing.fake_clock import FakeClock
 
 Prepare = Callable[[Broker], Any]

@@ -26,8 +26,9 @@ from tests.sizes import THOROUGH
 from redrive import Broker, Lease, connect
 from redrive.broker import flow
 from redrive.broker.flow import CommitCalls, OnStore
+from redrive.contract.admin_calls import FinishMove, Receive
+from redrive.contract.queries import ListMoves, ListOpenMoves
 from redrive.errors import LeaseLost, RedriveError
-from redrive.store import FinishMove, ListMoves, ListOpenMoves, Receive
 from redrive.stores.relational import moves
 from redrive.testing.fake_clock import FakeClock
 

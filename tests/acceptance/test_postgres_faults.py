@@ -24,8 +24,9 @@ from tests.servers.proxy import Proxy
 from tests.until import until
 
 from redrive import Broker, connect
+from redrive.contract.item_calls import LeaseItems
+from redrive.contract.queries import GetStats
 from redrive.errors import Closed, LeaseLost, OutcomeUnknown, StoreUnavailable
-from redrive.store import GetStats, LeaseItems
 from redrive.stores.postgres import engine
 from redrive.stores.postgres import session as patience
 from redrive.stores.postgres.session import Session

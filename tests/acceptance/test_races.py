@@ -15,8 +15,9 @@ import pytest
 from tests.sizes import THOROUGH
 
 from redrive import Broker, Lease, connect
+from redrive.contract import Query
+from redrive.contract.queries import GetOverdue
 from redrive.errors import LeaseLost
-from redrive.store import GetOverdue, Query
 from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
 ROUNDS = int(os.environ.get("REDRIVE_ROUNDS", 10_000 if THOROUGH else 120))

@@ -14,6 +14,9 @@ import pytest
 from tests.servers.asgi import Answer, Client, Exchange
 
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal, Role
+from redrive.contract.admin_calls import Register
+from redrive.contract.item_calls import Leased, LeaseItems, NewItem, Put
+from redrive.contract.queries import FindItems, ListRegistrations, ListWorkerLeases, Page
 from redrive.errors import InvalidName, StoreUnavailable, Unauthorized
 from redrive.model.filter import Filter
 from redrive.model.limits import MIB
@@ -25,17 +28,6 @@ from redrive.server.auth.authentication import NoAuthentication
 from redrive.server.http_server import HttpRunner, listen
 from redrive.server.request_limits import Limits
 from redrive.server.routes import store_api
-from redrive.store import (
-    FindItems,
-    Leased,
-    LeaseItems,
-    ListRegistrations,
-    ListWorkerLeases,
-    NewItem,
-    Page,
-    Put,
-    Register,
-)
 from redrive.wire.messages import (
     CONTENT_TYPE,
     CommitRequest,

@@ -19,8 +19,11 @@ from tests.acceptance.places import places
 from tests.sizes import THOROUGH
 
 from redrive import Broker, connect
+from redrive.contract.admin_calls import SetPaused
+from redrive.contract.item_calls import Complete, LeaseItems, NewItem, Put
+from redrive.contract.queries import GetItem, GetQueue, GetStats
 from redrive.model.item import Lease, Receipt
-from redrive.store import Complete, GetItem, GetQueue, GetStats, LeaseItems, NewItem, Put, SetPaused, Store
+from redrive.store import Store
 
 Report = Callable[[str, object], None]
 FOLDERS = {"ours": (STORES,), "drivers": DRIVERS}

@@ -12,22 +12,15 @@ from tests.access.world import FOREIGN, OWN, SECRET, World, everywhere, limited
 
 from redrive import Dead, Failure, Filter, RedriveError, RetryVerdict, Verb, connect
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal, Role
-from redrive.errors import Forbidden, InvalidInput, ItemNotFound, LeaseLost
-from redrive.model.ids import ItemId, Token
-from redrive.model.item import Lease, Overrides, Status
-from redrive.model.judge import OutcomeKind
-from redrive.model.masked_item import MASKED_TYPE
-from redrive.server.auth.authorization import authorize_calls, filter_result
-from redrive.server.auth.result_filter import informed
-from redrive.store import (
-    COMMIT_ORDER,
-    MAINTENANCE_BATCH,
-    Commit,
+from redrive.contract import COMMIT_ORDER
+from redrive.contract.admin_calls import ManualChange, ManualTarget, Register, SetPaused, StartOperation
+from redrive.contract.base import MAINTENANCE_BATCH
+from redrive.contract.item_calls import LeaseItems, NewItem, Put, Settle, StaleSettings
+from redrive.contract.queries import (
     FindItems,
     GetItem,
     GetOverdue,
     GetResult,
-    LeaseItems,
     ListAudit,
     ListGroups,
     ListMoves,
@@ -35,18 +28,17 @@ from redrive.store import (
     ListQueues,
     ListRegistrations,
     ListWorkerLeases,
-    ManualChange,
-    ManualTarget,
-    NewItem,
     Overdue,
-    Put,
     ReadFeed,
-    Register,
-    SetPaused,
-    Settle,
-    StaleSettings,
-    StartOperation,
 )
+from redrive.errors import Forbidden, InvalidInput, ItemNotFound, LeaseLost
+from redrive.model.ids import ItemId, Token
+from redrive.model.item import Lease, Overrides, Status
+from redrive.model.judge import OutcomeKind
+from redrive.model.masked_item import MASKED_TYPE
+from redrive.server.auth.authorization import authorize_calls, filter_result
+from redrive.server.auth.result_filter import informed
+from redrive.store import Commit
 from redrive.task.result_handle import is_dead_letter
 from redrive.testing import FakeClock
 

@@ -21,10 +21,12 @@ from tests.sizes import THOROUGH
 
 from redrive import RedriveError
 from redrive.auth.principal import Role
+from redrive.contract import COMMIT_ORDER
+from redrive.contract.admin_calls import Register
+from redrive.contract.queries import FindItems, GetOperation, GetResult, ListRegistrations
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
 from redrive.server.auth.authorization import authorize_calls, filter_result
-from redrive.store import COMMIT_ORDER, FindItems, GetOperation, GetResult, ListRegistrations, Register
 from redrive.wire.result_codec import encode, encode_results
 
 RUNS, STEPS = (300, 500) if THOROUGH else (5, 250)

@@ -12,6 +12,8 @@ from tests.servers.asgi import Answer, Client
 
 from redrive import Verb, connect_async
 from redrive.auth.principal import TOKENS_NAMESPACE, Permission, Principal, Role
+from redrive.contract.admin_calls import Import, ManualChange, ManualTarget, SetOperation, StartOperation, StepOperation
+from redrive.contract.queries import GetQueue
 from redrive.errors import Forbidden, RedriveError
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
@@ -22,7 +24,6 @@ from redrive.server.auth import authorization
 from redrive.server.auth.authentication import NoAuthentication
 from redrive.server.broker_pool import BrokerPool
 from redrive.server.routes import all_routes, store_api
-from redrive.store import GetQueue, Import, ManualChange, ManualTarget, SetOperation, StartOperation, StepOperation
 
 ADMIN = frozenset({Role.ADMIN})
 OPERATOR, MANAGER = limited(Role.OPERATOR), limited(Role.ADMIN)

@@ -12,12 +12,13 @@ from tests.servers.asgi import Answer, Client
 
 from redrive import connect_async
 from redrive.auth.principal import Principal, Role
+from redrive.contract import Query
+from redrive.contract.queries import GetItem
 from redrive.server.asgi import Server
 from redrive.server.auth.authentication import NoAuthentication
 from redrive.server.broker_pool import BrokerPool
 from redrive.server.request import KnownLeases
 from redrive.server.routes import all_routes, store_api
-from redrive.store import GetItem, Query
 
 HERE, ALL, ANY = "in the queue", "in all queues", "in any"
 ADMIN = "admin"

@@ -8,10 +8,10 @@ from redrive import AsyncBroker, Broker, Verb, WorkerInfo, connect
 from redrive.auth.principal import Principal, Role
 from redrive.broker.core import Core
 from redrive.clock import Instant
+from redrive.contract.admin_calls import Register, StartOperation
 from redrive.model.filter import Filter
 from redrive.model.item import Status
 from redrive.server.request import Request
-from redrive.store import Register, StartOperation
 from redrive.testing import FakeClock
 
 NAMESPACE = "default"

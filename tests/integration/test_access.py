@@ -18,9 +18,9 @@ from redrive import App, Broker, connect
 from redrive.auth import token_store
 from redrive.auth.principal import TOKENS_NAMESPACE, Role
 from redrive.cli.error_output import NOT_FOUND, UNAUTHORIZED
+from redrive.contract.admin_calls import AuditNote, Register, Unregister
 from redrive.errors import Forbidden, ItemNotFound, LeaseLost, ResultTimeout, TaskFailed, Unauthorized
 from redrive.model.masked_item import MASKED_TYPE
-from redrive.store import AuditNote, Register, Unregister
 from redrive.testing import drain
 from redrive.worker.worker import Worker
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from redrive import Broker, connect
-from redrive.store import Complete
+from redrive.contract.item_calls import Complete
 from redrive.stores.postgres import PostgresStore, low_water_marks
 from redrive.stores.postgres.dialect import translate
 from redrive.stores.postgres.session import TAKE_HEAD

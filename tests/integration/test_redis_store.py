@@ -14,6 +14,31 @@ from tests.servers.redis import Server
 
 from redrive import Dead, DeadReason, RetryVerdict, Status
 from redrive.clock import Instant
+from redrive.contract import Call
+from redrive.contract.admin_calls import (
+    ApplyRetention,
+    CreateQueue,
+    DeleteQueue,
+    FinishMove,
+    Import,
+    ManualChange,
+    ManualTarget,
+    Receive,
+    SetPaused,
+    StartOperation,
+    StepOperation,
+)
+from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put, Settle, StaleSettings
+from redrive.contract.queries import (
+    FindItems,
+    GetIdempotencyOwners,
+    GetItem,
+    GetStats,
+    ListMoves,
+    ListMoveTargets,
+    ListOpenMoves,
+    ReadFeed,
+)
 from redrive.errors import (
     InvalidInput,
     OutcomeUnknown,
@@ -31,35 +56,6 @@ from redrive.model.item import Lease, Result, Settled
 from redrive.model.judge import OutcomeKind
 from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import Verb
-from redrive.store import (
-    ApplyRetention,
-    Call,
-    Complete,
-    CreateQueue,
-    DeleteQueue,
-    Extend,
-    FindItems,
-    FinishMove,
-    GetIdempotencyOwners,
-    GetItem,
-    GetStats,
-    Import,
-    LeaseItems,
-    ListMoves,
-    ListMoveTargets,
-    ListOpenMoves,
-    ManualChange,
-    ManualTarget,
-    NewItem,
-    Put,
-    ReadFeed,
-    Receive,
-    SetPaused,
-    Settle,
-    StaleSettings,
-    StartOperation,
-    StepOperation,
-)
 from redrive.stores.memory import MemoryStore
 from redrive.stores.redis import redis_client
 from redrive.stores.redis.keys import score_of

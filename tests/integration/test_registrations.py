@@ -14,22 +14,13 @@ from tests.servers.postgres import Server
 
 from redrive import connect
 from redrive.clock import Instant, SystemClock
+from redrive.contract.admin_calls import CreateQueue, Register, Registration, VersionConflict
+from redrive.contract.item_calls import Complete, LeaseItems
+from redrive.contract.queries import GetResult, GetStats, ListRegistrations, ListWorkerLeases
 from redrive.model.duration import SECOND
 from redrive.model.item import Result
 from redrive.model.queue import QueueSettings
-from redrive.store import (
-    Complete,
-    CreateQueue,
-    GetResult,
-    GetStats,
-    LeaseItems,
-    ListRegistrations,
-    ListWorkerLeases,
-    Register,
-    Registration,
-    Store,
-    VersionConflict,
-)
+from redrive.store import Store
 from redrive.stores.postgres import schema as postgres_schema
 from redrive.stores.sqlite import schema as sqlite_schema
 from redrive.testing.conformance.actions import Background

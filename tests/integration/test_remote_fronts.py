@@ -14,10 +14,10 @@ from tests.servers.mounted import Mounts
 
 from redrive import Broker, connect, connect_async
 from redrive.client import remote_store as client
+from redrive.contract.item_calls import NewItem, Put
 from redrive.errors import OutcomeUnknown, Overloaded, RedriveError, StoreUnavailable, Unauthorized
 from redrive.model.limits import MIB
 from redrive.server.replay_cache import ReplayCache
-from redrive.store import NewItem, Put
 from redrive.testing.conformance.actions import Background
 from redrive.wire.error_codec import error_body
 

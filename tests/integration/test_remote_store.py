@@ -20,6 +20,8 @@ from redrive import Broker, connect, connect_async
 from redrive.broker.committer import MAX_CALLS_PER_COMMIT
 from redrive.client import RemoteStore, http_transport
 from redrive.client import remote_store as client
+from redrive.contract.admin_calls import CreateQueue
+from redrive.contract.item_calls import LeaseItems, NewItem, Put
 from redrive.errors import (
     EngineUnsupported,
     InvalidInput,
@@ -37,7 +39,6 @@ from redrive.model.limits import MIB
 from redrive.model.queue import QueueSettings
 from redrive.server.request_limits import DEFAULT_LIMITS
 from redrive.server.routes.store_api import MAX_ITEMS_PER_COMMIT
-from redrive.store import CreateQueue, LeaseItems, NewItem, Put
 from redrive.testing.conformance.actions import Background
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 from redrive.wire.error_codec import ErrorBody

@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 from redrive import Broker, connect
+from redrive.contract.admin_calls import ApplyRetention
+from redrive.contract.queries import GetNextDue, GetOverdue
 from redrive.errors import DiskFull, StoreUnavailable
 from redrive.model.queue import QueueSettings
-from redrive.store import ApplyRetention, GetNextDue, GetOverdue
 from redrive.stores.relational.batch import Batch
 from redrive.stores.sqlite import checkpoint
 from redrive.testing.conformance.actions import Background

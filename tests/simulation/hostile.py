@@ -16,13 +16,13 @@ from typing import Any, Union
 import msgspec
 
 from redrive.clock import Instant
+from redrive.contract import Call, Query
 from redrive.errors import InvalidInput
 from redrive.model.arrival import MoveRoute
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import Item, Status
 from redrive.model.queue import QueueSettings
-from redrive.store import Call, Query
 
 QUEUES = ("jobs", "mails", "morgue")
 NASTY_TEXTS = (

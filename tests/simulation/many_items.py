@@ -10,6 +10,8 @@ from tests.simulation.twins import QUEUES, Twins
 
 from redrive import Dead, DeadReason, Operation, RedriveError, Status
 from redrive.clock import Instant
+from redrive.contract.admin_calls import Import, ManualChange, ManualTarget, SetOperation, StartOperation, StepOperation
+from redrive.contract.queries import CountItems, FindItems, GetItem, GetNextDue, GetQueue, ListGroups, ReadFeed
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import SECOND
 from redrive.model.feed import FeedKind
@@ -18,21 +20,6 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Result
 from redrive.model.operation import BULK_VERBS, OperationStatus
 from redrive.model.state_machine import Verb
-from redrive.store import (
-    CountItems,
-    FindItems,
-    GetItem,
-    GetNextDue,
-    GetQueue,
-    Import,
-    ListGroups,
-    ManualChange,
-    ManualTarget,
-    ReadFeed,
-    SetOperation,
-    StartOperation,
-    StepOperation,
-)
 
 WORDS = ("boom", "err hand", "bo*", "policy", "1", "n", "x", "edited", "never", "!?")
 TYPES = ("", "Error", "redrive.Error", "Boom")

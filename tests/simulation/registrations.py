@@ -9,21 +9,12 @@ import msgspec
 from tests.simulation.twins import QUEUES, Twins
 
 from redrive import Broker
+from redrive.contract import Call
+from redrive.contract.admin_calls import AuditNote, Register, Registration, Unregister, VersionConflict
+from redrive.contract.item_calls import NewItem, Put
+from redrive.contract.queries import GetResult, ListRegistrations, ListWorkerLeases
 from redrive.model.duration import SECOND
 from redrive.model.ids import ItemId
-from redrive.store import (
-    AuditNote,
-    Call,
-    GetResult,
-    ListRegistrations,
-    ListWorkerLeases,
-    NewItem,
-    Put,
-    Register,
-    Registration,
-    Unregister,
-    VersionConflict,
-)
 
 KINDS = ("worker", "schedule")
 NAMES = ("x", "y")

@@ -24,12 +24,14 @@ from tests.sizes import THOROUGH
 from redrive import AsyncBroker, Broker, Item, Lease, RedriveError, Status, connect
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN
 from redrive.broker.flows.export_import import encode_line
+from redrive.contract import COMMIT_ORDER
+from redrive.contract.item_calls import Leased
+from redrive.contract.queries import FindItems
 from redrive.errors import Closed, InvalidInput, NotFound, OutcomeUnknown, Overloaded, Refused, StoreError
 from redrive.model.filter import Filter, Order
 from redrive.model.operation import Operation
 from redrive.server.auth.authorization import authorize_calls, filter_result
 from redrive.server.request import Request
-from redrive.store import COMMIT_ORDER, FindItems, Leased
 from redrive.testing import FakeClock
 from redrive.wire.result_codec import encode, encode_results
 

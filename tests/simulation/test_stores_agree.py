@@ -25,19 +25,11 @@ from tests.simulation.twins import QUEUES, Ask, Twins, by_queue
 from tests.sizes import THOROUGH
 
 from redrive import Broker, Dead, DeadReason, RetryVerdict, Status, new_item
+from redrive.contract.admin_calls import Receive
+from redrive.contract.item_calls import NewItem, Put
+from redrive.contract.queries import GetQueue, ListMoves, ListMoveTargets, ListOpenMoves, ListOperations, ReadFeed
 from redrive.model.failure import failure_from_fields
 from redrive.model.payload import JSON
-from redrive.store import (
-    GetQueue,
-    ListMoves,
-    ListMoveTargets,
-    ListOpenMoves,
-    ListOperations,
-    NewItem,
-    Put,
-    ReadFeed,
-    Receive,
-)
 
 SEEDS = 1_000 if THOROUGH else 20
 CALLS = 120

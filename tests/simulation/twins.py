@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from redrive import Broker, Lease, Receipt, RedriveError, Settled, connect
-from redrive.store import Call, ListGroups, Query
+from redrive.contract import Call, Query
+from redrive.contract.queries import ListGroups
 from redrive.testing import FakeClock
 
 QUEUES = ("a", "b", "dead")

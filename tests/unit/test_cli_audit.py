@@ -12,8 +12,8 @@ from redrive.auth import token_store
 from redrive.auth.principal import TOKENS_NAMESPACE
 from redrive.cli.commands.audit import WORDS, describe_entry
 from redrive.clock import Instant
+from redrive.contract.queries import AuditEntry
 from redrive.model.manual_change import MANUAL_VERBS
-from redrive.store import AuditEntry
 from redrive.testing import FakeClock
 
 

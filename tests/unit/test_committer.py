@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from redrive import AsyncBroker, Broker, connect, new_item
+from redrive.contract import Call
+from redrive.contract.admin_calls import Promote
+from redrive.contract.item_calls import LeaseItems, Put
 from redrive.errors import DiskFull, OutcomeUnknown, Overloaded, QueueNotFound, StoreFailed
-from redrive.store import Call, LeaseItems, Promote, Put
 from redrive.testing.conformance.actions import Background
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 

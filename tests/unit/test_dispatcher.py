@@ -17,9 +17,10 @@ from tests.until import until
 
 from redrive import App, Broker, Context, Dead, Status, connect
 from redrive.broker.worker_session import Lost, open_worker_session
+from redrive.contract import Call
+from redrive.contract.item_calls import LeaseItems
 from redrive.errors import Closed, Forbidden, OutcomeUnknown, StoreUnavailable
 from redrive.model.item import Item
-from redrive.store import Call, LeaseItems
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 from redrive.worker import lease_extender, thread_runner
 from redrive.worker.dispatcher import Dispatcher

@@ -11,11 +11,13 @@ import pytest
 
 from redrive import App, Broker, connect
 from redrive.broker.worker_session import Buried, Completed, Failed, Lost, Released, Returned, open_worker_session
+from redrive.contract import Call
+from redrive.contract.item_calls import LeaseItems
+from redrive.contract.queries import GetOverdue
 from redrive.errors import InvalidName, LeaseLost, OutcomeUnknown, QueueNotFound, StoreUnavailable
 from redrive.model.duration import SECOND
 from redrive.model.failure import failure_from_fields
 from redrive.model.item import Settled
-from redrive.store import Call, GetOverdue, LeaseItems
 from redrive.testing import FakeClock
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 from redrive.worker.worker import Worker

@@ -14,8 +14,9 @@ from redrive import App, Broker, QueueSettings, connect
 from redrive.broker.flows import queues
 from redrive.config.apply import ApplyResult, apply
 from redrive.config.loader import parse
+from redrive.contract import Call
+from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Register, UpdateQueue
 from redrive.errors import InvalidConfig, InvalidSetting, OutcomeUnknown, RedriveError, StoreUnavailable
-from redrive.store import Call, CreateQueue, DeleteQueue, Register, UpdateQueue
 
 FILE = Path("/srv/shop/redrive.toml")
 BEFORE = "[queue.a]\nmax_size = 1\n[queue.b]\nmax_size = 1\n"

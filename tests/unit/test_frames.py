@@ -10,12 +10,12 @@ import pytest
 from redrive import Failure, NewItem, Result
 from redrive.broker.worker_session import Buried, Completed, Failed, Lost, Outcome, Released, Returned
 from redrive.clock import Instant
+from redrive.contract.item_calls import Put
 from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import Lease, Overrides
 from redrive.model.judge import Dead
-from redrive.store import Put
 from redrive.worker.execution import HandlerSettings
 from redrive.worker.ipc import (
     Channel,

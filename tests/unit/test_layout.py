@@ -24,6 +24,7 @@ SIZES = {
     "broker/api/base.py": "the half of two faces that runs in the thread of the caller",
     "cli/commands/shell_completion.py": "one command",
     "config/discovery.py": "one function, which three places call",
+    "contract/base.py": "what all calls and queries share",
     "errors.py": "the tree of errors on one page",
     "stores/interruption.py": "one rule, for two backends",
     "worker/prefetch.py": "a term that users search for",
@@ -31,7 +32,6 @@ SIZES = {
 TOO_LONG = {
     "broker/committer.py": 451,
     "client/remote_store.py": 402,
-    "store.py": 986,
     "stores/postgres/engine.py": 437,
     "stores/redis/fast_path.py": 427,
     "stores/relational/puts.py": 403,

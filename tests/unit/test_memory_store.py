@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from redrive.contract.admin_calls import Promote, SetPaused
+from redrive.contract.item_calls import Complete, LeaseItems, Settle
 from redrive.errors import InvalidInput, OutcomeUnknown
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
@@ -11,7 +13,7 @@ from redrive.model.failure import Failure
 from redrive.model.item import Settled, Status
 from redrive.model.judge import Dead, OutcomeKind
 from redrive.model.state_machine import TRANSITIONS, Verb
-from redrive.store import Complete, LeaseItems, Promote, SetPaused, Settle, Store
+from redrive.store import Store
 from redrive.stores.memory import MemoryStore
 from redrive.stores.rules.indexes import Index
 from redrive.stores.rules.state import check_transition

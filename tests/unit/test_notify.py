@@ -15,8 +15,8 @@ from redrive.broker.flow import CommitCalls, WaitForQueue
 from redrive.broker.flows import deliveries
 from redrive.broker.notifier import ALL_QUEUES, Notifier, Waiter
 from redrive.clock import Instant
+from redrive.contract.item_calls import Leased
 from redrive.model.duration import HOUR, SECOND
-from redrive.store import Leased
 from redrive.stores.memory import MemoryStore
 from redrive.stores.notifications import Publisher
 from redrive.testing.conformance.actions import Background

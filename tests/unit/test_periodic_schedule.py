@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from redrive import App, Broker, Context, connect
+from redrive.contract.admin_calls import Register
+from redrive.contract.queries import ListRegistrations
 from redrive.errors import StoreUnavailable
-from redrive.store import ListRegistrations, Register
 from redrive.testing import FakeClock, memory_broker, put_due_ticks, run_tasks
 from redrive.worker.scheduler import SCHEDULE_KIND, Scheduler, TickPlanner
 

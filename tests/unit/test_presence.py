@@ -13,8 +13,8 @@ from tests.until import until
 
 from redrive import Broker, connect
 from redrive.broker.flows import worker_registry
+from redrive.contract.queries import ListRegistrations
 from redrive.errors import StoreUnavailable
-from redrive.store import ListRegistrations
 from redrive.testing.fake_clock import FakeClock
 from redrive.worker.heartbeat import EVERY, WorkerRegistration
 

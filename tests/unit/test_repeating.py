@@ -3,11 +3,13 @@ from typing import Any, get_args
 import pytest
 
 from redrive.client.idempotent_calls import are_idempotent
+from redrive.contract import Call
+from redrive.contract.admin_calls import AuditNote, CreateQueue, Register
+from redrive.contract.item_calls import Extend, LeaseItems, NewItem, Put, ReturnLease
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
 from redrive.model.judge import RetryVerdict
 from redrive.model.queue import QueueSettings
-from redrive.store import AuditNote, Call, CreateQueue, Extend, LeaseItems, NewItem, Put, Register, ReturnLease
 
 KEYED = NewItem(b"a", "x", idempotency_key="k")
 PLAIN = NewItem(b"a", "x")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.servers.asgi import Client
 
+from redrive.contract.queries import ReadFeed
 from redrive.errors import StoreUnavailable
 from redrive.server.application import application
 from redrive.server.asgi import Server
 from redrive.server.request_limits import Limits
-from redrive.store import ReadFeed
 
 PATIENCE_SECONDS = 120.0
 LONG = {"queue": "jobs", "wait": "1h"}

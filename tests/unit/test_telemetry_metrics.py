@@ -15,9 +15,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from redrive import AsyncBroker, Broker, Dead, DeadReason, Failure, connect, new_item
+from redrive.contract.admin_calls import Register
+from redrive.contract.item_calls import Put
 from redrive.errors import LeaseLost, StoreFailed
 from redrive.model.classify import ErrorClass
-from redrive.store import Put, Register
 from redrive.telemetry import metrics as names
 from redrive.telemetry.metrics import METRICS, Metrics, Sample, collector, serve_metrics
 from redrive.testing import FakeClock

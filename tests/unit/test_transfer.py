@@ -12,8 +12,8 @@ import pytest
 
 from redrive import Broker, ImportResult, Item
 from redrive.broker.flows.export_import import PAGE, encode_line
+from redrive.contract.queries import FindItems, GetQueue
 from redrive.errors import InvalidInput, QueueNotFound
-from redrive.store import FindItems, GetQueue
 from redrive.testing import memory_broker
 
 

@@ -15,14 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.msgpack import Ext
 
-from redrive import errors, store
+from redrive import contract, errors
 from redrive.clock import Instant
+from redrive.contract import admin_calls, item_calls
+from redrive.contract.admin_calls import Registration, VersionConflict
+from redrive.contract.item_calls import StaleSettings
 from redrive.errors import RedriveError
 from redrive.model.duration import MAX_DURATION
+from redrive.model.ids import ItemId
 from redrive.model.item import Receipt, Settled
 from redrive.model.queue import Queue
 from redrive.model.retry_policy import IMMEDIATE, Backoff, BackoffKind, RetryPolicy
-from redrive.store import Commit, Registration, StaleSettings, VersionConflict
+from redrive.store import Commit
 from redrive.wire.error_codec import (
     ERROR_BY_CODE,
     HTTP_ONLY_CODES,
@@ -138,8 +142,8 @@ def _shown(kind: Any) -> str:
 
 
 def test_no_call_and_no_query_is_missing() -> None:
-    assert set(CALLS) == _members(store.Call)
-    assert set(QUERIES) == _members(store.Query)
+    assert set(CALLS) == _members(contract.Call)
+    assert set(QUERIES) == _members(contract.Query)
 
 
 @pytest.mark.parametrize("kind", [*CALLS, *QUERIES], ids=lambda kind: kind.__name__)
@@ -177,7 +181,7 @@ def test_results_come_back_as_they_were(kind: type[Any], data: st.DataObject) ->
         values_of(Registration | None).map(VersionConflict),
     )
     plain: st.SearchStrategy[Any] = values_of(CALLS[kind])
-    if kind is store.ManualChange:
+    if kind is admin_calls.ManualChange:
         each = st.one_of(values_of(Settled), values_of(Queue).map(StaleSettings), st.sampled_from(ERRORS))
         plain = st.lists(each, max_size=3).map(tuple)
     results = data.draw(st.lists(st.one_of(plain, odd), max_size=4))
@@ -187,7 +191,7 @@ def test_results_come_back_as_they_were(kind: type[Any], data: st.DataObject) ->
     assert (seen, back.arrivals, back.now) == (CommitPosition("boot", 5), commit.arrivals, 17)
     assert len(back.results) == len(results)
     for one, other in zip(results, back.results, strict=True):
-        if kind is store.ManualChange and isinstance(one, tuple):
+        if kind is admin_calls.ManualChange and isinstance(one, tuple):
             assert isinstance(other, tuple)
             assert len(one) == len(other)
             assert all(map(is_same, one, other))
@@ -233,7 +237,7 @@ def test_damaged_request_is_read_or_refused_and_nothing_else(data: st.DataObject
 
 
 def test_answer_with_another_number_of_results_is_none() -> None:
-    calls = [store.Promote()]
+    calls = [admin_calls.Promote()]
     with pytest.raises(msgspec.DecodeError, match="2 results for 1 call"):
         read_commit(calls, encode_commit(CommitPosition("b"), calls * 2, Commit([1, 2], {}, Instant(0))))
 
@@ -241,7 +245,7 @@ def test_answer_with_another_number_of_results_is_none() -> None:
 def test_fields_of_a_newer_server_are_passed_over() -> None:
     sent = {"id": "a" * 32, "duplicate": True, "colour": "blue"}
     answer = encode(("b", 0, {}, [[sent]]))
-    assert read_commit([store.Put("jobs", ())], answer)[1].results == [(Receipt(store.ItemId("a" * 32), True),)]
+    assert read_commit([item_calls.Put("jobs", ())], answer)[1].results == [(Receipt(ItemId("a" * 32), True),)]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -276,7 +280,7 @@ def test_error_of_a_server_is_told_from_others_by_its_code_and_its_status() -> N
 
 def test_unknown_extension_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(msgspec.DecodeError, match="extension 99"):
-        read_commit([store.Promote()], encode(("b", 0, {}, [Ext(99, b"")])))
+        read_commit([admin_calls.Promote()], encode(("b", 0, {}, [Ext(99, b"")])))
 
 
 def test_what_is_no_value_of_ours_is_not_sent() -> None:

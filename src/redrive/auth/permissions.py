@@ -14,24 +14,33 @@ from redrive.broker.flows.external_polls import POLL, PUT_AGAIN, REQUEST
 from redrive.broker.flows.queues import MANAGED_KIND as MANAGED
 from redrive.broker.flows.worker_registry import CLAIMED
 from redrive.broker.flows.worker_registry import WORKER_KIND as WORKER
-from redrive.model.filter import Filter
-from redrive.model.ids import ItemId, Token
-from redrive.model.judge import Verdict
-from redrive.model.operation import OperationStatus
-from redrive.model.queue import QueueSettings
-from redrive.model.state_machine import Verb
-from redrive.store import (
+from redrive.contract import Call, Query
+from redrive.contract.admin_calls import (
     ApplyRetention,
-    Call,
     CloseMove,
-    Complete,
-    CountItems,
     CreateQueue,
     DeleteQueue,
     Expire,
-    Extend,
-    FindItems,
     FinishMove,
+    Hold,
+    Import,
+    ManualChange,
+    Promote,
+    Receive,
+    Register,
+    SetOperation,
+    SetPaused,
+    SetSourceQueue,
+    StartOperation,
+    StepOperation,
+    Unhold,
+    Unregister,
+    UpdateQueue,
+)
+from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, ReturnLease, Settle
+from redrive.contract.queries import (
+    CountItems,
+    FindItems,
     GetIdempotencyOwners,
     GetItem,
     GetLease,
@@ -41,9 +50,6 @@ from redrive.store import (
     GetQueue,
     GetResult,
     GetStats,
-    Hold,
-    Import,
-    LeaseItems,
     ListAudit,
     ListGroups,
     ListMoves,
@@ -53,24 +59,14 @@ from redrive.store import (
     ListQueues,
     ListRegistrations,
     ListWorkerLeases,
-    ManualChange,
-    Promote,
-    Put,
-    Query,
     ReadFeed,
-    Receive,
-    Register,
-    ReturnLease,
-    SetOperation,
-    SetPaused,
-    SetSourceQueue,
-    Settle,
-    StartOperation,
-    StepOperation,
-    Unhold,
-    Unregister,
-    UpdateQueue,
 )
+from redrive.model.filter import Filter
+from redrive.model.ids import ItemId, Token
+from redrive.model.judge import Verdict
+from redrive.model.operation import OperationStatus
+from redrive.model.queue import QueueSettings
+from redrive.model.state_machine import Verb
 from redrive.worker.scheduler import SCHEDULE_KIND as SCHEDULE
 
 PUT, CONSUME, READ_RESULTS, READ, READ_PAYLOADS = (

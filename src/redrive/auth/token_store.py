@@ -20,19 +20,12 @@ from redrive.broker.flows.canaries import ACTOR as CANARY_ACTOR
 from redrive.broker.maintenance import ACTOR as LIFECYCLE_ACTOR
 from redrive.broker.validation import check_positive
 from redrive.clock import Clock, Instant
+from redrive.contract.admin_calls import AuditNote, Register, Registration, Unregister, VersionConflict
+from redrive.contract.base import DROP_ACTOR, RETENTION_ACTOR
+from redrive.contract.queries import ListRegistrations
 from redrive.errors import InvalidInput
 from redrive.model.duration import DurationInput
 from redrive.model.limits import check_label, check_name
-from redrive.store import (
-    DROP_ACTOR,
-    RETENTION_ACTOR,
-    AuditNote,
-    ListRegistrations,
-    Register,
-    Registration,
-    Unregister,
-    VersionConflict,
-)
 
 TOKEN_KIND = "token"
 """What tokens are registered as."""

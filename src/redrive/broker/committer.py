@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.broker.signal_shield import claimed, shielded_later
 from redrive.clock import Instant
+from redrive.contract import Call
+from redrive.contract.item_calls import Leased, ReturnLease
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreFailed
-from redrive.store import Call, Commit, Leased, ReturnLease, Store
+from redrive.store import Commit, Store
 from redrive.telemetry import events
 
 if TYPE_CHECKING:

@@ -22,6 +22,9 @@ from redrive.broker.notifier import Notifier
 from redrive.broker.redaction import Redaction
 from redrive.broker.signal_shield import shielded
 from redrive.broker.store_registry import StoreRegistry
+from redrive.contract import Call, Query
+from redrive.contract.item_calls import Put
+from redrive.contract.queries import GetQueue
 from redrive.errors import Closed
 from redrive.model.caller_input import reading
 from redrive.model.failure import Failure
@@ -30,7 +33,7 @@ from redrive.model.judge import Dead, OutcomeKind, Verdict, check_custom_verdict
 from redrive.model.limits import check_address, check_label, split_address
 from redrive.model.queue import Queue
 from redrive.model.retry_policy import DelayFunction
-from redrive.store import Call, GetQueue, Put, Query, Store
+from redrive.store import Store
 from redrive.telemetry.metrics import Metrics
 
 

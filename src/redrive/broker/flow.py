@@ -14,8 +14,8 @@ import msgspec
 
 from redrive.broker.signal_shield import shielded
 from redrive.clock import Instant
+from redrive.contract import Call, Query
 from redrive.errors import RedriveError
-from redrive.store import Call, Query
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core

@@ -12,6 +12,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import Instant
+from redrive.contract import Call
+from redrive.contract.admin_calls import ManualChange, Register, Registration
+from redrive.contract.base import DROP_ACTOR
+from redrive.contract.item_calls import Complete, Leased, LeaseItems, Put, ReturnLease, Settle
+from redrive.contract.queries import GetStats, ListQueues
 from redrive.errors import LeaseLost, QueueNotFound, RedriveError
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
@@ -21,23 +26,7 @@ from redrive.model.judge import Dead, OutcomeKind
 from redrive.model.operation import Operation
 from redrive.model.queue import Queue, QueueStats
 from redrive.model.state_machine import Verb
-from redrive.store import (
-    DROP_ACTOR,
-    Call,
-    Commit,
-    Complete,
-    GetStats,
-    Leased,
-    LeaseItems,
-    ListQueues,
-    ManualChange,
-    Put,
-    Register,
-    Registration,
-    ReturnLease,
-    Settle,
-    Store,
-)
+from redrive.store import Commit, Store
 from redrive.telemetry import events
 from redrive.telemetry import metrics as names
 from redrive.telemetry.metrics import Metrics, Sample

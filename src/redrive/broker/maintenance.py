@@ -15,27 +15,17 @@ from redrive.broker.flow import CommitCalls, Flow, commit_call, run, run_query
 from redrive.broker.flows import moves, operations
 from redrive.broker.flows.canaries import watch
 from redrive.clock import Instant
+from redrive.contract import Call
+from redrive.contract.admin_calls import ApplyRetention, Expire, Promote, SetOperation
+from redrive.contract.base import MAINTENANCE_BATCH
+from redrive.contract.item_calls import Settle, StaleSettings
+from redrive.contract.queries import GetNextDue, GetOverdue, ListOpenMoves, ListOperations, Overdue
 from redrive.errors import Closed, NotFound, OutcomeUnknown, Overloaded, RedriveError, Refused, StoreError
 from redrive.model.duration import MILLISECOND, MINUTE, SECOND
 from redrive.model.item import Settled
 from redrive.model.judge import OutcomeKind, count_outcome
 from redrive.model.limits import split_address
 from redrive.model.operation import Operation, OperationStatus
-from redrive.store import (
-    MAINTENANCE_BATCH,
-    ApplyRetention,
-    Call,
-    Expire,
-    GetNextDue,
-    GetOverdue,
-    ListOpenMoves,
-    ListOperations,
-    Overdue,
-    Promote,
-    SetOperation,
-    Settle,
-    StaleSettings,
-)
 from redrive.telemetry import events
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from redrive.broker.flow import Flow, run_query
+from redrive.contract.queries import AuditEntry, GetQueue, ListQueues
 from redrive.errors import Forbidden, InvalidInput, InvalidPayload, QueueNotFound, shown
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedEntry
@@ -23,7 +24,6 @@ from redrive.model.payload import decode_payload, encode_payload, is_json
 from redrive.model.queue import Queue
 from redrive.model.redact import Kind, Redact, Redactor, mask_value, redactor_by
 from redrive.model.redact_rules import NO_RULES, RedactRules, redact_rules_from
-from redrive.store import AuditEntry, GetQueue, ListQueues
 from redrive.telemetry import events
 
 if TYPE_CHECKING:

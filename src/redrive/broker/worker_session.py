@@ -16,24 +16,15 @@ from redrive.broker.flow import CommitCalls, Flow, run
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.maintenance import settle_overdue
 from redrive.clock import Instant
+from redrive.contract import Call
+from redrive.contract.item_calls import Complete, Extend, Leased, LeaseItems, Put, ReturnLease, Settle, StaleSettings
+from redrive.contract.queries import ListWorkerLeases
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreError
 from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
 from redrive.model.item import Lease, Result, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict, count_outcome, has_attempts_left
 from redrive.model.queue import Queue
-from redrive.store import (
-    Call,
-    Complete,
-    Extend,
-    Leased,
-    LeaseItems,
-    ListWorkerLeases,
-    Put,
-    ReturnLease,
-    Settle,
-    StaleSettings,
-)
 
 if TYPE_CHECKING:
     from redrive.broker.api.base import BrokerBase

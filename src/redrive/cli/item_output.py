@@ -13,7 +13,7 @@ from redrive.model.payload import is_json
 from redrive.model.text import format_bytes, format_elapsed, format_instant, pluralize
 
 if TYPE_CHECKING:
-    from redrive.store import Page
+    from redrive.contract.queries import Page
 
 TRACEBACK_LINES = 15
 """So many of the last lines of a traceback are shown."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from redrive.store import (
+from redrive.contract import Call
+from redrive.contract.admin_calls import (
     ApplyRetention,
-    Call,
     CloseMove,
     CreateQueue,
-    Extend,
     FinishMove,
     Hold,
     Import,
-    NewItem,
     Promote,
-    Put,
     Receive,
     Register,
     SetPaused,
@@ -23,6 +20,7 @@ from redrive.store import (
     StepOperation,
     Unhold,
 )
+from redrive.contract.item_calls import Extend, NewItem, Put
 
 
 def are_idempotent(calls: Iterable[Call]) -> bool:

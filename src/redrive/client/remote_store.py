@@ -30,6 +30,8 @@ from redrive.client.http_transport import (
 )
 from redrive.client.idempotent_calls import are_idempotent
 from redrive.clock import Clock, Instant, ServerClock
+from redrive.contract import COMMIT_ORDER, Call, Query
+from redrive.contract.item_calls import LeaseItems, Put
 from redrive.errors import (
     Closed,
     EngineUnsupported,
@@ -42,7 +44,7 @@ from redrive.errors import (
 )
 from redrive.model.item import Receipt
 from redrive.model.limits import MIB
-from redrive.store import COMMIT_ORDER, Call, Commit, Durability, LeaseItems, Put, Query
+from redrive.store import Commit, Durability
 from redrive.wire.error_codec import ErrorBody, error_of_answer, is_redrive_error
 from redrive.wire.messages import (
     CONTENT_TYPE,

@@ -19,10 +19,13 @@ from redrive.broker.flows import queues
 from redrive.broker.flows.queues import MAX_ROUNDS, ManagedSettings
 from redrive.config.config import FILE_NAME, Config
 from redrive.config.line_numbers import KeyPath
+from redrive.contract import Call
+from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Unregister, UpdateQueue
+from redrive.contract.item_calls import StaleSettings
+from redrive.contract.queries import ListQueues
 from redrive.errors import InvalidConfig, InvalidInput, Problem, QueueExists, QueueNotFound, RedriveError, StoreFailed
 from redrive.model.dead_queue import check_dead_queues, local_dead_queues, remote_dead_queues
 from redrive.model.queue import Queue, QueueSettings, parse_settings
-from redrive.store import Call, CreateQueue, DeleteQueue, ListQueues, StaleSettings, Unregister, UpdateQueue
 from redrive.telemetry import events
 
 if TYPE_CHECKING:

@@ -22,12 +22,13 @@ from redrive.config.config import ExternalOptions
 from redrive.config.known_objects import KEY_HEADER, KnownObjects, digest
 from redrive.config.listed_objects import ListingInvalid, items_from
 from redrive.config.worker_tables import resolve_program
+from redrive.contract.admin_calls import Registration
+from redrive.contract.item_calls import NewItem
 from redrive.errors import Closed, IdempotencyConflict, InvalidInput, QueueFull, RedriveError
 from redrive.model.duration import DAY, SECOND, format_duration
 from redrive.model.ids import ItemId
 from redrive.model.item import Receipt
 from redrive.model.redact import redact_text
-from redrive.store import NewItem, Registration
 from redrive.telemetry import events
 from redrive.worker.command_outcome import TRY_LATER, CommandHandler, outcome_of, tail
 from redrive.worker.command_process import MAX_OUTPUT_BYTES, CommandProcess, CommandResult, CommandSpec, NotStarted

@@ -16,13 +16,15 @@ from redrive.broker.broker import Broker
 from redrive.broker.flow import run_query
 from redrive.broker.flows import external_polls
 from redrive.clock import Instant
+from redrive.contract.base import FEED_RETENTION, RETENTION_ACTOR
+from redrive.contract.item_calls import NewItem
+from redrive.contract.queries import FeedPage, ReadFeed
 from redrive.errors import Forbidden
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Status
 from redrive.model.limits import MAX_BATCH, is_remote
 from redrive.model.queue import QueueStats
-from redrive.store import FEED_RETENTION, RETENTION_ACTOR, FeedPage, NewItem, ReadFeed
 from redrive.telemetry import events
 
 KEY_HEADER = "external-key"

@@ -11,9 +11,9 @@ import msgspec
 
 from redrive.broker.flows.deliveries import new_item
 from redrive.config.known_objects import KEY_HEADER, VERSION_HEADER, object_key
+from redrive.contract.item_calls import NewItem
 from redrive.model.limits import MAX_LABEL_CHARS
 from redrive.model.payload import JSON
-from redrive.store import NewItem
 
 MAX_LISTED = 10_000
 """Objects of one listing; the rest is not looked at."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.flow import raise_if_refused
+from redrive.contract import Call
 from redrive.errors import Closed, RedriveError
 from redrive.model.limits import check_name
 from redrive.server.request_limits import Busy, NamespaceUse, RequestResources
-from redrive.store import Call
 
 MAX_NAMESPACES = 100
 """Each has a connection and threads of its own."""

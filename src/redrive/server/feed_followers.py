@@ -15,11 +15,11 @@ import msgspec
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.core import Core
 from redrive.broker.flows.inspection import beyond, query
+from redrive.contract.queries import FeedPage, GetItem, ReadFeed
 from redrive.errors import ItemNotFound, RedriveError
 from redrive.model.feed import FeedEntry
 from redrive.model.ids import ItemId
 from redrive.model.item import Item
-from redrive.store import FeedPage, GetItem, ReadFeed
 
 PAUSE_SECONDS = 0.05
 """How far apart two readings are at least. What is committed meanwhile is read together."""

@@ -12,9 +12,11 @@ import msgspec
 
 from redrive.broker.core import Core
 from redrive.clock import Instant
+from redrive.contract import Query
+from redrive.contract.item_calls import Leased
+from redrive.contract.queries import FindItems, ListWorkerLeases, Page
 from redrive.model.ids import Token
 from redrive.model.item import Item, Lease
-from redrive.store import FindItems, Leased, ListWorkerLeases, Page, Query
 
 STEP = 64
 """So many items are read at once: what is in memory is bounded before anybody knows how large they are."""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from redrive.clock import Instant
+from redrive.contract.item_calls import NewItem
 from redrive.errors import InvalidInput, shown
 from redrive.model.duration import MAX_DURATION, DurationInput, parse_duration
 from redrive.model.ids import ItemId
 from redrive.model.item import Lease
-from redrive.store import NewItem
 from redrive.telemetry import tracing
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from redrive.broker.flow import Flow, WaitForQueue, run_query
 from redrive.broker.notifier import ALL_QUEUES
 from redrive.broker.redaction import known, queues_of
 from redrive.clock import Instant
+from redrive.contract.queries import GetItem, GetResult
 from redrive.errors import ItemNotFound, ResultNotKept, ResultTimeout, TaskFailed
 from redrive.model.duration import MILLISECOND, SECOND, DurationInput, parse_duration
 from redrive.model.ids import ItemId
 from redrive.model.item import HistoryEvent, Item, Receipt, Result, Status
-from redrive.store import GetItem, GetResult
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core

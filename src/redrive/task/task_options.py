@@ -8,11 +8,11 @@ from typing import Any, TypedDict
 
 from redrive.broker.flows.deliveries import new_item
 from redrive.broker.validation import check_positive
+from redrive.contract.item_calls import NewItem
 from redrive.errors import InvalidInput
 from redrive.model.duration import DurationInput
 from redrive.model.payload import JSON, check_headers
 from redrive.model.text import suggest
-from redrive.store import NewItem
 from redrive.task.context import KEEP_HEADER, TICK_HEADER
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_t
 import msgspec
 
 from redrive.clock import Instant
+from redrive.contract.queries import AuditEntry, FeedPage
 from redrive.errors import InvalidPayload
 from redrive.model.duration import Duration, format_duration
 from redrive.model.feed import FeedEntry
@@ -28,7 +29,6 @@ from redrive.model.payload import BYTES, JSON, TEXT, check_json, is_json
 from redrive.model.queue import QueueStats
 from redrive.model.retry_policy import RetryPolicy, format_retry_policy
 from redrive.model.text import to_rfc3339
-from redrive.store import AuditEntry, FeedPage
 
 InstantText: TypeAlias = Annotated[
     str,

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from redrive.clock import Instant
-from redrive.store import Call, Commit, Durability, Query
+from redrive.contract import Call, Query
+from redrive.store import Commit, Durability
 from redrive.wire.result_codec import decode_results, encode, encode_results
 
 WIRE_VERSION = 1

@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 from msgspec.msgpack import Ext
 
-from redrive import store
 from redrive.clock import Instant
+from redrive.contract import Call, Query, admin_calls, item_calls, queries
+from redrive.contract.admin_calls import Registration, VersionConflict
+from redrive.contract.item_calls import StaleSettings
 from redrive.errors import RedriveError
 from redrive.model.arrival import Move
 from redrive.model.group import Group
@@ -21,61 +23,60 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Item, Lease, Receipt, Result, Settled
 from redrive.model.operation import Operation
 from redrive.model.queue import Queue, QueueStats
-from redrive.store import Call, Query, Registration, StaleSettings, VersionConflict
 from redrive.wire.error_codec import SentError, decode_error, encode_error
 
 CALLS: dict[type[Any], Any] = {
-    store.CreateQueue: Queue,
-    store.UpdateQueue: Queue,
-    store.SetPaused: Queue,
-    store.SetSourceQueue: Queue,
-    store.DeleteQueue: int,
-    store.Put: tuple[Receipt, ...],
-    store.Register: Registration,
-    store.Unregister: bool,
-    store.Import: tuple[Receipt, ...],
-    store.Receive: Receipt,
-    store.Hold: int,
-    store.Unhold: int,
-    store.Complete: Settled,
-    store.Settle: Settled,
-    store.ReturnLease: Settled,
-    store.Extend: Instant,
-    store.ManualChange: tuple[Settled | Ext, ...],
-    store.StartOperation: Operation,
-    store.StepOperation: Operation,
-    store.SetOperation: Operation,
-    store.Promote: int,
-    store.Expire: Settled,
-    store.ApplyRetention: int,
-    store.FinishMove: int,
-    store.CloseMove: int,
-    store.LeaseItems: store.Leased,
+    admin_calls.CreateQueue: Queue,
+    admin_calls.UpdateQueue: Queue,
+    admin_calls.SetPaused: Queue,
+    admin_calls.SetSourceQueue: Queue,
+    admin_calls.DeleteQueue: int,
+    item_calls.Put: tuple[Receipt, ...],
+    admin_calls.Register: Registration,
+    admin_calls.Unregister: bool,
+    admin_calls.Import: tuple[Receipt, ...],
+    admin_calls.Receive: Receipt,
+    admin_calls.Hold: int,
+    admin_calls.Unhold: int,
+    item_calls.Complete: Settled,
+    item_calls.Settle: Settled,
+    item_calls.ReturnLease: Settled,
+    item_calls.Extend: Instant,
+    admin_calls.ManualChange: tuple[Settled | Ext, ...],
+    admin_calls.StartOperation: Operation,
+    admin_calls.StepOperation: Operation,
+    admin_calls.SetOperation: Operation,
+    admin_calls.Promote: int,
+    admin_calls.Expire: Settled,
+    admin_calls.ApplyRetention: int,
+    admin_calls.FinishMove: int,
+    admin_calls.CloseMove: int,
+    item_calls.LeaseItems: item_calls.Leased,
 }
 """What each call gives where it is neither refused nor overtaken."""
 
 QUERIES: dict[type[Any], Any] = {
-    store.GetQueue: Queue,
-    store.ListQueues: tuple[Queue, ...],
-    store.GetStats: QueueStats,
-    store.GetItem: Item,
-    store.FindItems: store.Page,
-    store.CountItems: store.Counted,
-    store.ListGroups: tuple[Group, ...],
-    store.ReadFeed: store.FeedPage,
-    store.GetIdempotencyOwners: dict[str, ItemId],
-    store.GetOperation: Operation,
-    store.ListOperations: tuple[Operation, ...],
-    store.GetOverdue: tuple[store.Overdue, ...],
-    store.GetLease: Lease,
-    store.ListWorkerLeases: tuple[Lease, ...],
-    store.GetResult: Result | None,
-    store.ListRegistrations: tuple[Registration, ...],
-    store.ListAudit: tuple[store.AuditEntry, ...],
-    store.ListMoveTargets: tuple[store.MoveTarget, ...],
-    store.ListMoves: tuple[Move, ...],
-    store.ListOpenMoves: tuple[store.OpenMove, ...],
-    store.GetNextDue: Instant | None,
+    queries.GetQueue: Queue,
+    queries.ListQueues: tuple[Queue, ...],
+    queries.GetStats: QueueStats,
+    queries.GetItem: Item,
+    queries.FindItems: queries.Page,
+    queries.CountItems: queries.Counted,
+    queries.ListGroups: tuple[Group, ...],
+    queries.ReadFeed: queries.FeedPage,
+    queries.GetIdempotencyOwners: dict[str, ItemId],
+    queries.GetOperation: Operation,
+    queries.ListOperations: tuple[Operation, ...],
+    queries.GetOverdue: tuple[queries.Overdue, ...],
+    queries.GetLease: Lease,
+    queries.ListWorkerLeases: tuple[Lease, ...],
+    queries.GetResult: Result | None,
+    queries.ListRegistrations: tuple[Registration, ...],
+    queries.ListAudit: tuple[queries.AuditEntry, ...],
+    queries.ListMoveTargets: tuple[queries.MoveTarget, ...],
+    queries.ListMoves: tuple[Move, ...],
+    queries.ListOpenMoves: tuple[queries.OpenMove, ...],
+    queries.GetNextDue: Instant | None,
 }
 """What each query gives. Where it raises, the answer is an error of HTTP."""
 
@@ -114,7 +115,7 @@ def _written(call: Call, result: Any) -> Any:
         return Ext(_STALE, encode(result.queue))
     if kind is VersionConflict:
         return Ext(_OVERTAKEN, encode(result.present))
-    if call.__class__ is store.ManualChange and kind is tuple:
+    if call.__class__ is admin_calls.ManualChange and kind is tuple:
         return [_written_change(each) for each in result]
     return result
 
@@ -133,7 +134,7 @@ def _read(call: Call, raw: msgspec.Raw) -> Any:
     result = _CALL_DECODERS[kind](raw)
     if result.__class__ is Ext:
         return _meant(result)
-    if kind is store.ManualChange:
+    if kind is admin_calls.ManualChange:
         return tuple([_meant(each) if each.__class__ is Ext else each for each in result])
     return result
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from redrive.broker.worker_session import Buried, Completed, Failed, Outcome, Released
+from redrive.contract.item_calls import Put
 from redrive.errors import InvalidArguments, InvalidInput
 from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.death import DeadReason
@@ -26,7 +27,6 @@ from redrive.model.judge import Dead, RetryVerdict
 from redrive.model.limits import MAX_STORABLE_BYTES
 from redrive.model.payload import encode_payload
 from redrive.model.redact_rules import NO_RULES, RedactRules
-from redrive.store import Put
 from redrive.task.app import App
 from redrive.task.arguments import Undecodable
 from redrive.task.context import Context, Release, Retry

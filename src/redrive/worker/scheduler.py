@@ -16,9 +16,11 @@ import msgspec
 from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow, commit_call, run, run_query
 from redrive.clock import Instant
+from redrive.contract.admin_calls import Register, Registration, VersionConflict
+from redrive.contract.item_calls import NewItem, Put
+from redrive.contract.queries import ListRegistrations
 from redrive.errors import Closed, RedriveError
 from redrive.model.duration import MINUTE, SECOND
-from redrive.store import ListRegistrations, NewItem, Put, Register, Registration, VersionConflict
 from redrive.task.app import App
 from redrive.task.context import TICK_HEADER
 from redrive.task.task import Task

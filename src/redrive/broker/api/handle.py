@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from redrive.contract.queries import FeedPage, Page
 from redrive.model.duration import DurationInput
 from redrive.model.group import Group
 from redrive.model.item import Lease, Receipt
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
 from redrive.model.queue import Queue, QueueStats
-from redrive.store import FeedPage, Page
 
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker

@@ -17,8 +17,8 @@ from redrive.broker.flow import (
     raise_if_refused,
     run,
 )
+from redrive.contract import Call, Query
 from redrive.errors import RedriveError
-from redrive.store import Call, Query
 
 _T = TypeVar("_T")
 

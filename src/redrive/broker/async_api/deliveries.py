@@ -9,13 +9,13 @@ from typing import Any
 from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import deliveries, settle
 from redrive.clock import Instant
+from redrive.contract.item_calls import Put
 from redrive.model.duration import DurationInput
 from redrive.model.failure import Failure
 from redrive.model.ids import Token
 from redrive.model.item import Lease, Receipt, Result, Settled
 from redrive.model.judge import Verdict
 from redrive.model.limits import DEFAULT_PRIORITY
-from redrive.store import Put
 
 
 class AsyncDeliveryMethods(AsyncBrokerBase):

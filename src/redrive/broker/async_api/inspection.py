@@ -9,13 +9,13 @@ from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import deliveries, export_import, inspection, moves, worker_registry
 from redrive.broker.flows.inspection import Follower
 from redrive.broker.flows.moves import PendingMove
+from redrive.contract.queries import AuditEntry, FeedPage, Page
 from redrive.model.duration import DurationInput
 from redrive.model.feed import FeedEntry
 from redrive.model.filter import Filter
 from redrive.model.group import Group
 from redrive.model.item import Item
 from redrive.model.worker_info import WorkerInfo
-from redrive.store import AuditEntry, FeedPage, Page
 
 
 class AsyncInspectionMethods(AsyncBrokerBase):

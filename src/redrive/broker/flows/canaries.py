@@ -6,12 +6,13 @@ import math
 from collections import Counter
 
 from redrive.broker.flow import Flow, commit_call, run_query
+from redrive.contract.admin_calls import SetOperation
+from redrive.contract.queries import FeedPage, GetItem, ReadFeed
 from redrive.errors import ItemNotFound
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import HistoryEvent, Item, Status
 from redrive.model.operation import Operation, OperationStatus
-from redrive.store import FeedPage, GetItem, ReadFeed, SetOperation
 
 ACTOR = "canary"
 """Who goes on, or stops, in the audit."""

@@ -12,6 +12,8 @@ from redrive.broker.maintenance import settle_overdue
 from redrive.broker.redaction import known, queues_of
 from redrive.broker.validation import check_integer, check_positive, to_instant
 from redrive.clock import Instant
+from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put
+from redrive.contract.queries import AuditEntry, GetItem, GetResult, ListAudit
 from redrive.errors import InvalidInput, InvalidName, shown
 from redrive.model.caller_input import flag, listed, plain, reading
 from redrive.model.duration import DurationInput, parse_duration
@@ -27,7 +29,6 @@ from redrive.model.limits import (
     check_priority,
 )
 from redrive.model.payload import check_headers, encode_payload
-from redrive.store import AuditEntry, Complete, Extend, GetItem, GetResult, LeaseItems, ListAudit, NewItem, Put
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core

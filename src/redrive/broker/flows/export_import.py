@@ -15,6 +15,8 @@ from redrive.broker.flows.deliveries import check_overrides
 from redrive.broker.flows.inspection import build_filter, check_cursor
 from redrive.broker.redaction import known, queues_of
 from redrive.broker.validation import check_integer
+from redrive.contract.admin_calls import Import
+from redrive.contract.queries import FindItems, Page
 from redrive.errors import InvalidInput, RedriveError, shown
 from redrive.model.caller_input import flag, reading
 from redrive.model.death import Cause
@@ -35,7 +37,6 @@ from redrive.model.limits import (
 from redrive.model.masked_item import is_masked
 from redrive.model.payload import check_headers, is_json
 from redrive.model.text import MAX_TEXT_BYTES, MAX_TYPE_BYTES, clean_text
-from redrive.store import FindItems, Import, Page
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core

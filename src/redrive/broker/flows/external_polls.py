@@ -8,11 +8,12 @@ import msgspec
 
 from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.broker.flows import queues
+from redrive.contract.admin_calls import Register, Registration, VersionConflict
+from redrive.contract.queries import ListRegistrations
 from redrive.errors import Forbidden
 from redrive.model.duration import DAY
 from redrive.model.limits import check_name
 from redrive.model.poll_info import PollInfo
-from redrive.store import ListRegistrations, Register, Registration, VersionConflict
 
 POLL = "poll"
 """What the listings of a queue are registered as, under its name."""

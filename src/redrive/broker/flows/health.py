@@ -7,10 +7,11 @@ import msgspec
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow, run_query
 from redrive.broker.flows.moves import STUCK_AFTER
+from redrive.contract.queries import ListMoveTargets, MoveTarget
 from redrive.errors import StoreUnavailable
 from redrive.model.duration import format_duration
 from redrive.model.text import join_lines
-from redrive.store import Durability, ListMoveTargets, MoveTarget, Store
+from redrive.store import Durability, Store
 
 
 class Health(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from redrive.broker.notifier import ALL_QUEUES
 from redrive.broker.redaction import known, queues_of
 from redrive.broker.validation import check_integer, to_instant
 from redrive.clock import Instant
+from redrive.contract.queries import Counted, CountItems, FeedPage, FindItems, ListGroups, Page, ReadFeed
 from redrive.errors import InvalidDuration, InvalidInput, InvalidName, shown
 from redrive.model.caller_input import flag, listed, plain, reading
 from redrive.model.classify import ErrorClass
@@ -28,7 +29,6 @@ from redrive.model.limits import MAX_BATCH, check_instant, check_label, check_na
 from redrive.model.payload import check_headers
 from redrive.model.search_terms import MAX_QUERY_CHARS, parse_query
 from redrive.model.text import suggest
-from redrive.store import Counted, CountItems, FeedPage, FindItems, ListGroups, Page, ReadFeed
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core

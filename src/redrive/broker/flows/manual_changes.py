@@ -15,6 +15,9 @@ from redrive.broker.flows.moves import target_of
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.flows.settle import failure_of
 from redrive.broker.validation import check_note
+from redrive.contract.admin_calls import Hold, ManualChange, ManualTarget, Unhold
+from redrive.contract.item_calls import StaleSettings
+from redrive.contract.queries import GetItem
 from redrive.errors import InvalidInput, InvalidPayload, RedriveError, shown
 from redrive.model.caller_input import flag, is_of_a_signal, reading
 from redrive.model.failure import Failure
@@ -24,7 +27,6 @@ from redrive.model.judge import OutcomeKind, count_outcome
 from redrive.model.limits import MAX_BATCH, MAX_STORABLE_BYTES, check_address, check_label
 from redrive.model.payload import check_headers, encode_payload, is_json, merge_patch
 from redrive.model.state_machine import Verb
-from redrive.store import GetItem, Hold, ManualChange, ManualTarget, StaleSettings, Unhold
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core

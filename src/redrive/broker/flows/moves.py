@@ -14,6 +14,8 @@ import msgspec
 from redrive.broker.flow import CommitCalls, Flow, OnStore, ReadQuery, commit_call, run, run_query
 from redrive.broker.validation import check_integer
 from redrive.clock import Instant
+from redrive.contract.admin_calls import CloseMove, FinishMove, Receive
+from redrive.contract.queries import GetItem, GetQueue, ListMoves, ListMoveTargets, ListOpenMoves, MoveTarget, OpenMove
 from redrive.errors import Closed, ItemNotFound, QueueNotFound, RedriveError, StoreError
 from redrive.model.arrival import Move
 from redrive.model.duration import MINUTE, SECOND, format_duration
@@ -21,18 +23,6 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Receipt, Status
 from redrive.model.limits import MAX_BATCH, is_remote, split_address
 from redrive.model.text import format_instant
-from redrive.store import (
-    CloseMove,
-    FinishMove,
-    GetItem,
-    GetQueue,
-    ListMoves,
-    ListMoveTargets,
-    ListOpenMoves,
-    MoveTarget,
-    OpenMove,
-    Receive,
-)
 from redrive.telemetry import events
 
 if TYPE_CHECKING:

@@ -17,6 +17,18 @@ from redrive.broker.flows.worker_registry import workers
 from redrive.broker.redaction import known, rules_of
 from redrive.broker.validation import check_integer, check_note
 from redrive.clock import Instant
+from redrive.contract.admin_calls import SetOperation, StartOperation, StepOperation
+from redrive.contract.base import MAINTENANCE_BATCH
+from redrive.contract.item_calls import StaleSettings
+from redrive.contract.queries import (
+    FindItems,
+    GetIdempotencyOwners,
+    GetOperation,
+    GetStats,
+    ListOperations,
+    ListQueues,
+    Page,
+)
 from redrive.errors import ConfirmationMismatch, InvalidInput, shown
 from redrive.model.caller_input import flag, plain, reading
 from redrive.model.death import DeadReason
@@ -31,20 +43,6 @@ from redrive.model.operation_plan import OperationPlan, OperationPlanner
 from redrive.model.queue import Queue, QueueStats
 from redrive.model.state_machine import Verb
 from redrive.model.worker_info import handlers_by_queue
-from redrive.store import (
-    MAINTENANCE_BATCH,
-    FindItems,
-    GetIdempotencyOwners,
-    GetOperation,
-    GetStats,
-    ListOperations,
-    ListQueues,
-    Page,
-    SetOperation,
-    StaleSettings,
-    StartOperation,
-    StepOperation,
-)
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core

@@ -14,25 +14,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from redrive.broker.flow import CommitCalls, Flow, OnStore, ReadQuery, commit_call, raise_if_refused, run_query
-from redrive.errors import InvalidInput, InvalidSetting, QueueNotFound, RedriveError, StoreFailed, shown
-from redrive.model.dead_queue import remote_dead_queues
-from redrive.model.limits import check_name, make_address, split_address
-from redrive.model.queue import Queue, QueueSettings, QueueStats, parse_settings
-from redrive.store import (
+from redrive.contract.admin_calls import (
     CreateQueue,
     DeleteQueue,
-    GetQueue,
-    GetStats,
-    ListQueues,
-    ListRegistrations,
     Register,
     Registration,
     SetPaused,
     SetSourceQueue,
-    StaleSettings,
     Unregister,
     UpdateQueue,
 )
+from redrive.contract.item_calls import StaleSettings
+from redrive.contract.queries import GetQueue, GetStats, ListQueues, ListRegistrations
+from redrive.errors import InvalidInput, InvalidSetting, QueueNotFound, RedriveError, StoreFailed, shown
+from redrive.model.dead_queue import remote_dead_queues
+from redrive.model.limits import check_name, make_address, split_address
+from redrive.model.queue import Queue, QueueSettings, QueueStats, parse_settings
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core

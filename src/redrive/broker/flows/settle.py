@@ -13,6 +13,8 @@ from redrive.broker.flows.deliveries import token_of
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.flows.queues import get as get_queue
 from redrive.broker.validation import check_note
+from redrive.contract.item_calls import NewItem, Put, ReturnLease, Settle, StaleSettings
+from redrive.contract.queries import GetLease
 from redrive.errors import InvalidInput, WrongQueue, shown
 from redrive.model.caller_input import flag, plain, reading
 from redrive.model.classify import ErrorClass, ErrorRule
@@ -28,7 +30,6 @@ from redrive.model.item import Counters, Lease, Receipt, Settled
 from redrive.model.judge import Dead, OutcomeKind, Verdict, count_outcome
 from redrive.model.limits import is_remote
 from redrive.model.text import MAX_TYPE_BYTES, clean_text
-from redrive.store import GetLease, NewItem, Put, ReturnLease, Settle, StaleSettings
 from redrive.telemetry import tracing
 
 if TYPE_CHECKING:

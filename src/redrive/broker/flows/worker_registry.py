@@ -6,12 +6,14 @@ import msgspec
 
 from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.broker.validation import check_integer, check_positive
+from redrive.contract.admin_calls import Register, Registration, Unregister, VersionConflict
+from redrive.contract.item_calls import Put
+from redrive.contract.queries import ListRegistrations
 from redrive.errors import InvalidInput
 from redrive.model.duration import SECOND, DurationInput
 from redrive.model.ids import MAX_NUMBER
 from redrive.model.limits import MAX_REGISTRATION_BYTES, check_label, check_name
 from redrive.model.worker_info import WorkerInfo
-from redrive.store import ListRegistrations, Put, Register, Registration, Unregister, VersionConflict
 
 WORKER_KIND = "worker"
 """What workers are registered as."""

@@ -13,9 +13,9 @@ from redrive.cli.common_options import as_json, command
 from redrive.cli.output import print_json, print_line, print_note, short, table, to_json_value, with_short_ids
 from redrive.cli.store_target import chosen, opened
 from redrive.clock import Instant
+from redrive.contract.queries import AuditEntry
 from redrive.errors import AccessError, StoreUnavailable
 from redrive.model.text import format_instant
-from redrive.store import AuditEntry
 
 _COLUMNS = {"when": "<", "who": "~", "what": "~", "items": ">", "queue": "~", "note": "~"}
 _LARGEST_PAGE = 1000

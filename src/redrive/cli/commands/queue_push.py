@@ -23,7 +23,7 @@ from redrive.model.text import pluralize
 
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker
-    from redrive.store import NewItem
+    from redrive.contract.item_calls import NewItem
 
 LINES_AT_ONCE = 1_000
 """Lines that are put in one transaction."""

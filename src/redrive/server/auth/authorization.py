@@ -34,6 +34,20 @@ from redrive.auth.token_store import ANONYMOUS, signed
 from redrive.auth.token_store import TOKEN_KIND as TOKEN
 from redrive.broker.flows.worker_registry import WORKER_KIND as WORKER
 from redrive.broker.maintenance import settle_overdue
+from redrive.contract import Call, Query
+from redrive.contract.admin_calls import (
+    DeleteQueue,
+    Import,
+    ManualChange,
+    Register,
+    SetOperation,
+    SetPaused,
+    StartOperation,
+    Unregister,
+    UpdateQueue,
+)
+from redrive.contract.item_calls import LeaseItems
+from redrive.contract.queries import GetLease, GetOverdue, ListWorkerLeases
 from redrive.errors import Forbidden, InvalidInput, RedriveError
 from redrive.model.ids import Token
 from redrive.model.item import Lease
@@ -45,23 +59,6 @@ from redrive.server.auth import resource_lookup
 from redrive.server.auth.result_filter import RESULT_FILTERS
 from redrive.server.request import Request
 from redrive.server.validation.dispatch import validate_call
-from redrive.store import (
-    Call,
-    DeleteQueue,
-    GetLease,
-    GetOverdue,
-    Import,
-    LeaseItems,
-    ListWorkerLeases,
-    ManualChange,
-    Query,
-    Register,
-    SetOperation,
-    SetPaused,
-    StartOperation,
-    Unregister,
-    UpdateQueue,
-)
 
 TURN_SECONDS = 0.01
 """After so long others have their turn, where the calls of one request take longer to check."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from redrive.auth.permissions import LOSING
 from redrive.auth.principal import Permission
 from redrive.broker.core import Core
+from redrive.contract.queries import GetItem, GetOperation
 from redrive.errors import Forbidden, ItemNotFound, LeaseLost, OperationNotFound
 from redrive.model.ids import ItemId, Token, item_id_of
 from redrive.model.item import Item, Lease, Status
@@ -16,7 +17,6 @@ from redrive.model.limits import make_address
 from redrive.model.operation import Operation
 from redrive.model.state_machine import Verb
 from redrive.server.request import Request
-from redrive.store import GetItem, GetOperation
 
 
 class ItemLocation(NamedTuple):

@@ -10,6 +10,25 @@ import msgspec
 from redrive.auth.permissions import CONSUME, MANAGE, READ, SEES_QUEUES
 from redrive.broker.flows.worker_registry import WORKER_KIND as WORKER
 from redrive.broker.redaction import Redaction, known, queues_of
+from redrive.contract.admin_calls import Registration, SetOperation, StartOperation, StepOperation
+from redrive.contract.item_calls import Leased, LeaseItems
+from redrive.contract.queries import (
+    AuditEntry,
+    FeedPage,
+    FindItems,
+    GetItem,
+    GetOperation,
+    GetOverdue,
+    ListAudit,
+    ListGroups,
+    ListMoves,
+    ListOperations,
+    ListQueues,
+    ListRegistrations,
+    ListWorkerLeases,
+    Page,
+    ReadFeed,
+)
 from redrive.model.arrival import Move
 from redrive.model.feed import FeedEntry
 from redrive.model.group import Group
@@ -20,29 +39,6 @@ from redrive.model.queue import Queue
 from redrive.model.worker_info import WorkerInfo
 from redrive.server.auth import resource_lookup
 from redrive.server.request import Request
-from redrive.store import (
-    AuditEntry,
-    FeedPage,
-    FindItems,
-    GetItem,
-    GetOperation,
-    GetOverdue,
-    Leased,
-    LeaseItems,
-    ListAudit,
-    ListGroups,
-    ListMoves,
-    ListOperations,
-    ListQueues,
-    ListRegistrations,
-    ListWorkerLeases,
-    Page,
-    ReadFeed,
-    Registration,
-    SetOperation,
-    StartOperation,
-    StepOperation,
-)
 
 _replace = msgspec.structs.replace
 _decode_worker = msgspec.json.Decoder(WorkerInfo).decode

@@ -8,6 +8,7 @@ import msgspec
 
 from redrive.auth.principal import Permission
 from redrive.broker.flows.moves import PendingMove
+from redrive.contract.queries import AuditEntry, FeedPage
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER
@@ -16,7 +17,6 @@ from redrive.server.feed_followers import followed
 from redrive.server.field_types import DurationInput, ItemIdText, Label, PageLimit, QueueName, check_page
 from redrive.server.request import Request
 from redrive.server.route import Route, every_queue, queue_if_named
-from redrive.store import AuditEntry, FeedPage
 from redrive.wire.json_views import defined, view_of, view_type
 
 Number = Annotated[

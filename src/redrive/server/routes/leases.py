@@ -11,6 +11,7 @@ from redrive.auth.principal import Permission
 from redrive.broker.flow import raise_if_refused
 from redrive.broker.flows.deliveries import queue_name
 from redrive.broker.validation import check_positive
+from redrive.contract.item_calls import LeaseItems, ReturnLease
 from redrive.errors import RedriveError
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.item import Lease
@@ -22,7 +23,6 @@ from redrive.server.field_types import DurationInput, Label, QueueName, check_ba
 from redrive.server.long_poll import ClientDisconnected
 from redrive.server.request import Request
 from redrive.server.route import Route, one_queue
-from redrive.store import LeaseItems, ReturnLease
 from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, InstantText, shown
 
 

@@ -10,6 +10,7 @@ import msgspec
 from redrive.auth.principal import Permission
 from redrive.broker.flows import settle
 from redrive.broker.flows.deliveries import complete_call, extend_call, token_of
+from redrive.contract.item_calls import Complete
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.duration import SECOND, parse_duration
@@ -33,7 +34,6 @@ from redrive.server.request import Request, Response
 from redrive.server.responses import ExtendedItems, SettledItems, extended_answer, settled_answer
 from redrive.server.route import Route, one_queue
 from redrive.server.routes.produce import ProducedItem, new_item_of
-from redrive.store import Complete
 
 LeasedFrom: TypeAlias = Annotated[
     QueueName, msgspec.Meta(description="The queue that all items were leased from; one of another is refused.")

@@ -21,6 +21,9 @@ from redrive.auth.principal import Permission
 from redrive.broker.committer import MAX_CALLS_PER_COMMIT
 from redrive.broker.core import Core
 from redrive.broker.notifier import Notifier
+from redrive.contract import Call, Query
+from redrive.contract.admin_calls import Import, Register, SetOperation, StartOperation
+from redrive.contract.item_calls import Complete, LeaseItems, Put, ReturnLease, Settle
 from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError, RequestTooLarge
 from redrive.model.item import Settled
 from redrive.server import response_budget
@@ -31,20 +34,7 @@ from redrive.server.long_poll import ArrivalLog
 from redrive.server.replay_cache import ReplayCache
 from redrive.server.request import MESSAGEPACK, Request, Response
 from redrive.server.route import Route
-from redrive.store import (
-    Call,
-    Commit,
-    Complete,
-    Import,
-    LeaseItems,
-    Put,
-    Query,
-    Register,
-    ReturnLease,
-    SetOperation,
-    Settle,
-    StartOperation,
-)
+from redrive.store import Commit
 from redrive.telemetry import events
 from redrive.wire.error_codec import ErrorBody
 from redrive.wire.messages import (

@@ -14,13 +14,13 @@ from redrive.auth.principal import TOKENS_NAMESPACE, Permission, Principal
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.flows.health import Health
+from redrive.contract.queries import ListRegistrations
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.text import pluralize
 from redrive.server.asgi import Page, Server
 from redrive.server.openapi import encoded
 from redrive.server.request import Response
 from redrive.server.responses import http_error
-from redrive.store import ListRegistrations
 from redrive.telemetry.metrics import exposition
 
 STORE_SECONDS = 5.0

@@ -6,21 +6,7 @@ import msgspec
 
 from redrive.broker.flows.export_import import checked_item
 from redrive.broker.validation import check_integer, check_note
-from redrive.errors import InvalidInput
-from redrive.model.arrival import Move, check_move
-from redrive.model.ids import MAX_NUMBER
-from redrive.model.limits import (
-    MAX_REGISTRATION_BYTES,
-    check_address,
-    check_instant,
-    check_label,
-    check_name,
-    is_remote,
-)
-from redrive.model.queue import validate_settings
-from redrive.server.validation import deliveries, values
-from redrive.store import (
-    MAINTENANCE_BATCH,
+from redrive.contract.admin_calls import (
     ApplyRetention,
     AuditNote,
     CloseMove,
@@ -37,6 +23,20 @@ from redrive.store import (
     Unregister,
     UpdateQueue,
 )
+from redrive.contract.base import MAINTENANCE_BATCH
+from redrive.errors import InvalidInput
+from redrive.model.arrival import Move, check_move
+from redrive.model.ids import MAX_NUMBER
+from redrive.model.limits import (
+    MAX_REGISTRATION_BYTES,
+    check_address,
+    check_instant,
+    check_label,
+    check_name,
+    is_remote,
+)
+from redrive.model.queue import validate_settings
+from redrive.server.validation import deliveries, values
 
 _replace = msgspec.structs.replace
 

@@ -6,12 +6,12 @@ import msgspec
 
 from redrive.broker.flows.deliveries import check_overrides
 from redrive.broker.validation import check_note
+from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put, ReturnLease, Settle, check_failure
 from redrive.errors import InvalidInput
 from redrive.model.judge import OutcomeKind
 from redrive.model.limits import MAX_BATCH, MAX_PUT, check_instant, check_priority
 from redrive.model.payload import check_headers
 from redrive.server.validation import values
-from redrive.store import Complete, Extend, LeaseItems, NewItem, Put, ReturnLease, Settle, check_failure
 
 _replace = msgspec.structs.replace
 _SETTLED_BY = frozenset({OutcomeKind.FAILED, OutcomeKind.LOST, OutcomeKind.RELEASED, OutcomeKind.BURIED})

@@ -10,37 +10,31 @@ from collections.abc import Callable
 from typing import Any
 
 from redrive.clock import Instant
-from redrive.server.validation import admin, deliveries, manual_changes, queries
-from redrive.store import (
+from redrive.contract import Call, Query
+from redrive.contract.admin_calls import (
     ApplyRetention,
-    Call,
     CloseMove,
-    Complete,
     CreateQueue,
     DeleteQueue,
     Expire,
-    Extend,
     FinishMove,
     Hold,
     Import,
-    LeaseItems,
     ManualChange,
     Promote,
-    Put,
-    Query,
     Receive,
     Register,
-    ReturnLease,
     SetOperation,
     SetPaused,
     SetSourceQueue,
-    Settle,
     StartOperation,
     StepOperation,
     Unhold,
     Unregister,
     UpdateQueue,
 )
+from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, ReturnLease, Settle
+from redrive.server.validation import admin, deliveries, manual_changes, queries
 
 VALIDATORS: dict[type[Any], Callable[[Any], Any]] = {
     CreateQueue: admin.create,

@@ -10,6 +10,16 @@ from redrive.broker.flows.inspection import build_filter
 from redrive.broker.flows.operations import check_canary, check_rate, check_target
 from redrive.broker.validation import check_integer, check_note
 from redrive.clock import Instant
+from redrive.contract.admin_calls import (
+    Hold,
+    ManualChange,
+    ManualTarget,
+    SetOperation,
+    StartOperation,
+    StepOperation,
+    Unhold,
+)
+from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.errors import InvalidInput
 from redrive.model.filter import Filter
 from redrive.model.ids import MAX_NUMBER
@@ -21,16 +31,6 @@ from redrive.model.operation import OperationStatus, check_bulk
 from redrive.model.payload import check_headers
 from redrive.model.state_machine import Verb
 from redrive.server.validation import values
-from redrive.store import (
-    MAINTENANCE_BATCH,
-    Hold,
-    ManualChange,
-    ManualTarget,
-    SetOperation,
-    StartOperation,
-    StepOperation,
-    Unhold,
-)
 
 _replace = msgspec.structs.replace
 _JUDGED = frozenset({Verb.FAIL, Verb.BURY})

@@ -7,13 +7,9 @@ import msgspec
 from redrive.broker.validation import check_integer
 from redrive.broker.worker_session import MAX_WORKER_LEASES
 from redrive.clock import Instant
-from redrive.errors import InvalidInput
-from redrive.model.ids import MAX_NUMBER
-from redrive.model.limits import MAX_LABEL_CHARS, check_address, check_label, check_name
-from redrive.server.validation import values
-from redrive.server.validation.manual_changes import filter_
-from redrive.store import (
-    MAINTENANCE_BATCH,
+from redrive.contract import Query
+from redrive.contract.base import MAINTENANCE_BATCH
+from redrive.contract.queries import (
     CountItems,
     FindItems,
     GetIdempotencyOwners,
@@ -31,9 +27,13 @@ from redrive.store import (
     ListOperations,
     ListRegistrations,
     ListWorkerLeases,
-    Query,
     ReadFeed,
 )
+from redrive.errors import InvalidInput
+from redrive.model.ids import MAX_NUMBER
+from redrive.model.limits import MAX_LABEL_CHARS, check_address, check_label, check_name
+from redrive.server.validation import values
+from redrive.server.validation.manual_changes import filter_
 
 _replace = msgspec.structs.replace
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from redrive.clock import Clock, Instant, SystemClock
+from redrive.contract import Call, Query
+from redrive.contract.item_calls import Put
 from redrive.errors import Closed, InvalidInput
 from redrive.model.item import Receipt
-from redrive.store import Call, Commit, Durability, Put, Query
+from redrive.store import Commit, Durability
 from redrive.stores.rules.dispatch import answer_query, execute_or_refuse, in_commit_order
 from redrive.stores.rules.state import State
 

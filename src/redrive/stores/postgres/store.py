@@ -16,30 +16,16 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from redrive.clock import Clock, Instant, ServerClock
+from redrive.contract import Call, Query
+from redrive.contract.admin_calls import Promote, Register, StepOperation, Unregister, UpdateQueue
+from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, ReturnLease, Settle
+from redrive.contract.queries import GetOverdue, ReadFeed
 from redrive.errors import Closed, InvalidInput
 from redrive.model.duration import MINUTE
 from redrive.model.item import Receipt
 from redrive.model.judge import RetryVerdict
 from redrive.model.text import format_elapsed
-from redrive.store import (
-    Call,
-    Commit,
-    Complete,
-    Durability,
-    Extend,
-    GetOverdue,
-    LeaseItems,
-    Promote,
-    Put,
-    Query,
-    ReadFeed,
-    Register,
-    ReturnLease,
-    Settle,
-    StepOperation,
-    Unregister,
-    UpdateQueue,
-)
+from redrive.store import Commit, Durability
 from redrive.stores.postgres import schema
 from redrive.stores.postgres.dialect import Texts
 from redrive.stores.postgres.engine import Engine

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from redrive.clock import Instant
+from redrive.contract.item_calls import NewItem
 from redrive.model.arrival import MoveRoute
 from redrive.model.ids import ItemId, Token, make_id
 from redrive.model.item import NO_OVERRIDES, Counters, Death, HistoryEntry, Overrides, Result, Status
-from redrive.store import NewItem
 from redrive.stores.redis.keys import digits, long, short
 from redrive.stores.rules.record import History, LeaseState, Record
 

@@ -11,6 +11,20 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from redrive.clock import Instant
+from redrive.contract import Call
+from redrive.contract.admin_calls import Promote
+from redrive.contract.base import SAME_CALL
+from redrive.contract.item_calls import (
+    Complete,
+    Extend,
+    Leased,
+    LeaseItems,
+    NewItem,
+    Put,
+    ReturnLease,
+    Settle,
+    StaleSettings,
+)
 from redrive.errors import (
     IdempotencyConflict,
     InvalidName,
@@ -25,20 +39,6 @@ from redrive.errors import (
 from redrive.model.ids import SALT_BITS, ItemId, Token, item_id_of, make_id, make_id_suffix, parse_token
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Lease, Receipt, Settled, Status
 from redrive.model.judge import RETRY_STATUSES, RetryVerdict
-from redrive.store import (
-    SAME_CALL,
-    Call,
-    Complete,
-    Extend,
-    Leased,
-    LeaseItems,
-    NewItem,
-    Promote,
-    Put,
-    ReturnLease,
-    Settle,
-    StaleSettings,
-)
 from redrive.stores.redis.codec import content_of, decode_stand, encode, entry_told, read_content
 from redrive.stores.redis.connection import meaning
 from redrive.stores.redis.keys import digits, long, short

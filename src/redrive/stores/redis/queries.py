@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from redrive.clock import Instant
-from redrive.model.queue import Queue
-from redrive.store import (
-    FEED_RETENTION,
-    OPERATION_RETENTION,
+from redrive.contract import Query
+from redrive.contract.base import FEED_RETENTION, OPERATION_RETENTION
+from redrive.contract.queries import (
     AuditEntry,
     GetIdempotencyOwners,
     GetNextDue,
@@ -20,8 +19,8 @@ from redrive.store import (
     ListMoveTargets,
     ListWorkerLeases,
     MoveTarget,
-    Query,
 )
+from redrive.model.queue import Queue
 from redrive.stores.redis.fast_path import lease_of
 from redrive.stores.redis.keys import score_of
 from redrive.stores.redis.state import RedisState

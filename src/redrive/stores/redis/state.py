@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
+from redrive.contract.queries import AuditEntry
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId
 from redrive.model.item import WAITING_STATUSES, Status
 from redrive.model.limits import make_address
 from redrive.model.queue import Queue, QueueSettings
-from redrive.store import AuditEntry
 from redrive.stores.redis.codec import encode
 from redrive.stores.redis.groups import RedisGroups
 from redrive.stores.redis.indexes import DeadLetterIndexes, walk

@@ -12,6 +12,22 @@ from itertools import groupby
 from typing import Any
 
 from redrive.clock import Clock, Instant, ServerClock
+from redrive.contract import Call, Query
+from redrive.contract.admin_calls import (
+    ApplyRetention,
+    CloseMove,
+    CreateQueue,
+    DeleteQueue,
+    Expire,
+    FinishMove,
+    Hold,
+    Import,
+    ManualChange,
+    Receive,
+    Register,
+    Unhold,
+)
+from redrive.contract.item_calls import Complete, Extend, Put, ReturnLease, Settle
 from redrive.errors import (
     Closed,
     InvalidInput,
@@ -26,29 +42,7 @@ from redrive.model.arrival import ledger_key
 from redrive.model.ids import ItemId, item_id_of
 from redrive.model.item import Receipt
 from redrive.model.queue import Queue
-from redrive.store import (
-    ApplyRetention,
-    Call,
-    CloseMove,
-    Commit,
-    Complete,
-    CreateQueue,
-    DeleteQueue,
-    Durability,
-    Expire,
-    Extend,
-    FinishMove,
-    Hold,
-    Import,
-    ManualChange,
-    Put,
-    Query,
-    Receive,
-    Register,
-    ReturnLease,
-    Settle,
-    Unhold,
-)
+from redrive.store import Commit, Durability
 from redrive.stores.redis.connection import Script
 from redrive.stores.redis.fast_path import FastPathBatch, arrivals_of, is_fast_path
 from redrive.stores.redis.keys import Keys

@@ -9,12 +9,13 @@ from typing import Generic, TypeVar, cast
 import msgspec
 
 from redrive.clock import Instant
+from redrive.contract.admin_calls import Registration
+from redrive.contract.queries import FeedPage, ReadFeed, matches_feed_query
 from redrive.model.feed import FeedEntry
 from redrive.model.filter import MAX_EXAMINED
 from redrive.model.ids import ItemId, parse_id
 from redrive.model.item import Result
 from redrive.model.operation import Operation
-from redrive.store import FeedPage, ReadFeed, Registration, matches_feed_query
 from redrive.stores.redis.codec import encode
 from redrive.stores.redis.indexes import NamesByInstant
 from redrive.stores.redis.keys import SHIFT, digits, long, short

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from redrive.contract.admin_calls import ManualTarget
 from redrive.errors import RedriveError
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
@@ -20,7 +21,6 @@ from redrive.model.ids import ItemId, make_id, parse_id
 from redrive.model.item import Counters, HistoryEvent, Settled, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.state_machine import Verb
-from redrive.store import ManualTarget
 from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.item_rows import STATE

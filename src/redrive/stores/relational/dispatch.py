@@ -6,21 +6,16 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redrive.errors import RedriveError
-from redrive.store import (
-    COMMIT_ORDER,
+from redrive.contract import COMMIT_ORDER, Call
+from redrive.contract.admin_calls import (
     ApplyRetention,
-    Call,
     CloseMove,
-    Complete,
     Expire,
     FinishMove,
     Hold,
     Import,
-    LeaseItems,
     ManualChange,
     Promote,
-    Put,
     Receive,
     Register,
     SetOperation,
@@ -29,6 +24,8 @@ from redrive.store import (
     Unhold,
     Unregister,
 )
+from redrive.contract.item_calls import Complete, LeaseItems, Put
+from redrive.errors import RedriveError
 from redrive.stores.relational import dead_letters
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.leases import lease_all

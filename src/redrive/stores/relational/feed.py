@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
+from redrive.contract.queries import FeedPage, ReadFeed, matches_feed_query
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import MAX_EXAMINED
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id
 from redrive.model.item import Status
-from redrive.store import FeedPage, ReadFeed, matches_feed_query
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import known_ids
 from redrive.stores.relational.session import Executor

@@ -11,13 +11,15 @@ from typing import Any
 import msgspec
 
 from redrive.clock import Instant
+from redrive.contract.base import MAINTENANCE_BATCH
+from redrive.contract.item_calls import Leased, LeaseItems
+from redrive.contract.queries import ListWorkerLeases
 from redrive.errors import QueueNotFound
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId, Token, make_id, make_token
 from redrive.model.item import NO_OVERRIDES, Lease, Overrides
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
-from redrive.store import MAINTENANCE_BATCH, Leased, LeaseItems, ListWorkerLeases
 from redrive.stores.relational import feed
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.item_rows import STATE, insert_ready_row

@@ -7,6 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from redrive.clock import Instant
+from redrive.contract.admin_calls import ApplyRetention, Expire, Promote
+from redrive.contract.base import (
+    FEED_RETENTION,
+    LEDGER_RETENTION,
+    MAINTENANCE_BATCH,
+    OPERATION_RETENTION,
+    RETENTION_ACTOR,
+)
+from redrive.contract.item_calls import StaleSettings
 from redrive.errors import ItemNotFound, RedriveError, WrongStatus
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
@@ -14,17 +23,6 @@ from redrive.model.item import HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ItemSnapshot
 from redrive.model.state_machine import Verb, allowed_from
-from redrive.store import (
-    FEED_RETENTION,
-    LEDGER_RETENTION,
-    MAINTENANCE_BATCH,
-    OPERATION_RETENTION,
-    RETENTION_ACTOR,
-    ApplyRetention,
-    Expire,
-    Promote,
-    StaleSettings,
-)
 from redrive.stores.relational import redrive, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.item_details import read_particulars

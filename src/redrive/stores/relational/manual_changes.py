@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from redrive.contract.admin_calls import Hold, ManualChange, ManualTarget, Unhold
+from redrive.contract.base import MAINTENANCE_BATCH
+from redrive.contract.item_calls import StaleSettings
 from redrive.errors import InvalidInput, ItemNotFound, RedriveError
 from redrive.model.feed import FeedKind
 from redrive.model.item import WAITING_STATUSES, HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ItemSnapshot, check_manual_change, check_verb
 from redrive.model.state_machine import Verb
-from redrive.store import MAINTENANCE_BATCH, Hold, ManualChange, ManualTarget, StaleSettings, Unhold
 from redrive.stores.relational import dead_letters, redrive, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.bulk_changes import change_uniform, find_uniform

@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+from redrive.contract.admin_calls import CloseMove, FinishMove, Import, Receive
+from redrive.contract.base import LEDGER_RETENTION
+from redrive.contract.queries import ListMoves, ListOpenMoves, MoveTarget, OpenMove
 from redrive.model.arrival import ArrivalState, MoveRoute, import_state, ledger_key, move_arrival_state
 from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
@@ -15,17 +18,6 @@ from redrive.model.item import NO_OVERRIDES, HistoryEvent, Item, Receipt, Settle
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.manual_change import ItemSnapshot, death_text, status_without_lease
 from redrive.model.payload import JSON
-from redrive.store import (
-    LEDGER_RETENTION,
-    CloseMove,
-    FinishMove,
-    Import,
-    ListMoves,
-    ListOpenMoves,
-    MoveTarget,
-    OpenMove,
-    Receive,
-)
 from redrive.stores.relational import dead_letters, feed, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.item_rows import ItemRow, delete_row, find_by_id, insert_row

@@ -9,6 +9,9 @@ from itertools import islice
 import msgspec
 
 from redrive.clock import Instant
+from redrive.contract.admin_calls import ManualTarget, SetOperation, StartOperation, StepOperation, new_operation
+from redrive.contract.item_calls import StaleSettings
+from redrive.contract.queries import GetOperation, ListOperations
 from redrive.errors import OperationNotFound, QueueNotFound, RedriveError
 from redrive.model.ids import ItemId, make_id
 from redrive.model.limits import is_remote
@@ -27,16 +30,6 @@ from redrive.model.operation import (
     with_status,
 )
 from redrive.model.state_machine import Verb
-from redrive.store import (
-    GetOperation,
-    ListOperations,
-    ManualTarget,
-    SetOperation,
-    StaleSettings,
-    StartOperation,
-    StepOperation,
-    new_operation,
-)
 from redrive.stores.relational import verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.bulk_changes import bulk_step

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from redrive.clock import Instant
+from redrive.contract.base import SAME_CALL
+from redrive.contract.item_calls import NewItem, Put, StaleSettings, check_failure, has_stale_verdict, takes_failure
 from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull, RedriveError
 from redrive.model.arrival import ledger_key
 from redrive.model.feed import FeedKind
@@ -17,7 +19,6 @@ from redrive.model.item import NO_OVERRIDES, HistoryEntry, HistoryEvent, Receipt
 from redrive.model.judge import Dead, OutcomeKind
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
-from redrive.store import SAME_CALL, NewItem, Put, StaleSettings, check_failure, has_stale_verdict, takes_failure
 from redrive.stores.relational import feed, verdicts
 from redrive.stores.relational.batch import SALT_MASK, SALT_STEP, Batch, QueueRow, draw_salt
 from redrive.stores.relational.item_rows import ItemRow, delete_row, find_by_id, insert_row

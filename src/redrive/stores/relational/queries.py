@@ -8,16 +8,9 @@ from typing import Any, assert_never
 import msgspec
 
 from redrive.clock import Instant
-from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
-from redrive.model.arrival import Move
-from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
-from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, make_token, parse_token
-from redrive.model.item import Counters, Item, Lease
-from redrive.model.limits import MAX_PRIORITY
-from redrive.model.payload import JSON
-from redrive.model.queue import QueueStats
-from redrive.store import (
-    MOVE_BATCH_BYTES,
+from redrive.contract import Query
+from redrive.contract.base import MOVE_BATCH_BYTES
+from redrive.contract.queries import (
     AuditEntry,
     Counted,
     CountItems,
@@ -42,9 +35,16 @@ from redrive.store import (
     ListWorkerLeases,
     Overdue,
     Page,
-    Query,
     ReadFeed,
 )
+from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
+from redrive.model.arrival import Move
+from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
+from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, make_token, parse_token
+from redrive.model.item import Counters, Item, Lease
+from redrive.model.limits import MAX_PRIORITY
+from redrive.model.payload import JSON
+from redrive.model.queue import QueueStats
 from redrive.stores.relational import dead_letters, feed, find, moves, operations, redrive, registrations, settle
 from redrive.stores.relational import leases as relational_leases
 from redrive.stores.relational.batch import COUNTED_COLUMNS, QueueRow, namespace_key, queue_rows

@@ -6,6 +6,9 @@ from typing import Any, assert_never
 
 import msgspec
 
+from redrive.contract import QueueCall
+from redrive.contract.admin_calls import CreateQueue, DeleteQueue, SetPaused, SetSourceQueue, UpdateQueue
+from redrive.contract.item_calls import StaleSettings
 from redrive.errors import ConfirmationMismatch, ItemActive, QueueExists, QueueInUse, StoreUnavailable
 from redrive.model.dead_queue import (
     check_dead_queues,
@@ -15,7 +18,6 @@ from redrive.model.dead_queue import (
     used_by_after,
 )
 from redrive.model.queue import Queue, QueueSettings
-from redrive.store import CreateQueue, DeleteQueue, QueueCall, SetPaused, SetSourceQueue, StaleSettings, UpdateQueue
 from redrive.stores.relational import verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import find

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from redrive.clock import Instant
+from redrive.contract.admin_calls import ManualTarget
 from redrive.errors import IdempotencyConflict, PayloadTooLarge
 from redrive.model.arrival import check_unedited
 from redrive.model.feed import FeedKind
@@ -26,7 +27,6 @@ from redrive.model.manual_change import (
 )
 from redrive.model.payload import JSON
 from redrive.model.state_machine import Verb
-from redrive.store import ManualTarget
 from redrive.stores.relational import dead_letters, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.item_details import history_of, item_details

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from redrive.clock import Instant
-from redrive.store import AuditNote, ListRegistrations, Register, Registration, Unregister, VersionConflict
+from redrive.contract.admin_calls import AuditNote, Register, Registration, Unregister, VersionConflict
+from redrive.contract.queries import ListRegistrations
 from redrive.stores.relational import verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.puts import put_batch

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
 from redrive.clock import Instant
+from redrive.contract import SettleCall
+from redrive.contract.item_calls import Complete, Extend, ReturnLease, Settle, StaleSettings
 from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError, WrongQueue
 from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, parse_id, parse_token
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Result, Settled, Status
 from redrive.model.judge import OutcomeKind
-from redrive.store import Complete, Extend, ReturnLease, Settle, SettleCall, StaleSettings
 from redrive.stores.relational import dead_letters, feed, verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import (

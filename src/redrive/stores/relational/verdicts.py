@@ -7,6 +7,7 @@ from typing import assert_never
 import msgspec
 
 from redrive.clock import Instant
+from redrive.contract.base import DROP_ACTOR
 from redrive.model import manual_change
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason, cause_of
@@ -16,7 +17,6 @@ from redrive.model.item import Death, HistoryEntry, HistoryEvent, Settled, Statu
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict, check_verdict
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST, is_remote
 from redrive.model.state_machine import Verb
-from redrive.store import DROP_ACTOR
 from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch, QueueRow, Stage
 from redrive.stores.relational.item_rows import ItemRow, insert_row

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-from redrive import store as contract
 from redrive.clock import Instant
+from redrive.contract import COMMIT_ORDER, Call, Query, admin_calls, item_calls, queries
 from redrive.errors import OutcomeUnknown, RedriveError
-from redrive.store import COMMIT_ORDER, Call, Query
 from redrive.stores.rules.leases import lease_items
 from redrive.stores.rules.maintenance import clean, expire, promote
 from redrive.stores.rules.manual_changes import change, hold, unhold
@@ -69,57 +68,57 @@ def execute_or_refuse(state: State, call: Call) -> Any:
 def execute_calls(state: State, call: Call) -> Any:
     """The result of a call. Raises what refuses it, and then changed nothing."""
     match call:
-        case contract.Put():
+        case item_calls.Put():
             return put(state, call)
-        case contract.LeaseItems():
+        case item_calls.LeaseItems():
             return lease_items(state, call)
-        case contract.Complete():
+        case item_calls.Complete():
             return complete(state, call)
-        case contract.Settle():
+        case item_calls.Settle():
             return settle(state, call)
-        case contract.ReturnLease():
+        case item_calls.ReturnLease():
             return return_lease(state, call)
-        case contract.Extend():
+        case item_calls.Extend():
             return extend(state, call)
-        case contract.ManualChange():
+        case admin_calls.ManualChange():
             return change(state, call)
-        case contract.Hold():
+        case admin_calls.Hold():
             return hold(state, call)
-        case contract.Unhold():
+        case admin_calls.Unhold():
             return unhold(state, call)
-        case contract.Register():
+        case admin_calls.Register():
             return register(state, call)
-        case contract.Unregister():
+        case admin_calls.Unregister():
             return unregister(state, call)
-        case contract.Promote():
+        case admin_calls.Promote():
             return promote(state, call)
-        case contract.Expire():
+        case admin_calls.Expire():
             return expire(state, call)
-        case contract.ApplyRetention():
+        case admin_calls.ApplyRetention():
             return clean(state, call)
-        case contract.StartOperation():
+        case admin_calls.StartOperation():
             return start_operation(state, call)
-        case contract.StepOperation():
+        case admin_calls.StepOperation():
             return step_operation(state, call)
-        case contract.SetOperation():
+        case admin_calls.SetOperation():
             return set_operation(state, call)
-        case contract.Import():
+        case admin_calls.Import():
             return import_items(state, call)
-        case contract.Receive():
+        case admin_calls.Receive():
             return receive(state, call)
-        case contract.FinishMove():
+        case admin_calls.FinishMove():
             return finish_move(state, call)
-        case contract.CloseMove():
+        case admin_calls.CloseMove():
             return close_move(state, call)
-        case contract.CreateQueue():
+        case admin_calls.CreateQueue():
             return create_queue(state, call)
-        case contract.UpdateQueue():
+        case admin_calls.UpdateQueue():
             return update_queue(state, call)
-        case contract.SetPaused():
+        case admin_calls.SetPaused():
             return set_paused(state, call)
-        case contract.SetSourceQueue():
+        case admin_calls.SetSourceQueue():
             return set_used_by(state, call)
-        case contract.DeleteQueue():
+        case admin_calls.DeleteQueue():
             return delete_queue(state, call)
         case _:
             assert_never(call)
@@ -128,47 +127,47 @@ def execute_calls(state: State, call: Call) -> Any:
 def answer_query(state: State, query: Query, now: Instant) -> Any:
     """The answer to a query. Raises the errors that its docstring names."""
     match query:
-        case contract.GetQueue():
+        case queries.GetQueue():
             return state.queue(query.name).value
-        case contract.ListQueues():
+        case queries.ListQueues():
             return tuple(state.queues[name].value for name in sorted(state.queues))
-        case contract.GetStats():
+        case queries.GetStats():
             return state.queue(query.name).stats(now)
-        case contract.GetItem():
+        case queries.GetItem():
             return state.item(query.id).to_item()
-        case contract.FindItems():
+        case queries.FindItems():
             return find_items(state, query)
-        case contract.CountItems():
+        case queries.CountItems():
             return count_items(state, query)
-        case contract.ListGroups():
+        case queries.ListGroups():
             return list_groups(state, query)
-        case contract.ReadFeed():
+        case queries.ReadFeed():
             return read_feed(state, query)
-        case contract.GetIdempotencyOwners():
+        case queries.GetIdempotencyOwners():
             return key_holders(state, query, now)
-        case contract.GetOperation():
+        case queries.GetOperation():
             return get_operation(state, query.id)
-        case contract.ListOperations():
+        case queries.ListOperations():
             return list_operations(state, query)
-        case contract.GetOverdue():
+        case queries.GetOverdue():
             return get_overdue(state, query, now)
-        case contract.GetLease():
+        case queries.GetLease():
             return state.leased(query.token).to_lease()
-        case contract.ListWorkerLeases():
+        case queries.ListWorkerLeases():
             return get_held(state, query)
-        case contract.GetResult():
+        case queries.GetResult():
             return state.results.get(query.id, now)
-        case contract.ListRegistrations():
+        case queries.ListRegistrations():
             return list_registrations(state, query, now)
-        case contract.ListAudit():
+        case queries.ListAudit():
             return list_audit(state, query)
-        case contract.GetNextDue():
+        case queries.GetNextDue():
             return next_due(state)
-        case contract.ListMoveTargets():
+        case queries.ListMoveTargets():
             return destinations(state)
-        case contract.ListMoves():
+        case queries.ListMoves():
             return list_moves(state, query)
-        case contract.ListOpenMoves():
+        case queries.ListOpenMoves():
             return list_open_moves(state, query)
         case _:
             assert_never(query)

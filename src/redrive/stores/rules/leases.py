@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 
 from redrive.clock import Instant
+from redrive.contract.base import MAINTENANCE_BATCH
+from redrive.contract.item_calls import Leased, LeaseItems
 from redrive.model.feed import FeedKind
 from redrive.model.ids import KEY_BITS, make_token, parse_id
 from redrive.model.item import Counters, Lease, Status
 from redrive.model.state_machine import Verb
-from redrive.store import MAINTENANCE_BATCH, Leased, LeaseItems
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import LeaseState, Record
 from redrive.stores.rules.state import State

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from redrive.contract.admin_calls import ApplyRetention, Expire, Promote
+from redrive.contract.base import FEED_RETENTION, OPERATION_RETENTION, RETENTION_ACTOR
+from redrive.contract.item_calls import StaleSettings
 from redrive.errors import WrongStatus
 from redrive.model.arrival import is_ledger_key
 from redrive.model.feed import FeedKind
@@ -9,15 +12,6 @@ from redrive.model.ids import ItemId
 from redrive.model.item import WAITING_STATUSES, Settled
 from redrive.model.judge import OutcomeKind
 from redrive.model.state_machine import Verb
-from redrive.store import (
-    FEED_RETENTION,
-    OPERATION_RETENTION,
-    RETENTION_ACTOR,
-    ApplyRetention,
-    Expire,
-    Promote,
-    StaleSettings,
-)
 from redrive.stores.rules.indexes import Index
 from redrive.stores.rules.leases import promote_due
 from redrive.stores.rules.queue_state import QueueState, SourceEntry

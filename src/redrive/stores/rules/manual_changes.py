@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from redrive.contract.admin_calls import Hold, ManualChange, ManualTarget, Unhold
+from redrive.contract.base import MAINTENANCE_BATCH
+from redrive.contract.item_calls import StaleSettings
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
@@ -9,7 +12,6 @@ from redrive.model.item import WAITING_STATUSES, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import check_manual_change, check_verb
 from redrive.model.state_machine import Verb
-from redrive.store import MAINTENANCE_BATCH, Hold, ManualChange, ManualTarget, StaleSettings, Unhold
 from redrive.stores.rules.leases import make_ready
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.redrive import archive, move, redrive, retry, undo

@@ -6,6 +6,9 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from redrive.clock import Instant
+from redrive.contract.admin_calls import CloseMove, FinishMove, Import, Receive
+from redrive.contract.base import LEDGER_RETENTION, MOVE_BATCH_BYTES
+from redrive.contract.queries import ListMoves, ListOpenMoves, MoveTarget, OpenMove
 from redrive.errors import QueueFull
 from redrive.model.arrival import ArrivalState, Move, MoveRoute, import_state, ledger_key, move_arrival_state
 from redrive.model.feed import FeedKind
@@ -14,18 +17,6 @@ from redrive.model.item import Counters, HistoryEvent, Item, Receipt, Settled, S
 from redrive.model.limits import MAX_INSTANT
 from redrive.model.manual_change import status_without_lease
 from redrive.model.state_machine import Verb
-from redrive.store import (
-    LEDGER_RETENTION,
-    MOVE_BATCH_BYTES,
-    CloseMove,
-    FinishMove,
-    Import,
-    ListMoves,
-    ListOpenMoves,
-    MoveTarget,
-    OpenMove,
-    Receive,
-)
 from redrive.stores.rules.puts import known_source, remember_source
 from redrive.stores.rules.queue_state import QueueState, SourceEntry
 from redrive.stores.rules.record import History, Record

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from itertools import islice
 
+from redrive.contract.admin_calls import ManualTarget, SetOperation, StartOperation, StepOperation, new_operation
+from redrive.contract.item_calls import StaleSettings
+from redrive.contract.queries import ListOperations
 from redrive.errors import OperationNotFound, RedriveError
 from redrive.model.filter import Order
 from redrive.model.ids import ItemId
@@ -24,15 +27,6 @@ from redrive.model.operation import (
     with_status,
 )
 from redrive.model.state_machine import Verb
-from redrive.store import (
-    ListOperations,
-    ManualTarget,
-    SetOperation,
-    StaleSettings,
-    StartOperation,
-    StepOperation,
-    new_operation,
-)
 from redrive.stores.rules.manual_changes import change_one
 from redrive.stores.rules.queries import FoundItems, select
 from redrive.stores.rules.record import Record

@@ -7,22 +7,14 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from redrive.clock import Instant
+from redrive.contract.base import LEDGER_RETENTION, SAME_CALL
+from redrive.contract.item_calls import NewItem, Put, StaleSettings, check_failure, has_stale_verdict, takes_failure
 from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull
 from redrive.model.arrival import ledger_key
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import HistoryEntry, HistoryEvent, Receipt, Status
 from redrive.model.judge import Dead, OutcomeKind, count_outcome
-from redrive.store import (
-    LEDGER_RETENTION,
-    SAME_CALL,
-    NewItem,
-    Put,
-    StaleSettings,
-    check_failure,
-    has_stale_verdict,
-    takes_failure,
-)
 from redrive.stores.rules.queue_state import IdempotencyEntry, QueueState, SourceEntry
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State

@@ -7,13 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from redrive.clock import Instant
-from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, matches, parse_cursor
-from redrive.model.group import Group
-from redrive.model.ids import ItemId
-from redrive.model.item import Lease, Status
-from redrive.model.limits import MAX_INSTANT
-from redrive.model.search_terms import parse_query
-from redrive.store import (
+from redrive.contract.queries import (
     AuditEntry,
     Counted,
     CountItems,
@@ -28,6 +22,12 @@ from redrive.store import (
     Page,
     ReadFeed,
 )
+from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, matches, parse_cursor
+from redrive.model.group import Group
+from redrive.model.ids import ItemId
+from redrive.model.item import Lease, Status
+from redrive.model.limits import MAX_INSTANT
+from redrive.model.search_terms import parse_query
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.redrive import idempotency_owner
 from redrive.stores.rules.state import State

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from redrive.contract.admin_calls import CreateQueue, DeleteQueue, SetPaused, SetSourceQueue, UpdateQueue
+from redrive.contract.item_calls import StaleSettings
 from redrive.errors import ConfirmationMismatch, ItemActive, QueueExists, QueueInUse
 from redrive.model.dead_queue import (
     check_dead_queues,
@@ -13,7 +15,6 @@ from redrive.model.dead_queue import (
     used_by_after,
 )
 from redrive.model.queue import Queue, QueueSettings
-from redrive.store import CreateQueue, DeleteQueue, SetPaused, SetSourceQueue, StaleSettings, UpdateQueue
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.state import State
 

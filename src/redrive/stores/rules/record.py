@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from redrive.clock import Instant
+from redrive.contract.queries import Overdue
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason
 from redrive.model.filter import FilterSubject
@@ -30,7 +31,6 @@ from redrive.model.item import (
 )
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.manual_change import ItemSnapshot
-from redrive.store import Overdue
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from redrive.clock import Instant
+from redrive.contract.admin_calls import ManualTarget
 from redrive.errors import IdempotencyConflict, PayloadTooLarge
 from redrive.model.arrival import check_unedited
 from redrive.model.feed import FeedKind
@@ -18,7 +19,6 @@ from redrive.model.manual_change import (
     undo_target,
 )
 from redrive.model.state_machine import Verb
-from redrive.store import ManualTarget
 from redrive.stores.rules.moves import leave
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from redrive.clock import Instant
-from redrive.store import AuditNote, ListRegistrations, Register, Registration, Unregister, VersionConflict
+from redrive.contract.admin_calls import AuditNote, Register, Registration, Unregister, VersionConflict
+from redrive.contract.queries import ListRegistrations
 from redrive.stores.rules.puts import PutPlan
 from redrive.stores.rules.state import State
 

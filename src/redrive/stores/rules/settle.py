@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from redrive.clock import Instant
+from redrive.contract.item_calls import Complete, Extend, ReturnLease, Settle, StaleSettings
 from redrive.errors import LeaseLost, PayloadTooLarge
 from redrive.model.feed import FeedKind
 from redrive.model.item import HistoryEntry, HistoryEvent, Result, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.state_machine import Verb
-from redrive.store import Complete, Extend, ReturnLease, Settle, StaleSettings
 from redrive.stores.rules.puts import PutPlan
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State

@@ -14,6 +14,7 @@ from heapq import nsmallest
 from itertools import islice
 
 from redrive.clock import Instant
+from redrive.contract.queries import AuditEntry
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound, WrongQueue
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedEntry, FeedKind
@@ -33,7 +34,6 @@ from redrive.model.item import WAITING_STATUSES, Status
 from redrive.model.limits import make_address, split_address
 from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import MANUAL_VERBS, TRANSITIONS, Verb
-from redrive.store import AuditEntry
 from redrive.stores.rules.indexes import NumberIndex
 from redrive.stores.rules.queue_state import QueueState, SourceEntry
 from redrive.stores.rules.record import DeadLetterKey, Record

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from redrive.clock import Instant
+from redrive.contract.admin_calls import Registration
+from redrive.contract.queries import FeedPage, ReadFeed, matches_feed_query
 from redrive.model.feed import FeedEntry
 from redrive.model.filter import MAX_EXAMINED
 from redrive.model.group import Group, hour_of
 from redrive.model.ids import ItemId
 from redrive.model.item import Result
 from redrive.model.operation import Operation
-from redrive.store import FeedPage, ReadFeed, Registration, matches_feed_query
 from redrive.stores.rules.indexes import Index
 from redrive.stores.rules.record import DeadLetterKey, Record
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from redrive.contract.base import DROP_ACTOR
 from redrive.model import judge, manual_change
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import cause_of
@@ -14,7 +15,6 @@ from redrive.model.limits import is_remote
 from redrive.model.manual_change import death_text, status_without_lease
 from redrive.model.search_terms import search_terms_of
 from redrive.model.state_machine import Verb
-from redrive.store import DROP_ACTOR
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
 from redrive.telemetry import events

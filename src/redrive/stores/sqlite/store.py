@@ -9,11 +9,13 @@ from typing import Any
 import apsw
 
 from redrive.clock import Clock, Instant, SystemClock
+from redrive.contract import Call, Query
+from redrive.contract.item_calls import Put
 from redrive.errors import InvalidInput, NotAStore, SchemaTooNew, StoreUnavailable
 from redrive.model.item import Receipt
 from redrive.model.sqlite_url import OWNER_ONLY
 from redrive.model.text import format_bytes
-from redrive.store import Call, Commit, Durability, Put, Query
+from redrive.store import Commit, Durability
 from redrive.stores.relational.batch import NO_QUEUES, Batch, Queues, SequenceAllocator, epoch_of, retry_on_collision
 from redrive.stores.relational.dispatch import execute_calls, finish
 from redrive.stores.relational.puts import put_batch

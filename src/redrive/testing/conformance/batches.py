@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from redrive.clock import Instant
+from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Expire, Unhold, UpdateQueue
+from redrive.contract.item_calls import Complete, Extend, LeaseItems, ReturnLease, Settle, StaleSettings
+from redrive.contract.queries import GetQueue
 from redrive.errors import InvalidInput, InvalidSetting, LeaseLost, QueueFull, QueueNotFound
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
@@ -15,20 +18,6 @@ from redrive.model.ids import Token
 from redrive.model.item import Counters, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
 from redrive.model.queue import QueueSettings
-from redrive.store import (
-    Complete,
-    CreateQueue,
-    DeleteQueue,
-    Expire,
-    Extend,
-    GetQueue,
-    LeaseItems,
-    ReturnLease,
-    Settle,
-    StaleSettings,
-    Unhold,
-    UpdateQueue,
-)
 from redrive.testing.conformance.suite import StoreDriver, StoreSuite, put
 
 

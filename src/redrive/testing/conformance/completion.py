@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from redrive import Broker, new_item
+from redrive.contract.admin_calls import ApplyRetention, DeleteQueue
+from redrive.contract.item_calls import Complete
+from redrive.contract.queries import GetResult
 from redrive.errors import (
     IdempotencyConflict,
     InvalidInput,
@@ -19,7 +22,6 @@ from redrive.errors import (
 from redrive.model.duration import SECOND
 from redrive.model.ids import ItemId
 from redrive.model.item import Result
-from redrive.store import ApplyRetention, Complete, DeleteQueue, GetResult
 from redrive.testing.conformance.actions import kill, places, take, take_all, values
 from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StoreSuite, Suite, put
 from redrive.testing.fake_clock import FakeClock

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from redrive.contract.admin_calls import CloseMove, FinishMove, Receive, SetSourceQueue
+from redrive.contract.queries import ListMoves
 from redrive.errors import InvalidSetting, QueueFull, QueueInUse, WrongStatus
-from redrive.store import CloseMove, FinishMove, ListMoves, Receive, SetSourceQueue
 from redrive.testing.conformance.actions import Boom, kill, take, take_all, values
 from redrive.testing.conformance.suite import OpenBroker, StorePair, StorePairSuite, only
 from redrive.testing.fake_clock import FakeClock

@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 
 from redrive import Broker
+from redrive.contract.admin_calls import ApplyRetention
+from redrive.contract.base import LEDGER_RETENTION
+from redrive.contract.item_calls import Complete
+from redrive.contract.queries import ListAudit
 from redrive.errors import InvalidInput, ItemNotFound, LeaseLost, QueueFull, QueueNotFound, RedriveError, WrongStatus
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
@@ -16,7 +20,6 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Receipt, Settled, Status
 from redrive.model.judge import Dead, RetryVerdict
 from redrive.model.state_machine import Verb
-from redrive.store import LEDGER_RETENTION, ApplyRetention, Complete, ListAudit
 from redrive.testing.conformance.actions import (
     Boom,
     dead_queue,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from redrive import Broker
+from redrive.contract.base import FEED_RETENTION
 from redrive.errors import InvalidInput, QueueNotFound
 from redrive.model.duration import SECOND
 from redrive.model.feed import FeedEntry, FeedKind
-from redrive.store import FEED_RETENTION
 from redrive.testing.conformance.actions import Background, dead_queue, die, kill, lose, perform, take
 from redrive.testing.conformance.suite import Suite
 from redrive.testing.fake_clock import FakeClock

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from redrive import Broker, new_item
+from redrive.contract.queries import CountItems, FindItems
 from redrive.errors import InvalidInput, QueueNotFound
 from redrive.model.filter import MAX_EXAMINED, Filter, Order
 from redrive.model.item import Status
-from redrive.store import CountItems, FindItems, Store
+from redrive.store import Store
 from redrive.testing.conformance.actions import Boom, dead_queue, die, find_all, found, ids_of, kill, take, take_all
 from redrive.testing.conformance.suite import OpenBroker, Suite
 from redrive.testing.fake_clock import FakeClock

@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from redrive.contract import SettleCall
+from redrive.contract.item_calls import Complete, Extend, ReturnLease
 from redrive.errors import LeaseLost, WrongQueue
 from redrive.model.duration import SECOND
 from redrive.model.feed import FeedKind
 from redrive.model.ids import Token
 from redrive.model.item import Result, Settled
-from redrive.store import Complete, Extend, ReturnLease, SettleCall
 from redrive.testing.conformance.suite import StoreDriver, StoreSuite, put
 
 _ANY = Token("")

@@ -6,13 +6,14 @@ import msgspec
 import pytest
 
 from redrive import Broker, Failure
+from redrive.contract.item_calls import Extend, LeaseItems, ReturnLease, Settle, StaleSettings
+from redrive.contract.queries import ListWorkerLeases
 from redrive.errors import LeaseLost
 from redrive.model.classify import ErrorClass
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.item import Counters, Lease, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
-from redrive.store import Extend, LeaseItems, ListWorkerLeases, ReturnLease, Settle, StaleSettings
 from redrive.testing.conformance.actions import lose, take, take_all, values
 from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StoreSuite, Suite
 from redrive.testing.fake_clock import FakeClock

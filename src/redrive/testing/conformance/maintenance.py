@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from redrive import Broker
+from redrive.contract.admin_calls import Expire, Hold, Promote, Unhold
+from redrive.contract.item_calls import Extend, Leased, LeaseItems, Settle
+from redrive.contract.queries import GetLease, GetNextDue, GetOverdue
 from redrive.errors import ItemNotFound, LeaseLost, WrongStatus
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
@@ -12,19 +15,6 @@ from redrive.model.failure import Failure
 from redrive.model.ids import ItemId
 from redrive.model.item import Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
-from redrive.store import (
-    Expire,
-    Extend,
-    GetLease,
-    GetNextDue,
-    GetOverdue,
-    Hold,
-    Leased,
-    LeaseItems,
-    Promote,
-    Settle,
-    Unhold,
-)
 from redrive.testing.conformance.actions import dead_queue, die, found, kill, places, take
 from redrive.testing.conformance.suite import StoreDriver, StoreSuite, Suite
 from redrive.testing.fake_clock import FakeClock

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from redrive import Broker
+from redrive.contract.base import OPERATION_RETENTION
 from redrive.errors import InvalidInput, OperationEnded, OperationNotFound
 from redrive.model.duration import SECOND
 from redrive.model.operation import MAX_SAMPLES, Operation
-from redrive.store import OPERATION_RETENTION
 from redrive.testing.conformance.actions import (
     Background,
     dead_queue,

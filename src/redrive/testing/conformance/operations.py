@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from redrive import Broker
+from redrive.contract.admin_calls import SetOperation, StartOperation, StepOperation
+from redrive.contract.item_calls import StaleSettings
+from redrive.contract.queries import CountItems, GetNextDue, GetOperation, ListAudit, ListOperations
 from redrive.errors import ConfirmationMismatch, InvalidInput, OperationNotFound, QueueNotFound, RedriveError
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
@@ -15,17 +18,6 @@ from redrive.model.item import Status
 from redrive.model.judge import Dead
 from redrive.model.operation import Operation, OperationStatus
 from redrive.model.state_machine import Verb
-from redrive.store import (
-    CountItems,
-    GetNextDue,
-    GetOperation,
-    ListAudit,
-    ListOperations,
-    SetOperation,
-    StaleSettings,
-    StartOperation,
-    StepOperation,
-)
 from redrive.testing.conformance.actions import dead_queue, die, found, perform, places, take
 from redrive.testing.conformance.suite import StoreDriver, StoreSuite, Suite
 from redrive.testing.fake_clock import FakeClock

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from redrive import Broker
+from redrive.contract.admin_calls import FinishMove
+from redrive.contract.item_calls import Complete, NewItem, Put
 from redrive.errors import IdempotencyConflict, InvalidInput, ItemMoving, ItemNotFound, QueueFull
 from redrive.model.failure import failure_from_fields
 from redrive.model.ids import ItemId
 from redrive.model.item import Overrides
 from redrive.model.judge import Dead, RetryVerdict, Verdict
-from redrive.store import Complete, FinishMove, NewItem, Put
 from redrive.testing.conformance.actions import places, take
 from redrive.testing.conformance.item_states import GONE, THERE, Journey, create_queues, dead
 from redrive.testing.conformance.suite import StoreDriver, StorePair, StorePairSuite, StoreSuite, Suite, put

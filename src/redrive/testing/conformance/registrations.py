@@ -7,22 +7,20 @@ from typing import Any
 import pytest
 
 from redrive.clock import Instant
-from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull, QueueNotFound, RedriveError
-from redrive.model.duration import SECOND
-from redrive.model.queue import QueueSettings
-from redrive.store import (
+from redrive.contract.admin_calls import (
     ApplyRetention,
     AuditNote,
     CreateQueue,
-    LeaseItems,
-    ListAudit,
-    ListRegistrations,
-    Put,
     Register,
     Registration,
     Unregister,
     VersionConflict,
 )
+from redrive.contract.item_calls import LeaseItems, Put
+from redrive.contract.queries import ListAudit, ListRegistrations
+from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull, QueueNotFound, RedriveError
+from redrive.model.duration import SECOND
+from redrive.model.queue import QueueSettings
 from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StoreSuite, put
 
 REFUSED_PUTS: list[tuple[type[RedriveError], tuple[Put, ...]]] = [

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from redrive import Broker, new_item
+from redrive.contract.queries import GetNextDue, GetQueue, ListQueues
 from redrive.errors import Closed, LeaseLost, QueueNotFound
-from redrive.store import GetNextDue, GetQueue, ListQueues
 from redrive.testing.conformance.actions import Background, kill, take, take_all, values
 from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StorePair, StorePairSuite, StoreSuite, Suite, put
 from redrive.testing.fake_clock import FakeClock

@@ -12,32 +12,17 @@ import pytest
 
 from redrive import Broker
 from redrive.connect import connect, connect_async
+from redrive.contract import Call, Query
+from redrive.contract.admin_calls import CreateQueue, ManualChange, ManualTarget, Receive
+from redrive.contract.item_calls import Leased, LeaseItems, NewItem, Put, Settle
+from redrive.contract.queries import GetItem, GetQueue, GetStats, ListMoves, ListOpenMoves
 from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Lease, Settled
 from redrive.model.judge import Dead, OutcomeKind
 from redrive.model.queue import QueueSettings, QueueStats
 from redrive.model.state_machine import Verb
-from redrive.store import (
-    Call,
-    Commit,
-    CreateQueue,
-    GetItem,
-    GetQueue,
-    GetStats,
-    Leased,
-    LeaseItems,
-    ListMoves,
-    ListOpenMoves,
-    ManualChange,
-    ManualTarget,
-    NewItem,
-    Put,
-    Query,
-    Receive,
-    Settle,
-    Store,
-)
+from redrive.store import Commit, Store
 from redrive.testing.fake_clock import FakeClock
 
 

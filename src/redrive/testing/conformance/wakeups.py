@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 
 from redrive import Broker, Lease
+from redrive.contract.admin_calls import ManualChange, ManualTarget, Promote, SetPaused, Unhold
+from redrive.contract.item_calls import ReturnLease, Settle
 from redrive.errors import Closed
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
@@ -15,7 +17,7 @@ from redrive.model.failure import Failure
 from redrive.model.item import Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
 from redrive.model.state_machine import Verb
-from redrive.store import Commit, ManualChange, ManualTarget, Promote, ReturnLease, SetPaused, Settle, Unhold
+from redrive.store import Commit
 from redrive.testing.conformance.actions import Background, kill, take, values
 from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StoreSuite, Suite, put
 from redrive.testing.fake_clock import FakeClock

@@ -14,9 +14,9 @@ import pytest
 from redrive import App, AsyncBroker, Broker, Context, Status, WorkerInfo
 from redrive.broker.flow import run
 from redrive.broker.flows import worker_registry
+from redrive.contract.queries import ListRegistrations
 from redrive.errors import InvalidInput
 from redrive.model.item import Item
-from redrive.store import ListRegistrations
 from redrive.testing.conformance.actions import places, take
 from redrive.testing.conformance.async_broker import Scenario
 from redrive.testing.conformance.suite import OpenBroker, Suite

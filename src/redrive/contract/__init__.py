@@ -1,0 +1,111 @@
+"""Every call and query of the store contract: one struct and one docstring each. The protocol is in `redrive.store`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redrive.contract.admin_calls import (
+    ApplyRetention,
+    CloseMove,
+    CreateQueue,
+    DeleteQueue,
+    Expire,
+    FinishMove,
+    Hold,
+    Import,
+    ManualChange,
+    Promote,
+    Receive,
+    Register,
+    SetOperation,
+    SetPaused,
+    SetSourceQueue,
+    StartOperation,
+    StepOperation,
+    Unhold,
+    Unregister,
+    UpdateQueue,
+)
+from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, ReturnLease, Settle
+from redrive.contract.queries import (
+    CountItems,
+    FindItems,
+    GetIdempotencyOwners,
+    GetItem,
+    GetLease,
+    GetNextDue,
+    GetOperation,
+    GetOverdue,
+    GetQueue,
+    GetResult,
+    GetStats,
+    ListAudit,
+    ListGroups,
+    ListMoves,
+    ListMoveTargets,
+    ListOpenMoves,
+    ListOperations,
+    ListQueues,
+    ListRegistrations,
+    ListWorkerLeases,
+    ReadFeed,
+)
+
+QueueCall = CreateQueue | UpdateQueue | SetPaused | SetSourceQueue | DeleteQueue
+RegistrationCall = Register | Unregister
+SettleCall = Complete | Settle | ReturnLease | Extend
+OperationCall = StartOperation | StepOperation | SetOperation
+Call = (
+    QueueCall
+    | Put
+    | RegistrationCall
+    | Import
+    | Receive
+    | Hold
+    | Unhold
+    | SettleCall
+    | ManualChange
+    | OperationCall
+    | Promote
+    | Expire
+    | ApplyRetention
+    | FinishMove
+    | CloseMove
+    | LeaseItems
+)
+Query = (
+    GetQueue
+    | ListQueues
+    | GetStats
+    | GetItem
+    | FindItems
+    | CountItems
+    | ListGroups
+    | ReadFeed
+    | GetIdempotencyOwners
+    | GetOperation
+    | ListOperations
+    | GetOverdue
+    | GetLease
+    | ListWorkerLeases
+    | GetResult
+    | ListRegistrations
+    | ListAudit
+    | ListMoveTargets
+    | ListMoves
+    | ListOpenMoves
+    | GetNextDue
+)
+COMMIT_ORDER: tuple[tuple[type[Any], ...], ...] = (
+    (CreateQueue, UpdateQueue, SetPaused, SetSourceQueue, DeleteQueue),
+    (Put,),
+    (Register, Unregister),
+    (Import, Receive),
+    (Hold, Unhold),
+    (Complete, Settle, ReturnLease, Extend),
+    (ManualChange,),
+    (StartOperation, StepOperation, SetOperation),
+    (Promote, Expire, ApplyRetention, FinishMove, CloseMove),
+    (LeaseItems,),
+)
+"""The kinds of calls, in the order in which those of one batch take effect."""

@@ -1,0 +1,274 @@
+"""Every query and the type of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.contract.base import MAINTENANCE_BATCH, TaggedStruct
+from redrive.model.feed import FeedEntry, FeedKind
+from redrive.model.filter import Filter, Order
+from redrive.model.ids import ItemId, Token
+from redrive.model.item import Counters, Item, Overrides
+from redrive.model.text import format_instant, join_lines, pluralize
+
+
+class GetQueue(TaggedStruct, frozen=True):
+    """→ Queue. Raises QueueNotFound."""
+
+    name: str
+
+
+class ListQueues(TaggedStruct, frozen=True):
+    """→ tuple[Queue, …] by name."""
+
+
+class GetStats(TaggedStruct, frozen=True):
+    """→ QueueStats. Raises QueueNotFound."""
+
+    name: str
+
+
+class GetItem(TaggedStruct, frozen=True):
+    """→ Item with history and deaths. An older id is followed to the item's present one. Raises ItemNotFound."""
+
+    id: ItemId
+
+
+class FindItems(TaggedStruct, frozen=True):
+    """→ Page. Items that match, in order, from `cursor` on. Looks at no more than MAX_EXAMINED.
+
+    Dead letters and archived items come in the order of their deaths, others in the order in which they were put or
+    moved. An item that matches from the first page to the last, and keeps its place in that order, appears exactly
+    once; one that dies again in a dead queue, or among the others moves, is at the end from then on. Raises
+    QueueNotFound where the filter names a queue that does not exist, InvalidInput for a cursor that is not one of this
+    query.
+    """
+
+    where: Filter
+    order: Order = Order.NEWEST
+    limit: int = 50
+    cursor: str | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some of what was looked for."""
+
+    items: tuple[Item, ...]
+    cursor: str | None
+    """Where to go on. None where there is nothing more. A short page with a cursor is not the last one."""
+
+    def __str__(self) -> str:
+        more = "" if self.cursor is None else "; there are more: pass on page.cursor"
+        return join_lines(f"{pluralize(len(self.items), 'item')}{more}", *map(_in_short, self.items))
+
+
+class CountItems(TaggedStruct, frozen=True):
+    """→ Counted. How many items match, from `cursor` on. Looks at no more than MAX_EXAMINED, unless it need not look at
+    each item because only `queue`, `fingerprint` or nothing is asked of dead letters."""
+
+    where: Filter
+    cursor: str | None = None
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """A count, or a part of one: the sum over all cursors is the count."""
+
+    count: int
+    cursor: str | None
+
+
+class ListGroups(TaggedStruct, frozen=True):
+    """→ tuple[Group, …]: the dead letters of a queue, or of all, by fingerprint; the largest first, then the newest,
+    then by fingerprint. Raises QueueNotFound."""
+
+    queue: str | None = None
+    limit: int = 100
+
+
+class ReadFeed(TaggedStruct, frozen=True):
+    """→ FeedPage. Entries after a number, oldest first. Looks at no more than MAX_EXAMINED.
+
+    `id` asks for one item, under whatever id it had; `before` and no `after` gives the newest entries before a number,
+    still oldest first.
+    """
+
+    after: int | None = None
+    limit: int = 100
+    queue: str | None = None
+    id: ItemId | None = None
+    kinds: tuple[FeedKind, ...] | None = None
+    operation: str | None = None
+    before: int | None = None
+
+
+class FeedPage(msgspec.Struct, frozen=True):
+    """Some of the feed."""
+
+    entries: tuple[FeedEntry, ...]
+    last: int
+    """The number to go on after: of the last entry that was looked at, whether it matched or not."""
+    more: bool
+    """Whether there are entries beyond."""
+
+    def __str__(self) -> str:
+        count = "1 entry" if len(self.entries) == 1 else f"{len(self.entries):,} entries"
+        return join_lines(f"{count}{'; there are more' if self.more else ''}", *map(str, self.entries))
+
+
+class GetIdempotencyOwners(TaggedStruct, frozen=True):
+    """→ Mapping[str, ItemId]: for each idempotency key that an item of the queue holds which is pending, failed or
+    active, and whose time is not over, that item. Raises QueueNotFound."""
+
+    queue: str
+    keys: tuple[str, ...]
+
+
+class GetOperation(TaggedStruct, frozen=True):
+    """→ Operation. Raises OperationNotFound."""
+
+    id: str
+
+
+class ListOperations(TaggedStruct, frozen=True):
+    """→ tuple[Operation, …], newest first; with `unfinished` those that have not ended only, with `is_active` only
+    those that are running or watching."""
+
+    unfinished: bool = False
+    limit: int = 100
+    at_work: bool = False
+
+
+class GetOverdue(TaggedStruct, frozen=True):
+    """→ tuple[Overdue, …]: leases that ran out, and pending or failed items that expired; oldest first."""
+
+    queue: str | None = None
+    limit: int = MAINTENANCE_BATCH
+
+
+class Overdue(msgspec.Struct, frozen=True):
+    """A lease that ran out (token) or an item that expired (no token), with all that the judge needs."""
+
+    id: ItemId
+    queue: str
+    counters: Counters
+    overrides: Overrides
+    token: Token | None
+    expired: bool
+    worker: str | None = None
+
+
+class GetLease(TaggedStruct, frozen=True):
+    """→ Lease, as the token's holder got it. Raises LeaseLost. What the judge needs when only a token is at hand."""
+
+    token: Token
+
+
+class ListWorkerLeases(TaggedStruct, frozen=True):
+    """→ tuple[Lease, …]: what workers of that name hold now, as GetLease gives it; those leased first are first, then
+    by their places in line. Looks at every lease there is."""
+
+    worker: str
+    limit: int = MAINTENANCE_BATCH
+
+
+class GetResult(TaggedStruct, frozen=True):
+    """→ Result | None: what Complete was told to keep, until its time is over.
+
+    The id is any that the item had in this store: the one it was put under finds the result of what died and was
+    brought back since.
+    """
+
+    id: ItemId
+
+
+class ListRegistrations(TaggedStruct, frozen=True):
+    """→ tuple[Registration, …] by name: those of a kind, or the one of a name, whose time is not over."""
+
+    kind: str
+    name: str | None = None
+
+
+class ListAudit(TaggedStruct, frozen=True):
+    """→ tuple[AuditEntry, …], newest first, those before `before` (a `number`)."""
+
+    limit: int = 100
+    before: int | None = None
+
+
+class AuditEntry(msgspec.Struct, frozen=True):
+    """Who changed what by hand, or by a rule."""
+
+    number: int
+    at: Instant
+    actor: str
+    verb: str
+    queue: str | None
+    ids: tuple[ItemId, ...]
+    count: int
+    note: str | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.queue is None else f" in {self.queue}"
+        told = "" if self.note is None else f": {self.note}"
+        return f"{format_instant(self.at)} {self.actor}: {self.verb}, {pluralize(self.count, 'item')}{where}{told}"
+
+
+class ListMoveTargets(TaggedStruct, frozen=True):
+    """→ tuple[MoveTarget, …] by address: the queues of other stores that items are on their way to."""
+
+
+class MoveTarget(msgspec.Struct, frozen=True):
+    """A queue of another store that items are on their way to."""
+
+    to: str
+    """`name@store`."""
+    since: Instant
+    """Since when the first of them is on its way."""
+
+
+class ListMoves(TaggedStruct, frozen=True):
+    """→ tuple[Move, …]: items on their way to one queue, or to any; those that left first are first.
+
+    At most `limit`, and no more once their payloads come to MOVE_BATCH_BYTES.
+    """
+
+    to: str | None = None
+    limit: int = 100
+
+
+class ListOpenMoves(TaggedStruct, frozen=True):
+    """→ tuple[OpenMove, …] by source_id, those after `after`: what was received from a store and is not closed."""
+
+    store: str
+    limit: int = 100
+    after: ItemId | None = None
+
+
+class OpenMove(msgspec.Struct, frozen=True):
+    """An item that was received, and that the other store may still have."""
+
+    queue: str
+    source_id: ItemId
+
+
+class GetNextDue(TaggedStruct, frozen=True):
+    """→ Instant | None: when upkeep next has something to do (an item falls due or expires, a lease runs out, an
+    operation is running and its next step may run)."""
+
+
+def matches_feed_query(query: ReadFeed, ids: Collection[ItemId] | None, entry: FeedEntry) -> bool:
+    """Whether a reading of the feed is for this entry. `ids` are all those of the item that it asks for."""
+    return (
+        (query.queue is None or entry.queue == query.queue)
+        and (query.kinds is None or entry.kind in query.kinds)
+        and (query.operation is None or entry.operation == query.operation)
+        and (ids is None or entry.id in ids or entry.source_id in ids)
+    )
+
+
+def _in_short(item: Item) -> str:
+    told = "" if item.death is None else f" {item.death.cause.title}"
+    return f"{item.id} {item.queue} {item.status}{told}"
