@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import dis
 import itertools
 import linecache
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
@@ -25,6 +27,21 @@ RAISED: tuple[type[BaseException], ...] = (TimeoutError, KeyboardInterrupt, Alar
 """What handlers raise. Drivers take two of them for their own."""
 STORES = os.path.join(os.path.dirname(redrive.__file__), "stores")
 DRIVERS = tuple(os.path.dirname(package.__file__) for package in (psycopg, redis))
+
+
+class _Stale(BaseException):
+    """Raised in this thread to clear what was meant for another."""
+
+
+def forget_async_exceptions() -> None:
+    """Clear the flag of an exception that was sent to a thread which ended before it arrived. While it is set, CPython
+    3.11 hangs in the first function that is traced or profiled, and no signal ends that."""
+    try:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(_Stale))
+        while True:
+            pass
+    except _Stale:
+        pass
 
 
 class Outcome(NamedTuple):
@@ -55,6 +72,7 @@ def at_line(number: int, raised: BaseException, call: Callable[[], Any], under: 
 
     result, error = None, None
     before = sys.gettrace()
+    forget_async_exceptions()
     sys.settrace(trace)
     try:
         result = call()

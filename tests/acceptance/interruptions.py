@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from tests.acceptance.interrupted import is_between
+from tests.acceptance.interrupted import forget_async_exceptions, is_between
 
 import redrive
 
@@ -56,6 +56,7 @@ class Interrupter:
     def run(self, work: Callable[[], _T]) -> _T:
         """Do the work in this thread, unless it strikes."""
         strikes = self._trace if self._point is Point.LINE else self._profile  # CPython uses it after it lets go of it
+        forget_async_exceptions()
         if self._point is Point.LINE:
             sys.settrace(strikes)
         else:
