@@ -9,7 +9,7 @@
     │   ├── PayloadTooLarge      payload or headers over their limit
     │   ├── RequestTooLarge      more in one request than the server takes
     │   ├── InvalidArguments     arguments that the function of a task does not take
-    │   └── InvalidConfig          a redrive.toml that cannot be used
+    │   └── InvalidConfig        a redrive.toml that cannot be used
     │       └── UntrustedFile    one that another user can change, or with an address that was not confirmed
     ├── NotFound
     │   ├── QueueNotFound
@@ -18,7 +18,7 @@
     ├── Refused                  the call is well formed, but not now or not on this
     │   ├── QueueExists
     │   ├── QueueInUse           others name it as their dead queue
-    │   ├── ConfirmationMismatch      purge or delete named another number of items
+    │   ├── ConfirmationMismatch purge or delete named another number of items
     │   ├── ItemActive           a worker holds the item
     │   ├── ItemMoving           the item is on its way to another store
     │   ├── WrongStatus          the item is not in a status the verb applies to
@@ -27,7 +27,7 @@
     │   ├── LeaseLost            the token is no longer the newest, or never was
     │   ├── WrongQueue           the leased item is in another queue than the call names
     │   └── OperationEnded       it has ended
-    ├── ResultUnavailable                 a task has no result to give, or not yet
+    ├── ResultUnavailable        a task has no result to give, or not yet
     │   ├── TaskFailed           its item is dead
     │   ├── ResultNotKept        it is done, and the result was not kept
     │   └── ResultTimeout        it is not done yet

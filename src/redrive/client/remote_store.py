@@ -106,8 +106,8 @@ class RemoteStore:
         if self.name != about.store:
             self._line.close()
             raise InvalidInput(
-                f"the server at {self._endpoint.url} calls its store '{about.store}', not '{name}'; leave name= out, "
-                f"or start the server with that name"
+                f"the server at {self._endpoint.url} calls its store '{about.store}', not '{name}'; "
+                "leave store_name= out, or start the server with that name"
             )
 
     def _open(self, wake: Callable[[], None] | None) -> None:

@@ -32,7 +32,7 @@ from redrive.model.sqlite_url import absolute_sqlite_url
 
 MAX_FILE_BYTES = 1_048_576
 _KEYS = ("url", "namespace", "name", "stores", "queue", "worker", "server")
-_ELSEWHERE = {"queues": "queue", "workers": "worker", "store": "stores", "project": "namespace"}
+_FOREIGN_NAMES = {"queues": "queue", "workers": "worker", "store": "stores", "project": "namespace"}
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
@@ -124,7 +124,7 @@ def _read(
     variables: tuple[str, ...],
 ) -> Config:
     top = Table(problems, (), dict(document))
-    top.check_keys(_KEYS, _ELSEWHERE)
+    top.check_keys(_KEYS, _FOREIGN_NAMES)
     folder = str(file.parent)
     store = _read_store(top, file.parent, needs_store, variables)
     hidden = _variables(top.values.get("url"), *top.subtable("stores").values.values())

@@ -126,13 +126,13 @@ class Complete(TaggedStruct, frozen=True, gc=False):
 class Settle(TaggedStruct, frozen=True):
     """→ Settled | Stale. The delivery ended otherwise: the verdict is carried out and a history row written.
 
-    Counts one failure (FAILED) or one loss (LOST). Again(failed): failed until now + delay. Again(pending): pending at
-    the tail from now + delay. Dead: a death record is written; the item moves to `to` as a fresh pending item with a
-    new id, source_id = the id it had, counters 0 except deliveries and redrives, no expiry, and all its history; or
-    stays, with status dead; or is removed with an audit row. Moves ignore max_size and pause of the target.
-    Where `to` is in another store (`name@store`) it keeps its id and its queue, and is moving until FinishMove: with
-    those counters, no expiry and no hold; a dead letter of its queue, which nobody can lease or change.
-    A sweep (LOST) is accepted only while deadline ≤ now, so that an extension always wins over it; with
+    Counts one failure (FAILED) or one loss (LOST). RetryVerdict(failed): failed until now + delay.
+    RetryVerdict(pending): pending at the tail from now + delay. Dead: a death record is written; the item moves to `to`
+    as a fresh pending item with a new id, source_id = the id it had, counters 0 except deliveries and redrives, no
+    expiry, and all its history; or stays, with status dead; or is removed with an audit row. Moves ignore max_size and
+    pause of the target. Where `to` is in another store (`name@store`) it keeps its id and its queue, and is moving
+    until FinishMove: with those counters, no expiry and no hold; a dead letter of its queue, which nobody can lease or
+    change. A sweep (LOST) is accepted only while deadline ≤ now, so that an extension always wins over it; with
     `worker_is_gone` whatever the deadline says, from somebody who knows that the worker is gone. A failure that comes
     with a loss is in the history, and what the item dies of.
     `InvalidInput` where the verdict cannot follow the ending (`judge.check_verdict`); `QueueNotFound` without `to`.

@@ -39,7 +39,7 @@ def check_source_queue(name: str, settings: QueueSettings) -> None:
         raise InvalidSetting(_SETTING, f"'{name}' cannot have its own dead_queue")
 
 
-def used_by_after(source_queues: tuple[str, ...], user: str, *, used: bool) -> tuple[str, ...]:
+def source_queues_after(source_queues: tuple[str, ...], user: str, *, used: bool) -> tuple[str, ...]:
     """The queues of other stores that use a queue, once one of them does, or does no longer."""
     others = {each for each in source_queues if each != user}
     return tuple(sorted({*others, user} if used else others))

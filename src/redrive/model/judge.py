@@ -158,7 +158,7 @@ def check_custom_verdict(verdict: object) -> Verdict:
                 check_address("queue", to)
             return Dead(DeadReason(reason), to, drop)
         case _:
-            raise InvalidInput(f"a verdict is Again(…) or Dead(…), not {shown(verdict, 40)}")
+            raise InvalidInput(f"a verdict is RetryVerdict(…) or Dead(…), not {shown(verdict, 40)}")
 
 
 def _cause_of_death(

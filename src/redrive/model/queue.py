@@ -28,7 +28,7 @@ _MOST_ENTRIES = 1_000
 """Of a list or a table in a setting, which may have no end."""
 _DEFAULT_ROUTE = "default"
 # What settings are called in other programs.
-_ELSEWHERE = {
+_FOREIGN_NAMES = {
     "dead_letter_queue": "dead_queue",
     "dlq": "dead_queue",
     "max_receive_count": "max_attempts",
@@ -175,7 +175,7 @@ def parse_settings(values: Mapping[str, Any], base: QueueSettings | None = None)
     unknown = sorted(set(values) - set(QueueSettings.__struct_fields__))
     if unknown:
         known = QueueSettings.__struct_fields__
-        meant = suggest(unknown[0], known, _ELSEWHERE)
+        meant = suggest(unknown[0], known, _FOREIGN_NAMES)
         raise InvalidSetting(unknown[0], f"is not a setting of a queue{meant}; there are {', '.join(known)}")
     changes = {name: _read(name, value) for name, value in values.items()}
     settings = msgspec.structs.replace(base or QueueSettings(), **changes)

@@ -231,7 +231,7 @@ def _written_delay(rule: Backoff) -> dict[str, Any]:
 _DELAY_KEYS = ("delay", "cooldown", "base", "cap", "delays", "function", "jitter")
 _RETRY_KEYS = ("attempts", *_DELAY_KEYS, "classes", "by_class", "by_type")
 # What a retry is told by in other programs.
-_ELSEWHERE = {
+_FOREIGN_NAMES = {
     "max_attempts": "attempts",
     "max_retries": "attempts",
     "retries": "attempts",
@@ -324,7 +324,9 @@ def _mapping(value: object, what: str, known: tuple[str, ...] | None = None) -> 
     for key in value:
         if not isinstance(key, str) or (known is not None and key not in known):
             choice = f"; known are {', '.join(known)}" if known else ""
-            raise InvalidSetting(f"{what}.{key}", f"is not a setting{suggest(key, known or (), _ELSEWHERE)}{choice}")
+            raise InvalidSetting(
+                f"{what}.{key}", f"is not a setting{suggest(key, known or (), _FOREIGN_NAMES)}{choice}"
+            )
     return value
 
 

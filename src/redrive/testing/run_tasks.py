@@ -31,7 +31,7 @@ def run_tasks(app: App, *, advance: bool = True, limit: int = MAX_DELIVERIES) ->
     later stays.
     """
     if loop_runs():
-        raise InvalidInput("an event loop runs in this thread: await asyncio.to_thread(run_all, app) instead")
+        raise InvalidInput("an event loop runs in this thread: await asyncio.to_thread(run_tasks, app) instead")
     broker = app.open()
     clock = broker._core.clock
     exchange = open_worker_session(broker, WORKER)

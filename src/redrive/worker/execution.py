@@ -140,7 +140,7 @@ class Execution:
                 text = "the handler asked for another try" if reason is None else reason
                 return Failed(self._reported("Retry", text), parse_duration(after, "after"))
             case RetryVerdict(delay):
-                return Failed(self._reported("Again", "the handler asked for another try"), delay)
+                return Failed(self._reported("RetryVerdict", "the handler asked for another try"), delay)
             case Release(delay, reason):
                 return Released(parse_duration(delay, "delay"), reason)
             case Dead(reason, to, note=note):

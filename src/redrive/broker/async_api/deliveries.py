@@ -153,7 +153,7 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
     ) -> Settled:
         """The work failed: retried or dead, as the queue's settings say. `final` means never again.
 
-        `verdict` decides instead of the settings: `Again.after("30s")` or `Dead(reason)`.
+        `verdict` decides instead of the settings: `RetryVerdict.after("30s")` or `Dead(reason)`.
         """
         return await self._run(settle.fail(self._core, lease, error, final, verdict))
 

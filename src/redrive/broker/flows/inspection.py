@@ -40,7 +40,7 @@ _LARGEST_COUNT = 2**31 - 1
 # A number of seconds that is larger was not meant as how long ago: it is the time since 1970.
 _LONGEST_AGO = 30 * 365 * 86_400
 # What conditions are called in other programs.
-_ELSEWHERE = {"state": "status", "query": "words", "search": "words", "text": "words", "type": "error_type"}
+_FOREIGN_NAMES = {"state": "status", "query": "words", "search": "words", "text": "words", "type": "error_type"}
 
 _E = TypeVar("_E", bound=StrEnum)
 
@@ -121,7 +121,7 @@ def filter_from(conditions: Mapping[str, Any], now: Instant) -> Filter:
     known = Filter.__struct_fields__
     for name in conditions:
         if name not in known:
-            meant = suggest(name, known, _ELSEWHERE)
+            meant = suggest(name, known, _FOREIGN_NAMES)
             raise InvalidInput(f"{shown(name, 60)} is not a condition{meant}; there are {', '.join(known)}")
     return Filter(**{name: _checked(name, value, now) for name, value in conditions.items()})
 

@@ -62,7 +62,7 @@ def set_paused(call: SetPaused) -> SetPaused:
     return call
 
 
-def set_used_by(call: SetSourceQueue) -> SetSourceQueue:
+def set_source_queue(call: SetSourceQueue) -> SetSourceQueue:
     """A queue of another store uses this one."""
     values.queue(call.name)
     if not is_remote(check_address("user", call.user)):

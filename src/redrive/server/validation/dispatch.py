@@ -40,7 +40,7 @@ VALIDATORS: dict[type[Any], Callable[[Any], Any]] = {
     CreateQueue: admin.create,
     UpdateQueue: admin.update,
     SetPaused: admin.set_paused,
-    SetSourceQueue: admin.set_used_by,
+    SetSourceQueue: admin.set_source_queue,
     DeleteQueue: admin.delete,
     Put: deliveries.put,
     Register: admin.register,

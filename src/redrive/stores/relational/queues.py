@@ -14,8 +14,8 @@ from redrive.model.dead_queue import (
     check_dead_queues,
     check_source_queue,
     local_dead_queues,
+    source_queues_after,
     source_queues_of,
-    used_by_after,
 )
 from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.relational import verdicts
@@ -65,7 +65,7 @@ def change_queue(batch: Batch, call: QueueCall) -> Any:
             batch.reread_queues((name,))
             return msgspec.structs.replace(row.queue, paused=paused)
         case SetSourceQueue(name, user, used):
-            return _set_used_by(batch, name, user, used)
+            return _set_source_queue(batch, name, user, used)
         case DeleteQueue(name, confirm, actor):
             return _delete(batch, name, confirm, actor)
         case _:
@@ -90,14 +90,14 @@ def _check(batch: Batch, name: str, settings: QueueSettings, source_queues: tupl
     check_dead_queues(name, settings, {other: row.settings for other, row in batch.by_name.items()}, source_queues)
 
 
-def _set_used_by(batch: Batch, name: str, user: str, used: bool) -> Queue:
+def _set_source_queue(batch: Batch, name: str, user: str, used: bool) -> Queue:
     """A queue of another store sends its dead here, or does so no longer."""
     row = batch.queue(name)
     if used:
         check_source_queue(name, row.settings)
         if not row.queue.is_dead_queue:
             batch.mark_dead_queue(row)
-    source_queues = used_by_after(row.queue.source_queues, user, used=used)
+    source_queues = source_queues_after(row.queue.source_queues, user, used=used)
     if source_queues != row.queue.source_queues:
         batch.execute(_USED_BY, (msgspec.json.encode(source_queues).decode(), row.key))
         batch.reread_queues((name,))

@@ -39,7 +39,7 @@ from redrive.stores.rules.queries import (
     next_due,
     read_feed,
 )
-from redrive.stores.rules.queues import create_queue, delete_queue, set_paused, set_used_by, update_queue
+from redrive.stores.rules.queues import create_queue, delete_queue, set_paused, set_source_queue, update_queue
 from redrive.stores.rules.registrations import list_registrations, register, unregister
 from redrive.stores.rules.settle import complete, extend, return_lease, settle
 from redrive.stores.rules.state import State
@@ -117,7 +117,7 @@ def execute_calls(state: State, call: Call) -> Any:
         case admin_calls.SetPaused():
             return set_paused(state, call)
         case admin_calls.SetSourceQueue():
-            return set_used_by(state, call)
+            return set_source_queue(state, call)
         case admin_calls.DeleteQueue():
             return delete_queue(state, call)
         case _:

@@ -11,8 +11,8 @@ from redrive.model.dead_queue import (
     check_dead_queues,
     check_source_queue,
     local_dead_queues,
+    source_queues_after,
     source_queues_of,
-    used_by_after,
 )
 from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.rules.queue_state import QueueState
@@ -60,13 +60,13 @@ def set_paused(state: State, call: SetPaused) -> Queue:
     return queue.value
 
 
-def set_used_by(state: State, call: SetSourceQueue) -> Queue:
+def set_source_queue(state: State, call: SetSourceQueue) -> Queue:
     """A queue of another store sends its dead here, or does so no longer."""
     queue = state.queue(call.name)
     if call.used:
         check_source_queue(call.name, queue.value.settings)
         queue.mark_dead_queue()
-    source_queues = used_by_after(queue.value.source_queues, call.user, used=call.used)
+    source_queues = source_queues_after(queue.value.source_queues, call.user, used=call.used)
     if source_queues != queue.value.source_queues:
         queue.value = msgspec.structs.replace(queue.value, source_queues=source_queues)
     return queue.value

@@ -12,8 +12,8 @@ A store is bound to it by one class:
             return f"mystore://{tmp_path}"
 
 A store that `redrive.connect` does not know overrides `connect` and `connect_async` instead of `url`; see `Suite`.
-What a store cannot do by its nature it says in the class (`shared`, `durable`, `transactions`); nothing else is ever
-skipped.
+A store declares in the class what it can do by its nature (`supports_processes`, `is_durable`,
+`supports_transactions`); nothing else is ever skipped.
 """
 
 import importlib.util

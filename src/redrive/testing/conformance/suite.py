@@ -67,7 +67,7 @@ class Suite:
     @pytest.fixture
     def own_connection(self) -> Any:
         """A connection of the program's own to the database, not in a transaction; `execute("BEGIN")` begins one."""
-        raise NotImplementedError("a store with `transactions` binds the fixture `own_connection`")
+        raise NotImplementedError("a store with `supports_transactions` binds the fixture `own_connection`")
 
     @pytest.fixture
     def open_broker(self, connect: Any, clock: FakeClock) -> Iterator[OpenBroker]:
