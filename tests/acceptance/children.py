@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 import traceback
@@ -20,9 +21,11 @@ class Ended(NamedTuple):
     said: bytes
 
 
-def fork(work: Callable[[Say], None]) -> tuple[int, int]:
-    """Run `work` in a child. Gives its process id and the reading end of its pipe."""
+def fork(work: Callable[[Say], None], *, pipe_bytes: int | None = None) -> tuple[int, int]:
+    """Run `work` in a child. Gives its process id and the reading end of its pipe, which holds at most `pipe_bytes`."""
     reader, writer = os.pipe()
+    if pipe_bytes is not None:
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, pipe_bytes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 warns where other threads run; the child needs none
         pid = os.fork()

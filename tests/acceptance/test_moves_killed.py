@@ -34,6 +34,8 @@ from redrive.testing.fake_clock import FakeClock
 
 ITEMS = int(os.environ.get("REDRIVE_ITEMS", 70_000 if THOROUGH else 400))
 """Each moves once, and every second one back: three moves for two items."""
+BEAT = b"." * 4096
+"""Fills the pipe: a child works no further ahead than its killer has seen, however busy the machine is."""
 KILLS = 1_000 if THOROUGH else 20
 AT_ONCE = 10
 FEWEST_POINTS = 10
@@ -274,8 +276,7 @@ def _check_run(here: str, there: str, locations: tuple[Where, Where], folder: Pa
     moves = _check(entries, locations)
     record_property("moves", f"{ITEMS} items, {moves} moves, {kills} kills")
     print(f"{ITEMS} items, at least {moves} moves, {kills} kills")
-    # On a busy machine much is done before the next kill.
-    assert kills >= KILLS * 0.3, "a run that was hardly disturbed proves nothing"
+    assert kills >= KILLS * 0.8, "a run that was hardly disturbed proves nothing"
     assert moves >= ITEMS
 
 
@@ -283,14 +284,19 @@ def _work_and_kill(here: str, there: str, folder: Path) -> int:
     """A worker and a keeper of the dead, who are killed and begin again, until everything is done."""
     draw, kills = random.Random(0), 0
     roles = {"worker": _work, "keeper": _keep}
-    children = {role: fork(partial(work, here, there, folder / f"{role}.journal")) for role, work in roles.items()}
+
+    def begin(role: str) -> tuple[int, int]:
+        work = partial(roles[role], here, there, folder / f"{role}.journal")
+        return fork(work, pipe_bytes=len(BEAT))
+
+    children = {role: begin(role) for role in roles}
     beats = max(1, ITEMS // (KILLS * AT_ONCE))
     while True:
         role = draw.choice(list(roles))
         pid, reader = children[role]
         ended = False
         for _ in range(draw.randint(1, 2 * beats)):
-            if not os.read(reader, 1):
+            if not os.read(reader, len(BEAT)):
                 ended = True
                 break
         if not ended and kills < KILLS:
@@ -303,7 +309,7 @@ def _work_and_kill(here: str, there: str, folder: Path) -> int:
         if not child.killed:  # it saw that everything is done, and so will the other one
             del children[role]
             break
-        children[role] = fork(partial(roles[role], here, there, folder / f"{role}.journal"))
+        children[role] = begin(role)
     for pid, reader in children.values():
         assert join(pid, reader).code == 0
     return kills
@@ -320,7 +326,7 @@ def _work(here: str, there: str, journal: Path, say: Say) -> None:
                     written.write("fail", "ok", values=[lease.value], ids=[lease.id])
                 else:
                     _complete(broker, lease, written)
-            say(b".")
+            say(BEAT)
 
 
 def _keep(here: str, there: str, journal: Path, say: Say) -> None:
@@ -338,7 +344,7 @@ def _keep(here: str, there: str, journal: Path, say: Say) -> None:
                     except RedriveError:
                         continue  # its lease ran out, and somebody else has sent it back
                     written.write("redrive", "ok", values=[lease.value], ids=[lease.id])
-            say(b".")
+            say(BEAT)
 
 
 def _complete(broker: Broker, lease: Lease, written: Journal) -> None:
