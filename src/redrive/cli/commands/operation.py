@@ -110,8 +110,8 @@ class NothingToUndo(NotFound):
     def __init__(self, id: str) -> None:
         self.id = id
         super().__init__(
-            f"neither an operation nor an item has the id '{id}'\n  {command_line('operation list')} shows the "
-            "operations"
+            f"neither an operation nor an item has the id '{id}'\n"
+            f"  {command_line('operation list')} shows the operations"
         )
 
 

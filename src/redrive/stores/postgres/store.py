@@ -169,8 +169,8 @@ class PostgresStore:
             return ()
         return (
             f"Process {found[0]} of the server has had one transaction open for {format_elapsed(found[1])}: "
-            "what was removed "
-            f"since cannot be cleaned up, and queues get slower; end it, as with pg_terminate_backend({found[0]})",
+            "what was removed since cannot be cleaned up, and queues get slower; end it, as with "
+            f"pg_terminate_backend({found[0]})",
         )
 
     def reopen(self) -> None:

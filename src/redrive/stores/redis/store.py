@@ -128,9 +128,8 @@ class RedisStore:
 
     def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         raise InvalidInput(
-            f"store {self.name} is a Redis server and takes part in no transaction of yours; put without "
-            "`transaction`, or "
-            f"use a store in the database that your transaction is in"
+            f"store {self.name} is a Redis server and takes part in no transaction of yours; "
+            "put without `transaction`, or use a store in the database that your transaction is in"
         )
 
     def poll_changes(self) -> Collection[str] | None:

@@ -73,9 +73,8 @@ class SQLiteStore:
     def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         if not isinstance(connection, apsw.Connection):
             raise InvalidInput(
-                f"transaction takes an apsw.Connection to {self._path}, not {type(connection).__name__}; the "
-                "sqlite3 module "
-                f"brings another copy of SQLite, and two copies on one file can damage it"
+                f"transaction takes an apsw.Connection to {self._path}, not {type(connection).__name__}; "
+                "the sqlite3 module brings another copy of SQLite, and two copies on one file can damage it"
             )
         if not connection.in_transaction:
             raise InvalidInput("transaction takes a connection with a transaction open; begin one, put, then commit it")
@@ -116,9 +115,8 @@ class SQLiteStore:
             found.append(f"{self._path}: {several_names(names)}")
         if (log := self._engine.log_bytes()) > LARGE_LOG_BYTES:
             found.append(
-                f"The log of {self._path} has grown to {format_bytes(log)}: it cannot begin anew while a "
-                "program reads in one "
-                f"long transaction; end that transaction, or the program"
+                f"The log of {self._path} has grown to {format_bytes(log)}: it cannot begin anew "
+                "while a program reads in one long transaction; end that transaction, or the program"
             )
         return tuple(found)
 
