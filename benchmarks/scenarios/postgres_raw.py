@@ -23,17 +23,17 @@ BATCH = 100
 BACKLOG = 60_000
 STATE = (
     "rank, ready_at, seq, expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, "
-    "entries, deaths, letter"
+    "entries, deaths, death_no"
 )
 PUT = f"""
     WITH given AS MATERIALIZED (
-        SELECT $1 + place AS n, ($2 + place * 86977480212389 & 140737488355327) << 16 AS tail, payload
+        SELECT $1 + place AS item_no, ($2 + place * 86977480212389 & 140737488355327) << 16 AS id_suffix, payload
         FROM unnest($5::bytea[]) WITH ORDINALITY AS listed(payload, place)),
     items AS (
-        INSERT INTO redrive_item (n, tail, queue, put_at, priority, payload)
-        SELECT n, tail, $3, $4, 5, payload FROM given)
-    INSERT INTO redrive_ready (queue, n, {STATE})
-    SELECT $3, n, 4, $4, n, NULL, 0, 0, 0, 0, 0, NULL, 0, 0, NULL FROM given"""
+        INSERT INTO redrive_item (item_no, id_suffix, queue, put_at, priority, payload)
+        SELECT item_no, id_suffix, $3, $4, 5, payload FROM given)
+    INSERT INTO redrive_ready (queue, item_no, {STATE})
+    SELECT $3, item_no, 4, $4, item_no, NULL, 0, 0, 0, 0, 0, NULL, 0, 0, NULL FROM given"""
 LEASE = f"""
     WITH head AS (
         SELECT ctid FROM redrive_ready WHERE queue = $1 ORDER BY rank, ready_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED),
@@ -42,17 +42,19 @@ LEASE = f"""
         SELECT *, ('x' || right(gen_random_uuid()::text, 12) || right(gen_random_uuid()::text, 4))::bit(64)::bigint
             & 9223372036854775807 AS token FROM taken),
     leased AS (
-        INSERT INTO redrive_lease (n, queue, token, deadline, leased_at, {STATE})
-        SELECT n, queue, token, $3, $4, rank, ready_at, seq, expire_deadline, deliveries + 1, attempts + 1, failures,
-            losses, redrives, coalesce(first_leased_at, $4), entries, deaths, letter FROM r)
-    SELECT r.n, r.token, i.tail, i.payload, i.content_type, i.headers, i.put_at, r.deliveries, r.attempts, r.failures
-    FROM r JOIN LATERAL (SELECT * FROM redrive_item AS i WHERE i.n = r.n OFFSET 0) AS i ON true"""
+        INSERT INTO redrive_lease (item_no, queue, token, deadline, leased_at, {STATE})
+        SELECT item_no, queue, token, $3, $4, rank, ready_at, seq, expire_deadline, deliveries + 1, attempts + 1,
+            failures,
+            losses, redrives, coalesce(first_leased_at, $4), entries, deaths, death_no FROM r)
+    SELECT r.item_no, r.token, i.id_suffix, i.payload, i.content_type, i.headers, i.put_at, r.deliveries, r.attempts,
+        r.failures
+    FROM r JOIN LATERAL (SELECT * FROM redrive_item AS i WHERE i.item_no = r.item_no OFFSET 0) AS i ON true"""
 COMPLETE = """
     WITH gone AS (
-        DELETE FROM redrive_lease AS l USING unnest($1::bigint[], $2::bigint[]) AS held(n, token)
-        WHERE l.n = held.n AND l.token = held.token RETURNING l.n),
-    items AS (DELETE FROM redrive_item WHERE n = ANY (ARRAY(SELECT n FROM gone)))
-    SELECT n FROM gone"""
+        DELETE FROM redrive_lease AS l USING unnest($1::bigint[], $2::bigint[]) AS held(item_no, token)
+        WHERE l.item_no = held.item_no AND l.token = held.token RETURNING l.item_no),
+    items AS (DELETE FROM redrive_item WHERE item_no = ANY (ARRAY(SELECT item_no FROM gone)))
+    SELECT item_no FROM gone"""
 
 
 class Raw:

@@ -23,31 +23,34 @@ STATE = (
     "rank, ready_at, seq, expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, "
     "entries, deaths"
 )
-ITEM = "INSERT INTO redrive_item (n, tail, queue, put_at, priority, payload) VALUES (?, ?, ?, ?, 5, ?)"
-READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?2, 4, ?3, ?2, NULL, 0, 0, 0, 0, 0, NULL, 0, 0)"
+ITEM = "INSERT INTO redrive_item (item_no, id_suffix, queue, put_at, priority, payload) VALUES (?, ?, ?, ?, 5, ?)"
+READY = (
+    f"INSERT INTO redrive_ready (queue, item_no, {STATE}) VALUES (?, ?2, 4, ?3, ?2, NULL, 0, 0, 0, 0, 0, NULL, 0, 0)"
+)
 ITEMS = """
-    INSERT INTO redrive_item (n, tail, queue, put_at, priority, payload)
+    INSERT INTO redrive_item (item_no, id_suffix, queue, put_at, priority, payload)
     SELECT ?1 + rowid, (?2 + rowid * 86977480212389 & 140737488355327) << 16, ?3, ?4, 5, value FROM carray(?5)
 """
 READIES = f"""
-    INSERT INTO redrive_ready (queue, n, {STATE})
+    INSERT INTO redrive_ready (queue, item_no, {STATE})
     SELECT ?1, value, 4, ?2, value, NULL, 0, 0, 0, 0, 0, NULL, 0, 0 FROM carray(?3)
 """
 HEAD = """
-    SELECT r.rank, r.ready_at, r.seq, r.n, i.tail, i.payload, i.content_type, i.headers, i.put_at, r.deliveries,
+    SELECT r.rank, r.ready_at, r.seq, r.item_no, i.id_suffix, i.payload, i.content_type, i.headers, i.put_at,
+        r.deliveries,
         r.attempts, r.failures, r.losses, r.redrives, r.first_leased_at, r.expire_deadline, i.overrides
-    FROM redrive_ready AS r CROSS JOIN redrive_item AS i ON i.n = r.n
+    FROM redrive_ready AS r CROSS JOIN redrive_item AS i ON i.item_no = r.item_no
     WHERE r.queue = ? ORDER BY r.rank, r.ready_at, r.seq LIMIT ?
 """
 LEASE = f"""
-    INSERT INTO redrive_lease (n, queue, token, deadline, leased_at, {STATE})
-    SELECT n, queue, random() & 9223372036854775807, ?1, ?2, rank, ready_at, seq, expire_deadline, deliveries + 1,
+    INSERT INTO redrive_lease (item_no, queue, token, deadline, leased_at, {STATE})
+    SELECT item_no, queue, random() & 9223372036854775807, ?1, ?2, rank, ready_at, seq, expire_deadline, deliveries + 1,
         attempts + 1, failures, losses, redrives, coalesce(first_leased_at, ?2), entries, deaths
-    FROM redrive_ready WHERE queue = ?3 AND (rank, ready_at, seq) <= (?4, ?5, ?6) RETURNING n, token
+    FROM redrive_ready WHERE queue = ?3 AND (rank, ready_at, seq) <= (?4, ?5, ?6) RETURNING item_no, token
 """
 TAKE = "DELETE FROM redrive_ready WHERE queue = ? AND (rank, ready_at, seq) <= (?, ?, ?)"
-HELD = "SELECT n, token FROM redrive_lease WHERE n IN carray(?)"
-HELD_ONE = "SELECT token FROM redrive_lease WHERE n = ?"
+HELD = "SELECT item_no, token FROM redrive_lease WHERE item_no IN carray(?)"
+HELD_ONE = "SELECT token FROM redrive_lease WHERE item_no = ?"
 
 
 class Raw:
@@ -109,13 +112,13 @@ class Raw:
         if len(held) == 1:
             ((n, token),) = held
             assert execute(HELD_ONE, (n,)).get == token
-            execute("DELETE FROM redrive_lease WHERE n = ?", (n,))
-            execute("DELETE FROM redrive_item WHERE n = ?", (n,))
+            execute("DELETE FROM redrive_lease WHERE item_no = ?", (n,))
+            execute("DELETE FROM redrive_item WHERE item_no = ?", (n,))
         else:
             numbers = self.carray(array.array("q", [n for n, _ in held]))
             assert dict(execute(HELD, (numbers,)).fetchall()) == dict(held)
-            execute("DELETE FROM redrive_lease WHERE n IN carray(?)", (numbers,))
-            execute("DELETE FROM redrive_item WHERE n IN carray(?)", (numbers,))
+            execute("DELETE FROM redrive_lease WHERE item_no IN carray(?)", (numbers,))
+            execute("DELETE FROM redrive_item WHERE item_no IN carray(?)", (numbers,))
         execute("COMMIT")
         return len(held)
 

@@ -22,10 +22,11 @@ STATE = (
     "entries, deaths"
 )
 READY = f"""
-    INSERT INTO redrive_ready (queue, n, {STATE})
-    SELECT queue, n, rank, ?1, ?2 + row_number() OVER (), NULL, deliveries, 0, 0, 0, redrives + 1, first_leased_at,
+    INSERT INTO redrive_ready (queue, item_no, {STATE})
+    SELECT queue, item_no, rank, ?1, ?2 + row_number() OVER (), NULL, deliveries, 0, 0, 0, redrives + 1,
+        first_leased_at,
         entries, deaths
-    FROM redrive_ended WHERE n IN carray(?3)
+    FROM redrive_finished WHERE item_no IN carray(?3)
 """
 
 
@@ -86,12 +87,14 @@ def measure_raw_move(directory: Path) -> Measurement:
     started, changed, number = time.perf_counter(), 0, 2**62
     while changed < ITEMS:
         connection.execute("BEGIN IMMEDIATE")
-        found = connection.execute("SELECT d, n FROM redrive_letter ORDER BY d LIMIT ?", (STEP,)).fetchall()
+        found = connection.execute(
+            "SELECT death_no, item_no FROM redrive_dead_letter ORDER BY death_no LIMIT ?", (STEP,)
+        ).fetchall()
         items = apsw.carray(array.array("q", [n for _, n in found]))
         connection.execute(READY, (int(time.time() * 1e6), number, items))
-        connection.execute("DELETE FROM redrive_ended WHERE n IN carray(?)", (items,))
+        connection.execute("DELETE FROM redrive_finished WHERE item_no IN carray(?)", (items,))
         letters = apsw.carray(array.array("q", [d for d, _ in found]))
-        connection.execute("DELETE FROM redrive_letter WHERE d IN carray(?)", (letters,))
+        connection.execute("DELETE FROM redrive_dead_letter WHERE death_no IN carray(?)", (letters,))
         connection.execute("COMMIT")
         changed, number = changed + len(found), number + STEP
     return rate(ITEMS, time.perf_counter() - started, synchronous=FULL)

@@ -56,7 +56,7 @@ PEERS = {
     ),
 }
 LEFT = """
-    SELECT (SELECT count(*) FROM redrive.redrive_ready) + (SELECT count(*) FROM redrive.redrive_waiting)
+    SELECT (SELECT count(*) FROM redrive.redrive_ready) + (SELECT count(*) FROM redrive.redrive_scheduled)
         + (SELECT count(*) FROM redrive.redrive_lease)"""
 
 

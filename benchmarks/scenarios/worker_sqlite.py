@@ -59,7 +59,7 @@ PEERS = {
     ),
 }
 LEFT = """
-    SELECT (SELECT count(*) FROM redrive_ready) + (SELECT count(*) FROM redrive_waiting)
+    SELECT (SELECT count(*) FROM redrive_ready) + (SELECT count(*) FROM redrive_scheduled)
         + (SELECT count(*) FROM redrive_lease)"""
 
 

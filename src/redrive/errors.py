@@ -38,6 +38,7 @@
     │   ├── DiskFull
     │   ├── NotAStore            the file is something else
     │   ├── SchemaTooNew         written by a newer Redrive
+    │   ├── SchemaTooOld         written by a Redrive from before the first release
     │   ├── EngineUnsupported    the engine has a known flaw, or lacks a feature
     │   └── StoreFailed          the engine answered with an error that nothing foresaw
     ├── AccessError              a server does not let this caller do this
@@ -502,6 +503,19 @@ class SchemaTooNew(StoreError):
         super().__init__(
             f"store {store} has schema {found} and this Redrive knows up to {known}; it was not touched. "
             f"Upgrade Redrive"
+        )
+
+
+class SchemaTooOld(StoreError):
+    """The store was written by a development version of Redrive, from before the first release."""
+
+    code = "schema_too_old"
+
+    def __init__(self, store: str, found: int, first: int) -> None:
+        self.store, self.found, self.first = store, found, first
+        super().__init__(
+            f"store {store} has schema {found}, from before the first release; this Redrive reads {first} and later. "
+            f"It was not touched. Use a new store; to keep what is in it, export it with the version that wrote it"
         )
 
 

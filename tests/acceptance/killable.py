@@ -10,10 +10,10 @@ import os
 import time
 
 from redrive import App, Context
-from redrive.stores.postgres import engine
+from redrive.stores.postgres import connection_settings
 
 # A worker that is stopped within a transaction holds its locks until the server ends that: here sooner than elsewhere.
-engine._SETTINGS["idle_in_transaction_session_timeout"] = engine._TRANSACTION_TIMEOUT = "10s"
+connection_settings.SETTINGS["idle_in_transaction_session_timeout"] = connection_settings.TRANSACTION_TIMEOUT = "10s"
 
 LOSSES = 3
 """How often a killer is delivered until it is dead."""

@@ -14,7 +14,7 @@ import psycopg
 
 Where = Path | str
 """A file of SQLite, or what `connect` takes: a schema of PostgreSQL, URL?schema=NAME, or Redis, URL?prefix=NAME."""
-PLACES = ("ready", "waiting", "lease", "ended")
+STATE_TABLES = ("ready", "scheduled", "lease", "finished")
 COUNTS = ("pending", "failed", "active", "completed", "dead", "archived", "moving", "dead_letters")
 
 
@@ -104,45 +104,47 @@ def state(path: Path) -> State:
             tuple(
                 connection.execute("SELECT kind, name, version, value FROM redrive_registration ORDER BY kind, name")
             ),
-            tuple(connection.execute("SELECT result, result_type FROM redrive_result ORDER BY n")),
+            tuple(connection.execute("SELECT result, result_type FROM redrive_result ORDER BY item_no")),
         )
     finally:
         connection.close()
 
 
 _STANDINGS = " UNION ALL ".join(
-    f"SELECT n, queue, {status} AS status, {reason} AS reason, deliveries, attempts, failures, losses, redrives, "
-    f"entries, deaths, letter FROM redrive_{table}"
+    f"SELECT item_no, queue, {status} AS status, {reason} AS reason, deliveries, attempts, failures, losses, redrives, "
+    f"entries, deaths, death_no FROM redrive_{table}"
     for table, status, reason in (
         ("ready", "'pending'", "NULL"),
-        ("waiting", "status", "NULL"),
+        ("scheduled", "status", "NULL"),
         ("lease", "'active'", "NULL"),
-        ("ended", "status", "dead_reason"),
+        ("finished", "status", "dead_reason"),
     )
 )
 _ITEMS = f"""
-    SELECT i.n, i.tail, i.queue, q.name, i.payload, i.origin_queue, p.queue, p.status, p.reason, p.deliveries,
+    SELECT i.item_no, i.id_suffix, i.queue, q.name, i.payload, i.origin_queue, p.queue, p.status, p.reason,
+        p.deliveries,
         p.attempts, p.failures, p.losses, p.redrives, p.entries, p.deaths
-    FROM redrive_item AS i LEFT JOIN ({_STANDINGS}) AS p ON p.n = i.n LEFT JOIN redrive_queue AS q ON q.key = i.queue"""
+    FROM redrive_item AS i LEFT JOIN ({_STANDINGS}) AS p ON p.item_no = i.item_no
+    LEFT JOIN redrive_queue AS q ON q.key = i.queue"""
 _COUNTED = f"""
     SELECT queue, {", ".join(f"sum({name})" for name in COUNTS)} FROM (
         SELECT queue, {", ".join(COUNTS)} FROM redrive_count
-        UNION ALL SELECT queue, {", ".join(COUNTS)} FROM redrive_tally) AS counts GROUP BY queue"""
+        UNION ALL SELECT queue, {", ".join(COUNTS)} FROM redrive_count_delta) AS counts GROUP BY queue"""
 _TOTALS = """
     SELECT queue, sum(put_total), sum(completed_total), sum(failed_total), sum(dead_total) FROM (
         SELECT queue, put_total, completed_total, failed_total, dead_total FROM redrive_count
-        UNION ALL SELECT queue, put_total, completed_total, failed_total, dead_total FROM redrive_tally)
+        UNION ALL SELECT queue, put_total, completed_total, failed_total, dead_total FROM redrive_count_delta)
     GROUP BY queue ORDER BY queue"""
 
 _OPERATIONS = """
     SELECT data ->> 'verb', data ->> 'status', data ->> 'steps', data ->> 'changed', data -> 'skipped'
     FROM redrive_operation ORDER BY number"""
 _LETTERS = f"""
-    SELECT coalesce(l.n, p.n), p.status, l.shelf, l.queue = p.queue FROM redrive_letter AS l
-        FULL JOIN (SELECT * FROM ({_STANDINGS}) AS every WHERE letter IS NOT NULL) AS p
-        ON p.letter = l.d AND p.n = l.n"""
+    SELECT coalesce(l.item_no, p.item_no), p.status, l.section, l.queue = p.queue FROM redrive_dead_letter AS l
+        FULL JOIN (SELECT * FROM ({_STANDINGS}) AS every WHERE death_no IS NOT NULL) AS p
+        ON p.death_no = l.death_no AND p.item_no = l.item_no"""
 _RECOUNTED = """
-    SELECT queue, fingerprint, count(*) FROM redrive_letter WHERE shelf > 0 GROUP BY queue, fingerprint"""
+    SELECT queue, fingerprint, count(*) FROM redrive_dead_letter WHERE section > 0 GROUP BY queue, fingerprint"""
 
 
 def _check_integrity(connection: apsw.Connection) -> None:
@@ -168,9 +170,10 @@ def _standings(connection: Any) -> list[Standing]:
         id = f"{tail:016x}{n:016x}"
         counters = (deliveries, attempts, failures, losses, redrives)
         standings.append(Standing(id, name, status, payload, *counters, dead_reason, entries, deaths, origin))
-    for table in PLACES:
+    for table in STATE_TABLES:
         strays = connection.execute(
-            f"SELECT n FROM redrive_{table} AS t WHERE NOT EXISTS (SELECT 1 FROM redrive_item AS i WHERE i.n = t.n)"
+            f"SELECT item_no FROM redrive_{table} AS t "
+            "WHERE NOT EXISTS (SELECT 1 FROM redrive_item AS i WHERE i.item_no = t.item_no)"
         ).fetchall()
         if strays:
             raise Broken(f"redrive_{table} holds {len(strays)} items that do not exist")
@@ -183,7 +186,7 @@ def _check_counts(connection: Any) -> None:
     recount: Counter[tuple[int, str]] = Counter()
     for queue, status in connection.execute(f"SELECT queue, status FROM ({_STANDINGS}) AS p"):
         recount[queue, status] += 1
-    for (queue,) in connection.execute("SELECT queue FROM redrive_letter WHERE shelf > 0"):
+    for (queue,) in connection.execute("SELECT queue FROM redrive_dead_letter WHERE section > 0"):
         recount[queue, "dead_letters"] += 1
     for queue in {queue for queue, _ in recount} | set(counted):
         found = tuple(recount[queue, name] for name in COUNTS)
@@ -193,19 +196,19 @@ def _check_counts(connection: Any) -> None:
 
 def _check_records(connection: Any) -> None:
     """Histories, deaths, letters and old ids are those of items that exist, and as many as the items say."""
-    for table in ("letter", "history", "death", "lineage", "moving"):
+    for table in ("dead_letter", "history", "death", "former_id", "moving"):
         strays = _first(
             connection,
             f"SELECT count(*) FROM redrive_{table} AS t WHERE NOT EXISTS "
-            "(SELECT 1 FROM redrive_item AS i WHERE i.n = t.n)",
+            "(SELECT 1 FROM redrive_item AS i WHERE i.item_no = t.item_no)",
         )
         if strays:
             raise Broken(f"redrive_{table} has {strays} rows of items that do not exist")
-    if _first(connection, "SELECT 1 FROM redrive_lineage WHERE old IN (SELECT n FROM redrive_item)"):
+    if _first(connection, "SELECT 1 FROM redrive_former_id WHERE old_item_no IN (SELECT item_no FROM redrive_item)"):
         raise Broken("an item lives under its new id and its old one")
     for n, entries, deaths, written, died in connection.execute(
-        f"""SELECT n, entries, deaths, (SELECT count(*) FROM redrive_history AS h WHERE h.n = p.n),
-            (SELECT count(*) FROM redrive_death AS d WHERE d.n = p.n) FROM ({_STANDINGS}) AS p"""
+        f"""SELECT item_no, entries, deaths, (SELECT count(*) FROM redrive_history AS h WHERE h.item_no = p.item_no),
+            (SELECT count(*) FROM redrive_death AS d WHERE d.item_no = p.item_no) FROM ({_STANDINGS}) AS p"""
     ):
         if (min(entries, 50), deaths) != (written, died):
             raise Broken(f"item {n} says {entries} entries, {deaths} deaths; there are {written} and {died}")
@@ -213,22 +216,25 @@ def _check_records(connection: Any) -> None:
 
 def _check_moving(connection: Any) -> None:
     """Whoever is on its way to another store has a row that says where to, and nobody else."""
-    moving = set(connection.execute(f"SELECT n FROM ({_STANDINGS}) AS p WHERE status = 'moving'").fetchall())
-    if moving != set(connection.execute("SELECT n FROM redrive_moving").fetchall()):
+    moving = set(connection.execute(f"SELECT item_no FROM ({_STANDINGS}) AS p WHERE status = 'moving'").fetchall())
+    if moving != set(connection.execute("SELECT item_no FROM redrive_moving").fetchall()):
         raise Broken("items that are moving, and where they go, do not belong together")
 
 
 def _check_letters(connection: Any) -> None:
-    """Whoever is dead or archived has a letter, on the right shelf; and groups count what there is."""
-    for n, status, shelf, same_queue in connection.execute(_LETTERS):
-        if status is None or shelf is None or not same_queue:
+    """Whoever is dead or archived has a letter, on the right section; and groups count what there is."""
+    for n, status, section, same_queue in connection.execute(_LETTERS):
+        if status is None or section is None or not same_queue:
             raise Broken(f"item {n} and its letter do not belong together")
-        if (shelf < 0) != (status == "archived"):
-            raise Broken(f"item {n} is {status} and its letter lies on shelf {shelf}")
-    ended = f"SELECT n FROM ({_STANDINGS}) AS p WHERE status IN ('dead', 'archived') AND letter IS NULL"
+        if (section < 0) != (status == "archived"):
+            raise Broken(f"item {n} is {status} and its letter lies on section {section}")
+    ended = f"SELECT item_no FROM ({_STANDINGS}) AS p WHERE status IN ('dead', 'archived') AND death_no IS NULL"
     if (n := _first(connection, ended)) is not None:
         raise Broken(f"item {n} is dead or archived and has no letter")
-    if _first(connection, "SELECT 1 FROM redrive_wordless WHERE d IN (SELECT d FROM redrive_letter)"):
+    if _first(
+        connection,
+        "SELECT 1 FROM redrive_search_tombstone WHERE death_no IN (SELECT death_no FROM redrive_dead_letter)",
+    ):
         raise Broken("the words of a letter that is there are to be removed")
     recount = set(connection.execute(_RECOUNTED))
     for table, columns in (("group", "queue, fingerprint, count"), ("group_hour", "queue, fingerprint, sum(count)")):

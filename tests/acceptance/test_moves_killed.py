@@ -162,7 +162,7 @@ def kill_everywhere(
 
 
 def _forget_what_came() -> None:
-    moves._RECEIVED = "SELECT n, tail FROM redrive_ledger WHERE false AND ? = ? AND ? = 0"
+    moves._RECEIVED = "SELECT item_no, id_suffix FROM redrive_ledger WHERE false AND ? = ? AND ? = 0"
 
 
 def _remove_first() -> None:

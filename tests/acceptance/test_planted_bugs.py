@@ -173,18 +173,18 @@ def test_history_of_a_call_whose_outcome_is_unknown_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("found", "damage"),
     [
-        ("in no place", "DELETE FROM redrive_ready WHERE n = (SELECT min(n) FROM redrive_ready)"),
-        ("in no place", "DELETE FROM redrive_ended WHERE status = 'dead'"),
-        ("in two places", "INSERT INTO redrive_waiting SELECT n, queue, 'failed', NULL, rank, ready_at, seq,"
-         " expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths, letter"
-         " FROM redrive_ready"),
-        ("do not exist", "DELETE FROM redrive_item WHERE n IN (SELECT n FROM redrive_lease)"),
-        ("counts", "UPDATE redrive_tally SET pending = pending + 1 WHERE key = 1"),
-        ("counts", "DELETE FROM redrive_letter"),
+        ("in no place", "DELETE FROM redrive_ready WHERE item_no = (SELECT min(item_no) FROM redrive_ready)"),
+        ("in no place", "DELETE FROM redrive_finished WHERE status = 'dead'"),
+        ("in two places", "INSERT INTO redrive_scheduled SELECT item_no, queue, 'failed', NULL, rank, ready_at, seq,"
+         " expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, entries, deaths,"
+         " death_no FROM redrive_ready"),
+        ("do not exist", "DELETE FROM redrive_item WHERE item_no IN (SELECT item_no FROM redrive_lease)"),
+        ("counts", "UPDATE redrive_count_delta SET pending = pending + 1 WHERE key = 1"),
+        ("counts", "DELETE FROM redrive_dead_letter"),
         ("entries", "DELETE FROM redrive_history"),
         ("deaths", "DELETE FROM redrive_death"),
-        ("rows of items", "INSERT INTO redrive_history (key, n, entry, data) VALUES (1, 1, 1, x'')"),
-        ("old one", "INSERT INTO redrive_lineage SELECT n, tail, n FROM redrive_item LIMIT 1"),
+        ("rows of items", "INSERT INTO redrive_history (key, item_no, entry, data) VALUES (1, 1, 1, x'')"),
+        ("old one", "INSERT INTO redrive_former_id SELECT item_no, id_suffix, item_no FROM redrive_item LIMIT 1"),
         ("stands in", "UPDATE redrive_lease SET queue = queue + 1"),
     ],
 )  # fmt: skip

@@ -27,7 +27,7 @@ from redrive import Broker, connect
 from redrive.contract.item_calls import LeaseItems
 from redrive.contract.queries import GetStats
 from redrive.errors import Closed, LeaseLost, OutcomeUnknown, StoreUnavailable
-from redrive.stores.postgres import engine
+from redrive.stores.postgres import connection_settings, engine
 from redrive.stores.postgres import session as patience
 from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.store import PostgresStore
@@ -96,7 +96,7 @@ def far(far_url: str) -> Iterator[Broker]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "ANSWER_TIMEOUT_SECONDS", SHORT_SECONDS)
-    monkeypatch.setitem(engine._CONNECTING, "connect_timeout", 2)
+    monkeypatch.setitem(connection_settings.CONNECT_OPTIONS, "connect_timeout", 2)
     monkeypatch.setattr(engine, "_TRANSACTION_TIMEOUT", "2s")
 
 
@@ -320,7 +320,7 @@ def test_system_watches_the_network_too(far: Broker, far_url: str) -> None:
         with socket.socket(fileno=os.dup(store._engine._writer.fileno())) as found:  # type: ignore[union-attr]
             return found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
 
-    assert watched(far) == engine._CONNECTING["tcp_user_timeout"]
+    assert watched(far) == connection_settings.CONNECT_OPTIONS["tcp_user_timeout"]
     with connect(far_url.replace("?", "?tcp_user_timeout=1234&"), maintenance=False) as other:
         assert watched(other) == 1234
 

@@ -16,7 +16,7 @@ from tests.until import until
 
 from redrive import Broker, connect
 from redrive.errors import OutcomeUnknown
-from redrive.stores.postgres import engine
+from redrive.stores.postgres import connection_settings
 from redrive.stores.postgres import session as patience
 from redrive.testing.conformance.actions import Background
 
@@ -166,8 +166,8 @@ def test_server_that_stops_while_a_commit_waits(broker: Broker, primary: Primary
 def test_no_timeout_of_the_server_ends_the_wait_but_ours_does(
     url: str, primary: Primary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(engine._SETTINGS, "statement_timeout", "300ms")
-    monkeypatch.setattr(engine, "_TRANSACTION_TIMEOUT", "300ms")
+    monkeypatch.setitem(connection_settings.SETTINGS, "statement_timeout", "300ms")
+    monkeypatch.setattr(connection_settings, "TRANSACTION_TIMEOUT", "300ms")
     with connect(url, maintenance=False) as broker:
         broker.create_queue("jobs")
         broker.put("jobs", 0)

@@ -1,65 +1,14 @@
-"""Moves between stores that outlive a process: files and servers, and those that an older Redrive has written."""
+"""Moves between stores that outlive a process: files and servers."""
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
-import apsw
-import psycopg
 import pytest
-from tests.servers.postgres import Server
 from tests.until import until
 
 from redrive import Broker, connect
-from redrive.clock import Instant
-from redrive.stores.postgres import schema as postgres_schema
-from redrive.stores.sqlite import schema as sqlite_schema
-from redrive.testing.conformance.actions import kill, take, values
-
-QUEUE = "INSERT INTO redrive_queue VALUES (1, 'default', 'jobs', '{}', 1, 0, 0, 0)"
-ITEM = """
-    INSERT INTO redrive_item (n, tail, queue, put_at, priority, payload) VALUES (7, 65536, 1, 5, 5, '"old"')"""
-READY = "INSERT INTO redrive_ready VALUES (1, 7, 4, 5, 7, NULL, 0, 0, 0, 0, 0, NULL, 0, 0, NULL)"
-COUNT = "INSERT INTO redrive_count VALUES (1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0)"
-NAMESPACE = "INSERT INTO redrive_namespace (name) VALUES ('default')"
-
-
-def check_old_item_moves(url: str) -> None:
-    """What was put before this schema dies, and goes to another store."""
-    with connect(url, store_name="here", stores={"there": "memory://"}, maintenance=False) as broker:
-        there = broker.on_store("there")
-        there.create_queue("morgue")
-        assert (broker.stats("jobs").pending, broker.stats("jobs").moving) == (1, 0)
-        broker.update_queue("jobs", dead_queue="morgue@there")
-        assert broker.fail(take(broker), "boom").status == "moving"
-        assert broker.stats("jobs").moving == 1
-        broker.run_maintenance()
-        assert [item.value for item in there.find().items] == ["old"]
-        assert broker.stats("jobs").moving == 0
-
-
-def test_older_file_is_brought_up_to_date(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    with closing(apsw.Connection(str(path))) as old:
-        sqlite_schema.MIGRATIONS[0](old, Instant(0))
-        old.execute("UPDATE redrive_meta SET version = ?", (sqlite_schema.FIRST,))
-        for statement in (QUEUE, ITEM.replace("'\"old\"'", "CAST('\"old\"' AS BLOB)"), READY, COUNT, NAMESPACE):
-            old.execute(statement)
-    check_old_item_moves(f"sqlite:///{path}")
-
-
-def test_older_schema_of_a_server_is_brought_up_to_date(postgres: Server, postgres_url: str) -> None:
-    name = postgres_url.partition("schema=")[2]
-    with psycopg.connect(postgres.url) as old:
-        old.execute(f'CREATE SCHEMA "{name}"')
-        old.execute(f'SET LOCAL search_path TO "{name}"')
-        old.execute(postgres_schema.MIGRATIONS[0])
-        old.execute(f"CREATE SEQUENCE redrive_number INCREMENT BY {postgres_schema.BLOCK} START WITH 1000000")
-        old.execute("INSERT INTO redrive_meta VALUES (1, 1, 0)")
-        for statement in (QUEUE, ITEM.replace("'\"old\"'", "'\"old\"'::bytea"), READY, COUNT, NAMESPACE):
-            old.execute(statement)
-    check_old_item_moves(postgres_url)
+from redrive.testing.conformance.actions import kill, values
 
 
 @pytest.mark.parametrize("direction", ["to the server", "from the server"])

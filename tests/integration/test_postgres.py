@@ -12,9 +12,7 @@ import pytest
 from tests.servers.postgres import Server
 
 from redrive import Broker, connect
-from redrive.clock import SystemClock
 from redrive.errors import InvalidInput, StoreReadOnly, StoreUnavailable
-from redrive.stores.postgres import schema
 from redrive.stores.postgres.dialect import Bigints, Blobs, Texts, multi_row, translate
 from redrive.stores.postgres.session import Session, adapt
 
@@ -198,20 +196,20 @@ def test_nobody_answers() -> None:
     ("statement", "translated"),
     [
         (
-            "SELECT a FROM redrive_item WHERE n IN carray(?)",
-            'SELECT a FROM "s".redrive_item WHERE n = ANY($1::bigint[])',
+            "SELECT a FROM redrive_item WHERE item_no IN carray(?)",
+            'SELECT a FROM "s".redrive_item WHERE item_no = ANY($1::bigint[])',
         ),
         ("SELECT ?2, ?1 /*+ FOR UPDATE */", "SELECT $2, $1  FOR UPDATE "),
         ("SELECT value FROM carray(?)", "SELECT value FROM unnest($1) WITH ORDINALITY AS listed(value, rowid)"),
         ("CAST(?1 || x AS BLOB)", "convert_to($1 || x, 'UTF8')"),
         ("a CROSS JOIN b ON c", "a JOIN b ON c"),
         (
-            "carray(?) AS c CROSS JOIN redrive_item AS i ON i.n = c.value",
+            "carray(?) AS c CROSS JOIN redrive_item AS i ON i.item_no = c.value",
             "unnest($1::bigint[]) WITH ORDINALITY AS c(value, rowid) "
-            'JOIN LATERAL (SELECT * FROM "s".redrive_item AS i WHERE i.n = c.value OFFSET 0) AS i ON true',
+            'JOIN LATERAL (SELECT * FROM "s".redrive_item AS i WHERE i.item_no = c.value OFFSET 0) AS i ON true',
         ),
         ("SELECT 1 /*= + 1 */ /*-*/ - 1 /*-*/", "SELECT 1  + 1  "),
-        ("FROM redrive_letter INDEXED BY redrive_letter_queue", 'FROM "s".redrive_letter '),
+        ("FROM redrive_dead_letter INDEXED BY redrive_dead_letter_queue", 'FROM "s".redrive_dead_letter '),
     ],
 )
 def test_statement_in_other_words(statement: str, translated: str) -> None:
@@ -249,11 +247,11 @@ def test_rows_of_a_kind_are_written_with_one_statement(broker: Broker, url: str,
     schema = url.partition("schema=")[2]
     adapt(admin)
     session = Session(admin, schema, locking=True)
-    words = "INSERT INTO redrive_words (rowid, words) VALUES (?, ?)"
+    words = "INSERT INTO redrive_search (rowid, terms) VALUES (?, ?)"
     letters = [(1, Texts(["a", "b"])), (2, Texts(["c"]))]
     assert multi_row(words, letters) is not None
     session.executemany(words, letters)
-    assert session.execute("SELECT rowid, words FROM redrive_words ORDER BY rowid").fetchall() == letters
+    assert session.execute("SELECT rowid, terms FROM redrive_search ORDER BY rowid").fetchall() == letters
     columns = "namespace, at, actor, verb, queue, ids, count, note"
     rows = [("n", 1, "a", "v", None, "[]", 0, None), ("n", 2, "a", "v", "q", "[]", 0, None)]
     session.executemany(f"INSERT INTO redrive_audit ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
@@ -268,20 +266,3 @@ def test_rows_of_a_kind_are_written_with_one_statement(broker: Broker, url: str,
     session.executemany(removed, [(1, "a"), (2, "a")])
     assert session.execute("SELECT count FROM redrive_audit").fetchall() == [(8,)]
     assert multi_row("UPDATE redrive_audit SET count = count + ? WHERE at = ?", [(1, 1), (1, 2)]) is None
-
-
-def test_tables_of_the_first_version_are_brought_up_to_date(
-    url: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = url.partition("schema=")[2]
-    with monkeypatch.context() as before:
-        before.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
-        before.setattr(schema, "NEWEST", 1)
-        schema.prepare(admin, name, "postgres", SystemClock().now(), create=True)
-    assert admin.execute(f'SELECT version FROM "{name}".redrive_meta').fetchall() == [(1,)]
-    with connect(url, maintenance=False) as broker:
-        broker.create_queue("jobs")
-        broker.put("jobs", 1)
-        broker.complete(broker.lease("jobs")[0])
-        broker.run_maintenance()
-    assert admin.execute(f'SELECT version FROM "{name}".redrive_meta').fetchall() == [(schema.NEWEST,)]

@@ -50,7 +50,7 @@ def admin(postgres_url: str, broker: Broker) -> Iterator[psycopg.Connection[Any]
 
 def mark(admin: psycopg.Connection[Any], kind: str = READY, queue: int = 1) -> int:
     row = admin.execute(
-        f"SELECT {kind} FROM redrive_mark WHERE queue = %s ORDER BY move DESC LIMIT 1", (queue,)
+        f"SELECT {kind} FROM redrive_low_water_mark WHERE queue = %s ORDER BY version DESC LIMIT 1", (queue,)
     ).fetchone()
     return 0 if row is None else row[0]
 
@@ -77,7 +77,7 @@ def test_marks_follow_what_comes_and_goes(broker: Broker, admin: Any, clock: Fak
     work(broker)
     assert mark(admin) == clock.now() - SLACK
     assert mark(admin, "lease") == clock.now() - SLACK + 60_000_000
-    assert mark(admin, "tally", low_water_marks.TALLIES) > 0
+    assert mark(admin, "count_delta", low_water_marks.ALL_QUEUES) > 0
     assert broker.stats("jobs").pending == 0
 
 
@@ -320,13 +320,13 @@ def test_looks_pass_over_nothing_that_is_dead(broker: Broker, admin: Any, clock:
                 broker.put_many("jobs", range(100))
                 store.commit([Complete(lease.token) for lease in broker.lease("jobs", 100)])
             broker.run_maintenance()
-        for table in ("ready", "lease", "item", "tally", "mark"):
+        for table in ("ready", "lease", "item", "count_delta", "low_water_mark"):
             admin.execute(f"VACUUM ANALYZE redrive_{table}")
         clock.advance("5s")
         work(broker)
         broker.put_many("jobs", range(10))
         with_marks = {name: buffers(admin, *look, schema) for name, look in looks.items()}
-        admin.execute("DELETE FROM redrive_mark")
+        admin.execute("DELETE FROM redrive_low_water_mark")
         without = {name: buffers(admin, *look, schema) for name, look in looks.items()}
     assert {name: count for name, count in with_marks.items() if count > 150} == {}
     for name in ("head", "next", "next_lost"):

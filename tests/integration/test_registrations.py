@@ -1,28 +1,20 @@
-"""Registrations among many processes, and in stores that an older Redrive has written."""
+"""Registrations of many processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import apsw
-import psycopg
 import pytest
-from tests.servers.postgres import Server
 
 from redrive import connect
-from redrive.clock import Instant, SystemClock
 from redrive.contract.admin_calls import CreateQueue, Register, Registration, VersionConflict
-from redrive.contract.item_calls import Complete, LeaseItems
-from redrive.contract.queries import GetResult, GetStats, ListRegistrations, ListWorkerLeases
+from redrive.contract.queries import GetStats, ListRegistrations
 from redrive.model.duration import SECOND
-from redrive.model.item import Result
 from redrive.model.queue import QueueSettings
 from redrive.store import Store
-from redrive.stores.postgres import schema as postgres_schema
-from redrive.stores.sqlite import schema as sqlite_schema
 from redrive.testing.conformance.actions import Background
 from redrive.testing.conformance.suite import put
 
@@ -88,61 +80,3 @@ def test_no_announcement_of_many_at_once_is_lost(stores: list[Store]) -> None:
 
     versions = [version for found in at_once(announce, stores) for version in found]
     assert sorted(versions) == list(range(1, PROCESSES * ROUNDS + 1))
-
-
-def use(url: str) -> None:
-    """What was put by an older Redrive is worked on with all that is new."""
-    with connect(url, maintenance=False) as broker:
-        store = broker._core.store
-        (lease,) = do(store, LeaseItems("jobs", 1, "w1")).leases
-        assert store.read(ListWorkerLeases("w1")) == (lease,)
-        do(store, Complete(lease.token, Result(b"1", "application/json"), keep_result=60 * SECOND))
-        assert store.read(GetResult(lease.id)).value == 1
-        written = do(store, Register("worker", "w1", b"x"))
-        assert store.read(ListRegistrations("worker")) == (written,)
-
-
-@pytest.mark.parametrize("version", range(sqlite_schema.FIRST, sqlite_schema.NEWEST))
-def test_file_of_every_older_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
-    path = tmp_path / "jobs.db"
-    with closing(apsw.Connection(str(path))) as old:
-        for migrate in sqlite_schema.MIGRATIONS[: version - sqlite_schema.FIRST + 1]:
-            migrate(old, Instant(0))
-        old.execute("UPDATE redrive_meta SET version = ?", (version,))
-        furnish(old, "CAST('\"old\"' AS BLOB)")
-    use(f"sqlite:///{path}")
-    with closing(apsw.Connection(str(path))) as now:
-        assert now.execute("SELECT version FROM redrive_meta").get == sqlite_schema.NEWEST
-
-
-@pytest.mark.parametrize("version", range(1, postgres_schema.NEWEST))
-def test_tables_of_every_older_version_are_brought_up_to_date(
-    postgres: Server, postgres_url: str, version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = postgres_url.partition("schema=")[2]
-    with psycopg.connect(postgres.url, autocommit=True, options=f"-c search_path={name}") as admin:
-        with monkeypatch.context() as before:
-            before.setattr(postgres_schema, "MIGRATIONS", postgres_schema.MIGRATIONS[:version])
-            before.setattr(postgres_schema, "NEWEST", version)
-            postgres_schema.prepare(admin, name, "postgres", SystemClock().now(), create=True)
-        assert admin.execute("SELECT version FROM redrive_meta").fetchall() == [(version,)]
-        furnish(admin, "'\"old\"'::bytea")
-        use(postgres_url)
-        assert admin.execute("SELECT version FROM redrive_meta").fetchall() == [(postgres_schema.NEWEST,)]
-
-
-def furnish(old: Any, payload: str) -> None:
-    """A queue with an item, as any version has them."""
-    old.execute("INSERT INTO redrive_namespace (name) VALUES ('default')")
-    old.execute(
-        "INSERT INTO redrive_queue (key, namespace, name, settings, version, paused, is_dead_queue, created_at) "
-        "VALUES (1, 'default', 'jobs', '{}', 1, 0, 0, 0)"
-    )
-    old.execute(
-        f"INSERT INTO redrive_item (n, tail, queue, put_at, priority, payload) VALUES (7, 65536, 1, 5, 5, {payload})"
-    )
-    old.execute("INSERT INTO redrive_ready VALUES (1, 7, 4, 5, 7, NULL, 0, 0, 0, 0, 0, NULL, 0, 0, NULL)")
-    old.execute(
-        "INSERT INTO redrive_tally (queue, pending, failed, active, completed, dead, archived, dead_letters, "
-        "put_total, completed_total, failed_total, dead_total) VALUES (1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0)"
-    )

@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from redrive import Broker, connect
-from redrive.errors import EngineUnsupported, NotAStore, RedriveError, SchemaTooNew, StoreReadOnly, StoreUnavailable
+from redrive.errors import EngineUnsupported, NotAStore, RedriveError, StoreReadOnly, StoreUnavailable
 from redrive.model.filter import MAX_EXAMINED
 from redrive.stores.sqlite import engine, schema
 
@@ -50,34 +50,6 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
     assert isinstance(error, StoreUnavailable)
     assert "does not exist; create it first" in str(error)
     assert not (tmp_path / "nowhere").exists()
-
-
-def test_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    connect(url(path), maintenance=False).close()
-    newer = apsw.Connection(str(path))
-    newer.execute("UPDATE redrive_meta SET version = 99")
-    newer.close()
-    error = refusal(path)
-    assert isinstance(error, SchemaTooNew)
-    assert "has schema 99" in str(error)
-    assert "Upgrade Redrive" in str(error)
-    look = apsw.Connection(str(path))
-    assert look.execute("SELECT version FROM redrive_meta").get == 99
-    look.close()
-
-
-def test_schema_of_no_release_is_refused_untouched(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    old = apsw.Connection(str(path))
-    old.execute("CREATE TABLE redrive_meta (version, epoch, created_at); INSERT INTO redrive_meta VALUES (1, 1, 0)")
-    old.close()
-    error = refusal(path)
-    assert isinstance(error, NotAStore)
-    assert "it has schema 1" in str(error)
-    look = apsw.Connection(str(path))
-    assert look.execute("SELECT name FROM sqlite_schema").fetchall() == [("redrive_meta",)]
-    look.close()
 
 
 def test_follow_begins_now_however_much_others_tell(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ EXITS: dict[str, int] = {
     "disk_full": UNAVAILABLE,
     "not_a_store": UNAVAILABLE,
     "schema_too_new": UNAVAILABLE,
+    "schema_too_old": UNAVAILABLE,
     "engine_unsupported": UNAVAILABLE,
     "store_failed": UNAVAILABLE,
     "closed": UNAVAILABLE,

@@ -160,7 +160,7 @@ def is_outcome_of_death(death: Death, entry: HistoryEntry) -> bool:
 
 
 class ManualAction(msgspec.Struct, frozen=True):
-    """One verb, for one item or many. Each store adds how it is written down."""
+    """A manual change: one verb, for one item or many."""
 
     verb: Verb
     actor: str

@@ -51,6 +51,7 @@ STATUS_BY_CODE: dict[str, int] = {
     "disk_full": 503,
     "not_a_store": 503,
     "schema_too_new": 503,
+    "schema_too_old": 503,
     "engine_unsupported": 503,
     "store_failed": 503,
     "outcome_unknown": 503,

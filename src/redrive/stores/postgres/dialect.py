@@ -124,7 +124,7 @@ def register(adapters: Any) -> None:
 
 
 _INSERT = re.compile(r"\s*(INSERT INTO \w+(?: AS \w+)? \([\w\s,]+\))\s+VALUES \((\?(?:, \?)*)\)(.*)", re.DOTALL)
-_DELETE_BY_NUMBER = re.compile(r"(DELETE FROM \w+ WHERE (?:n|d)) = \?")
+_DELETE_BY_NUMBER = re.compile(r"(DELETE FROM \w+ WHERE (?:item_no|death_no)) = \?")
 _JOINED = (
     (
         re.compile(r"(DELETE FROM \w+) WHERE (\w+ = \?(?: AND \w+ = \?)*(?: AND \w+ = \d+)?)"),
@@ -167,12 +167,12 @@ def _given(rows: Sequence[Row]) -> tuple[list[str], str, list[Any]]:
     columns: list[str] = []
     arrays: list[tuple[str, str]] = []
     values: list[Any] = []
-    for place, column in enumerate(zip(*rows, strict=True)):
+    for item_row, column in enumerate(zip(*rows, strict=True)):
         first = next((value for value in column if value is not None), None)
         if first is None:
             columns.append("NULL")
             continue
-        name = f"c{place}"
+        name = f"c{item_row}"
         if isinstance(first, list):
             columns.append(f"string_to_array({name}, E'{_BETWEEN}')")
             arrays.append((name, "text"))

@@ -4,78 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Iterator
+from typing import NoReturn, TypeVar
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from redrive.errors import (
     Closed,
     DiskFull,
-    EngineUnsupported,
-    InvalidInput,
     OutcomeUnknown,
     RedriveError,
     StoreFailed,
     StoreReadOnly,
     StoreUnavailable,
 )
-from redrive.model.url import ENCODED, redact_url
 from redrive.stores.connection_slots import Slots
 from redrive.stores.interruption import interruption
 from redrive.stores.postgres import session as patience
-from redrive.stores.postgres.session import Rows, Session, TimeoutConnection, adapt
+from redrive.stores.postgres.connection_settings import configure, configure_writer, connection_info, display_name
+from redrive.stores.postgres.session import Rows, Session, TimeoutConnection
 
-OLDEST_SERVER = 140_000
 MAX_READERS = 8
 """Connections that answer queries."""
 READER_TIMEOUT_SECONDS = 30.0
 """How long a query waits for one of them."""
 MAX_TRIES = 10
 """How often a transaction is tried that others made impossible (a deadlock)."""
-_SETTINGS = {
-    "application_name": "redrive",
-    "client_min_messages": "warning",
-    "statement_timeout": "60s",
-    "lock_timeout": "30s",
-    "idle_in_transaction_session_timeout": "60s",
-    "tcp_keepalives_idle": "5",
-    "tcp_keepalives_interval": "5",
-    "tcp_keepalives_count": "2",
-    "tcp_user_timeout": "10s",
-}
-"""What the server does by itself. A machine that vanished in a transaction holds its locks until the server notices,
-by default after two hours. That a transaction is idle is seen only between pipelines, and ours is within one. A warning
-at COMMIT says that a synchronous standby may not have it: it is to come here, whatever the role has set."""
-_PLANS = {
-    "enable_seqscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "jit": "off",
-}
-"""Every statement finds its rows by an index, however many there are. Where a table looked empty when it was last
-analyzed, the planner would read all of it, and all that is dead in it."""
-_WRITERS_PLANS = {"plan_cache_mode": "force_generic_plan", "enable_bitmapscan": "off"}
-"""The statements of calls are planned once: their values do not matter. A bitmap would be made of all entries, where
-the first one is asked for."""
-_TRANSACTION_TIMEOUT = "90s"
-"""The same where the other end is alive and silent; for servers that know it."""
-_KNOWS_TRANSACTION_TIMEOUT = 170_000
-_CONNECTING: dict[str, Any] = {
-    "connect_timeout": 10,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 20_000,
-}
-"""Unless the URL says otherwise. The last is in milliseconds."""
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BEGIN_READING_ALONE = "BEGIN READ ONLY"
 """Its snapshot is taken when the lock is held, and not before."""
@@ -102,8 +61,8 @@ class Engine:
     def __init__(self, url: str, schema: str, *, relaxed: bool) -> None:
         self.schema = schema
         self.relaxed = relaxed
-        self._info = _info_of(url)
-        self.name = _name_of(self._info, schema)
+        self._info = connection_info(url)
+        self.name = display_name(self._info, schema)
         self._open()
 
     def _open(self) -> None:
@@ -125,10 +84,10 @@ class Engine:
         if self._closed:
             raise Closed
         with self.translated():
-            wanted = {**_CONNECTING, **self._info}
-            connection = TimeoutConnection.connect(autocommit=True, **wanted)
+            connection = TimeoutConnection.connect(autocommit=True, **self._info)
         try:
-            self._check(connection)
+            with self.translated():
+                configure(connection, self.name, relaxed=self.relaxed)
         except BaseException:
             connection.close()
             raise
@@ -289,29 +248,6 @@ class Engine:
             case _:
                 return error
 
-    def _check(self, connection: TimeoutConnection) -> None:
-        if connection.info.server_version < OLDEST_SERVER:
-            found = f"{connection.info.server_version // 10_000}"
-            raise EngineUnsupported("PostgreSQL", found, f"{OLDEST_SERVER // 10_000} or newer is needed")
-        adapt(connection)
-        connection.prepare_threshold = 1
-        connection.prepared_max = 500
-        settings = {**_SETTINGS, **_PLANS, **({"synchronous_commit": "off"} if self.relaxed else {})}
-        if connection.info.server_version >= _KNOWS_TRANSACTION_TIMEOUT:
-            settings["transaction_timeout"] = _TRANSACTION_TIMEOUT
-        with self.translated():
-            _configure(connection, settings)
-            if self.relaxed:
-                return
-            connection.execute(
-                "SELECT set_config('synchronous_commit', 'on', false) "
-                "WHERE current_setting('synchronous_commit') = 'off'"
-            )
-            row = connection.execute("SELECT current_setting('fsync')").fetchone()
-        if row is not None and row[0] != "on":
-            problem = "its fsync is off: a power cut loses acknowledged work; switch it on, or say durability='relaxed'"
-            raise StoreUnavailable(self.name, problem)
-
     def _writing(self) -> tuple[TimeoutConnection, Session]:
         if self._closed:
             raise Closed
@@ -320,7 +256,7 @@ class Engine:
         if self._writer is None or self._session is None:
             self._writer = self.connect()
             with self.translated():
-                _configure(self._writer, _WRITERS_PLANS)
+                configure_writer(self._writer)
             self._session = Session(self._writer, self.schema, locking=True)
         return self._writer, self._session
 
@@ -357,13 +293,6 @@ class Engine:
                         self._idle.append(connection)
                 if not keep:
                     connection.close()
-
-
-def _configure(connection: TimeoutConnection, settings: dict[str, str]) -> None:
-    connection.execute(
-        "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS wanted(name, value)",
-        (list(settings), list(settings.values())),
-    )
 
 
 def _is_idle(connection: TimeoutConnection) -> bool:
@@ -403,25 +332,6 @@ def _roll_back(connection: TimeoutConnection) -> bool:
 def _problem(connection: TimeoutConnection, error: BaseException) -> str:
     seconds = patience.ANSWER_TIMEOUT_SECONDS
     return f"no answer within {seconds:g} seconds" if connection.timed_out else _first_line(error)
-
-
-def _info_of(url: str) -> dict[str, Any]:
-    """The parameters of a URL. The driver's own text quotes what it cannot read, which may be a password."""
-    try:
-        info = conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        info = None
-    if info is None or not re.fullmatch(r"[\d,]*", str(info.get("port") or "")):
-        raise InvalidInput(
-            f"{redact_url(url)!r} cannot be read as a URL of PostgreSQL; {ENCODED}, and behind it what libpq knows"
-        )
-    return info
-
-
-def _name_of(info: Mapping[str, Any], schema: str) -> str:
-    """The database without its password, for errors."""
-    host, port = info.get("host") or "localhost", info.get("port") or 5432
-    return f"postgresql://{host}:{port}/{info.get('dbname') or info.get('user') or ''} ({schema})"
 
 
 def _first_line(error: BaseException) -> str:

@@ -36,32 +36,33 @@ MOVE_EVERY_SECONDS = 0.5
 """Marks of a queue are not moved more often by one process."""
 LOOK_BELOW_EVERY_SECONDS = 60.0
 """A clock that was set back can lay an item below a mark that moves in that moment: so often it is looked for."""
-TALLIES = 0
+ALL_QUEUES = 0
 """The key that stands, in place of a queue, for the tallies of all queues. Their mark is a key, and no instant."""
 
 _log = events.logger("redrive.store")
 
 _HIGHEST = 2**63 - 1
 _COLUMNS = ", ".join(KINDS)
-_SHELVES = {
+_INDEXES = {
     **{f"ready_{rank}": ("redrive_ready", "ready_at", f"rank = {rank}") for rank in range(MAX_PRIORITY + 1)},
     "lease": ("redrive_lease", "deadline", "early = 0"),
     "early_lease": ("redrive_lease", "deadline", "early = 1"),
-    "waiting": ("redrive_waiting", "ready_at", "held_by IS NULL"),
+    "scheduled": ("redrive_scheduled", "ready_at", "held_by IS NULL"),
     "ready_expiry": ("redrive_ready", "expire_deadline", "expire_deadline IS NOT NULL"),
-    "waiting_expiry": ("redrive_waiting", "expire_deadline", "expire_deadline IS NOT NULL"),
+    "scheduled_expiry": ("redrive_scheduled", "expire_deadline", "expire_deadline IS NOT NULL"),
 }
 """What each mark is about: a table, a column, and which rows."""
 _LEASE_TIMEOUT = f"""coalesce((
     SELECT coalesce((settings::json ->> 'lease_timeout')::bigint, {QueueSettings().lease_timeout})
     FROM redrive_queue WHERE key = ?1), 0)"""
+_CURRENT_MARKS = ", ".join(f"coalesce(max({kind}), 0) AS {kind}" for kind in KINDS)
 _PRESENT = f"""(
-        SELECT coalesce(max(move), 0) AS move, {", ".join(f"coalesce(max({kind}), 0) AS {kind}" for kind in KINDS)}
-        FROM (SELECT * FROM redrive_mark WHERE queue = ?1 ORDER BY move DESC LIMIT 1) AS newest) AS m"""
+        SELECT coalesce(max(version), 0) AS version, {_CURRENT_MARKS}
+        FROM (SELECT * FROM redrive_low_water_mark WHERE queue = ?1 ORDER BY version DESC LIMIT 1) AS newest) AS m"""
 _CHANGE = f"""
-    INSERT INTO redrive_mark (queue, move, {_COLUMNS})
-    SELECT ?1, m.move + 1, {{values}} FROM {_PRESENT} ON CONFLICT DO NOTHING RETURNING move"""
-_LOWER = _CHANGE.format(values=", ".join(f"least(m.{kind}, ?{place})" for place, kind in enumerate(KINDS, 2)))
+    INSERT INTO redrive_low_water_mark (queue, version, {_COLUMNS})
+    SELECT ?1, m.version + 1, {{values}} FROM {_PRESENT} ON CONFLICT DO NOTHING RETURNING version"""
+_LOWER = _CHANGE.format(values=", ".join(f"least(m.{kind}, ?{item_row})" for item_row, kind in enumerate(KINDS, 2)))
 
 
 def _first(table: str, column: str, condition: str, bounds: str) -> str:
@@ -69,29 +70,32 @@ def _first(table: str, column: str, condition: str, bounds: str) -> str:
 
 
 def _raised(kind: str) -> str:
-    if kind == "tally":
-        return "m.tally"
-    table, column, condition = _SHELVES[kind]
+    if kind == "count_delta":
+        return "m.count_delta"
+    table, column, condition = _INDEXES[kind]
     to = f"?2 + {_LEASE_TIMEOUT}" if kind == "lease" else "?2"
     return f"greatest(m.{kind}, least({to}, {_first(table, column, condition, f'{column} >= m.{kind}')}))"
 
 
 _RAISE = _CHANGE.format(values=", ".join(map(_raised, KINDS)))
-_RAISE_TALLIES = f"""
-    INSERT INTO redrive_mark (queue, move, tally)
-    SELECT ?1, m.move + 1, greatest(m.tally, least(?2,
-        (SELECT key FROM redrive_tally WHERE key >= m.tally ORDER BY key LIMIT 1)))
-    FROM {_PRESENT} ON CONFLICT DO NOTHING RETURNING move"""
+_RAISE_COUNT_DELTA = f"""
+    INSERT INTO redrive_low_water_mark (queue, version, count_delta)
+    SELECT ?1, m.version + 1, greatest(m.count_delta, least(?2,
+        (SELECT key FROM redrive_count_delta WHERE key >= m.count_delta ORDER BY key LIMIT 1)))
+    FROM {_PRESENT} ON CONFLICT DO NOTHING RETURNING version"""
 _BELOW = f"""
-    SELECT {", ".join(_first(*shelf, f"{shelf[1]} < m.{kind}") for kind, shelf in _SHELVES.items())}
+    SELECT {", ".join(_first(*section, f"{section[1]} < m.{kind}") for kind, section in _INDEXES.items())}
     FROM {_PRESENT}"""
-_TALLY_BELOW = f"SELECT 1 FROM {_PRESENT} WHERE EXISTS (SELECT 1 FROM redrive_tally WHERE key < m.tally)"
-_FORGET = "DELETE FROM redrive_mark WHERE queue = ? AND move < ?"
+_COUNT_DELTA_BELOW = (
+    f"SELECT 1 FROM {_PRESENT} WHERE EXISTS (SELECT 1 FROM redrive_count_delta WHERE key < m.count_delta)"
+)
+_FORGET = "DELETE FROM redrive_low_water_mark WHERE queue = ? AND version < ?"
 _FORGET_QUEUES = """
-    DELETE FROM redrive_mark WHERE queue <> 0 AND NOT EXISTS (SELECT 1 FROM redrive_queue WHERE key = queue)"""
-_MARKED = "SELECT DISTINCT queue FROM redrive_mark"
+    DELETE FROM redrive_low_water_mark WHERE queue <> 0 AND NOT EXISTS (SELECT 1 FROM redrive_queue
+    WHERE key = queue)"""
+_MARKED = "SELECT DISTINCT queue FROM redrive_low_water_mark"
 _REACHED = """
-    SELECT nextval('redrive_tally_key_seq'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"""
+    SELECT nextval('redrive_count_delta_key_seq'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"""
 _ID = "SELECT pg_current_xact_id()::text::bigint"
 _OVER = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
 _NOT_SYNCED = "SET LOCAL synchronous_commit = off"
@@ -101,7 +105,7 @@ class SnapshotBound(msgspec.Struct, frozen=True):
     """Once every transaction up to `id` is over, nobody draws an earlier instant or a smaller key any more."""
 
     instant: Instant
-    tally: int
+    count_delta_key: int
     id: int
 
 
@@ -160,31 +164,31 @@ class LowWaterMarks:
         self.highest = max(self.highest, noted.instant)
         for queue in sorted(used):
             self._raise(session, queue, _RAISE, noted.instant - SLACK)
-        self._raise(session, TALLIES, _RAISE_TALLIES, noted.tally)
+        self._raise(session, ALL_QUEUES, _RAISE_COUNT_DELTA, noted.count_delta_key)
 
     def record_bound(self, session: Session) -> SnapshotBound:
         """What will be known once everything is over that is at work now."""
         given = None if self._clock is None else self._clock.now()
-        tally, server_now = session.execute(_REACHED).get
-        return SnapshotBound(server_now if given is None else given, tally, session.execute(_ID).get)
+        count_delta_key, server_now = session.execute(_REACHED).get
+        return SnapshotBound(server_now if given is None else given, count_delta_key, session.execute(_ID).get)
 
     def _raise(self, session: Session, queue: int, statement: str, to: int) -> None:
         """In a transaction of its own, which waits for nobody but who lowers it, and for whom nobody waits long."""
         with session.transaction():
             session.execute(_NOT_SYNCED)  # one that is lost is raised again
-            move = session.execute(statement, (queue, to)).get
-            if move is not None:
-                session.execute(_FORGET, (queue, move))
+            version = session.execute(statement, (queue, to)).get
+            if version is not None:
+                session.execute(_FORGET, (queue, version))
 
     def _look_below(self, session: Session) -> None:
         session.execute(_FORGET_QUEUES)
         for (queue,) in session.execute(_MARKED).fetchall():
-            if queue == TALLIES:
-                found: dict[str, Any] = {"tally": 0} if session.execute(_TALLY_BELOW, (queue,)).get else {}
+            if queue == ALL_QUEUES:
+                found: dict[str, Any] = {"count_delta": 0} if session.execute(_COUNT_DELTA_BELOW, (queue,)).get else {}
             else:
                 first = session.execute(_BELOW, (queue,)).fetchone()
                 assert first is not None
-                found = {kind: at for kind, at in zip(_SHELVES, first, strict=True) if at is not None}
+                found = {kind: at for kind, at in zip(_INDEXES, first, strict=True) if at is not None}
             if found:
                 _log.warning("low_water_marks_lowered", queue_number=queue)
                 with session.transaction():

@@ -36,7 +36,8 @@ TAKE_HEAD = f"""
     head AS (
         SELECT first.ctid
         FROM (SELECT 1 FROM times WHERE NOT (due AND ?7 = 1 OR overdue AND ?8 = 1)) AS one
-        LEFT JOIN LATERAL (SELECT * FROM redrive_mark WHERE queue = ?1 ORDER BY move DESC LIMIT 1) AS m ON true
+        LEFT JOIN LATERAL (SELECT * FROM redrive_low_water_mark
+        WHERE queue = ?1 ORDER BY version DESC LIMIT 1) AS m ON true
         JOIN LATERAL (VALUES {", ".join(f"({rank}, m.{mark})" for rank, mark in enumerate(READY))})
             AS each(rank, mark) ON true
         JOIN LATERAL (
@@ -49,36 +50,39 @@ TAKE_HEAD = f"""
         DELETE FROM redrive_ready WHERE ctid = ANY (ARRAY(SELECT ctid FROM head)) RETURNING *),
     r AS MATERIALIZED (SELECT *, {_RANDOM} AS token FROM taken),
     leased AS (
-        INSERT INTO redrive_lease (n, queue, token, deadline, early, leased_at, worker, {STATE})
-        SELECT n, queue, token, ?4, ?6, ?2, ?5,
+        INSERT INTO redrive_lease (item_no, queue, token, deadline, early, leased_at, worker, {STATE})
+        SELECT item_no, queue, token, ?4, ?6, ?2, ?5,
             rank, ready_at, seq, expire_deadline, deliveries + 1, attempts + 1, failures, losses, redrives,
-            coalesce(first_leased_at, ?2), entries, deaths, letter
+            coalesce(first_leased_at, ?2), entries, deaths, death_no
         FROM r)
     SELECT times.due, times.overdue, r.token, {HEAD}
-    FROM times LEFT JOIN (r CROSS JOIN redrive_item AS i ON i.n = r.n) ON true ORDER BY r.rank, r.ready_at, r.seq"""
+    FROM times LEFT JOIN (r CROSS JOIN redrive_item AS i ON i.item_no = r.item_no) ON true
+    ORDER BY r.rank, r.ready_at, r.seq"""
 """Rank by rank, each from its mark on, and only as far as is needed: the ranks come in the order of the list."""
 _REMOVE_HELD = """
     WITH held AS (
-        SELECT l.ctid FROM unnest(?1::bigint[], ?2::bigint[], ?4::bigint[]) AS given(n, token, queue)
+        SELECT l.ctid FROM unnest(?1::bigint[], ?2::bigint[], ?4::bigint[]) AS given(item_no, token, queue)
         JOIN LATERAL (
             SELECT ctid FROM redrive_lease AS each
-            WHERE each.n = given.n AND each.token = given.token AND each.queue = ANY (?3::bigint[])
+            WHERE each.item_no = given.item_no AND each.token = given.token AND each.queue = ANY (?3::bigint[])
                 AND each.entries = 0 AND each.deaths = 0 AND given.queue IN (each.queue, 0)
             OFFSET 0) AS l ON true),
     gone AS (
         DELETE FROM redrive_lease WHERE ctid = ANY (ARRAY(SELECT ctid FROM held))
-        RETURNING n, token, queue, deliveries, attempts, failures, losses, redrives),
-    items AS (DELETE FROM redrive_item WHERE n = ANY (ARRAY(SELECT n FROM gone)))
+        RETURNING item_no, token, queue, deliveries, attempts, failures, losses, redrives),
+    items AS (DELETE FROM redrive_item WHERE item_no = ANY (ARRAY(SELECT item_no FROM gone)))
     SELECT * FROM gone"""
 """A lease that somebody extends meanwhile may be passed over: whoever asks looks for the rest of them again."""
 _KEYS = """
-    SELECT key, n, tail, digest FROM redrive_idempotency WHERE queue = ?1 AND key = ANY (?2::text[]) AND until > ?3"""
+    SELECT key, item_no, id_suffix, digest FROM redrive_idempotency
+    WHERE queue = ?1 AND key = ANY (?2::text[]) AND expires_at > ?3"""
 MANY_QUEUES = 1_000
 """Up to so many are named in a statement."""
 _COUNTED = ", ".join(COUNTED_COLUMNS)
 _ADDED = ", ".join(f"{name} = there.{name} + excluded.{name}" for name in COUNTED_COLUMNS)
 _ROLL_UP = f"""
-    WITH gone AS (DELETE FROM redrive_tally WHERE true {above("key", "tally", "0")} RETURNING queue, {_COUNTED})
+    WITH gone AS (DELETE FROM redrive_count_delta
+    WHERE true {above("key", "count_delta", "0")} RETURNING queue, {_COUNTED})
     INSERT INTO redrive_count AS there (queue, {_COUNTED})
     SELECT queue, {", ".join(f"sum({name})" for name in COUNTED_COLUMNS)} FROM gone GROUP BY queue
     ON CONFLICT (queue) DO UPDATE SET {_ADDED}
@@ -92,9 +96,9 @@ LOCK_KEYS = """
 class Arrays:
     """The index of words: an array for each letter, in a GIN index. A prefix is looked for in the array itself."""
 
-    condition = """w.words @> ?::text[] AND NOT EXISTS (
+    condition = """w.terms @> ?::text[] AND NOT EXISTS (
         SELECT 1 FROM unnest(?::text[]) AS asked(prefix)
-        WHERE NOT EXISTS (SELECT 1 FROM unnest(w.words) AS found(word) WHERE starts_with(word, prefix)))"""
+        WHERE NOT EXISTS (SELECT 1 FROM unnest(w.terms) AS found(word) WHERE starts_with(word, prefix)))"""
 
     def asked(self, query: SearchQuery) -> Row:
         """Every word, and for every prefix some word that begins with it."""
@@ -151,7 +155,7 @@ class _Whole(NumericBinaryLoader):
 class Session:
     """One connection in a transaction. In a pipeline, statements are sent together until somebody needs rows."""
 
-    words = Arrays()
+    search_index = Arrays()
     sequence_is_time_ordered = False
 
     def __init__(self, connection: Connection, schema: str, *, locking: bool, own: bool = True) -> None:
@@ -170,7 +174,7 @@ class Session:
         else:
             self._cursor().executemany(self._text(statement), rows)
 
-    def walk(self, statement: str, values: Any = ()) -> Iterator[Row]:
+    def stream(self, statement: str, values: Any = ()) -> Iterator[Row]:
         number = next(number for number in itertools.count() if number not in self._walks)
         self._walks.add(number)
         name = f"walk_{number}"
@@ -210,17 +214,17 @@ class Session:
 
     @staticmethod
     def lease_head(
-        batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: OverdueCheck
+        batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, check: OverdueCheck
     ) -> LeasedHead:
         early = int(deadline < batch.now + row.settings.lease_timeout)
-        values = (row.key, batch.now, limit, deadline, worker, early, *look)
+        values = (row.key, batch.now, limit, deadline, worker, early, *check)
         found = batch.execute(TAKE_HEAD, values).fetchall()
         due, overdue, token = found[0][:3]
-        look = OverdueCheck(look.due and due, look.overdue and overdue)
+        check = OverdueCheck(check.due and due, check.overdue and overdue)
         if token is None:
-            return LeasedHead(look, [], {})
+            return LeasedHead(check, [], {})
         head = [entry[3:] for entry in found]
-        return LeasedHead(look, head, {entry[6]: entry[2] for entry in found})
+        return LeasedHead(check, head, {entry[6]: entry[2] for entry in found})
 
     @staticmethod
     def delete_leases(batch: Batch, held: Sequence[HeldAs]) -> dict[tuple[int, int], Row]:
@@ -232,13 +236,16 @@ class Session:
             return {}
         numbers, keys, queues = zip(*held, strict=True)
         gone = batch.execute(_REMOVE_HELD, (Bigints(numbers), Bigints(keys), Bigints(plain), Bigints(queues)))
-        return {(n, token): rest for n, token, *rest in gone}
+        return {(item_no, token): rest for item_no, token, *rest in gone}
 
     @staticmethod
     def find_idempotency_keys(batch: Batch, queue: int, keys: Sequence[str]) -> dict[str, Row] | None:
         asked = Texts(keys)
         batch.execute(LOCK_KEYS, (queue, asked))
-        return {key: (n, tail, digest) for key, n, tail, digest in batch.execute(_KEYS, (queue, asked, batch.now))}
+        return {
+            key: (item_no, id_suffix, digest)
+            for key, item_no, id_suffix, digest in batch.execute(_KEYS, (queue, asked, batch.now))
+        }
 
     @staticmethod
     def lock_idempotency_keys(batch: Batch, queue: int, keys: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ from redrive.stores.postgres.engine import Engine
 from redrive.stores.postgres.listen_notify import ListenNotify
 from redrive.stores.postgres.low_water_marks import LowWaterMarks
 from redrive.stores.postgres.session import LOCK_KEYS, Session
-from redrive.stores.relational.batch import NO_QUEUES, Batch, Queues, SequenceAllocator, retry_on_collision
+from redrive.stores.relational.batch import NO_QUEUES, Batch, Queues, SequenceAllocator, reseed_after_fork
 from redrive.stores.relational.dispatch import execute_calls, finish
 from redrive.stores.relational.low_water_marks import INSTANTS
 from redrive.stores.relational.puts import put_batch
@@ -177,7 +177,7 @@ class PostgresStore:
         self._engine.reopen()
         self._notices.after_fork()
         self._marks.reset()
-        retry_on_collision()
+        reseed_after_fork()
         self._queues = NO_QUEUES
 
     def close(self) -> None:
@@ -231,7 +231,7 @@ class PostgresStore:
             return batch.below
         return {
             (queue, kind): min(batch.now, batch.below.get((queue, kind), batch.now))
-            for queue in batch.tallies
+            for queue in batch.count_deltas
             for kind in INSTANTS
         }
 

@@ -1,4 +1,4 @@
-"""What the calls of one transaction share: its instant, the queues, the numbers drawn, and the counts to be written."""
+"""State shared by the calls of one transaction: its instant, queues, number allocator and pending writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redrive.model.ids import NUMBERS_PER_MICROSECOND, PARTITION_BITS, SALT_BITS
 from redrive.model.item import Status
 from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.relational.low_water_marks import SLACK
-from redrive.stores.relational.session import Executor, Session, Words
+from redrive.stores.relational.session import Executor, SearchIndex, Session
 
 COUNTED_COLUMNS = (
     "pending",
@@ -33,13 +33,15 @@ COUNTED_COLUMNS = (
     "dead_total",
     "moving",
 )
-"""The columns of the tally: changes of counts, written with the batch and rolled up by the maintenance."""
+"""The columns of redrive_count_delta: changes of counts, written per batch and rolled up by maintenance."""
 
 SALT_STEP = 0x4F1BBCDCBFA5
 """Salts of one batch are this far apart (modulo 2^47), so that the first digits of their ids differ."""
 SALT_MASK = (1 << SALT_BITS) - 1
 
-_TALLY = f"INSERT INTO redrive_tally (queue, {', '.join(COUNTED_COLUMNS)}) VALUES (?{', ?' * len(COUNTED_COLUMNS)})"
+_INSERT_COUNT_DELTA = (
+    f"INSERT INTO redrive_count_delta (queue, {', '.join(COUNTED_COLUMNS)}) VALUES (?{', ?' * len(COUNTED_COLUMNS)})"
+)
 _POSITION = {name: index for index, name in enumerate(COUNTED_COLUMNS)}
 _STATUS_POSITION = {status: _POSITION[status.value] for status in Status if status.value in _POSITION}
 _QUEUES = """
@@ -51,21 +53,21 @@ _random = random.Random()
 
 
 class QueueRow(msgspec.Struct, frozen=True):
-    """A queue and its key in the file."""
+    """A queue and its key in the database."""
 
     key: int
     queue: Queue
     settings: QueueSettings
     plain_put_max_bytes: int
-    """Plain items of at most so many bytes need no check of their own; -1 where max_size is to be kept."""
+    """Plain items up to this size need no further check; -1 if the queue has a max_size."""
     feed_kinds: frozenset[FeedKind]
-    """What is kept in the feed."""
+    """Kinds of events recorded in the feed."""
     records_success: bool
-    """What goes well is kept too, or some of it: there is more to do than usual."""
+    """Whether the feed records successes too, so that completing needs more writes."""
 
 
 def queue_rows(executor: Executor, namespace: str, name: str | None = None) -> list[QueueRow]:
-    """The queues of a namespace; only the one of that name if it is given."""
+    """Return the queues of a namespace, or only the named one."""
     return [
         _queue_row(
             key,
@@ -87,19 +89,19 @@ def queue_rows(executor: Executor, namespace: str, name: str | None = None) -> l
 
 def _queue_row(key: int, queue: Queue) -> QueueRow:
     settings = queue.settings
-    joins_below = settings.max_payload_size if settings.max_size is None else -1
-    told = frozenset(settings.feed)
-    return QueueRow(key, queue, settings, joins_below, told, not told.isdisjoint(SUCCESS_KINDS))
+    plain_put_max_bytes = settings.max_payload_size if settings.max_size is None else -1
+    kinds = frozenset(settings.feed)
+    return QueueRow(key, queue, settings, plain_put_max_bytes, kinds, not kinds.isdisjoint(SUCCESS_KINDS))
 
 
 def namespace_key(executor: Executor, namespace: str) -> int | None:
-    """The number that stands for a namespace in this file. None before anybody wrote to it."""
+    """Return the key of a namespace, or None before the first write to it."""
     key: int | None = executor.execute("SELECT key FROM redrive_namespace WHERE name = ?", (namespace,)).get
     return key
 
 
 class Queues:
-    """The queues of a namespace as one transaction sees them. Never changed; `reread` gives another one."""
+    """The queues of a namespace as seen by one transaction. Immutable; `reread` returns another one."""
 
     __slots__ = ("by_key", "by_name", "epoch", "namespace_key", "plain")
 
@@ -108,20 +110,20 @@ class Queues:
         self.namespace_key = namespace_key
         self.by_key = {row.key: row for row in by_name.values()}
         self.plain = [row.key for row in by_name.values() if not (row.settings.keep_completed or row.records_success)]
-        """The keys of those in which a completed item is removed, and nobody is told."""
+        """Keys of queues in which completing deletes the item and records nothing."""
         self.epoch = epoch
-        """Grows with every change of any queue in the file."""
+        """Incremented by every change of any queue in the database."""
 
     @classmethod
     def read(cls, executor: Executor, namespace: str) -> Queues:
-        """All queues. Within a transaction that writes: the first one of a namespace gives it its key."""
+        """Read all queues in a write transaction. The first one of a namespace allocates its key."""
         key = namespace_key(executor, namespace)
         if key is None:
             key = executor.execute("INSERT INTO redrive_namespace (name) VALUES (?) RETURNING key", (namespace,)).get
         return cls({row.queue.name: row for row in queue_rows(executor, namespace)}, epoch_of(executor), key)
 
     def reread(self, executor: Executor, namespace: str, names: Iterable[str]) -> Queues:
-        """The same, with these queues as they are now."""
+        """Return a copy in which these queues are read again."""
         by_name = dict(self.by_name)
         for name in names:
             by_name.pop(name, None)
@@ -133,39 +135,39 @@ NO_QUEUES = Queues({}, -1, 0)
 
 
 def epoch_of(executor: Executor) -> int:
-    """The epoch of the file."""
+    """Return the current epoch of the database."""
     epoch: int = executor.execute("SELECT epoch FROM redrive_meta").get
     return epoch
 
 
 class SequenceAllocator:
-    """Draws the numbers of ids and the places at the tail: growing, and never twice in one file."""
+    """Allocates the numbers of ids and queue positions: increasing, and never twice in one database."""
 
     def __init__(self) -> None:
         self._last = 0
 
     def raise_to(self, number: int) -> None:
-        """Numbers up to this one are taken."""
+        """Do not allocate numbers up to this one again."""
         self._last = max(self._last, number)
 
     def next(self, count: int, now: Instant) -> int:
-        """The first of `count` numbers in a row."""
+        """Return the first of `count` consecutive numbers."""
         first = max(self._last + 1, now * NUMBERS_PER_MICROSECOND)
         self._last = first + count - 1
         return first
 
 
 class Stage(IntEnum):
-    """When a row is written of those that are written together. An item is changed once in that time."""
+    """The order of writes that are flushed together. An item is changed once between two flushes."""
 
     DELETE_STATE = 0
-    """It is taken from its place: first, so that it can be laid in the same place again."""
+    """Delete the state row: first, so that a row with the same key can be inserted."""
     INSERT_STATE = 1
-    """It is laid in another, and something is written about it."""
+    """Insert the new state row, history and the like."""
     RENUMBER = 2
-    """What was written about it, until just now, follows it to its new number."""
+    """Update rows of a moved item to its new number."""
     DELETE_ITEM = 3
-    """What is no longer needed is removed."""
+    """Delete rows that are no longer needed."""
 
 
 _Rows = dict[tuple[Stage, str], list[tuple[Any, ...]]]
@@ -173,21 +175,21 @@ _Rows = dict[tuple[Stage, str], list[tuple[Any, ...]]]
 
 
 class GroupChange(msgspec.Struct):
-    """A group of one queue, as a transaction leaves it."""
+    """A group of one queue after the changes of a transaction."""
 
     count: int
     first_at: Instant
     last_at: Instant
     hours: dict[Instant, int] = {}
-    """How many more, or fewer, died in each hour."""
+    """Change of the count of each hour."""
     grew: bool = False
-    """A letter came to it: then nobody else changes it meanwhile. Letters may leave it in several transactions."""
+    """Whether it gained a dead letter: then the row is locked. Concurrent transactions may each remove letters."""
 
 
 class UnindexedLetter(NamedTuple):
-    """What a dead letter can be found by, beside its payload."""
+    """A new dead letter whose search terms are not written yet."""
 
-    n: int
+    item_no: int
     error_type: str
     text: str
 
@@ -203,6 +205,7 @@ class Batch:
         "below",
         "by_key",
         "by_name",
+        "count_deltas",
         "groups",
         "known_keys",
         "namespace",
@@ -215,8 +218,7 @@ class Batch:
         "sizes",
         "store",
         "table",
-        "tallies",
-        "unworded",
+        "unindexed",
     )
 
     def __init__(
@@ -242,58 +244,59 @@ class Batch:
         self.namespace_key = queues.namespace_key
         self.store = store
         self.groups: dict[tuple[int, str], GroupChange] = {}
-        """Those that changed, by queue and fingerprint. Written once, by `groups.write`."""
-        self.unworded: dict[int, UnindexedLetter] = {}
-        """New letters whose words are to be written, by number. Written once, by `letters.write_search_terms`."""
-        self.tallies: defaultdict[int, list[int]] = defaultdict(_zeros)
+        """Changed groups by queue and fingerprint, written by `dead_letters.write_groups`."""
+        self.unindexed: dict[int, UnindexedLetter] = {}
+        """New dead letters by number, written by `dead_letters.write_search_terms`."""
+        self.count_deltas: defaultdict[int, list[int]] = defaultdict(_zeros)
         self.known_keys: dict[tuple[int, str], tuple[int, int, bytes] | None] = {}
-        """What idempotency keys of a queue stand for, where somebody looked: number, tail and digest of the first."""
+        """Idempotency keys that were read: item_no, id_suffix and digest of the first put, or None."""
         self.sizes: dict[int, int] = {}
-        """How many items queues held when the transaction began, where somebody asked."""
+        """Sizes of queues at the start of the transaction, if read."""
         self.arrivals: defaultdict[str, int] = defaultdict(int)
         self.below: dict[tuple[int, str], Instant] = {}
-        """What was laid below where marks may be, by queue and kind: see `relational.low_water_marks`."""
+        """Lowest inserted instant below possible marks, by queue and kind: see `relational.low_water_marks`."""
         self.rolled_up: list[int] = []
-        """Queues whose tallies were added to their counts."""
+        """Queues whose count deltas were rolled up."""
 
     def execute(self, statement: str, values: Any = ()) -> Any:
-        """Execute a statement, after everything that was left to be written."""
+        """Flush pending writes, then execute a statement."""
         if self._unwritten:
             self.flush()
         return self._execute(statement, values)
 
-    def look(self, statement: str, values: Any = ()) -> Any:
-        """Execute a query about rows that nothing left to be written can concern."""
+    def execute_unflushed(self, statement: str, values: Any = ()) -> Any:
+        """Execute a query without a flush: it must not read rows of pending writes."""
         return self._execute(statement, values)
 
-    def walk(self, statement: str, values: Any = ()) -> Any:
-        """The rows of a query, fetched as they are asked for, after everything that was left to be written."""
+    def stream(self, statement: str, values: Any = ()) -> Any:
+        """Flush pending writes, then return the rows of a query as an iterator."""
         self.flush()
-        return self.session.walk(statement, values)
+        return self.session.stream(statement, values)
 
     @property
-    def words(self) -> Words:
-        """The index of words."""
-        return self.session.words
+    def search_index(self) -> SearchIndex:
+        """The search index."""
+        return self.session.search_index
 
     @property
     def sequence_is_time_ordered(self) -> bool:
-        """Whether nobody draws a number below the instant he draws it at."""
+        """Whether every allocated number is at or above the instant of its allocation."""
         return self.session.sequence_is_time_ordered
 
     def write(self, statement: str, values: tuple[Any, ...], stage: Stage = Stage.INSERT_STATE) -> None:
-        """Write a row now or together with others of its kind, in any case before anything else is executed.
+        """Add a row to the pending writes, which are flushed before the next statement is executed.
 
-        The stages come in their order. Within one, the rows of a statement come together, where its first one stood.
+        Stages are written in order. Within a stage, rows of the same statement are written together, in the order in
+        which the statements were first used.
         """
         self._unwritten.setdefault((stage, statement), []).append(values)
 
-    def leave(self, statement: str, values: tuple[Any, ...]) -> None:
-        """Write a row at the end, together with all others of its kind: nothing in the transaction looks at it."""
+    def write_last(self, statement: str, values: tuple[Any, ...]) -> None:
+        """Write a row at the end of the transaction: nothing in it reads such rows."""
         self._left.setdefault((Stage.INSERT_STATE, statement), []).append(values)
 
     def flush(self) -> None:
-        """Write what was left to be written."""
+        """Execute the pending writes."""
         unwritten, self._unwritten = self._unwritten, {}
         for (_, statement), rows in sorted(unwritten.items(), key=lambda entry: entry[0][0]):
             if len(rows) == 1:
@@ -302,65 +305,65 @@ class Batch:
                 self.session.executemany(statement, rows)
 
     def queue(self, name: str) -> QueueRow:
-        """A queue by name. Raises QueueNotFound."""
+        """Return a queue by name. Raises QueueNotFound."""
         row = self.by_name.get(name)
         if row is None:
             raise QueueNotFound(name, self.namespace)
         return row
 
-    def draw(self, count: int = 1) -> int:
-        """The first of `count` numbers in a row."""
+    def allocate(self, count: int = 1) -> int:
+        """Return the first of `count` consecutive numbers."""
         return self.numbers.next(count, self.now)
 
     def allocate_id(self) -> tuple[int, int, ItemId]:
-        """A new id: its number, its tail, and itself."""
-        number, tail = self.draw(), draw_salt() << PARTITION_BITS
-        return number, tail, make_id(number, tail)
+        """Allocate an id. Returns its number, its suffix and the id."""
+        number, id_suffix = self.allocate(), random_salt() << PARTITION_BITS
+        return number, id_suffix, make_id(number, id_suffix)
 
-    def laid(self, queue: int, kind: str, at: Instant) -> None:
-        """An entry was laid in an index that is read from its mark on."""
+    def lower_mark(self, queue: int, kind: str, at: Instant) -> None:
+        """Record that an index entry was inserted that may be below its low-water mark."""
         if at < self.now - SLACK:
             self.below[queue, kind] = min(at, self.below.get((queue, kind), at))
 
     def count_delta(self, queue: int, name: str, change: int = 1) -> None:
-        """Count something in a queue."""
-        self.tallies[queue][_POSITION[name]] += change
+        """Change a count of a queue."""
+        self.count_deltas[queue][_POSITION[name]] += change
 
-    def tally_status(self, queue: int, status: Status, change: int) -> None:
-        """Count items that came to a status, or left it."""
-        self.tallies[queue][_STATUS_POSITION[status]] += change
+    def count_status(self, queue: int, status: Status, change: int) -> None:
+        """Change the count of items with a status."""
+        self.count_deltas[queue][_STATUS_POSITION[status]] += change
 
-    def tallied(self, queue: int, name: str) -> int:
-        """What this transaction has counted so far."""
-        return self.tallies[queue][_POSITION[name]] if queue in self.tallies else 0
+    def counted_so_far(self, queue: int, name: str) -> int:
+        """Return the change of a count in this transaction so far."""
+        return self.count_deltas[queue][_POSITION[name]] if queue in self.count_deltas else 0
 
     def mark_dead_queue(self, row: QueueRow) -> None:
-        """Remember that the dead of another queue came to this one."""
+        """Record that this queue has received dead items of another queue."""
         self.execute("UPDATE redrive_queue SET is_dead_queue = 1 WHERE key = ?", (row.key,))
         self.reread_queues((row.queue.name,))
 
     def reread_queues(self, names: Iterable[str]) -> None:
-        """These queues were changed: see them as they are now, and let others know."""
+        """Read changed queues again, and increment the epoch so that other processes do too."""
         self.execute("UPDATE redrive_meta SET epoch = epoch + 1")
         self.queues = self.queues.reread(self, self.namespace, names)
         self.by_name, self.by_key = self.queues.by_name, self.queues.by_key
 
     def write_count_deltas(self) -> None:
-        """Write the counts, one row for each queue that changed."""
-        for queue, counts in self.tallies.items():
+        """Write the changes of counts, one row per queue."""
+        for queue, counts in self.count_deltas.items():
             if any(counts):
-                self.write(_TALLY, (queue, *counts))
+                self.write(_INSERT_COUNT_DELTA, (queue, *counts))
         self._unwritten.update(self._left)
         self.flush()
 
 
-def draw_salt() -> int:
-    """A salt that hardly anybody else draws. It need not be secret: tokens are."""
+def random_salt() -> int:
+    """Return a random salt. It need not be secret: tokens are."""
     return _random.getrandbits(SALT_BITS)
 
 
-def retry_on_collision() -> None:
-    """Begin another row of salts: a forked child must not draw those of its parent."""
+def reseed_after_fork() -> None:
+    """Reseed the salts: a forked child must not repeat those of its parent."""
     _random.seed()
 
 

@@ -20,11 +20,11 @@ from redrive.model.filter import MAX_EXAMINED, Filter
 from redrive.model.ids import ItemId, make_id, parse_id
 from redrive.model.item import Counters, HistoryEvent, Settled, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
+from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.item_rows import STATE
-from redrive.stores.relational.verdicts import Deed
 
 _DELIVERY = '"delivery":'
 
@@ -32,29 +32,29 @@ BULK_THRESHOLD = 4
 """Up to here it is no dearer to change them one by one."""
 
 _ENDED = """
-    SELECT e.n, i.tail, e.queue, e.letter, e.entries, e.dead_reason, i.expire_timeout,
+    SELECT e.item_no, i.id_suffix, e.queue, e.death_no, e.entries, e.dead_reason, i.expire_timeout,
         i.source_id IS NULL, i.idempotency_key IS NULL, e.status, e.archived_from,
         e.deliveries, e.attempts, e.failures, e.losses, e.redrives
-    FROM redrive_ended AS e CROSS JOIN redrive_item AS i ON i.n = e.n WHERE e.n IN carray(?)"""
+    FROM redrive_finished AS e CROSS JOIN redrive_item AS i ON i.item_no = e.item_no WHERE e.item_no IN carray(?)"""
 _READY = f"""
-    INSERT INTO redrive_ready (queue, n, {STATE})
-    SELECT e.queue, e.n, e.rank, ?1, ?2 + c.rowid, ?3, e.deliveries, 0, 0, 0, e.redrives + 1, e.first_leased_at,
+    INSERT INTO redrive_ready (queue, item_no, {STATE})
+    SELECT e.queue, e.item_no, e.rank, ?1, ?2 + c.rowid, ?3, e.deliveries, 0, 0, 0, e.redrives + 1, e.first_leased_at,
         e.entries + 1, e.deaths, NULL
-    FROM carray(?4) AS c CROSS JOIN redrive_ended AS e ON e.n = c.value"""
+    FROM carray(?4) AS c CROSS JOIN redrive_finished AS e ON e.item_no = c.value"""
 _TIMEOUTS = """
     UPDATE redrive_ready SET expire_deadline = ?1 + i.expire_timeout FROM redrive_item AS i
-    WHERE i.n = redrive_ready.n AND i.expire_timeout IS NOT NULL
-        AND redrive_ready.n IN carray(?2) AND redrive_ready.seq <> redrive_ready.n"""
+    WHERE i.item_no = redrive_ready.item_no AND i.expire_timeout IS NOT NULL
+        AND redrive_ready.item_no IN carray(?2) AND redrive_ready.seq <> redrive_ready.item_no"""
 _HISTORY = """
-    INSERT INTO redrive_history (key, n, entry, data)
-    SELECT ?1 + c.rowid, e.n, e.entries + 1, CAST(?2 || e.deliveries || ?3 AS BLOB)
-    FROM carray(?4) AS c CROSS JOIN redrive_ended AS e ON e.n = c.value"""
+    INSERT INTO redrive_history (key, item_no, entry, data)
+    SELECT ?1 + c.rowid, e.item_no, e.entries + 1, CAST(?2 || e.deliveries || ?3 AS BLOB)
+    FROM carray(?4) AS c CROSS JOIN redrive_finished AS e ON e.item_no = c.value"""
 _FADED = f"""
-    DELETE FROM redrive_history WHERE (n, entry) IN (
-        SELECT n, entries + 1 - {HISTORY_LAST} FROM redrive_ended
-        WHERE n IN carray(?) AND entries + 1 > {HISTORY_FIRST + HISTORY_LAST})"""
-_ARCHIVE = "UPDATE redrive_ended SET status = 'archived', archived_from = 'dead' WHERE n IN carray(?)"
-_RESTORE = "UPDATE redrive_ended SET status = 'dead', archived_from = NULL WHERE n IN carray(?)"
+    DELETE FROM redrive_history WHERE (item_no, entry) IN (
+        SELECT item_no, entries + 1 - {HISTORY_LAST} FROM redrive_finished
+        WHERE item_no IN carray(?) AND entries + 1 > {HISTORY_FIRST + HISTORY_LAST})"""
+_ARCHIVE = "UPDATE redrive_finished SET status = 'archived', archived_from = 'dead' WHERE item_no IN carray(?)"
+_RESTORE = "UPDATE redrive_finished SET status = 'dead', archived_from = NULL WHERE item_no IN carray(?)"
 
 
 class BulkChunk(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class BulkChunk(msgspec.Struct, frozen=True):
     count: int
     numbers: Any
     """The `n` of each, as a table."""
-    letters: Any
+    death_nos: Any
     """The number of the death of each, as a table."""
     timeouts: bool
     """Some were put with an expire_timeout of their own."""
@@ -83,10 +83,10 @@ def make_chunk(
 class UniformItem(msgspec.Struct, frozen=True, gc=False):
     """One of many items that are changed together."""
 
-    n: int
-    tail: int
+    item_no: int
+    id_suffix: int
     queue: int
-    letter: int
+    death_no: int
     entries: int
     dead_reason: str
     expire_timeout: int | None
@@ -108,50 +108,55 @@ class UniformItem(msgspec.Struct, frozen=True, gc=False):
     @property
     def id(self) -> ItemId:
         """Its id."""
-        return make_id(self.n, self.tail)
+        return make_id(self.item_no, self.id_suffix)
 
 
-def find_uniform(batch: Batch, deed: Deed, targets: Sequence[ManualTarget]) -> Mapping[ItemId, UniformItem]:
+def find_uniform(batch: Batch, action: ManualAction, targets: Sequence[ManualTarget]) -> Mapping[ItemId, UniformItem]:
     """Those of the targets that can be changed together, by id: with one look at all of them."""
     if (
-        deed.verb not in _CHANGES
+        action.verb not in _CHANGES
         or len(targets) <= BULK_THRESHOLD
         or len({target.id for target in targets}) < len(targets)
     ):
         return {}
     found: dict[ItemId, UniformItem] = {}
-    tails = dict(_parsed(targets))
-    if not tails:
+    id_suffixes = dict(_parsed(targets))
+    if not id_suffixes:
         return found
-    numbers = batch.table(tails)
+    numbers = batch.table(id_suffixes)
     # An item that is listed under an old id too would be changed twice: it is left to be followed there.
-    twice = {n for (n,) in batch.execute("SELECT n FROM redrive_lineage WHERE old IN carray(?)", (numbers,))}
+    twice = {
+        item_no
+        for (item_no,) in batch.execute(
+            "SELECT item_no FROM redrive_former_id WHERE old_item_no IN carray(?)", (numbers,)
+        )
+    }
     for row in batch.execute(_ENDED, (numbers,)):
         item = UniformItem(*row)
-        if item.n in twice or item.tail != tails[item.n] or item.queue not in batch.by_key:
+        if item.item_no in twice or item.id_suffix != id_suffixes[item.item_no] or item.queue not in batch.by_key:
             continue
-        if _is_plain(batch, deed, item):
+        if _is_plain(batch, action, item):
             found[item.id] = item
     return found
 
 
-def change_uniform(batch: Batch, deed: Deed, items: Sequence[UniformItem]) -> list[Settled]:
+def change_uniform(batch: Batch, action: ManualAction, items: Sequence[UniformItem]) -> list[Settled]:
     """Change items that were found to be alike, in this order."""
-    change, settle = _CHANGES[deed.verb]
+    change, settle = _CHANGES[action.verb]
     queues: dict[int, list[UniformItem]] = {}
     for item in items:
         queues.setdefault(item.queue, []).append(item)
     for queue, members in queues.items():
         timeouts = any(item.expire_timeout is not None for item in members)
         entries = max(item.entries for item in members)
-        numbers, dead = [item.n for item in members], [item.letter for item in members]
-        change(batch, deed, make_chunk(batch, batch.by_key[queue], numbers, dead, timeouts=timeouts, entries=entries))
+        numbers, dead = [item.item_no for item in members], [item.death_no for item in members]
+        change(batch, action, make_chunk(batch, batch.by_key[queue], numbers, dead, timeouts=timeouts, entries=entries))
     return [settle(batch, item) for item in items]
 
 
-def apply_chunk(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
+def apply_chunk(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:
     """Change items of which the caller knows that they are alike."""
-    _CHANGES[deed.verb][0](batch, deed, lot)
+    _CHANGES[action.verb][0](batch, action, chunk)
 
 
 def _parsed(targets: Iterable[ManualTarget]) -> Iterator[tuple[int, int]]:
@@ -163,9 +168,9 @@ def _parsed(targets: Iterable[ManualTarget]) -> Iterator[tuple[int, int]]:
                 continue
 
 
-def _is_plain(batch: Batch, deed: Deed, item: UniformItem) -> bool:
+def _is_plain(batch: Batch, action: ManualAction, item: UniformItem) -> bool:
     """Whether nothing but its status decides what becomes of it."""
-    match deed.verb:
+    match action.verb:
         case Verb.PURGE:
             return item.status == Status.ARCHIVED
         case Verb.RESTORE:
@@ -175,55 +180,59 @@ def _is_plain(batch: Batch, deed: Deed, item: UniformItem) -> bool:
         case _:
             row = batch.by_key[item.queue]
             # One that was never moved died where it is; another one may have to go back to where it died.
-            in_place = deed.verb is Verb.RETRY or (item.unmoved and deed.to in (None, row.queue.name))
+            in_place = action.verb is Verb.RETRY or (item.unmoved and action.to in (None, row.queue.name))
             free = item.keyless and row.settings.max_size is None
             return item.status == Status.DEAD and in_place and free
 
 
-def _revive(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
+def _revive(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:
     """Back to work where they are, at the tail."""
-    name, timeout, numbers, count = lot.row.queue.name, lot.row.settings.expire_timeout, lot.numbers, lot.count
+    name, timeout, numbers, count = chunk.row.queue.name, chunk.row.settings.expire_timeout, chunk.numbers, chunk.count
     deadline = None if timeout is None else batch.now + timeout
-    batch.execute(_READY, (batch.now, batch.draw(count) - 1, deadline, numbers))
-    if lot.timeouts:
+    batch.execute(_READY, (batch.now, batch.allocate(count) - 1, deadline, numbers))
+    if chunk.timeouts:
         batch.execute(_TIMEOUTS, (batch.now, numbers))
     # All entries are the same but for the delivery, which the statement fills in.
-    entry = msgspec.json.encode(deed.entry(batch, HistoryEvent.REDRIVEN, name, 0, Status.DEAD)).decode()
+    entry = msgspec.json.encode(action.history_entry(batch.now, HistoryEvent.REDRIVEN, name, 0, Status.DEAD)).decode()
     before, _, after = entry.partition(f"{_DELIVERY}0")
-    batch.execute(_HISTORY, (batch.draw(count) - 1, before + _DELIVERY, after, numbers))
-    if lot.long:
+    batch.execute(_HISTORY, (batch.allocate(count) - 1, before + _DELIVERY, after, numbers))
+    if chunk.long:
         batch.execute(_FADED, (numbers,))
-    batch.execute("DELETE FROM redrive_ended WHERE n IN carray(?)", (numbers,))
-    dead_letters.remove_dead_letters(batch, lot.letters)
-    feed.append_events(batch, FeedKind.REDRIVEN, name, numbers, count, deed.actor, deed.operation)
-    batch.tally_status(lot.row.key, Status.DEAD, -count)
-    batch.tally_status(lot.row.key, Status.PENDING, count)
+    batch.execute("DELETE FROM redrive_finished WHERE item_no IN carray(?)", (numbers,))
+    dead_letters.remove_dead_letters(batch, chunk.death_nos)
+    feed.append_events(batch, FeedKind.REDRIVEN, name, numbers, count, action.actor, action.operation)
+    batch.count_status(chunk.row.key, Status.DEAD, -count)
+    batch.count_status(chunk.row.key, Status.PENDING, count)
     batch.arrivals[name] += count
 
 
-def _archive(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
-    batch.execute(_ARCHIVE, (lot.numbers,))
-    dead_letters.archive_dead_letters(batch, lot.letters)
-    feed.append_events(batch, FeedKind.ARCHIVED, lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation)
-    batch.tally_status(lot.row.key, Status.DEAD, -lot.count)
-    batch.tally_status(lot.row.key, Status.ARCHIVED, lot.count)
+def _archive(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:
+    batch.execute(_ARCHIVE, (chunk.numbers,))
+    dead_letters.archive_dead_letters(batch, chunk.death_nos)
+    feed.append_events(
+        batch, FeedKind.ARCHIVED, chunk.row.queue.name, chunk.numbers, chunk.count, action.actor, action.operation
+    )
+    batch.count_status(chunk.row.key, Status.DEAD, -chunk.count)
+    batch.count_status(chunk.row.key, Status.ARCHIVED, chunk.count)
 
 
-def _restore(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
-    batch.execute(_RESTORE, (lot.numbers,))
-    dead_letters.restore_dead_letters(batch, lot.letters)
-    feed.append_events(batch, FeedKind.RESTORED, lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation)
-    batch.tally_status(lot.row.key, Status.ARCHIVED, -lot.count)
-    batch.tally_status(lot.row.key, Status.DEAD, lot.count)
+def _restore(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:
+    batch.execute(_RESTORE, (chunk.numbers,))
+    dead_letters.restore_dead_letters(batch, chunk.death_nos)
+    feed.append_events(
+        batch, FeedKind.RESTORED, chunk.row.queue.name, chunk.numbers, chunk.count, action.actor, action.operation
+    )
+    batch.count_status(chunk.row.key, Status.ARCHIVED, -chunk.count)
+    batch.count_status(chunk.row.key, Status.DEAD, chunk.count)
 
 
-def _purge(batch: Batch, deed: Deed, lot: BulkChunk) -> None:
-    told = (lot.row.queue.name, lot.numbers, lot.count, deed.actor, deed.operation, Status.ARCHIVED)
+def _purge(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:
+    told = (chunk.row.queue.name, chunk.numbers, chunk.count, action.actor, action.operation, Status.ARCHIVED)
     feed.append_events(batch, FeedKind.REMOVED, *told)
-    dead_letters.remove_dead_letters(batch, lot.letters)
-    for table in ("ended", "item", "history", "death", "lineage"):
-        batch.execute(f"DELETE FROM redrive_{table} WHERE n IN carray(?)", (lot.numbers,))
-    batch.tally_status(lot.row.key, Status.ARCHIVED, -lot.count)
+    dead_letters.remove_dead_letters(batch, chunk.death_nos)
+    for table in ("finished", "item", "history", "death", "former_id"):
+        batch.execute(f"DELETE FROM redrive_{table} WHERE item_no IN carray(?)", (chunk.numbers,))
+    batch.count_status(chunk.row.key, Status.ARCHIVED, -chunk.count)
 
 
 def _revived(batch: Batch, item: UniformItem) -> Settled:
@@ -245,7 +254,9 @@ def _purged(batch: Batch, item: UniformItem) -> Settled:
     return Settled(item.id, batch.by_key[item.queue].queue.name, None, item.counters)
 
 
-_CHANGES: dict[Verb, tuple[Callable[[Batch, Deed, BulkChunk], None], Callable[[Batch, UniformItem], Settled]]] = {
+_CHANGES: dict[
+    Verb, tuple[Callable[[Batch, ManualAction, BulkChunk], None], Callable[[Batch, UniformItem], Settled]]
+] = {
     Verb.RETRY: (_revive, _revived),
     Verb.REDRIVE: (_revive, _revived),
     Verb.ARCHIVE: (_archive, _archived),
@@ -272,15 +283,18 @@ _CONDITIONS = {
 }
 """What a statement can ask of a letter by itself, beside what an index finds."""
 _INDEXED = frozenset({"status", "queue", "fingerprint"})
-_NEXT = "SELECT d, n, queue{columns} FROM redrive_letter WHERE {index} AND d > ? AND d <= ? ORDER BY d LIMIT ?"
-_MEANT = "SELECT d, n, queue FROM ({next}) AS examined WHERE {conditions} /*+ ORDER BY d */ LIMIT ?"
-_EXAMINED = "SELECT count(*), max(d) FROM ({next}) AS examined"
+_NEXT = """
+    SELECT death_no, item_no, queue{columns} FROM redrive_dead_letter
+    WHERE {index} AND death_no > ? AND death_no <= ? ORDER BY death_no LIMIT ?"""
+_MEANT = "SELECT death_no, item_no, queue FROM ({next}) AS examined WHERE {conditions} /*+ ORDER BY death_no */ LIMIT ?"
+_EXAMINED = "SELECT count(*), max(death_no) FROM ({next}) AS examined"
 _QUEUES_OF = """
-    SELECT (SELECT min(queue) FROM redrive_letter WHERE shelf = ?1 AND fingerprint = ?2),
-        (SELECT max(queue) FROM redrive_letter WHERE shelf = ?1 AND fingerprint = ?2)"""
+    SELECT (SELECT min(queue) FROM redrive_dead_letter WHERE section = ?1 AND fingerprint = ?2),
+        (SELECT max(queue) FROM redrive_dead_letter WHERE section = ?1 AND fingerprint = ?2)"""
 _STANDING = """
     SELECT count(*), max(e.entries), count(i.expire_timeout), count(*) FILTER (WHERE {plain})
-    FROM carray(?) AS c CROSS JOIN redrive_ended AS e ON e.n = c.value CROSS JOIN redrive_item AS i ON i.n = e.n"""
+    FROM carray(?) AS c CROSS JOIN redrive_finished AS e ON e.item_no = c.value
+    CROSS JOIN redrive_item AS i ON i.item_no = e.item_no"""
 _PLAIN = {
     Verb.RETRY: "e.status = 'dead' AND i.idempotency_key IS NULL",
     # One that was never moved died where it is; another one may have to go back to where it died.
@@ -301,36 +315,42 @@ class BulkStep(msgspec.Struct, frozen=True):
     exhausted: bool
 
 
-def bulk_step(batch: Batch, deed: Deed, where: Filter, after: int | None, up_to: int, limit: int) -> BulkStep | None:
+def bulk_step(
+    batch: Batch, action: ManualAction, where: Filter, after: int | None, up_to: int, limit: int
+) -> BulkStep | None:
     """Change the next items that match, all of them. None where this is not the way, and nothing was changed."""
-    index = _index(batch, deed, where)
+    index = _index(batch, action, where)
     if index is None:
         return None
     found, position, exhausted = _find(batch, where, index, after or 0, up_to, limit)
-    lots = _chunks(batch, deed, found)
-    if lots is None:
+    chunks = _chunks(batch, action, found)
+    if chunks is None:
         return None
-    for each in lots:
-        apply_chunk(batch, deed, each)
-    return BulkStep([n for _, n, _ in found], position, exhausted)
+    for each in chunks:
+        apply_chunk(batch, action, each)
+    return BulkStep([item_no for _, item_no, _ in found], position, exhausted)
 
 
-def _index(batch: Batch, deed: Deed, where: Filter) -> tuple[str, tuple[Any, ...]] | None:
+def _index(batch: Batch, action: ManualAction, where: Filter) -> tuple[str, tuple[Any, ...]] | None:
     """How the letters are found; None where a statement alone cannot find them, or not in the order of the deaths."""
     given = {name for name in where.__struct_fields__ if getattr(where, name) is not None}
-    if deed.verb not in _SHELF or where.status is not _SHELF[deed.verb] or not given <= _INDEXED | _CONDITIONS.keys():
+    if (
+        action.verb not in _SHELF
+        or where.status is not _SHELF[action.verb]
+        or not given <= _INDEXED | _CONDITIONS.keys()
+    ):
         return None
-    shelf = batch.namespace_key if where.status is Status.DEAD else -batch.namespace_key
+    section = batch.namespace_key if where.status is Status.DEAD else -batch.namespace_key
     queue = None if where.queue is None else batch.by_name.get(where.queue)
     if where.queue is not None and queue is None:
         return None
     if where.fingerprint is None:
-        return ("shelf = ?", (shelf,)) if queue is None else ("queue = ? AND shelf = ?", (queue.key, shelf))
-    first, last = batch.execute(_QUEUES_OF, (shelf, where.fingerprint)).get
+        return ("section = ?", (section,)) if queue is None else ("queue = ? AND section = ?", (queue.key, section))
+    first, last = batch.execute(_QUEUES_OF, (section, where.fingerprint)).get
     key = queue.key if queue is not None else first
     if queue is None and first != last:
         return None
-    return "shelf = ? AND fingerprint = ? AND queue = ?", (shelf, where.fingerprint, key)
+    return "section = ? AND fingerprint = ? AND queue = ?", (section, where.fingerprint, key)
 
 
 def _find(
@@ -350,23 +370,23 @@ def _find(
     return found, last, examined < MAX_EXAMINED
 
 
-def _chunks(batch: Batch, deed: Deed, found: list[tuple[int, int, int]]) -> list[BulkChunk] | None:
+def _chunks(batch: Batch, action: ManualAction, found: list[tuple[int, int, int]]) -> list[BulkChunk] | None:
     """The items by queue; None where one of them needs a look of its own."""
     queues: dict[int, tuple[list[int], list[int]]] = {}
-    for d, n, queue in found:
+    for death_no, item_no, queue in found:
         numbers, dead = queues.setdefault(queue, ([], []))
-        numbers.append(n)
-        dead.append(d)
-    lots = []
-    statement = _STANDING.format(plain=_PLAIN[deed.verb])
+        numbers.append(item_no)
+        dead.append(death_no)
+    chunks = []
+    statement = _STANDING.format(plain=_PLAIN[action.verb])
     for queue, (numbers, dead) in queues.items():
         row = batch.by_key.get(queue)
-        if row is None or deed.to not in (None, row.queue.name):
+        if row is None or action.to not in (None, row.queue.name):
             return None
-        if deed.verb in _REVIVES and row.settings.max_size is not None:
+        if action.verb in _REVIVES and row.settings.max_size is not None:
             return None
         count, entries, timeouts, plain = batch.execute(statement, (batch.table(numbers),)).get
         if count < len(numbers) or plain < count:
             return None
-        lots.append(make_chunk(batch, row, numbers, dead, timeouts=bool(timeouts), entries=entries))
-    return lots
+        chunks.append(make_chunk(batch, row, numbers, dead, timeouts=bool(timeouts), entries=entries))
+    return chunks

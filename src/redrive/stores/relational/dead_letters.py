@@ -1,6 +1,6 @@
 """The index of dead letters: one row for each dead letter and each archived item, its search terms, and group counts.
 
-`row.letter` is the number allocated at the death. It is stored with the item; whatever changes it comes before
+`item_row.death_no` is the number allocated at the death. It is part of the state row, so it is changed before
 `insert_row`.
 """
 
@@ -44,28 +44,30 @@ _LARGEST = """
     GROUP BY fingerprint ORDER BY sum(count) DESC, max(last_at) DESC, fingerprint LIMIT ?2"""
 _SHARES = "SELECT fingerprint, queue, count FROM redrive_group WHERE {queues}"
 _HOURS = "SELECT hour, count FROM redrive_group_hour WHERE queue = ? AND fingerprint = ?"
-_NEWEST = "SELECT max(d) FROM redrive_letter WHERE shelf = ? AND fingerprint = ? AND queue = ?"
-_ID = "SELECT i.n, i.tail FROM redrive_letter AS l CROSS JOIN redrive_item AS i ON i.n = l.n WHERE l.d = ?"
-_LAST_DEATH = "SELECT data FROM redrive_death WHERE n = ? ORDER BY key DESC LIMIT 1"
+_NEWEST = "SELECT max(death_no) FROM redrive_dead_letter WHERE section = ? AND fingerprint = ? AND queue = ?"
+_ID = """
+    SELECT i.item_no, i.id_suffix FROM redrive_dead_letter AS l
+    CROSS JOIN redrive_item AS i ON i.item_no = l.item_no WHERE l.death_no = ?"""
+_LAST_DEATH = "SELECT data FROM redrive_death WHERE item_no = ? ORDER BY key DESC LIMIT 1"
 _COUNT = "SELECT coalesce(sum(count), 0) FROM redrive_group WHERE {queues}"
 
 _decode_death = msgspec.json.Decoder(Death).decode
 _Share = tuple[int, int]
-"""A queue by its key, and how many of a group lie in it."""
+"""The key of a queue, and how many dead letters of a group it has."""
 
 
 def count_in_group(batch: Batch, queue: int, fingerprint: str, died_at: Instant, by: int) -> None:
-    """A dead letter came to a group, or left it."""
+    """Count a dead letter that joined or left a group."""
     count_many_in_group(batch, queue, fingerprint, hour_of(died_at), by, died_at, died_at)
 
 
 def count_many_in_group(
     batch: Batch, queue: int, fingerprint: str, hour: Instant, by: int, first_at: Instant, last_at: Instant
 ) -> None:
-    """Many dead letters that died in one hour, between these instants, came to a group or left it."""
+    """Count dead letters of one hour, which died between these instants and joined or left a group."""
     group = batch.groups.get((queue, fingerprint))
     if group is None:
-        found = batch.look(_GROUP, (queue, fingerprint)).fetchone() or (0, 0, 0)
+        found = batch.execute_unflushed(_GROUP, (queue, fingerprint)).fetchone() or (0, 0, 0)
         group = batch.groups[queue, fingerprint] = GroupChange(*found)
     if by > 0:
         group.grew = True
@@ -77,10 +79,12 @@ def count_many_in_group(
 
 
 def write_groups(batch: Batch) -> None:
-    """Write what was gathered: one row for each group, and one for each hour in which its letters died."""
+    """Write the changed group counts: one row per group, and one per hour in which its letters died."""
     left: list[tuple[int, str, Instant]] = []
     shrunk: list[tuple[int, str]] = []
-    for (queue, fingerprint), group in sorted(batch.groups.items()):  # who waits for another, waits in this order
+    for (queue, fingerprint), group in sorted(
+        batch.groups.items()
+    ):  # a fixed order, so that transactions that wait for each other do not deadlock
         if not group.grew:
             batch.write(_SHRINK, (queue, fingerprint, sum(group.hours.values())))
             shrunk.append((queue, fingerprint))
@@ -93,7 +97,7 @@ def write_groups(batch: Batch) -> None:
                 batch.write(_HOUR, (queue, fingerprint, hour, by))
             if by < 0:
                 left.append((queue, fingerprint, hour))
-    for of_group in shrunk:  # rows of a kind are written together: first all changes, then these
+    for of_group in shrunk:  # rows of one statement are written together: all changes first, then these
         batch.write(_EMPTY, of_group)
     for of_hour in left:
         batch.write(_EMPTY_HOUR, of_hour)
@@ -101,7 +105,7 @@ def write_groups(batch: Batch) -> None:
 
 
 def count_dead_letters(executor: Executor, namespace: str, queue: int | None, fingerprint: str | None) -> int:
-    """How many dead letters there are, without a look at any."""
+    """Count dead letters by their groups, without reading any."""
     statement = _COUNT.format(queues=_OF_NAMESPACE if queue is None else _OF_QUEUE)
     values: tuple[object, ...] = (namespace if queue is None else queue,)
     if fingerprint is not None:
@@ -111,7 +115,7 @@ def count_dead_letters(executor: Executor, namespace: str, queue: int | None, fi
 
 
 def largest_groups(executor: Executor, scope: SearchScope, queue: int | None, limit: int) -> tuple[Group, ...]:
-    """The largest groups of a queue, or of all."""
+    """Return the largest groups of a queue, or of all queues."""
     queues, asked = (_OF_NAMESPACE, scope.namespace) if queue is None else (_OF_QUEUE, queue)
     found = executor.execute(_LARGEST.format(queues=queues), (asked, limit)).fetchall()
     shares: dict[str, list[_Share]] = {fingerprint: [] for fingerprint, *_ in found}
@@ -136,9 +140,9 @@ def _read_group(
     for queue, _ in shares:
         for hour, died in executor.execute(_HOURS, (queue, fingerprint)):
             hours[hour] = hours.get(hour, 0) + died
-        newest = max(newest, executor.execute(_NEWEST, (scope.shelf, fingerprint, queue)).get or 0)
-    n, tail = executor.execute(_ID, (newest,)).get
-    cause = _decode_death(executor.execute(_LAST_DEATH, (n,)).get).cause
+        newest = max(newest, executor.execute(_NEWEST, (scope.section, fingerprint, queue)).get or 0)
+    item_no, id_suffix = executor.execute(_ID, (newest,)).get
+    cause = _decode_death(executor.execute(_LAST_DEATH, (item_no,)).get).cause
     return Group(
         fingerprint,
         cause.group_title,
@@ -149,37 +153,40 @@ def _read_group(
         last_at,
         {scope.names[queue]: size for queue, size in shares},
         dict(sorted(hours.items())),
-        make_id(n, tail),
+        make_id(item_no, id_suffix),
     )
 
 
-_LETTER = """
-    INSERT INTO redrive_letter (d, n, queue, shelf, died_at, reason, fingerprint, error_name, error_type, error_class,
+_INSERT_LETTER = """
+    INSERT INTO redrive_dead_letter (death_no, item_no, queue, section, died_at, reason, fingerprint, error_name,
+        error_type, error_class,
         deliveries, attempts, failures, losses)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_TAKE_OFF = "DELETE FROM redrive_letter WHERE d = ?"
-_SHELVE = "UPDATE redrive_letter SET shelf = ? WHERE d = ?"
-_CARRY = "UPDATE redrive_letter SET n = ?, queue = ? WHERE d = ?"
-_CONTENTS = f"SELECT n, substr(payload, 1, {MAX_INDEXED_CHARS}), content_type FROM redrive_item WHERE n IN carray(?)"
-_WORDS = "INSERT INTO redrive_words (rowid, words) VALUES (?, ?)"
-_WORDLESS = "INSERT INTO redrive_wordless (d) VALUES (?)"
-_SHELVE_ALL = "UPDATE redrive_letter SET shelf = -shelf WHERE d IN carray(?)"
+_DELETE = "DELETE FROM redrive_dead_letter WHERE death_no = ?"
+_SET_SECTION = "UPDATE redrive_dead_letter SET section = ? WHERE death_no = ?"
+_MOVE = "UPDATE redrive_dead_letter SET item_no = ?, queue = ? WHERE death_no = ?"
+_CONTENTS = f"""
+    SELECT item_no, substr(payload, 1, {MAX_INDEXED_CHARS}), content_type FROM redrive_item
+    WHERE item_no IN carray(?)"""
+_INSERT_TERMS = "INSERT INTO redrive_search (rowid, terms) VALUES (?, ?)"
+_INSERT_TOMBSTONE = "INSERT INTO redrive_search_tombstone (death_no) VALUES (?)"
+_FLIP_SECTION = "UPDATE redrive_dead_letter SET section = -section WHERE death_no IN carray(?)"
 _COUNTED = f"""
     SELECT queue, fingerprint, died_at - died_at % {HOUR} AS hour, count(*), min(died_at), max(died_at)
-    FROM redrive_letter WHERE d IN carray(?) AND shelf > 0 GROUP BY queue, fingerprint, hour"""
+    FROM redrive_dead_letter WHERE death_no IN carray(?) AND section > 0 GROUP BY queue, fingerprint, hour"""
 
 
-def add_dead_letter(batch: Batch, place: ItemRow, death: Death, text: str, *, archived: bool = False) -> None:
-    """It is a dead letter of this death, or archived. `text` is what it is found by, beside error type and payload."""
-    assert place.letter is None
-    d, cause, counters = batch.draw(), death.cause, death.counters
-    place.letter, place.particulars = d, None
+def add_dead_letter(batch: Batch, item_row: ItemRow, death: Death, text: str, *, archived: bool = False) -> None:
+    """Add an item to the index, as a dead letter or as archived. `text` is indexed beside error type and payload."""
+    assert item_row.death_no is None
+    death_no, cause, counters = batch.allocate(), death.cause, death.counters
+    item_row.death_no, item_row.details = death_no, None
     batch.write(
-        _LETTER,
+        _INSERT_LETTER,
         (
-            d,
-            place.n,
-            place.queue,
+            death_no,
+            item_row.item_no,
+            item_row.queue,
             -batch.namespace_key if archived else batch.namespace_key,
             death.at,
             death.reason.value,
@@ -193,88 +200,88 @@ def add_dead_letter(batch: Batch, place: ItemRow, death: Death, text: str, *, ar
             counters.losses,
         ),
     )
-    if batch.by_key[place.queue].settings.search:
-        batch.unworded[d] = UnindexedLetter(place.n, cause.error_type, text)
+    if batch.by_key[item_row.queue].settings.search:
+        batch.unindexed[death_no] = UnindexedLetter(item_row.item_no, cause.error_type, text)
     if not archived:
-        _count_letter(batch, place.queue, cause.fingerprint, death.at, 1)
+        _count_letter(batch, item_row.queue, cause.fingerprint, death.at, 1)
 
 
-def remove_dead_letter(batch: Batch, place: ItemRow) -> None:
-    """It is a dead letter, or archived, no longer: brought back, completed or removed."""
-    if place.letter is None:
+def remove_dead_letter(batch: Batch, item_row: ItemRow) -> None:
+    """Remove an item from the index: it was redriven, completed or deleted."""
+    if item_row.death_no is None:
         return
-    queue, shelf, fingerprint, died_at = _details(batch, place)
-    batch.write(_TAKE_OFF, (place.letter,), Stage.DELETE_ITEM)
-    if batch.unworded.pop(place.letter, None) is None:
-        batch.write(_WORDLESS, (place.letter,))
-    place.letter = None
-    if shelf > 0:
+    queue, section, fingerprint, died_at = _details(batch, item_row)
+    batch.write(_DELETE, (item_row.death_no,), Stage.DELETE_ITEM)
+    if batch.unindexed.pop(item_row.death_no, None) is None:
+        batch.write(_INSERT_TOMBSTONE, (item_row.death_no,))
+    item_row.death_no = None
+    if section > 0:
         _count_letter(batch, queue, fingerprint, died_at, -1)
 
 
-def archive_dead_letter(batch: Batch, place: ItemRow) -> None:
-    """It is archived: a dead letter no longer, but found under the same cause, and restored with it."""
-    _, shelf, fingerprint, died_at = _details(batch, place)
-    batch.write(_SHELVE, (-shelf, place.letter))
-    _count_letter(batch, place.queue, fingerprint, died_at, -1)
+def archive_dead_letter(batch: Batch, item_row: ItemRow) -> None:
+    """Mark a dead letter as archived. It keeps its cause, and is restored with it."""
+    _, section, fingerprint, died_at = _details(batch, item_row)
+    batch.write(_SET_SECTION, (-section, item_row.death_no))
+    _count_letter(batch, item_row.queue, fingerprint, died_at, -1)
 
 
-def restore_dead_letter(batch: Batch, place: ItemRow) -> None:
-    """It was archived, and is a dead letter again."""
-    _, shelf, fingerprint, died_at = _details(batch, place)
-    batch.write(_SHELVE, (-shelf, place.letter))
-    _count_letter(batch, place.queue, fingerprint, died_at, 1)
+def restore_dead_letter(batch: Batch, item_row: ItemRow) -> None:
+    """Mark an archived item as a dead letter again."""
+    _, section, fingerprint, died_at = _details(batch, item_row)
+    batch.write(_SET_SECTION, (-section, item_row.death_no))
+    _count_letter(batch, item_row.queue, fingerprint, died_at, 1)
 
 
-def move_dead_letter(batch: Batch, place: ItemRow, from_queue: int) -> None:
-    """It was moved: the letter follows. `place` has its new number and queue."""
-    if place.letter is None:
+def move_dead_letter(batch: Batch, item_row: ItemRow, from_queue: int) -> None:
+    """Update the index after a move. `item_row` has its new number and queue."""
+    if item_row.death_no is None:
         return
-    _, shelf, fingerprint, died_at = _details(batch, place)
-    batch.write(_CARRY, (place.n, place.queue, place.letter))
-    if unworded := batch.unworded.get(place.letter):
-        batch.unworded[place.letter] = unworded._replace(n=place.n)
-    if shelf > 0:
+    _, section, fingerprint, died_at = _details(batch, item_row)
+    batch.write(_MOVE, (item_row.item_no, item_row.queue, item_row.death_no))
+    if unindexed := batch.unindexed.get(item_row.death_no):
+        batch.unindexed[item_row.death_no] = unindexed._replace(item_no=item_row.item_no)
+    if section > 0:
         _count_letter(batch, from_queue, fingerprint, died_at, -1)
-        _count_letter(batch, place.queue, fingerprint, died_at, 1)
+        _count_letter(batch, item_row.queue, fingerprint, died_at, 1)
 
 
-def remove_dead_letters(batch: Batch, letters: Any) -> None:
-    """Many are dead letters, or archived, no longer. `letters` is a list that a statement can read."""
-    if batch.unworded:  # some of them may be among those
+def remove_dead_letters(batch: Batch, death_nos: Any) -> None:
+    """Remove many items from the index. `death_nos` comes from `Session.table`."""
+    if batch.unindexed:  # some of these may be among the new ones
         write_search_terms(batch)
-    _count_letters(batch, letters, -1)
-    batch.execute("DELETE FROM redrive_letter WHERE d IN carray(?)", (letters,))
-    batch.execute("INSERT INTO redrive_wordless (d) SELECT value FROM carray(?)", (letters,))
+    _count_letters(batch, death_nos, -1)
+    batch.execute("DELETE FROM redrive_dead_letter WHERE death_no IN carray(?)", (death_nos,))
+    batch.execute("INSERT INTO redrive_search_tombstone (death_no) SELECT value FROM carray(?)", (death_nos,))
 
 
-def archive_dead_letters(batch: Batch, letters: Any) -> None:
-    """Many dead letters are archived."""
-    _count_letters(batch, letters, -1)
-    batch.execute(_SHELVE_ALL, (letters,))
+def archive_dead_letters(batch: Batch, death_nos: Any) -> None:
+    """Mark many dead letters as archived."""
+    _count_letters(batch, death_nos, -1)
+    batch.execute(_FLIP_SECTION, (death_nos,))
 
 
-def restore_dead_letters(batch: Batch, letters: Any) -> None:
-    """Many were archived, and are dead letters again."""
-    batch.execute(_SHELVE_ALL, (letters,))
-    _count_letters(batch, letters, 1)
+def restore_dead_letters(batch: Batch, death_nos: Any) -> None:
+    """Mark many archived items as dead letters again."""
+    batch.execute(_FLIP_SECTION, (death_nos,))
+    _count_letters(batch, death_nos, 1)
 
 
 def write_search_terms(batch: Batch) -> None:
-    """Write the words of all letters that are new, together: many at once are much cheaper."""
-    unworded, stored = batch.unworded, batch.words.stored
-    contents = batch.execute(_CONTENTS, (batch.table([each.n for each in unworded.values()]),)).fetchall()
-    # SQLite says NULL for a part of a payload that is empty.
-    by_number = {n: (payload or b"", content_type or JSON) for n, payload, content_type in contents}
-    for d, (n, error_type, text) in unworded.items():
-        batch.write(_WORDS, (d, stored(search_terms_of(error_type, text, *by_number[n]))))
-    unworded.clear()
+    """Write the search terms of all new dead letters together, which is much cheaper than one by one."""
+    unindexed, stored = batch.unindexed, batch.search_index.stored
+    contents = batch.execute(_CONTENTS, (batch.table([each.item_no for each in unindexed.values()]),)).fetchall()
+    # SQLite returns NULL for a substring of an empty payload.
+    by_number = {item_no: (payload or b"", content_type or JSON) for item_no, payload, content_type in contents}
+    for death_no, (item_no, error_type, text) in unindexed.items():
+        batch.write(_INSERT_TERMS, (death_no, stored(search_terms_of(error_type, text, *by_number[item_no]))))
+    unindexed.clear()
 
 
-def _details(batch: Batch, place: ItemRow) -> DeadLetterDetails:
-    letter = item_details(batch, place).letter
-    assert letter is not None
-    return letter
+def _details(batch: Batch, item_row: ItemRow) -> DeadLetterDetails:
+    dead_letter = item_details(batch, item_row).dead_letter
+    assert dead_letter is not None
+    return dead_letter
 
 
 def _count_letter(batch: Batch, queue: int, fingerprint: str, died_at: Instant, delta: int) -> None:
@@ -282,7 +289,7 @@ def _count_letter(batch: Batch, queue: int, fingerprint: str, died_at: Instant, 
     count_in_group(batch, queue, fingerprint, died_at, delta)
 
 
-def _count_letters(batch: Batch, letters: Any, sign: int) -> None:
-    for queue, fingerprint, hour, count, first_at, last_at in batch.execute(_COUNTED, (letters,)).fetchall():
+def _count_letters(batch: Batch, death_nos: Any, sign: int) -> None:
+    for queue, fingerprint, hour, count, first_at, last_at in batch.execute(_COUNTED, (death_nos,)).fetchall():
         batch.count_delta(queue, "dead_letters", sign * count)
         count_many_in_group(batch, queue, fingerprint, hour, sign * count, first_at, last_at)

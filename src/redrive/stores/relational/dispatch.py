@@ -54,7 +54,7 @@ def execute_calls(batch: Batch, calls: Sequence[Call]) -> list[Any]:
 
 def finish(batch: Batch) -> None:
     """Write what a transaction gathered to its end."""
-    if batch.unworded:
+    if batch.unindexed:
         dead_letters.write_search_terms(batch)
     if batch.groups:
         dead_letters.write_groups(batch)

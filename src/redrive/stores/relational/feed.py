@@ -18,12 +18,13 @@ from redrive.stores.relational.item_rows import known_ids
 from redrive.stores.relational.session import Executor
 
 _ENTRY = """
-    INSERT INTO redrive_feed (number, namespace, at, kind, queue, n, tail, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+    INSERT INTO redrive_feed (number, namespace, at, kind, queue, item_no, id_suffix, detail)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 _ENTRIES = """
-    INSERT INTO redrive_feed (number, namespace, at, kind, queue, n, tail, detail)
-    SELECT ?1 + c.rowid, ?2, ?3, ?4, ?5, i.n, i.tail, ?6
-    FROM carray(?7) AS c CROSS JOIN redrive_item AS i ON i.n = c.value"""
-_ROWS = "SELECT number, namespace, at, kind, queue, n, tail, detail FROM redrive_feed"
+    INSERT INTO redrive_feed (number, namespace, at, kind, queue, item_no, id_suffix, detail)
+    SELECT ?1 + c.rowid, ?2, ?3, ?4, ?5, i.item_no, i.id_suffix, ?6
+    FROM carray(?7) AS c CROSS JOIN redrive_item AS i ON i.item_no = c.value"""
+_ROWS = "SELECT number, namespace, at, kind, queue, item_no, id_suffix, detail FROM redrive_feed"
 _AFTER = f"{_ROWS} WHERE number > ? AND number < ? ORDER BY number LIMIT ?"
 _BEFORE = f"{_ROWS} WHERE number > ? AND number < ? ORDER BY number DESC LIMIT ?"
 
@@ -47,8 +48,8 @@ def append_event(
     batch: Batch,
     kind: FeedKind,
     queue: str,
-    n: int,
-    tail: int,
+    item_no: int,
+    id_suffix: int,
     *,
     source_id: ItemId | None = None,
     title: str | None = None,
@@ -63,7 +64,9 @@ def append_event(
         return
     detail = _Detail(source_id, title, reason, actor, operation, from_status)
     encoded = None if detail == _NO_DETAIL else msgspec.json.encode(detail)
-    batch.leave(_ENTRY, (batch.draw(), batch.namespace_key, batch.now, kind.value, queue, n, tail, encoded))
+    batch.write_last(
+        _ENTRY, (batch.allocate(), batch.namespace_key, batch.now, kind.value, queue, item_no, id_suffix, encoded)
+    )
 
 
 def append_events(
@@ -81,7 +84,7 @@ def append_events(
     if row is None or kind not in row.feed_kinds:
         return
     detail = msgspec.json.encode(_Detail(actor=actor, operation=operation, from_status=from_status))
-    told = (batch.draw(count) - 1, batch.namespace_key, batch.now, kind.value, queue, detail, numbers)
+    told = (batch.allocate(count) - 1, batch.namespace_key, batch.now, kind.value, queue, detail, numbers)
     batch.execute(_ENTRIES, told)
 
 
@@ -93,7 +96,7 @@ def read(executor: Executor, namespace_key: int | None, query: ReadFeed) -> Feed
     ids = None if query.id is None else known_ids(executor, query.id)
     entries: list[FeedEntry] = []
     last, more = low, False
-    with contextlib.closing(executor.walk(_BEFORE if backwards else _AFTER, (low, high, MAX_EXAMINED + 1))) as rows:
+    with contextlib.closing(executor.stream(_BEFORE if backwards else _AFTER, (low, high, MAX_EXAMINED + 1))) as rows:
         for looked, (number, namespace, *row) in enumerate(rows):
             if looked == MAX_EXAMINED or len(entries) == query.limit:
                 more = True
@@ -104,14 +107,14 @@ def read(executor: Executor, namespace_key: int | None, query: ReadFeed) -> Feed
     return FeedPage(tuple(reversed(entries)) if backwards else tuple(entries), last, more)
 
 
-def _entry(number: int, at: Any, kind: str, queue: str, n: int, tail: int, detail: Any) -> FeedEntry:
+def _entry(number: int, at: Any, kind: str, queue: str, item_no: int, id_suffix: int, detail: Any) -> FeedEntry:
     more = _NO_DETAIL if detail is None else _decode_detail(detail)
     return FeedEntry(
         number,
         at,
         FeedKind(kind),
         queue,
-        make_id(n, tail),
+        make_id(item_no, id_suffix),
         more.source_id,
         more.title,
         more.reason,

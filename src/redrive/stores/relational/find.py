@@ -30,53 +30,57 @@ _FEW_QUEUES = 100
 """Over so many queues a walk by fingerprint merges; where more share it, it walks all letters instead."""
 
 _LETTER = """
-    l.d, l.n, l.queue, l.shelf, l.died_at, l.reason, l.fingerprint, l.error_type, l.error_class, l.deliveries,
-    l.attempts, l.failures, l.losses, i.tail, i.origin_queue, i.headers"""
+    l.death_no, l.item_no, l.queue, l.section, l.died_at, l.reason, l.fingerprint, l.error_type, l.error_class,
+    l.deliveries, l.attempts, l.failures, l.losses, i.id_suffix, i.origin_queue, i.headers"""
 _LETTERS = f"""
-    SELECT {_LETTER} FROM redrive_letter AS l INDEXED BY redrive_letter_{{index}}
-        CROSS JOIN redrive_item AS i ON i.n = l.n
-    WHERE {{condition}} AND l.d BETWEEN ? AND ? ORDER BY l.d {{direction}}"""
-_BY_SHELF = ("shelf", "l.shelf = ?")
-_BY_QUEUE = ("queue", "l.queue = ? AND l.shelf = ?")
-_BY_ERROR = ("error", "l.shelf = ? AND l.error_name = ?")
-_BY_FINGERPRINT = ("fingerprint", "l.shelf = ? AND l.fingerprint = ? AND l.queue = ?")
+    SELECT {_LETTER} FROM redrive_dead_letter AS l INDEXED BY redrive_dead_letter_{{index}}
+        CROSS JOIN redrive_item AS i ON i.item_no = l.item_no
+    WHERE {{condition}} AND l.death_no BETWEEN ? AND ? ORDER BY l.death_no {{direction}}"""
+_BY_SECTION = ("section", "l.section = ?")
+_BY_QUEUE = ("queue", "l.queue = ? AND l.section = ?")
+_BY_ERROR = ("error", "l.section = ? AND l.error_name = ?")
+_BY_FINGERPRINT = ("fingerprint", "l.section = ? AND l.fingerprint = ? AND l.queue = ?")
 _BY_WORDS = f"""
-    SELECT w.rowid, {_LETTER} FROM redrive_words AS w LEFT JOIN redrive_letter AS l ON l.d = w.rowid
-        LEFT JOIN redrive_item AS i ON i.n = l.n
+    SELECT w.rowid, {_LETTER} FROM redrive_search AS w LEFT JOIN redrive_dead_letter AS l ON l.death_no = w.rowid
+        LEFT JOIN redrive_item AS i ON i.item_no = l.item_no
     WHERE {{condition}} AND w.rowid BETWEEN ? AND ? ORDER BY w.rowid {{direction}}"""
 _BY_NUMBER = f"""
-    SELECT {_LETTER} FROM redrive_letter AS l CROSS JOIN redrive_item AS i ON i.n = l.n WHERE l.d IN carray(?)"""
+    SELECT {_LETTER} FROM redrive_dead_letter AS l CROSS JOIN redrive_item AS i ON i.item_no = l.item_no
+    WHERE l.death_no IN carray(?)"""
 _QUEUES_OF = """
     WITH RECURSIVE each(queue) AS (
-        SELECT (SELECT min(queue) FROM redrive_letter WHERE shelf = ?1 AND fingerprint = ?2)
+        SELECT (SELECT min(queue) FROM redrive_dead_letter WHERE section = ?1 AND fingerprint = ?2)
         UNION ALL
-        SELECT (SELECT min(queue) FROM redrive_letter WHERE shelf = ?1 AND fingerprint = ?2 AND queue > each.queue)
+        SELECT (SELECT min(queue) FROM redrive_dead_letter
+            WHERE section = ?1 AND fingerprint = ?2 AND queue > each.queue)
         FROM each WHERE each.queue IS NOT NULL)
     SELECT queue FROM each WHERE queue IS NOT NULL LIMIT ?3"""
 
-_ITEM = "i.n, i.queue, i.put_at, i.origin_queue, i.headers"
-_ITEMS = f"SELECT {_ITEM} FROM redrive_item AS i WHERE i.n BETWEEN ? AND ? ORDER BY i.n {{direction}}"
+_ITEM = "i.item_no, i.queue, i.put_at, i.origin_queue, i.headers"
+_ITEMS = f"SELECT {_ITEM} FROM redrive_item AS i WHERE i.item_no BETWEEN ? AND ? ORDER BY i.item_no {{direction}}"
 _PLACED = f"""
-    SELECT {_ITEM} FROM redrive_{{table}} AS p CROSS JOIN redrive_item AS i ON i.n = p.n
-    WHERE p.n BETWEEN ? AND ? ORDER BY p.n {{direction}}"""
-_PLACES = {Status.ACTIVE: "lease", Status.FAILED: "waiting", Status.COMPLETED: "ended", Status.MOVING: "moving"}
-_LISTED = f"SELECT {_ITEM} FROM redrive_item AS i WHERE i.n IN carray(?)"
+    SELECT {_ITEM} FROM redrive_{{table}} AS p CROSS JOIN redrive_item AS i ON i.item_no = p.item_no
+    WHERE p.item_no BETWEEN ? AND ? ORDER BY p.item_no {{direction}}"""
+_PLACES = {Status.ACTIVE: "lease", Status.FAILED: "scheduled", Status.COMPLETED: "finished", Status.MOVING: "moving"}
+_LISTED = f"SELECT {_ITEM} FROM redrive_item AS i WHERE i.item_no IN carray(?)"
 
-_HAS_WORDS = "SELECT 1 FROM redrive_words AS w WHERE {condition} AND w.rowid = ?"
+_HAS_WORDS = "SELECT 1 FROM redrive_search AS w WHERE {condition} AND w.rowid = ?"
 _OPERATION = "SELECT number FROM redrive_operation WHERE namespace = ? AND id = ?"
 _CHANGED = """
-    SELECT coalesce(h.n, o.n) FROM redrive_operation_item AS o LEFT JOIN redrive_lineage AS h ON h.old = o.n
+    SELECT coalesce(h.item_no, o.item_no) FROM redrive_operation_item AS o
+    LEFT JOIN redrive_former_id AS h ON h.old_item_no = o.item_no
     WHERE o.operation = ? LIMIT ?"""
 _WAS_CHANGED = """
-    SELECT EXISTS (SELECT 1 FROM redrive_operation_item WHERE operation = ?1 AND n = ?2) OR EXISTS (
-        SELECT 1 FROM redrive_lineage AS h CROSS JOIN redrive_operation_item AS o ON o.operation = ?1 AND o.n = h.old
-        WHERE h.n = ?2)"""
+    SELECT EXISTS (SELECT 1 FROM redrive_operation_item WHERE operation = ?1 AND item_no = ?2) OR EXISTS (
+        SELECT 1 FROM redrive_former_id AS h
+        CROSS JOIN redrive_operation_item AS o ON o.operation = ?1 AND o.item_no = h.old_item_no
+        WHERE h.item_no = ?2)"""
 
 
 class SearchScope(NamedTuple):
     """The namespace that is searched."""
 
-    shelf: int
+    section: int
     """Its key in the file; 0 where nobody has written to it yet."""
     namespace: str
     names: Mapping[int, str]
@@ -94,10 +98,10 @@ class Candidate(NamedTuple):
     """An item that a walk met."""
 
     position: int
-    n: int
+    item_no: int
     facts: FilterSubject | None
     """None where one look was enough to see that it is not meant."""
-    letter: int | None = None
+    death_no: int | None = None
     """The number of its death, if it is a dead letter or archived: its words are indexed under it."""
 
 
@@ -147,7 +151,7 @@ def select(
                 return FoundItems(numbers, last, exhausted=False)
             examined += 1
             if met:
-                numbers.append(candidate.n)
+                numbers.append(candidate.item_no)
             if not full:
                 last = candidate.position
     return FoundItems(numbers, last, exhausted=True)
@@ -172,12 +176,12 @@ def walk(
     course = _SearchPlan(executor, scope, where, queue, low, high, newest)
     if where.ids is not None:
         listed = (resolve(executor, id) for id in where.ids)
-        return course.listed({n for n in listed if n is not None})
+        return course.listed({item_no for item_no in listed if item_no is not None})
     if where.operation is not None:
         changed = _changed_by(executor, scope, where.operation)
         if len(changed) <= MAX_EXAMINED:
             return course.listed(set(changed))
-    return course.letters() if where.is_for_dead_letters else course.items()
+    return course.dead_letters() if where.is_for_dead_letters else course.items()
 
 
 class _SearchPlan(NamedTuple):
@@ -204,35 +208,35 @@ class _SearchPlan(NamedTuple):
     def _is_within(self, candidate: Candidate) -> bool:
         return self.low <= candidate.position <= self.high
 
-    def letters(self) -> Generator[Candidate, None, None]:
+    def dead_letters(self) -> Generator[Candidate, None, None]:
         """Dead letters, or archived items, by the order of their deaths."""
         where = self.where
-        shelf = self.scope.shelf if where.status is Status.DEAD else -self.scope.shelf
-        if where.fingerprint is not None and (queues := self._queues_of(shelf, where.fingerprint)) is not None:
-            walks = [self._rows(_BY_FINGERPRINT, shelf, where.fingerprint, queue) for queue in queues]
+        section = self.scope.section if where.status is Status.DEAD else -self.scope.section
+        if where.fingerprint is not None and (queues := self._queues_of(section, where.fingerprint)) is not None:
+            walks = [self._rows(_BY_FINGERPRINT, section, where.fingerprint, queue) for queue in queues]
             rows = heapq.merge(*walks, key=lambda row: row[0], reverse=self.newest)
             yield from self._each(rows, *walks)
         elif where.words is not None and (asked := _asked(where.words)):
-            yield from self._by_words(asked, shelf)
+            yield from self._by_words(asked, section)
         elif where.error_type is not None:
             _, _, name = where.error_type.rpartition(".")
-            yield from self._each(self._rows(_BY_ERROR, shelf, name))
+            yield from self._each(self._rows(_BY_ERROR, section, name))
         elif self.queue is not None:
-            yield from self._each(self._rows(_BY_QUEUE, self.queue, shelf))
+            yield from self._each(self._rows(_BY_QUEUE, self.queue, section))
         else:
-            yield from self._each(self._rows(_BY_SHELF, shelf))
+            yield from self._each(self._rows(_BY_SECTION, section))
 
     def items(self) -> Generator[Candidate, None, None]:
         """Items of any other status, or of all, by the order of their ids."""
         table = None if self.where.status is None else _PLACES.get(self.where.status)
         statement = _ITEMS if table is None else _PLACED
         statement = statement.format(table=table, direction=self._direction)
-        with contextlib.closing(self.executor.walk(statement, (self.low, self.high))) as rows:
+        with contextlib.closing(self.executor.stream(statement, (self.low, self.high))) as rows:
             for some in _in_portions(rows):
                 # How they stand takes more statements: not for what has other headers than those asked for.
                 met = self._met([row for row in some if self._has_headers(row[4])], for_letters=False)
-                for n, *_ in some:
-                    yield met.get(n) or Candidate(n, n, None)
+                for item_no, *_ in some:
+                    yield met.get(item_no) or Candidate(item_no, item_no, None)
 
     def _has_headers(self, headers: str | None) -> bool:
         if self.where.headers is None:
@@ -243,17 +247,17 @@ class _SearchPlan(NamedTuple):
     def _direction(self) -> str:
         return "DESC" if self.newest else ""
 
-    def _queues_of(self, shelf: int, fingerprint: str) -> list[int] | None:
+    def _queues_of(self, section: int, fingerprint: str) -> list[int] | None:
         """The queues to be walked for a fingerprint; None where they are too many."""
         if self.queue is not None:
             return [self.queue]
-        found = self.executor.execute(_QUEUES_OF, (shelf, fingerprint, _FEW_QUEUES + 1)).fetchall()
+        found = self.executor.execute(_QUEUES_OF, (section, fingerprint, _FEW_QUEUES + 1)).fetchall()
         return [queue for (queue,) in found] if len(found) <= _FEW_QUEUES else None
 
     def _rows(self, by: tuple[str, str], *values: object) -> Generator[tuple[Any, ...], None, None]:
         index, condition = by
         statement = _LETTERS.format(index=index, condition=condition, direction=self._direction)
-        with contextlib.closing(self.executor.walk(statement, (*values, self.low, self.high))) as rows:
+        with contextlib.closing(self.executor.stream(statement, (*values, self.low, self.high))) as rows:
             yield from rows
 
     def _each(
@@ -261,25 +265,25 @@ class _SearchPlan(NamedTuple):
     ) -> Generator[Candidate, None, None]:
         try:
             for some in _in_portions(rows):
-                places = find_all(self.executor, [row[1] for row in some]) if self._asks_for_places else {}
+                item_rows = find_all(self.executor, [row[1] for row in some]) if self._asks_for_places else {}
                 for row in some:
-                    yield Candidate(row[0], row[1], self._letter(places.get(row[1]), *row), row[0])
+                    yield Candidate(row[0], row[1], self._dead_letter(item_rows.get(row[1]), *row), row[0])
         finally:
             for each in walks:
                 each.close()
 
-    def _by_words(self, asked: SearchQuery, shelf: int) -> Generator[Candidate, None, None]:
+    def _by_words(self, asked: SearchQuery, section: int) -> Generator[Candidate, None, None]:
         """Words outlive their letters until the next Clean, and are those of every namespace."""
-        words = self.executor.words
+        words = self.executor.search_index
         statement = _BY_WORDS.format(condition=words.condition, direction=self._direction)
-        with contextlib.closing(self.executor.walk(statement, (*words.asked(asked), self.low, self.high))) as rows:
+        with contextlib.closing(self.executor.stream(statement, (*words.asked(asked), self.low, self.high))) as rows:
             for some in _in_portions(rows):
-                meant = {d: row for d, *row in some if row[3] == shelf and row[13] is not None}
+                meant = {death_no: row for death_no, *row in some if row[3] == section and row[13] is not None}
                 asked_for = [row[1] for row in meant.values()] if self._asks_for_places else []
-                places = find_all(self.executor, asked_for) if asked_for else {}
-                for d, _, n, *_ in some:
-                    facts = self._letter(places.get(n), *meant[d]) if d in meant else None
-                    yield Candidate(d, n, facts, d)
+                item_rows = find_all(self.executor, asked_for) if asked_for else {}
+                for death_no, _, item_no, *_ in some:
+                    facts = self._dead_letter(item_rows.get(item_no), *meant[death_no]) if death_no in meant else None
+                    yield Candidate(death_no, item_no, facts, death_no)
 
     @property
     def _asks_for_places(self) -> bool:
@@ -287,20 +291,20 @@ class _SearchPlan(NamedTuple):
         where = self.where
         return (where.min_redrives, where.max_redrives, where.held, where.held_by) != (None, None, None, None)
 
-    def _letter(
-        self, place: ItemRow | None,
-        d: int, n: int, queue: int, shelf: int, died_at: Any, reason: str, fingerprint: str, error_type: str,
-        error_class: str, deliveries: int, attempts: int, failures: int, losses: int, tail: int,
+    def _dead_letter(
+        self, item_row: ItemRow | None,
+        death_no: int, item_no: int, queue: int, section: int, died_at: Any, reason: str, fingerprint: str,
+        error_type: str, error_class: str, deliveries: int, attempts: int, failures: int, losses: int, id_suffix: int,
         origin_queue: str | None, headers: str | None,
     ) -> FilterSubject | None:  # fmt: skip
         name = self.scope.names.get(queue)
         if name is None or self.queue not in (None, queue):
             return None
-        redrives, held_by = (0, None) if place is None else (place.redrives, place.held_by)
+        redrives, held_by = (0, None) if item_row is None else (item_row.redrives, item_row.held_by)
         return FilterSubject(
-            make_id(n, tail),
-            Status.DEAD if shelf > 0 else Status.ARCHIVED,
-            shelf > 0,
+            make_id(item_no, id_suffix),
+            Status.DEAD if section > 0 else Status.ARCHIVED,
+            section > 0,
             name,
             origin_queue or name,
             died_at,
@@ -314,31 +318,35 @@ class _SearchPlan(NamedTuple):
     def _met(self, rows: Iterable[tuple[Any, ...]], *, for_letters: bool) -> dict[int, Candidate]:
         """Items that may have any status, by number; with `is_for_dead_letters`, only those that have a letter."""
         own = [row for row in rows if row[1] in self.scope.names and self.queue in (None, row[1])]
-        places = find_all(self.executor, [row[0] for row in own])
-        numbers = self.executor.table([place.letter for place in places.values() if place.letter is not None])
+        item_rows = find_all(self.executor, [row[0] for row in own])
+        numbers = self.executor.table(
+            [item_row.death_no for item_row in item_rows.values() if item_row.death_no is not None]
+        )
         letters = {row[0]: row for row in self.executor.execute(_BY_NUMBER, (numbers,)).fetchall()}
         met: dict[int, Candidate] = {}
         for row in own:
-            place = places[row[0]]
-            if place.letter is not None:
-                facts = self._letter(place, *letters[place.letter])
+            item_row = item_rows[row[0]]
+            if item_row.death_no is not None:
+                facts = self._dead_letter(item_row, *letters[item_row.death_no])
                 assert facts is not None
-                facts = msgspec.structs.replace(facts, status=place.status)
-                met[place.n] = Candidate(place.letter if for_letters else place.n, place.n, facts, place.letter)
+                facts = msgspec.structs.replace(facts, status=item_row.status)
+                met[item_row.item_no] = Candidate(
+                    item_row.death_no if for_letters else item_row.item_no, item_row.item_no, facts, item_row.death_no
+                )
             elif not for_letters:
-                met[place.n] = self._item(place, row)
+                met[item_row.item_no] = self._item(item_row, row)
         return met
 
-    def _item(self, place: ItemRow, row: tuple[Any, ...]) -> Candidate:
+    def _item(self, item_row: ItemRow, row: tuple[Any, ...]) -> Candidate:
         """An item that is no letter."""
-        n, queue, put_at, origin_queue, headers = row
+        item_no, queue, put_at, origin_queue, headers = row
         name = self.scope.names[queue]
         decoded = None if headers is None or self.where.headers is None else msgspec.json.decode(headers)
         facts = FilterSubject(
-            place.id, place.status, False, name, origin_queue or name, put_at, place.counters, place.held_by,
-            headers=decoded,
+            item_row.id, item_row.status, False, name, origin_queue or name, put_at, item_row.counters,
+            item_row.held_by, headers=decoded,
         )  # fmt: skip
-        return Candidate(n, n, facts)
+        return Candidate(item_no, item_no, facts)
 
 
 def _in_portions(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
@@ -360,25 +368,25 @@ def _looked_up(executor: Executor, scope: SearchScope, where: Filter) -> Callabl
     led_by_others = where.ids is not None or where.operation is not None or where.fingerprint is not None
     by_words = where.is_for_dead_letters and not led_by_others  # then words led to it, and need no other look
     asked = None if where.words is None or by_words else _asked(where.words)
-    has_words = _HAS_WORDS.format(condition=executor.words.condition)
+    has_words = _HAS_WORDS.format(condition=executor.search_index.condition)
     operation = None if where.operation is None else _operation(executor, scope, where.operation)
 
     def check(candidate: Candidate) -> bool:
-        if where.words is not None and candidate.letter is None:
+        if where.words is not None and candidate.death_no is None:
             return False
-        if asked and not executor.execute(has_words, (*executor.words.asked(asked), candidate.letter)).get:
+        if asked and not executor.execute(has_words, (*executor.search_index.asked(asked), candidate.death_no)).get:
             return False
-        return where.operation is None or bool(executor.execute(_WAS_CHANGED, (operation, candidate.n)).get)
+        return where.operation is None or bool(executor.execute(_WAS_CHANGED, (operation, candidate.item_no)).get)
 
     return check
 
 
 def _operation(executor: Executor, scope: SearchScope, id: str) -> int | None:
-    number: int | None = executor.execute(_OPERATION, (scope.shelf, id)).get
+    number: int | None = executor.execute(_OPERATION, (scope.section, id)).get
     return number
 
 
 def _changed_by(executor: Executor, scope: SearchScope, id: str) -> list[int]:
     """Items that an operation changed, by their numbers now; of many, one more than a look may take."""
     operation = _operation(executor, scope, id)
-    return [n for (n,) in executor.execute(_CHANGED, (operation, MAX_EXAMINED + 1))]
+    return [item_no for (item_no,) in executor.execute(_CHANGED, (operation, MAX_EXAMINED + 1))]

@@ -15,47 +15,51 @@ from redrive.stores.relational.item_rows import ItemRow
 from redrive.stores.relational.session import Executor
 
 _CONTENTS = """
-    SELECT n, payload, content_type, headers, put_at, idempotency_key, overrides, source_id, origin_id, origin_queue,
-        home
-    FROM redrive_item WHERE n IN carray(?)"""
+    SELECT item_no, payload, content_type, headers, put_at, idempotency_key, overrides, source_id, origin_id,
+        origin_queue,
+        home_store
+    FROM redrive_item WHERE item_no IN carray(?)"""
 _HISTORIES = """
-    SELECT h.n, h.data FROM carray(?) AS c CROSS JOIN redrive_history AS h ON h.n = c.value ORDER BY h.n, h.entry"""
+    SELECT h.item_no, h.data FROM carray(?) AS c CROSS JOIN redrive_history AS h ON h.item_no = c.value
+    ORDER BY h.item_no, h.entry"""
 _DEATHS = """
-    SELECT d.n, d.data FROM carray(?) AS c CROSS JOIN redrive_death AS d ON d.n = c.value ORDER BY d.n, d.key"""
+    SELECT d.item_no, d.data FROM carray(?) AS c CROSS JOIN redrive_death AS d ON d.item_no = c.value
+    ORDER BY d.item_no, d.key"""
 _EARLIER = """
-    SELECT l.n, l.old, l.tail FROM carray(?) AS c CROSS JOIN redrive_lineage AS l ON l.n = c.value
-    ORDER BY l.n, l.old"""
+    SELECT l.item_no, l.old_item_no, l.old_id_suffix FROM carray(?) AS c
+    CROSS JOIN redrive_former_id AS l ON l.item_no = c.value
+    ORDER BY l.item_no, l.old_item_no"""
 _decode_entry = msgspec.json.Decoder(HistoryEntry).decode
 _decode_death = msgspec.json.Decoder(Death).decode
 
 
-def full_items(executor: Executor, places: Collection[ItemRow], names: Mapping[int, str]) -> list[Item]:
+def full_items(executor: Executor, item_rows: Collection[ItemRow], names: Mapping[int, str]) -> list[Item]:
     """The items that stand there, in this order; the names of their queues by key."""
-    numbers = (executor.table([place.n for place in places]),)
+    numbers = (executor.table([item_row.item_no for item_row in item_rows]),)
     # All are sent before the first is waited for.
     contents, histories, deaths, lineage = (
         executor.execute(statement, numbers) for statement in (_CONTENTS, _HISTORIES, _DEATHS, _EARLIER)
     )
-    content = {n: row for n, *row in contents.fetchall()}
+    content = {item_no: row for item_no, *row in contents.fetchall()}
     entries: dict[int, list[HistoryEntry]] = {}
-    for n, data in histories.fetchall():
-        entries.setdefault(n, []).append(_decode_entry(data))
+    for item_no, data in histories.fetchall():
+        entries.setdefault(item_no, []).append(_decode_entry(data))
     died: dict[int, list[Death]] = {}
-    for n, data in deaths.fetchall():
-        died.setdefault(n, []).append(_decode_death(data))
+    for item_no, data in deaths.fetchall():
+        died.setdefault(item_no, []).append(_decode_death(data))
     earlier: dict[int, list[ItemId]] = {}
-    for n, old, tail in lineage.fetchall():
-        earlier.setdefault(n, []).append(make_id(old, tail))
+    for item_no, old, id_suffix in lineage.fetchall():
+        earlier.setdefault(item_no, []).append(make_id(old, id_suffix))
     return [
         _full_item(
-            place,
-            names[place.queue],
-            tuple(entries.get(place.n, ())),
-            tuple(died.get(place.n, ())),
-            tuple(earlier.get(place.n, ())),
-            *content[place.n],
+            item_row,
+            names[item_row.queue],
+            tuple(entries.get(item_row.item_no, ())),
+            tuple(died.get(item_row.item_no, ())),
+            tuple(earlier.get(item_row.item_no, ())),
+            *content[item_row.item_no],
         )
-        for place in places
+        for item_row in item_rows
     ]
 
 
@@ -65,7 +69,7 @@ def overrides_of(stored: str | None) -> Overrides:
 
 
 def _full_item(
-    place: ItemRow,
+    item_row: ItemRow,
     queue: str,
     history: tuple[HistoryEntry, ...],
     deaths: tuple[Death, ...],
@@ -81,27 +85,27 @@ def _full_item(
     origin_queue: str | None,
     home: str | None,
 ) -> Item:
-    working, moving = place.status in WAITING_STATUSES, place.passage
-    in_dead_queue = place.letter is not None and place.status not in (Status.DEAD, Status.ARCHIVED)
+    working, moving = item_row.status in WAITING_STATUSES, item_row.passage
+    in_dead_queue = item_row.death_no is not None and item_row.status not in (Status.DEAD, Status.ARCHIVED)
     return Item(
-        id=place.id,
+        id=item_row.id,
         queue=queue,
-        status=place.status,
+        status=item_row.status,
         payload=payload,
         content_type=content_type or JSON,
         headers={} if headers is None else msgspec.json.decode(headers),
-        priority=MAX_PRIORITY - place.rank,
+        priority=MAX_PRIORITY - item_row.rank,
         put_at=put_at,
-        counters=place.counters,
-        ready_at=place.ready_at if working else None,
-        expire_deadline=place.expire_deadline,
-        held_by=place.held_by,
-        worker=place.worker,
-        lease_deadline=place.deadline,
-        first_leased_at=place.first_leased_at,
-        dead_reason=place.dead_reason,
-        ended_at=place.ended_at if moving is None else None,
-        result=place.result,
+        counters=item_row.counters,
+        ready_at=item_row.ready_at if working else None,
+        expire_deadline=item_row.expire_deadline,
+        held_by=item_row.held_by,
+        worker=item_row.worker,
+        lease_deadline=item_row.deadline,
+        first_leased_at=item_row.first_leased_at,
+        dead_reason=item_row.dead_reason,
+        ended_at=item_row.ended_at if moving is None else None,
+        result=item_row.result,
         idempotency_key=idempotency_key,
         overrides=overrides_of(overrides),
         source_id=source_id,
@@ -109,7 +113,7 @@ def _full_item(
         origin_queue=origin_queue,
         earlier_ids=earlier_ids,
         history=history,
-        history_omitted=place.entries - len(history),
+        history_omitted=item_row.entries - len(history),
         deaths=deaths,
         moving_to=None if moving is None else moving.to,
         moving_since=None if moving is None else moving.since,

@@ -14,11 +14,11 @@ from redrive.stores.relational.batch import Batch
 if TYPE_CHECKING:
     from redrive.stores.relational.item_rows import ItemRow
 
-_ITEMS = "SELECT n, expire_timeout, idempotency_key, home FROM redrive_item WHERE n IN carray(?)"
-_LETTERS = "SELECT d, queue, shelf, fingerprint, died_at FROM redrive_letter WHERE d IN carray(?)"
+_ITEMS = "SELECT item_no, expire_timeout, idempotency_key, home_store FROM redrive_item WHERE item_no IN carray(?)"
+_LETTERS = "SELECT death_no, queue, section, fingerprint, died_at FROM redrive_dead_letter WHERE death_no IN carray(?)"
 _DEATHS = """
-    SELECT d.n, d.data FROM carray(?) AS c CROSS JOIN redrive_death AS d ON d.n = c.value ORDER BY d.key"""
-_HISTORY = "SELECT n, data FROM redrive_history WHERE n IN carray(?) ORDER BY n, entry"
+    SELECT d.item_no, d.data FROM carray(?) AS c CROSS JOIN redrive_death AS d ON d.item_no = c.value ORDER BY d.key"""
+_HISTORY = "SELECT item_no, data FROM redrive_history WHERE item_no IN carray(?) ORDER BY item_no, entry"
 _decode_death = msgspec.json.Decoder(Death).decode
 _decode_entry = msgspec.json.Decoder(HistoryEntry).decode
 
@@ -27,7 +27,7 @@ class DeadLetterDetails(NamedTuple):
     """What a dead letter, or an archived item, is counted and found by."""
 
     queue: int
-    shelf: int
+    section: int
     fingerprint: str
     died_at: Instant
 
@@ -40,7 +40,7 @@ class ItemDetails(msgspec.Struct):
     idempotency_key: str | None
     home_store: str | None
     """Where it came from, if that was another store."""
-    letter: DeadLetterDetails | None = None
+    dead_letter: DeadLetterDetails | None = None
     last_death: bytes | None = None
     history: tuple[HistoryEntry, ...] | None = None
     """Oldest first. None where nobody asked for it."""
@@ -52,41 +52,41 @@ class ItemDetails(msgspec.Struct):
         return _decode_death(self.last_death)
 
 
-def item_details(batch: Batch, place: ItemRow) -> ItemDetails:
+def item_details(batch: Batch, item_row: ItemRow) -> ItemDetails:
     """The particulars of an item."""
-    if place.particulars is None:
-        read_particulars(batch, [place])
-    assert place.particulars is not None
-    return place.particulars
+    if item_row.details is None:
+        read_particulars(batch, [item_row])
+    assert item_row.details is not None
+    return item_row.details
 
 
-def history_of(batch: Batch, place: ItemRow) -> tuple[HistoryEntry, ...]:
+def history_of(batch: Batch, item_row: ItemRow) -> tuple[HistoryEntry, ...]:
     """What is kept of an item's history, oldest first."""
-    if place.particulars is None or place.particulars.history is None:
-        read_particulars(batch, [place], history=True)
-    assert place.particulars is not None
-    assert place.particulars.history is not None
-    return place.particulars.history
+    if item_row.details is None or item_row.details.history is None:
+        read_particulars(batch, [item_row], history=True)
+    assert item_row.details is not None
+    assert item_row.details.history is not None
+    return item_row.details.history
 
 
-def read_particulars(batch: Batch, places: Collection[ItemRow], *, history: bool = False) -> None:
+def read_particulars(batch: Batch, item_rows: Collection[ItemRow], *, history: bool = False) -> None:
     """Look at the particulars of many items, with one look at each table."""
-    numbers = batch.table([place.n for place in places])
-    letters = batch.table([place.letter for place in places if place.letter is not None])
+    numbers = batch.table([item_row.item_no for item_row in item_rows])
+    death_nos = batch.table([item_row.death_no for item_row in item_rows if item_row.death_no is not None])
     # All are sent before the first is waited for.
     items = batch.execute(_ITEMS, (numbers,))
-    counted = batch.execute(_LETTERS, (letters,))
-    deaths = batch.execute(_DEATHS, (batch.table([place.n for place in places if place.deaths]),))
+    counted = batch.execute(_LETTERS, (death_nos,))
+    deaths = batch.execute(_DEATHS, (batch.table([item_row.item_no for item_row in item_rows if item_row.deaths]),))
     entries = batch.execute(_HISTORY, (numbers,)) if history else None
-    particulars = {n: ItemDetails(*row) for n, *row in items.fetchall()}
-    found = {d: DeadLetterDetails(*row) for d, *row in counted.fetchall()}
+    details = {item_no: ItemDetails(*row) for item_no, *row in items.fetchall()}
+    found = {death_no: DeadLetterDetails(*row) for death_no, *row in counted.fetchall()}
     last_deaths = dict(deaths.fetchall())
     histories: dict[int, list[HistoryEntry]] = {}
-    for n, data in () if entries is None else entries.fetchall():
-        histories.setdefault(n, []).append(_decode_entry(data))
-    for place in places:
-        place.particulars = about = particulars[place.n]
-        about.letter = None if place.letter is None else found[place.letter]
-        about.last_death = last_deaths.get(place.n)
+    for item_no, data in () if entries is None else entries.fetchall():
+        histories.setdefault(item_no, []).append(_decode_entry(data))
+    for item_row in item_rows:
+        item_row.details = about = details[item_row.item_no]
+        about.dead_letter = None if item_row.death_no is None else found[item_row.death_no]
+        about.last_death = last_deaths.get(item_row.item_no)
         if history:
-            about.history = tuple(histories.get(place.n, ()))
+            about.history = tuple(histories.get(item_row.item_no, ()))

@@ -1,6 +1,6 @@
-"""Where an item stands: reading it, taking it from its place, laying it in another.
+"""The state row of an item: read it, delete it from one table, insert it into another.
 
-An item is in exactly one place; `take` and `lay` always come in pairs, in one transaction.
+An item has exactly one state row; `delete_row` and `insert_row` always come in pairs, in one transaction.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from redrive.stores.relational.session import Executor
 
 STATE = (
     "rank, ready_at, seq, expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, "
-    "entries, deaths, letter"
+    "entries, deaths, death_no"
 )
 _MARKS = ", ?" * len(STATE.split(","))
 
 
 class ItemRow(msgspec.Struct):
-    """Where an item stands, with its counters. The fields that other places have are None."""
+    """The state of an item, with its counters. Columns of the other state tables are None."""
 
-    n: int
-    tail: int
+    item_no: int
+    id_suffix: int
     queue: int
     status: Status
     rank: int
@@ -49,12 +49,12 @@ class ItemRow(msgspec.Struct):
     redrives: int = 0
     first_leased_at: Instant | None = None
     entries: int = 0
-    """History entries so far, those that are only counted included."""
+    """Number of history entries so far, including those no longer stored."""
     deaths: int = 0
-    letter: int | None = None
+    death_no: int | None = None
     """The number of its last death, while it is a dead letter or archived."""
     ready: bool = False
-    """It lies in the ready index."""
+    """It is in redrive_ready."""
     held_by: str | None = None
     token: int | None = None
     deadline: Instant | None = None
@@ -63,173 +63,183 @@ class ItemRow(msgspec.Struct):
     ended_at: Instant | None = None
     dead_reason: DeadReason | None = None
     archived_from: Status | None = None
-    """What an archived item was."""
+    """The status of an archived item before it was archived."""
     result: Result | None = None
     passage: MoveRoute | None = None
-    """Where it goes and why (moving)."""
-    particulars: ItemDetails | None = None
-    """What else is written about it, once somebody looked: see `item_details`."""
+    """Its target and reason, while it moves to another store."""
+    details: ItemDetails | None = None
+    """Its content and history, once read: see `item_details`."""
 
     @property
     def id(self) -> ItemId:
-        return make_id(self.n, self.tail)
+        return make_id(self.item_no, self.id_suffix)
 
     @property
     def counters(self) -> Counters:
         return Counters(self.deliveries, self.attempts, self.failures, self.losses, self.redrives)
 
 
-_LEASE = f"SELECT queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease WHERE n = ? /*+ FOR UPDATE */"
+_LEASE = (
+    f"SELECT queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease WHERE item_no = ? /*+ FOR UPDATE */"
+)
 _LEASES = f"""
-    SELECT n, queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease
-    WHERE n IN carray(?) /*+ ORDER BY n FOR UPDATE */"""
-_ITEMS = "SELECT n, tail, queue FROM redrive_item WHERE n IN carray(?)"
+    SELECT item_no, queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease
+    WHERE item_no IN carray(?) /*+ ORDER BY item_no FOR UPDATE */"""
+_ITEMS = "SELECT item_no, id_suffix, queue FROM redrive_item WHERE item_no IN carray(?)"
 _FRESH = f"""
-    SELECT r.n, {STATE} FROM carray(?) AS c CROSS JOIN redrive_item AS i ON i.n = c.value
+    SELECT r.item_no, {STATE} FROM carray(?) AS c CROSS JOIN redrive_item AS i ON i.item_no = c.value
     CROSS JOIN redrive_ready AS r ON r.queue = i.queue AND r.rank = {MAX_PRIORITY} - i.priority
-        AND r.ready_at = coalesce(i.enqueue_at, i.put_at) AND r.seq = i.n AND r.n = i.n"""
-_REQUEUED = f"SELECT n, {STATE} FROM redrive_ready WHERE n IN carray(?) AND seq <> n"
-_WAITING = f"SELECT n, status, held_by, {STATE} FROM redrive_waiting WHERE n IN carray(?)"
-_ENDED_HOW = "status, ended_at, dead_reason, archived_from, held_by, result, result_type"
-_ENDED = f"SELECT n, {_ENDED_HOW}, {STATE} FROM redrive_ended WHERE n IN carray(?)"
-_LAY_READY = f"INSERT INTO redrive_ready (queue, n, {STATE}) VALUES (?, ?{_MARKS})"
-_LAY_WAITING = f"INSERT INTO redrive_waiting (n, queue, status, held_by, {STATE}) VALUES (?, ?, ?, ?{_MARKS})"
-_LAY_ENDED = f"""
-    INSERT INTO redrive_ended (n, queue, {_ENDED_HOW}, {STATE})
+        AND r.ready_at = coalesce(i.enqueue_at, i.put_at) AND r.seq = i.item_no AND r.item_no = i.item_no"""
+_REQUEUED = f"SELECT item_no, {STATE} FROM redrive_ready WHERE item_no IN carray(?) AND seq <> item_no"
+_SCHEDULED = f"SELECT item_no, status, held_by, {STATE} FROM redrive_scheduled WHERE item_no IN carray(?)"
+_OUTCOME = "status, ended_at, dead_reason, archived_from, held_by, result, result_type"
+_FINISHED = f"SELECT item_no, {_OUTCOME}, {STATE} FROM redrive_finished WHERE item_no IN carray(?)"
+_INSERT_READY = f"INSERT INTO redrive_ready (queue, item_no, {STATE}) VALUES (?, ?{_MARKS})"
+_INSERT_SCHEDULED = (
+    f"INSERT INTO redrive_scheduled (item_no, queue, status, held_by, {STATE}) VALUES (?, ?, ?, ?{_MARKS})"
+)
+_INSERT_FINISHED = f"""
+    INSERT INTO redrive_finished (item_no, queue, {_OUTCOME}, {STATE})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
-_PASSAGES = "SELECT n, target, since, kind, status FROM redrive_moving WHERE n IN carray(?)"
-_LAY_MOVING = "INSERT INTO redrive_moving (n, namespace, target, since, kind, status) VALUES (?, ?, ?, ?, ?, ?)"
-_LINEAGE = "SELECT tail, n FROM redrive_lineage WHERE old = ?"
-_MOVED = "SELECT n FROM redrive_lineage WHERE old IN carray(?)"
-_EARLIER = "SELECT old, tail FROM redrive_lineage WHERE n = ? ORDER BY old"
-_TAIL = "SELECT tail FROM redrive_item WHERE n = ?"
-_PLACES = (_ITEMS, _LEASES, _FRESH, _REQUEUED, _WAITING, _ENDED, _PASSAGES)
-FEW = 4
-"""Up to here a look at each item is no dearer than one look at all."""
-_LOOKS = 10
-"""How often an item is looked for: where several transactions write, it may change its place between two statements,
-and is then in none of those that were looked at."""
+_ROUTES = "SELECT item_no, target, since, kind, status FROM redrive_moving WHERE item_no IN carray(?)"
+_INSERT_MOVING = (
+    "INSERT INTO redrive_moving (item_no, namespace, target, since, kind, status) VALUES (?, ?, ?, ?, ?, ?)"
+)
+_FORMER_ID = "SELECT old_id_suffix, item_no FROM redrive_former_id WHERE old_item_no = ?"
+_MOVED = "SELECT item_no FROM redrive_former_id WHERE old_item_no IN carray(?)"
+_EARLIER = "SELECT old_item_no, old_id_suffix FROM redrive_former_id WHERE item_no = ? ORDER BY old_item_no"
+_ID_SUFFIX = "SELECT id_suffix FROM redrive_item WHERE item_no = ?"
+_TABLES = (_ITEMS, _LEASES, _FRESH, _REQUEUED, _SCHEDULED, _FINISHED, _ROUTES)
+BULK_THRESHOLD = 4
+"""Up to this many items, one query per item costs no more than one query for all."""
+_MAX_READS = 10
+"""Maximum number of reads of one item. If several transactions write, its row may move to another table between two
+statements, and then none of them finds it."""
 
 
 def resolve(executor: Executor, id: ItemId) -> int | None:
-    """The number of the item that has this id, or had it before it moved."""
-    number, tail = parse_id(id)
-    if number > MAX_NUMBER:  # nobody was ever given such an id
+    """Return the number of the item that has this id, or had it before a move."""
+    number, id_suffix = parse_id(id)
+    if number > MAX_NUMBER:  # no item ever had such an id
         return None
-    if executor.execute(_TAIL, (number,)).get == tail:
+    if executor.execute(_ID_SUFFIX, (number,)).get == id_suffix:
         return number
-    moved: tuple[Any, ...] | None = executor.execute(_LINEAGE, (number,)).fetchone()
-    return moved[1] if moved is not None and moved[0] == tail else None
+    moved: tuple[Any, ...] | None = executor.execute(_FORMER_ID, (number,)).fetchone()
+    return moved[1] if moved is not None and moved[0] == id_suffix else None
 
 
-def earlier_ids(executor: Executor, n: int) -> tuple[ItemId, ...]:
-    """Every id that an item had before its moves, oldest first."""
-    return tuple(make_id(old, tail) for old, tail in executor.execute(_EARLIER, (n,)))
+def earlier_ids(executor: Executor, item_no: int) -> tuple[ItemId, ...]:
+    """Return the ids that an item had before its moves, oldest first."""
+    return tuple(make_id(old, id_suffix) for old, id_suffix in executor.execute(_EARLIER, (item_no,)))
 
 
 def known_ids(executor: Executor, id: ItemId) -> frozenset[ItemId]:
-    """Every id of the item that has this one, or had it; only this one where the item is gone."""
-    n = resolve(executor, id)
-    if n is None:
+    """Return all ids of the item that has or had this one; only this one if the item no longer exists."""
+    item_no = resolve(executor, id)
+    if item_no is None:
         return frozenset({id})
-    return frozenset({make_id(n, executor.execute(_TAIL, (n,)).get), *earlier_ids(executor, n)})
+    return frozenset({make_id(item_no, executor.execute(_ID_SUFFIX, (item_no,)).get), *earlier_ids(executor, item_no)})
 
 
-def find(executor: Executor, n: int) -> ItemRow | None:
-    """Where an item stands. None where there is none."""
-    for _ in range(_LOOKS):
-        place = find_all(executor, (n,)).get(n)
-        if place is not None or executor.execute(_TAIL, (n,)).get is None:
-            return place
-    raise AssertionError(f"item {n} is in no place")
+def find(executor: Executor, item_no: int) -> ItemRow | None:
+    """Return the state row of an item, or None."""
+    for _ in range(_MAX_READS):
+        item_row = find_all(executor, (item_no,)).get(item_no)
+        if item_row is not None or executor.execute(_ID_SUFFIX, (item_no,)).get is None:
+            return item_row
+    raise AssertionError(f"item {item_no} has no state row")
 
 
 def find_by_id(executor: Executor, id: ItemId) -> ItemRow | None:
-    """Where the item stands that has this id, or had it before it moved. None where there is none."""
-    number, tail = parse_id(id)
-    if number > MAX_NUMBER:  # nobody was ever given such an id
+    """Return the state row of the item that has this id, or had it before a move; or None."""
+    number, id_suffix = parse_id(id)
+    if number > MAX_NUMBER:  # no item ever had such an id
         return None
-    place = find_all(executor, (number,)).get(number)
-    if place is not None and place.tail == tail:
-        return place
-    n = resolve(executor, id)
-    return None if n is None else find(executor, n)
+    item_row = find_all(executor, (number,)).get(number)
+    if item_row is not None and item_row.id_suffix == id_suffix:
+        return item_row
+    item_no = resolve(executor, id)
+    return None if item_no is None else find(executor, item_no)
 
 
 def find_all(executor: Executor, numbers: Iterable[int]) -> dict[int, ItemRow]:
-    """Where items stand, by their numbers: one look at each place for all of them.
+    """Return the state rows of items by number, with one query per table.
 
-    Of a namespace that the transaction does not have for itself, one may be missing that changed its place meanwhile.
+    Unless the transaction has the namespace locked, an item whose row moves concurrently may be missing.
     """
     listed = (executor.table(numbers),)
-    # All are sent before the first is waited for.
-    items, *looks = [executor.execute(statement, listed) for statement in _PLACES]
-    where = {n: (tail, queue) for n, tail, queue in items.fetchall()}
-    leased, fresh, requeued, waiting, ended, moving = (look.fetchall() for look in looks)
-    passages = {n: _passage(row) for n, *row in moving}
-    found = {n: _leased(n, where[n][0], row) for n, *row in leased if n in where}
-    for rows, place in ((fresh, _ready), (requeued, _ready), (waiting, _waiting), (ended, _ended)):
-        found.update({n: place(n, *where[n], row) for n, *row in rows if n in where})
-    for n in [n for n, place in found.items() if place.status is Status.MOVING]:
-        found[n].passage = passages.get(n)
-        if n not in passages:
-            del found[n]
+    # All queries are sent before the first result is awaited.
+    items, *states = [executor.execute(statement, listed) for statement in _TABLES]
+    where = {item_no: (id_suffix, queue) for item_no, id_suffix, queue in items.fetchall()}
+    leased, fresh, requeued, scheduled, finished, moving = (rows.fetchall() for rows in states)
+    passages = {item_no: _passage(row) for item_no, *row in moving}
+    found = {item_no: _leased(item_no, where[item_no][0], row) for item_no, *row in leased if item_no in where}
+    for rows, item_row in ((fresh, _ready), (requeued, _ready), (scheduled, _scheduled), (finished, _finished)):
+        found.update({item_no: item_row(item_no, *where[item_no], row) for item_no, *row in rows if item_no in where})
+    for item_no in [item_no for item_no, item_row in found.items() if item_row.status is Status.MOVING]:
+        found[item_no].passage = passages.get(item_no)
+        if item_no not in passages:
+            del found[item_no]
     return found
 
 
 class ReadAhead:
-    """Where many items stand that are to be changed one after the other: looked up together, before the first."""
+    """State rows of many items that are changed one after the other, read together before the first change."""
 
-    __slots__ = ("_batch", "_places")
+    __slots__ = ("_batch", "_rows")
 
     def __init__(self, batch: Batch, ids: Sequence[ItemId]) -> None:
         self._batch = batch
-        self._places: dict[ItemId, ItemRow] = {}
-        if len(ids) > FEW:
-            tails = dict(_parsed(ids))
-            # An item that is listed under an old id too is changed twice, and nobody can tell here when first.
-            moved = {n for (n,) in batch.execute(_MOVED, (batch.table(tails),)).fetchall()}
-            places = find_all(batch, [n for n in tails if n not in moved])
-            self._places = {place.id: place for n, place in places.items() if place.tail == tails[n]}
+        self._rows: dict[ItemId, ItemRow] = {}
+        if len(ids) > BULK_THRESHOLD:
+            id_suffixes = dict(_parsed(ids))
+            # An item that is also listed under an old id is changed twice: its row is read again for each change.
+            moved = {item_no for (item_no,) in batch.execute(_MOVED, (batch.table(id_suffixes),)).fetchall()}
+            item_rows = find_all(batch, [item_no for item_no in id_suffixes if item_no not in moved])
+            self._rows = {
+                item_row.id: item_row
+                for item_no, item_row in item_rows.items()
+                if item_row.id_suffix == id_suffixes[item_no]
+            }
 
     @property
-    def places(self) -> Collection[ItemRow]:
-        """Those that were found, and not changed yet."""
-        return self._places.values()
+    def item_rows(self) -> Collection[ItemRow]:
+        """Rows that were found and not taken yet."""
+        return self._rows.values()
 
     def take(self, id: ItemId) -> ItemRow | None:
-        """Where an item stands now: as it was found, or with a look of its own, as whenever it is asked for again."""
-        return self._places.pop(id, None) or find_by_id(self._batch, id)
+        """Return the current row of an item: the one read ahead, or a new read if it was taken before."""
+        return self._rows.pop(id, None) or find_by_id(self._batch, id)
 
 
 def _parsed(ids: Iterable[ItemId]) -> Iterator[tuple[int, int]]:
     for id in ids:
-        with contextlib.suppress(RedriveError):  # whoever changes it will be told
-            number, tail = parse_id(id)
+        with contextlib.suppress(RedriveError):  # the change of this id reports it
+            number, id_suffix = parse_id(id)
             if number <= MAX_NUMBER:
-                yield number, tail
+                yield number, id_suffix
 
 
-def _ready(n: int, tail: int, queue: int, row: Sequence[Any]) -> ItemRow:
-    place = ItemRow(n, tail, queue, Status.PENDING, *row)
-    place.ready = True
-    return place
+def _ready(item_no: int, id_suffix: int, queue: int, row: Sequence[Any]) -> ItemRow:
+    item_row = ItemRow(item_no, id_suffix, queue, Status.PENDING, *row)
+    item_row.ready = True
+    return item_row
 
 
-def _waiting(n: int, tail: int, queue: int, row: Sequence[Any]) -> ItemRow:
-    place = ItemRow(n, tail, queue, Status(row[0]), *row[2:])
-    place.held_by = row[1]
-    return place
+def _scheduled(item_no: int, id_suffix: int, queue: int, row: Sequence[Any]) -> ItemRow:
+    item_row = ItemRow(item_no, id_suffix, queue, Status(row[0]), *row[2:])
+    item_row.held_by = row[1]
+    return item_row
 
 
-def _ended(n: int, tail: int, queue: int, row: Sequence[Any]) -> ItemRow:
+def _finished(item_no: int, id_suffix: int, queue: int, row: Sequence[Any]) -> ItemRow:
     status, ended_at, dead_reason, archived_from, held_by, result, result_type = row[:7]
-    place = ItemRow(n, tail, queue, Status(status), *row[7:])
-    place.ended_at, place.held_by = ended_at, held_by
-    place.result = None if result is None else Result(result, result_type)
-    place.dead_reason = None if dead_reason is None else DeadReason(dead_reason)
-    place.archived_from = None if archived_from is None else Status(archived_from)
-    return place
+    item_row = ItemRow(item_no, id_suffix, queue, Status(status), *row[7:])
+    item_row.ended_at, item_row.held_by = ended_at, held_by
+    item_row.result = None if result is None else Result(result, result_type)
+    item_row.dead_reason = None if dead_reason is None else DeadReason(dead_reason)
+    item_row.archived_from = None if archived_from is None else Status(archived_from)
+    return item_row
 
 
 def _passage(row: Sequence[Any]) -> MoveRoute:
@@ -237,106 +247,109 @@ def _passage(row: Sequence[Any]) -> MoveRoute:
     return MoveRoute(to, since, FeedKind(kind), Status(arrives_as))
 
 
-def find_leased(executor: Executor, n: int, tail: int) -> ItemRow | None:
-    """Where an item stands, if a worker holds it."""
-    row = executor.execute(_LEASE, (n,)).fetchone()
-    return None if row is None else _leased(n, tail, row)
+def find_leased(executor: Executor, item_no: int, id_suffix: int) -> ItemRow | None:
+    """Return the state row of an item if it is leased."""
+    row = executor.execute(_LEASE, (item_no,)).fetchone()
+    return None if row is None else _leased(item_no, id_suffix, row)
 
 
-def find_all_leased(batch: Batch, tails: Mapping[int, int]) -> dict[int, ItemRow]:
-    """Where those of these items stand that workers hold; the tail of each by its number."""
-    rows = batch.execute(_LEASES, (batch.table(tails),))
-    return {n: _leased(n, tails[n], row) for n, *row in rows}
+def find_all_leased(batch: Batch, id_suffixes: Mapping[int, int]) -> dict[int, ItemRow]:
+    """Return the state rows of those items that are leased; `id_suffixes` has the suffix of each by number."""
+    rows = batch.execute(_LEASES, (batch.table(id_suffixes),))
+    return {item_no: _leased(item_no, id_suffixes[item_no], row) for item_no, *row in rows}
 
 
-def _leased(n: int, tail: int, row: Sequence[Any]) -> ItemRow:
-    place = ItemRow(n, tail, row[0], Status.ACTIVE, *row[5:])
-    place.token, place.deadline, place.leased_at, place.worker = row[1:5]
-    return place
+def _leased(item_no: int, id_suffix: int, row: Sequence[Any]) -> ItemRow:
+    item_row = ItemRow(item_no, id_suffix, row[0], Status.ACTIVE, *row[5:])
+    item_row.token, item_row.deadline, item_row.leased_at, item_row.worker = row[1:5]
+    return item_row
 
 
-def delete_row(batch: Batch, place: ItemRow) -> None:
-    """Take an item from where it stands."""
-    batch.tally_status(place.queue, place.status, -1)
-    if place.status is Status.ACTIVE:
-        batch.write("DELETE FROM redrive_lease WHERE n = ?", (place.n,), Stage.DELETE_STATE)
-        place.token = place.deadline = place.leased_at = place.worker = None
-    elif place.ready:
-        key = (place.queue, place.rank, place.ready_at, place.seq)
+def delete_row(batch: Batch, item_row: ItemRow) -> None:
+    """Delete the state row of an item."""
+    batch.count_status(item_row.queue, item_row.status, -1)
+    if item_row.status is Status.ACTIVE:
+        batch.write("DELETE FROM redrive_lease WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_STATE)
+        item_row.token = item_row.deadline = item_row.leased_at = item_row.worker = None
+    elif item_row.ready:
+        key = (item_row.queue, item_row.rank, item_row.ready_at, item_row.seq)
         batch.write(
             "DELETE FROM redrive_ready WHERE queue = ? AND rank = ? AND ready_at = ? AND seq = ?",
             key,
             Stage.DELETE_STATE,
         )
-        place.ready = False
-    elif place.status in WAITING_STATUSES:
-        batch.write("DELETE FROM redrive_waiting WHERE n = ?", (place.n,), Stage.DELETE_STATE)
+        item_row.ready = False
+    elif item_row.status in WAITING_STATUSES:
+        batch.write("DELETE FROM redrive_scheduled WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_STATE)
     else:
-        batch.write("DELETE FROM redrive_ended WHERE n = ?", (place.n,), Stage.DELETE_STATE)
-        if place.passage is not None:
-            batch.write("DELETE FROM redrive_moving WHERE n = ?", (place.n,), Stage.DELETE_STATE)
-            place.passage = None
-        place.ended_at = place.dead_reason = place.archived_from = place.result = None
+        batch.write("DELETE FROM redrive_finished WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_STATE)
+        if item_row.passage is not None:
+            batch.write("DELETE FROM redrive_moving WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_STATE)
+            item_row.passage = None
+        item_row.ended_at = item_row.dead_reason = item_row.archived_from = item_row.result = None
 
 
-def insert_row(batch: Batch, place: ItemRow) -> None:
-    """Lay an item where its status, its hold and its time say."""
-    batch.tally_status(place.queue, place.status, 1)
-    if place.status is Status.PENDING or place.status is Status.FAILED:
-        due = place.held_by is None and place.ready_at <= batch.now
-        batch.arrivals[batch.by_key[place.queue].queue.name] += due
-        if due and place.status is Status.PENDING:
-            place.ready = True
-            insert_ready_row(batch, place.queue, place.n, *_state(place))
+def insert_row(batch: Batch, item_row: ItemRow) -> None:
+    """Insert the state row of an item into the table that its status, hold and time call for."""
+    batch.count_status(item_row.queue, item_row.status, 1)
+    if item_row.status is Status.PENDING or item_row.status is Status.FAILED:
+        due = item_row.held_by is None and item_row.ready_at <= batch.now
+        batch.arrivals[batch.by_key[item_row.queue].queue.name] += due
+        if due and item_row.status is Status.PENDING:
+            item_row.ready = True
+            insert_ready_row(batch, item_row.queue, item_row.item_no, *_state(item_row))
         else:
-            if place.held_by is None:
-                batch.laid(place.queue, "waiting", place.ready_at)
-            if place.expire_deadline is not None:
-                batch.laid(place.queue, "waiting_expiry", place.expire_deadline)
-            batch.write(_LAY_WAITING, (place.n, place.queue, place.status.value, place.held_by, *_state(place)))
+            if item_row.held_by is None:
+                batch.lower_mark(item_row.queue, "scheduled", item_row.ready_at)
+            if item_row.expire_deadline is not None:
+                batch.lower_mark(item_row.queue, "scheduled_expiry", item_row.expire_deadline)
+            batch.write(
+                _INSERT_SCHEDULED,
+                (item_row.item_no, item_row.queue, item_row.status.value, item_row.held_by, *_state(item_row)),
+            )
         return
-    assert place.ended_at is not None
-    dead_reason = None if place.dead_reason is None else place.dead_reason.value
-    archived_from = None if place.archived_from is None else place.archived_from.value
-    result = (None, None) if place.result is None else (place.result.payload, place.result.content_type)
+    assert item_row.ended_at is not None
+    dead_reason = None if item_row.dead_reason is None else item_row.dead_reason.value
+    archived_from = None if item_row.archived_from is None else item_row.archived_from.value
+    result = (None, None) if item_row.result is None else (item_row.result.payload, item_row.result.content_type)
     ended = (
-        place.n,
-        place.queue,
-        place.status.value,
-        place.ended_at,
+        item_row.item_no,
+        item_row.queue,
+        item_row.status.value,
+        item_row.ended_at,
         dead_reason,
         archived_from,
-        place.held_by,
+        item_row.held_by,
         *result,
     )
-    batch.write(_LAY_ENDED, (*ended, *_state(place)))
-    if place.passage is not None:
-        to, since, kind, arrives_as = msgspec.structs.astuple(place.passage)
-        batch.write(_LAY_MOVING, (place.n, batch.namespace_key, to, since, kind.value, arrives_as.value))
+    batch.write(_INSERT_FINISHED, (*ended, *_state(item_row)))
+    if item_row.passage is not None:
+        to, since, kind, arrives_as = msgspec.structs.astuple(item_row.passage)
+        batch.write(_INSERT_MOVING, (item_row.item_no, batch.namespace_key, to, since, kind.value, arrives_as.value))
 
 
-def insert_ready_row(batch: Batch, queue: int, n: int, *state: Any) -> None:
-    """Lay an item in the ready index, with its STATE."""
+def insert_ready_row(batch: Batch, queue: int, item_no: int, *state: Any) -> None:
+    """Insert a row with these STATE columns into redrive_ready."""
     rank, ready_at, _, expire_deadline, *_ = state
-    batch.laid(queue, READY[rank], ready_at)
+    batch.lower_mark(queue, READY[rank], ready_at)
     if expire_deadline is not None:
-        batch.laid(queue, "ready_expiry", expire_deadline)
-    batch.write(_LAY_READY, (queue, n, *state))
+        batch.lower_mark(queue, "ready_expiry", expire_deadline)
+    batch.write(_INSERT_READY, (queue, item_no, *state))
 
 
-def _state(place: ItemRow) -> tuple[int | None, ...]:
+def _state(item_row: ItemRow) -> tuple[int | None, ...]:
     return (
-        place.rank,
-        place.ready_at,
-        place.seq,
-        place.expire_deadline,
-        place.deliveries,
-        place.attempts,
-        place.failures,
-        place.losses,
-        place.redrives,
-        place.first_leased_at,
-        place.entries,
-        place.deaths,
-        place.letter,
+        item_row.rank,
+        item_row.ready_at,
+        item_row.seq,
+        item_row.expire_deadline,
+        item_row.deliveries,
+        item_row.attempts,
+        item_row.failures,
+        item_row.losses,
+        item_row.redrives,
+        item_row.first_leased_at,
+        item_row.entries,
+        item_row.deaths,
+        item_row.death_no,
     )

@@ -27,28 +27,28 @@ from redrive.stores.relational.low_water_marks import above, leases
 from redrive.stores.relational.session import Executor, OverdueCheck
 
 HEAD = """
-    r.rank, r.ready_at, r.seq, r.n, i.tail, i.payload, i.content_type, i.headers, i.put_at, r.deliveries + 1,
+    r.rank, r.ready_at, r.seq, r.item_no, i.id_suffix, i.payload, i.content_type, i.headers, i.put_at, r.deliveries + 1,
     r.attempts + 1, r.failures, r.losses, r.redrives, r.first_leased_at, r.expire_deadline, i.overrides"""
 """What a lease tells of an item, from redrive_ready AS r and redrive_item AS i."""
 
 TIMES = f"""
-    SELECT EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2
-            {above("ready_at", "waiting")}) AS due,
+    SELECT EXISTS (SELECT 1 FROM redrive_scheduled WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2
+            {above("ready_at", "scheduled")}) AS due,
         EXISTS ({leases("1", "deadline <= ?2")})
         OR EXISTS (SELECT 1 FROM redrive_ready WHERE queue = ?1 AND expire_deadline <= ?2
             {above("expire_deadline", "ready_expiry")})
-        OR EXISTS (SELECT 1 FROM redrive_waiting WHERE queue = ?1 AND expire_deadline <= ?2
-            {above("expire_deadline", "waiting_expiry")}) AS overdue"""
+        OR EXISTS (SELECT 1 FROM redrive_scheduled WHERE queue = ?1 AND expire_deadline <= ?2
+            {above("expire_deadline", "scheduled_expiry")}) AS overdue"""
 """Whether anything in a queue is due, and not brought in; and whether anything is overdue."""
 _DUE = f"""
-    SELECT n, status, {STATE} FROM redrive_waiting
-    WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2 {above("ready_at", "waiting")}
+    SELECT item_no, status, {STATE} FROM redrive_scheduled
+    WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2 {above("ready_at", "scheduled")}
     ORDER BY ready_at LIMIT ?3 /*+ FOR UPDATE SKIP LOCKED */"""
 _NEXT = f"""
     SELECT min(at) FROM (
         {leases("min(deadline) AS at")}
-        UNION ALL SELECT min(ready_at) FROM redrive_waiting
-        WHERE queue = ?1 AND held_by IS NULL {above("ready_at", "waiting")}) AS next"""
+        UNION ALL SELECT min(ready_at) FROM redrive_scheduled
+        WHERE queue = ?1 AND held_by IS NULL {above("ready_at", "scheduled")}) AS next"""
 
 
 def lease_all(batch: Batch, calls: Sequence[LeaseItems]) -> list[Any]:
@@ -78,9 +78,11 @@ def promote(batch: Batch, row: QueueRow, limit: int) -> int:
     """Bring items of a queue that have fallen due into the ready index. Gives how many."""
     due = batch.execute(_DUE, (row.key, batch.now, limit)).fetchall()
     if due:
-        for n, _, *state in due:
-            insert_ready_row(batch, row.key, n, *state)
-        batch.execute("DELETE FROM redrive_waiting WHERE n IN carray(?)", (batch.table([entry[0] for entry in due]),))
+        for item_no, _, *state in due:
+            insert_ready_row(batch, row.key, item_no, *state)
+        batch.execute(
+            "DELETE FROM redrive_scheduled WHERE item_no IN carray(?)", (batch.table([entry[0] for entry in due]),)
+        )
         failed = sum(1 for entry in due if entry[1] == "failed")
         batch.count_delta(row.key, "failed", -failed)
         batch.count_delta(row.key, "pending", failed)
@@ -109,13 +111,13 @@ def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout:
     leases: list[Lease] = []
     queue = row.queue.name
     for (
-        rank, _, _, n, tail, payload, content_type, headers, put_at, deliveries, attempts, failures, losses, redrives,
-        first_leased_at, expire_deadline, overrides,
+        rank, _, _, item_no, id_suffix, payload, content_type, headers, put_at, deliveries, attempts, failures, losses,
+        redrives, first_leased_at, expire_deadline, overrides,
     ) in head:  # fmt: skip
-        id = f"{tail:016x}{n:016x}"
+        id = f"{id_suffix:016x}{item_no:016x}"
         lease = Lease(
             ItemId(id),
-            Token(f"{id}{keys[n]:016x}"),
+            Token(f"{id}{keys[item_no]:016x}"),
             queue,
             payload,
             content_type or JSON,
@@ -136,16 +138,16 @@ def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout:
         )
         leases.append(lease)
         if row.records_success:
-            feed.append_event(batch, FeedKind.LEASED, queue, n, tail)
+            feed.append_event(batch, FeedKind.LEASED, queue, item_no, id_suffix)
     return Leased(leases)
 
 
 _HELD = f"""
-    SELECT l.leased_at, l.seq, l.n, i.tail, l.token, i.payload, i.content_type, i.headers, l.rank, i.put_at,
+    SELECT l.leased_at, l.seq, l.item_no, i.id_suffix, l.token, i.payload, i.content_type, i.headers, l.rank, i.put_at,
         l.deliveries, l.attempts, l.failures, l.losses, l.redrives, l.deadline, l.first_leased_at, l.expire_deadline,
         i.overrides
     FROM ({leases("*", "worker = ?2", "ORDER BY leased_at, seq LIMIT ?3")}) AS l
-    CROSS JOIN redrive_item AS i ON i.n = l.n ORDER BY l.leased_at, l.seq LIMIT ?3"""
+    CROSS JOIN redrive_item AS i ON i.item_no = l.item_no ORDER BY l.leased_at, l.seq LIMIT ?3"""
 
 
 def worker_leases(executor: Executor, names: Mapping[int, str], query: ListWorkerLeases) -> tuple[Lease, ...]:
@@ -162,8 +164,8 @@ def _worker_lease(
     worker: str,
     leased_at: Any,
     seq: int,
-    n: int,
-    tail: int,
+    item_no: int,
+    id_suffix: int,
     token: int,
     payload: bytes,
     content_type: str | None,
@@ -181,8 +183,8 @@ def _worker_lease(
     overrides: str | None,
 ) -> Lease:
     return Lease(
-        make_id(n, tail),
-        make_token(n, tail, token),
+        make_id(item_no, id_suffix),
+        make_token(item_no, id_suffix, token),
         queue,
         payload,
         content_type or JSON,

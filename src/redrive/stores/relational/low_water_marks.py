@@ -10,12 +10,12 @@ from redrive.model.limits import MAX_PRIORITY
 
 READY = tuple(f"ready_{rank}" for rank in range(MAX_PRIORITY + 1))
 """The marks of ready items by their ready_at, one for each rank."""
-INSTANTS = (*READY, "lease", "early_lease", "waiting", "ready_expiry", "waiting_expiry")
+INSTANTS = (*READY, "lease", "early_lease", "scheduled", "ready_expiry", "scheduled_expiry")
 """The marks of a queue: leases by deadline, waiting items by ready_at, ready and waiting ones by expire_deadline.
 
 A lease is early that runs out before one would that is taken now for the queue's lease_timeout. Others are all laid
 that far ahead, and so is their mark: most leases are over long before their deadline."""
-KINDS = (*INSTANTS, "tally")
+KINDS = (*INSTANTS, "count_delta")
 """All marks. Tallies, by their keys, have one for all queues."""
 SLACK = 500 * MILLISECOND
 """A mark stays this far behind. What is laid no earlier, seen from the instant of its transaction, is above it."""
@@ -39,7 +39,9 @@ def leases(columns: str, where: str = "true", end: str = "", queue: str = "?1") 
 
 
 def _mark(kind: str, queue: str) -> str:
-    return f"coalesce((SELECT {kind} FROM redrive_mark WHERE queue = {queue} ORDER BY move DESC LIMIT 1), 0)"
+    return (
+        f"coalesce((SELECT {kind} FROM redrive_low_water_mark WHERE queue = {queue} ORDER BY version DESC LIMIT 1), 0)"
+    )
 
 
 def each_queue(table: str, condition: str) -> str:

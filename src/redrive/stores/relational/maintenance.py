@@ -21,7 +21,7 @@ from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import OutcomeKind
-from redrive.model.manual_change import ItemSnapshot
+from redrive.model.manual_change import ItemSnapshot, ManualAction
 from redrive.model.state_machine import Verb, allowed_from
 from redrive.stores.relational import redrive, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
@@ -29,27 +29,26 @@ from redrive.stores.relational.item_details import read_particulars
 from redrive.stores.relational.item_rows import ItemRow, ReadAhead, delete_row, find_all
 from redrive.stores.relational.leases import promote
 from redrive.stores.relational.low_water_marks import above, each_queue
-from redrive.stores.relational.verdicts import Deed
 
-_COMPLETED = "SELECT n FROM redrive_ended WHERE queue = ? AND status = 'completed' AND ended_at <= ? LIMIT ?"
+_COMPLETED = "SELECT item_no FROM redrive_finished WHERE queue = ? AND status = 'completed' AND ended_at <= ? LIMIT ?"
 _OLDEST_COMPLETED = """
     WITH RECURSIVE each(queue) AS (
-        SELECT (SELECT min(queue) FROM redrive_ended)
-        UNION ALL SELECT (SELECT min(queue) FROM redrive_ended WHERE queue > each.queue)
+        SELECT (SELECT min(queue) FROM redrive_finished)
+        UNION ALL SELECT (SELECT min(queue) FROM redrive_finished WHERE queue > each.queue)
         FROM each WHERE each.queue IS NOT NULL)
-    SELECT queue, (SELECT min(ended_at) FROM redrive_ended WHERE queue = each.queue AND status = 'completed')
+    SELECT queue, (SELECT min(ended_at) FROM redrive_finished WHERE queue = each.queue AND status = 'completed')
     FROM each WHERE queue IS NOT NULL"""
 _QUEUES = """
     WITH RECURSIVE each(queue) AS (
-        SELECT (SELECT min(queue) FROM redrive_letter)
-        UNION ALL SELECT (SELECT min(queue) FROM redrive_letter WHERE queue > each.queue)
+        SELECT (SELECT min(queue) FROM redrive_dead_letter)
+        UNION ALL SELECT (SELECT min(queue) FROM redrive_dead_letter WHERE queue > each.queue)
         FROM each WHERE each.queue IS NOT NULL)
     SELECT queue FROM each WHERE queue IS NOT NULL"""
 _LETTERS = """
-    SELECT n, died_at FROM redrive_letter INDEXED BY redrive_letter_queue
-    WHERE queue = ? AND shelf = ? ORDER BY d"""
-_ARCHIVE = Deed(Verb.ARCHIVE, RETENTION_ACTOR)
-_PURGE = Deed(Verb.PURGE, RETENTION_ACTOR)
+    SELECT item_no, died_at FROM redrive_dead_letter INDEXED BY redrive_dead_letter_queue
+    WHERE queue = ? AND section = ? ORDER BY death_no"""
+_ARCHIVE = ManualAction(Verb.ARCHIVE, RETENTION_ACTOR)
+_PURGE = ManualAction(Verb.PURGE, RETENTION_ACTOR)
 
 
 class Retention:
@@ -65,45 +64,49 @@ class Retention:
     def apply(self) -> None:
         """Archive dead letters first, so that one for which several rules have come is lost last."""
         self._remove_completed()
-        shelf = self._batch.namespace_key
+        section = self._batch.namespace_key
         for (queue,) in self._batch.execute(_QUEUES).fetchall():
             row = self._batch.by_key.get(queue)
             if row is None:
                 continue
             settings = row.settings
             if settings.archive_after is not None:
-                self._archive(row, self._due(row, shelf, settings.archive_after))
+                self._archive(row, self._due(row, section, settings.archive_after))
             if settings.keep_dead is not None:
-                self._purge(row, self._due(row, shelf, settings.keep_dead))
+                self._purge(row, self._due(row, section, settings.keep_dead))
             if settings.keep_archived is not None:
-                self._purge(row, self._due(row, -shelf, settings.keep_archived))
+                self._purge(row, self._due(row, -section, settings.keep_archived))
 
     def _remove_completed(self) -> None:
         batch = self._batch
         for queue, oldest in batch.execute(_OLDEST_COMPLETED).fetchall():
             row = batch.by_key.get(queue)
             if row and oldest is not None and oldest <= (before := batch.now - row.settings.keep_completed):
-                old = [n for (n,) in batch.execute(_COMPLETED, (row.key, before, self.left)).fetchall()]
-                for place in find_all(batch, old).values():
-                    self._remove(place)
+                old = [item_no for (item_no,) in batch.execute(_COMPLETED, (row.key, before, self.left)).fetchall()]
+                for item_row in find_all(batch, old).values():
+                    self._remove(item_row)
 
-    def _due(self, row: QueueRow, shelf: int, age: int) -> list[ItemRow]:
+    def _due(self, row: QueueRow, section: int, age: int) -> list[ItemRow]:
         """Letters of a queue whose time is over. What a worker holds, and what is on its way to another store, is
         passed over, and does not stop the others."""
         due: list[ItemRow] = []
-        with contextlib.closing(self._batch.walk(_LETTERS, (row.key, shelf))) as letters:
+        with contextlib.closing(self._batch.stream(_LETTERS, (row.key, section))) as letters:
             old = self._old(letters, self._batch.now - age)
             while some := list(islice(old, self.left - len(due))):
-                places = find_all(self._batch, some)
-                due += [places[n] for n in some if places[n].status not in (Status.ACTIVE, Status.MOVING)]
+                item_rows = find_all(self._batch, some)
+                due += [
+                    item_rows[item_no]
+                    for item_no in some
+                    if item_rows[item_no].status not in (Status.ACTIVE, Status.MOVING)
+                ]
         read_particulars(self._batch, due)
         return due
 
     def _old(self, letters: Iterable[tuple[int, Instant]], before: int) -> Iterator[int]:
         """The numbers of those that died by then, up to where only younger ones are."""
-        for n, died_at in letters:
+        for item_no, died_at in letters:
             if died_at <= before:
-                yield n
+                yield item_no
                 continue
             self._ahead -= 1
             if self._ahead <= 0:
@@ -111,20 +114,22 @@ class Retention:
 
     def _archive(self, row: QueueRow, due: list[ItemRow]) -> None:
         name = row.queue.name
-        for place in due:
-            redrive.archive(self._batch, _ARCHIVE, ItemSnapshot(place.id, place.status, True, queue=name), place)
+        for item_row in due:
+            redrive.archive(
+                self._batch, _ARCHIVE, ItemSnapshot(item_row.id, item_row.status, True, queue=name), item_row
+            )
         self.left -= len(due)
-        self._audit(row, Verb.ARCHIVE, [place.id for place in due])
+        self._audit(row, Verb.ARCHIVE, [item_row.id for item_row in due])
 
     def _purge(self, row: QueueRow, due: list[ItemRow]) -> None:
-        for place in due:
-            self._remove(place)
-            _PURGE.tell(self._batch, FeedKind.REMOVED, row.queue.name, place)
-        self._audit(row, Verb.PURGE, [place.id for place in due])
+        for item_row in due:
+            self._remove(item_row)
+            verdicts.append_action_event(self._batch, _PURGE, FeedKind.REMOVED, row.queue.name, item_row)
+        self._audit(row, Verb.PURGE, [item_row.id for item_row in due])
 
-    def _remove(self, place: ItemRow) -> None:
-        delete_row(self._batch, place)
-        verdicts.remove(self._batch, place)
+    def _remove(self, item_row: ItemRow) -> None:
+        delete_row(self._batch, item_row)
+        verdicts.remove(self._batch, item_row)
         self.left -= 1
 
     def _audit(self, row: QueueRow, verb: Verb, ids: list[ItemId]) -> None:
@@ -135,31 +140,32 @@ class Retention:
 _KEYS = """
     DELETE FROM redrive_idempotency
     WHERE (queue, key) IN (
-        SELECT queue, key FROM redrive_idempotency WHERE until <= ? LIMIT ? /*+ FOR UPDATE SKIP LOCKED */)"""
+        SELECT queue, key FROM redrive_idempotency WHERE expires_at <= ? LIMIT ? /*+ FOR UPDATE SKIP LOCKED */)"""
 _LEDGER = """
     DELETE FROM redrive_ledger
     WHERE (queue, source_id) IN (SELECT queue, source_id FROM redrive_ledger WHERE closed_at <= ? LIMIT ?)"""
 _REGISTRATIONS = """
     DELETE FROM redrive_registration
     WHERE (namespace, kind, name) IN (
-        SELECT namespace, kind, name FROM redrive_registration WHERE until <= ? LIMIT ?
+        SELECT namespace, kind, name FROM redrive_registration WHERE expires_at <= ? LIMIT ?
         /*+ FOR UPDATE SKIP LOCKED */)"""
 _RESULTS = """
     DELETE FROM redrive_result
-    WHERE (n, tail) IN (SELECT n, tail FROM redrive_result WHERE until <= ? LIMIT ? /*+ FOR UPDATE SKIP LOCKED */)"""
+    WHERE (item_no, id_suffix) IN (SELECT item_no, id_suffix FROM redrive_result
+    WHERE expires_at <= ? LIMIT ? /*+ FOR UPDATE SKIP LOCKED */)"""
 _FEED = """
     DELETE FROM redrive_feed WHERE number IN (
         SELECT number FROM (SELECT number, at FROM redrive_feed ORDER BY number LIMIT ?2) AS oldest WHERE at <= ?1)"""
 _ENDED_OPERATIONS = "SELECT number FROM redrive_operation WHERE ended_at <= ? LIMIT ?"
 _OPERATION_ITEMS = """
     DELETE FROM redrive_operation_item
-    WHERE operation = ?1 AND n IN (SELECT n FROM redrive_operation_item WHERE operation = ?1 LIMIT ?2)"""
+    WHERE operation = ?1 AND item_no IN (SELECT item_no FROM redrive_operation_item WHERE operation = ?1 LIMIT ?2)"""
 _DUE_QUEUES = f"""
-    {each_queue("redrive_waiting", "held_by IS NULL")}
+    {each_queue("redrive_scheduled", "held_by IS NULL")}
     SELECT queue FROM each WHERE queue IS NOT NULL AND EXISTS (
-        SELECT 1 FROM redrive_waiting WHERE queue = each.queue AND held_by IS NULL AND ready_at <= ?1
-            {above("ready_at", "waiting", "each.queue")})"""
-_TALLIES = f"SELECT 1 FROM redrive_tally WHERE true {above('key', 'tally', '0')} LIMIT 1"
+        SELECT 1 FROM redrive_scheduled WHERE queue = each.queue AND held_by IS NULL AND ready_at <= ?1
+            {above("ready_at", "scheduled", "each.queue")})"""
+_COUNT_DELTAS = f"SELECT 1 FROM redrive_count_delta WHERE true {above('key', 'count_delta', '0')} LIMIT 1"
 
 
 def promote_all(batch: Batch, call: Promote) -> int:
@@ -184,20 +190,20 @@ def expire_all(batch: Batch, calls: Sequence[Expire]) -> list[Settled | StaleSet
     return results
 
 
-def _expire(batch: Batch, call: Expire, place: ItemRow | None) -> Settled | StaleSettings:
-    if place is None or place.queue not in batch.by_key:
+def _expire(batch: Batch, call: Expire, item_row: ItemRow | None) -> Settled | StaleSettings:
+    if item_row is None or item_row.queue not in batch.by_key:
         raise ItemNotFound(call.id)
-    row = batch.by_key[place.queue]
+    row = batch.by_key[item_row.queue]
     allowed = allowed_from(Verb.EXPIRE)
-    if place.status not in allowed or place.expire_deadline is None or place.expire_deadline > batch.now:
-        raise WrongStatus(Verb.EXPIRE.value, place.id, place.status.value, ("past their expire deadline",))
+    if item_row.status not in allowed or item_row.expire_deadline is None or item_row.expire_deadline > batch.now:
+        raise WrongStatus(Verb.EXPIRE.value, item_row.id, item_row.status.value, ("past their expire deadline",))
     if call.version != row.queue.version:
         return StaleSettings(row.queue)
     verdicts.check(batch, row, OutcomeKind.EXPIRED, call.verdict)
-    delete_row(batch, place)
-    entry = HistoryEntry(batch.now, HistoryEvent.EXPIRED, row.queue.name, place.deliveries)
-    verdicts.record(batch, place, entry)
-    return verdicts.apply_verdict(batch, place, call.verdict, entry)
+    delete_row(batch, item_row)
+    entry = HistoryEntry(batch.now, HistoryEvent.EXPIRED, row.queue.name, item_row.deliveries)
+    verdicts.record(batch, item_row, entry)
+    return verdicts.apply_verdict(batch, item_row, call.verdict, entry)
 
 
 def apply_retention(batch: Batch, call: ApplyRetention) -> int:
@@ -212,7 +218,7 @@ def apply_retention(batch: Batch, call: ApplyRetention) -> int:
     left -= _count(batch, _FEED, (batch.now - FEED_RETENTION, left))
     left -= _forget_operations(batch, left)
     _forget_words(batch, left)
-    if batch.execute(_TALLIES).get:
+    if batch.execute(_COUNT_DELTAS).get:
         batch.session.roll_up(batch)
     return call.limit - left
 
@@ -230,11 +236,14 @@ def _forget_operations(batch: Batch, limit: int) -> int:
 
 def _forget_words(batch: Batch, limit: int) -> None:
     """Words of items that are dead letters no longer: dear to remove, so it waited until now. Nobody misses them."""
-    numbers = [d for (d,) in batch.execute("SELECT d FROM redrive_wordless LIMIT ?", (limit,)).fetchall()]
+    numbers = [
+        death_no
+        for (death_no,) in batch.execute("SELECT death_no FROM redrive_search_tombstone LIMIT ?", (limit,)).fetchall()
+    ]
     if numbers:
-        letters = batch.table(numbers)
-        batch.execute("DELETE FROM redrive_words WHERE rowid IN carray(?)", (letters,))
-        batch.execute("DELETE FROM redrive_wordless WHERE d IN carray(?)", (letters,))
+        death_nos = batch.table(numbers)
+        batch.execute("DELETE FROM redrive_search WHERE rowid IN carray(?)", (death_nos,))
+        batch.execute("DELETE FROM redrive_search_tombstone WHERE death_no IN carray(?)", (death_nos,))
 
 
 def _count(batch: Batch, statement: str, values: tuple[int, ...]) -> int:

@@ -13,27 +13,26 @@ from redrive.errors import InvalidInput, ItemNotFound, RedriveError
 from redrive.model.feed import FeedKind
 from redrive.model.item import WAITING_STATUSES, HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import OutcomeKind
-from redrive.model.manual_change import ItemSnapshot, check_manual_change, check_verb
+from redrive.model.manual_change import ItemSnapshot, ManualAction, check_manual_change, check_verb
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, redrive, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.bulk_changes import change_uniform, find_uniform
 from redrive.stores.relational.item_details import history_of, read_particulars
 from redrive.stores.relational.item_rows import ItemRow, ReadAhead, delete_row, find_all, insert_row
-from redrive.stores.relational.puts import check_size
+from redrive.stores.relational.queues import check_max_size
 from redrive.stores.relational.settle import finish
-from redrive.stores.relational.verdicts import Deed
 
 _HELD = """
-    SELECT n FROM redrive_waiting
+    SELECT item_no FROM redrive_scheduled
     WHERE held_by = ? AND queue IN (SELECT key FROM redrive_queue WHERE namespace = ?) LIMIT ?"""
 
 
 def change(batch: Batch, call: ManualChange) -> tuple[Settled | StaleSettings | RedriveError, ...]:
     """Change each target by itself, then write one audit row for all that were changed."""
     check_verb(call.verb)
-    deed = Deed(call.verb, call.actor, call.note, call.to, call.force)
-    results, queues = change_all(batch, deed, call.targets)
+    action = ManualAction(call.verb, call.actor, call.note, call.to, call.force)
+    results, queues = change_all(batch, action, call.targets)
     changed = [result.source_id or result.id for result in results if isinstance(result, Settled)]
     if changed:
         queue = queues.pop() if len(queues) == 1 else None
@@ -41,24 +40,24 @@ def change(batch: Batch, call: ManualChange) -> tuple[Settled | StaleSettings | 
     return tuple(results)
 
 
-def change_all(batch: Batch, deed: Deed, targets: Sequence[ManualTarget]) -> tuple[list[Any], set[str]]:
+def change_all(batch: Batch, action: ManualAction, targets: Sequence[ManualTarget]) -> tuple[list[Any], set[str]]:
     """Change items in their order: those that are alike together, others one by one.
 
     Gives a result for each, and the queues in which those were that were changed.
     """
     results: list[Any] = []
     queues: set[str] = set()
-    alike = find_uniform(batch, deed, targets)
+    alike = find_uniform(batch, action, targets)
     ahead = ReadAhead(batch, [target.id for target in targets if target.id not in alike])
-    if ahead.places:
-        read_particulars(batch, ahead.places, history=deed.verb is Verb.UNDO)
+    if ahead.item_rows:
+        read_particulars(batch, ahead.item_rows, history=action.verb is Verb.UNDO)
     for together, members in groupby(targets, key=lambda target: target.id in alike):
         if together:
-            settled = change_uniform(batch, deed, [alike[target.id] for target in members])
+            settled = change_uniform(batch, action, [alike[target.id] for target in members])
             queues.update(each.queue for each in settled)
             results += settled
         else:
-            results += [_change_or_refuse(batch, deed, target, ahead, queues) for target in members]
+            results += [_change_or_refuse(batch, action, target, ahead, queues) for target in members]
     return results, queues
 
 
@@ -71,128 +70,135 @@ def hold(batch: Batch, call: Hold) -> int:
 def unhold(batch: Batch, call: Unhold) -> int:
     """Let items go that are held under a name."""
     if call.ids is None:
-        numbers = [n for (n,) in batch.execute(_HELD, (call.held_by, batch.namespace, MAINTENANCE_BATCH)).fetchall()]
-        return sum(_set_held(batch, place, call.held_by, None) for place in find_all(batch, numbers).values())
+        numbers = [
+            item_no
+            for (item_no,) in batch.execute(_HELD, (call.held_by, batch.namespace, MAINTENANCE_BATCH)).fetchall()
+        ]
+        return sum(_set_held(batch, item_row, call.held_by, None) for item_row in find_all(batch, numbers).values())
     ahead = ReadAhead(batch, call.ids)
     return sum(_set_held(batch, ahead.take(id), call.held_by, None) for id in call.ids)
 
 
-def _set_held(batch: Batch, place: ItemRow | None, before: str | None, after: str | None) -> bool:
-    if place is None or place.status not in WAITING_STATUSES or place.queue not in batch.by_key:
+def _set_held(batch: Batch, item_row: ItemRow | None, before: str | None, after: str | None) -> bool:
+    if item_row is None or item_row.status not in WAITING_STATUSES or item_row.queue not in batch.by_key:
         return False
-    if place.held_by != before:
+    if item_row.held_by != before:
         return False
-    delete_row(batch, place)
-    place.held_by = after
-    if after is None and place.ready_at <= batch.now:
-        place.status = Status.PENDING
-    insert_row(batch, place)
+    delete_row(batch, item_row)
+    item_row.held_by = after
+    if after is None and item_row.ready_at <= batch.now:
+        item_row.status = Status.PENDING
+    insert_row(batch, item_row)
     return True
 
 
 def _change_or_refuse(
-    batch: Batch, deed: Deed, target: ManualTarget, ahead: ReadAhead, queues: set[str]
+    batch: Batch, action: ManualAction, target: ManualTarget, ahead: ReadAhead, queues: set[str]
 ) -> Settled | StaleSettings | RedriveError:
     try:
-        return _change_one(batch, deed, target, ahead.take(target.id), queues)
+        return _change_one(batch, action, target, ahead.take(target.id), queues)
     except RedriveError as refusal:
         return refusal
 
 
 def _change_one(
-    batch: Batch, deed: Deed, target: ManualTarget, place: ItemRow | None, queues: set[str]
+    batch: Batch, action: ManualAction, target: ManualTarget, item_row: ItemRow | None, queues: set[str]
 ) -> Settled | StaleSettings:
-    if place is None or place.queue not in batch.by_key:
+    if item_row is None or item_row.queue not in batch.by_key:
         raise ItemNotFound(target.id)
-    row = batch.by_key[place.queue]
-    item = _standing(batch, deed.verb, place, row)
-    check_manual_change(deed.verb, item, force=deed.force, undoes=deed.undoes)
-    result = _carry_out(batch, deed, target, item, place, row)
+    row = batch.by_key[item_row.queue]
+    item = _standing(batch, action.verb, item_row, row)
+    check_manual_change(action.verb, item, force=action.force, undoes=action.undoes)
+    result = _carry_out(batch, action, target, item, item_row, row)
     if isinstance(result, Settled):
         queues.add(row.queue.name)
     return result
 
 
 def _carry_out(
-    batch: Batch, deed: Deed, target: ManualTarget, item: ItemSnapshot, place: ItemRow, row: QueueRow
+    batch: Batch, action: ManualAction, target: ManualTarget, item: ItemSnapshot, item_row: ItemRow, row: QueueRow
 ) -> Settled | StaleSettings:
     """Do it to an item that the verb applies to."""
-    match deed.verb:
+    match action.verb:
         case Verb.RETRY:
-            return redrive.revive(batch, deed, item, place, row)
+            return redrive.revive(batch, action, item, item_row, row)
         case Verb.REDRIVE:
-            return redrive.redrive(batch, deed, target, item, place)
+            return redrive.redrive(batch, action, target, item, item_row)
         case Verb.UNDO:
-            return redrive.undo(batch, deed, item, place)
+            return redrive.undo(batch, action, item, item_row)
         case Verb.MOVE:
-            return redrive.move(batch, deed, item, place)
+            return redrive.move(batch, action, item, item_row)
         case Verb.FAIL | Verb.BURY:
-            return _judged(batch, deed, target, place, row)
+            return _judged(batch, action, target, item_row, row)
         case Verb.DONE:
-            delete_row(batch, place)
-            return finish(batch, place, None, kind=FeedKind.DONE, actor=deed.actor, operation=deed.operation)
+            delete_row(batch, item_row)
+            return finish(batch, item_row, None, kind=FeedKind.DONE, actor=action.actor, operation=action.operation)
         case Verb.DROP | Verb.PURGE:
-            delete_row(batch, place)
-            verdicts.remove(batch, place)
-            deed.tell(batch, FeedKind.REMOVED, row.queue.name, place)
-            return Settled(place.id, row.queue.name, None, place.counters)
+            delete_row(batch, item_row)
+            verdicts.remove(batch, item_row)
+            verdicts.append_action_event(batch, action, FeedKind.REMOVED, row.queue.name, item_row)
+            return Settled(item_row.id, row.queue.name, None, item_row.counters)
         case Verb.ARCHIVE:
-            return redrive.archive(batch, deed, item, place)
+            return redrive.archive(batch, action, item, item_row)
         case Verb.RESTORE:
-            return _restore(batch, deed, place, row)
+            return _restore(batch, action, item_row, row)
         case _:
-            raise AssertionError(deed.verb)
+            raise AssertionError(action.verb)
 
 
-def _standing(batch: Batch, verb: Verb, place: ItemRow, row: QueueRow) -> ItemSnapshot:
+def _standing(batch: Batch, verb: Verb, item_row: ItemRow, row: QueueRow) -> ItemSnapshot:
     """The item as the rules see it. Only an undo asks what happened last."""
     last = None
-    if verb is Verb.UNDO and place.entries:
-        last = history_of(batch, place)[-1]
-    is_dead_letter = place.letter is not None and place.status is not Status.ARCHIVED
-    return ItemSnapshot(place.id, place.status, is_dead_letter, place.worker, last, row.queue.name, place.deliveries)
+    if verb is Verb.UNDO and item_row.entries:
+        last = history_of(batch, item_row)[-1]
+    is_dead_letter = item_row.death_no is not None and item_row.status is not Status.ARCHIVED
+    return ItemSnapshot(
+        item_row.id, item_row.status, is_dead_letter, item_row.worker, last, row.queue.name, item_row.deliveries
+    )
 
 
-def _judged(batch: Batch, deed: Deed, target: ManualTarget, place: ItemRow, row: QueueRow) -> Settled | StaleSettings:
+def _judged(
+    batch: Batch, action: ManualAction, target: ManualTarget, item_row: ItemRow, row: QueueRow
+) -> Settled | StaleSettings:
     """FAIL and BURY: the verdict was brought along."""
     if target.verdict is None:
-        raise InvalidInput(f"{deed.verb} by hand needs a verdict")
+        raise InvalidInput(f"{action.verb} by hand needs a verdict")
     if target.version != row.queue.version:
         return StaleSettings(row.queue)
-    failed = deed.verb is Verb.FAIL
+    failed = action.verb is Verb.FAIL
     verdicts.check(batch, row, OutcomeKind.FAILED if failed else OutcomeKind.BURIED, target.verdict)
-    worker = place.worker
-    delete_row(batch, place)
-    place.failures += failed
-    batch.count_delta(place.queue, "failed_total", failed)
+    worker = item_row.worker
+    delete_row(batch, item_row)
+    item_row.failures += failed
+    batch.count_delta(item_row.queue, "failed_total", failed)
     event = HistoryEvent.FAILED if failed else HistoryEvent.BURIED
     entry = HistoryEntry(
         batch.now,
         event,
         row.queue.name,
-        place.deliveries,
+        item_row.deliveries,
         target.failure,
         worker,
-        deed.actor,
-        deed.note,
-        deed.operation,
+        action.actor,
+        action.note,
+        action.operation,
     )
-    verdicts.record(batch, place, entry)
-    return verdicts.apply_verdict(batch, place, target.verdict, entry)
+    verdicts.record(batch, item_row, entry)
+    return verdicts.apply_verdict(batch, item_row, target.verdict, entry)
 
 
-def _restore(batch: Batch, deed: Deed, place: ItemRow, row: QueueRow) -> Settled:
+def _restore(batch: Batch, action: ManualAction, item_row: ItemRow, row: QueueRow) -> Settled:
     """To the place it had. Only a status that max_size counts needs room."""
-    assert place.archived_from is not None
-    back, ended = place.archived_from, (place.ended_at, place.dead_reason)
+    assert item_row.archived_from is not None
+    back, ended = item_row.archived_from, (item_row.ended_at, item_row.dead_reason)
     if back is not Status.DEAD:
-        check_size(batch, row, 1)
-    delete_row(batch, place)
-    place.status = back
+        check_max_size(batch, row, 1)
+    delete_row(batch, item_row)
+    item_row.status = back
     if back is Status.DEAD:
-        place.ended_at, place.dead_reason = ended
-    dead_letters.restore_dead_letter(batch, place)
-    insert_row(batch, place)
-    deed.tell(batch, FeedKind.RESTORED, row.queue.name, place)
-    ready_at = None if back is Status.DEAD else place.ready_at
-    return Settled(place.id, row.queue.name, back, place.counters, ready_at, place.dead_reason)
+        item_row.ended_at, item_row.dead_reason = ended
+    dead_letters.restore_dead_letter(batch, item_row)
+    insert_row(batch, item_row)
+    verdicts.append_action_event(batch, action, FeedKind.RESTORED, row.queue.name, item_row)
+    ready_at = None if back is Status.DEAD else item_row.ready_at
+    return Settled(item_row.id, row.queue.name, back, item_row.counters, ready_at, item_row.dead_reason)

@@ -16,18 +16,19 @@ from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import NO_OVERRIDES, HistoryEvent, Item, Receipt, Settled, Status
 from redrive.model.limits import MAX_PRIORITY
-from redrive.model.manual_change import ItemSnapshot, death_text, status_without_lease
+from redrive.model.manual_change import ItemSnapshot, ManualAction, death_text, status_without_lease
 from redrive.model.payload import JSON
 from redrive.stores.relational import dead_letters, feed, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.deduplication import known_source, remember_source
 from redrive.stores.relational.item_rows import ItemRow, delete_row, find_by_id, insert_row
-from redrive.stores.relational.puts import check_size, known_source, remember_source
+from redrive.stores.relational.queues import check_max_size
 from redrive.stores.relational.session import Executor
-from redrive.stores.relational.verdicts import Deed
 
 _ITEM = """
-    INSERT INTO redrive_item (n, tail, queue, put_at, priority, enqueue_at, content_type, headers, expire_timeout,
-        overrides, source_id, origin_id, origin_queue, payload, home)
+    INSERT INTO redrive_item (item_no, id_suffix, queue, put_at, priority, enqueue_at, content_type, headers,
+        expire_timeout,
+        overrides, source_id, origin_id, origin_queue, payload, home_store)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
@@ -38,18 +39,24 @@ def import_items(batch: Batch, call: Import) -> tuple[Receipt, ...]:
     # Of several with one id the first is taken; the others are known by then.
     new = {item.id: item for item in reversed(call.items) if known[item.id] is None}
     landings = {id: import_state(item, row.queue, batch.now) for id, item in new.items()}
-    check_size(batch, row, sum(landing.needs_room for landing in landings.values()))
+    check_max_size(batch, row, sum(landing.needs_room for landing in landings.values()))
     receipts: list[Receipt] = []
     written: list[ItemId] = []
     for item in call.items:
         there = known[item.id]
         if there is None:
-            place = write(batch, row, item, landings[item.id])
-            remember_source(batch, row, item.id, place.n, place.tail)
+            item_row = write(batch, row, item, landings[item.id])
+            remember_source(batch, row, item.id, item_row.item_no, item_row.id_suffix)
             feed.append_event(
-                batch, FeedKind.IMPORTED, row.queue.name, place.n, place.tail, source_id=item.id, actor=call.actor
+                batch,
+                FeedKind.IMPORTED,
+                row.queue.name,
+                item_row.item_no,
+                item_row.id_suffix,
+                source_id=item.id,
+                actor=call.actor,
             )
-            there = known[item.id] = place.id
+            there = known[item.id] = item_row.id
             written.append(there)
             receipts.append(Receipt(there))
         else:
@@ -61,25 +68,25 @@ def import_items(batch: Batch, call: Import) -> tuple[Receipt, ...]:
 
 def _present(batch: Batch, row: QueueRow, item: Item) -> ItemId | None:
     """The id of the very item, where it lives in this namespace and would come to the queue that it is in or was in."""
-    place = find_by_id(batch, item.id)
-    if place is None or place.queue not in batch.by_key:
+    item_row = find_by_id(batch, item.id)
+    if item_row is None or item_row.queue not in batch.by_key:
         return None
-    return place.id if row.key == place.queue or row.queue.name == item.queue else None
+    return item_row.id if row.key == item_row.queue or row.queue.name == item.queue else None
 
 
 def write(batch: Batch, row: QueueRow, item: Item, landing: ArrivalState) -> ItemRow:
     """Make an item of one that lived elsewhere, under a new id."""
-    number, tail, _ = batch.allocate_id()
+    number, id_suffix, _ = batch.allocate_id()
     enqueue_at = None if landing.ready_at == item.put_at else landing.ready_at
     content_type = None if item.content_type == JSON else item.content_type
     overrides = None if item.overrides == NO_OVERRIDES else msgspec.json.encode(item.overrides).decode()
-    stored = (number, tail, row.key, item.put_at, item.priority, enqueue_at, content_type, _headers(item.headers))
+    stored = (number, id_suffix, row.key, item.put_at, item.priority, enqueue_at, content_type, _headers(item.headers))
     origin = (item.id, item.origin_id or item.id, item.origin_queue or item.queue)
     batch.execute(_ITEM, (*stored, landing.expire_timeout, overrides, *origin, item.payload, landing.home_store))
     counters = item.counters
-    place = ItemRow(
+    item_row = ItemRow(
         number,
-        tail,
+        id_suffix,
         row.key,
         landing.status,
         MAX_PRIORITY - item.priority,
@@ -94,29 +101,29 @@ def write(batch: Batch, row: QueueRow, item: Item, landing: ArrivalState) -> Ite
         item.first_leased_at,
         held_by=landing.held_by,
     )
-    _write_records(batch, place, item, landing)
-    insert_row(batch, place)
-    return place
+    _write_records(batch, item_row, item, landing)
+    insert_row(batch, item_row)
+    return item_row
 
 
-def _write_records(batch: Batch, place: ItemRow, item: Item, landing: ArrivalState) -> None:
+def _write_records(batch: Batch, item_row: ItemRow, item: Item, landing: ArrivalState) -> None:
     """History, deaths, and the letter of one that is dead or archived."""
     for entry in landing.first:
-        verdicts.record(batch, place, entry)
-    place.entries += landing.omitted
+        verdicts.record(batch, item_row, entry)
+    item_row.entries += landing.omitted
     for entry in landing.last:
-        verdicts.record(batch, place, entry)
+        verdicts.record(batch, item_row, entry)
     for death in item.deaths:
-        verdicts.record_death(batch, place, death)
+        verdicts.record_death(batch, item_row, death)
     archived = landing.status is Status.ARCHIVED
     if not landing.is_dead_letter and not archived:
         return
     death = item.deaths[-1]
-    dead_letters.add_dead_letter(batch, place, death, death_text(death, item.history), archived=archived)
+    dead_letters.add_dead_letter(batch, item_row, death, death_text(death, item.history), archived=archived)
     if landing.status is Status.DEAD or archived:
-        place.ended_at, place.dead_reason = death.at, death.reason
+        item_row.ended_at, item_row.dead_reason = death.at, death.reason
     if archived:
-        place.archived_from = Status.DEAD
+        item_row.archived_from = Status.DEAD
 
 
 def _headers(headers: Mapping[str, str]) -> str | None:
@@ -124,15 +131,18 @@ def _headers(headers: Mapping[str, str]) -> str | None:
 
 
 _RECEIVED = """
-    SELECT n, tail FROM redrive_ledger WHERE queue = ? AND source_id = ? AND (closed_at IS NULL OR closed_at > ?)"""
+    SELECT item_no, id_suffix FROM redrive_ledger
+    WHERE queue = ? AND source_id = ? AND (closed_at IS NULL OR closed_at > ?)"""
 _OPEN = """
-    INSERT INTO redrive_ledger (queue, source_id, n, tail, closed_at, store) VALUES (?, ?, ?, ?, NULL, ?)
-    ON CONFLICT (queue, source_id) DO UPDATE SET n = excluded.n, tail = excluded.tail, closed_at = NULL"""
+    INSERT INTO redrive_ledger (queue, source_id, item_no, id_suffix, closed_at, store) VALUES (?, ?, ?, ?, NULL, ?)
+    ON CONFLICT (queue, source_id) DO UPDATE SET item_no = excluded.item_no, id_suffix = excluded.id_suffix,
+        closed_at = NULL"""
 _CLOSE = "UPDATE redrive_ledger SET closed_at = ? WHERE queue = ? AND source_id = ? AND closed_at IS NULL RETURNING 1"
 _ARRIVED = """
-    SELECT m.n, i.tail, e.queue, e.letter
-    FROM redrive_moving AS m CROSS JOIN redrive_ended AS e ON e.n = m.n CROSS JOIN redrive_item AS i ON i.n = m.n
-    WHERE m.n IN carray(?)"""
+    SELECT m.item_no, i.id_suffix, e.queue, e.death_no
+    FROM redrive_moving AS m CROSS JOIN redrive_finished AS e ON e.item_no = m.item_no
+    CROSS JOIN redrive_item AS i ON i.item_no = m.item_no
+    WHERE m.item_no IN carray(?)"""
 _DESTINATIONS = """
     WITH RECURSIVE each(target) AS (
         SELECT (SELECT min(target) FROM redrive_moving WHERE namespace = ?1)
@@ -143,29 +153,33 @@ _DESTINATIONS = """
         SELECT since FROM redrive_moving WHERE namespace = ?1 AND target = each.target ORDER BY key LIMIT 1)
     FROM each WHERE target IS NOT NULL"""
 _MOVING = """
-    SELECT m.n, i.expire_timeout, length(i.payload)
-    FROM redrive_moving AS m CROSS JOIN redrive_item AS i ON i.n = m.n
+    SELECT m.item_no, i.expire_timeout, length(i.payload)
+    FROM redrive_moving AS m CROSS JOIN redrive_item AS i ON i.item_no = m.item_no
     WHERE m.namespace = ?1 {which} ORDER BY m.key LIMIT ?2"""
 _OPEN_MOVES = """
     SELECT queue, source_id FROM redrive_ledger
     WHERE store = ? AND closed_at IS NULL AND source_id > ? ORDER BY source_id, queue"""
 
 
-def leave(batch: Batch, deed: Deed, item: ItemSnapshot, place: ItemRow, kind: FeedKind, to: str) -> Settled:
+def leave(
+    batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemRow, kind: FeedKind, to: str
+) -> Settled:
     """A person takes an item to another store: it is on its way, and still here."""
     redriven, status = kind is FeedKind.REDRIVEN, status_without_lease(item.status)
-    delete_row(batch, place)
+    delete_row(batch, item_row)
     if redriven:
-        dead_letters.remove_dead_letter(batch, place)
-        place.attempts = place.failures = place.losses = 0
-        place.redrives += 1
-        place.held_by = place.expire_deadline = None
-    place.status, place.ended_at = Status.MOVING, batch.now
-    place.passage = MoveRoute(to, batch.now, kind, Status.PENDING if redriven else status)
-    deed.record(batch, place, HistoryEvent.REDRIVEN if redriven else HistoryEvent.MOVED, item.queue, status, to=to)
-    insert_row(batch, place)
-    deed.tell(batch, kind, item.queue, place)
-    return Settled(place.id, item.queue, Status.MOVING, place.counters)
+        dead_letters.remove_dead_letter(batch, item_row)
+        item_row.attempts = item_row.failures = item_row.losses = 0
+        item_row.redrives += 1
+        item_row.held_by = item_row.expire_deadline = None
+    item_row.status, item_row.ended_at = Status.MOVING, batch.now
+    item_row.passage = MoveRoute(to, batch.now, kind, Status.PENDING if redriven else status)
+    verdicts.record_action(
+        batch, action, item_row, HistoryEvent.REDRIVEN if redriven else HistoryEvent.MOVED, item.queue, status, to=to
+    )
+    insert_row(batch, item_row)
+    verdicts.append_action_event(batch, action, kind, item.queue, item_row)
+    return Settled(item_row.id, item.queue, Status.MOVING, item_row.counters)
 
 
 def receive(batch: Batch, call: Receive) -> Receipt:
@@ -176,29 +190,29 @@ def receive(batch: Batch, call: Receive) -> Receipt:
     if known is not None:
         return Receipt(make_id(*known), duplicate=True)
     landing = move_arrival_state(call.move, row.queue, call.store, batch.store, batch.now)
-    check_size(batch, row, int(landing.needs_room))
+    check_max_size(batch, row, int(landing.needs_room))
     if call.move.passage.kind is FeedKind.DEAD and not row.queue.is_dead_queue:
         batch.mark_dead_queue(row)
-    place = write(batch, row, item, landing)
-    batch.execute(_OPEN, (row.key, key, place.n, place.tail, call.store))
-    feed.append_event(batch, FeedKind.ARRIVED, row.queue.name, place.n, place.tail, source_id=item.id)
-    return Receipt(place.id)
+    item_row = write(batch, row, item, landing)
+    batch.execute(_OPEN, (row.key, key, item_row.item_no, item_row.id_suffix, call.store))
+    feed.append_event(batch, FeedKind.ARRIVED, row.queue.name, item_row.item_no, item_row.id_suffix, source_id=item.id)
+    return Receipt(item_row.id)
 
 
 def finish_move(batch: Batch, call: FinishMove) -> int:
     """They are in the other store now: with a handful of statements for all of them."""
-    tails = {number: tail for number, tail in map(parse_id, call.ids) if number <= MAX_NUMBER}
-    rows = batch.execute(_ARRIVED, (batch.table(tails),)).fetchall()
-    gone = [row for row in rows if row[1] == tails[row[0]] and row[2] in batch.by_key]
+    id_suffixes = {number: id_suffix for number, id_suffix in map(parse_id, call.ids) if number <= MAX_NUMBER}
+    rows = batch.execute(_ARRIVED, (batch.table(id_suffixes),)).fetchall()
+    gone = [row for row in rows if row[1] == id_suffixes[row[0]] and row[2] in batch.by_key]
     if not gone:
         return 0
-    if dead := [letter for *_, letter in gone if letter is not None]:
+    if dead := [death_no for *_, death_no in gone if death_no is not None]:
         dead_letters.remove_dead_letters(batch, batch.table(dead))
-    numbers = batch.table([n for n, *_ in gone])
-    for table in ("moving", "ended", "item", "history", "death", "lineage"):
-        batch.execute(f"DELETE FROM redrive_{table} WHERE n IN carray(?)", (numbers,))
+    numbers = batch.table([item_no for item_no, *_ in gone])
+    for table in ("moving", "finished", "item", "history", "death", "former_id"):
+        batch.execute(f"DELETE FROM redrive_{table} WHERE item_no IN carray(?)", (numbers,))
     for queue, count in Counter(queue for _, _, queue, _ in gone).items():
-        batch.tally_status(queue, Status.MOVING, -count)
+        batch.count_status(queue, Status.MOVING, -count)
     return len(gone)
 
 
@@ -230,7 +244,7 @@ def open_moves(executor: Executor, names: Mapping[int, str], query: ListOpenMove
     """In the order of the ids that they had."""
     after = "" if query.after is None else ledger_key(query.after)
     found: list[OpenMove] = []
-    rows = executor.walk(_OPEN_MOVES, (query.store, after))
+    rows = executor.stream(_OPEN_MOVES, (query.store, after))
     try:
         for queue, key in rows:
             if queue in names:

@@ -15,6 +15,7 @@ from redrive.contract.queries import GetOperation, ListOperations
 from redrive.errors import OperationNotFound, QueueNotFound, RedriveError
 from redrive.model.ids import ItemId, make_id
 from redrive.model.limits import is_remote
+from redrive.model.manual_change import ManualAction
 from redrive.model.operation import (
     TRACKED_VERBS,
     AuditRow,
@@ -36,7 +37,6 @@ from redrive.stores.relational.bulk_changes import bulk_step
 from redrive.stores.relational.find import FoundItems, scope_of, select
 from redrive.stores.relational.manual_changes import change_all
 from redrive.stores.relational.session import Executor
-from redrive.stores.relational.verdicts import Deed
 
 _INSERT = "INSERT INTO redrive_operation (number, namespace, id, ended_at, next_at, data) VALUES (?, ?, ?, ?, ?, ?)"
 _UPDATE = "UPDATE redrive_operation SET ended_at = ?, next_at = ?, data = ? WHERE number = ?"
@@ -44,9 +44,9 @@ _ONE = "SELECT data FROM redrive_operation WHERE namespace = ? AND id = ?"
 _NEWEST = "SELECT data FROM redrive_operation WHERE namespace = ? ORDER BY number DESC"
 _UNFINISHED = "SELECT data FROM redrive_operation WHERE namespace = ? AND ended_at IS NULL ORDER BY number DESC"
 _NEXT_STEP = "SELECT min(next_at) FROM redrive_operation WHERE namespace = ? AND ended_at IS NULL"
-_ITEMS = "SELECT n, tail, queue FROM redrive_item WHERE n IN carray(?)"
+_ITEMS = "SELECT item_no, id_suffix, queue FROM redrive_item WHERE item_no IN carray(?)"
 _CHANGED = """
-    INSERT INTO redrive_operation_item (operation, n) SELECT ?, value FROM carray(?) WHERE true
+    INSERT INTO redrive_operation_item (operation, item_no) SELECT ?, value FROM carray(?) WHERE true
     ON CONFLICT DO NOTHING"""
 _decode = msgspec.json.Decoder(Operation).decode
 
@@ -82,7 +82,7 @@ def _sweep(batch: Batch, operation: Operation, limit: int) -> Operation | None:
     """A step over items that are alike; None where some are not. Canaries are looked at one by one."""
     if operation.canaries_left:
         return None
-    swept = bulk_step(batch, Deed.of(operation), operation.where, operation.position, operation.mark, limit)
+    swept = bulk_step(batch, ManualAction.of(operation), operation.where, operation.position, operation.mark, limit)
     if swept is None:
         return None
     _remember(batch, operation, swept.numbers)
@@ -130,7 +130,7 @@ def get(executor: Executor, namespace_key: int | None, query: GetOperation) -> O
 def newest(executor: Executor, namespace_key: int | None, query: ListOperations) -> tuple[Operation, ...]:
     """Operations, newest first."""
     statement = _UNFINISHED if query.unfinished or query.at_work else _NEWEST
-    with contextlib.closing(executor.walk(statement, (namespace_key,))) as rows:
+    with contextlib.closing(executor.stream(statement, (namespace_key,))) as rows:
         found = (_decode(data) for (data,) in rows)
         return tuple(islice((each for each in found if each.is_active or not query.at_work), query.limit))
 
@@ -161,18 +161,18 @@ def _targets(
     """The items by their ids; Stale where they are to be judged and a verdict is missing or out of date."""
     if not numbers:
         return []
-    rows = {n: (tail, queue) for n, tail, queue in batch.execute(_ITEMS, (batch.table(numbers),))}
+    rows = {item_no: (id_suffix, queue) for item_no, id_suffix, queue in batch.execute(_ITEMS, (batch.table(numbers),))}
     targets = []
-    for n in numbers:
-        tail, queue = rows[n]
+    for item_no in numbers:
+        id_suffix, queue = rows[item_no]
         if operation.verb is not Verb.BURY:
-            targets.append(ManualTarget(make_id(n, tail)))
+            targets.append(ManualTarget(make_id(item_no, id_suffix)))
             continue
         row = batch.by_key[queue]
         verdict, version = call.verdicts.get(row.queue.name, (None, 0))
         if verdict is None or version != row.queue.version:
             return StaleSettings(row.queue)
-        targets.append(ManualTarget(make_id(n, tail), verdict, version))
+        targets.append(ManualTarget(make_id(item_no, id_suffix), verdict, version))
     return targets
 
 
@@ -186,12 +186,14 @@ def _change(
 ) -> None:
     """Change items that may differ in any way."""
     remembered = []
-    for n, target, result in zip(numbers, targets, change_all(batch, Deed.of(operation), targets)[0], strict=True):
+    for item_no, target, result in zip(
+        numbers, targets, change_all(batch, ManualAction.of(operation), targets)[0], strict=True
+    ):
         if isinstance(result, RedriveError):
             skipped.append(SkippedItem(target.id, result.code))
         else:
             changed.append(result.id)
-            remembered.append(n)
+            remembered.append(item_no)
     _remember(batch, operation, remembered)
 
 

@@ -53,12 +53,12 @@ from redrive.stores.relational.item_rows import find_all, find_by_id, find_lease
 from redrive.stores.relational.low_water_marks import READY, above, each_queue, leases
 from redrive.stores.relational.session import Executor
 
-_CONTENT = "SELECT payload, content_type, headers, put_at, overrides FROM redrive_item WHERE n = ?"
+_CONTENT = "SELECT payload, content_type, headers, put_at, overrides FROM redrive_item WHERE item_no = ?"
 _COUNTS = f"""
     SELECT {", ".join(f"coalesce(sum({name}), 0)" for name in COUNTED_COLUMNS)} FROM (
         SELECT * FROM redrive_count WHERE queue = ?1
-        UNION ALL SELECT queue, {", ".join(COUNTED_COLUMNS)} FROM redrive_tally
-        WHERE queue = ?1 {above("key", "tally", "0")}) AS counted"""
+        UNION ALL SELECT queue, {", ".join(COUNTED_COLUMNS)} FROM redrive_count_delta
+        WHERE queue = ?1 {above("key", "count_delta", "0")}) AS counted"""
 _OLDEST_OF_RANKS = " UNION ALL ".join(
     f"SELECT min(ready_at) AS at FROM redrive_ready WHERE queue = ?1 AND rank = {rank} {above('ready_at', mark)}"
     for rank, mark in enumerate(READY)
@@ -66,27 +66,29 @@ _OLDEST_OF_RANKS = " UNION ALL ".join(
 _OLDEST = f"""
     SELECT min(at) FROM (
         {_OLDEST_OF_RANKS}
-        UNION ALL SELECT min(ready_at) FROM redrive_waiting
-        WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2 {above("ready_at", "waiting")}) AS oldest"""
+        UNION ALL SELECT min(ready_at) FROM redrive_scheduled
+        WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2 {above("ready_at", "scheduled")}) AS oldest"""
 _AUDIT = """
     SELECT number, at, actor, verb, queue, ids, count, note FROM redrive_audit
     WHERE namespace = ? AND number < ? ORDER BY number DESC LIMIT ?"""
 
 _LOST = f"""
-    SELECT l.deadline, l.seq, l.n, i.tail, l.token, l.worker, l.expire_deadline, i.overrides, l.deliveries, l.attempts,
+    SELECT l.deadline, l.seq, l.item_no, i.id_suffix, l.token, l.worker, l.expire_deadline, i.overrides,
+        l.deliveries, l.attempts,
         l.failures, l.losses, l.redrives
     FROM ({leases("*", "deadline <= ?2", "ORDER BY deadline LIMIT ?3")}) AS l
-    CROSS JOIN redrive_item AS i ON i.n = l.n ORDER BY l.deadline LIMIT ?3"""
+    CROSS JOIN redrive_item AS i ON i.item_no = l.item_no ORDER BY l.deadline LIMIT ?3"""
 _EXPIRED = """
-    SELECT p.expire_deadline, p.seq, p.n, i.tail, NULL, NULL, p.expire_deadline, i.overrides, p.deliveries, p.attempts,
+    SELECT p.expire_deadline, p.seq, p.item_no, i.id_suffix, NULL, NULL, p.expire_deadline, i.overrides,
+        p.deliveries, p.attempts,
         p.failures, p.losses, p.redrives
-    FROM redrive_{table} AS p CROSS JOIN redrive_item AS i ON i.n = p.n
+    FROM redrive_{table} AS p CROSS JOIN redrive_item AS i ON i.item_no = p.item_no
     WHERE p.queue = ?1 AND p.expire_deadline <= ?2 {above} ORDER BY p.expire_deadline LIMIT ?3"""
 _OVERDUE = (
     _LOST,
     *(
         _EXPIRED.format(table=table, above=above("p.expire_deadline", f"{table}_expiry"))
-        for table in ("ready", "waiting")
+        for table in ("ready", "scheduled")
     ),
 )
 
@@ -108,9 +110,9 @@ def _for_each_queue(table: str, condition: str, instants: str) -> str:
 _NEXT_LOST = _for_each_queue("redrive_lease", "true", leases("min(deadline) AS at", queue="each.queue"))
 _NEXT_EXPIRED = tuple(
     _earliest(f"redrive_{table}", "expire_deadline", "expire_deadline IS NOT NULL", f"{table}_expiry")
-    for table in ("ready", "waiting")
+    for table in ("ready", "scheduled")
 )
-_NEXT_DUE = _earliest("redrive_waiting", "ready_at", "held_by IS NULL", "waiting")
+_NEXT_DUE = _earliest("redrive_scheduled", "ready_at", "held_by IS NULL", "scheduled")
 
 
 def answer_query(executor: Executor, query: Query, namespace: str, now: Instant) -> Any:
@@ -185,8 +187,8 @@ def _page(executor: Executor, namespace: str, query: FindItems) -> Page:
     scope = find.read_scope(executor, namespace)
     after = parse_cursor(where, order, query.cursor)
     found = find.select(executor, scope, where, limit=query.limit, after=after, newest=order is Order.NEWEST)
-    places = find_all(executor, found.numbers)
-    items = full_items(executor, [places[n] for n in found.numbers], scope.names)
+    item_rows = find_all(executor, found.numbers)
+    items = full_items(executor, [item_rows[item_no] for item_no in found.numbers], scope.names)
     return Page(tuple(items), None if found.exhausted else _cursor(where, order, found.position))
 
 
@@ -231,67 +233,69 @@ def _stats(executor: Executor, row: QueueRow, now: Instant) -> QueueStats:
 
 
 def _item(executor: Executor, namespace: str, id: ItemId) -> Item:
-    place = find_by_id(executor, id)
-    queue = None if place is None else _queue_name(executor, namespace, place.queue)
-    if place is None or queue is None:
+    item_row = find_by_id(executor, id)
+    queue = None if item_row is None else _queue_name(executor, namespace, item_row.queue)
+    if item_row is None or queue is None:
         raise ItemNotFound(id)
-    return full_items(executor, [place], {place.queue: queue})[0]
+    return full_items(executor, [item_row], {item_row.queue: queue})[0]
 
 
 def _moves(executor: Executor, namespace: str, query: ListMoves) -> tuple[Move, ...]:
     timeouts: dict[int, int | None] = {}
     size = 0
-    for n, expire_timeout, payload_size in moves.moving(executor, namespace_key(executor, namespace), query):
+    for item_no, expire_timeout, payload_size in moves.moving(executor, namespace_key(executor, namespace), query):
         size += payload_size
         if timeouts and size > MOVE_BATCH_BYTES:
             break
-        timeouts[n] = expire_timeout
+        timeouts[item_no] = expire_timeout
     found = find_all(executor, timeouts)
-    places = [found[n] for n in timeouts if n in found and found[n].passage is not None]  # others arrived meanwhile
+    item_rows = [
+        found[item_no] for item_no in timeouts if item_no in found and found[item_no].passage is not None
+    ]  # others arrived meanwhile
     return tuple(
-        Move(item, place.passage, place.letter is not None, place.ready_at, timeouts[place.n])  # type: ignore[arg-type]
-        for place, item in zip(places, full_items(executor, places, _names(executor, namespace)), strict=True)
+        Move(item, item_row.passage, item_row.death_no is not None, item_row.ready_at, timeouts[item_row.item_no])  # type: ignore[arg-type]
+        for item_row, item in zip(item_rows, full_items(executor, item_rows, _names(executor, namespace)), strict=True)
     )
 
 
 def _active(executor: Executor, namespace: str, token: str) -> Lease:
-    n, tail, key = parse_token(token)
-    place = find_leased(executor, n, tail)
-    queue = None if place is None else _queue_name(executor, namespace, place.queue)
-    if place is None or queue is None or place.token != key:
+    item_no, id_suffix, key = parse_token(token)
+    item_row = find_leased(executor, item_no, id_suffix)
+    queue = None if item_row is None else _queue_name(executor, namespace, item_row.queue)
+    if item_row is None or queue is None or item_row.token != key:
         raise _lost(executor, namespace, token)
-    payload, content_type, headers, put_at, overrides = executor.execute(_CONTENT, (n,)).get
-    assert place.leased_at is not None
-    assert place.deadline is not None
-    assert place.first_leased_at is not None
+    payload, content_type, headers, put_at, overrides = executor.execute(_CONTENT, (item_no,)).get
+    assert item_row.leased_at is not None
+    assert item_row.deadline is not None
+    assert item_row.first_leased_at is not None
     return Lease(
-        id=place.id,
-        token=make_token(n, place.tail, key),
+        id=item_row.id,
+        token=make_token(item_no, item_row.id_suffix, key),
         queue=queue,
         payload=payload,
         content_type=content_type or JSON,
         headers={} if headers is None else msgspec.json.decode(headers),
-        priority=MAX_PRIORITY - place.rank,
+        priority=MAX_PRIORITY - item_row.rank,
         put_at=put_at,
-        deliveries=place.deliveries,
-        attempts=place.attempts,
-        failures=place.failures,
-        losses=place.losses,
-        redrives=place.redrives,
-        leased_at=place.leased_at,
-        deadline=place.deadline,
-        first_leased_at=place.first_leased_at,
-        expire_deadline=place.expire_deadline,
+        deliveries=item_row.deliveries,
+        attempts=item_row.attempts,
+        failures=item_row.failures,
+        losses=item_row.losses,
+        redrives=item_row.redrives,
+        leased_at=item_row.leased_at,
+        deadline=item_row.deadline,
+        first_leased_at=item_row.first_leased_at,
+        expire_deadline=item_row.expire_deadline,
         overrides=overrides_of(overrides),
-        worker=place.worker,
+        worker=item_row.worker,
     )
 
 
 def _lost(executor: Executor, namespace: str, token: str) -> LeaseLost:
     id = item_id_of(token)  # type: ignore[arg-type]
-    place = find_by_id(executor, id)
-    known = place is not None and _queue_name(executor, namespace, place.queue) is not None
-    return LeaseLost(id, place.status.value if place is not None and known else None)
+    item_row = find_by_id(executor, id)
+    known = item_row is not None and _queue_name(executor, namespace, item_row.queue) is not None
+    return LeaseLost(id, item_row.status.value if item_row is not None and known else None)
 
 
 def _overdue(executor: Executor, namespace: str, name: str | None, limit: int, now: Instant) -> list[Overdue]:
@@ -310,13 +314,13 @@ def _overdue(executor: Executor, namespace: str, name: str | None, limit: int, n
     for key in sorted(due):
         for statement in _OVERDUE:
             entries: Iterable[Any] = executor.execute(statement, (key, now, limit))
-            for since, seq, n, tail, token, worker, expire_deadline, overrides, *counts in entries:
+            for since, seq, item_no, id_suffix, token, worker, expire_deadline, overrides, *counts in entries:
                 overdue = Overdue(
-                    make_id(n, tail),
+                    make_id(item_no, id_suffix),
                     names[key],
                     Counters(*counts),
                     overrides_of(overrides),
-                    None if token is None else make_token(n, tail, token),
+                    None if token is None else make_token(item_no, id_suffix, token),
                     expire_deadline is not None and expire_deadline <= now,
                     worker,
                 )

@@ -9,7 +9,7 @@ import msgspec
 from redrive.contract import QueueCall
 from redrive.contract.admin_calls import CreateQueue, DeleteQueue, SetPaused, SetSourceQueue, UpdateQueue
 from redrive.contract.item_calls import StaleSettings
-from redrive.errors import ConfirmationMismatch, ItemActive, QueueExists, QueueInUse, StoreUnavailable
+from redrive.errors import ConfirmationMismatch, ItemActive, QueueExists, QueueFull, QueueInUse, StoreUnavailable
 from redrive.model.dead_queue import (
     check_dead_queues,
     check_source_queue,
@@ -19,8 +19,9 @@ from redrive.model.dead_queue import (
 )
 from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.relational import verdicts
-from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.item_rows import find
+from redrive.stores.relational.low_water_marks import above
 
 _CREATE = """
     INSERT INTO redrive_queue (namespace, name, settings, version, paused, is_dead_queue, created_at)
@@ -31,15 +32,21 @@ _UPDATE = """
 _MARK = "UPDATE redrive_queue SET is_dead_queue = 1 WHERE namespace = ? AND name = ?"
 _USED_BY = "UPDATE redrive_queue SET source_queues = ? WHERE key = ?"
 _FREE = "SELECT 1 FROM redrive_queue WHERE key = ? /*+ FOR UPDATE SKIP LOCKED */"
-_ACTIVE = "SELECT n FROM redrive_lease WHERE queue = ? ORDER BY deadline, seq LIMIT 1"
+_ACTIVE = "SELECT item_no FROM redrive_lease WHERE queue = ? ORDER BY deadline, seq LIMIT 1"
 _ITEMS = """
-    SELECT n FROM redrive_ready WHERE queue = ?1 UNION ALL SELECT n FROM redrive_waiting WHERE queue = ?1
-    UNION ALL SELECT n FROM redrive_lease WHERE queue = ?1 UNION ALL SELECT n FROM redrive_ended WHERE queue = ?1"""
+    SELECT item_no FROM redrive_ready WHERE queue = ?1 UNION ALL SELECT item_no FROM redrive_scheduled WHERE queue = ?1
+    UNION ALL SELECT item_no FROM redrive_lease WHERE queue = ?1 UNION ALL SELECT item_no FROM redrive_finished
+    WHERE queue = ?1"""
 _OF_QUEUE = (
-    "ready", "waiting", "ended", "letter", "group", "group_hour", "idempotency", "ledger", "tally", "count",
+    "ready", "scheduled", "finished", "dead_letter", "group", "group_hour", "idempotency", "ledger", "count_delta",
+    "count",
 )  # fmt: skip
 """Tables with rows that belong to a queue and go with it."""
 _LEASABLE = "SELECT count(*) FROM (SELECT 1 FROM redrive_ready WHERE queue = ? LIMIT 1000) AS first"
+_SIZE = f"""
+    SELECT (SELECT coalesce(sum(pending + failed + active), 0) FROM redrive_count WHERE queue = ?1)
+         + (SELECT coalesce(sum(pending + failed + active), 0) FROM redrive_count_delta
+            WHERE queue = ?1 {above("key", "count_delta", "0")})"""
 
 
 def change_queue(batch: Batch, call: QueueCall) -> Any:
@@ -126,22 +133,24 @@ def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
     if batch.execute(_FREE, (row.key,)).get is None:
         problem = f"a transaction of a program puts to queue '{name}'; delete it when that has ended"
         raise StoreUnavailable(batch.store, problem)
-    numbers = [n for (n,) in batch.execute(_ITEMS, (row.key,)).fetchall()]
+    numbers = [item_no for (item_no,) in batch.execute(_ITEMS, (row.key,)).fetchall()]
     count = len(numbers)
     if count != (confirm or 0):
         raise ConfirmationMismatch(f"deleting queue '{name}'", confirm, count)
     active = batch.execute(_ACTIVE, (row.key,)).get
     if active is not None:
-        place = find(batch, active)
-        assert place is not None
-        raise ItemActive(place.id, place.worker)
-    batch.execute("INSERT INTO redrive_wordless SELECT d FROM redrive_letter WHERE queue = ?", (row.key,))
-    for table in ("history", "death", "lineage", "item", "moving") if numbers else ():
-        batch.execute(f"DELETE FROM redrive_{table} WHERE n IN carray(?)", (batch.table(numbers),))
+        item_row = find(batch, active)
+        assert item_row is not None
+        raise ItemActive(item_row.id, item_row.worker)
+    batch.execute(
+        "INSERT INTO redrive_search_tombstone SELECT death_no FROM redrive_dead_letter WHERE queue = ?", (row.key,)
+    )
+    for table in ("history", "death", "former_id", "item", "moving") if numbers else ():
+        batch.execute(f"DELETE FROM redrive_{table} WHERE item_no IN carray(?)", (batch.table(numbers),))
     for table in _OF_QUEUE:
         batch.execute(f"DELETE FROM redrive_{table} WHERE queue = ?", (row.key,))
     batch.execute("DELETE FROM redrive_queue WHERE key = ?", (row.key,))
-    batch.tallies.pop(row.key, None)
+    batch.count_deltas.pop(row.key, None)
     for key in [key for key in batch.groups if key[0] == row.key]:
         del batch.groups[key]
     batch.reread_queues((name,))
@@ -151,3 +160,16 @@ def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
 
 def _encode(settings: QueueSettings) -> str:
     return msgspec.json.encode(settings).decode()
+
+
+def check_max_size(batch: Batch, row: QueueRow, adding: int, leaving: int = 0) -> None:
+    """Raise QueueFull if `adding` items would exceed max_size after `leaving` have left the queue."""
+    max_size = row.settings.max_size
+    if max_size is None or adding == 0:
+        return
+    if row.key not in batch.sizes:
+        batch.sizes[row.key] = batch.execute(_SIZE, (row.key,)).get
+    size = batch.sizes[row.key] - leaving
+    size += sum(batch.counted_so_far(row.key, name) for name in ("pending", "failed", "active"))
+    if size + adding > max_size:
+        raise QueueFull(row.queue.name, size, max_size, adding)

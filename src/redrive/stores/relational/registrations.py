@@ -13,21 +13,21 @@ from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.puts import put_batch
 from redrive.stores.relational.session import Executor
 
-_ALIVE = "(until IS NULL OR until > ?)"
+_ALIVE = "(expires_at IS NULL OR expires_at > ?)"
 _WRITE = """
-    INSERT INTO redrive_registration AS there (namespace, kind, name, version, value, at, until)
+    INSERT INTO redrive_registration AS there (namespace, kind, name, version, value, at, expires_at)
     VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6)
     ON CONFLICT (namespace, kind, name) DO UPDATE
-    SET version = CASE WHEN there.until IS NULL OR there.until > ?5 THEN there.version + 1 ELSE 1 END,
-        value = excluded.value, at = excluded.at, until = excluded.until
+    SET version = CASE WHEN there.expires_at IS NULL OR there.expires_at > ?5 THEN there.version + 1 ELSE 1 END,
+        value = excluded.value, at = excluded.at, expires_at = excluded.expires_at
     RETURNING version"""
 """Several transactions may write one that names no version: each of them finds the version of the one before."""
 _REMOVE = f"DELETE FROM redrive_registration WHERE namespace = ? AND kind = ? AND name = ? AND {_ALIVE} RETURNING 1"
 _OF_KIND = f"""
-    SELECT kind, name, value, version, at, until FROM redrive_registration
+    SELECT kind, name, value, version, at, expires_at FROM redrive_registration
     WHERE namespace = ? AND kind = ? AND {_ALIVE} ORDER BY name"""
 _NAMED = f"""
-    SELECT kind, name, value, version, at, until FROM redrive_registration
+    SELECT kind, name, value, version, at, expires_at FROM redrive_registration
     WHERE namespace = ? AND kind = ? AND {_ALIVE} AND name = ?"""
 
 

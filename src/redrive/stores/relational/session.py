@@ -1,11 +1,11 @@
 """How the statements of this package reach a database.
 
-Statements are written once, in SQL that SQLite understands as it stands. Some marks are for other databases:
+Statements are written once, in the SQL of SQLite. Marks adapt them for other databases:
 
     … IN carray(?)      a list of numbers, made by `Session.table`; also `FROM carray(?) AS c`, with c.value and c.rowid
-    /*+ FOR UPDATE */   what only a database needs in which several transactions write at once, and only who writes
-    /*= AND n > 0 */    what every database but SQLite needs
-    /*-*/ … /*-*/       what only SQLite needs
+    /*+ FOR UPDATE */   only for a database with concurrent writers, and only in a transaction that writes
+    /*= AND x > 0 */    for every database except SQLite
+    /*-*/ … /*-*/       only for SQLite
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Row = tuple[Any, ...]
 
 
 class OverdueCheck(NamedTuple):
-    """What may stand against a lease: items that are due and not brought in, or something overdue."""
+    """What must be done before a lease: promote items that are due, settle items that are overdue."""
 
     due: bool
     overdue: bool
@@ -34,62 +34,62 @@ NO_QUEUE = -1
 
 
 class HeldAs(NamedTuple):
-    """A token: the number of its item and the key of the lease; and the key of the queue that the item must be in."""
+    """A token: the item's number and the lease's key; and the key of the queue that the item must be in."""
 
-    n: int
+    item_no: int
     key: int
     queue: int = ANY_QUEUE
 
 
 class LeasedHead(NamedTuple):
-    """The first items of a queue, leased; nothing where a look was asked for and found something."""
+    """The first items of a queue, leased; empty if a requested check found something."""
 
-    look: OverdueCheck
-    """What was found of what was asked for."""
+    check: OverdueCheck
+    """The findings of the requested checks."""
     rows: list[Row]
-    """The columns of HEAD, see `redrive.stores.relational.leases`."""
+    """Rows with the columns of HEAD, see `redrive.stores.relational.leases`."""
     keys: dict[int, int]
     """The key of each lease by the item's number."""
 
 
-class Words(Protocol):
-    """The index of words, as far as databases differ in it."""
+class SearchIndex(Protocol):
+    """The full-text index, as far as databases differ in it."""
 
     condition: str
-    """What a statement asks of redrive_words AS w."""
+    """The condition on redrive_search AS w."""
 
     def asked(self, query: SearchQuery) -> Row:
-        """The values for that condition."""
+        """Return the values for that condition."""
         ...
 
     def stored(self, words: Iterable[str]) -> Any:
-        """The words of one letter as its row has them."""
+        """Return the terms of one dead letter as its row stores them."""
         ...
 
 
 class Executor(Protocol):
-    """What can be asked: a session, or a batch."""
+    """Executes statements: a session, or a batch."""
 
     @property
-    def words(self) -> Words:
-        """The index of words."""
+    def search_index(self) -> SearchIndex:
+        """The search index."""
         ...
 
     @property
     def sequence_is_time_ordered(self) -> bool:
-        """Whether nobody draws a number below the instant he draws it at."""
+        """Whether every allocated number is at or above the instant of its allocation."""
         ...
 
     def execute(self, statement: str, values: Any = (), /) -> Any:
-        """Execute one statement. Gives its rows: `get`, `fetchone`, `fetchall`, or one after the other."""
+        """Execute one statement. Returns its rows: `get`, `fetchone`, `fetchall`, or an iterator."""
         ...
 
     def table(self, numbers: Iterable[int], /) -> Any:
-        """Numbers that a statement can read as a table."""
+        """Return numbers in a form that a statement reads as a table."""
         ...
 
-    def walk(self, statement: str, values: Any = (), /) -> Any:
-        """The rows of a query that may have very many, fetched as they are asked for. To be closed."""
+    def stream(self, statement: str, values: Any = (), /) -> Any:
+        """Return the rows of a query as an iterator, which the caller closes."""
         ...
 
 
@@ -97,38 +97,38 @@ class Session(Executor, Protocol):
     """A connection to a database, in a transaction."""
 
     def executemany(self, statement: str, rows: Sequence[Row], /) -> Any:
-        """Execute one statement for each row."""
+        """Execute a statement for each row."""
         ...
 
     def blobs(self, payloads: Sequence[bytes], /) -> Any:
-        """Payloads that a statement can read as a table. At least one."""
+        """Return payloads in a form that a statement reads as a table. At least one."""
         ...
 
     def lease_head(
-        self, batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: OverdueCheck, /
+        self, batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, check: OverdueCheck, /
     ) -> LeasedHead:
-        """Lease the first items of a queue that have not expired, unless the look at its times stands against it."""
+        """Lease the first items of a queue that have not expired, unless a requested check finds something."""
         ...
 
     def delete_leases(self, batch: Batch, held: Sequence[HeldAs], /) -> dict[tuple[int, int], Row]:
-        """Remove items that are active under these tokens, of queues in `batch.queues.plain`, and without history:
-        their leases and themselves. A store that cannot do it in one statement does nothing.
+        """Delete leases and items that are active under these tokens, of queues in `batch.queues.plain` and without
+        history. A store that cannot do it in one statement deletes nothing.
 
-        Gives the queue and the five counters of each that was removed.
+        Returns the queue and the five counters of each deleted item.
         """
         ...
 
     def find_idempotency_keys(self, batch: Batch, queue: int, keys: Sequence[str], /) -> dict[str, Row] | None:
-        """Lock idempotency keys of a queue, and give (n, tail, digest) of those whose time is not over.
+        """Lock idempotency keys of a queue, and return (item_no, id_suffix, digest) of those not expired.
 
-        None where it is no dearer to look at one after the other.
+        Returns None if reading them one by one costs no more.
         """
         ...
 
     def lock_idempotency_keys(self, batch: Batch, queue: int, keys: Sequence[str], /) -> None:
-        """Before a look at idempotency keys of a queue: let nobody else put under them until the end."""
+        """Lock idempotency keys of a queue until the end of the transaction, before they are read."""
         ...
 
     def roll_up(self, batch: Batch, /) -> None:
-        """Add all tallies to the counts, and remove them."""
+        """Add all count deltas to the counts, and delete them."""
         ...

@@ -8,7 +8,6 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.contract.base import DROP_ACTOR
-from redrive.model import manual_change
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason, cause_of
 from redrive.model.feed import FeedKind
@@ -16,6 +15,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Death, HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict, check_verdict
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST, is_remote
+from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch, QueueRow, Stage
@@ -24,19 +24,20 @@ from redrive.telemetry import events
 
 _log = events.logger("redrive.store")
 
-_HISTORY = "INSERT INTO redrive_history (key, n, entry, data) VALUES (?, ?, ?, ?)"
-_FORGET_ENTRY = "DELETE FROM redrive_history WHERE n = ? AND entry = ?"
-_DEATH = "INSERT INTO redrive_death (n, data) VALUES (?, ?)"
+_HISTORY = "INSERT INTO redrive_history (key, item_no, entry, data) VALUES (?, ?, ?, ?)"
+_FORGET_ENTRY = "DELETE FROM redrive_history WHERE item_no = ? AND entry = ?"
+_DEATH = "INSERT INTO redrive_death (item_no, data) VALUES (?, ?)"
 _MOVE_ITEM = """
-    INSERT INTO redrive_item (n, tail, queue, put_at, priority, enqueue_at, content_type, headers, expire_timeout,
-        idempotency_key, overrides, source_id, origin_id, origin_queue, payload, home)
+    INSERT INTO redrive_item (item_no, id_suffix, queue, put_at, priority, enqueue_at, content_type, headers,
+        expire_timeout,
+        idempotency_key, overrides, source_id, origin_id, origin_queue, payload, home_store)
     SELECT ?1, ?2, ?3, put_at, priority, ?4, content_type, headers, expire_timeout,
         idempotency_key, overrides, ?5, coalesce(origin_id, ?5), coalesce(origin_queue, ?6), payload,
-        CASE WHEN ?8 = 1 THEN home END
-    FROM redrive_item WHERE n = ?7"""
-_LINEAGE = """
-    INSERT INTO redrive_lineage (old, tail, n) VALUES (?, ?, ?)
-    ON CONFLICT (old) DO UPDATE SET tail = excluded.tail, n = excluded.n"""
+        CASE WHEN ?8 = 1 THEN home_store END
+    FROM redrive_item WHERE item_no = ?7"""
+_FORMER_ID = """
+    INSERT INTO redrive_former_id (old_item_no, old_id_suffix, item_no) VALUES (?, ?, ?)
+    ON CONFLICT (old_item_no) DO UPDATE SET old_id_suffix = excluded.old_id_suffix, item_no = excluded.item_no"""
 _AUDIT = (
     "INSERT INTO redrive_audit (namespace, at, actor, verb, queue, ids, count, note) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
@@ -57,23 +58,23 @@ def check(batch: Batch, row: QueueRow, ending: OutcomeKind, verdict: Verdict) ->
         batch.queue(verdict.to)
 
 
-def apply_verdict(batch: Batch, place: ItemRow, verdict: Verdict, entry: HistoryEntry) -> Settled:
+def apply_verdict(batch: Batch, item_row: ItemRow, verdict: Verdict, entry: HistoryEntry) -> Settled:
     """Lay an item that was taken from its place where the verdict, which was checked before, says; and tell it.
 
     `entry` is what was recorded of the ending: what an item dies of is in it.
     """
-    row = batch.by_key[place.queue]
+    row = batch.by_key[item_row.queue]
     match verdict:
         case RetryVerdict(delay, status):
-            place.status = status
-            place.ready_at = Instant(batch.now + delay)
-            place.seq = batch.draw()
-            insert_row(batch, place)
+            item_row.status = status
+            item_row.ready_at = Instant(batch.now + delay)
+            item_row.seq = batch.allocate()
+            insert_row(batch, item_row)
             if (kind := FEED_KIND_BY_EVENT.get(entry.event)) is not None:
-                tell(batch, kind, place, entry, title=title(entry))
-            return Settled(place.id, row.queue.name, place.status, place.counters, place.ready_at)
+                tell(batch, kind, item_row, entry, title=title(entry))
+            return Settled(item_row.id, row.queue.name, item_row.status, item_row.counters, item_row.ready_at)
         case Dead():
-            return _apply_death(batch, place, row, verdict, entry)
+            return _apply_death(batch, item_row, row, verdict, entry)
         case _:
             assert_never(verdict)
 
@@ -81,7 +82,7 @@ def apply_verdict(batch: Batch, place: ItemRow, verdict: Verdict, entry: History
 def tell(
     batch: Batch,
     kind: FeedKind,
-    place: ItemRow,
+    item_row: ItemRow,
     entry: HistoryEntry,
     *,
     source_id: ItemId | None = None,
@@ -90,61 +91,61 @@ def tell(
 ) -> None:
     """Tell the feed what the history tells."""
     feed.append_event(
-        batch, kind, entry.queue, place.n, place.tail, source_id=source_id, title=title, reason=reason,
+        batch, kind, entry.queue, item_row.item_no, item_row.id_suffix, source_id=source_id, title=title, reason=reason,
         actor=entry.actor, operation=entry.operation,
     )  # fmt: skip
 
 
-def record(batch: Batch, place: ItemRow, entry: HistoryEntry) -> None:
+def record(batch: Batch, item_row: ItemRow, entry: HistoryEntry) -> None:
     """Write a row of an item's history; of many, the first 5 and the last 45 are kept.
 
     Its key is drawn like the places at the tail, so that other processes can tell from it which numbers are taken.
     """
-    place.entries += 1
-    batch.write(_HISTORY, (batch.draw(), place.n, place.entries, msgspec.json.encode(entry)))
-    faded = place.entries - HISTORY_LAST
+    item_row.entries += 1
+    batch.write(_HISTORY, (batch.allocate(), item_row.item_no, item_row.entries, msgspec.json.encode(entry)))
+    faded = item_row.entries - HISTORY_LAST
     if faded > HISTORY_FIRST:
         for stage in (
             Stage.INSERT_STATE,
             Stage.DELETE_ITEM,
         ):  # an item that moves has its old number before, or its new one after
-            batch.write(_FORGET_ENTRY, (place.n, faded), stage)
+            batch.write(_FORGET_ENTRY, (item_row.item_no, faded), stage)
 
 
-def record_death(batch: Batch, place: ItemRow, death: Death) -> None:
+def record_death(batch: Batch, item_row: ItemRow, death: Death) -> None:
     """Write a death down."""
-    place.deaths += 1
-    batch.write(_DEATH, (place.n, msgspec.json.encode(death)))
+    item_row.deaths += 1
+    batch.write(_DEATH, (item_row.item_no, msgspec.json.encode(death)))
 
 
-def move(batch: Batch, place: ItemRow, target: QueueRow, *, died: bool = False) -> ItemId:
+def move(batch: Batch, item_row: ItemRow, target: QueueRow, *, died: bool = False) -> ItemId:
     """Give an item that was taken from its place a new id in another queue, at the tail. Gives the id it had.
 
     Where it `died` just now, it is at home here, wherever it came from.
     """
-    source_id, old = place.id, place.n
-    source_queue = batch.by_key[place.queue].queue.name
-    number, tail, _ = batch.allocate_id()
-    batch.write(_MOVE_ITEM, (number, tail, target.key, batch.now, source_id, source_queue, old, int(not died)))
-    batch.write(_LINEAGE, (old, place.tail, number))
-    batch.write("DELETE FROM redrive_item WHERE n = ?", (old,), Stage.DELETE_ITEM)
-    for table in ("history", "death", "lineage"):
-        batch.write(f"UPDATE redrive_{table} SET n = ? WHERE n = ?", (number, old), Stage.RENUMBER)
-    place.n, place.tail, place.queue = number, tail, target.key
-    place.ready_at, place.seq = batch.now, number
+    source_id, old = item_row.id, item_row.item_no
+    source_queue = batch.by_key[item_row.queue].queue.name
+    number, id_suffix, _ = batch.allocate_id()
+    batch.write(_MOVE_ITEM, (number, id_suffix, target.key, batch.now, source_id, source_queue, old, int(not died)))
+    batch.write(_FORMER_ID, (old, item_row.id_suffix, number))
+    batch.write("DELETE FROM redrive_item WHERE item_no = ?", (old,), Stage.DELETE_ITEM)
+    for table in ("history", "death", "former_id"):
+        batch.write(f"UPDATE redrive_{table} SET item_no = ? WHERE item_no = ?", (number, old), Stage.RENUMBER)
+    item_row.item_no, item_row.id_suffix, item_row.queue = number, id_suffix, target.key
+    item_row.ready_at, item_row.seq = batch.now, number
     return source_id
 
 
-def remove(batch: Batch, place: ItemRow) -> None:
+def remove(batch: Batch, item_row: ItemRow) -> None:
     """Remove an item that was taken from its place, and everything written about it."""
-    dead_letters.remove_dead_letter(batch, place)
+    dead_letters.remove_dead_letter(batch, item_row)
     tables = ["item"]
-    if place.deaths:
+    if item_row.deaths:
         tables.append("death")
-    if place.entries:  # what moved has a history that says so
-        tables += ("history", "lineage")
+    if item_row.entries:  # what moved has a history that says so
+        tables += ("history", "former_id")
     for table in tables:
-        batch.write(f"DELETE FROM redrive_{table} WHERE n = ?", (place.n,), Stage.DELETE_ITEM)
+        batch.write(f"DELETE FROM redrive_{table} WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_ITEM)
 
 
 def audit(
@@ -155,44 +156,49 @@ def audit(
     batch.execute(_AUDIT, (batch.namespace, batch.now, actor, verb, queue, listed, count, note))
 
 
-def _apply_death(batch: Batch, place: ItemRow, row: QueueRow, verdict: Dead, entry: HistoryEntry) -> Settled:
-    queue, counters, reason, to = row.queue.name, place.counters, verdict.reason, verdict.to
+def _apply_death(batch: Batch, item_row: ItemRow, row: QueueRow, verdict: Dead, entry: HistoryEntry) -> Settled:
+    queue, counters, reason, to = row.queue.name, item_row.counters, verdict.reason, verdict.to
     cause = cause_of(reason, entry.failure, entry.note)
     batch.count_delta(row.key, "dead_total")
     if verdict.drops:
-        remove(batch, place)
-        audit(batch, DROP_ACTOR, Verb.DROP.value, queue, [place.id], 1, reason.value)
-        _log.warning("item_dropped", item=place.id, queue=queue, reason=reason)
-        tell(batch, FeedKind.DEAD, place, entry, title=cause.title, reason=reason)
-        return Settled(place.id, queue, None, counters, dead_reason=reason)
+        remove(batch, item_row)
+        audit(batch, DROP_ACTOR, Verb.DROP.value, queue, [item_row.id], 1, reason.value)
+        _log.warning("item_dropped", item=item_row.id, queue=queue, reason=reason)
+        tell(batch, FeedKind.DEAD, item_row, entry, title=cause.title, reason=reason)
+        return Settled(item_row.id, queue, None, counters, dead_reason=reason)
     death = Death(
-        batch.now, reason, queue, batch.namespace, batch.store, place.id, counters, cause, place.first_leased_at
+        batch.now, reason, queue, batch.namespace, batch.store, item_row.id, counters, cause, item_row.first_leased_at
     )
-    record_death(batch, place, death)
-    dead_letters.remove_dead_letter(batch, place)
+    record_death(batch, item_row, death)
+    dead_letters.remove_dead_letter(batch, item_row)
     source_id = None
     elsewhere = to is not None and is_remote(to)
     if to is None:
-        place.status, place.ended_at, place.dead_reason, place.held_by = Status.DEAD, batch.now, reason, None
+        item_row.status, item_row.ended_at, item_row.dead_reason, item_row.held_by = (
+            Status.DEAD,
+            batch.now,
+            reason,
+            None,
+        )
     elif elsewhere:
-        place.status, place.expire_deadline, place.held_by = Status.MOVING, None, None
-        place.attempts = place.failures = place.losses = 0
-        place.ended_at, place.passage = batch.now, MoveRoute(to, batch.now, FeedKind.DEAD, Status.PENDING)
+        item_row.status, item_row.expire_deadline, item_row.held_by = Status.MOVING, None, None
+        item_row.attempts = item_row.failures = item_row.losses = 0
+        item_row.ended_at, item_row.passage = batch.now, MoveRoute(to, batch.now, FeedKind.DEAD, Status.PENDING)
     else:
         target = batch.queue(to)
         if not target.queue.is_dead_queue:
             batch.mark_dead_queue(target)
-        source_id = move(batch, place, target, died=True)
-        place.status, place.expire_deadline, place.held_by = Status.PENDING, None, None
-        place.attempts = place.failures = place.losses = 0
-    dead_letters.add_dead_letter(batch, place, death, _text(entry) or cause.title)
-    insert_row(batch, place)
-    tell(batch, FeedKind.DEAD, place, entry, source_id=source_id, title=cause.title, reason=reason)
+        source_id = move(batch, item_row, target, died=True)
+        item_row.status, item_row.expire_deadline, item_row.held_by = Status.PENDING, None, None
+        item_row.attempts = item_row.failures = item_row.losses = 0
+    dead_letters.add_dead_letter(batch, item_row, death, _text(entry) or cause.title)
+    insert_row(batch, item_row)
+    tell(batch, FeedKind.DEAD, item_row, entry, source_id=source_id, title=cause.title, reason=reason)
     if to is None:
-        return Settled(place.id, queue, Status.DEAD, counters, dead_reason=reason)
+        return Settled(item_row.id, queue, Status.DEAD, counters, dead_reason=reason)
     if elsewhere:
-        return Settled(place.id, queue, Status.MOVING, place.counters, dead_reason=reason)
-    return Settled(place.id, to, Status.PENDING, place.counters, place.ready_at, reason, source_id)
+        return Settled(item_row.id, queue, Status.MOVING, item_row.counters, dead_reason=reason)
+    return Settled(item_row.id, to, Status.PENDING, item_row.counters, item_row.ready_at, reason, source_id)
 
 
 def _text(entry: HistoryEntry) -> str | None:
@@ -204,29 +210,32 @@ def title(entry: HistoryEntry) -> str | None:
     return entry.note if entry.failure is None else entry.failure.title
 
 
-class Deed(manual_change.ManualAction, frozen=True):
-    """One verb, for one item or many."""
+def record_action(
+    batch: Batch,
+    action: ManualAction,
+    item_row: ItemRow,
+    event: HistoryEvent,
+    queue: str,
+    before: Status,
+    *,
+    to: str | None = None,
+) -> None:
+    """Write a manual change into the item's history. `to` is its target in another store."""
+    record(batch, item_row, action.history_entry(batch.now, event, queue, item_row.deliveries, before, to=to))
 
-    def entry(self, batch: Batch, event: HistoryEvent, queue: str, delivery: int, before: Status) -> HistoryEntry:
-        """A row of the history of an item that was in that queue, and what it was there."""
-        return self.history_entry(batch.now, event, queue, delivery, before)
 
-    def record(
-        self, batch: Batch, place: ItemRow, event: HistoryEvent, queue: str, before: Status, *, to: str | None = None
-    ) -> None:
-        """Write it into an item's history. `to` is where it goes in another store."""
-        record(batch, place, self.history_entry(batch.now, event, queue, place.deliveries, before, to=to))
-
-    def tell(self, batch: Batch, kind: FeedKind, queue: str, place: ItemRow, source_id: ItemId | None = None) -> None:
-        """Tell it in the feed of the queue where it happened."""
-        feed.append_event(
-            batch,
-            kind,
-            queue,
-            place.n,
-            place.tail,
-            source_id=source_id,
-            actor=self.actor,
-            operation=self.operation,
-            from_status=place.status if kind is FeedKind.REMOVED else None,
-        )
+def append_action_event(
+    batch: Batch, action: ManualAction, kind: FeedKind, queue: str, item_row: ItemRow, source_id: ItemId | None = None
+) -> None:
+    """Record a manual change in the feed of the queue in which it happened."""
+    feed.append_event(
+        batch,
+        kind,
+        queue,
+        item_row.item_no,
+        item_row.id_suffix,
+        source_id=source_id,
+        actor=action.actor,
+        operation=action.operation,
+        from_status=item_row.status if kind is FeedKind.REMOVED else None,
+    )

@@ -11,6 +11,7 @@ from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import WAITING_STATUSES, Settled
 from redrive.model.judge import OutcomeKind
+from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.indexes import Index
 from redrive.stores.rules.leases import promote_due
@@ -18,7 +19,7 @@ from redrive.stores.rules.queue_state import QueueState, SourceEntry
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.redrive import archive
 from redrive.stores.rules.state import State
-from redrive.stores.rules.verdicts import Deed, apply_verdict, check_verdict
+from redrive.stores.rules.verdicts import apply_verdict, check_verdict
 
 
 def promote(state: State, call: Promote) -> int:
@@ -62,7 +63,7 @@ def _archive(state: State, queue: QueueState, limit: int) -> int:
         return 0
     items = _past(state, queue.dead, archive_after, limit)
     for item in items:
-        archive(state, Deed(Verb.ARCHIVE, RETENTION_ACTOR), item)
+        archive(state, ManualAction(Verb.ARCHIVE, RETENTION_ACTOR), item)
     _audit(state, Verb.ARCHIVE, queue, items)
     return len(items)
 

@@ -10,20 +10,20 @@ from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import WAITING_STATUSES, Settled, Status
 from redrive.model.judge import OutcomeKind
-from redrive.model.manual_change import check_manual_change, check_verb
+from redrive.model.manual_change import ManualAction, check_manual_change, check_verb
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.leases import make_ready
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.redrive import archive, move, redrive, retry, undo
 from redrive.stores.rules.settle import finish
 from redrive.stores.rules.state import State
-from redrive.stores.rules.verdicts import Deed, apply_verdict, check_verdict
+from redrive.stores.rules.verdicts import append_action_event, apply_verdict, check_verdict
 
 
 def change(state: State, call: ManualChange) -> tuple[Settled | StaleSettings | RedriveError, ...]:
     """Each target stands for itself. The audit names the ids that items had before, and nothing if none changed."""
     check_verb(call.verb)
-    deed = Deed(call.verb, call.actor, call.note, call.to, call.force)
+    action = ManualAction(call.verb, call.actor, call.note, call.to, call.force)
     results: list[Settled | StaleSettings | RedriveError] = []
     ids: list[ItemId] = []
     queues: set[str] = set()
@@ -31,7 +31,7 @@ def change(state: State, call: ManualChange) -> tuple[Settled | StaleSettings | 
         try:
             item = state.item(target.id)
             id, queue = item.id, item.queue
-            result = change_one(state, deed, target, item)
+            result = change_one(state, action, target, item)
         except RedriveError as refusal:
             results.append(refusal)
             continue
@@ -45,42 +45,42 @@ def change(state: State, call: ManualChange) -> tuple[Settled | StaleSettings | 
     return tuple(results)
 
 
-def change_one(state: State, deed: Deed, target: ManualTarget, item: Record) -> Settled | StaleSettings:
+def change_one(state: State, action: ManualAction, target: ManualTarget, item: Record) -> Settled | StaleSettings:
     """Change one item. Raises what refuses it, and then changed nothing."""
-    check_manual_change(deed.verb, item.snapshot, force=deed.force, undoes=deed.undoes)
-    match deed.verb:
+    check_manual_change(action.verb, item.snapshot, force=action.force, undoes=action.undoes)
+    match action.verb:
         case Verb.FAIL | Verb.BURY:
-            return _judged(state, deed, target, item)
+            return _judged(state, action, target, item)
         case Verb.RETRY:
-            return retry(state, deed, item)
+            return retry(state, action, item)
         case Verb.REDRIVE:
-            return redrive(state, deed, target, item)
+            return redrive(state, action, target, item)
         case Verb.UNDO:
-            return undo(state, deed, item)
+            return undo(state, action, item)
         case Verb.MOVE:
-            return move(state, deed, item)
+            return move(state, action, item)
         case Verb.DONE:
-            settled = finish(state, item, deed.verb, forced=deed.force)
-            deed.tell(state, FeedKind.DONE, item.queue, item)
+            settled = finish(state, item, action.verb, forced=action.force)
+            append_action_event(state, action, FeedKind.DONE, item.queue, item)
             return settled
         case Verb.DROP | Verb.PURGE:
-            state.remove(item, deed.verb, forced=deed.force)
-            deed.tell(state, FeedKind.REMOVED, item.queue, item)
+            state.remove(item, action.verb, forced=action.force)
+            append_action_event(state, action, FeedKind.REMOVED, item.queue, item)
             return item.to_settled(removed=True)
         case Verb.ARCHIVE:
-            return archive(state, deed, item)
+            return archive(state, action, item)
         case Verb.RESTORE:
-            return _restore(state, deed, item)
-    raise AssertionError(deed.verb)
+            return _restore(state, action, item)
+    raise AssertionError(action.verb)
 
 
-def _judged(state: State, deed: Deed, target: ManualTarget, item: Record) -> Settled | StaleSettings:
+def _judged(state: State, action: ManualAction, target: ManualTarget, item: Record) -> Settled | StaleSettings:
     queue = state.queues[item.queue].value
     if target.verdict is None:
-        raise InvalidInput(f"{deed.verb} by hand needs a verdict")
+        raise InvalidInput(f"{action.verb} by hand needs a verdict")
     if target.version != queue.version:
         return StaleSettings(queue)
-    ending = OutcomeKind.FAILED if deed.verb is Verb.FAIL else OutcomeKind.BURIED
+    ending = OutcomeKind.FAILED if action.verb is Verb.FAIL else OutcomeKind.BURIED
     check_verdict(state, item.queue, ending, target.verdict)
     return apply_verdict(
         state,
@@ -88,14 +88,14 @@ def _judged(state: State, deed: Deed, target: ManualTarget, item: Record) -> Set
         ending,
         target.verdict,
         failure=target.failure,
-        note=deed.note,
-        actor=deed.actor,
-        operation=deed.operation,
-        forced=deed.force,
+        note=action.note,
+        actor=action.actor,
+        operation=action.operation,
+        forced=action.force,
     )
 
 
-def _restore(state: State, deed: Deed, item: Record) -> Settled:
+def _restore(state: State, action: ManualAction, item: Record) -> Settled:
     """To the place it had. Only a status that max_size counts needs room."""
     assert item.archived_from is not None
     queue = state.queues[item.queue]
@@ -103,7 +103,7 @@ def _restore(state: State, deed: Deed, item: Record) -> Settled:
         queue.check_room()
     with state.change(item, Verb.RESTORE, item.archived_from):
         item.archived_from = None
-    deed.tell(state, FeedKind.RESTORED, item.queue, item)
+    append_action_event(state, action, FeedKind.RESTORED, item.queue, item)
     return item.to_settled(reason=item.deaths[-1].reason if item.status is Status.DEAD else None)
 
 

@@ -15,13 +15,13 @@ from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, HistoryEvent, Item, Receipt, Settled, Status
 from redrive.model.limits import MAX_INSTANT
-from redrive.model.manual_change import status_without_lease
+from redrive.model.manual_change import ManualAction, status_without_lease
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.puts import known_source, remember_source
 from redrive.stores.rules.queue_state import QueueState, SourceEntry
 from redrive.stores.rules.record import History, Record
 from redrive.stores.rules.state import State
-from redrive.stores.rules.verdicts import Deed, mark_dead
+from redrive.stores.rules.verdicts import action_entry, append_action_event, mark_dead
 
 
 def import_items(state: State, call: Import) -> tuple[Receipt, ...]:
@@ -95,19 +95,19 @@ def write(state: State, queue: QueueState, item: Item, landing: ArrivalState) ->
     return record
 
 
-def leave(state: State, deed: Deed, item: Record, kind: FeedKind, to: str) -> Settled:
+def leave(state: State, action: ManualAction, item: Record, kind: FeedKind, to: str) -> Settled:
     """A person takes an item to another store: it is on its way, and still here."""
     redriven = kind is FeedKind.REDRIVEN
     status, before, is_dead_letter = status_without_lease(item.status), item.counters, item.is_dead_letter
-    entry = deed.entry(state, HistoryEvent.REDRIVEN if redriven else HistoryEvent.MOVED, item, to=to)
-    with state.change(item, deed.verb, Status.MOVING, forced=deed.force):
+    entry = action_entry(state, action, HistoryEvent.REDRIVEN if redriven else HistoryEvent.MOVED, item, to=to)
+    with state.change(item, action.verb, Status.MOVING, forced=action.force):
         item.history.add(entry)
         item.passage = MoveRoute(to, state.now, kind, Status.PENDING if redriven else status)
         item.is_in_dead_queue = is_dead_letter and not redriven
         if redriven:
             item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
             item.held_by = item.expire_deadline = None
-    deed.tell(state, kind, item.queue, item)
+    append_action_event(state, action, kind, item.queue, item)
     return item.to_settled()
 
 

@@ -12,6 +12,7 @@ from redrive.model.filter import Order
 from redrive.model.ids import ItemId
 from redrive.model.item import Settled
 from redrive.model.limits import is_remote
+from redrive.model.manual_change import ManualAction
 from redrive.model.operation import (
     TRACKED_VERBS,
     AuditRow,
@@ -31,7 +32,6 @@ from redrive.stores.rules.manual_changes import change_one
 from redrive.stores.rules.queries import FoundItems, select
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
-from redrive.stores.rules.verdicts import Deed
 
 
 def start_operation(state: State, call: StartOperation) -> Operation:
@@ -110,13 +110,13 @@ def _target(state: State, operation: Operation, call: StepOperation, item: Recor
 
 
 def _step(state: State, operation: Operation, selected: FoundItems, targets: dict[ItemId, ManualTarget]) -> Operation:
-    deed = Deed.of(operation)
+    action = ManualAction.of(operation)
     changed: list[ItemId] = []
     skipped: list[SkippedItem] = []
     for position, item in selected.found:
         id = item.id
         try:
-            result = change_one(state, deed, targets[id], item)
+            result = change_one(state, action, targets[id], item)
         except RedriveError as refusal:
             skipped.append(SkippedItem(id, refusal.code))
             continue

@@ -10,6 +10,7 @@ from redrive.model.feed import FeedKind
 from redrive.model.item import OPEN_STATUSES, Counters, HistoryEvent, Settled, Status
 from redrive.model.limits import is_remote
 from redrive.model.manual_change import (
+    ManualAction,
     counters_after_undo,
     counts_for_max_size,
     move_queue,
@@ -23,34 +24,34 @@ from redrive.stores.rules.moves import leave
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
-from redrive.stores.rules.verdicts import Deed, mark_dead
+from redrive.stores.rules.verdicts import action_entry, append_action_event, mark_dead
 
 
-def retry(state: State, deed: Deed, item: Record) -> Settled:
+def retry(state: State, action: ManualAction, item: Record) -> Settled:
     """Where it is."""
-    return _again(state, deed, item, state.queues[item.queue])
+    return _again(state, action, item, state.queues[item.queue])
 
 
-def redrive(state: State, deed: Deed, target: ManualTarget, item: Record) -> Settled:
-    """A dead item where it is, another dead letter where it died last; or in the queue that the deed names."""
+def redrive(state: State, action: ManualAction, target: ManualTarget, item: Record) -> Settled:
+    """A dead item where it is, another dead letter where it died last; or in the queue that the action names."""
     died_in = item.deaths[-1].queue
-    to = redrive_queue(item.snapshot, died_in, deed.to, home=item.home_store, store=state.store)
+    to = redrive_queue(item.snapshot, died_in, action.to, home=item.home_store, store=state.store)
     if is_remote(to):
         check_unedited(item.id, to, edited=target.payload is not None or target.headers is not None)
-        return leave(state, deed, item, FeedKind.REDRIVEN, to)
+        return leave(state, action, item, FeedKind.REDRIVEN, to)
     queue = state.queue(to)
     if target.payload is None and target.headers is None:
-        return _again(state, deed, item, queue)
-    return _edited(state, deed, target, item, queue)
+        return _again(state, action, item, queue)
+    return _edited(state, action, target, item, queue)
 
 
-def _again(state: State, deed: Deed, item: Record, queue: QueueState) -> Settled:
+def _again(state: State, action: ManualAction, item: Record, queue: QueueState) -> Settled:
     """Back to work with fresh counters, held by nobody: in place, or in another queue under a new id."""
     _check_target(state, item, queue)
-    left, before, entry = item.queue, item.counters, deed.entry(state, HistoryEvent.REDRIVEN, item)
-    still_dead_letter = stays_dead_letter(deed.verb, item.snapshot)
+    left, before, entry = item.queue, item.counters, action_entry(state, action, HistoryEvent.REDRIVEN, item)
+    still_dead_letter = stays_dead_letter(action.verb, item.snapshot)
     moved = queue.name != left
-    with state.change(item, deed.verb, Status.PENDING, forced=deed.force):
+    with state.change(item, action.verb, Status.PENDING, forced=action.force):
         item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
         item.history.add(entry)
         item.held_by = None
@@ -61,18 +62,18 @@ def _again(state: State, deed: Deed, item: Record, queue: QueueState) -> Settled
         else:
             state.to_tail(item)
         item.expire_deadline = _expire_deadline(state, item, queue)
-    deed.tell(state, FeedKind.REDRIVEN, left, item, item.source_id if moved else None)
+    append_action_event(state, action, FeedKind.REDRIVEN, left, item, item.source_id if moved else None)
     return item.to_settled(moved=moved)
 
 
-def _edited(state: State, deed: Deed, target: ManualTarget, item: Record, queue: QueueState) -> Settled:
+def _edited(state: State, action: ManualAction, target: ManualTarget, item: Record, queue: QueueState) -> Settled:
     """The item is archived as it is, and a new one that was made of it goes to work."""
     _check_target(state, item, queue)
     largest = queue.value.settings.max_payload_size
     if target.payload is not None and len(target.payload.payload) > largest:
         raise PayloadTooLarge("payload", len(target.payload.payload), largest, "max_payload_size")
-    entry = deed.entry(state, HistoryEvent.REDRIVEN, item)
-    archive(state, deed, item)
+    entry = action_entry(state, action, HistoryEvent.REDRIVEN, item)
+    archive(state, action, item)
     number = state.draw_number()
     new = Record(
         ids=[state.allocate_id(number)],
@@ -100,27 +101,27 @@ def _edited(state: State, deed: Deed, target: ManualTarget, item: Record, queue:
     new.history.add(entry)
     new.expire_deadline = _expire_deadline(state, new, queue)
     state.add(new)
-    deed.tell(state, FeedKind.REDRIVEN, item.queue, new, item.id)
+    append_action_event(state, action, FeedKind.REDRIVEN, item.queue, new, item.id)
     return new.to_settled(moved=True)
 
 
-def archive(state: State, deed: Deed, item: Record) -> Settled:
+def archive(state: State, action: ManualAction, item: Record) -> Settled:
     """Put a dead letter aside."""
     before = status_without_lease(item.status)
-    with state.change(item, Verb.ARCHIVE, Status.ARCHIVED, forced=deed.force):
+    with state.change(item, Verb.ARCHIVE, Status.ARCHIVED, forced=action.force):
         item.archived_from = before
-    deed.tell(state, FeedKind.ARCHIVED, item.queue, item)
+    append_action_event(state, action, FeedKind.ARCHIVED, item.queue, item)
     return item.to_settled(reason=item.deaths[-1].reason)
 
 
-def undo(state: State, deed: Deed, item: Record) -> Settled:
+def undo(state: State, action: ManualAction, item: Record) -> Settled:
     """Take a redrive back: to where the item was, and what it was there."""
     last = item.history.last()
     assert last is not None
     to, status = undo_target(last)
     queue = state.queue(to)
-    left, moved, entry = item.queue, to != item.queue, deed.entry(state, HistoryEvent.UNDONE, item)
-    with state.change(item, deed.verb, status):
+    left, moved, entry = item.queue, to != item.queue, action_entry(state, action, HistoryEvent.UNDONE, item)
+    with state.change(item, action.verb, status):
         item.counters = counters_after_undo(item.counters, status, item.deaths[-1])
         item.history.add(entry)
         item.held_by = None
@@ -131,26 +132,30 @@ def undo(state: State, deed: Deed, item: Record) -> Settled:
         if item.is_in_dead_queue:
             item.expire_deadline = None
         mark_dead(state, item)
-    deed.tell(state, FeedKind.UNDONE, left, item, item.source_id if moved else None)
+    append_action_event(state, action, FeedKind.UNDONE, left, item, item.source_id if moved else None)
     return item.to_settled(moved=moved, reason=item.deaths[-1].reason if status is Status.DEAD else None)
 
 
-def move(state: State, deed: Deed, item: Record) -> Settled:
+def move(state: State, action: ManualAction, item: Record) -> Settled:
     """To the tail of another queue, as it is. What is not due falls due when it would have."""
-    to = move_queue(item.snapshot, deed.to)
+    to = move_queue(item.snapshot, action.to)
     if is_remote(to):
-        return leave(state, deed, item, FeedKind.MOVED, to)
+        return leave(state, action, item, FeedKind.MOVED, to)
     queue = state.queue(to)
     if item.status is not Status.DEAD:
         _check_target(state, item, queue)
-    left, status, entry = item.queue, status_without_lease(item.status), deed.entry(state, HistoryEvent.MOVED, item)
-    stays_letter = stays_dead_letter(deed.verb, item.snapshot, to_dead_queue=queue.value.is_dead_queue)
-    with state.change(item, deed.verb, status, forced=deed.force):
+    left, status, entry = (
+        item.queue,
+        status_without_lease(item.status),
+        action_entry(state, action, HistoryEvent.MOVED, item),
+    )
+    stays_letter = stays_dead_letter(action.verb, item.snapshot, to_dead_queue=queue.value.is_dead_queue)
+    with state.change(item, action.verb, status, forced=action.force):
         item.history.add(entry)
         item.is_in_dead_queue = stays_letter and status is not Status.DEAD
         state.move(item, queue.name)
         item.ready_at = max(item.ready_at, state.now)
-    deed.tell(state, FeedKind.MOVED, left, item, item.source_id)
+    append_action_event(state, action, FeedKind.MOVED, left, item, item.source_id)
     return item.to_settled(moved=True, reason=item.deaths[-1].reason if status is Status.DEAD else None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redrive.contract.base import DROP_ACTOR
-from redrive.model import judge, manual_change
+from redrive.model import judge
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import cause_of
 from redrive.model.failure import Failure
@@ -12,7 +12,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Death, HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, Verdict, count_outcome
 from redrive.model.limits import is_remote
-from redrive.model.manual_change import death_text, status_without_lease
+from redrive.model.manual_change import ManualAction, death_text, status_without_lease
 from redrive.model.search_terms import search_terms_of
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.record import Record
@@ -157,14 +157,16 @@ def mark_dead(state: State, item: Record) -> None:
         item.words = frozenset(search_terms_of(death.cause.error_type, text, item.payload, item.content_type))
 
 
-class Deed(manual_change.ManualAction, frozen=True):
-    """One verb, for one item or many."""
+def action_entry(
+    state: State, action: ManualAction, event: HistoryEvent, item: Record, *, to: str | None = None
+) -> HistoryEntry:
+    """Return the history entry of a manual change, before the item is changed. `to` is its target in another store."""
+    before = status_without_lease(item.status)
+    return action.history_entry(state.now, event, item.queue, item.counters.deliveries, before, to=to)
 
-    def entry(self, state: State, event: HistoryEvent, item: Record, *, to: str | None = None) -> HistoryEntry:
-        """A row of the item's history, while it still is what it was. `to` is where it goes in another store."""
-        before = status_without_lease(item.status)
-        return self.history_entry(state.now, event, item.queue, item.counters.deliveries, before, to=to)
 
-    def tell(self, state: State, kind: FeedKind, queue: str, item: Record, source_id: ItemId | None = None) -> None:
-        """Tell it in the feed of the queue where it happened."""
-        state.append_event(kind, queue, item, source_id=source_id, actor=self.actor, operation=self.operation)
+def append_action_event(
+    state: State, action: ManualAction, kind: FeedKind, queue: str, item: Record, source_id: ItemId | None = None
+) -> None:
+    """Record a manual change in the feed of the queue in which it happened."""
+    state.append_event(kind, queue, item, source_id=source_id, actor=action.actor, operation=action.operation)

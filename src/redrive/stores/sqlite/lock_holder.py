@@ -24,11 +24,11 @@ def find_holder(file: int) -> Holder | None:
     """The process that holds `flock` on an open file; None where it cannot be known. Linux has a list of locks."""
     try:
         found = os.fstat(file)
-        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        item_row = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
         with open(_LOCKS, encoding="ascii") as locks:
             # 12: FLOCK  ADVISORY  WRITE 4242 fe:01:1234 0 EOF. One that waits has an arrow behind the number.
             fields = [line.split() for line in locks]
-        pid = next(int(each[4]) for each in fields if each[1] == "FLOCK" and each[5] == place)
+        pid = next(int(each[4]) for each in fields if each[1] == "FLOCK" and each[5] == item_row)
     except (OSError, ValueError, LookupError, StopIteration):
         return None
     return Holder(pid, _command(pid), _is_stopped(pid)) if pid > 0 else None

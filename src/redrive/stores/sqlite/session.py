@@ -17,15 +17,16 @@ from redrive.stores.relational.session import HeldAs, LeasedHead, OverdueCheck, 
 
 _FRESH = "(expire_deadline IS NULL OR expire_deadline > {now})"
 _HEAD = f"""
-    SELECT {HEAD} FROM redrive_ready AS r CROSS JOIN redrive_item AS i ON i.n = r.n
+    SELECT {HEAD} FROM redrive_ready AS r CROSS JOIN redrive_item AS i ON i.item_no = r.item_no
     WHERE r.queue = ?1 AND {_FRESH.format(now="?2")}
     ORDER BY r.rank, r.ready_at, r.seq LIMIT ?3"""
 _LEASE = f"""
-    INSERT INTO redrive_lease (n, queue, token, deadline, leased_at, worker, {STATE})
-    SELECT n, queue, random() & 9223372036854775807, ?1, ?2, ?3, rank, ready_at, seq, expire_deadline, deliveries + 1,
-        attempts + 1, failures, losses, redrives, coalesce(first_leased_at, ?2), entries, deaths, letter
+    INSERT INTO redrive_lease (item_no, queue, token, deadline, leased_at, worker, {STATE})
+    SELECT item_no, queue, random() & 9223372036854775807, ?1, ?2, ?3, rank, ready_at, seq, expire_deadline,
+        deliveries + 1,
+        attempts + 1, failures, losses, redrives, coalesce(first_leased_at, ?2), entries, deaths, death_no
     FROM redrive_ready WHERE queue = ?4 AND (rank, ready_at, seq) <= (?5, ?6, ?7) AND {_FRESH.format(now="?2")}
-    RETURNING n, token"""
+    RETURNING item_no, token"""
 _TAKE = f"""
     DELETE FROM redrive_ready
     WHERE queue = ?1 AND (rank, ready_at, seq) <= (?2, ?3, ?4) AND {_FRESH.format(now="?5")}"""
@@ -34,14 +35,14 @@ _SUMS = ", ".join(f"sum({name})" for name in COUNTED_COLUMNS)
 _ADDED = ", ".join(f"{name} = there.{name} + excluded.{name}" for name in COUNTED_COLUMNS)
 _ROLL_UP = f"""
     INSERT INTO redrive_count AS there (queue, {", ".join(COUNTED_COLUMNS)})
-    SELECT queue, {_SUMS} FROM redrive_tally WHERE true GROUP BY queue
+    SELECT queue, {_SUMS} FROM redrive_count_delta WHERE true GROUP BY queue
     ON CONFLICT (queue) DO UPDATE SET {_ADDED}"""
 
 
 class FTS5:
     """The index of words: a table of FTS5 that keeps no text."""
 
-    condition = "redrive_words MATCH ?"
+    condition = "redrive_search MATCH ?"
 
     def asked(self, query: SearchQuery) -> Row:
         """Every word, and for every prefix some word that begins with it."""
@@ -55,15 +56,15 @@ class FTS5:
 class Session:
     """One connection. Nobody else writes while it does: what it reads stays true until it commits."""
 
-    __slots__ = ("execute", "executemany", "walk")
+    __slots__ = ("execute", "executemany", "stream")
 
-    words = FTS5()
+    search_index = FTS5()
     sequence_is_time_ordered = True
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.execute = connection.execute
         self.executemany = connection.executemany
-        self.walk = connection.execute
+        self.stream = connection.execute
 
     @staticmethod
     def table(numbers: Iterable[int]) -> Any:
@@ -78,21 +79,21 @@ class Session:
 
     @staticmethod
     def lease_head(
-        batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, look: OverdueCheck
+        batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, check: OverdueCheck
     ) -> LeasedHead:
         """Lease the first items of a queue: all up to the last of them, except those that have expired."""
-        if look.due or look.overdue:
+        if check.due or check.overdue:
             due, overdue = batch.execute(TIMES, (row.key, batch.now)).get
-            look = OverdueCheck(look.due and bool(due), look.overdue and bool(overdue))
-            if look.due or look.overdue:
-                return LeasedHead(look, [], {})
+            check = OverdueCheck(check.due and bool(due), check.overdue and bool(overdue))
+            if check.due or check.overdue:
+                return LeasedHead(check, [], {})
         head: list[Row] = batch.execute(_HEAD, (row.key, batch.now, limit)).fetchall()
         if not head:
-            return LeasedHead(look, head, {})
+            return LeasedHead(check, head, {})
         last = head[-1][:3]
         keys = dict(batch.execute(_LEASE, (deadline, batch.now, worker, row.key, *last)).fetchall())
         batch.execute(_TAKE, (row.key, *last, batch.now))
-        return LeasedHead(look, head, keys)
+        return LeasedHead(check, head, keys)
 
     @staticmethod
     def delete_leases(batch: Batch, held: Sequence[HeldAs]) -> dict[tuple[int, int], Row]:
@@ -112,4 +113,4 @@ class Session:
     def roll_up(batch: Batch) -> None:
         """Add all tallies to the counts, and remove them."""
         batch.execute(_ROLL_UP)
-        batch.execute("DELETE FROM redrive_tally")
+        batch.execute("DELETE FROM redrive_count_delta")

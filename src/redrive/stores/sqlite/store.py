@@ -11,12 +11,12 @@ import apsw
 from redrive.clock import Clock, Instant, SystemClock
 from redrive.contract import Call, Query
 from redrive.contract.item_calls import Put
-from redrive.errors import InvalidInput, NotAStore, SchemaTooNew, StoreUnavailable
+from redrive.errors import InvalidInput, SchemaTooNew, SchemaTooOld, StoreUnavailable
 from redrive.model.item import Receipt
 from redrive.model.sqlite_url import OWNER_ONLY
 from redrive.model.text import format_bytes
 from redrive.store import Commit, Durability
-from redrive.stores.relational.batch import NO_QUEUES, Batch, Queues, SequenceAllocator, epoch_of, retry_on_collision
+from redrive.stores.relational.batch import NO_QUEUES, Batch, Queues, SequenceAllocator, epoch_of, reseed_after_fork
 from redrive.stores.relational.dispatch import execute_calls, finish
 from redrive.stores.relational.puts import put_batch
 from redrive.stores.relational.queries import answer_query
@@ -29,8 +29,9 @@ LARGE_LOG_BYTES = 4 * LOG_LIMIT_BYTES
 """A log that is larger is held up by somebody who reads."""
 _LARGEST = """
     SELECT max(
-        coalesce((SELECT max(n) FROM redrive_item), 0), coalesce((SELECT max(key) + 1 FROM redrive_history), 0),
-        coalesce((SELECT max(d) FROM redrive_letter), 0), coalesce((SELECT max(d) FROM redrive_wordless), 0),
+        coalesce((SELECT max(item_no) FROM redrive_item), 0), coalesce((SELECT max(key) + 1 FROM redrive_history), 0),
+        coalesce((SELECT max(death_no) FROM redrive_dead_letter), 0), coalesce((SELECT max(death_no)
+        FROM redrive_search_tombstone), 0),
         coalesce((SELECT max(number) FROM redrive_feed), 0),
         coalesce((SELECT max(number) FROM redrive_operation), 0))"""
 
@@ -122,7 +123,7 @@ class SQLiteStore:
 
     def reopen(self) -> None:
         self._engine.reopen()
-        retry_on_collision()
+        reseed_after_fork()
         self._forget()
 
     def close(self) -> None:
@@ -151,7 +152,7 @@ class SQLiteStore:
             if found > schema.NEWEST:
                 raise SchemaTooNew(str(self._path), found, schema.NEWEST)
             if 0 < found < schema.FIRST:
-                raise NotAStore(str(self._path), f"it has schema {found}, which no release of Redrive ever had")
+                raise SchemaTooOld(str(self._path), found, schema.FIRST)
             if found < schema.NEWEST:
                 engine.transact(lambda connection: schema.migrate(connection, self.clock.now()))
         except BaseException:

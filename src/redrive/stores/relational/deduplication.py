@@ -1,0 +1,142 @@
+"""Which items of a put exist already: by idempotency key, or by the id they had elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from redrive.contract.base import SAME_CALL
+from redrive.contract.item_calls import NewItem, Put, takes_failure
+from redrive.errors import IdempotencyConflict
+from redrive.model.arrival import ledger_key
+from redrive.model.ids import ItemId, make_id
+from redrive.model.judge import Dead
+from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.item_rows import find_by_id
+
+_KEY = "SELECT item_no, id_suffix, digest FROM redrive_idempotency WHERE queue = ? AND key = ? AND expires_at > ?"
+_REMEMBER_KEY = """
+    INSERT INTO redrive_idempotency (queue, key, item_no, id_suffix, digest, expires_at) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (queue, key) DO UPDATE
+    SET item_no = excluded.item_no, id_suffix = excluded.id_suffix, digest = excluded.digest,
+        expires_at = excluded.expires_at"""
+_SOURCE = """
+    SELECT item_no, id_suffix FROM redrive_ledger WHERE queue = ?1 AND source_id IN (?2, ?3)
+    UNION ALL SELECT item_no, id_suffix FROM redrive_item WHERE queue = ?1 AND source_id = ?2 LIMIT 1"""
+_REMEMBER_SOURCE = """
+    INSERT INTO redrive_ledger (queue, source_id, item_no, id_suffix, closed_at) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT DO NOTHING"""
+
+
+class KnownItem(NamedTuple):
+    """An item that exists already."""
+
+    id: ItemId | None
+    """None if it is put by the same call."""
+    ignored: bool = False
+    """Known by its source_id: not even a failure is added."""
+
+
+def known_source(batch: Batch, row: QueueRow, source_id: ItemId) -> ItemId | None:
+    """Return the item that came to a queue under this id, if it exists or came within the retention of the ledger."""
+    there = batch.execute(_SOURCE, (row.key, source_id, ledger_key(source_id))).fetchone()
+    return None if there is None else make_id(*there)
+
+
+def remember_source(batch: Batch, row: QueueRow, source_id: ItemId, number: int, id_suffix: int) -> None:
+    """Record the id under which an item came to a queue."""
+    batch.execute(_REMEMBER_SOURCE, (row.key, source_id, number, id_suffix, batch.now))
+
+
+def remember_key(batch: Batch, row: QueueRow, item: NewItem, number: int, id_suffix: int) -> None:
+    """Record the idempotency key of a new item."""
+    key, digest = item.idempotency_key, _digest(item)
+    assert key is not None
+    expires_at = batch.now + row.settings.idempotency_timeout
+    batch.write(_REMEMBER_KEY, (row.key, key, number, id_suffix, digest, expires_at))
+    if (row.key, key) in batch.known_keys:
+        batch.known_keys[row.key, key] = (number, id_suffix, digest)
+
+
+def find_known(batch: Batch, row: QueueRow, items: Sequence[NewItem]) -> dict[int, KnownItem]:
+    """Return the items that exist already, by position."""
+    known: dict[int, KnownItem] = {}
+    keys = [item.idempotency_key for item in items if item.idempotency_key is not None]
+    if keys and not all((row.key, key) in batch.known_keys for key in keys):
+        batch.session.lock_idempotency_keys(batch, row.key, keys)
+    sources: set[str] = set()
+    firsts: dict[str, NewItem] = {}
+    for position, item in enumerate(items):
+        there = _find_by_source(batch, row, item, sources) or _find_by_key(batch, row, item, firsts)
+        if there is not None:
+            known[position] = there
+        elif item.idempotency_key is not None:
+            firsts[item.idempotency_key] = item
+        if item.source_id is not None:
+            sources.add(item.source_id)
+    return known
+
+
+def _find_by_source(batch: Batch, row: QueueRow, item: NewItem, sources: Collection[str]) -> KnownItem | None:
+    if item.source_id is None:
+        return None
+    there = known_source(batch, row, item.source_id)
+    return KnownItem(there, ignored=True) if there is not None or item.source_id in sources else None
+
+
+def _find_by_key(batch: Batch, row: QueueRow, item: NewItem, firsts: Mapping[str, NewItem]) -> KnownItem | None:
+    """Return the item that a key belongs to. None if the key is new, or if it belongs to a deleted item and this put
+    brings a failure: then it is a new item.
+
+    `firsts` are the new items of this call by key.
+    """
+    key = item.idempotency_key
+    if key is None:
+        return None
+    first = firsts.get(key)
+    if first is not None:
+        if _digest(first) != _digest(item):
+            raise IdempotencyConflict(row.queue.name, key, SAME_CALL)
+        dropped = isinstance(first.verdict, Dead) and first.verdict.drops
+        return None if dropped and item.failure is not None else KnownItem(None)
+    found = _read_key(batch, row.key, key)
+    if found is None:
+        return None
+    id = make_id(found[0], found[1])
+    if found[2] != _digest(item):
+        raise IdempotencyConflict(row.queue.name, key, id)
+    return KnownItem(id) if item.failure is None or _gets_failure(batch, id) else None
+
+
+def _gets_failure(batch: Batch, id: ItemId) -> bool:
+    item_row = find_by_id(batch, id)
+    if item_row is None:
+        return False
+    return takes_failure(item_row.id, item_row.status, None if item_row.passage is None else item_row.passage.to)
+
+
+def read_keys(batch: Batch, calls: Sequence[Put]) -> None:
+    """Read the idempotency keys of all calls together, if that is cheaper."""
+    asked: dict[int, list[str]] = {}
+    for call in calls:
+        if not call.items or call.items[0].is_plain or (row := batch.by_name.get(call.queue)) is None:
+            continue
+        if keys := [item.idempotency_key for item in call.items if item.idempotency_key is not None]:
+            asked.setdefault(row.key, []).extend(keys)
+    for queue, keys in sorted(asked.items()):
+        found = batch.session.find_idempotency_keys(batch, queue, keys)
+        if found is not None:
+            batch.known_keys.update({(queue, key): found.get(key) for key in keys})
+
+
+def _read_key(batch: Batch, queue: int, key: str) -> tuple[int, int, bytes] | None:
+    """Return item_no, id_suffix and digest of the first item with a key."""
+    if (queue, key) in batch.known_keys:
+        return batch.known_keys[queue, key]
+    found: tuple[int, int, bytes] | None = batch.execute(_KEY, (queue, key, batch.now)).fetchone()
+    return found
+
+
+def _digest(item: NewItem) -> bytes:
+    return hashlib.blake2b(item.content_type.encode() + b"\0" + item.payload, digest_size=16).digest()

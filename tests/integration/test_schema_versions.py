@@ -1,0 +1,124 @@
+"""The version of the tables: a store of another Redrive is migrated, or refused and not touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+from tests.servers.postgres import Server
+
+from redrive import connect
+from redrive.errors import SchemaTooNew, SchemaTooOld, StoreError
+from redrive.stores.postgres import schema as postgres_schema
+from redrive.stores.sqlite import schema as sqlite_schema
+
+ADDED = "CREATE TABLE redrive_added (number INTEGER); INSERT INTO redrive_added SELECT count(*) FROM redrive_item"
+BROKEN = "CREATE TABLE redrive_added (number INTEGER); INSERT INTO redrive_nowhere VALUES (1)"
+Migrate = Callable[[str], None]
+
+
+class Database:
+    """A database of one of the stores that have a schema, with what a test needs to know of it."""
+
+    def __init__(self, url: str, schema: Any, open_admin: Callable[[], Any]) -> None:
+        self.url, self.schema, self._open_admin = url, schema, open_admin
+
+    @contextmanager
+    def admin(self) -> Iterator[Any]:
+        with closing(self._open_admin()) as connection:
+            yield connection
+
+    @property
+    def version(self) -> int:
+        return int(self.rows("SELECT version FROM redrive_meta")[0][0])
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        with self.admin() as admin:
+            found: list[tuple[Any, ...]] = admin.execute(statement).fetchall()
+            return found
+
+    def set_version(self, version: int) -> None:
+        with self.admin() as admin:
+            admin.execute(f"UPDATE redrive_meta SET version = {version}")
+
+    def tables(self) -> set[str]:
+        catalog = "pg_tables WHERE schemaname = current_schema()" if "postgres" in self.url else "sqlite_schema"
+        column = "tablename" if "postgres" in self.url else "name"
+        return {name for (name,) in self.rows(f"SELECT {column} FROM {catalog}")}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """A store with a pending item."""
+    if request.param == "sqlite":
+        path = tmp_path / "jobs.db"
+        found = Database(f"sqlite:///{path}", sqlite_schema, lambda: apsw.Connection(str(path)))
+    else:
+        server: Server = request.getfixturevalue("postgres")
+        url = f"{server.url}?schema=versions"
+        options = "-c search_path=versions"
+        found = Database(url, postgres_schema, lambda: psycopg.connect(server.url, autocommit=True, options=options))
+    with connect(found.url, maintenance=False) as broker:
+        broker.create_queue("jobs")
+        broker.put("jobs", "kept")
+    yield found
+    if request.param == "postgres":
+        with found.admin() as admin:
+            admin.execute("DROP SCHEMA versions CASCADE")
+
+
+@pytest.fixture
+def next_schema(database: Database, monkeypatch: pytest.MonkeyPatch) -> Migrate:
+    """Adds a migration that executes the given statements."""
+
+    def add(statements: str) -> None:
+        schema = database.schema
+        migration: Any = statements if schema is postgres_schema else lambda file, now: file.execute(statements)
+        monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, migration))
+        monkeypatch.setattr(schema, "NEWEST", schema.NEWEST + 1)
+
+    return add
+
+
+def test_older_store_is_migrated_and_keeps_its_items(database: Database, next_schema: Migrate) -> None:
+    version = database.version
+    next_schema(ADDED)
+    with connect(database.url, maintenance=False) as broker:
+        assert [lease.value for lease in broker.lease("jobs")] == ["kept"]
+    assert database.version == version + 1
+    assert database.rows("SELECT number FROM redrive_added") == [(1,)]
+    with connect(database.url, maintenance=False) as broker:  # once
+        assert broker.stats("jobs").active == 1
+
+
+def test_migration_that_fails_leaves_the_store_as_it_was(
+    database: Database, next_schema: Migrate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version, tables = database.version, database.tables()
+    with monkeypatch.context():
+        next_schema(BROKEN)
+        with pytest.raises(StoreError):
+            connect(database.url, maintenance=False)
+    assert (database.version, database.tables()) == (version, tables)
+
+
+@pytest.mark.parametrize("version", range(1, sqlite_schema.FIRST))
+def test_store_of_a_development_version_is_refused_untouched(database: Database, version: int) -> None:
+    database.set_version(version)
+    with pytest.raises(SchemaTooOld, match=rf"has schema {version}, from before the first release.*export it"):
+        connect(database.url, maintenance=False)
+    assert database.version == version
+    assert len(database.rows("SELECT * FROM redrive_item")) == 1
+
+
+def test_store_of_a_newer_version_is_refused_untouched(database: Database) -> None:
+    database.set_version(99)
+    with pytest.raises(SchemaTooNew, match=r"has schema 99.*Upgrade Redrive"):
+        connect(database.url, maintenance=False)
+    assert database.version == 99
+    assert len(database.rows("SELECT * FROM redrive_item")) == 1
