@@ -21,9 +21,9 @@ from tests.sizes import THOROUGH
 from redrive.server.application import application
 from redrive.server.request_limits import Limits
 
-REQUESTS = 100_000 if THOROUGH else 3_000
+REQUESTS = 100_000 if THOROUGH else 12_000
 AT_ONCE = 20
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = 300.0
 DOCUMENT = json.loads((Path(__file__).resolve().parents[2] / "docs/reference/openapi.json").read_text())
 OFTEN = {"/v1/queue.produce", "/v1/queue.lease", "/v1/queue.retry", "/v1/queue.complete"}
 JUNK: list[Any] = [
@@ -109,7 +109,7 @@ class Maker:
 @pytest.mark.timeout(3600 if THOROUGH else 600)
 @pytest.mark.parametrize("seed", range(1))
 async def test_no_request_meets_a_mistake_of_the_server(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
-    app = application("memory://", limits=Limits(wait_seconds=0.002, body_seconds=0.05), maintenance=False)
+    app = application("memory://", limits=Limits(wait_seconds=0.002), maintenance=False)
     client, maker = Client(app), Maker(seed)
     for name in ("emails", "slow"):
         await client.ok("queues.create", name=name)
@@ -134,7 +134,7 @@ async def test_no_request_meets_a_mistake_of_the_server(seed: int, capsys: pytes
         if number % 100 == 0:
             await app.brokers.open["default"].run_maintenance()
     with capsys.disabled():
-        print(f"\n{REQUESTS:,} requests: {dict(statuses)}")
+        print(f"\n{REQUESTS:,} requests: {dict(statuses)}, {len(served)} of {len(paths)} paths served")
     assert statuses[200] > REQUESTS / 5, "too little of it was anything that a server does"
     assert len(served) > len(paths) * 0.7
     await app.close()
