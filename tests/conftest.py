@@ -15,7 +15,7 @@ from tests.servers.redis import Cluster as RedisCluster
 from tests.servers.redis import Server as RedisServer
 from tests.sizes import THOROUGH
 
-pytest_plugins = ["tests.run_report"]
+pytest_plugins = ["tests.run_report", "tests.servers.failure_log"]
 
 # In memory a sync costs nothing. What a power cut does is shown by faults of the tests' own, whatever the disk.
 _MEMORY, _ENOUGH_BYTES = "/dev/shm", 4 << 30
