@@ -6,11 +6,13 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import click
 import pytest
 
 from redrive.cli.command_groups import LazyGroup
+from redrive.cli.common_options import command_line
 from redrive.cli.main import redrive
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +53,7 @@ TABLE = {command: children(command) for command in every(redrive)}
 def texts_of(path: Path) -> Iterator[str]:
     """The texts of a module, with a mark where something is filled in. What `command_line` is given is a command."""
     tree = ast.parse(path.read_text())
-    commands = {id(node.args[0]) for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_to_type(node.func)}
+    commands = {id(node.args[0]) for node in ast.walk(tree) if _is_command_line(node)}
     parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
@@ -63,8 +65,8 @@ def texts_of(path: Path) -> Iterator[str]:
         yield f"`redrive {text}`" if id(node) in commands else text
 
 
-def _is_to_type(function: ast.expr) -> bool:
-    return isinstance(function, ast.Name) and function.id == "to_type"
+def _is_command_line(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == command_line.__name__
 
 
 def wrong_in(text: str, *, typed: bool) -> list[str]:
@@ -93,6 +95,7 @@ def test_table_is_whole() -> None:
     assert isinstance(redrive, LazyGroup)
     assert len(TABLE) > 40
     assert {"--force", "--all-dead", "--dry-run", "--url"} <= ALL_OPTIONS
+    assert sum(_is_command_line(node) for path in SOURCES for node in ast.walk(ast.parse(path.read_text()))) > 10
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src/redrive")))

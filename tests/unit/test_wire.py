@@ -130,7 +130,7 @@ def is_same(one: Any, other: Any) -> bool:
 def _shown(kind: Any) -> str:
     """A type as the contract writes it."""
     if kind is Ext:
-        return "Stale | RedriveError"
+        return "StaleSettings | RedriveError"
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return " | ".join(map(_shown, args))

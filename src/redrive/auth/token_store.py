@@ -79,7 +79,7 @@ class NewToken(msgspec.Struct, frozen=True):
     token: AccessToken
 
     def __repr__(self) -> str:
-        return f"MadeToken({self.token.name!r})"  # without the secret, wherever it is printed by mistake
+        return f"NewToken({self.token.name!r})"  # without the secret, wherever it is printed by mistake
 
 
 _decode = msgspec.json.Decoder(AccessToken).decode

@@ -175,7 +175,7 @@ def _count_complete(metrics: Metrics, call: Complete, result: Settled) -> None:
 
 
 def _count_registration(metrics: Metrics, call: Register, result: Any) -> None:
-    if isinstance(result, Registration):  # not Overtaken
+    if isinstance(result, Registration):  # not VersionConflict
         _count_puts(metrics, call.puts)
 
 

@@ -41,7 +41,7 @@ class StoreTarget(msgspec.Struct, frozen=True):
         return redact_url(self.url)
 
     def __repr__(self) -> str:
-        return f"Place(url={self.shown!r}, namespace={self.namespace!r}, said_by={self.source!r})"
+        return f"StoreTarget(url={self.shown!r}, namespace={self.namespace!r}, source={self.source!r})"
 
     @property
     def names(self) -> dict[str, Any]:

@@ -86,11 +86,11 @@ class AuditNote(TaggedStruct, frozen=True, tag=False):
 
 
 class Register(TaggedStruct, frozen=True):
-    """→ Registration | Overtaken. A small value under a kind and a name: who works, when something was last done.
+    """→ Registration | VersionConflict. A small value under a kind and a name: who works, when something was last done.
 
-    It is written under the next version, 1 where there is none. With `version` it is written only if that is the one
-    there is (0: there must be none); otherwise the result is Overtaken, and nothing was changed. So of many who want to
-    do something once, one does it. `timeout`: from now until it is over; from then on it is as if it were not there.
+    It is written under the next version, 1 if there is none. With `version` it is written only if that is the current
+    version (0: there must be none); otherwise the result is VersionConflict, and nothing was changed. So of many
+    processes that want to do something once, one does it. After `timeout` it no longer exists.
     `puts` are part of it, all or nothing: if any put is refused, so is the call, with that error. They bring no
     failures. The broker has checked that the value is small. What is `noted` is in the audit if and only if it was
     written.
@@ -151,7 +151,7 @@ class ManualTarget(TaggedStruct, frozen=True, tag=False):
 
 
 class ManualChange(TaggedStruct, frozen=True):
-    """→ tuple[Settled | Stale | RedriveError, …], one for each target, in order. Each stands for itself.
+    """→ tuple[Settled | StaleSettings | RedriveError, …], one for each target, in order. Each stands for itself.
 
     What a verb applies to: `redrive.model.manual_change`. Otherwise `WrongStatus`; `ItemNotFound`; an active item gives
     `ItemActive`, unless `force`, which revokes its lease. An old id is followed to the item's present one.
@@ -218,7 +218,7 @@ class StepOperation(TaggedStruct, frozen=True):
 
     Does nothing, and gives the operation as it is, unless it is running and `steps` is how many steps it has made: so
     two processes that drive one operation do each step once. The items, what was counted, and the position are one
-    transaction. Each item is changed as by Change with the operation's actor, note and `to`, without force and
+    transaction. Each item is changed as by ManualChange with the operation's actor, note and `to`, without force and
     without an audit row of its own; the history and the feed name the operation. An active item is left out with the
     code of `ItemActive`. UNDO with a filter that names an operation takes back what that one brought back, and leaves
     out what was brought back again since. BURY takes the verdict of the item's queue from `verdicts`; where that queue
@@ -307,7 +307,7 @@ class Promote(TaggedStruct, frozen=True):
 
 
 class Expire(TaggedStruct, frozen=True):
-    """→ Settled | Stale. A pending or failed item whose expire_deadline ≤ now is settled as the verdict says.
+    """→ Settled | StaleSettings. A pending or failed item whose expire_deadline ≤ now is settled as the verdict says.
 
     `WrongStatus` or `ItemNotFound` where that is no longer so.
     """

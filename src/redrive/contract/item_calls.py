@@ -48,7 +48,7 @@ class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
 
 
 class Put(TaggedStruct, frozen=True, gc=False):
-    """→ tuple[Receipt, …], one for each item, in order; or Stale. All of them are put, or none. At most MAX_PUT items.
+    """→ tuple[Receipt, …], one for each item, in order; or StaleSettings. All are put, or none. At most MAX_PUT items.
 
     An idempotency key that is known and whose time is not over gives the receipt of the first item, with duplicate =
     True, and puts nothing; with another payload (or content type) the call is refused with `IdempotencyConflict`.
@@ -124,7 +124,7 @@ class Complete(TaggedStruct, frozen=True, gc=False):
 
 
 class Settle(TaggedStruct, frozen=True):
-    """→ Settled | Stale. The delivery ended otherwise: the verdict is carried out and a history row written.
+    """→ Settled | StaleSettings. The delivery ended otherwise: the verdict is carried out and a history row written.
 
     Counts one failure (FAILED) or one loss (LOST). RetryVerdict(failed): failed until now + delay.
     RetryVerdict(pending): pending at the tail from now + delay. Dead: a death record is written; the item moves to `to`

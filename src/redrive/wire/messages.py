@@ -85,12 +85,12 @@ class ServerInfo(msgspec.Struct, frozen=True):
     durability: Durability
     warnings: tuple[str, ...]
     number: int = 0
-    """As in `Seen`."""
+    """As in `CommitPosition`."""
 
 
 MISDIRECTED = 421
 """The HTTP status of a request that is for another server, or for this one before it was started. This one did not run
-it; its `Seen` is in the details."""
+it; its `CommitPosition` is in the details."""
 
 
 class _CommitAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):

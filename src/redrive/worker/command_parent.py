@@ -107,5 +107,5 @@ def _ignore_signal(number: int, frame: object) -> None:
 
 
 def main() -> None:
-    """What the process does that `launcher` starts."""
+    """Run the process that `command_launcher` starts."""
     CommandParent(socket.socket(fileno=int(sys.argv[1]))).run()

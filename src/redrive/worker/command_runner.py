@@ -1,4 +1,4 @@
-"""Runs a program for each item, which is given the payload; how it ended is in `command_ends`."""
+"""Runs a program for each item, which is given the payload; `command_outcome` maps its exit to an outcome."""
 
 from __future__ import annotations
 

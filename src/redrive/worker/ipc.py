@@ -1,8 +1,9 @@
 """What passes between a worker and the processes that run its handlers: values as msgpack, each after its length.
 
-    worker ──Setup, Fork (with a socket), Kill──► zygote ──Ready | Unfit, Forked, Died──► worker
-    worker ──Delivery, Stop──────────────────────► child ──End──────────────────────────► worker
-    supervisor ──Orders, Stop────────────────────► worker
+    worker ──ZygoteSetup, Fork (with a socket), Kill──► zygote
+    zygote ──ZygoteReady | StartupFailed, Forked, ChildExited──► worker
+    worker ──Delivery, Stop──► child ──Outcome──► worker
+    supervisor ──WorkerLaunch, Stop──► worker
 
 A child has no lease and no broker of the worker's: it is given bytes, and says how it went.
 """
@@ -43,7 +44,7 @@ class ZygoteSetup(msgspec.Struct, frozen=True, tag=True):
     """Bytes of memory that a child can have."""
 
     def __repr__(self) -> str:
-        return f"Setup(app={self.app!r}, url={self.url and redact_url(self.url)!r})"
+        return f"ZygoteSetup(app={self.app!r}, url={self.url and redact_url(self.url)!r})"
 
 
 class Fork(msgspec.Struct, frozen=True, tag=True):
@@ -117,7 +118,7 @@ class WorkerLaunch(msgspec.Struct, frozen=True, tag=True):
     """Paths of journals of workers before it, which died: what they held is to be settled."""
 
     def __repr__(self) -> str:
-        return f"Orders(app={self.app!r}, queues={self.queues!r}, url={self.url and redact_url(self.url)!r})"
+        return f"WorkerLaunch(app={self.app!r}, queues={self.queues!r}, url={self.url and redact_url(self.url)!r})"
 
 
 # What each end hears.

@@ -273,7 +273,7 @@ class _SearchPlan(NamedTuple):
                 each.close()
 
     def _by_words(self, asked: SearchQuery, section: int) -> Generator[Candidate, None, None]:
-        """Words outlive their letters until the next Clean, and are those of every namespace."""
+        """Search terms outlive their letters until the next Prune, and the index has those of every namespace."""
         words = self.executor.search_index
         statement = _BY_WORDS.format(condition=words.condition, direction=self._direction)
         with contextlib.closing(self.executor.stream(statement, (*words.asked(asked), self.low, self.high))) as rows:

@@ -158,7 +158,7 @@ def _select(batch: Batch, operation: Operation, position: int | None, limit: int
 def _targets(
     batch: Batch, operation: Operation, call: StepOperation, numbers: Sequence[int]
 ) -> list[ManualTarget] | StaleSettings:
-    """The items by their ids; Stale where they are to be judged and a verdict is missing or out of date."""
+    """The items by their ids; StaleSettings if they are to be judged and a verdict is missing or out of date."""
     if not numbers:
         return []
     rows = {item_no: (id_suffix, queue) for item_no, id_suffix, queue in batch.execute(_ITEMS, (batch.table(numbers),))}
