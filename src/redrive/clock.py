@@ -43,7 +43,7 @@ class SystemClock:
             event.wait(min(seconds, _LONGEST_WAIT_SECONDS))
 
 
-def ticks(clock: Clock, every: int, end: threading.Event) -> Iterator[None]:
+def at_intervals(clock: Clock, every: int, end: threading.Event) -> Iterator[None]:
     """Now, and then whenever `every` microseconds have passed since the last tick came, until the event is set."""
     while not end.is_set():
         until = Instant(clock.now() + every)

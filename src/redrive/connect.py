@@ -14,8 +14,8 @@ from redrive.broker.redaction import Redaction, RedactOption
 from redrive.broker.signal_shield import claimed
 from redrive.broker.store_registry import StoreRegistry
 from redrive.clock import Clock, SystemClock
-from redrive.errors import InvalidInput, StoreUnavailable, shown
-from redrive.model.caller_input import plain, reading, table
+from redrive.errors import InvalidInput, StoreUnavailable, short_repr
+from redrive.model.caller_input import checking_input, exact_str, table
 from redrive.model.limits import DEFAULT_URL, MAX_BATCH, check_name
 from redrive.model.retry_policy import DelayFunction
 from redrive.model.sqlite_url import parse_sqlite_url
@@ -127,20 +127,20 @@ def _core(
     redact: RedactOption,
     clock: Clock | None,
 ) -> Core:
-    with reading("durability"):
-        is_level = isinstance(durability, str) and plain(durability) in ("full", "relaxed")
+    with checking_input("durability"):
+        is_level = isinstance(durability, str) and exact_str(durability) in ("full", "relaxed")
     if not is_level:
-        raise InvalidInput(f"durability is 'full' or 'relaxed', not {shown(durability, 40)}")
-    with reading("redact"):
+        raise InvalidInput(f"durability is 'full' or 'relaxed', not {short_repr(durability, 40)}")
+    with checking_input("redact"):
         redaction = Redaction(redact)
-    with reading("backoffs"):
+    with checking_input("backoffs"):
         named = _checked_backoffs(backoffs or {})
     namespace = check_name("namespace", namespace)
     name = None if name is None else check_name("store", name)
-    with reading("stores"):
+    with checking_input("stores"):
         others = _checked_stores(name, stores or {})
-    with reading("url"):
-        url = plain(url) if isinstance(url, str) else url
+    with checking_input("url"):
+        url = exact_str(url) if isinstance(url, str) else url
 
     def open_one(where: str, called: str | None, table: StoreRegistry, token: str | None = None) -> Core:
         store = _open(where, namespace, durability == "relaxed", create, clock, called, token)
@@ -169,12 +169,12 @@ def _checked_stores(name: str | None, stores: Mapping[str, str]) -> Mapping[str,
 
 def _checked_backoffs(backoffs: Mapping[str, DelayFunction]) -> Mapping[str, DelayFunction]:
     if not isinstance(backoffs, Mapping):
-        raise InvalidInput(f"backoffs is a table from names to functions, not {shown(backoffs, 60)}")
+        raise InvalidInput(f"backoffs is a table from names to functions, not {short_repr(backoffs, 60)}")
     backoffs = table("backoffs", backoffs, MAX_BATCH)
     for name, function in backoffs.items():
         check_name("delay function", name)
         if not callable(function):
-            raise InvalidInput(f"backoffs has no function under '{name}': {shown(function, 60)} cannot be called")
+            raise InvalidInput(f"backoffs has no function under '{name}': {short_repr(function, 60)} cannot be called")
     return backoffs
 
 

@@ -613,7 +613,7 @@ class Closed(RedriveError):
 _SHOWN_CHARS = 80
 
 
-def shown(value: object, chars: int) -> str:
+def short_repr(value: object, chars: int) -> str:
     """The beginning of how a value writes itself, for an error text; what it is where it cannot."""
     try:
         return ascii(value)[:chars]
@@ -623,9 +623,9 @@ def shown(value: object, chars: int) -> str:
 
 def _show(value: object) -> str:
     """A value as an error text can hold it: quoted, short, printable."""
-    text = f"'{value}'" if type(value) is str else shown(value, _SHOWN_CHARS + 1)
+    text = f"'{value}'" if type(value) is str else short_repr(value, _SHOWN_CHARS + 1)
     if not text.isprintable():
-        text = shown(value, _SHOWN_CHARS + 1)
+        text = short_repr(value, _SHOWN_CHARS + 1)
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from redrive.auth.principal import RIGHTS, Permission, Role
+from redrive.auth.principal import PERMISSIONS_BY_ROLE, Permission, Role
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/guides/access.md"
 
@@ -21,7 +21,7 @@ def test_guide_has_the_rights_of_every_role() -> None:
         for row in told
         if row[0] in set(Role)
     }
-    assert said == {role.value: {right.value for right in rights} for role, rights in RIGHTS.items()}
+    assert said == {role.value: {right.value for right in rights} for role, rights in PERMISSIONS_BY_ROLE.items()}
 
 
 def test_guide_explains_every_right() -> None:

@@ -37,7 +37,7 @@ from redrive.model.item import Lease, Overrides, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.masked_item import MASKED_TYPE
 from redrive.server.auth.authorization import authorize_calls, filter_result
-from redrive.server.auth.result_filter import informed
+from redrive.server.auth.result_filter import with_redaction_rules
 from redrive.store import Commit
 from redrive.task.result_handle import is_dead_letter
 from redrive.testing import FakeClock
@@ -61,10 +61,10 @@ async def made(world: World, principal: Principal, call: Any) -> Any:
     core = world.broker._core
     if isinstance(let, COMMITTED):
         commit: Commit = core.store.commit([let])
-        return filter_result(await informed(request, commit.results), call, commit.results[0])
+        return filter_result(await with_redaction_rules(request, commit.results), call, commit.results[0])
     try:
         answer = core.read(let)
-        return filter_result(await informed(request, (answer,)), call, answer)
+        return filter_result(await with_redaction_rules(request, (answer,)), call, answer)
     except RedriveError as refusal:
         return refusal
 

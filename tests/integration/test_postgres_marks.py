@@ -302,7 +302,7 @@ def test_looks_pass_over_nothing_that_is_dead(broker: Broker, admin: Any, clock:
     now = clock.now() + 60_000_000
     looks: dict[str, tuple[str, tuple[Any, ...]]] = {
         "head": (TAKE_HEAD, (1, now, 10, now, None, 0, 1, 1)),
-        "times": (leases.TIMES, (1, now)),
+        "times": (leases.DUE_CHECK_SQL, (1, now)),
         "next": (leases._NEXT, (1,)),
         "lost": (queries._LOST, (1, now, 10)),
         "next_lost": (queries._NEXT_LOST, ()),

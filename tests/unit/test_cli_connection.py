@@ -13,7 +13,7 @@ from tests.terminal.cli import Cli, kill
 from redrive import connect
 from redrive.cli.common_options import command, command_line
 from redrive.cli.main import redrive
-from redrive.cli.store_target import StoreTarget, chosen
+from redrive.cli.store_target import StoreTarget, find_target
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def place_of(*words: str, environment: dict[str, str] | None = None) -> StoreTar
 
     @command("look")
     def look() -> None:
-        found.append(chosen())
+        found.append(find_target())
 
     result = CliRunner().invoke(look, words, env=environment)
     assert result.exit_code == 0, result.output

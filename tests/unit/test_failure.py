@@ -19,7 +19,7 @@ from redrive.model.failure import (
     failure_from_exception,
     failure_from_fields,
     failure_from_loss,
-    sanitize_failure,
+    normalize_failure,
 )
 from redrive.model.text import MAX_TEXT_BYTES, clean_text
 
@@ -348,7 +348,7 @@ def test_details_that_cannot_be_stored_are_cleaned_and_bounded() -> None:
     numbers: Any = {"duration": 2**80, "exit_code": -(2**80), "peak_memory": 2**80}
     for failure in (
         failure_from_exception(ValueError("x"), **given),
-        sanitize_failure(Failure("E", "x", signal="S" * 99, locals="\0" * 99_999, **numbers, **given)),
+        normalize_failure(Failure("E", "x", signal="S" * 99, locals="\0" * 99_999, **numbers, **given)),
     ):
         assert storable(failure)
         assert len((failure.host or "").encode()) <= 256
@@ -367,12 +367,12 @@ def test_cleaning_keeps_every_field_of_a_good_failure() -> None:
     assert all(value != field.default for value, field in zip(
         msgspec.structs.astuple(failure), msgspec.structs.fields(failure), strict=True
     ))  # fmt: skip
-    assert sanitize_failure(failure) == failure
+    assert normalize_failure(failure) == failure
 
 
 @pytest.mark.parametrize("nonsense", ["5", 5.5, True, object()])
 def test_detail_of_the_wrong_type_is_left_out(nonsense: Any) -> None:
-    failure = sanitize_failure(Failure("E", "x", duration=nonsense, exit_code=nonsense, peak_memory=nonsense))
+    failure = normalize_failure(Failure("E", "x", duration=nonsense, exit_code=nonsense, peak_memory=nonsense))
     assert (failure.duration, failure.exit_code, failure.peak_memory) == (None, None, None)
 
 

@@ -131,7 +131,7 @@ def test_cursor_of_another_search_is_refused() -> None:
     for search in searches:
         for other in searches:
             if other != search:
-                with pytest.raises(InvalidInput, match="pass on the cursor of the page before"):
+                with pytest.raises(InvalidInput, match="pass the cursor of the previous page"):
                     parse_cursor(*search, make_cursor(*other, 7))
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from redrive.model.fingerprint import fingerprint, normalise_text, place
+from redrive.model.fingerprint import fingerprint, frame_location, normalise_text
 
 
 def test_texts_that_differ_in_numbers_are_one_group() -> None:
@@ -47,14 +47,18 @@ def test_what_varies_is_replaced(text: str, normalised: str) -> None:
 
 
 def test_with_a_traceback_the_text_does_not_count() -> None:
-    places = [place("/srv/app/tasks.py", "send"), place("/srv/app/mail.py", "Mailer.deliver")]
+    places = [frame_location("/srv/app/tasks.py", "send"), frame_location("/srv/app/mail.py", "Mailer.deliver")]
     assert fingerprint("E", places, "one") == fingerprint("E", places, "two")
     assert fingerprint("E", places, "") != fingerprint("E", places[:1], "")
 
 
 def test_folders_do_not_count_and_packages_do() -> None:
-    assert place("/a/b/tasks.py", "f") == place("/c/tasks.py", "f") == place(r"C:\x\tasks.py", "f")
-    assert place("/a/one/__init__.py", "f") != place("/a/two/__init__.py", "f")
+    assert (
+        frame_location("/a/b/tasks.py", "f")
+        == frame_location("/c/tasks.py", "f")
+        == frame_location(r"C:\x\tasks.py", "f")
+    )
+    assert frame_location("/a/one/__init__.py", "f") != frame_location("/a/two/__init__.py", "f")
 
 
 def test_a_recursion_has_one_fingerprint_at_every_depth() -> None:

@@ -16,7 +16,7 @@ from redrive.errors import Unauthorized
 from redrive.model.payload import JSON
 from redrive.server.application import application
 from redrive.server.auth.authentication import NoAuthentication
-from redrive.wire.json_views import shown
+from redrive.wire.json_views import encode_payload
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -90,7 +90,7 @@ async def test_number_keeps_every_digit_that_was_written(client: Client) -> None
 @given(VALUES)
 def test_json_value_is_shown_as_it_is(value: Any) -> None:
     text = json.dumps(value).encode()
-    encoding, form = shown(text, JSON)
+    encoding, form = encode_payload(text, JSON)
     assert (encoding, bytes(form)) == ("json", text)  # type: ignore[arg-type]
 
 
@@ -108,7 +108,7 @@ def test_json_value_is_shown_as_it_is(value: Any) -> None:
 def test_bytes_that_are_not_what_they_are_called_do_not_break_the_answer(
     payload: bytes, content_type: str, encoding: str
 ) -> None:
-    assert shown(payload, content_type)[0] == encoding
+    assert encode_payload(payload, content_type)[0] == encoding
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from redrive import App, Broker, connect
-from redrive.model.caller_input import reading
+from redrive.model.caller_input import checking_input
 
 
 class Alarm(Exception):
@@ -82,7 +82,7 @@ def broker() -> Iterator[Broker]:
 
 
 def test_looking_at_an_argument() -> None:
-    with pytest.raises(Alarm), reading("thing"):
+    with pytest.raises(Alarm), checking_input("thing"):
         signal.raise_signal(signal.SIGUSR1)
 
 

@@ -78,7 +78,7 @@ PUT, CONSUME, READ_RESULTS, READ, READ_PAYLOADS = (
 )
 OPERATE, MANAGE, MANAGE_TOKENS = Permission.OPERATE, Permission.MANAGE, Permission.MANAGE_TOKENS
 
-LOSING = frozenset({Verb.DROP, Verb.PURGE})
+DELETING_VERBS = frozenset({Verb.DROP, Verb.PURGE})
 """Verbs that lose items."""
 _HALTING = frozenset({OperationStatus.PAUSED, OperationStatus.CANCELLED, OperationStatus.STOPPED})
 SEES_QUEUES = (READ, PUT, CONSUME)
@@ -131,20 +131,20 @@ class OperationRef(msgspec.Struct, frozen=True):
     drives: bool = False
 
 
-Place = QueueScope | QueueRef | ItemRef | SourceQueueRef | LeaseRef | OperationRef
+PermissionScope = QueueScope | QueueRef | ItemRef | SourceQueueRef | LeaseRef | OperationRef
 
 
 class RequiredPermission(msgspec.Struct, frozen=True):
     """One of these rights, there."""
 
     rights: tuple[Permission, ...]
-    place: Place
+    place: PermissionScope
 
 
 class VerdictCheck(msgspec.Struct, frozen=True):
     """A verdict that the caller brings: an item dies to where its queue says, or where the caller may bring it."""
 
-    place: Place
+    place: PermissionScope
     verdict: Verdict
     version: int
 
@@ -156,17 +156,17 @@ class EarlyLossCheck(msgspec.Struct, frozen=True):
 
 
 Requirement = RequiredPermission | VerdictCheck | EarlyLossCheck
-_Needs = Iterable[Requirement]
+_Requirements = Iterable[Requirement]
 
 
-def permissions_for(call: Call | Query) -> _Needs:
+def permissions_for(call: Call | Query) -> _Requirements:
     """All that a call needs."""
     return CALL_PERMISSIONS[call.__class__](call)
 
 
-def right_of(verb: Verb) -> Permission:
+def permission_for_verb(verb: Verb) -> Permission:
     """What a change by hand needs."""
-    return MANAGE if verb in LOSING else OPERATE
+    return MANAGE if verb in DELETING_VERBS else OPERATE
 
 
 def needs_of_filter(where: Filter, right: Permission = READ) -> Iterator[RequiredPermission]:
@@ -177,30 +177,30 @@ def needs_of_filter(where: Filter, right: Permission = READ) -> Iterator[Require
         yield RequiredPermission((READ_PAYLOADS,), place)
 
 
-def _place(queue: str | None) -> Place:
+def _place(queue: str | None) -> PermissionScope:
     return QueueScope.ALL if queue is None else QueueRef(queue)
 
 
-def _in_queue(right: Permission, field: str = "queue") -> Callable[[Any], _Needs]:
+def _in_queue(right: Permission, field: str = "queue") -> Callable[[Any], _Requirements]:
     return lambda call: (RequiredPermission((right,), QueueRef(getattr(call, field))),)
 
 
-def _fixed(place: Place, *rights: Permission) -> Callable[[Any], _Needs]:
+def _fixed(place: PermissionScope, *rights: Permission) -> Callable[[Any], _Requirements]:
     always = (RequiredPermission(rights, place),)
     return lambda call: always
 
 
-def _settings(call: CreateQueue | UpdateQueue) -> _Needs:
+def _settings(call: CreateQueue | UpdateQueue) -> _Requirements:
     yield RequiredPermission((MANAGE,), QueueRef(call.name))
     yield from _dead_queues(call.settings)
 
 
-def _dead_queues(settings: QueueSettings) -> _Needs:
+def _dead_queues(settings: QueueSettings) -> _Requirements:
     """Whoever lets the dead of a queue go to another one fills that."""
     return [RequiredPermission((MANAGE,), QueueRef(name)) for name in settings.dead_queues()]
 
 
-def _put(call: Put) -> _Needs:
+def _put(call: Put) -> _Requirements:
     place = QueueRef(call.queue)
     yield RequiredPermission((PUT,), place)
     for item in call.items:
@@ -212,7 +212,7 @@ def _put(call: Put) -> _Needs:
             yield VerdictCheck(place, item.verdict, item.version)
 
 
-def _puts(puts: Iterable[Put]) -> _Needs:
+def _puts(puts: Iterable[Put]) -> _Requirements:
     for put in puts:
         yield from _put(put)
 
@@ -229,18 +229,18 @@ def _registration(call: Register | Unregister) -> RequiredPermission:
     return RequiredPermission((MANAGE,), QueueScope.ALL)
 
 
-def _register(call: Register) -> _Needs:
+def _register(call: Register) -> _Requirements:
     yield from _unregister(call)
     yield from _puts(call.puts)
 
 
-def _unregister(call: Register | Unregister) -> _Needs:
+def _unregister(call: Register | Unregister) -> _Requirements:
     yield _registration(call)
     if call.audit is not None and call.kind != TOKEN:  # the audit is not for everybody to write into
         yield RequiredPermission((MANAGE,), QueueScope.ALL)
 
 
-def _registrations(call: ListRegistrations) -> _Needs:
+def _registrations(call: ListRegistrations) -> _Requirements:
     if call.kind in (WORKER, SCHEDULE, CLAIMED, POLL, REQUEST, PUT_AGAIN):
         return (RequiredPermission((READ, CONSUME), QueueScope.ANY),)
     if call.kind == TOKEN:
@@ -250,16 +250,16 @@ def _registrations(call: ListRegistrations) -> _Needs:
     return (RequiredPermission((READ,), QueueScope.ALL),)
 
 
-def _of_lease(call: Extend | ReturnLease | GetLease) -> _Needs:
+def _of_lease(call: Extend | ReturnLease | GetLease) -> _Requirements:
     return (RequiredPermission((CONSUME,), LeaseRef(call.token)),)
 
 
-def _complete(call: Complete) -> _Needs:
+def _complete(call: Complete) -> _Requirements:
     yield RequiredPermission((CONSUME,), LeaseRef(call.token))
     yield from _puts(call.puts)
 
 
-def _settle(call: Settle) -> _Needs:
+def _settle(call: Settle) -> _Requirements:
     place = LeaseRef(call.token)
     yield RequiredPermission((CONSUME,), place)
     yield VerdictCheck(place, call.verdict, call.version)
@@ -267,8 +267,8 @@ def _settle(call: Settle) -> _Needs:
         yield EarlyLossCheck(call.token)
 
 
-def _change(call: ManualChange) -> _Needs:
-    right = right_of(call.verb)
+def _change(call: ManualChange) -> _Requirements:
+    right = permission_for_verb(call.verb)
     if call.to is not None:
         yield RequiredPermission((right,), QueueRef(call.to))
     for target in call.targets:
@@ -278,14 +278,14 @@ def _change(call: ManualChange) -> _Needs:
             yield VerdictCheck(place, target.verdict, target.version)
 
 
-def _holds(call: Hold | Unhold) -> _Needs:
+def _holds(call: Hold | Unhold) -> _Requirements:
     if call.ids is None:
         return (RequiredPermission((OPERATE,), QueueScope.ALL),)
     return [RequiredPermission((OPERATE,), ItemRef(id)) for id in call.ids]
 
 
-def _start(call: StartOperation) -> _Needs:
-    right = right_of(call.verb)
+def _start(call: StartOperation) -> _Requirements:
+    right = permission_for_verb(call.verb)
     yield from needs_of_filter(call.where, right)
     if call.to is not None:
         yield RequiredPermission((right,), QueueRef(call.to))
@@ -295,30 +295,30 @@ def _start(call: StartOperation) -> _Needs:
         yield RequiredPermission((right,), SourceQueueRef(call.where.queue))
 
 
-def _step(call: StepOperation) -> _Needs:
+def _step(call: StepOperation) -> _Requirements:
     yield RequiredPermission((OPERATE,), OperationRef(call.id, drives=True))
     for queue, (verdict, version) in call.verdicts.items():
         yield VerdictCheck(QueueRef(queue), verdict, version)
 
 
-def _set_operation(call: SetOperation) -> _Needs:
+def _set_operation(call: SetOperation) -> _Requirements:
     halts = call.status in _HALTING and call.rate is None
     return (RequiredPermission((OPERATE,), OperationRef(call.id, drives=not halts)),)
 
 
-def _expire(call: Expire) -> _Needs:
+def _expire(call: Expire) -> _Requirements:
     return (RequiredPermission((MANAGE,), ItemRef(call.id)), VerdictCheck(ItemRef(call.id), call.verdict, call.version))
 
 
-def _of_item(*rights: Permission) -> Callable[[Any], _Needs]:
+def _of_item(*rights: Permission) -> Callable[[Any], _Requirements]:
     return lambda call: (RequiredPermission(rights, ItemRef(call.id)),)
 
 
-def _feed(call: ReadFeed) -> _Needs:
+def _feed(call: ReadFeed) -> _Requirements:
     return (RequiredPermission((READ,), QueueScope.ANY if call.queue is None else QueueRef(call.queue)),)
 
 
-CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Needs]] = {
+CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Requirements]] = {
     CreateQueue: _settings,
     UpdateQueue: _settings,
     SetPaused: _in_queue(OPERATE, "name"),

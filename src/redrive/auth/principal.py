@@ -47,7 +47,7 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
-RIGHTS: dict[Role, frozenset[Permission]] = {
+PERMISSIONS_BY_ROLE: dict[Role, frozenset[Permission]] = {
     Role.PRODUCER: frozenset({Permission.PUT}),
     Role.REQUESTER: frozenset({Permission.PUT, Permission.READ_RESULTS}),
     Role.CONSUMER: frozenset({Permission.CONSUME, Permission.PUT}),
@@ -78,7 +78,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     def has(self, right: Permission) -> bool:
         """Whether one of the roles gives this right, wherever that is."""
-        return any(right in RIGHTS[role] for role in self.roles)
+        return any(right in PERMISSIONS_BY_ROLE[role] for role in self.roles)
 
     def may_somewhere(self, right: Permission, namespace: str) -> bool:
         """Whether they may do that in some queue of the namespace, or would if there were one."""

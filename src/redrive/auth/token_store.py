@@ -113,7 +113,7 @@ def create(
         expires_at=None if expires is None else Instant(now + check_positive("expires", expires)),
     )
     call = Register(TOKEN_KIND, token.name, _encode(token), version=0)
-    written = yield from commit_call(signed(call, token.created_by))
+    written = yield from commit_call(with_audit_note(call, token.created_by))
     if isinstance(written, VersionConflict):
         raise InvalidInput(f"there is a token called '{name}'; revoke it first, or choose another name")
     return NewToken(f"redrive_{token.id}_{secret}", token)
@@ -128,11 +128,11 @@ def list_all() -> Flow[tuple[AccessToken, ...]]:
 def revoke(name: str, revoked_by: str) -> Flow[bool]:
     """It lets nobody in any more, a second from now at the latest. Gives whether there was one of that name."""
     call = Unregister(TOKEN_KIND, check_label("token", name))
-    removed: bool = yield from commit_call(signed(call, check_label("revoked_by", revoked_by)))
+    removed: bool = yield from commit_call(with_audit_note(call, check_label("revoked_by", revoked_by)))
     return removed
 
 
-def signed(call: _TokenCall, actor: str) -> _TokenCall:
+def with_audit_note(call: _TokenCall, actor: str) -> _TokenCall:
     """The call that makes or revokes a token, with what the audit says of it: who, which token, and its roles."""
     if isinstance(call, Unregister):
         return msgspec.structs.replace(call, audit=AuditNote(actor, REVOKED, call.name))

@@ -17,7 +17,7 @@ from redrive.broker.async_api.manual_changes import AsyncManualChangeMethods
 from redrive.broker.async_api.operations import AsyncOperationMethods
 from redrive.broker.async_api.queues import AsyncQueueMethods
 from redrive.broker.flows import deliveries
-from redrive.broker.flows.health import Health, health_of, stuck
+from redrive.broker.flows.health import Health, health_of, stuck_moves
 from redrive.store import Durability
 from redrive.telemetry.metrics import Metrics
 
@@ -58,7 +58,7 @@ class AsyncBroker(
 
     async def health(self) -> Health:
         """What somebody should look at: a store that fills up, items that do not arrive in another store."""
-        moves = await self._run(stuck(self._core))
+        moves = await self._run(stuck_moves(self._core))
         return await asyncio.get_running_loop().run_in_executor(None, health_of, self._core.store, moves)
 
     async def close(self) -> None:

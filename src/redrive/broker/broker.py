@@ -16,7 +16,7 @@ from redrive.broker.api.manual_changes import ManualChangeMethods
 from redrive.broker.api.operations import OperationMethods
 from redrive.broker.api.queues import QueueMethods
 from redrive.broker.flows import deliveries
-from redrive.broker.flows.health import Health, health_of, stuck
+from redrive.broker.flows.health import Health, health_of, stuck_moves
 from redrive.store import Durability
 from redrive.telemetry.metrics import Metrics
 
@@ -54,7 +54,7 @@ class Broker(QueueMethods, DeliveryMethods, InspectionMethods, ManualChangeMetho
 
     def health(self) -> Health:
         """What somebody should look at: a store that fills up, items that do not arrive in another store."""
-        return health_of(self._core.store, self._run(stuck(self._core)))
+        return health_of(self._core.store, self._run(stuck_moves(self._core)))
 
     def close(self) -> None:
         """Finish what was accepted, wake whoever waits, release the store. Twice is no error."""

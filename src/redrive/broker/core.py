@@ -26,7 +26,7 @@ from redrive.contract import Call, Query
 from redrive.contract.item_calls import Put
 from redrive.contract.queries import GetQueue
 from redrive.errors import Closed
-from redrive.model.caller_input import reading
+from redrive.model.caller_input import checking_input
 from redrive.model.failure import Failure
 from redrive.model.item import NO_OVERRIDES, Counters, Overrides, Receipt, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, Verdict, check_custom_verdict, dead_verdict, judge
@@ -137,7 +137,7 @@ class Core:
         """A verdict that the program brought; a death that names no queue goes where the queue's dead go."""
         if verdict is None:
             return None
-        with reading("verdict"):
+        with checking_input("verdict"):
             brought = check_custom_verdict(verdict)
         if isinstance(brought, Dead) and brought.to is not None:
             brought = msgspec.structs.replace(brought, to=self.address("queue", brought.to))

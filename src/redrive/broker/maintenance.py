@@ -107,7 +107,7 @@ def settle_overdue(core: Core, queue: str | None = None) -> Flow[tuple[int, int]
 def step_operations(core: Core) -> Flow[int]:
     """One step of each operation that is running and due, and a look at the canaries of those that wait for them."""
     changed = 0
-    for operation in (yield from run_query(ListOperations(limit=MAX_OPERATIONS, at_work=True))):
+    for operation in (yield from run_query(ListOperations(limit=MAX_OPERATIONS, active_only=True))):
         try:
             changed += yield from _operate(core, operation)
         except (Closed, StoreError, OutcomeUnknown, Overloaded):

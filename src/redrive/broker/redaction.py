@@ -12,7 +12,7 @@ import msgspec
 
 from redrive.broker.flow import Flow, run_query
 from redrive.contract.queries import AuditEntry, GetQueue, ListQueues
-from redrive.errors import Forbidden, InvalidInput, InvalidPayload, QueueNotFound, shown
+from redrive.errors import Forbidden, InvalidInput, InvalidPayload, QueueNotFound, short_repr
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedEntry
 from redrive.model.group import Group
@@ -63,7 +63,7 @@ class Redaction:
             self._function, self._common = redact, NO_RULES
         else:
             kinds = "a function (kind, value) → value, a table of rules, or False for none"
-            raise InvalidInput(f"redact is {kinds}, not {shown(redact, 60)}")
+            raise InvalidInput(f"redact is {kinds}, not {short_repr(redact, 60)}")
         self._rules = rules or {}
 
     @property
@@ -125,7 +125,7 @@ def queues_of(item: Item) -> Iterator[str]:
     yield from (entry.queue for entry in item.history)
 
 
-def known(core: Core, queues: Iterable[str | None] | None) -> Flow[Redaction]:
+def redaction_for(core: Core, queues: Iterable[str | None] | None) -> Flow[Redaction]:
     """What a broker shows, by the rules that these queues have now. None: all queues."""
     if not core.redaction.takes_rules:
         return core.redaction

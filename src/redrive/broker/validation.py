@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from redrive.clock import Instant
-from redrive.errors import InvalidDuration, InvalidInput, shown
-from redrive.model.caller_input import plain, reading
+from redrive.errors import InvalidDuration, InvalidInput, short_repr
+from redrive.model.caller_input import checking_input, exact_str
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.limits import check_instant
 from redrive.model.text import MAX_TEXT_BYTES, clean_text
@@ -15,9 +15,9 @@ from redrive.model.text import MAX_TEXT_BYTES, clean_text
 def check_integer(what: str, value: object, smallest: int, largest: int) -> None:
     """Raise unless it is a whole number within these bounds."""
     if type(value) is not int:
-        raise InvalidInput(f"{what} must be a whole number, {smallest:,} to {largest:,}, not {shown(value, 40)}")
+        raise InvalidInput(f"{what} must be a whole number, {smallest:,} to {largest:,}, not {short_repr(value, 40)}")
     if not smallest <= value <= largest:
-        raise InvalidInput(f"{what} must be {smallest:,} to {largest:,}, not {shown(value, 40)}")
+        raise InvalidInput(f"{what} must be {smallest:,} to {largest:,}, not {short_repr(value, 40)}")
 
 
 def check_positive(what: str, value: DurationInput) -> int:
@@ -30,7 +30,7 @@ def check_positive(what: str, value: DurationInput) -> int:
 
 def to_instant(what: str, value: datetime) -> Instant:
     """The instant of a datetime with a time zone."""
-    with reading(what):
+    with checking_input(what):
         since = None
         if isinstance(value, datetime) and value.tzinfo is not None:
             since = value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,7 +44,7 @@ def check_note(what: str, text: str | None) -> str | None:
     """What a worker or a person wrote, as every store can hold it."""
     if text is None:
         return None
-    with reading(what):
+    with checking_input(what):
         if isinstance(text, str):
-            return clean_text(plain(text), MAX_TEXT_BYTES)
-    raise InvalidInput(f"{what} is a text here, not {shown(text, 60)}")
+            return clean_text(exact_str(text), MAX_TEXT_BYTES)
+    raise InvalidInput(f"{what} is a text here, not {short_repr(text, 60)}")

@@ -14,7 +14,7 @@ from redrive.broker.flows.operations import REVERSE
 from redrive.cli import error_output
 from redrive.cli.common_options import as_json, command_line, was_given
 from redrive.cli.error_output import NotConfirmed
-from redrive.cli.output import coloured, print_json, print_line, print_note, printable, short, to_json_value
+from redrive.cli.output import coloured, escape_line, print_json, print_line, print_note, short, to_json_value
 from redrive.cli.store_target import finish_moves
 from redrive.model.operation import Operation, OperationStatus
 from redrive.model.operation_plan import OperationPlan
@@ -245,7 +245,7 @@ def print_operation(operation: Operation, *, in_full: bool = False) -> None:
         for code, samples in operation.samples.items():
             print_line(f"    {code}: {', '.join(map(short, samples))}")
     if operation.problem:
-        print_line(f"  problem: {printable(operation.problem)}")
+        print_line(f"  problem: {escape_line(operation.problem)}")
     if not operation.ended:
         if operation.canary_ids:
             count = len(operation.canary_ids)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from redrive.cli.common_options import as_json
-from redrive.cli.output import ago, coloured, fields, print_json, print_line, print_note, printable, short, table
+from redrive.cli.output import ago, coloured, escape_line, fields, print_json, print_line, print_note, short, table
 from redrive.model.item import Item, Status
 from redrive.model.payload import is_json
 from redrive.model.text import format_bytes, format_elapsed, format_instant, pluralize
@@ -102,7 +102,7 @@ def print_item(item: Item) -> None:
 def _print_death(item: Item) -> None:
     death = item.death
     assert death is not None
-    print_line(printable(death.cause.title), style="red")
+    print_line(escape_line(death.cause.title), style="red")
     reason = death.reason.value.replace("_", " ")
     attempts = pluralize(death.counters.attempts, "attempt")
     print_line(f"died {ago(death.at)}, {format_instant(death.at)}, in {death.queue}: {reason} after {attempts}")
@@ -113,7 +113,7 @@ def _print_death(item: Item) -> None:
         if len(lines) > TRACEBACK_LINES:
             print_line(f"  … {len(lines) - TRACEBACK_LINES} lines before; -o json has all")
         for line in lines[-TRACEBACK_LINES:]:
-            print_line(f"  {printable(line)}")
+            print_line(f"  {escape_line(line)}")
 
 
 def _print_facts(item: Item) -> None:
@@ -157,16 +157,16 @@ def _print_facts(item: Item) -> None:
 
 def _print_payload(item: Item) -> None:
     data, text = bytes(item.payload), payload_text(item)
-    print_line(f"\npayload ({printable(item.content_type)}, {format_bytes(len(data))}):")
+    print_line(f"\npayload ({escape_line(item.content_type)}, {format_bytes(len(data))}):")
     if is_json(item.content_type):
         text = msgspec.json.format(text, indent=2) if len(text) > 80 and text[:1] in "{[" else text
     for line in text[:MAX_SHOWN_CHARS].splitlines():
-        print_line(f"  {printable(line)}")
+        print_line(f"  {escape_line(line)}")
     if len(text) > MAX_SHOWN_CHARS:
         print_line(f"  … and {len(text) - MAX_SHOWN_CHARS:,} more characters; -o json has all")
     if item.result is not None:
         result = msgspec.structs.replace(item, payload=item.result.payload, content_type=item.result.content_type)
-        print_line(f"\nresult: {printable(payload_text(result)[:MAX_SHOWN_CHARS])}")
+        print_line(f"\nresult: {escape_line(payload_text(result)[:MAX_SHOWN_CHARS])}")
 
 
 def _print_history(item: Item) -> None:
@@ -184,5 +184,7 @@ def _print_history(item: Item) -> None:
         after = "" if ran is None else f" after {format_elapsed(ran)}"
         said = f": {told}" if told else ""
         print_line(
-            printable(f"  {format_instant(entry.at)}  {entry.event.value} (delivery {entry.delivery}){by}{after}{said}")
+            escape_line(
+                f"  {format_instant(entry.at)}  {entry.event.value} (delivery {entry.delivery}){by}{after}{said}"
+            )
         )

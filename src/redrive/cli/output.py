@@ -73,11 +73,11 @@ def in_colour() -> bool:
 
 def print_line(text: str = "", *, style: str | None = None) -> None:
     """A line for a person, to stdout. To a terminal, nothing in it means anything but line ends and our own colours."""
-    shown = harmless(text)
+    shown = escape_text(text)
     click.echo(click.style(shown, fg=style) if style and in_colour() else shown)
 
 
-def harmless(text: str) -> str:
+def escape_text(text: str) -> str:
     """A text of one or more lines as a terminal may be given it: with the colours of `coloured`, and nothing else."""
     ours = _OUR_COLOURS.split(text) if in_colour() else [text]
     return "".join(part if at % 2 else visible(part, "\n") for at, part in enumerate(ours))
@@ -111,7 +111,7 @@ def with_short_ids(text: str) -> str:
     return _WHOLE_ID.sub(lambda found: short(found[0]), text)
 
 
-def printable(text: str) -> str:
+def escape_line(text: str) -> str:
     """A text on one line that does nothing to a terminal."""
     return visible(text if text.isprintable() else text.translate(_SPACES))
 
@@ -147,7 +147,7 @@ def table(
     is always there.
     """
     names = list(columns)
-    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    cells = [[escape_line(str(cell)) for cell in row] for row in rows]
     widths = [max([_width(name), *(_width(row[place]) for row in cells)]) for place, name in enumerate(names)]
     shown = _fit(widths, columns, least)
     colour_of = names.index(coloured) if coloured and in_colour() else None
@@ -233,7 +233,7 @@ def coloured(word: str) -> str:
 
 def fields(pairs: Iterable[tuple[str, object]]) -> None:
     """Names and what they stand for, one on a line; what is None or empty is left out."""
-    listed = [(name, printable(str(value))) for name, value in pairs if value not in (None, "")]
+    listed = [(name, escape_line(str(value))) for name, value in pairs if value not in (None, "")]
     width = max((len(name) for name, _ in listed), default=0)
     for name, value in listed:
         print_line(f"  {name:{width}}  {value}")

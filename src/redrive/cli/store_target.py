@@ -64,7 +64,7 @@ class StoreTarget(msgspec.Struct, frozen=True):
         return self.url.startswith("sqlite:")
 
 
-def chosen(environment: Mapping[str, str] = os.environ, *, ask: bool = True) -> StoreTarget:
+def find_target(environment: Mapping[str, str] = os.environ, *, ask: bool = True) -> StoreTarget:
     """The place that this command is about. A token, or a password of the environment, may be sent there.
 
     It goes to an address that was given with it, or that the user has confirmed for the file. ask: whether a person may
@@ -102,9 +102,9 @@ def project_file(*, announce: bool = True) -> Path | None:
     found = find_file()
     if found is not None and found.parent in Path.cwd().parents and announce and not _is_for_programs():
         if not get_option("announced_file"):
-            from redrive.cli.output import printable
+            from redrive.cli.output import escape_line
 
-            click.echo(f"redrive: using {printable(str(found))}", err=True)
+            click.echo(f"redrive: using {escape_line(str(found))}", err=True)
         set_option("announced_file", str(found))
     return found
 
@@ -133,12 +133,12 @@ def _namespace_of(file: Path | None) -> str:
 
 
 @contextmanager
-def opened(*, create: bool = False, namespace: str | None = None) -> Iterator[Broker]:
+def open_target(*, create: bool = False, namespace: str | None = None) -> Iterator[Broker]:
     """A broker on the place that this command is about.
 
     Only with `create` is a store begun where there is none. No maintenance: a command looks or changes, and is gone.
     """
-    with open_place(chosen(), create=create, namespace=namespace) as broker:
+    with open_place(find_target(), create=create, namespace=namespace) as broker:
         try:
             yield broker
         except QueueNotFound as error:
@@ -162,7 +162,7 @@ def finish_moves(broker: Broker) -> None:
 
     A server does it by itself, and so does every program that has the store open for longer than a command.
     """
-    if chosen().stores:
+    if find_target().stores:
         broker.run_maintenance()
 
 

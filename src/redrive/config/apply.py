@@ -171,7 +171,7 @@ def _wanted(
         vanished = set(managed_before.get(name, ())) - values.keys()
         try:
             settings = parse_settings(values, base=queues.without_settings(base, vanished))
-            wanted[name] = queues.addressed(core, settings)
+            wanted[name] = queues.normalize_dead_queue(core, settings)
         except InvalidInput as error:
             problems.append(_problem(config, name, error))
     if problems:

@@ -36,7 +36,7 @@ _FOREIGN_NAMES = {"queues": "queue", "workers": "worker", "store": "stores", "pr
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
-class Source(msgspec.Struct, frozen=True):
+class ConfigText(msgspec.Struct, frozen=True):
     """A file as it was read: its text, and who could change it then."""
 
     text: str
@@ -72,7 +72,7 @@ def line_of(file: Path, path: KeyPath) -> int:
     return LineIndex(read_source(file).text).line_of(path)
 
 
-def read_source(file: Path) -> Source:
+def read_source(file: Path) -> ConfigText:
     """A file as it is now. Raises `InvalidConfig` where there is none."""
     try:
         with open(file, "rb") as opened:
@@ -80,7 +80,7 @@ def read_source(file: Path) -> Source:
             owner = os.fstat(opened.fileno()).st_uid
         if len(data) > MAX_FILE_BYTES:
             raise InvalidConfig(shown_file(file), (Problem(1, "", f"is larger than {MAX_FILE_BYTES:,} bytes"),))
-        return Source(data.decode("utf-8-sig"), owner, find_exposure(file))
+        return ConfigText(data.decode("utf-8-sig"), owner, find_exposure(file))
     except OSError as error:
         problem = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
         raise InvalidConfig(shown_file(file), (Problem(1, "", problem),)) from None
@@ -89,9 +89,9 @@ def read_source(file: Path) -> Source:
         raise InvalidConfig(shown_file(file), (Problem(line, "", "is not UTF-8"),)) from None
 
 
-def parse(source: Source | str, file: Path, *, needs_store: bool = True, variables: Collection[str] = ()) -> Config:
+def parse(source: ConfigText | str, file: Path, *, needs_store: bool = True, variables: Collection[str] = ()) -> Config:
     """What the text of a file says, whose path is absolute. `needs_store` and `variables` as of `load`."""
-    source = Source(source) if isinstance(source, str) else source
+    source = ConfigText(source) if isinstance(source, str) else source
     problems, document, lines = _parsed(source.text, file)
     config = _read(document, file, problems, lines, source, needs_store, tuple(variables))
     problems.raise_any()
@@ -119,7 +119,7 @@ def _read(
     file: Path,
     problems: Problems,
     lines: LineIndex,
-    source: Source,
+    source: ConfigText,
     needs_store: bool,
     variables: tuple[str, ...],
 ) -> Config:

@@ -138,7 +138,7 @@ class ListOperations(TaggedStruct, frozen=True):
 
     unfinished: bool = False
     limit: int = 100
-    at_work: bool = False
+    active_only: bool = False
 
 
 class GetOverdue(TaggedStruct, frozen=True):

@@ -19,7 +19,7 @@ from redrive.errors import InvalidInput, RedriveError
 
 
 @contextmanager
-def reading(what: str) -> Iterator[None]:
+def checking_input(what: str) -> Iterator[None]:
     """While this runs, the argument is looked at, and nothing has been changed."""
     try:
         yield
@@ -55,7 +55,7 @@ def unreadable(what: str, error: Exception) -> InvalidInput:
     return InvalidInput(f"{what} cannot be read: {type(error).__name__}{_text(error)}; give a plain value")
 
 
-def plain(text: str) -> str:
+def exact_str(text: str) -> str:
     """The same text as a str and nothing more: a subclass may have its own idea of length, hash and equality."""
     return text if type(text) is str else str.__str__(text)
 
@@ -64,7 +64,7 @@ def flag(what: str, value: object) -> bool:
     """Whether a switch is on."""
     if value is True or value is False:
         return bool(value)
-    with reading(what):
+    with checking_input(what):
         return bool(value)
 
 
@@ -72,7 +72,7 @@ def listed(what: str, values: Iterable[Any], most: int) -> tuple[Any, ...]:
     """What an iterable gives, and one more than `most` at most: it may have no end."""
     if type(values) is tuple or type(values) is list:
         return tuple(values)
-    with reading(what):
+    with checking_input(what):
         return tuple(islice(values, most + 1))
 
 
@@ -80,7 +80,7 @@ def table(what: str, values: Mapping[str, Any], most: int) -> dict[str, Any]:
     """A copy of a table, read once. Raises where it has more than `most` entries: it may have no end."""
     if type(values) is dict:
         return values
-    with reading(what):
+    with checking_input(what):
         copied = dict(islice(values.items(), most + 1))
     if len(copied) > most:
         raise InvalidInput(f"{what} has more than {most:,} entries")

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Annotated, TypeAlias
 
 from redrive.errors import InvalidDuration, RedriveError
-from redrive.model.caller_input import is_of_a_signal, plain, unreadable
+from redrive.model.caller_input import exact_str, is_of_a_signal, unreadable
 
 MILLISECOND = 1_000
 SECOND = 1_000 * MILLISECOND
@@ -58,7 +58,7 @@ def _microseconds(value: DurationInput, what: str) -> int:
     if isinstance(value, bool):
         raise InvalidDuration(what, value, _ACCEPTED)
     if isinstance(value, str):
-        return _parse_text(plain(value), what)
+        return _parse_text(exact_str(value), what)
     if isinstance(value, timedelta):
         return timedelta.__floordiv__(value, timedelta(microseconds=1))
     if isinstance(value, int):

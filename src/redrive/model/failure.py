@@ -25,7 +25,7 @@ from redrive.model.exception import (
     safe_getattr,
     safe_str,
 )
-from redrive.model.fingerprint import fingerprint, frames_of, normalise_text, place
+from redrive.model.fingerprint import fingerprint, frame_location, frames_of, normalise_text
 from redrive.model.limits import KIB
 from redrive.model.text import MAX_TEXT_BYTES, MAX_TYPE_BYTES, clean_text, format_bytes, format_elapsed, join_lines
 
@@ -195,7 +195,7 @@ def failure_from_loss(
         exit_code=exit_code,
         peak_memory=peak_memory,
     )
-    return sanitize_failure(made)
+    return normalize_failure(made)
 
 
 def _end_of_loss(
@@ -225,7 +225,7 @@ def signal_name(signal: str | int | None) -> str | None:
         return f"signal {signal}"
 
 
-def sanitize_failure(failure: Failure) -> Failure:
+def normalize_failure(failure: Failure) -> Failure:
     """A failure that a program made itself, as every store can hold it."""
     made = failure_from_fields(
         failure.type,
@@ -274,7 +274,9 @@ def _describe(
         text=text,
         traceback=clean_text(format_traceback(error, frames, type_name, text), MAX_TRACEBACK_BYTES) if frames else None,
         error_class=_class_of(error, type_name, bases, text, rules),
-        fingerprint=fingerprint(type_name, [place(code.co_filename, code.co_qualname) for code, _ in frames], text),
+        fingerprint=fingerprint(
+            type_name, [frame_location(code.co_filename, code.co_qualname) for code, _ in frames], text
+        ),
         worker=_clean(worker, MAX_TYPE_BYTES),
         final=bool(final_types) and any(_is_a(error, type_name, bases, final) for final in final_types),
         bases=bases,

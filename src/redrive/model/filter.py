@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from redrive.clock import Instant
-from redrive.errors import InvalidInput, shown
+from redrive.errors import InvalidInput, short_repr
 from redrive.model.classify import ErrorClass, names_of
 from redrive.model.death import Cause, DeadReason
 from redrive.model.ids import MAX_NUMBER, ItemId
@@ -161,8 +161,8 @@ def parse_cursor(where: Filter, order: Order, cursor: str | None) -> int | None:
     kind, digits = cursor[:-_DIGITS], cursor[-_DIGITS:]
     if kind != _cursor_kind(where, order) or not set(digits) <= _HEXADECIMAL or int(digits, 16) > MAX_NUMBER:
         raise InvalidInput(
-            f"{shown(cursor, 40)} is not a cursor of this search; pass on the cursor of the page before, with the same "
-            f"filter and order, or none to begin anew"
+            f"{short_repr(cursor, 40)} is not a cursor of this search; pass the cursor of the previous page with the "
+            f"same filter and order, or none to start over"
         )
     return int(digits, 16)
 

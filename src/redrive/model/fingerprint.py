@@ -48,7 +48,7 @@ def fingerprint(type: str, places: Iterable[str], text: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def place(filename: str, qualname: str) -> str:
+def frame_location(filename: str, qualname: str) -> str:
     """Where a frame is: file and function, without folder and line, which change with every deploy."""
     parts = filename.replace("\\", "/").rsplit("/", 2)
     # A package's file says nothing without the package.

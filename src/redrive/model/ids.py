@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterable
 from typing import NewType
 
-from redrive.errors import InvalidInput, InvalidName, shown
-from redrive.model.caller_input import listed, plain, reading
+from redrive.errors import InvalidInput, InvalidName, short_repr
+from redrive.model.caller_input import checking_input, exact_str, listed
 
 ItemId = NewType("ItemId", str)
 Token = NewType("Token", str)
@@ -65,18 +65,18 @@ def parse_token(token: str) -> tuple[int, int, int]:
 def check_id(id: object) -> ItemId:
     """The id itself, if it is written as one."""
     parse_id(id)  # type: ignore[arg-type]
-    return ItemId(plain(id))  # type: ignore[arg-type]
+    return ItemId(exact_str(id))  # type: ignore[arg-type]
 
 
 def ids_of(ids: object, most: int, what: str, where: str) -> tuple[ItemId, ...]:
     """One id or several, as a tuple. `what` says in the error what is taken, and `where` what has room for `most`."""
-    with reading("ids"):
+    with checking_input("ids"):
         if isinstance(ids, Iterable) and not isinstance(ids, bytes | bytearray):
             given = (ids,) if isinstance(ids, str) else listed("ids", ids, most)
             if len(given) > most:
                 raise InvalidInput(f"more than {most:,} ids in one {where}, and that is the limit; make several calls")
             return tuple(map(check_id, given))
-    raise InvalidInput(f"ids are {what}, not {shown(ids, 60)}; the id of an item is item.id")
+    raise InvalidInput(f"ids are {what}, not {short_repr(ids, 60)}; the id of an item is item.id")
 
 
 def item_id_of(token: Token) -> ItemId:
@@ -92,7 +92,7 @@ def partition_of(id: str) -> int:
 def _parse(what: str, text: str, digits: int) -> tuple[int, int]:
     try:
         if type(text) is not str:
-            text = plain(text)
+            text = exact_str(text)
         if len(text) != digits or _ARE_DIGITS(text) is None:
             raise ValueError
         return int(text[16:32], 16), int(text[:16], 16)

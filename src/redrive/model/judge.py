@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from redrive.errors import InvalidInput, InvalidSetting, shown
+from redrive.errors import InvalidInput, InvalidSetting, short_repr
 from redrive.model.death import DeadReason
 from redrive.model.duration import MAX_DURATION, DurationInput, parse_duration
 from redrive.model.failure import Failure
@@ -147,18 +147,22 @@ def check_custom_verdict(verdict: object) -> Verdict:
     match verdict:
         case RetryVerdict(delay, status):
             if delay.__class__ is not int or not 0 <= delay <= MAX_DURATION:
-                raise InvalidInput(f"a verdict has a delay from 0 microseconds to 100 years, not {shown(delay, 40)}")
+                raise InvalidInput(
+                    f"a verdict has a delay from 0 microseconds to 100 years, not {short_repr(delay, 40)}"
+                )
             if status not in WAITING_STATUSES:
-                raise InvalidInput(f"an item that is tried again is pending or failed, not {shown(status, 40)}")
+                raise InvalidInput(f"an item that is tried again is pending or failed, not {short_repr(status, 40)}")
             return RetryVerdict(delay, Status(status))
         case Dead(reason, to, drop):
             if reason not in tuple(DeadReason):
-                raise InvalidInput(f"{shown(reason, 40)} is not a reason of death; there are {', '.join(DeadReason)}")
+                raise InvalidInput(
+                    f"{short_repr(reason, 40)} is not a reason of death; there are {', '.join(DeadReason)}"
+                )
             if to is not None:
                 check_address("queue", to)
             return Dead(DeadReason(reason), to, drop)
         case _:
-            raise InvalidInput(f"a verdict is RetryVerdict(…) or Dead(…), not {shown(verdict, 40)}")
+            raise InvalidInput(f"a verdict is RetryVerdict(…) or Dead(…), not {short_repr(verdict, 40)}")
 
 
 def _cause_of_death(

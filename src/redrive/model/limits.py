@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from redrive.errors import InvalidDuration, InvalidInput, InvalidName, shown
-from redrive.model.caller_input import plain, reading
+from redrive.errors import InvalidDuration, InvalidInput, InvalidName, short_repr
+from redrive.model.caller_input import checking_input, exact_str
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -76,12 +76,12 @@ def check_priority(priority: object) -> int:
     """The priority itself, if it is a whole number from 0 to 9; larger goes first."""
     if type(priority) is int and MIN_PRIORITY <= priority <= MAX_PRIORITY:
         return priority
-    with reading("priority"):
+    with checking_input("priority"):
         fits = isinstance(priority, int) and not isinstance(priority, bool) and MIN_PRIORITY <= priority <= MAX_PRIORITY
     if not fits:
         raise InvalidInput(
             f"priority must be a whole number from {MIN_PRIORITY} to {MAX_PRIORITY} (larger goes first), "
-            f"not {shown(priority, 40)}"
+            f"not {short_repr(priority, 40)}"
         )
     return int.__index__(priority)  # type: ignore[arg-type]
 
@@ -99,9 +99,9 @@ def check_text(what: str, text: object) -> str:
     """The text, and nothing more than a text."""
     if type(text) is str:
         return text
-    with reading(what):
+    with checking_input(what):
         if isinstance(text, str):
-            return plain(text)
+            return exact_str(text)
     raise InvalidName(what, text, "is not text")
 
 

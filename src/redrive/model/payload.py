@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from redrive.errors import InvalidName, InvalidPayload, PayloadTooLarge, RedriveError, shown
-from redrive.model.caller_input import is_of_a_signal, plain, reading, unreadable
+from redrive.errors import InvalidName, InvalidPayload, PayloadTooLarge, RedriveError, short_repr
+from redrive.model.caller_input import checking_input, exact_str, is_of_a_signal, unreadable
 from redrive.model.limits import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES, text_problem
 
 JSON = "application/json"
@@ -56,7 +56,7 @@ def encode_payload(value: object, content_type: str | None = None, limit: int = 
     except Exception as error:
         if is_of_a_signal(error):
             raise
-        with reading("payload"):
+        with checking_input("payload"):
             _check_value(value)
         if isinstance(error, RecursionError):
             raise  # The value is good; it is the caller's stack that is full.
@@ -67,7 +67,7 @@ def encode_payload(value: object, content_type: str | None = None, limit: int = 
 
 
 def _bytes_of(value: object) -> bytes | None:
-    with reading("payload"):
+    with checking_input("payload"):
         return bytes(value) if isinstance(value, _BYTES) else None
 
 
@@ -106,7 +106,7 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """A copy of the headers, if they are text without NUL and lone surrogates and within the limit (names included)."""
     if type(headers) is dict:
         return _checked_headers(headers)
-    with reading("headers"):
+    with checking_input("headers"):
         if headers is None:
             return {}
         if isinstance(headers, Mapping):
@@ -121,7 +121,7 @@ def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         if problem := _header_problem(name, value):
             raise InvalidName("header", name, problem)
-        name, value = plain(name), plain(value)
+        name, value = exact_str(name), exact_str(value)
         size += len(name.encode()) + len(value.encode())
         if size > MAX_HEADERS_BYTES:
             raise PayloadTooLarge("headers", size, MAX_HEADERS_BYTES, None)
@@ -191,11 +191,11 @@ _Entry = tuple[Any, int, str, "Any"]
 def _check_key(key: object, entry: _Entry) -> None:
     if not isinstance(key, str):
         raise InvalidPayload(
-            _path(entry), f"has the key {shown(key, 80)}, which is {_name(key)}; JSON keys must be str"
+            _path(entry), f"has the key {short_repr(key, 80)}, which is {_name(key)}; JSON keys must be str"
         )
     if _has_surrogate(key):
         raise InvalidPayload(
-            _path(entry), f"has the key {shown(key, 80)} with a lone surrogate, which UTF-8 cannot hold"
+            _path(entry), f"has the key {short_repr(key, 80)} with a lone surrogate, which UTF-8 cannot hold"
         )
 
 

@@ -11,8 +11,8 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from redrive.clock import Instant
-from redrive.errors import InvalidSetting, shown
-from redrive.model.caller_input import plain, reading, table
+from redrive.errors import InvalidSetting, short_repr
+from redrive.model.caller_input import checking_input, exact_str, table
 from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.duration import DAY, MAX_DURATION, MINUTE, SECOND, Duration, format_duration, parse_duration
 from redrive.model.failure import Failure
@@ -211,7 +211,7 @@ def _as_written(name: str, value: Any) -> Any:
 
 
 def _read(name: str, value: Any) -> Any:
-    with reading(name):
+    with checking_input(name):
         return _checked(name, table(name, value, _MOST_ENTRIES) if isinstance(value, Mapping) else value)
 
 
@@ -262,14 +262,16 @@ def _positive_duration(name: str, value: Any) -> int:
 
 def _count(name: str, value: Any, smallest: int, largest: int = _LARGEST_COUNT) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
-        raise InvalidSetting(name, f"must be a whole number from {smallest} to {largest:,}, not {shown(value, 40)}")
+        raise InvalidSetting(
+            name, f"must be a whole number from {smallest} to {largest:,}, not {short_repr(value, 40)}"
+        )
     return int.__index__(value)
 
 
 def _names(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple | set | frozenset) or not all(isinstance(n, str) and n for n in value):
         raise InvalidSetting(name, "must be a list of error types (such as 'myapp.BadRequest') and classes")
-    return tuple(map(plain, value))
+    return tuple(map(exact_str, value))
 
 
 def _error_rules(name: str, value: Any) -> tuple[ErrorRule, ...]:
@@ -289,12 +291,12 @@ def _on_dead(name: str, value: Any) -> OnDead:
     try:
         return OnDead(value)
     except ValueError:
-        raise InvalidSetting(name, f"must be {' or '.join(OnDead)}, not {shown(value, 40)}") from None
+        raise InvalidSetting(name, f"must be {' or '.join(OnDead)}, not {short_repr(value, 40)}") from None
 
 
 def _switch(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise InvalidSetting(name, f"must be true or false, not {shown(value, 40)}")
+        raise InvalidSetting(name, f"must be true or false, not {short_repr(value, 40)}")
     return value
 
 
@@ -304,7 +306,7 @@ def _feed(name: str, value: Any) -> tuple[FeedKind, ...]:
         return tuple(FeedKind) if value == "all" else ()
     kinds = f"'all', 'none', or a list of {', '.join(FeedKind)}"
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InvalidSetting(name, f"must be {kinds}, not {shown(value, 40)}")
+        raise InvalidSetting(name, f"must be {kinds}, not {short_repr(value, 40)}")
     try:
         chosen = {FeedKind(kind) for kind in islice(value, _MOST_ENTRIES)}
     except ValueError as error:
@@ -325,5 +327,5 @@ def _dead_queue(value: Any) -> str | dict[str, str] | None:
 def _route(key: Any) -> str:
     if not isinstance(key, str) or not key:
         kinds = f"error types, classes ({', '.join(ErrorClass)}) or 'default'"
-        raise InvalidSetting("dead_queue", f"has the key {shown(key, 40)}; keys are {kinds}")
-    return plain(key)
+        raise InvalidSetting("dead_queue", f"has the key {short_repr(key, 40)}; keys are {kinds}")
+    return exact_str(key)

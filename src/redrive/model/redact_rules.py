@@ -11,7 +11,7 @@ import msgspec
 
 from redrive.errors import InvalidSetting
 from redrive.model import secret_pairs, secret_patterns
-from redrive.model.caller_input import listed, plain, table
+from redrive.model.caller_input import exact_str, listed, table
 from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy, secrecy_of, words_of_key
 from redrive.model.word_search import any_of
 
@@ -99,7 +99,7 @@ def _texts(setting: str, value: Any) -> tuple[str, ...]:
         raise InvalidSetting(setting, f"has more than {MAX_RULES} members")
     if not all(isinstance(text, str) and text for text in texts):
         raise InvalidSetting(setting, "must be a list of texts, none of them empty")
-    return tuple(map(plain, texts))
+    return tuple(map(exact_str, texts))
 
 
 def _check_pattern(setting: str, pattern: str) -> None:

@@ -15,7 +15,7 @@ from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy
 from redrive.model.secret_patterns import REDACTED, lower_in_place
 from redrive.model.secret_values import Span, is_secret_text, quoted_or_run, random_run, value_at
 
-Judge = Callable[[str], Secrecy]
+KeyClassifier = Callable[[str], Secrecy]
 _NAME = r"[\w.$-]{1,256}+"
 _QUOTE = r"""(?:\\{0,4}["'`]|&quot;|&#3[49];)"""
 _GAP = r"[ \t]{0,3}"
@@ -85,7 +85,7 @@ _OF_A_QUERY = ("key", "code")
 _REST_OF_NAME = re.compile(r"[\w.$-]*+")
 
 
-def hide_pairs(text: str, judge: Judge, hints: re.Pattern[str], first: int = 0) -> str:
+def hide_pairs(text: str, judge: KeyClassifier, hints: re.Pattern[str], first: int = 0) -> str:
     """The text without values that stand beside the name of a secret.
 
     `hints` finds a part of every such name in a text in small letters, none of them before `first`.
@@ -98,12 +98,12 @@ def hide_pairs(text: str, judge: Judge, hints: re.Pattern[str], first: int = 0) 
     return text
 
 
-def hide_between_bytes(text: str, judge: Judge) -> str:
+def hide_between_bytes(text: str, judge: KeyClassifier) -> str:
     """The same in bytes that were read as a text, where no sign stands between name and value."""
     return _replaced(text, _anywhere(_BETWEEN_BYTES, text, ()), _after_name, judge)
 
 
-def _names_of_secrets(text: str, judge: Judge, hints: re.Pattern[str], first: int = 0) -> list[int]:
+def _names_of_secrets(text: str, judge: KeyClassifier, hints: re.Pattern[str], first: int = 0) -> list[int]:
     """Where they begin."""
     names: list[int] = []
     end = 0
@@ -125,7 +125,7 @@ def _around(text: str, start: int, end: int) -> tuple[int, int]:
     return start - before.end(), after.end()
 
 
-def _is_part_of_a_name(text: str, start: int, name: str, judge: Judge) -> bool:
+def _is_part_of_a_name(text: str, start: int, name: str, judge: KeyClassifier) -> bool:
     if name.lower() not in _COMPLETED:
         return False
     return text[start - 1 : start] in ("?", "&") or _completed(text, start, name, judge) is not Secrecy.NONE
@@ -134,7 +134,7 @@ def _is_part_of_a_name(text: str, start: int, name: str, judge: Judge) -> bool:
 _Next = Callable[[int], re.Match[str] | None]
 """The next place at or behind a position."""
 _Places = Callable[[re.Pattern[str], str, Sequence[int]], _Next]
-_Find = Callable[[str, re.Match[str], Judge], Span | None]
+_Find = Callable[[str, re.Match[str], KeyClassifier], Span | None]
 
 
 def _anywhere(pattern: re.Pattern[str], text: str, _: Sequence[int]) -> _Next:
@@ -163,7 +163,7 @@ def _where_quoted(pattern: re.Pattern[str], text: str, names: Sequence[int]) -> 
     return _anywhere(pattern, text, names) if is_quoted else lambda at: None
 
 
-def _replaced(text: str, next_place: _Next, find: _Find, judge: Judge) -> str:
+def _replaced(text: str, next_place: _Next, find: _Find, judge: KeyClassifier) -> str:
     pieces: list[str] = []
     end = at = 0
     while (place := next_place(at)) is not None:
@@ -176,7 +176,7 @@ def _replaced(text: str, next_place: _Next, find: _Find, judge: Judge) -> str:
     return "".join((*pieces, text[end:])) if pieces else text
 
 
-def _after_pair(text: str, place: re.Match[str], judge: Judge) -> Span | None:
+def _after_pair(text: str, place: re.Match[str], judge: KeyClassifier) -> Span | None:
     name, sign, before = place["name"], place["sign"], text[max(0, place.start() - 1) : place.start()]
     if _is_no_value(text, place, before):
         return None
@@ -213,7 +213,7 @@ def _begins_line(text: str, at: int) -> bool:
     return not before[before.rfind("\n") + 1 :].strip() and (at < _MAX_INDENT or "\n" in before)
 
 
-def _completed(text: str, start: int, name: str, judge: Judge) -> Secrecy:
+def _completed(text: str, start: int, name: str, judge: KeyClassifier) -> Secrecy:
     is_sentence = start >= 2 and text[start - 1] in " \t" and text[start - 2].isalnum()
     words = _WORDS_BEFORE.match(text[max(0, start - 66) : start][::-1]) if is_sentence else None
     if words is None:
@@ -223,11 +223,11 @@ def _completed(text: str, start: int, name: str, judge: Judge) -> Secrecy:
     return max(judge(f"{second}_{name}"), judge(f"{first}_{second}_{name}"))
 
 
-def _after_name(text: str, place: re.Match[str], judge: Judge) -> Span | None:
+def _after_name(text: str, place: re.Match[str], judge: KeyClassifier) -> Span | None:
     return value_at(text, place.end(), judge(place["name"]), place["name"])
 
 
-def _after_space(text: str, place: re.Match[str], judge: Judge) -> Span | None:
+def _after_space(text: str, place: re.Match[str], judge: KeyClassifier) -> Span | None:
     """A sentence has names too, so that the value must look like a secret there."""
     name = place["name"]
     is_set = _SETTING.search(text, max(0, place.start() - _SETTING_CHARS), place.start()) is not None
@@ -239,14 +239,14 @@ def _after_space(text: str, place: re.Match[str], judge: Judge) -> Span | None:
     return None if is_sentence and is_short else found
 
 
-def _in_couple(text: str, place: re.Match[str], judge: Judge) -> Span | None:
+def _in_couple(text: str, place: re.Match[str], judge: KeyClassifier) -> Span | None:
     """A list may also be one of names, so that the second must look like a secret."""
     secrecy = min(judge(place["name"]), Secrecy.LIKELY)
     found = quoted_or_run(text, place.end())
     return found if found and is_secret_text(text[found.start : found.end], secrecy, bare=True) else None
 
 
-def _inside(text: str, place: re.Match[str], judge: Judge) -> Span | None:
+def _inside(text: str, place: re.Match[str], judge: KeyClassifier) -> Span | None:
     return Span(*place.span("value")) if is_secret_text(place["value"], judge(place["name"])) else None
 
 

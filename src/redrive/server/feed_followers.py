@@ -14,7 +14,7 @@ import msgspec
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.core import Core
-from redrive.broker.flows.inspection import beyond, query
+from redrive.broker.flows.inspection import query, wait_beyond
 from redrive.contract.queries import FeedPage, GetItem, ReadFeed
 from redrive.errors import ItemNotFound, RedriveError
 from redrive.model.feed import FeedEntry
@@ -30,7 +30,7 @@ _following: dict[Core, _Followers] = {}
 """Where somebody waits."""
 
 
-async def followed(broker: AsyncBroker, after: int, seconds: float, **wanted: Any) -> FeedPage:
+async def wait_for_feed(broker: AsyncBroker, after: int, seconds: float, **wanted: Any) -> FeedPage:
     """What happens next behind a number, of what is wanted; an empty page when the time is over."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
@@ -111,7 +111,7 @@ class _Followers:
         try:
             while True:
                 began = time()
-                page = await self._broker._run(beyond(self._broker._core, number))
+                page = await self._broker._run(wait_beyond(self._broker._core, number))
                 number = page.last
                 self._tell(self._waiting.keys() & _keys_in(page.entries))
                 await asyncio.sleep(max(0.0, began + PAUSE_SECONDS - time()))

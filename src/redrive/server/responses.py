@@ -109,7 +109,7 @@ class PartialFailure(msgspec.Struct, frozen=True):
     results: list[Any]
 
 
-def ended(settled: Settled) -> SettledItem:
+def settled_item(settled: Settled) -> SettledItem:
     """What a settle or a change by hand gave, as an answer tells it."""
     if settled.status is None and settled.dead_reason is None:  # as after most completions
         return SettledItem(settled.id, settled.queue, REMOVED, settled.counters)
@@ -129,7 +129,7 @@ def settled_answer(results: Sequence[Any]) -> SettledItems | Response:
     for error in results:
         if error.__class__ is not Settled:
             return some_failed(error, [_each(result) for result in results])
-    return SettledItems([ended(result) for result in results])
+    return SettledItems([settled_item(result) for result in results])
 
 
 def extended_answer(results: Sequence[Any]) -> ExtendedItems | Response:
@@ -149,4 +149,4 @@ def some_failed(error: RedriveError, results: list[Any]) -> Response:
 def _each(result: Any) -> ItemError | SettledItem | Extended:
     if isinstance(result, RedriveError):
         return ItemError(error_body(result))
-    return ended(result) if isinstance(result, Settled) else Extended(to_rfc3339(result))
+    return settled_item(result) if isinstance(result, Settled) else Extended(to_rfc3339(result))

@@ -18,7 +18,7 @@ from redrive.broker.broker import Broker
 from redrive.broker.redaction import RedactOption
 from redrive.clock import Clock
 from redrive.connect import connect
-from redrive.errors import InvalidInput, shown
+from redrive.errors import InvalidInput, short_repr
 from redrive.model.limits import DEFAULT_URL, check_name
 from redrive.model.retry_policy import DelayFunction
 from redrive.model.sqlite_url import absolute_sqlite_url
@@ -114,7 +114,7 @@ class App:
         is_generator: bool = inspect.isgeneratorfunction(function)
         if not is_generator:
             raise InvalidInput(
-                f"around takes a function of the context with one yield in it, not {shown(function, 60)}"
+                f"around takes a function of the context with one yield in it, not {short_repr(function, 60)}"
             )
         self.middlewares.append(contextlib.contextmanager(function))
         return function

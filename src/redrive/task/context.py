@@ -12,7 +12,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.contract.item_calls import NewItem
-from redrive.errors import InvalidInput, shown
+from redrive.errors import InvalidInput, short_repr
 from redrive.model.duration import MAX_DURATION, DurationInput, parse_duration
 from redrive.model.ids import ItemId
 from redrive.model.item import Lease
@@ -58,7 +58,7 @@ class Context:
     def put(self, item: TaskItem) -> None:
         """Put this together with the completion of this delivery, in one transaction. If it fails, nothing is put."""
         if not isinstance(item, TaskItem):
-            raise InvalidInput(f"context.put takes what task.item(…) gives, not {shown(item, 60)}")
+            raise InvalidInput(f"context.put takes what task.item(…) gives, not {short_repr(item, 60)}")
         self.puts.append(item)
 
     @property

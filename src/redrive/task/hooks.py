@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
-from redrive.errors import InvalidInput, shown
+from redrive.errors import InvalidInput, short_repr
 from redrive.model.failure import Failure
 from redrive.model.item import Settled
 from redrive.task.context import Context
@@ -58,7 +58,7 @@ class Hooks:
 
 def _checked(hook: _Hook) -> _Hook:
     if not callable(hook):
-        raise InvalidInput(f"a hook is a function (context, failure, settled), not {shown(hook, 60)}")
+        raise InvalidInput(f"a hook is a function (context, failure, settled), not {short_repr(hook, 60)}")
     if inspect.iscoroutinefunction(hook):
         raise InvalidInput(f"hook {hook.__qualname__} is a coroutine function; a hook is a plain one")
     return hook

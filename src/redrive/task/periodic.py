@@ -12,7 +12,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from redrive.clock import Instant
-from redrive.errors import InvalidDuration, InvalidInput, shown
+from redrive.errors import InvalidDuration, InvalidInput, short_repr
 from redrive.model.duration import MINUTE, SECOND, DurationInput, format_duration, parse_duration
 
 ON_TIME = MINUTE
@@ -118,7 +118,7 @@ def periodic_from(
     try:
         policy = MissedTicks(missed)
     except ValueError:
-        raise InvalidInput(f"missed is {', '.join(MissedTicks)}, not {shown(missed, 40)}") from None
+        raise InvalidInput(f"missed is {', '.join(MissedTicks)}, not {short_repr(missed, 40)}") from None
     if every is not None and cron is not None:
         raise InvalidInput("a periodic task has every= or cron=, not both")
     if every is not None:
@@ -133,10 +133,10 @@ def periodic_from(
         never = ticks.next_tick(Instant(0)) is None
     except (CronSimError, AttributeError, AssertionError) as error:
         raise InvalidInput(
-            f"cron {shown(cron, 80)} cannot be read: {error}; write it as in '0 3 * * MON-FRI'"
+            f"cron {short_repr(cron, 80)} cannot be read: {error}; write it as in '0 3 * * MON-FRI'"
         ) from None
     if never:
-        raise InvalidInput(f"cron {shown(cron, 80)} has no tick within 50 years")
+        raise InvalidInput(f"cron {short_repr(cron, 80)} has no tick within 50 years")
     return Periodic(ticks, policy)
 
 
@@ -148,5 +148,5 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (KeyError, OSError, ValueError, TypeError):  # ZoneInfoNotFoundError is a KeyError
         raise InvalidInput(
-            f"this machine knows no time zone {shown(name, 60)}; write it as in 'Europe/Berlin'"
+            f"this machine knows no time zone {short_repr(name, 60)}; write it as in 'Europe/Berlin'"
         ) from None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from redrive.broker.flow import Flow, WaitForQueue, run_query
 from redrive.broker.notifier import ALL_QUEUES
-from redrive.broker.redaction import known, queues_of
+from redrive.broker.redaction import queues_of, redaction_for
 from redrive.clock import Instant
 from redrive.contract.queries import GetItem, GetResult
 from redrive.errors import ItemNotFound, ResultNotKept, ResultTimeout, TaskFailed
@@ -112,7 +112,7 @@ def _look(core: Core, task: str, id: ItemId) -> Flow[Result | None]:
             raise ResultNotKept(task, id) from None
         return result
     if is_dead_letter(item):
-        shown = yield from known(core, queues_of(item))
+        shown = yield from redaction_for(core, queues_of(item))
         raise _failed(task, shown.item(item))
     if item.status is Status.COMPLETED:
         return (yield from _completed(task, item))

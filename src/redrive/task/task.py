@@ -12,8 +12,8 @@ import msgspec
 
 from redrive.broker.validation import check_positive
 from redrive.clock import Instant, SystemClock
-from redrive.errors import InvalidInput, shown
-from redrive.model.caller_input import listed, reading
+from redrive.errors import InvalidInput, short_repr
+from redrive.model.caller_input import checking_input, listed
 from redrive.model.duration import MINUTE
 from redrive.model.ids import make_id, make_token
 from redrive.model.item import Lease
@@ -91,7 +91,7 @@ class TaskPutter(Generic[P, R_co]):
         for each in made:
             if type(each) is not TaskItem or (each.item.headers or {}).get(TASK_HEADER) != self._task.name:
                 name = self._task.name
-                raise InvalidInput(f"{name}.put_many takes what {name}.item(…) gives, not {shown(each, 60)}")
+                raise InvalidInput(f"{name}.put_many takes what {name}.item(…) gives, not {short_repr(each, 60)}")
         return [each.item for each in made]
 
 
@@ -187,7 +187,7 @@ class Task(TaskPutter[P, R_co], Generic[P, R_co]):
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     if not callable(function) or isinstance(function, type):
-        raise InvalidInput(f"a task is a function, not {shown(function, 60)}")
+        raise InvalidInput(f"a task is a function, not {short_repr(function, 60)}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidInput(f"a task returns once, and {function.__qualname__} yields")
     return function
@@ -199,11 +199,11 @@ def _duration(name: Literal["time_limit", "keep_result"], options: TaskOptions) 
 
 
 def _final_errors(given: Any) -> tuple[type[BaseException] | str, ...]:
-    with reading("final_errors"):
+    with checking_input("final_errors"):
         errors = tuple(given) if isinstance(given, tuple | list | set | frozenset) else (given,)
     for each in errors:
         if not isinstance(each, str) and not (isinstance(each, type) and issubclass(each, BaseException)):
-            raise InvalidInput(f"final_errors are exception classes and names of them, not {shown(each, 60)}")
+            raise InvalidInput(f"final_errors are exception classes and names of them, not {short_repr(each, 60)}")
     return errors
 
 

@@ -92,7 +92,7 @@ def create_declared_queues(core: Core, declared: Mapping[str, Mapping[str, Any]]
 
     Dead queues come first, and one that nobody declared is created with default settings where it is missing.
     """
-    wanted = {name: queues.addressed(core, parse_settings(settings)) for name, settings in declared.items()}
+    wanted = {name: queues.normalize_dead_queue(core, parse_settings(settings)) for name, settings in declared.items()}
     named = {name: [to for to in settings.dead_queues() if not is_remote(to)] for name, settings in wanted.items()}
     for name in _in_dependency_order(named):
         yield from _declare(core, name, declared.get(name, {}))
@@ -107,7 +107,7 @@ def _declare(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
             return
         except QueueExists:  # somebody was faster
             queue = yield from queues.get(core, name)
-    if queues.addressed(core, parse_settings(settings, base=queue.settings)) != queue.settings:
+    if queues.normalize_dead_queue(core, parse_settings(settings, base=queue.settings)) != queue.settings:
         yield from queues.update(core, name, settings, None)
 
 

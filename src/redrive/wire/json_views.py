@@ -75,7 +75,7 @@ def bytes_of(payload: msgspec.Raw, encoding: Encoding, content_type: str | None)
     return data, content_type or _CONTENT_TYPES[encoding]
 
 
-def shown(payload: bytes, content_type: str) -> tuple[Encoding, msgspec.Raw | str]:
+def encode_payload(payload: bytes, content_type: str) -> tuple[Encoding, msgspec.Raw | str]:
     """A payload as an answer has it: the JSON itself, else the text of what is text, else base64."""
     if is_json(content_type):
         try:
@@ -93,7 +93,7 @@ def shown(payload: bytes, content_type: str) -> tuple[Encoding, msgspec.Raw | st
 
 def payload_view(payload: bytes, content_type: str) -> dict[str, Any]:
     """A payload with what is needed to read it."""
-    encoding, form = shown(payload, content_type)
+    encoding, form = encode_payload(payload, content_type)
     return {"payload": form, "encoding": encoding, "content_type": content_type}
 
 

@@ -15,7 +15,7 @@ import msgspec
 from redrive.broker.broker import Broker
 from redrive.broker.flow import run
 from redrive.broker.flows import worker_registry
-from redrive.clock import ticks
+from redrive.clock import at_intervals
 from redrive.errors import Closed, RedriveError
 from redrive.model.duration import SECOND
 from redrive.model.worker_info import WorkerInfo
@@ -108,5 +108,5 @@ class WorkerRegistration:
             run(self._core, worker_registry.unregister_worker(self._info.name))
 
     def _run(self) -> None:
-        for _ in ticks(self._core.clock, EVERY, self._end):
+        for _ in at_intervals(self._core.clock, EVERY, self._end):
             self.announce()

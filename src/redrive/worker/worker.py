@@ -12,7 +12,7 @@ from types import TracebackType
 from redrive.broker.broker import Broker
 from redrive.broker.worker_session import Completed, Outcome, Returned
 from redrive.clock import Instant
-from redrive.errors import InvalidInput, LeaseLost, RedriveError, shown
+from redrive.errors import InvalidInput, LeaseLost, RedriveError, short_repr
 from redrive.model.duration import SECOND, DurationInput, parse_duration
 from redrive.model.item import Settled
 from redrive.model.text import suggest
@@ -65,9 +65,9 @@ class Worker:
         runner: Runner | None = None,
     ) -> None:
         if not isinstance(concurrency, int) or concurrency < 1:
-            raise InvalidInput(f"concurrency is a whole number of 1 or more, not {shown(concurrency, 40)}")
+            raise InvalidInput(f"concurrency is a whole number of 1 or more, not {short_repr(concurrency, 40)}")
         if not isinstance(processes, int) or processes < 0:
-            raise InvalidInput(f"processes is a whole number of 0 or more, not {shown(processes, 40)}")
+            raise InvalidInput(f"processes is a whole number of 0 or more, not {short_repr(processes, 40)}")
         if processes and spec is None:
             raise InvalidInput("a process finds the app by its name: give spec='module:attribute' beside processes=")
         self.app = app

@@ -7,7 +7,7 @@ from typing import Any
 
 from redrive.broker.api.base import BrokerBase
 from redrive.broker.flows import deliveries, export_import, inspection, moves, worker_registry
-from redrive.broker.flows.inspection import Follower
+from redrive.broker.flows.inspection import FeedCursor
 from redrive.broker.flows.moves import PendingMove
 from redrive.contract.queries import AuditEntry, FeedPage, Page
 from redrive.model.duration import DurationInput
@@ -89,7 +89,7 @@ class InspectionMethods(BrokerBase):
     ) -> Iterator[FeedEntry]:
         """The feed as it happens, from `after` or from now on. Ends after `wait` without an entry; unset: never."""
         asked = inspection.query(queue=queue, id=id, kinds=kinds, operation=operation, after=after)
-        follower = Follower(self._core, asked, wait)
+        follower = FeedCursor(self._core, asked, wait)
         if after is None:
             follower.begin_behind(self._core.read(inspection.newest()).last)
         return self._entries(follower)
@@ -113,7 +113,7 @@ class InspectionMethods(BrokerBase):
         """
         return self._lines(export_import.Exporter(self._core, where, conditions, cursor, redacted))
 
-    def _entries(self, follower: Follower) -> Iterator[FeedEntry]:
+    def _entries(self, follower: FeedCursor) -> Iterator[FeedEntry]:
         while entries := self._run(follower.next()):
             yield from entries
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import deliveries, export_import, inspection, moves, worker_registry
-from redrive.broker.flows.inspection import Follower
+from redrive.broker.flows.inspection import FeedCursor
 from redrive.broker.flows.moves import PendingMove
 from redrive.contract.queries import AuditEntry, FeedPage, Page
 from redrive.model.duration import DurationInput
@@ -89,7 +89,7 @@ class AsyncInspectionMethods(AsyncBrokerBase):
     ) -> AsyncIterator[FeedEntry]:
         """The feed as it happens, from `after` or from now on. Ends after `wait` without an entry; unset: never."""
         asked = inspection.query(queue=queue, id=id, kinds=kinds, operation=operation, after=after)
-        follower = Follower(self._core, asked, wait)
+        follower = FeedCursor(self._core, asked, wait)
         if after is not None:
             return self._entries(follower)
         try:
@@ -117,7 +117,9 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         """
         return self._lines(export_import.Exporter(self._core, where, conditions, cursor, redacted))
 
-    async def _entries(self, follower: Follower, newest: Awaitable[FeedPage] | None = None) -> AsyncIterator[FeedEntry]:
+    async def _entries(
+        self, follower: FeedCursor, newest: Awaitable[FeedPage] | None = None
+    ) -> AsyncIterator[FeedEntry]:
         if newest is not None:
             follower.begin_behind((await newest).last)
         while entries := await self._run(follower.next()):

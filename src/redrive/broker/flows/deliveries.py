@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.broker.flow import CommitCalls, Flow, WaitForQueue, raise_if_refused, run_query
 from redrive.broker.maintenance import settle_overdue
-from redrive.broker.redaction import known, queues_of
+from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer, check_positive, to_instant
 from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put
 from redrive.contract.queries import AuditEntry, GetItem, GetResult, ListAudit
-from redrive.errors import InvalidInput, InvalidName, shown
-from redrive.model.caller_input import flag, listed, plain, reading
+from redrive.errors import InvalidInput, InvalidName, short_repr
+from redrive.model.caller_input import checking_input, exact_str, flag, listed
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.ids import MAX_NUMBER, Token, check_id, parse_token
 from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides, Result
@@ -87,12 +87,12 @@ def new_item(
 
 def put_call(queue: str, values: Iterable[Any]) -> Put:
     """The call that puts values and new items."""
-    with reading("values"):
+    with checking_input("values"):
         is_one, is_list = isinstance(values, str | bytes | bytearray | Mapping), isinstance(values, Iterable)
     if is_one:
         raise InvalidInput(f"put_many takes a list of values, not one {type(values).__name__}; put() takes one value")
     if not is_list:
-        raise InvalidInput(f"put_many takes a list of values, not {shown(values, 60)}; put() takes one value")
+        raise InvalidInput(f"put_many takes a list of values, not {short_repr(values, 60)}; put() takes one value")
     given = listed("values", values, MAX_PUT)
     if len(given) > MAX_PUT:
         raise InvalidInput(f"put_many takes at most {MAX_PUT:,} items, since all are put or none; make several calls")
@@ -181,7 +181,7 @@ def get(core: Core, id: str, redacted: bool) -> Flow[Item]:
     item: Item = yield from run_query(GetItem(check_id(id)))
     if not hides:
         return item
-    view = yield from known(core, queues_of(item))
+    view = yield from redaction_for(core, queues_of(item))
     return view.item(item)
 
 
@@ -197,7 +197,7 @@ def audit(core: Core, limit: int, before: int | None) -> Flow[tuple[AuditEntry, 
     if before is not None:
         check_integer("before", before, 0, MAX_NUMBER)
     entries = yield from run_query(ListAudit(limit, before))
-    view = yield from known(core, (entry.queue for entry in entries if entry.note))
+    view = yield from redaction_for(core, (entry.queue for entry in entries if entry.note))
     return tuple(map(view.audit_entry, entries))
 
 
@@ -205,8 +205,8 @@ def token_of(lease: Lease | Token) -> Token:
     """The token of a lease, or a token that was passed on as text."""
     if type(lease) is Lease:
         return lease.token
-    with reading("lease"):
-        token = plain(lease) if isinstance(lease, str) else None
+    with checking_input("lease"):
+        token = exact_str(lease) if isinstance(lease, str) else None
     if token is None:
         raise InvalidName(
             "lease", lease, "is not a Lease or its token; lease() gives a list: pass its members one by one"
@@ -216,7 +216,7 @@ def token_of(lease: Lease | Token) -> Token:
 
 
 def _pairs(puts: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
-    with reading("puts"):
+    with checking_input("puts"):
         if not isinstance(puts, str | bytes | bytearray | Mapping) and isinstance(puts, Iterable):
             pairs = listed("puts", puts, MAX_PUT)
             if len(pairs) > MAX_PUT:
@@ -237,7 +237,7 @@ def check_overrides(overrides: Overrides) -> Overrides:
     for name in overrides.__struct_fields__:
         value = getattr(overrides, name)
         if value is not None and (type(value) is not int or not 0 <= value < 2**31):
-            raise InvalidInput(f"{name} must be a whole number of 0 or more, not {shown(value, 40)}")
+            raise InvalidInput(f"{name} must be a whole number of 0 or more, not {short_repr(value, 40)}")
     attempts, retries = overrides.max_attempts, overrides.retry_attempts
     if attempts and retries and attempts < retries:
         raise InvalidInput(f"max_attempts {attempts} is lower than retry_attempts {retries}; raise it")

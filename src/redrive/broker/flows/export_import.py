@@ -13,14 +13,14 @@ import msgspec
 from redrive.broker.flow import CommitCalls, Flow, raise_if_refused, run_query
 from redrive.broker.flows.deliveries import check_overrides
 from redrive.broker.flows.inspection import build_filter, check_cursor
-from redrive.broker.redaction import known, queues_of
+from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer
 from redrive.contract.admin_calls import Import
 from redrive.contract.queries import FindItems, Page
-from redrive.errors import InvalidInput, RedriveError, shown
-from redrive.model.caller_input import flag, reading
+from redrive.errors import InvalidInput, RedriveError, short_repr
+from redrive.model.caller_input import checking_input, flag
 from redrive.model.death import Cause
-from redrive.model.failure import MAX_TITLE_CHARS, sanitize_failure
+from redrive.model.failure import MAX_TITLE_CHARS, normalize_failure
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import parse_id
 from redrive.model.item import Counters, Death, HistoryEntry, Item, Result
@@ -109,7 +109,7 @@ def _checked_entry(entry: HistoryEntry) -> HistoryEntry:
             check_label(name, getattr(entry, name))
     if entry.to is not None:
         check_address("queue", entry.to)
-    failure = None if entry.failure is None else sanitize_failure(entry.failure)
+    failure = None if entry.failure is None else normalize_failure(entry.failure)
     note = None if entry.note is None else clean_text(entry.note, MAX_TEXT_BYTES)
     return _replace(entry, failure=failure, note=note)
 
@@ -185,7 +185,7 @@ class Exporter:
         return lines
 
     def _shown(self, items: Sequence[Item]) -> Flow[list[Item]]:
-        redaction = yield from known(self._core, (queue for item in items for queue in queues_of(item)))
+        redaction = yield from redaction_for(self._core, (queue for item in items for queue in queues_of(item)))
         return [redaction.item(item) for item in items]
 
     def _line(self, item: Item, shown: Item) -> bytes:
@@ -219,18 +219,20 @@ def import_items(
     """Read lines and import their items, batch by batch. What an earlier run imported is ignored."""
     name = None if queue is None else check_name("queue", queue)
     who = core.actor(actor)
-    with reading("lines"):
+    with checking_input("lines"):
         given = iter(lines) if isinstance(lines, Iterable) and not isinstance(lines, bytes | bytearray | str) else None
     if given is None:
         raise InvalidInput("import_items takes lines, such as an open file or the lines of an export, not one text")
     if progress is not None and not callable(progress):
-        raise InvalidInput(f"progress is a function that is called with what was imported, not {shown(progress, 60)}")
+        raise InvalidInput(
+            f"progress is a function that is called with what was imported, not {short_repr(progress, 60)}"
+        )
     done = ImportResult()
     batch: dict[str, list[Item]] = {}
     count = size = 0
     for number in itertools.count(1):
         try:
-            with reading(f"line {number}"):
+            with checking_input(f"line {number}"):
                 line = next(given, _END)
             if line is _END:
                 break
@@ -291,7 +293,9 @@ def decode_line(number: int, line: bytes | str) -> Item | None:
         fields = _fields_of(line)
         version = msgspec.json.decode(fields.pop("format", b"null"))
         if version != FORMAT:
-            raise InvalidInput(f"has format {shown(version, 20)}, and this Redrive reads exports of format {FORMAT}")
+            raise InvalidInput(
+                f"has format {short_repr(version, 20)}, and this Redrive reads exports of format {FORMAT}"
+            )
         if "cursor" in fields:
             return None
         if bytes(fields.pop("redacted", b"false")) == b"true":

@@ -32,7 +32,7 @@ class Health(msgspec.Struct, frozen=True):
         return join_lines(f"{state}; an acknowledged call survives {self.durability.survives}", *self.warnings)
 
 
-def stuck(core: Core) -> Flow[tuple[str, ...]]:
+def stuck_moves(core: Core) -> Flow[tuple[str, ...]]:
     """A sentence for each queue elsewhere that items have been on their way to for too long.
 
     A store that cannot be read is a warning, too, and no reason to say nothing at all.

@@ -11,12 +11,12 @@ import msgspec
 
 from redrive.broker.flow import Flow, WaitForQueue, run_query
 from redrive.broker.notifier import ALL_QUEUES
-from redrive.broker.redaction import known, queues_of
+from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer, to_instant
 from redrive.clock import Instant
 from redrive.contract.queries import Counted, CountItems, FeedPage, FindItems, ListGroups, Page, ReadFeed
-from redrive.errors import InvalidDuration, InvalidInput, InvalidName, shown
-from redrive.model.caller_input import flag, listed, plain, reading
+from redrive.errors import InvalidDuration, InvalidInput, InvalidName, short_repr
+from redrive.model.caller_input import checking_input, exact_str, flag, listed
 from redrive.model.classify import ErrorClass
 from redrive.model.death import DeadReason
 from redrive.model.duration import MAX_DURATION, SECOND, DurationInput, parse_duration
@@ -69,7 +69,7 @@ def find(
         if cursor is None or len(items) >= limit:
             break
     if hides:
-        view = yield from known(core, (queue for item in items for queue in queues_of(item)))
+        view = yield from redaction_for(core, (queue for item in items for queue in queues_of(item)))
         items = [view.item(item) for item in items]
     return Page(tuple(items), cursor)
 
@@ -95,7 +95,7 @@ def groups(core: Core, queue: str | None, limit: int) -> Flow[tuple[Group, ...]]
     check_integer("limit", limit, 1, MAX_BATCH)
     name = None if queue is None else check_name("queue", queue)
     found = yield from run_query(ListGroups(name, limit))
-    view = yield from known(core, None if found else ())
+    view = yield from redaction_for(core, None if found else ())
     return tuple(map(view.group, found))
 
 
@@ -106,7 +106,9 @@ def build_filter(
     if where is None:
         return filter_from({"status": status, **conditions}, now)
     if type(where) is not Filter:
-        raise InvalidInput(f"where is a Filter, not {shown(where, 60)}; or give conditions, as in find(queue='jobs')")
+        raise InvalidInput(
+            f"where is a Filter, not {short_repr(where, 60)}; or give conditions, as in find(queue='jobs')"
+        )
     if conditions:
         raise InvalidInput(f"a Filter and conditions ({', '.join(conditions)}) were given; put all into one of them")
     for name in ("since", "until"):
@@ -122,32 +124,32 @@ def filter_from(conditions: Mapping[str, Any], now: Instant) -> Filter:
     for name in conditions:
         if name not in known:
             meant = suggest(name, known, _FOREIGN_NAMES)
-            raise InvalidInput(f"{shown(name, 60)} is not a condition{meant}; there are {', '.join(known)}")
+            raise InvalidInput(f"{short_repr(name, 60)} is not a condition{meant}; there are {', '.join(known)}")
     return Filter(**{name: _checked(name, value, now) for name, value in conditions.items()})
 
 
 def _checked(name: str, value: Any, now: Instant) -> Any:
     if value is None:
         return None
-    with reading(name):
+    with checking_input(name):
         return _CHECKS[name](name, value, now)
 
 
 def parse_choice(what: str, kind: type[_E], value: Any, *others: str) -> _E:
     """The member of an enumeration that a text names. `others` are words that were allowed too."""
-    with reading(what):
-        text = plain(value) if isinstance(value, str) else None
+    with checking_input(what):
+        text = exact_str(value) if isinstance(value, str) else None
     if text in tuple(kind):
         return kind(text)
     known = (*kind, *others)
     meant = "" if text is None else suggest(text.lower(), known, {})
-    raise InvalidInput(f"{what} must be one of {', '.join(known)}, not {shown(value, 40)}{meant}")
+    raise InvalidInput(f"{what} must be one of {', '.join(known)}, not {short_repr(value, 40)}{meant}")
 
 
 def check_cursor(cursor: object) -> None:
     """Raise unless it can be a cursor."""
     if cursor is not None and type(cursor) is not str:
-        raise InvalidInput(f"a cursor is the text that the page before carried, not {shown(cursor, 60)}")
+        raise InvalidInput(f"a cursor is the text that the page before carried, not {short_repr(cursor, 60)}")
 
 
 def _status(name: str, value: Any, now: Instant) -> Status | None:
@@ -180,8 +182,10 @@ def _error_type(name: str, value: Any, now: Instant) -> str:
 def _words(name: str, value: Any, now: Instant) -> str:
     fits = isinstance(value, str) and len(value) <= MAX_QUERY_CHARS and not text_problem(value)
     if not fits or not any(parse_query(value)):
-        raise InvalidInput(f"words needs letters or digits, up to {MAX_QUERY_CHARS} characters, not {shown(value, 60)}")
-    return plain(value)
+        raise InvalidInput(
+            f"words needs letters or digits, up to {MAX_QUERY_CHARS} characters, not {short_repr(value, 60)}"
+        )
+    return exact_str(value)
 
 
 def _queue(name: str, value: Any, now: Instant) -> str:
@@ -200,7 +204,7 @@ def _headers(name: str, value: Any, now: Instant) -> Mapping[str, str] | None:
 
 def _held(name: str, value: Any, now: Instant) -> bool:
     if not isinstance(value, bool):
-        raise InvalidInput(f"held is True or False, not {shown(value, 40)}")
+        raise InvalidInput(f"held is True or False, not {short_repr(value, 40)}")
     return value
 
 
@@ -210,7 +214,7 @@ def _ids(name: str, value: Any, now: Instant) -> tuple[ItemId, ...]:
 
 def _id_prefix(name: str, value: Any, now: Instant) -> str:
     if type(value) is not str or not 1 <= len(value) <= 32 or not set(value) <= set("0123456789abcdef"):
-        raise InvalidInput(f"id_prefix is the first digits of an id, 0-9 and a-f, not {shown(value, 60)}")
+        raise InvalidInput(f"id_prefix is the first digits of an id, 0-9 and a-f, not {short_repr(value, 60)}")
     return value
 
 
@@ -274,7 +278,7 @@ def read(core: Core, asked: ReadFeed) -> Flow[FeedPage]:
     page: FeedPage = yield from run_query(asked)
     if asked.queue is not None and not page.entries and not page.more:
         yield from core.queue(asked.queue)
-    shown = yield from known(core, (entry.queue for entry in page.entries if entry.title))
+    shown = yield from redaction_for(core, (entry.queue for entry in page.entries if entry.title))
     return msgspec.structs.replace(page, entries=tuple(map(shown.feed_entry, page.entries)))
 
 
@@ -283,7 +287,7 @@ def newest() -> ReadFeed:
     return ReadFeed(before=MAX_NUMBER, limit=1)
 
 
-def beyond(core: Core, number: int) -> Flow[FeedPage]:
+def wait_beyond(core: Core, number: int) -> Flow[FeedPage]:
     """What there is behind a number, of whatever kind; where that is nothing, once there may be something. Nothing is
     hidden in it."""
     ticket = core.notify.sequence(ALL_QUEUES)
@@ -293,7 +297,7 @@ def beyond(core: Core, number: int) -> Flow[FeedPage]:
     return page
 
 
-class Follower:
+class FeedCursor:
     """Where one that follows the feed stands."""
 
     def __init__(self, core: Core, asked: ReadFeed, wait: DurationInput | None) -> None:
@@ -322,8 +326,8 @@ class Follower:
 
 
 def _kinds(kinds: str | Iterable[str]) -> tuple[FeedKind, ...]:
-    with reading("kinds"):
+    with checking_input("kinds"):
         if isinstance(kinds, Iterable) and not isinstance(kinds, bytes | bytearray):
             wanted = (kinds,) if isinstance(kinds, str) else listed("kinds", kinds, MAX_BATCH)
             return tuple(dict.fromkeys(parse_choice("kinds", FeedKind, kind) for kind in wanted))
-    raise InvalidInput(f"kinds are a list of {', '.join(FeedKind)}, not {shown(kinds, 60)}")
+    raise InvalidInput(f"kinds are a list of {', '.join(FeedKind)}, not {short_repr(kinds, 60)}")

@@ -18,8 +18,8 @@ from redrive.broker.validation import check_note
 from redrive.contract.admin_calls import Hold, ManualChange, ManualTarget, Unhold
 from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import GetItem
-from redrive.errors import InvalidInput, InvalidPayload, RedriveError, shown
-from redrive.model.caller_input import flag, is_of_a_signal, reading
+from redrive.errors import InvalidInput, InvalidPayload, RedriveError, short_repr
+from redrive.model.caller_input import checking_input, flag, is_of_a_signal
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, ids_of
 from redrive.model.item import Item, Result
@@ -187,11 +187,11 @@ def _check(edits: Edits) -> bool:
         change = "edit" if name == "payload" else "edit_headers"
         if value is not ... and edit is not None:
             raise InvalidInput(f"{name} replaces what is there and {change} changes it; give one of the two")
-        with reading(change):
+        with checking_input(change):
             is_edit = edit is None or callable(edit) or isinstance(edit, Mapping)
         if not is_edit:
             raise InvalidInput(
-                f"{change} is a function (value) → value or a merge patch, a table; not {shown(edit, 60)}"
+                f"{change} is a function (value) → value or a merge patch, a table; not {short_repr(edit, 60)}"
             )
     return any(
         (edits.payload is not ..., edits.headers is not ..., edits.edit is not None, edits.edit_headers is not None)
@@ -228,13 +228,13 @@ def _apply(what: str, edit: Edit, value: Any) -> Any:
             raise InvalidPayload("$", problem) if what == "payload" else InvalidInput(f"{what} {problem}") from error
     if isinstance(value, bytes):
         raise InvalidPayload("$", "is bytes, and a merge patch is for JSON; give edit a function (bytes) → bytes")
-    with reading("edit" if what == "payload" else "edit_headers"):
+    with checking_input("edit" if what == "payload" else "edit_headers"):
         return merge_patch(value, edit)
 
 
 def _encoded(value: Any, item: Item) -> Result:
     """The new payload under the content type that the item has, where that fits."""
-    with reading("payload"):
+    with checking_input("payload"):
         is_bytes = isinstance(value, bytes | bytearray | memoryview)
     keeps = is_bytes or is_json(item.content_type)
     return Result(*encode_payload(value, item.content_type if keeps else None, MAX_STORABLE_BYTES))

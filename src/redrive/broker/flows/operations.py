@@ -14,7 +14,7 @@ from redrive.broker.flows.inspection import build_filter, count_all, parse_choic
 from redrive.broker.flows.moves import target_of
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.flows.worker_registry import workers
-from redrive.broker.redaction import known, rules_of
+from redrive.broker.redaction import redaction_for, rules_of
 from redrive.broker.validation import check_integer, check_note
 from redrive.clock import Instant
 from redrive.contract.admin_calls import SetOperation, StartOperation, StepOperation
@@ -29,8 +29,8 @@ from redrive.contract.queries import (
     ListQueues,
     Page,
 )
-from redrive.errors import ConfirmationMismatch, InvalidInput, shown
-from redrive.model.caller_input import flag, plain, reading
+from redrive.errors import ConfirmationMismatch, InvalidInput, short_repr
+from redrive.model.caller_input import checking_input, exact_str, flag
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND, DurationInput, parse_duration
 from redrive.model.filter import Filter, Order
@@ -186,7 +186,7 @@ def list_all(core: Core, unfinished: bool, limit: int) -> Flow[tuple[Operation, 
     """Read operations, newest first."""
     check_integer("limit", limit, 1, MAX_BATCH)
     found = yield from run_query(ListOperations(flag("unfinished", unfinished), limit))
-    view = yield from known(core, (each.where.queue for each in found if each.note or each.problem))
+    view = yield from redaction_for(core, (each.where.queue for each in found if each.note or each.problem))
     return tuple(map(view.operation, found))
 
 
@@ -227,7 +227,7 @@ def run_operation(
     id = _checked(id)
     check_integer("at_once", at_once, 1, MAINTENANCE_BATCH)
     if progress is not None and not callable(progress):
-        raise InvalidInput(f"progress is a function that is called with the operation, not {shown(progress, 60)}")
+        raise InvalidInput(f"progress is a function that is called with the operation, not {short_repr(progress, 60)}")
     end = None if wait is None else Instant(core.clock.now() + parse_duration(wait, "wait"))
     while True:
         operation: Operation = yield from run_query(GetOperation(id))
@@ -269,7 +269,7 @@ def step(core: Core, operation: Operation, limit: int = BATCH_SIZE) -> Flow[Oper
 
 def _shown(core: Core, operation: Operation) -> Flow[Operation]:
     named = operation.note or operation.problem
-    return (yield from known(core, (operation.where.queue,) if named else ())).operation(operation)
+    return (yield from redaction_for(core, (operation.where.queue,) if named else ())).operation(operation)
 
 
 def _started(core: Core, call: StartOperation) -> Flow[Operation]:
@@ -288,10 +288,10 @@ def _meant(
     core: Core, verb: str, where: Filter | None, conditions: Mapping[str, Any], to: str | None
 ) -> Flow[tuple[Verb, Filter, str | None]]:
     """The verb, the filter and the target queue, checked."""
-    with reading("verb"):
-        known = isinstance(verb, str) and plain(verb) in tuple(BULK_VERBS)
+    with checking_input("verb"):
+        known = isinstance(verb, str) and exact_str(verb) in tuple(BULK_VERBS)
     if not known:
-        raise InvalidInput(f"an operation can be one of {', '.join(sorted(BULK_VERBS))}, not {shown(verb, 40)}")
+        raise InvalidInput(f"an operation can be one of {', '.join(sorted(BULK_VERBS))}, not {short_repr(verb, 40)}")
     wanted = parse_choice("verb", Verb, verb)
     check_target(wanted, to)
     target = None if to is None else (yield from target_of(core, to))
@@ -346,11 +346,13 @@ def check_rate(rate: object) -> None:
     """Raise unless it is a number of items per second, or None."""
     if rate is None:
         return
-    with reading("rate"):
+    with checking_input("rate"):
         number = isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate)
         fits = number and 0 < rate <= _LARGEST_RATE  # type: ignore[operator]
     if not fits:
-        raise InvalidInput(f"a rate is a number of items per second, up to {_LARGEST_RATE:,}, not {shown(rate, 40)}")
+        raise InvalidInput(
+            f"a rate is a number of items per second, up to {_LARGEST_RATE:,}, not {short_repr(rate, 40)}"
+        )
 
 
 def check_canary(verb: Verb, canary: object, share: object) -> None:
@@ -358,10 +360,10 @@ def check_canary(verb: Verb, canary: object, share: object) -> None:
     check_integer("canary", canary, 0, MAX_CANARIES)
     if canary and verb not in _WITH_CANARY:
         raise InvalidInput(f"a canary is for {' and '.join(sorted(_WITH_CANARY))}: what {verb} changes runs nowhere")
-    with reading("canary_success_ratio"):
+    with checking_input("canary_success_ratio"):
         fits = isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1
     if not fits:
-        raise InvalidInput(f"canary_success_ratio is more than 0 and at most 1, not {shown(share, 40)}")
+        raise InvalidInput(f"canary_success_ratio is more than 0 and at most 1, not {short_repr(share, 40)}")
 
 
 def _checked(id: object) -> str:

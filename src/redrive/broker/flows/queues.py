@@ -26,7 +26,7 @@ from redrive.contract.admin_calls import (
 )
 from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import GetQueue, GetStats, ListQueues, ListRegistrations
-from redrive.errors import InvalidInput, InvalidSetting, QueueNotFound, RedriveError, StoreFailed, shown
+from redrive.errors import InvalidInput, InvalidSetting, QueueNotFound, RedriveError, StoreFailed, short_repr
 from redrive.model.dead_queue import remote_dead_queues
 from redrive.model.limits import check_name, make_address, split_address
 from redrive.model.queue import Queue, QueueSettings, QueueStats, parse_settings
@@ -116,7 +116,7 @@ def _read_managed(registration: Registration) -> ManagedSettings | None:
 _SETTING = "dead_queue"
 
 
-def addressed(core: Core, settings: QueueSettings) -> QueueSettings:
+def normalize_dead_queue(core: Core, settings: QueueSettings) -> QueueSettings:
     """Settings in which dead queues of this store have no store. Raises where another one is not known."""
     dead_queue = settings.dead_queue
     try:
@@ -191,7 +191,7 @@ MAX_ROUNDS = 100
 def create(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
     """Create a queue from what a person wrote. A dead queue in another store is told first."""
     name = check_name("queue", name)
-    wanted = addressed(core, parse_settings(settings))
+    wanted = normalize_dead_queue(core, parse_settings(settings))
     yield from link_dead_queue(core, name, wanted)
     try:
         queue: Queue = yield from commit_call(CreateQueue(name, wanted))
@@ -210,7 +210,7 @@ def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None)
     queue = yield from get(core, name)
     management = yield from managed_settings_of(name)
     for _ in range(MAX_ROUNDS):
-        settings = addressed(core, parse_settings(changes, base=queue.settings))
+        settings = normalize_dead_queue(core, parse_settings(changes, base=queue.settings))
         check_update(name, management, queue.settings, settings)
         named = {*remote_dead_queues(queue.settings), *remote_dead_queues(settings)}
         yield from link_dead_queue(core, name, settings)
@@ -243,7 +243,7 @@ def list_all() -> Flow[tuple[Queue, ...]]:
 def delete(core: Core, name: str, confirm: int | None, actor: str | None) -> Flow[int]:
     """Remove a queue and what is in it. One that a file has is refused."""
     if confirm is not None and type(confirm) is not int:
-        raise InvalidInput(f"confirm must be the number of items you mean, not {shown(confirm, 40)}")
+        raise InvalidInput(f"confirm must be the number of items you mean, not {short_repr(confirm, 40)}")
     name = check_name("queue", name)
     queue: Queue = yield from run_query(GetQueue(name))
     check_delete(name, (yield from managed_settings_of(name)))

@@ -15,15 +15,15 @@ from redrive.broker.flows.queues import get as get_queue
 from redrive.broker.validation import check_note
 from redrive.contract.item_calls import NewItem, Put, ReturnLease, Settle, StaleSettings
 from redrive.contract.queries import GetLease
-from redrive.errors import InvalidInput, WrongQueue, shown
-from redrive.model.caller_input import flag, plain, reading
+from redrive.errors import InvalidInput, WrongQueue, short_repr
+from redrive.model.caller_input import checking_input, exact_str, flag
 from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.failure import (
     Failure,
     failure_from_exception,
     failure_from_fields,
-    sanitize_failure,
+    normalize_failure,
 )
 from redrive.model.ids import Token
 from redrive.model.item import Counters, Lease, Receipt, Settled
@@ -101,7 +101,7 @@ def put_failed(
     """
     queue = yield from get_queue(core, queue_name)
     failure = failure_of(error, queue.settings.error_rules, None)
-    with reading("verdict"):
+    with checking_input("verdict"):
         note = check_note("note", verdict.note) if isinstance(verdict, Dead) else None
     for _ in range(MAX_ROUNDS):
         judged = core.route_verdict(queue, verdict, failure) or core.judge(
@@ -124,14 +124,14 @@ def failure_of(
     error: BaseException | Failure | str | None, rules: tuple[ErrorRule, ...], worker: str | None
 ) -> Failure:
     """What went wrong, from whatever the program has at hand."""
-    with reading("error"):
+    with checking_input("error"):
         if isinstance(error, Failure):
-            return sanitize_failure(error)
+            return normalize_failure(error)
         if isinstance(error, BaseException):
             return failure_from_exception(error, worker=worker, rules=rules, host=_host(), trace_id=tracing.trace_id())
-        text = plain(error) if isinstance(error, str) else None
+        text = exact_str(error) if isinstance(error, str) else None
     if text is None:
-        raise InvalidInput(f"an error is an exception, a text or a Failure, not {shown(error, 60)}")
+        raise InvalidInput(f"an error is an exception, a text or a Failure, not {short_repr(error, 60)}")
     failure = failure_from_fields("Error", text, worker=worker, rules=rules)
     return msgspec.structs.replace(failure, host=_host(), trace_id=tracing.trace_id())
 
@@ -143,12 +143,12 @@ def _host() -> str:
 
 def loss_of(error: Failure | str, worker: str | None) -> Failure:
     """What is known of the end of a worker. An item that makes workers vanish is poison."""
-    with reading("error"):
+    with checking_input("error"):
         if isinstance(error, Failure):
-            return sanitize_failure(error)
-        text = plain(error) if isinstance(error, str) else None
+            return normalize_failure(error)
+        text = exact_str(error) if isinstance(error, str) else None
     if text is None:
-        raise InvalidInput(f"what is known of a loss, the error, is a text or a Failure, not {shown(error, 60)}")
+        raise InvalidInput(f"what is known of a loss, the error, is a text or a Failure, not {short_repr(error, 60)}")
     return failure_from_fields("WorkerLost", text, error_class=ErrorClass.POISON, worker=worker)
 
 

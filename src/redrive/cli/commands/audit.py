@@ -11,7 +11,7 @@ import click
 from redrive.auth.principal import TOKENS_NAMESPACE
 from redrive.cli.common_options import as_json, command
 from redrive.cli.output import print_json, print_line, print_note, short, table, to_json_value, with_short_ids
-from redrive.cli.store_target import chosen, opened
+from redrive.cli.store_target import find_target, open_target
 from redrive.clock import Instant
 from redrive.contract.queries import AuditEntry
 from redrive.errors import AccessError, StoreUnavailable
@@ -45,13 +45,13 @@ def audit(limit: int, before: int | None) -> None:
 
     Tokens made and revoked are among it, for those who may make some.
     """
-    with opened() as broker:
+    with open_target() as broker:
         here = broker._core.store.namespace
         entries = list(broker.audit(limit, before=before))
         until = _EVER if before is None else next((each.at for each in broker.audit(1, before=before + 1)), _EVER)
     since = entries[-1].at if len(entries) == limit else Instant(0)
     found = [(here, entry) for entry in entries]
-    if here != TOKENS_NAMESPACE and not chosen().is_memory:
+    if here != TOKENS_NAMESPACE and not find_target().is_memory:
         found += [(TOKENS_NAMESPACE, entry) for entry in _of_tokens(since, until)]
         found.sort(key=lambda each: each[1].at, reverse=True)  # those of one instant stay as they are
     if as_json():
@@ -68,7 +68,7 @@ def audit(limit: int, before: int | None) -> None:
 def _of_tokens(since: Instant, until: Instant) -> Iterator[AuditEntry]:
     """What was done to tokens in that time, the newest first. Nothing for those who may not know, and none where no
     token was ever made: some stores have no namespace then."""
-    with suppress(AccessError, StoreUnavailable), opened(namespace=TOKENS_NAMESPACE) as broker:
+    with suppress(AccessError, StoreUnavailable), open_target(namespace=TOKENS_NAMESPACE) as broker:
         before: int | None = None
         while page := broker.audit(_LARGEST_PAGE, before=before):
             yield from (entry for entry in page if since <= entry.at < until)

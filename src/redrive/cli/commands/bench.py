@@ -13,7 +13,7 @@ import msgspec
 
 from redrive.cli.common_options import as_json, command
 from redrive.cli.output import print_json, print_line, table
-from redrive.cli.store_target import StoreTarget, chosen, open_place, open_place_async
+from redrive.cli.store_target import StoreTarget, find_target, open_place, open_place_async
 
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker
@@ -48,7 +48,7 @@ def bench(seconds: float, callers: int, size: int) -> None:
     and the store with whatever runs there; the figures are of now and here. What is acknowledged is as durable as
     always: that is what is measured.
     """
-    place = chosen()
+    place = find_target()
     queue = f"bench-{uuid4().hex[:8]}"
     payload = b"x" * size
     open_place(place).close()  # a store that is not there is not begun

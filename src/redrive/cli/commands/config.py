@@ -13,8 +13,8 @@ import click
 from redrive.broker.flows import queues
 from redrive.cli import bulk_change
 from redrive.cli.common_options import StoreCommand, as_json, get_option, set_option
-from redrive.cli.output import print_json, print_line, printable, table
-from redrive.cli.store_target import chosen, opened, project_config, project_file
+from redrive.cli.output import escape_line, print_json, print_line, table
+from redrive.cli.store_target import find_target, open_target, project_config, project_file
 from redrive.config import Config, StoreOptions, find_file, load_store
 from redrive.config.loader import line_of
 from redrive.config.preflight import missing_programs
@@ -68,7 +68,7 @@ def check_secrets(
         if secret is None or load_trust().lets_send(file, url):
             continue
         if ask and bulk_change.in_a_terminal():
-            click.echo(f"{printable(str(file))} sends {secret} to {redact_url(url)}.", err=True)
+            click.echo(f"{escape_line(str(file))} sends {secret} to {redact_url(url)}.", err=True)
             if click.confirm("Trust this file with that address from now on?", err=True):
                 confirm_file(file, _addresses(store))
                 continue
@@ -162,8 +162,8 @@ def apply(file: Path | None) -> None:
 
     if file is not None:
         set_option("config", str(file))  # it names the store too
-    found = _load(file, needs_store=chosen().source == str(project_file()))
-    with opened(create=True) as broker:
+    found = _load(file, needs_store=find_target().source == str(project_file()))
+    with open_target(create=True) as broker:
         applied = apply_file(broker, found)
     if as_json():
         print_json(applied)
@@ -182,7 +182,7 @@ def release(queue: str) -> None:
 
     A file that still has the queue manages it again as soon as it is applied.
     """
-    with opened() as broker:
+    with open_target() as broker:
         was_managed = broker._run(queues.release_queue(queue))
     if as_json():
         print_json({"queue": queue, "released": was_managed})

@@ -14,7 +14,7 @@ from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line, was_given
 from redrive.cli.output import print_json, print_line, print_note
 from redrive.cli.selection import condition_options, conditions
-from redrive.cli.store_target import opened
+from redrive.cli.store_target import open_target
 from redrive.errors import InvalidInput
 from redrive.model.item import Status
 from redrive.model.text import pluralize, visible_json
@@ -35,7 +35,7 @@ def export(status: str, target: str, secrets: bool, cursor: str | None) -> None:
     redrive dead export -q orders-dead --secrets --to dead.jsonl
     redrive dead import dead.jsonl --url sqlite:///other.db
     """
-    with opened() as broker:
+    with open_target() as broker:
         where = conditions(broker, status=status) if was_given("status") else {"status": status, **conditions(broker)}
         total = broker.count(**where)
         count = 0
@@ -59,7 +59,7 @@ def import_(source: IO[bytes], queue: str | None, dry_run: bool) -> None:
 
     Every item gets a new id, and keeps its history. After an interruption, import the same file again.
     """
-    with opened() as broker:
+    with open_target() as broker:
         if queue is not None:
             broker.get_queue(queue)
         if dry_run:

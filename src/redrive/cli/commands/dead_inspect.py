@@ -12,7 +12,7 @@ from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line
 from redrive.cli.output import ago, print_json, print_line, print_note, short, table
 from redrive.cli.selection import condition_options, conditions, item_id
-from redrive.cli.store_target import opened
+from redrive.cli.store_target import open_target
 from redrive.model.item import Item, Status
 from redrive.model.text import format_counts, pluralize
 
@@ -33,7 +33,7 @@ page_options = (
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most groups to print.")
 def groups(queue: str | None, limit: int) -> None:
     """What died, by cause: dead letters with the same error in the same place are one group. The largest is first."""
-    with opened() as broker:
+    with open_target() as broker:
         found = broker.groups(queue, limit=limit)
         names = [queue] if queue is not None else [each.name for each in broker.list_queues()]
         dead = {name: count for name in names if (count := broker.stats(name).dead_letters)}
@@ -81,7 +81,7 @@ def _with_page_options(function: Any) -> Any:
 @_with_page_options
 def list_(archived: bool, limit: int, cursor: str | None, oldest: bool) -> None:
     """Dead letters that meet all conditions given, the newest first."""
-    with opened() as broker:
+    with open_target() as broker:
         where = conditions(broker, status=Status.ARCHIVED) if archived else conditions(broker)
         where.setdefault("status", Status.DEAD)
         page = broker.find(order="oldest" if oldest else "newest", limit=limit, cursor=cursor, **where)
@@ -99,7 +99,7 @@ def search(words: tuple[str, ...], limit: int, cursor: str | None, oldest: bool)
     redrive dead search payment gateway
     redrive dead search 'refus*' --since 1h
     """
-    with opened() as broker:
+    with open_target() as broker:
         where = conditions(broker, words=" ".join(words))
         page = broker.find(order="oldest" if oldest else "newest", limit=limit, cursor=cursor, **where)
         item_output.print_page(page, "No dead letter has all of these words.", letters=True)
@@ -113,7 +113,7 @@ def show(id: str, secrets: bool) -> None:
 
     It shows any item, dead or not. The first digits of the ID are enough. What looks like a secret reads [redacted].
     """
-    with opened() as broker:
+    with open_target() as broker:
         item = broker.get(item_id(broker, id), redacted=not secrets)
         letter = item.status is Status.DEAD or bool(broker.count(ids=[item.id]))
     item_output.print_item(item)

@@ -20,9 +20,9 @@ from redrive.cli.commands.queue_items import change, force_option
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line, pairs, was_given
 from redrive.cli.item_output import payload_text
-from redrive.cli.output import print_json, print_line, print_note, printable, short
+from redrive.cli.output import escape_line, print_json, print_line, print_note, short
 from redrive.cli.selection import any_given, condition_options, conditions, item_ids
-from redrive.cli.store_target import opened
+from redrive.cli.store_target import open_target
 from redrive.errors import ItemNotFound, RedriveError
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.item import Item, Status
@@ -143,8 +143,8 @@ def _preview(broker: Broker, ids: list[str], edits: EditOptions) -> None:
         return
     print_line(f"Nothing was changed; {pluralize(len(ids), 'item')} would be edited and brought back, as these:")
     for each in changes:
-        print_line(printable(f"  {short(each['id'])}  {each['before']}"))
-        print_line(printable(f"  {'':8}→ {each['after']}"))
+        print_line(escape_line(f"  {short(each['id'])}  {each['before']}"))
+        print_line(escape_line(f"  {'':8}→ {each['after']}"))
 
 
 def _change(item: Item, edits: EditOptions) -> dict[str, Any]:
@@ -236,9 +236,9 @@ class _EditedRedrive:
             if self._skipped:
                 print_line(f"  left out: {format_counts(self._skipped)}")
                 for sample in self._samples.values():
-                    print_line(f"    {printable(sample)}")
+                    print_line(f"    {escape_line(sample)}")
             if problem:
-                print_line(f"  stopped: {printable(problem)}; {pluralize(rest, 'item')} not touched")
+                print_line(f"  stopped: {escape_line(problem)}; {pluralize(rest, 'item')} not touched")
             elif self.changed:
                 print_note(f"  the originals are in the archive as they were: {command_line('dead list --archived')}")
         if problem:
@@ -299,7 +299,7 @@ def redrive(
     _chosen(ids, everything, "items are to be brought back")
     if was_given("canary_success_ratio") and not options["canary"]:
         raise click.UsageError("--canary-success is for --canary; leave it out, or give both")
-    with opened() as broker:
+    with open_target() as broker:
         if edits:
             where = {"ids": item_ids(broker, ids)} if ids else conditions(broker)
             run(broker, where, edits, named=bool(ids), to=to, note=note, force=force, dry_run=dry_run, **options)
@@ -318,7 +318,7 @@ def redrive(
 def _simple(verb: str, status: Status, ids: tuple[str, ...], everything: bool, act: str, **options: Any) -> None:
     """A verb that takes ids or conditions, and nothing else."""
     _chosen(ids, everything, f"items are to be {act}")
-    with opened() as broker:
+    with open_target() as broker:
         if ids and bulk_change.is_plain(options["dry_run"], options) and not options["note"]:
             method = getattr(broker, verb)
             change(broker, ids, verb, lambda some: method(some), yes=options["yes"])

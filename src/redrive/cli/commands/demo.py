@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from redrive.cli.common_options import as_json, command, get_option
 from redrive.cli.output import print_json, print_line
-from redrive.cli.store_target import StoreTarget, chosen, open_place
+from redrive.cli.store_target import StoreTarget, find_target, open_place
 from redrive.errors import Refused
 from redrive.model.limits import DEFAULT_NAMESPACE
 from redrive.model.text import pluralize
@@ -34,7 +34,7 @@ def demo() -> None:
         folder = Path(tempfile.mkdtemp(prefix="redrive-demo-"))
         place = StoreTarget(f"sqlite:///{folder / 'demo.db'}", DEFAULT_NAMESPACE, "demo")
     else:
-        place = chosen()
+        place = find_target()
     with open_place(place, create=True) as broker:
         taken = {queue.name for queue in broker.list_queues()} & set(QUEUES)
         if taken:

@@ -17,8 +17,8 @@ import msgspec
 from redrive import __version__
 from redrive.cli import error_output
 from redrive.cli.common_options import as_json, command, command_line
-from redrive.cli.output import ago, coloured, now, print_json, print_line, printable, short
-from redrive.cli.store_target import StoreTarget, chosen, open_place
+from redrive.cli.output import ago, coloured, escape_line, now, print_json, print_line, short
+from redrive.cli.store_target import StoreTarget, find_target, open_place
 from redrive.errors import AccessError, RedriveError
 from redrive.model.duration import MILLISECOND, MINUTE, SECOND
 from redrive.model.item import Status
@@ -226,7 +226,7 @@ def doctor(context: click.Context) -> None:
 
     Each line is ok, warn or fail, and says what to do. The exit code is 1 if any of them is warn or fail, else 0.
     """
-    found = list(examine(chosen()))
+    found = list(examine(find_target()))
     well = all(check.state == "ok" for check in found)
     if as_json():
         print_json({"is_well": well, "checks": found})
@@ -234,9 +234,9 @@ def doctor(context: click.Context) -> None:
         width = max(len(check.name) for check in found)
         for check in found:
             print_line(f"{coloured(f'{check.state:4}'.strip()) + ' ' * (4 - len(check.state))}  "
-                f"{check.name:{width}}  {printable(check.finding)}")  # fmt: skip
+                f"{check.name:{width}}  {escape_line(check.finding)}")  # fmt: skip
             if check.advice:
-                print_line(f"{'':{width + 8}}{printable(check.advice)}")
+                print_line(f"{'':{width + 8}}{escape_line(check.advice)}")
     if not well:
         context.exit(error_output.FAILED)
 

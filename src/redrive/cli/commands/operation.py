@@ -11,9 +11,9 @@ from redrive.cli import bulk_change, error_output, selection
 from redrive.cli.bulk_change import confirm, confirm_options
 from redrive.cli.commands.queue_items import change
 from redrive.cli.common_options import StoreCommand, as_json, command, command_line
-from redrive.cli.output import ago, print_json, print_line, printable, short, table, with_short_ids
+from redrive.cli.output import ago, escape_line, print_json, print_line, short, table, with_short_ids
 from redrive.cli.selection import operation_id
-from redrive.cli.store_target import opened
+from redrive.cli.store_target import open_target
 from redrive.errors import InvalidInput, ItemNotFound, NotFound, OperationNotFound
 from redrive.model.operation import Operation
 from redrive.model.text import format_instant
@@ -35,7 +35,7 @@ def operation() -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most to print.")
 def list_(unfinished: bool, limit: int) -> None:
     """Operations of the last 30 days, the newest first."""
-    with opened() as broker:
+    with open_target() as broker:
         found = broker.list_operations(unfinished=unfinished, limit=limit)
     if as_json():
         print_json(found)
@@ -66,14 +66,14 @@ def _row(each: Operation) -> tuple[object, ...]:
 @click.argument("id")
 def show(id: str) -> None:
     """One operation: how far it got, what it left out and why, who started it."""
-    with opened() as broker:
+    with open_target() as broker:
         found = broker.get_operation(operation_id(broker, id))
     bulk_change.print_operation(found, in_full=True)
     if not as_json():
         rate = f", at most {found.rate:,g} per second" if found.rate else ""
         note = f": {with_short_ids(found.note)}" if found.note else ""
-        print_line(printable(f"  started {format_instant(found.created_at)} by {found.actor}{rate}{note}"))
-        print_line(printable(f"  items: {with_short_ids(_where(found))}"))
+        print_line(escape_line(f"  started {format_instant(found.created_at)} by {found.actor}{rate}{note}"))
+        print_line(escape_line(f"  items: {with_short_ids(_where(found))}"))
 
 
 def _where(found: Operation) -> str:
@@ -87,7 +87,7 @@ def _where(found: Operation) -> str:
 @click.argument("id")
 def cancel(id: str) -> None:
     """End an operation. What it has changed stays changed; `redrive undo` takes that back."""
-    with opened() as broker:
+    with open_target() as broker:
         bulk_change.print_operation(broker.cancel_operation(operation_id(broker, id)))
 
 
@@ -99,7 +99,7 @@ def cancel(id: str) -> None:
 def resume(id: str, skip_canaries: bool, wait: str, no_wait: bool) -> None:
     """Go on with an operation, here and now, until it has ended."""
     bulk_change.check_wait(no_wait)
-    with opened() as broker:
+    with open_target() as broker:
         resumed = broker.resume_operation(operation_id(broker, id), skip_canaries=skip_canaries)
         bulk_change.continue_operation(broker, resumed, wait=wait, no_wait=no_wait)
 
@@ -130,7 +130,7 @@ def undo(typed: tuple[str, ...], dry_run: bool, yes: int | str | None) -> None:
     redrive undo 3c51d2aa       the operation that `redrive operation list` shows
     redrive undo 7f3a90c1       the redrive of an item
     """
-    with opened() as broker:
+    with open_target() as broker:
         operation = _operation(broker, typed[0]) if len(typed) == 1 else None
         if operation is not None:
             _undo_operation(broker, operation, dry_run, yes)

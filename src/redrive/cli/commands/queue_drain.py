@@ -13,7 +13,7 @@ from redrive.cli.bulk_change import confirm, confirm_options, progress_bar
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line
 from redrive.cli.output import now, print_json, print_line, print_note
-from redrive.cli.store_target import opened
+from redrive.cli.store_target import open_target
 from redrive.errors import RedriveError
 from redrive.model.duration import parse_duration
 from redrive.model.item import Item, Status
@@ -37,7 +37,7 @@ def drain(queue: str, everything: bool, dry_run: bool, yes: int | None) -> None:
     What a worker has, what is dead, and what is completed stays. In a dead queue, dead letters are what waits.
     """
     statuses = [Status.PENDING, Status.FAILED] if everything else [Status.PENDING]
-    with opened() as broker:
+    with open_target() as broker:
         stats = broker.stats(queue)
         if letters := stats.dead_letters - stats.dead - stats.moving:
             look = command_line(f"dead list -q {queue}")
@@ -69,7 +69,7 @@ def prune(queue: str | None, statuses: tuple[str, ...], older_than: str, dry_run
     """
     parse_duration(older_than, "--older-than")
     where = {} if queue is None else {"queue": queue}
-    with opened() as broker:
+    with open_target() as broker:
         counts = {status: _count(broker, status, where, older_than) for status in statuses or tuple(map(str, OVER))}
         _remove(broker, "remove", where, counts, older_than, dry_run, yes)
 

@@ -12,7 +12,7 @@ from redrive.cli.bulk_change import confirm, confirm_options
 from redrive.cli.common_options import as_json, command
 from redrive.cli.output import print_json, print_line, short, to_json_value
 from redrive.cli.selection import any_given, condition_options, conditions, item_ids
-from redrive.cli.store_target import finish_moves, opened
+from redrive.cli.store_target import finish_moves, open_target
 from redrive.errors import RedriveError
 from redrive.model.item import Settled, Status
 
@@ -104,7 +104,7 @@ def retry(
         raise click.UsageError(
             "--force is for items named by ID, and goes with no --note, --rate, --no-wait or --dry-run"
         )
-    with opened() as broker:
+    with open_target() as broker:
         if at_once:
             change(broker, ids, "retry", lambda some: broker.retry(some, force=force), yes=yes)
             return
@@ -120,7 +120,7 @@ def retry(
 @force_option
 def fail(ids: tuple[str, ...], error: str, force: bool) -> None:
     """Count a failure against items that nobody works on: tried again or dead, as the settings of their queue say."""
-    with opened() as broker:
+    with open_target() as broker:
         change(broker, ids, "fail", lambda some: broker.fail_items(some, error, force=force))
 
 
@@ -129,7 +129,7 @@ def fail(ids: tuple[str, ...], error: str, force: bool) -> None:
 @force_option
 def done(ids: tuple[str, ...], force: bool) -> None:
     """Take items as completed, though no worker said so."""
-    with opened() as broker:
+    with open_target() as broker:
         change(broker, ids, "done", lambda some: broker.complete_items(some, force=force))
 
 
@@ -141,5 +141,5 @@ def drop(ids: tuple[str, ...], force: bool) -> None:
 
     For all that waits in a queue: redrive queue drain.
     """
-    with opened() as broker:
+    with open_target() as broker:
         change(broker, ids, "drop", lambda some: broker.drop(some, force=force))

@@ -14,16 +14,16 @@ from redrive.cli.common_options import as_json, command, command_line, was_given
 from redrive.cli.output import (
     ago,
     changed_settings,
+    escape_line,
     fields,
     print_json,
     print_line,
     print_note,
-    printable,
     table,
     to_json_value,
 )
 from redrive.cli.setting_options import given_settings, setting_options
-from redrive.cli.store_target import opened
+from redrive.cli.store_target import open_target
 from redrive.model.item import Status
 from redrive.model.text import format_instant, pluralize
 
@@ -49,7 +49,7 @@ def create(queue: str) -> None:
     redrive queue create orders --attempts 5 --backoff 10s --cap 10m --dead-queue orders-dead
     """
     settings = given_settings()
-    with opened(create=True) as broker:
+    with open_target(create=True) as broker:
         made = broker.create_queue(queue, **settings)
         if as_json():
             print_json(made)
@@ -78,7 +78,7 @@ def list_(queue: str | None, status: str | None, limit: int, cursor: str | None,
         for option in ("status", "limit", "cursor", "oldest"):
             if was_given(option):
                 raise click.UsageError(f"--{option} is for the items of one queue: redrive queue list QUEUE --{option}")
-    with opened() as broker:
+    with open_target() as broker:
         if queue is None:
             queues = broker.list_queues()
             listings = broker._run(external_polls.external_queues())
@@ -136,7 +136,7 @@ def show(queue: str) -> None:
 
     Of an external queue also when and how often it was listed, and the last error of a listing.
     """
-    with opened() as broker:
+    with open_target() as broker:
         found, stats = broker.get_queue(queue), broker.stats(queue)
         workers = [worker for worker in broker.workers() if queue in worker.queues]
         listing = broker._run(external_polls.external_queue(queue))
@@ -154,7 +154,7 @@ def show(queue: str) -> None:
     fields((name, _shown(value)) for name, value in settings.items())
     print_line("workers:" if workers else "workers: none that is alive")
     for worker in workers:
-        print_line(printable(f"  {worker}"))
+        print_line(escape_line(f"  {worker}"))
     if listing is not None:
         _print_listing(listing)
     if stats.dead_letters:
@@ -186,7 +186,7 @@ def update(queue: str) -> None:
     redrive queue update orders --attempts 10
     redrive queue update orders --dead-queue unset
     """
-    with opened() as broker:
+    with open_target() as broker:
         changes = given_settings(broker.get_queue(queue).settings)
         if not changes:
             raise click.UsageError("There is no setting to change; redrive queue update --help lists all there are")
@@ -203,7 +203,7 @@ def update(queue: str) -> None:
 @confirm_options(final=True)
 def delete(queue: str, dry_run: bool, yes: int | None) -> None:
     """Remove a queue and every item in it, in whatever status. This cannot be taken back."""
-    with opened() as broker:
+    with open_target() as broker:
         broker.get_queue(queue)
         count = broker.count(queue=queue, status="any")
         if not dry_run:
@@ -222,7 +222,7 @@ def delete(queue: str, dry_run: bool, yes: int | None) -> None:
 @queue_argument
 def pause(queue: str) -> None:
     """Give no more items to workers. Puts go on, and what runs is finished."""
-    with opened() as broker:
+    with open_target() as broker:
         paused = broker.pause_queue(queue)
     print_json(paused) if as_json() else print_line(
         f"queue {queue} is paused; {command_line(f'queue resume {queue}')} goes on"
@@ -233,7 +233,7 @@ def pause(queue: str) -> None:
 @queue_argument
 def resume(queue: str) -> None:
     """Give items to workers again."""
-    with opened() as broker:
+    with open_target() as broker:
         resumed = broker.resume_queue(queue)
     print_json(resumed) if as_json() else print_line(f"queue {queue} gives items to workers again")
 

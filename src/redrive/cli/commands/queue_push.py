@@ -15,7 +15,7 @@ from redrive.cli.bulk_change import progress_bar
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line, pairs
 from redrive.cli.output import print_json, print_line, print_note, short, to_json_value
-from redrive.cli.store_target import opened
+from redrive.cli.store_target import open_target
 from redrive.errors import InvalidPayload
 from redrive.model.limits import MIB
 from redrive.model.payload import TEXT
@@ -84,7 +84,7 @@ def push(
         "expire_timeout": expire,
         "content_type": content_type or (TEXT if text else None),
     }
-    with opened() as broker:
+    with open_target() as broker:
         if payload is None and path is None and not lines and _list_anew(broker, queue):
             return
         if lines:

@@ -10,9 +10,9 @@ import click
 
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command
-from redrive.cli.output import coloured, print_json, print_json_line, print_line, printable, short
+from redrive.cli.output import coloured, escape_line, print_json, print_json_line, print_line, short
 from redrive.cli.selection import item_id
-from redrive.cli.store_target import opened
+from redrive.cli.store_target import open_target
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.text import format_instant
@@ -36,7 +36,7 @@ def watch(queues: tuple[str, ...], every: str, times: int | None) -> None:
     and then whenever its counts change.
     """
     pause = parse_duration(every, "--every") / SECOND
-    with opened() as broker:
+    with open_target() as broker:
         for name in queues:
             broker.get_queue(name)
         if sys.stdout.isatty() and not as_json():
@@ -117,7 +117,7 @@ def logs(
     """
     if wait is not None and not follow:
         raise click.UsageError("--wait is for --follow; leave it out, or give both")
-    with opened() as broker:
+    with open_target() as broker:
         if queue is not None:
             broker.get_queue(queue)
         asked: dict[str, Any] = {"queue": queue, "kinds": kinds or None, "id": item_id(broker, item) if item else None}
@@ -145,6 +145,6 @@ def _print(entry: FeedEntry) -> None:
         return
     who = "" if entry.actor is None else f" by {entry.actor}"
     told = "" if entry.title is None else f": {entry.title}"
-    said = printable(f" in {entry.queue}{who}{told}")
+    said = escape_line(f" in {entry.queue}{who}{told}")
     print_line(f"{format_instant(entry.at)}  {short(entry.id)}  {coloured(entry.kind.value)}{said}")
     sys.stdout.flush()

@@ -17,7 +17,7 @@ import click
 
 from redrive import __version__
 from redrive.cli.common_options import command, log_json_option, seconds_option
-from redrive.cli.store_target import StoreTarget, chosen, project_config, project_file
+from redrive.cli.store_target import StoreTarget, find_target, project_config, project_file
 from redrive.config.config import ServerOptions
 from redrive.errors import InvalidInput
 from redrive.model.limits import MIB
@@ -98,7 +98,7 @@ def serve(**options: Any) -> None:
     except ImportError as error:
         raise InvalidInput(f"a server needs uvicorn: pip install 'redrive[server]' ({error})") from error
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        finished = runner.run(_serve(chosen(), options))
+        finished = runner.run(_serve(find_target(), options))
         if not finished:
             sys.stdout.flush()
             os._exit(STOPPED_AT_ONCE)  # without waiting for threads that are inside a store

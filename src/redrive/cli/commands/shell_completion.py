@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from redrive.cli.store_target import chosen, open_place
+from redrive.cli.store_target import find_target, open_place
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -31,7 +31,7 @@ def completion(context: click.Context, shell: str) -> None:
 def complete_queue(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Names of queues that begin so. A store that does not answer completes nothing, and says nothing."""
     try:
-        with open_place(chosen(ask=False)) as broker:
+        with open_place(find_target(ask=False)) as broker:
             return [queue.name for queue in broker.list_queues() if queue.name.startswith(incomplete)]
     except Exception:  # whatever it is, a person who presses the tabulator does not want to read about it
         return []

@@ -11,7 +11,7 @@ from redrive.auth.principal import ANY, TOKENS_NAMESPACE, Role
 from redrive.auth.token_store import AccessToken
 from redrive.cli.common_options import StoreCommand, as_json, command_line
 from redrive.cli.output import ago, print_json, print_line, print_note, table
-from redrive.cli.store_target import opened
+from redrive.cli.store_target import open_target
 from redrive.errors import NotFound
 from redrive.wire.json_views import view_of
 
@@ -44,7 +44,7 @@ def create(
     name: str, roles: tuple[str, ...], namespaces: tuple[str, ...], queues: tuple[str, ...], expires: str | None
 ) -> None:
     """Make a token called NAME, which is unique and stands in the audit. It is printed this once."""
-    with opened(create=True, namespace=TOKENS_NAMESPACE) as broker:
+    with open_target(create=True, namespace=TOKENS_NAMESPACE) as broker:
         core = broker._core
         made = broker._run(
             token_store.create(
@@ -67,7 +67,7 @@ def create(
 @token.command("list", cls=StoreCommand)
 def list_() -> None:
     """All tokens, without their secrets; also those that have expired."""
-    with opened(namespace=TOKENS_NAMESPACE) as broker:
+    with open_target(namespace=TOKENS_NAMESPACE) as broker:
         found, now = broker._run(token_store.list_all()), broker._core.clock.now()
     if as_json():
         print_json([_form(each, now) for each in found])
@@ -81,7 +81,7 @@ def list_() -> None:
 @click.argument("name")
 def revoke(name: str) -> None:
     """The token called NAME lets nobody in any more, a second from now at the latest."""
-    with opened(namespace=TOKENS_NAMESPACE) as broker:
+    with open_target(namespace=TOKENS_NAMESPACE) as broker:
         if not broker._run(token_store.revoke(name, broker._core.actor(None))):
             raise NotFound(f"there is no token called {name!a:.80}; {command_line('token list')} shows those there are")
     if as_json():

@@ -15,7 +15,7 @@ import click
 
 from redrive.broker.broker import Broker
 from redrive.cli.common_options import StoreCommand, get_option, log_json_option, seconds_option, was_given
-from redrive.cli.store_target import StoreTarget, chosen, open_place, project_config, project_file
+from redrive.cli.store_target import StoreTarget, find_target, open_place, project_config, project_file
 from redrive.config import Config
 from redrive.config.runtime import ConfigRuntime
 from redrive.errors import InvalidInput
@@ -207,7 +207,7 @@ def work_by_file(
     workers: Collection[str] | None, *, until_idle: bool, shutdown_seconds: float, metrics: tuple[str, int] | None
 ) -> int:
     """Run the workers of the file. Gives the exit code."""
-    place = chosen()
+    place = find_target()
     config = _config(place)
     if place.is_memory:
         raise InvalidInput(

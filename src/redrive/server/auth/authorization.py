@@ -21,7 +21,7 @@ from redrive.auth.permissions import (
     ItemRef,
     LeaseRef,
     OperationRef,
-    Place,
+    PermissionScope,
     QueueRef,
     QueueScope,
     RequiredPermission,
@@ -30,7 +30,7 @@ from redrive.auth.permissions import (
     permissions_for,
 )
 from redrive.auth.principal import TOKENS_NAMESPACE, Permission, Role
-from redrive.auth.token_store import ANONYMOUS, signed
+from redrive.auth.token_store import ANONYMOUS, with_audit_note
 from redrive.auth.token_store import TOKEN_KIND as TOKEN
 from redrive.broker.flows.worker_registry import WORKER_KIND as WORKER
 from redrive.broker.maintenance import settle_overdue
@@ -60,7 +60,7 @@ from redrive.server.auth.result_filter import RESULT_FILTERS
 from redrive.server.request import Request
 from redrive.server.validation.dispatch import validate_call
 
-TURN_SECONDS = 0.01
+YIELD_SECONDS = 0.01
 """After so long others have their turn, where the calls of one request take longer to check."""
 _replace = msgspec.structs.replace
 _WITH_ACTOR = frozenset({UpdateQueue, SetPaused, DeleteQueue, ManualChange, StartOperation, SetOperation, Import})
@@ -77,7 +77,7 @@ async def authorize_calls(request: Request, calls: Sequence[Call | Query]) -> li
     answers: list[Any] = []
     began = perf_counter()
     for call in calls:
-        if perf_counter() - began > TURN_SECONDS:
+        if perf_counter() - began > YIELD_SECONDS:
             await asyncio.sleep(0)
             began = perf_counter()
         try:
@@ -104,7 +104,7 @@ def _with_principal(request: Request, call: Any) -> Any:
             raise InvalidInput(f"tokens are kept in the namespace {TOKENS_NAMESPACE}")
         # What the audit says of a token is what was done to it, whatever a client says.
         named = ANONYMOUS if call.audit is None else call.audit.actor
-        return signed(call, request.principal.name or named)
+        return with_audit_note(call, request.principal.name or named)
     if request.principal.name is None:
         return call
     if kind in _WITH_ACTOR:
@@ -139,7 +139,7 @@ async def _check(request: Request, call: Any) -> None:
         await request.broker._run(settle_overdue(request.broker._core, call.queue))
 
 
-async def _check_need(request: Request, rights: tuple[Permission, ...], place: Place) -> None:
+async def _check_need(request: Request, rights: tuple[Permission, ...], place: PermissionScope) -> None:
     match place:
         case QueueRef(name) if is_remote(name):
             _check_elsewhere(request, rights, name)
@@ -147,7 +147,7 @@ async def _check_need(request: Request, rights: tuple[Permission, ...], place: P
             if not resource_lookup.may(request, rights, name):
                 raise Forbidden(rights[0], request.namespace, name)
         case SourceQueueRef(queue):
-            await resource_lookup.check_back(request, rights, queue)
+            await resource_lookup.check_redrive_targets(request, rights, queue)
         case LeaseRef(token):
             await resource_lookup.check_lease(request, rights, token)
         case OperationRef(id, drives):
@@ -166,7 +166,7 @@ def _check_elsewhere(request: Request, rights: tuple[Permission, ...], address: 
         raise Forbidden(rights[0], request.namespace, address)
 
 
-async def _check_verdict(request: Request, place: Place, verdict: Verdict, version: int) -> None:
+async def _check_verdict(request: Request, place: PermissionScope, verdict: Verdict, version: int) -> None:
     """Raise where an item would be lost, or brought somewhere, that neither its queue's settings nor the caller's
     rights say."""
     if not isinstance(verdict, Dead) or (verdict.to is None and not verdict.drop):
@@ -197,7 +197,7 @@ def _drops(settings: QueueSettings) -> bool:
     return settings.on_dead is OnDead.DROP and not routed
 
 
-async def _queue_at(request: Request, place: Place) -> str | None:
+async def _queue_at(request: Request, place: PermissionScope) -> str | None:
     match place:
         case QueueRef(name):
             return name

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from redrive.auth.permissions import LOSING
+from redrive.auth.permissions import DELETING_VERBS
 from redrive.auth.principal import Permission
 from redrive.broker.core import Core
 from redrive.contract.queries import GetItem, GetOperation
@@ -122,17 +122,17 @@ async def check_operation(request: Request, right: Permission, id: str, *, drive
 async def _check_drive(request: Request, right: Permission, operation: Operation) -> None:
     """Raise where an operation loses items, or takes them somewhere, and the caller could not have started it."""
     queue, to = operation.where.queue, operation.to
-    if operation.verb in LOSING and not may(request, (Permission.MANAGE,), queue):
+    if operation.verb in DELETING_VERBS and not may(request, (Permission.MANAGE,), queue):
         raise Forbidden(Permission.MANAGE, request.namespace, queue)
     if operation.verb is Verb.UNDO and not may_everywhere(request, (right,)):
         raise Forbidden(right, request.namespace, None)
     if to is not None and not may(request, (right,), to):
         raise Forbidden(right, request.namespace, to)
     if operation.verb is Verb.REDRIVE and to is None and queue is not None:
-        await check_back(request, (right,), queue)
+        await check_redrive_targets(request, (right,), queue)
 
 
-async def check_back(request: Request, rights: Sequence[Permission], queue: str) -> None:
+async def check_redrive_targets(request: Request, rights: Sequence[Permission], queue: str) -> None:
     """Raise `Forbidden` where dead letters of a queue may go back to others, which the caller is not let into."""
     if may_everywhere(request, rights):
         return

@@ -9,7 +9,7 @@ import msgspec
 
 from redrive.auth.permissions import CONSUME, MANAGE, READ, SEES_QUEUES
 from redrive.broker.flows.worker_registry import WORKER_KIND as WORKER
-from redrive.broker.redaction import Redaction, known, queues_of
+from redrive.broker.redaction import Redaction, queues_of, redaction_for
 from redrive.contract.admin_calls import Registration, SetOperation, StartOperation, StepOperation
 from redrive.contract.item_calls import Leased, LeaseItems
 from redrive.contract.queries import (
@@ -139,7 +139,7 @@ def _redaction(request: Request) -> Redaction:
     return request.redaction or request.broker._core.redaction
 
 
-async def informed(request: Request, results: Iterable[Any]) -> Request:
+async def with_redaction_rules(request: Request, results: Iterable[Any]) -> Request:
     """The request with the rules of all queues that the results tell of, where something may have to be hidden."""
     if _sees_all(request):
         return request
@@ -148,7 +148,7 @@ async def informed(request: Request, results: Iterable[Any]) -> Request:
         return request
     if _EVERY in told:
         told = None
-    return _replace(request, redaction=await request.broker._run(known(request.broker._core, told)))
+    return _replace(request, redaction=await request.broker._run(redaction_for(request.broker._core, told)))
 
 
 _EVERY = "*"

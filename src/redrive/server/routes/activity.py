@@ -13,7 +13,7 @@ from redrive.model.duration import SECOND, parse_duration
 from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER
 from redrive.model.worker_info import WorkerInfo
-from redrive.server.feed_followers import followed
+from redrive.server.feed_followers import wait_for_feed
 from redrive.server.field_types import DurationInput, ItemIdText, Label, PageLimit, QueueName, check_page
 from redrive.server.request import Request
 from redrive.server.route import Route, every_queue, queue_if_named
@@ -55,7 +55,7 @@ async def feed(request: Request, call: FeedCall) -> dict[str, Any]:
     after, before = _read(call.after), _read(call.before)
     page = await request.broker.feed(after=after, before=before, **wanted)
     if not page.entries and not page.more and wait and after is not None and before is None:
-        page = await request.wait_for(followed(request.broker, page.last, wait, **wanted)) or page
+        page = await request.wait_for(wait_for_feed(request.broker, page.last, wait, **wanted)) or page
         await request.check_admitted()
     return view_of(page)
 

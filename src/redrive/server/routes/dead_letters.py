@@ -26,7 +26,7 @@ from redrive.server.request import Request
 from redrive.server.responses import settled_answer
 from redrive.server.route import Route, queue_if_named
 from redrive.server.routes.items import ItemsView, check_items, page_view
-from redrive.server.routes.operations import Bulk, BulkView, change_many, check_back
+from redrive.server.routes.operations import Bulk, BulkView, change_many, check_redrive_targets
 from redrive.wire.json_views import defined, view_of, view_type
 
 Letters = Literal["dead", "archived"]
@@ -113,7 +113,7 @@ async def redrive(request: Request, call: RedriveDeadCall) -> Any:
         if edited or call.force:
             raise InvalidInput("set_payload, set_headers, patch and force are for items that are named by their ids")
         if call.to is None:
-            await check_back(request, call.queue)
+            await check_redrive_targets(request, call.queue)
         return await change_many(
             request, "redrive", call, to=call.to, canary=call.canary, canary_success_ratio=call.canary_success_ratio
         )

@@ -23,7 +23,7 @@ from redrive.server.field_types import DurationInput, Label, QueueName, check_ba
 from redrive.server.long_poll import ClientDisconnected
 from redrive.server.request import Request
 from redrive.server.route import Route, one_queue
-from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, InstantText, shown
+from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, InstantText, encode_payload
 
 
 class LeaseCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -123,7 +123,7 @@ async def give_back(request: Request, leases: Sequence[Lease]) -> None:
 
 
 def _leased(lease: Lease) -> LeasedItem:
-    encoding, payload = shown(lease.payload, lease.content_type)
+    encoding, payload = encode_payload(lease.payload, lease.content_type)
     put_at, deadline, headers = to_rfc3339(lease.put_at), to_rfc3339(lease.deadline), lease.headers
     if not headers and lease.expire_deadline is None:  # as most are
         return LeasedItem(

@@ -80,10 +80,10 @@ async def change_many(request: Request, verb: str, call: Bulk, **options: Any) -
     return {"operation": view_of(operation)}
 
 
-async def check_back(request: Request, queue: str | None) -> None:
+async def check_redrive_targets(request: Request, queue: str | None) -> None:
     """Raise `Forbidden` where dead letters of a queue may go back to others, which the caller is not let into."""
     if queue is not None:
-        await resource_lookup.check_back(request, (Permission.OPERATE,), queue)
+        await resource_lookup.check_redrive_targets(request, (Permission.OPERATE,), queue)
 
 
 class StartOperationCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,7 +106,7 @@ async def start(request: Request, call: StartOperationCall) -> dict[str, Any]:
     elif call.verb == "undo":  # each goes back to where it was, which is anywhere
         request.check(Permission.OPERATE, None)
     elif call.verb == "redrive":
-        await check_back(request, call.queue)
+        await check_redrive_targets(request, call.queue)
     options: dict[str, Any] = {"to": call.to}
     if call.status is not None:
         options["status"] = call.status

@@ -29,7 +29,7 @@ from redrive.model.item import Settled
 from redrive.server import response_budget
 from redrive.server.auth import authorization
 from redrive.server.auth.resource_lookup import may
-from redrive.server.auth.result_filter import informed
+from redrive.server.auth.result_filter import with_redaction_rules
 from redrive.server.long_poll import ArrivalLog
 from redrive.server.replay_cache import ReplayCache
 from redrive.server.request import MESSAGEPACK, Request, Response
@@ -159,7 +159,7 @@ class _Remote:
                 await self._carry_out(core, [ReturnLease(token) for token in too_many], asked)
         results = iter(kept)
         answered = [call if isinstance(call, RedriveError) else next(results) for call in calls]
-        request = await informed(request, answered)
+        request = await with_redaction_rules(request, answered)
         shown = [authorization.filter_result(request, *each) for each in zip(asked.calls, answered, strict=True)]
         given = Commit(shown, _visible(request, _caused(let_in, commit)), commit.now)
         return Response(200, encode_commit(self._seen, asked.calls, given), MESSAGEPACK)
@@ -181,7 +181,7 @@ class _Remote:
             raise query
         core, most = request.broker._core, request.limits.max_response_bytes
         answer = await asyncio.get_running_loop().run_in_executor(None, response_budget.read, core, query, most)
-        return _response(authorization.filter_result(await informed(request, (answer,)), asked, answer))
+        return _response(authorization.filter_result(await with_redaction_rules(request, (answer,)), asked, answer))
 
     async def watch(self, request: Request, body: bytes) -> Response:
         asked = _decoded("store.watch", decode_watch, body)

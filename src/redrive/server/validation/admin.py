@@ -161,7 +161,7 @@ def expire(call: Expire) -> Expire:
     return _replace(call, verdict=values.verdict(call.verdict))
 
 
-def clean(call: ApplyRetention) -> ApplyRetention:
+def apply_retention(call: ApplyRetention) -> ApplyRetention:
     """Retention."""
     values.limit(call.limit, MAINTENANCE_BATCH)
     return call

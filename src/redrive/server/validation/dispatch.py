@@ -58,7 +58,7 @@ VALIDATORS: dict[type[Any], Callable[[Any], Any]] = {
     SetOperation: manual_changes.set_,
     Promote: admin.promote,
     Expire: admin.expire,
-    ApplyRetention: admin.clean,
+    ApplyRetention: admin.apply_retention,
     FinishMove: admin.finish_move,
     CloseMove: admin.close_move,
     LeaseItems: deliveries.lease,

@@ -8,7 +8,7 @@ from functools import lru_cache
 from redrive.broker.validation import check_integer
 from redrive.errors import InvalidDuration, InvalidInput, PayloadTooLarge
 from redrive.model.duration import MAX_DURATION
-from redrive.model.failure import Failure, sanitize_failure
+from redrive.model.failure import Failure, normalize_failure
 from redrive.model.ids import MAX_NUMBER, ItemId, Token, parse_id, parse_token
 from redrive.model.item import Result
 from redrive.model.judge import Verdict, check_custom_verdict
@@ -86,7 +86,7 @@ def verdict(brought: Verdict) -> Verdict:
 
 def failure(brought: Failure | None) -> Failure | None:
     """What went wrong, as every store can hold it."""
-    return None if brought is None else sanitize_failure(brought)
+    return None if brought is None else normalize_failure(brought)
 
 
 def result(brought: Result | None) -> None:

@@ -19,10 +19,10 @@ from redrive.model.ids import MAX_NUMBER
 from redrive.model.search_terms import SearchQuery
 from redrive.stores.postgres.dialect import Bigints, Blobs, Texts, multi_row, register, translate
 from redrive.stores.relational.batch import COUNTED_COLUMNS, Batch, QueueRow
-from redrive.stores.relational.item_rows import STATE
-from redrive.stores.relational.leases import HEAD, TIMES
+from redrive.stores.relational.item_rows import STATE_COLUMNS
+from redrive.stores.relational.leases import DUE_CHECK_SQL, LEASE_COLUMNS
 from redrive.stores.relational.low_water_marks import READY, above
-from redrive.stores.relational.session import HeldAs, LeasedHead, OverdueCheck, Row
+from redrive.stores.relational.session import LeasedHead, LeaseKey, OverdueCheck, Row
 
 Connection = psycopg.Connection[Any]
 
@@ -32,7 +32,7 @@ FETCHED_AT_ONCE = 200
 _RANDOM = """('x' || right(gen_random_uuid()::text, 12) || right(gen_random_uuid()::text, 4))::bit(64)::bigint
             & 9223372036854775807"""
 TAKE_HEAD = f"""
-    WITH times AS MATERIALIZED ({TIMES}),
+    WITH times AS MATERIALIZED ({DUE_CHECK_SQL}),
     head AS (
         SELECT first.ctid
         FROM (SELECT 1 FROM times WHERE NOT (due AND ?7 = 1 OR overdue AND ?8 = 1)) AS one
@@ -50,12 +50,12 @@ TAKE_HEAD = f"""
         DELETE FROM redrive_ready WHERE ctid = ANY (ARRAY(SELECT ctid FROM head)) RETURNING *),
     r AS MATERIALIZED (SELECT *, {_RANDOM} AS token FROM taken),
     leased AS (
-        INSERT INTO redrive_lease (item_no, queue, token, deadline, early, leased_at, worker, {STATE})
+        INSERT INTO redrive_lease (item_no, queue, token, deadline, early, leased_at, worker, {STATE_COLUMNS})
         SELECT item_no, queue, token, ?4, ?6, ?2, ?5,
             rank, ready_at, seq, expire_deadline, deliveries + 1, attempts + 1, failures, losses, redrives,
             coalesce(first_leased_at, ?2), entries, deaths, death_no
         FROM r)
-    SELECT times.due, times.overdue, r.token, {HEAD}
+    SELECT times.due, times.overdue, r.token, {LEASE_COLUMNS}
     FROM times LEFT JOIN (r CROSS JOIN redrive_item AS i ON i.item_no = r.item_no) ON true
     ORDER BY r.rank, r.ready_at, r.seq"""
 """Rank by rank, each from its mark on, and only as far as is needed: the ranks come in the order of the list."""
@@ -227,7 +227,7 @@ class Session:
         return LeasedHead(check, head, {entry[6]: entry[2] for entry in found})
 
     @staticmethod
-    def delete_leases(batch: Batch, held: Sequence[HeldAs]) -> dict[tuple[int, int], Row]:
+    def delete_leases(batch: Batch, held: Sequence[LeaseKey]) -> dict[tuple[int, int], Row]:
         plain = batch.queues.plain
         if not plain or len(plain) > MANY_QUEUES:
             return {}

@@ -33,8 +33,8 @@ from redrive.stores.postgres.listen_notify import ListenNotify
 from redrive.stores.postgres.low_water_marks import LowWaterMarks
 from redrive.stores.postgres.session import LOCK_KEYS, Session
 from redrive.stores.relational.batch import NO_QUEUES, Batch, Queues, SequenceAllocator, reseed_after_fork
-from redrive.stores.relational.dispatch import execute_calls, finish
-from redrive.stores.relational.low_water_marks import INSTANTS
+from redrive.stores.relational.dispatch import execute_calls, write_pending
+from redrive.stores.relational.low_water_marks import INSTANT_KINDS
 from redrive.stores.relational.puts import put_batch
 from redrive.stores.relational.queries import answer_query
 
@@ -144,7 +144,7 @@ class PostgresStore:
             queues = Queues.read(session, self.namespace)
             batch = Batch(session, instant, queues, BlockAllocator(session, first), self.namespace, self.name)
             receipts = put_batch(batch, (put,))[0]
-            finish(batch)
+            write_pending(batch)
             self._marks.lower(session, self._below(batch))
             for name in batch.arrivals:
                 session.execute("SELECT pg_notify(?, ?)", (self._notices.channel, name))
@@ -232,7 +232,7 @@ class PostgresStore:
         return {
             (queue, kind): min(batch.now, batch.below.get((queue, kind), batch.now))
             for queue in batch.count_deltas
-            for kind in INSTANTS
+            for kind in INSTANT_KINDS
         }
 
     def _wait_for_keys(self, session: Session, calls: Sequence[Call]) -> None:

@@ -24,7 +24,7 @@ from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch, QueueRow
-from redrive.stores.relational.item_rows import STATE
+from redrive.stores.relational.item_rows import STATE_COLUMNS
 
 _DELIVERY = '"delivery":'
 
@@ -37,7 +37,7 @@ _ENDED = """
         e.deliveries, e.attempts, e.failures, e.losses, e.redrives
     FROM redrive_finished AS e CROSS JOIN redrive_item AS i ON i.item_no = e.item_no WHERE e.item_no IN carray(?)"""
 _READY = f"""
-    INSERT INTO redrive_ready (queue, item_no, {STATE})
+    INSERT INTO redrive_ready (queue, item_no, {STATE_COLUMNS})
     SELECT e.queue, e.item_no, e.rank, ?1, ?2 + c.rowid, ?3, e.deliveries, 0, 0, 0, e.redrives + 1, e.first_leased_at,
         e.entries + 1, e.deaths, NULL
     FROM carray(?4) AS c CROSS JOIN redrive_finished AS e ON e.item_no = c.value"""

@@ -48,11 +48,11 @@ def execute_calls(batch: Batch, calls: Sequence[Call]) -> list[Any]:
         results = _HANDLERS[_KIND[only]](batch, calls)
     else:
         results = _by_kind(batch, calls)
-    finish(batch)
+    write_pending(batch)
     return results
 
 
-def finish(batch: Batch) -> None:
+def write_pending(batch: Batch) -> None:
     """Write what a transaction gathered to its end."""
     if batch.unindexed:
         dead_letters.write_search_terms(batch)

@@ -55,7 +55,7 @@ class ItemDetails(msgspec.Struct):
 def item_details(batch: Batch, item_row: ItemRow) -> ItemDetails:
     """The particulars of an item."""
     if item_row.details is None:
-        read_particulars(batch, [item_row])
+        read_details(batch, [item_row])
     assert item_row.details is not None
     return item_row.details
 
@@ -63,13 +63,13 @@ def item_details(batch: Batch, item_row: ItemRow) -> ItemDetails:
 def history_of(batch: Batch, item_row: ItemRow) -> tuple[HistoryEntry, ...]:
     """What is kept of an item's history, oldest first."""
     if item_row.details is None or item_row.details.history is None:
-        read_particulars(batch, [item_row], history=True)
+        read_details(batch, [item_row], history=True)
     assert item_row.details is not None
     assert item_row.details.history is not None
     return item_row.details.history
 
 
-def read_particulars(batch: Batch, item_rows: Collection[ItemRow], *, history: bool = False) -> None:
+def read_details(batch: Batch, item_rows: Collection[ItemRow], *, history: bool = False) -> None:
     """Look at the particulars of many items, with one look at each table."""
     numbers = batch.table([item_row.item_no for item_row in item_rows])
     death_nos = batch.table([item_row.death_no for item_row in item_rows if item_row.death_no is not None])

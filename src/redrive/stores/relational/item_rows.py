@@ -24,11 +24,11 @@ from redrive.stores.relational.item_details import ItemDetails
 from redrive.stores.relational.low_water_marks import READY
 from redrive.stores.relational.session import Executor
 
-STATE = (
+STATE_COLUMNS = (
     "rank, ready_at, seq, expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, "
     "entries, deaths, death_no"
 )
-_MARKS = ", ?" * len(STATE.split(","))
+_MARKS = ", ?" * len(STATE_COLUMNS.split(","))
 
 
 class ItemRow(msgspec.Struct):
@@ -79,27 +79,27 @@ class ItemRow(msgspec.Struct):
         return Counters(self.deliveries, self.attempts, self.failures, self.losses, self.redrives)
 
 
-_LEASE = (
-    f"SELECT queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease WHERE item_no = ? /*+ FOR UPDATE */"
-)
+_LEASE = f"""
+    SELECT queue, token, deadline, leased_at, worker, {STATE_COLUMNS} FROM redrive_lease
+    WHERE item_no = ? /*+ FOR UPDATE */"""
 _LEASES = f"""
-    SELECT item_no, queue, token, deadline, leased_at, worker, {STATE} FROM redrive_lease
+    SELECT item_no, queue, token, deadline, leased_at, worker, {STATE_COLUMNS} FROM redrive_lease
     WHERE item_no IN carray(?) /*+ ORDER BY item_no FOR UPDATE */"""
 _ITEMS = "SELECT item_no, id_suffix, queue FROM redrive_item WHERE item_no IN carray(?)"
 _FRESH = f"""
-    SELECT r.item_no, {STATE} FROM carray(?) AS c CROSS JOIN redrive_item AS i ON i.item_no = c.value
+    SELECT r.item_no, {STATE_COLUMNS} FROM carray(?) AS c CROSS JOIN redrive_item AS i ON i.item_no = c.value
     CROSS JOIN redrive_ready AS r ON r.queue = i.queue AND r.rank = {MAX_PRIORITY} - i.priority
         AND r.ready_at = coalesce(i.enqueue_at, i.put_at) AND r.seq = i.item_no AND r.item_no = i.item_no"""
-_REQUEUED = f"SELECT item_no, {STATE} FROM redrive_ready WHERE item_no IN carray(?) AND seq <> item_no"
-_SCHEDULED = f"SELECT item_no, status, held_by, {STATE} FROM redrive_scheduled WHERE item_no IN carray(?)"
+_REQUEUED = f"SELECT item_no, {STATE_COLUMNS} FROM redrive_ready WHERE item_no IN carray(?) AND seq <> item_no"
+_SCHEDULED = f"SELECT item_no, status, held_by, {STATE_COLUMNS} FROM redrive_scheduled WHERE item_no IN carray(?)"
 _OUTCOME = "status, ended_at, dead_reason, archived_from, held_by, result, result_type"
-_FINISHED = f"SELECT item_no, {_OUTCOME}, {STATE} FROM redrive_finished WHERE item_no IN carray(?)"
-_INSERT_READY = f"INSERT INTO redrive_ready (queue, item_no, {STATE}) VALUES (?, ?{_MARKS})"
+_FINISHED = f"SELECT item_no, {_OUTCOME}, {STATE_COLUMNS} FROM redrive_finished WHERE item_no IN carray(?)"
+_INSERT_READY = f"INSERT INTO redrive_ready (queue, item_no, {STATE_COLUMNS}) VALUES (?, ?{_MARKS})"
 _INSERT_SCHEDULED = (
-    f"INSERT INTO redrive_scheduled (item_no, queue, status, held_by, {STATE}) VALUES (?, ?, ?, ?{_MARKS})"
+    f"INSERT INTO redrive_scheduled (item_no, queue, status, held_by, {STATE_COLUMNS}) VALUES (?, ?, ?, ?{_MARKS})"
 )
 _INSERT_FINISHED = f"""
-    INSERT INTO redrive_finished (item_no, queue, {_OUTCOME}, {STATE})
+    INSERT INTO redrive_finished (item_no, queue, {_OUTCOME}, {STATE_COLUMNS})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
 _ROUTES = "SELECT item_no, target, since, kind, status FROM redrive_moving WHERE item_no IN carray(?)"
 _INSERT_MOVING = (

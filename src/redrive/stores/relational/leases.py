@@ -22,16 +22,16 @@ from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.stores.relational import feed
 from redrive.stores.relational.batch import Batch, QueueRow
-from redrive.stores.relational.item_rows import STATE, insert_ready_row
+from redrive.stores.relational.item_rows import STATE_COLUMNS, insert_ready_row
 from redrive.stores.relational.low_water_marks import above, leases
 from redrive.stores.relational.session import Executor, OverdueCheck
 
-HEAD = """
+LEASE_COLUMNS = """
     r.rank, r.ready_at, r.seq, r.item_no, i.id_suffix, i.payload, i.content_type, i.headers, i.put_at, r.deliveries + 1,
     r.attempts + 1, r.failures, r.losses, r.redrives, r.first_leased_at, r.expire_deadline, i.overrides"""
 """What a lease tells of an item, from redrive_ready AS r and redrive_item AS i."""
 
-TIMES = f"""
+DUE_CHECK_SQL = f"""
     SELECT EXISTS (SELECT 1 FROM redrive_scheduled WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2
             {above("ready_at", "scheduled")}) AS due,
         EXISTS ({leases("1", "deadline <= ?2")})
@@ -41,7 +41,7 @@ TIMES = f"""
             {above("expire_deadline", "scheduled_expiry")}) AS overdue"""
 """Whether anything in a queue is due, and not brought in; and whether anything is overdue."""
 _DUE = f"""
-    SELECT item_no, status, {STATE} FROM redrive_scheduled
+    SELECT item_no, status, {STATE_COLUMNS} FROM redrive_scheduled
     WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2 {above("ready_at", "scheduled")}
     ORDER BY ready_at LIMIT ?3 /*+ FOR UPDATE SKIP LOCKED */"""
 _NEXT = f"""

@@ -10,12 +10,12 @@ from redrive.model.limits import MAX_PRIORITY
 
 READY = tuple(f"ready_{rank}" for rank in range(MAX_PRIORITY + 1))
 """The marks of ready items by their ready_at, one for each rank."""
-INSTANTS = (*READY, "lease", "early_lease", "scheduled", "ready_expiry", "scheduled_expiry")
+INSTANT_KINDS = (*READY, "lease", "early_lease", "scheduled", "ready_expiry", "scheduled_expiry")
 """The marks of a queue: leases by deadline, waiting items by ready_at, ready and waiting ones by expire_deadline.
 
 A lease is early that runs out before one would that is taken now for the queue's lease_timeout. Others are all laid
 that far ahead, and so is their mark: most leases are over long before their deadline."""
-KINDS = (*INSTANTS, "count_delta")
+KINDS = (*INSTANT_KINDS, "count_delta")
 """All marks. Tallies, by their keys, have one for all queues."""
 SLACK = 500 * MILLISECOND
 """A mark stays this far behind. What is laid no earlier, seen from the instant of its transaction, is above it."""

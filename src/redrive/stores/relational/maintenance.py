@@ -25,7 +25,7 @@ from redrive.model.manual_change import ItemSnapshot, ManualAction
 from redrive.model.state_machine import Verb, allowed_from
 from redrive.stores.relational import redrive, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
-from redrive.stores.relational.item_details import read_particulars
+from redrive.stores.relational.item_details import read_details
 from redrive.stores.relational.item_rows import ItemRow, ReadAhead, delete_row, find_all
 from redrive.stores.relational.leases import promote
 from redrive.stores.relational.low_water_marks import above, each_queue
@@ -99,7 +99,7 @@ class Retention:
                     for item_no in some
                     if item_rows[item_no].status not in (Status.ACTIVE, Status.MOVING)
                 ]
-        read_particulars(self._batch, due)
+        read_details(self._batch, due)
         return due
 
     def _old(self, letters: Iterable[tuple[int, Instant]], before: int) -> Iterator[int]:

@@ -18,10 +18,10 @@ from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, redrive, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.bulk_changes import change_uniform, find_uniform
-from redrive.stores.relational.item_details import history_of, read_particulars
+from redrive.stores.relational.item_details import history_of, read_details
 from redrive.stores.relational.item_rows import ItemRow, ReadAhead, delete_row, find_all, insert_row
 from redrive.stores.relational.queues import check_max_size
-from redrive.stores.relational.settle import finish
+from redrive.stores.relational.settle import complete_item
 
 _HELD = """
     SELECT item_no FROM redrive_scheduled
@@ -50,7 +50,7 @@ def change_all(batch: Batch, action: ManualAction, targets: Sequence[ManualTarge
     alike = find_uniform(batch, action, targets)
     ahead = ReadAhead(batch, [target.id for target in targets if target.id not in alike])
     if ahead.item_rows:
-        read_particulars(batch, ahead.item_rows, history=action.verb is Verb.UNDO)
+        read_details(batch, ahead.item_rows, history=action.verb is Verb.UNDO)
     for together, members in groupby(targets, key=lambda target: target.id in alike):
         if together:
             settled = change_uniform(batch, action, [alike[target.id] for target in members])
@@ -132,7 +132,9 @@ def _carry_out(
             return _judged(batch, action, target, item_row, row)
         case Verb.DONE:
             delete_row(batch, item_row)
-            return finish(batch, item_row, None, kind=FeedKind.DONE, actor=action.actor, operation=action.operation)
+            return complete_item(
+                batch, item_row, None, kind=FeedKind.DONE, actor=action.actor, operation=action.operation
+            )
         case Verb.DROP | Verb.PURGE:
             delete_row(batch, item_row)
             verdicts.remove(batch, item_row)

@@ -161,7 +161,7 @@ _OPEN_MOVES = """
     WHERE store = ? AND closed_at IS NULL AND source_id > ? ORDER BY source_id, queue"""
 
 
-def leave(
+def start_move(
     batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemRow, kind: FeedKind, to: str
 ) -> Settled:
     """A person takes an item to another store: it is on its way, and still here."""

@@ -129,10 +129,10 @@ def get(executor: Executor, namespace_key: int | None, query: GetOperation) -> O
 
 def newest(executor: Executor, namespace_key: int | None, query: ListOperations) -> tuple[Operation, ...]:
     """Operations, newest first."""
-    statement = _UNFINISHED if query.unfinished or query.at_work else _NEWEST
+    statement = _UNFINISHED if query.unfinished or query.active_only else _NEWEST
     with contextlib.closing(executor.stream(statement, (namespace_key,))) as rows:
         found = (_decode(data) for (data,) in rows)
-        return tuple(islice((each for each in found if each.is_active or not query.at_work), query.limit))
+        return tuple(islice((each for each in found if each.is_active or not query.active_only), query.limit))
 
 
 def next_step(executor: Executor, namespace_key: int | None) -> Instant | None:

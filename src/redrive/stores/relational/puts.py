@@ -236,7 +236,7 @@ def _add_failure(batch: Batch, row: QueueRow, id: ItemId, item: NewItem) -> None
     assert item_row is not None, "it was there when the call was checked"
     batch.count_delta(row.key, "failed_total")
     entry = _entry(batch, row, item_row, item)
-    verdicts.tell(batch, FeedKind.FAILED, item_row, entry, title=verdicts.title(entry))
+    verdicts.append_event(batch, FeedKind.FAILED, item_row, entry, title=verdicts.title(entry))
     if item_row.status is Status.ACTIVE:  # its lease froze the counters
         verdicts.record(batch, item_row, entry)
         batch.execute("UPDATE redrive_lease SET entries = ? WHERE item_no = ?", (item_row.entries, item_row.item_no))

@@ -32,7 +32,7 @@ from redrive.stores.relational import dead_letters, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.item_details import history_of, item_details
 from redrive.stores.relational.item_rows import ItemRow, delete_row, find_by_id, insert_row
-from redrive.stores.relational.moves import leave
+from redrive.stores.relational.moves import start_move
 from redrive.stores.relational.queues import check_max_size
 from redrive.stores.relational.session import Executor
 
@@ -59,7 +59,7 @@ def redrive(batch: Batch, action: ManualAction, target: ManualTarget, item: Item
     to = _redrive_queue(batch, action, item, item_row)
     if is_remote(to):
         check_unedited(item_row.id, to, edited=edited)
-        return leave(batch, action, item, item_row, FeedKind.REDRIVEN, to)
+        return start_move(batch, action, item, item_row, FeedKind.REDRIVEN, to)
     row = batch.queue(to)
     if edited:
         return _redrive_edited(batch, action, target, item, item_row, row)
@@ -113,7 +113,7 @@ def move(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemR
     """To another queue, as it is. What is due goes to the tail; what is not falls due when it would have."""
     to = move_queue(item, action.to)
     if is_remote(to):
-        return leave(batch, action, item, item_row, FeedKind.MOVED, to)
+        return start_move(batch, action, item, item_row, FeedKind.MOVED, to)
     row = batch.queue(to)
     if item.status is not Status.DEAD:
         _check_target(batch, item, item_row, row)

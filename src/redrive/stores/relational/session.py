@@ -33,7 +33,7 @@ ANY_QUEUE = 0
 NO_QUEUE = -1
 
 
-class HeldAs(NamedTuple):
+class LeaseKey(NamedTuple):
     """A token: the item's number and the lease's key; and the key of the queue that the item must be in."""
 
     item_no: int
@@ -110,7 +110,7 @@ class Session(Executor, Protocol):
         """Lease the first items of a queue that have not expired, unless a requested check finds something."""
         ...
 
-    def delete_leases(self, batch: Batch, held: Sequence[HeldAs], /) -> dict[tuple[int, int], Row]:
+    def delete_leases(self, batch: Batch, held: Sequence[LeaseKey], /) -> dict[tuple[int, int], Row]:
         """Delete leases and items that are active under these tokens, of queues in `batch.queues.plain` and without
         history. A store that cannot do it in one statement deletes nothing.
 

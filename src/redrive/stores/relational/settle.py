@@ -26,7 +26,7 @@ from redrive.stores.relational.item_rows import (
     insert_row,
 )
 from redrive.stores.relational.puts import put_batch
-from redrive.stores.relational.session import ANY_QUEUE, NO_QUEUE, Executor, HeldAs
+from redrive.stores.relational.session import ANY_QUEUE, NO_QUEUE, Executor, LeaseKey
 
 # By the tail too: a number may come twice, once the item that had it is gone and the clock was set back.
 _KEEP = """
@@ -85,7 +85,7 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
     return results
 
 
-def finish(
+def complete_item(
     batch: Batch,
     item_row: ItemRow,
     result: Result | None,
@@ -133,17 +133,17 @@ def _complete_all(batch: Batch, calls: Sequence[Complete], indexes: Sequence[int
         batch.count_delta(queue, "completed_total", count)
 
 
-def _held_as(batch: Batch, call: Complete) -> HeldAs:
+def _held_as(batch: Batch, call: Complete) -> LeaseKey:
     token, queue = call.token, call.queue
     if queue is None:
-        return HeldAs(int(token[16:32], 16), int(token[32:], 16))
+        return LeaseKey(int(token[16:32], 16), int(token[32:], 16))
     named = batch.by_name.get(queue)
-    return HeldAs(int(token[16:32], 16), int(token[32:], 16), NO_QUEUE if named is None else named.key)
+    return LeaseKey(int(token[16:32], 16), int(token[32:], 16), NO_QUEUE if named is None else named.key)
 
 
 def _complete_held(
     batch: Batch,
-    parsed: Sequence[HeldAs],
+    parsed: Sequence[LeaseKey],
     calls: Sequence[Complete],
     indexes: Sequence[int],
     results: list[Any],
@@ -172,7 +172,7 @@ def _complete_held(
         del held[item_no]
         if (item_row := item_rows.get(item_no)) is not None:
             delete_row(batch, item_row)
-            results[index] = finish(batch, item_row, None)
+            results[index] = complete_item(batch, item_row, None)
             continue
         if owner.records_success:
             feed.append_event(batch, FeedKind.COMPLETED, owner.queue.name, item_no, int(token[:16], 16))
@@ -225,7 +225,7 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, ItemRow]) -> 
             if result is not None and kept_for is not None:
                 store_result(batch, item_row, result, kept_for)
             delete_row(batch, item_row)
-            return finish(batch, item_row, result)
+            return complete_item(batch, item_row, result)
         case ReturnLease(_, note):
             worker = item_row.worker
             delete_row(batch, item_row)
@@ -233,7 +233,7 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, ItemRow]) -> 
             item_row.attempts = max(0, item_row.attempts - 1)
             if note is not None:
                 entry = _record(batch, item_row, HistoryEvent.RETURNED, worker=worker, note=note)
-                verdicts.tell(batch, FeedKind.RETURNED, item_row, entry, title=note)
+                verdicts.append_event(batch, FeedKind.RETURNED, item_row, entry, title=note)
             insert_row(batch, item_row)
             return Settled(item_row.id, row.queue.name, Status.PENDING, item_row.counters, item_row.ready_at)
         case _:

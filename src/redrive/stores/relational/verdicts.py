@@ -71,7 +71,7 @@ def apply_verdict(batch: Batch, item_row: ItemRow, verdict: Verdict, entry: Hist
             item_row.seq = batch.allocate()
             insert_row(batch, item_row)
             if (kind := FEED_KIND_BY_EVENT.get(entry.event)) is not None:
-                tell(batch, kind, item_row, entry, title=title(entry))
+                append_event(batch, kind, item_row, entry, title=title(entry))
             return Settled(item_row.id, row.queue.name, item_row.status, item_row.counters, item_row.ready_at)
         case Dead():
             return _apply_death(batch, item_row, row, verdict, entry)
@@ -79,7 +79,7 @@ def apply_verdict(batch: Batch, item_row: ItemRow, verdict: Verdict, entry: Hist
             assert_never(verdict)
 
 
-def tell(
+def append_event(
     batch: Batch,
     kind: FeedKind,
     item_row: ItemRow,
@@ -164,7 +164,7 @@ def _apply_death(batch: Batch, item_row: ItemRow, row: QueueRow, verdict: Dead, 
         remove(batch, item_row)
         audit(batch, DROP_ACTOR, Verb.DROP.value, queue, [item_row.id], 1, reason.value)
         _log.warning("item_dropped", item=item_row.id, queue=queue, reason=reason)
-        tell(batch, FeedKind.DEAD, item_row, entry, title=cause.title, reason=reason)
+        append_event(batch, FeedKind.DEAD, item_row, entry, title=cause.title, reason=reason)
         return Settled(item_row.id, queue, None, counters, dead_reason=reason)
     death = Death(
         batch.now, reason, queue, batch.namespace, batch.store, item_row.id, counters, cause, item_row.first_leased_at
@@ -193,7 +193,7 @@ def _apply_death(batch: Batch, item_row: ItemRow, row: QueueRow, verdict: Dead, 
         item_row.attempts = item_row.failures = item_row.losses = 0
     dead_letters.add_dead_letter(batch, item_row, death, _text(entry) or cause.title)
     insert_row(batch, item_row)
-    tell(batch, FeedKind.DEAD, item_row, entry, source_id=source_id, title=cause.title, reason=reason)
+    append_event(batch, FeedKind.DEAD, item_row, entry, source_id=source_id, title=cause.title, reason=reason)
     if to is None:
         return Settled(item_row.id, queue, Status.DEAD, counters, dead_reason=reason)
     if elsewhere:

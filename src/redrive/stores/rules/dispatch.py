@@ -9,7 +9,7 @@ from redrive.clock import Instant
 from redrive.contract import COMMIT_ORDER, Call, Query, admin_calls, item_calls, queries
 from redrive.errors import OutcomeUnknown, RedriveError
 from redrive.stores.rules.leases import lease_items
-from redrive.stores.rules.maintenance import clean, expire, promote
+from redrive.stores.rules.maintenance import apply_retention, expire, promote
 from redrive.stores.rules.manual_changes import change, hold, unhold
 from redrive.stores.rules.moves import (
     close_move,
@@ -31,13 +31,13 @@ from redrive.stores.rules.puts import put
 from redrive.stores.rules.queries import (
     count_items,
     find_items,
-    get_held,
     get_overdue,
     key_holders,
     list_audit,
     list_groups,
     next_due,
     read_feed,
+    worker_leases,
 )
 from redrive.stores.rules.queues import create_queue, delete_queue, set_paused, set_source_queue, update_queue
 from redrive.stores.rules.registrations import list_registrations, register, unregister
@@ -95,7 +95,7 @@ def execute_calls(state: State, call: Call) -> Any:
         case admin_calls.Expire():
             return expire(state, call)
         case admin_calls.ApplyRetention():
-            return clean(state, call)
+            return apply_retention(state, call)
         case admin_calls.StartOperation():
             return start_operation(state, call)
         case admin_calls.StepOperation():
@@ -154,7 +154,7 @@ def answer_query(state: State, query: Query, now: Instant) -> Any:
         case queries.GetLease():
             return state.leased(query.token).to_lease()
         case queries.ListWorkerLeases():
-            return get_held(state, query)
+            return worker_leases(state, query)
         case queries.GetResult():
             return state.results.get(query.id, now)
         case queries.ListRegistrations():

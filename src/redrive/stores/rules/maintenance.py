@@ -42,7 +42,7 @@ def expire(state: State, call: Expire) -> Settled | StaleSettings:
     return apply_verdict(state, item, OutcomeKind.EXPIRED, call.verdict)
 
 
-def clean(state: State, call: ApplyRetention) -> int:
+def apply_retention(state: State, call: ApplyRetention) -> int:
     """At most `limit` rows in all, queue by queue."""
     left = call.limit
     for queue in state.queues.values():

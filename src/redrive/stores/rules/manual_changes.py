@@ -15,7 +15,7 @@ from redrive.model.state_machine import Verb
 from redrive.stores.rules.leases import make_ready
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.redrive import archive, move, redrive, retry, undo
-from redrive.stores.rules.settle import finish
+from redrive.stores.rules.settle import complete_item
 from redrive.stores.rules.state import State
 from redrive.stores.rules.verdicts import append_action_event, apply_verdict, check_verdict
 
@@ -60,7 +60,7 @@ def change_one(state: State, action: ManualAction, target: ManualTarget, item: R
         case Verb.MOVE:
             return move(state, action, item)
         case Verb.DONE:
-            settled = finish(state, item, action.verb, forced=action.force)
+            settled = complete_item(state, item, action.verb, forced=action.force)
             append_action_event(state, action, FeedKind.DONE, item.queue, item)
             return settled
         case Verb.DROP | Verb.PURGE:

@@ -95,7 +95,7 @@ def write(state: State, queue: QueueState, item: Item, landing: ArrivalState) ->
     return record
 
 
-def leave(state: State, action: ManualAction, item: Record, kind: FeedKind, to: str) -> Settled:
+def start_move(state: State, action: ManualAction, item: Record, kind: FeedKind, to: str) -> Settled:
     """A person takes an item to another store: it is on its way, and still here."""
     redriven = kind is FeedKind.REDRIVEN
     status, before, is_dead_letter = status_without_lease(item.status), item.counters, item.is_dead_letter

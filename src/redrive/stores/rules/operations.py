@@ -87,7 +87,7 @@ def get_operation(state: State, id: str) -> Operation:
 
 def list_operations(state: State, query: ListOperations) -> tuple[Operation, ...]:
     """Newest first."""
-    among = state.operations.at_work() if query.at_work else state.operations.newest()
+    among = state.operations.at_work() if query.active_only else state.operations.newest()
     return tuple(islice((each for each in among if not (query.unfinished and each.ended)), query.limit))
 
 

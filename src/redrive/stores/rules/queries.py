@@ -52,7 +52,7 @@ def _overdue_since(item: Record) -> tuple[int, int]:
     return since, item.seq
 
 
-def get_held(state: State, query: ListWorkerLeases) -> tuple[Lease, ...]:
+def worker_leases(state: State, query: ListWorkerLeases) -> tuple[Lease, ...]:
     """Every lease of every queue is looked at."""
     ids = (id for queue in state.queues.values() for id in queue.leases.until(MAX_INSTANT, len(queue.leases)))
     held = [item.to_lease() for id in ids if (item := state.items[id]).worker == query.worker]

@@ -20,7 +20,7 @@ from redrive.model.manual_change import (
     undo_target,
 )
 from redrive.model.state_machine import Verb
-from redrive.stores.rules.moves import leave
+from redrive.stores.rules.moves import start_move
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
@@ -38,7 +38,7 @@ def redrive(state: State, action: ManualAction, target: ManualTarget, item: Reco
     to = redrive_queue(item.snapshot, died_in, action.to, home=item.home_store, store=state.store)
     if is_remote(to):
         check_unedited(item.id, to, edited=target.payload is not None or target.headers is not None)
-        return leave(state, action, item, FeedKind.REDRIVEN, to)
+        return start_move(state, action, item, FeedKind.REDRIVEN, to)
     queue = state.queue(to)
     if target.payload is None and target.headers is None:
         return _again(state, action, item, queue)
@@ -140,7 +140,7 @@ def move(state: State, action: ManualAction, item: Record) -> Settled:
     """To the tail of another queue, as it is. What is not due falls due when it would have."""
     to = move_queue(item.snapshot, action.to)
     if is_remote(to):
-        return leave(state, action, item, FeedKind.MOVED, to)
+        return start_move(state, action, item, FeedKind.MOVED, to)
     queue = state.queue(to)
     if item.status is not Status.DEAD:
         _check_target(state, item, queue)

@@ -28,13 +28,15 @@ def complete(state: State, call: Complete) -> Settled:
         plan.add(put)
     if call.keep_result is not None and call.result is not None:
         state.results.keep(item.ids, call.result, Instant(state.now + call.keep_result))
-    settled = finish(state, item, Verb.COMPLETE, call.result)
+    settled = complete_item(state, item, Verb.COMPLETE, call.result)
     plan.apply()
     state.append_event(FeedKind.COMPLETED, item.queue, item)
     return settled
 
 
-def finish(state: State, item: Record, verb: Verb, result: Result | None = None, *, forced: bool = False) -> Settled:
+def complete_item(
+    state: State, item: Record, verb: Verb, result: Result | None = None, *, forced: bool = False
+) -> Settled:
     """The work is done: keep the item for a while, or remove it."""
     queue = state.queues[item.queue]
     removed = queue.value.settings.keep_completed == 0

@@ -11,17 +11,17 @@ import apsw
 from redrive.clock import Instant
 from redrive.model.search_terms import SearchQuery
 from redrive.stores.relational.batch import COUNTED_COLUMNS, Batch, QueueRow
-from redrive.stores.relational.item_rows import STATE
-from redrive.stores.relational.leases import HEAD, TIMES
-from redrive.stores.relational.session import HeldAs, LeasedHead, OverdueCheck, Row
+from redrive.stores.relational.item_rows import STATE_COLUMNS
+from redrive.stores.relational.leases import DUE_CHECK_SQL, LEASE_COLUMNS
+from redrive.stores.relational.session import LeasedHead, LeaseKey, OverdueCheck, Row
 
 _FRESH = "(expire_deadline IS NULL OR expire_deadline > {now})"
 _HEAD = f"""
-    SELECT {HEAD} FROM redrive_ready AS r CROSS JOIN redrive_item AS i ON i.item_no = r.item_no
+    SELECT {LEASE_COLUMNS} FROM redrive_ready AS r CROSS JOIN redrive_item AS i ON i.item_no = r.item_no
     WHERE r.queue = ?1 AND {_FRESH.format(now="?2")}
     ORDER BY r.rank, r.ready_at, r.seq LIMIT ?3"""
 _LEASE = f"""
-    INSERT INTO redrive_lease (item_no, queue, token, deadline, leased_at, worker, {STATE})
+    INSERT INTO redrive_lease (item_no, queue, token, deadline, leased_at, worker, {STATE_COLUMNS})
     SELECT item_no, queue, random() & 9223372036854775807, ?1, ?2, ?3, rank, ready_at, seq, expire_deadline,
         deliveries + 1,
         attempts + 1, failures, losses, redrives, coalesce(first_leased_at, ?2), entries, deaths, death_no
@@ -83,7 +83,7 @@ class Session:
     ) -> LeasedHead:
         """Lease the first items of a queue: all up to the last of them, except those that have expired."""
         if check.due or check.overdue:
-            due, overdue = batch.execute(TIMES, (row.key, batch.now)).get
+            due, overdue = batch.execute(DUE_CHECK_SQL, (row.key, batch.now)).get
             check = OverdueCheck(check.due and bool(due), check.overdue and bool(overdue))
             if check.due or check.overdue:
                 return LeasedHead(check, [], {})
@@ -96,7 +96,7 @@ class Session:
         return LeasedHead(check, head, keys)
 
     @staticmethod
-    def delete_leases(batch: Batch, held: Sequence[HeldAs]) -> dict[tuple[int, int], Row]:
+    def delete_leases(batch: Batch, held: Sequence[LeaseKey]) -> dict[tuple[int, int], Row]:
         """A look first is no dearer."""
         return {}
 

@@ -17,7 +17,7 @@ from redrive.model.sqlite_url import OWNER_ONLY
 from redrive.model.text import format_bytes
 from redrive.store import Commit, Durability
 from redrive.stores.relational.batch import NO_QUEUES, Batch, Queues, SequenceAllocator, epoch_of, reseed_after_fork
-from redrive.stores.relational.dispatch import execute_calls, finish
+from redrive.stores.relational.dispatch import execute_calls, write_pending
 from redrive.stores.relational.puts import put_batch
 from redrive.stores.relational.queries import answer_query
 from redrive.stores.sqlite import schema
@@ -89,7 +89,7 @@ class SQLiteStore:
             self._numbers.raise_to(_largest_number(connection))
             batch = Batch(session, self.clock.now(), queues, self._numbers, self.namespace, self.name)
             receipts = put_batch(batch, (put,))[0]
-            finish(batch)
+            write_pending(batch)
         return receipts
 
     def poll_changes(self) -> Collection[str] | None:

@@ -179,7 +179,7 @@ class StepConformance(StoreSuite):
             start(direct, paused=True)
         ended = start(direct)
         direct.do(SetOperation(ended.id, "ada", OperationStatus.CANCELLED))
-        assert [each.id for each in direct.read(ListOperations(limit=1, at_work=True))] == [running.id]
+        assert [each.id for each in direct.read(ListOperations(limit=1, active_only=True))] == [running.id]
         assert len(direct.read(ListOperations(unfinished=True))) == 4
         assert len(direct.read(ListOperations())) == 5
 
