@@ -133,7 +133,7 @@ class GetOperation(TaggedStruct, frozen=True):
 
 
 class ListOperations(TaggedStruct, frozen=True):
-    """→ tuple[Operation, …], newest first; with `unfinished` those that have not ended only, with `is_active` only
+    """→ tuple[Operation, …], newest first; with `unfinished` those that have not ended only, with `active_only` only
     those that are running or watching."""
 
     unfinished: bool = False

@@ -41,7 +41,7 @@ def translate(statement: str, schema: str, locking: bool) -> str:
     text = _NAMED_TABLE.sub(r"unnest(\1::bigint[]) WITH ORDINALITY AS \2(value, rowid)", text)
     text = _TABLE.sub(r"unnest(\1) WITH ORDINALITY AS listed(value, rowid)", text)
     text = _BLOB.sub(r"convert_to(\1, 'UTF8')", text)
-    # In this order, as SQLite takes it, and each by its index: not as the planner finds good when all looks empty.
+    # In this order, as SQLite does, and each by its index: not as the planner prefers for tables that look empty.
     text = _LOOKED_UP.sub(r"JOIN LATERAL (SELECT * FROM \1 AS \2 WHERE \3 OFFSET 0) AS \2 ON true", text)
     text = _INDEX.sub("", text).replace("CROSS JOIN", "JOIN")
     text = _OWN.sub(lambda name: f'"{schema}".{name[0]}', text)
@@ -163,7 +163,7 @@ def multi_row(statement: str, rows: Sequence[Row]) -> tuple[str, list[Any]] | No
 
 
 def _given(rows: Sequence[Row]) -> tuple[list[str], str, list[Any]]:
-    """What stands for each value of a row, the table from which it is read, and the values of that."""
+    """Return an expression for each value of a row, the table that provides them, and the values of that table."""
     columns: list[str] = []
     arrays: list[tuple[str, str]] = []
     values: list[Any] = []
@@ -188,7 +188,7 @@ def _given(rows: Sequence[Row]) -> tuple[list[str], str, list[Any]]:
 
 
 def _filled(parts: Iterable[str], columns: Sequence[str]) -> list[str]:
-    """Parts of a statement with what stands for each value, one after the other."""
+    """Return parts of a statement with these expressions for its placeholders, in order."""
     rest = iter(columns)
     return [_PLACEHOLDER.sub(lambda _: next(rest), part) for part in parts]
 

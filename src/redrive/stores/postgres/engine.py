@@ -76,7 +76,7 @@ class Engine:
         self._readers = Slots(MAX_READERS)
         self._mutex = threading.Lock()
         self._turn = threading.Lock()
-        """Of whoever uses the writer."""
+        """Held while the writing connection is used."""
         _open_engines.add(self)
 
     def connect(self) -> TimeoutConnection:
@@ -110,8 +110,8 @@ class Engine:
                 raise StoreUnavailable(self.name, _first_line(error)) from error
 
     def _transact_once(self, work: Callable[[Session], _T]) -> _T:
-        """From the moment in which COMMIT may have been sent there are two outcomes, done or unknown, unless the server
-        itself says that it rolled back. What was raised from outside is raised as it is, wherever it came."""
+        """Once COMMIT may have been sent, the outcome is done or unknown, unless the server says that it rolled back.
+        An exception from outside (an interruption) is raised unchanged."""
         before = sys.exception()
         connection, session = self._writing()
         connection.in_order = False
@@ -139,7 +139,7 @@ class Engine:
         return result
 
     def _undo(self, connection: TimeoutConnection, error: BaseException, *, committing: bool) -> NoReturn:
-        """Say what became of a transaction that was not answered with COMMIT."""
+        """Raise the outcome of a transaction that was not answered with COMMIT."""
         alive = connection.in_order = _roll_back(connection)
         refusal = _refusal(error)
         if refusal is None and isinstance(error, psycopg.Error):
@@ -155,9 +155,9 @@ class Engine:
         raise translated from error
 
     def read(self, work: Callable[[Session], _T], *, lock: int | None = None) -> _T:
-        """Do the work in one snapshot, which includes every acknowledged commit; again where its connection is lost.
+        """Do the work in one snapshot, which includes every acknowledged commit; again if its connection is lost.
 
-        With `lock`, nobody else holds that lock in the moment of the snapshot: no transaction is under way.
+        With `lock`, no transaction holds that lock when the snapshot is taken.
         """
         with self.translated():
             for _ in range(MAX_READERS):  # a restart of the server breaks all connections that are idle
@@ -167,7 +167,7 @@ class Engine:
                 return self._read_once(connection, work, lock)
 
     def run_autocommit(self, work: Callable[[Session], _T]) -> _T:
-        """Do the work on a connection of its own, each statement by itself."""
+        """Do the work on a separate connection, each statement in its own transaction."""
         with self.translated(), self._reader() as connection:
             result = work(Session(connection, self.schema, locking=True))
             connection.in_order = True
@@ -202,12 +202,12 @@ class Engine:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
-        with self._turn:  # whoever reads closes his own when he is done
+        with self._turn:  # readers close their own connections
             self._drop_writer()
         _open_engines.discard(self)
 
     def reopen(self) -> None:
-        """In a forked child: connections of its own."""
+        """Open new connections in a forked child."""
         self._open()
 
     def detach_after_fork(self) -> None:
@@ -232,7 +232,7 @@ class Engine:
             raise self.translate(error) from error
 
     def translate(self, error: BaseException) -> BaseException:
-        """PostgreSQL's error as ours; any other as it is."""
+        """Return PostgreSQL's error as ours; any other unchanged."""
         match error:
             case pg.DiskFull():
                 return DiskFull(self.name)
@@ -267,7 +267,7 @@ class Engine:
                 writer.close()
 
     def _check_patience(self, connection: TimeoutConnection, error: BaseException) -> None:
-        """Where no answer came for so long, to try again would take as long again."""
+        """Raise if no answer came in time: a retry would take as long again."""
         if connection.timed_out:
             raise StoreUnavailable(self.name, _problem(connection, error)) from error
 

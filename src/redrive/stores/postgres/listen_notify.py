@@ -16,7 +16,7 @@ from redrive.stores.postgres.engine import Engine
 from redrive.stores.postgres.session import Connection
 
 LOOK_EVERY = SECOND
-"""A notice may be lost with a connection: so often whoever waits looks by himself."""
+"""A notification may be lost with a connection, so waiters also poll at this interval."""
 
 _NOTIFY = "SELECT pg_notify(%s, name) FROM unnest(%s::text[]) AS name"
 
@@ -24,7 +24,7 @@ _NOTIFY = "SELECT pg_notify(%s, name) FROM unnest(%s::text[]) AS name"
 class ListenNotify:
     """Notices of one namespace.
 
-    They are sent after the commit, on a connection of their own: inside the transaction they would take a lock that all
+    They are sent after the commit, on a separate connection: inside the transaction they would take a lock that all
     transactions of the database share.
     """
 
@@ -84,7 +84,7 @@ class ListenNotify:
         return found
 
     def close(self) -> None:
-        """Tell what is untold, and stop."""
+        """Send pending notifications, and stop."""
         self._closed = True
         self._teller.close()
         with self._listening:
@@ -108,7 +108,7 @@ class ListenNotify:
                 listener.close()
 
     def _send(self, queues: list[str]) -> None:
-        """A notice that is lost costs a second: whoever waits looks by himself."""
+        """A lost notification delays a waiter by a second: it polls."""
         with contextlib.suppress(psycopg.Error, RedriveError):
             if self._sender is None or self._sender.closed:
                 self._sender = self._engine.connect()

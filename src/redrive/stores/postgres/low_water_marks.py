@@ -1,18 +1,19 @@
-"""Low-water marks: from where on the indexes that are read from their beginning have entries that live.
+"""Low-water marks: the position in each index before which no live entry exists.
 
-Entries of rows that are gone stay in an index while anybody holds a snapshot in which they were there, and a look for
-the first one that lives passes over all of them. So such looks begin at a mark, one for each queue and index.
+PostgreSQL keeps index entries of deleted rows while any transaction holds a snapshot that can see them, so a scan for
+the first live entry would step over all of them. Scans therefore start at the mark. There is one mark per queue and
+index.
 
-**A mark may pass only what can no longer appear below it.** A transaction has its id before it draws its instant. So
-whoever notes an instant and, after it, an id that he is given, knows, once no transaction up to that id is open, that
-whatever comes now has a later instant, and that everything earlier can be seen. Then the mark goes to that instant,
-less SLACK, or to the first entry that is there. (The end of a snapshot would not do for the id: transactions beyond it
-may be at work already.)
+**A mark never passes a position at which an entry can still appear.** A transaction gets its id before it takes its
+instant. A process therefore records an instant, and after it allocates a transaction id. Once no transaction up to that
+id is open, all later transactions have a later instant, and all earlier entries are visible. Then the mark moves to
+that instant minus SLACK, or to the first existing entry. (The end of a snapshot cannot replace the id: transactions
+beyond it may be running already.)
 
-**What is laid below**, more than SLACK before the instant of its transaction, lowers the mark in that transaction.
+**An entry inserted below**, more than SLACK before the instant of its transaction, lowers the mark in that transaction.
 
-A change of the marks of a queue is a row with the next number, so that two changes at once have the same key: one of
-them waits, and looks again. Nobody looks at a row but the newest, so the marks themselves do not rot.
+A change of the marks of a queue inserts a row with the next version, so two concurrent changes have the same key: one
+of them waits, and reads again. Only the newest row is read, so the marks themselves do not bloat.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from redrive.stores.relational.low_water_marks import KINDS, SLACK
 from redrive.telemetry import events
 
 MOVE_EVERY_SECONDS = 0.5
-"""Marks of a queue are not moved more often by one process."""
+"""Minimum time between two moves of the marks by one process."""
 LOOK_BELOW_EVERY_SECONDS = 60.0
-"""A clock that was set back can lay an item below a mark that moves in that moment: so often it is looked for."""
+"""How often marks are verified: a clock that was set back can insert an item below a mark that is just moving."""
 ALL_QUEUES = 0
-"""The key that stands, in place of a queue, for the tallies of all queues. Their mark is a key, and no instant."""
+"""The key, instead of a queue, of the mark of all count deltas. That mark is a key, not an instant."""
 
 _log = events.logger("redrive.store")
 
@@ -51,7 +52,7 @@ _INDEXES = {
     "ready_expiry": ("redrive_ready", "expire_deadline", "expire_deadline IS NOT NULL"),
     "scheduled_expiry": ("redrive_scheduled", "expire_deadline", "expire_deadline IS NOT NULL"),
 }
-"""What each mark is about: a table, a column, and which rows."""
+"""The index of each mark: table, column, and condition."""
 _LEASE_TIMEOUT = f"""coalesce((
     SELECT coalesce((settings::json ->> 'lease_timeout')::bigint, {QueueSettings().lease_timeout})
     FROM redrive_queue WHERE key = ?1), 0)"""
@@ -102,7 +103,7 @@ _NOT_SYNCED = "SET LOCAL synchronous_commit = off"
 
 
 class SnapshotBound(msgspec.Struct, frozen=True):
-    """Once every transaction up to `id` is over, nobody draws an earlier instant or a smaller key any more."""
+    """Once every transaction up to `id` has ended, no transaction takes an earlier instant or a smaller key."""
 
     instant: Instant
     count_delta_key: int
@@ -110,7 +111,7 @@ class SnapshotBound(msgspec.Struct, frozen=True):
 
 
 class LowWaterMarks:
-    """The marks of one schema, as one process moves them. `clock` is None where the server's is the time."""
+    """The marks of one schema, as moved by one process. `clock` is None if the server's clock is used."""
 
     def __init__(self, engine: Engine, clock: Clock | None) -> None:
         self._engine = engine
@@ -118,27 +119,27 @@ class LowWaterMarks:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, as after a fork."""
+        """Reset, as after a fork."""
         self.highest = Instant(0)
-        """No mark that this process moved is beyond it."""
+        """The highest instant to which this process moved a mark."""
         self._used: set[int] = set()
         self._noted: SnapshotBound | None = None
         self._moved_at = 0.0
         self._looked_at = time.monotonic()
 
     def used(self, queues: Iterable[int]) -> None:
-        """Something came and went in these queues, so that their marks are worth moving."""
+        """Record that items were inserted and deleted in these queues, so that their marks should move."""
         self._used.update(queues)
 
     def lower(self, session: Session, below: Mapping[tuple[int, str], int]) -> None:
-        """In a transaction that laid something below where marks may be, or may be soon."""
+        """Lower marks in a transaction that inserted entries below them, or below where they may soon be."""
         for queue in sorted({queue for queue, _ in below}):
             values = [below.get((queue, kind), _HIGHEST) for kind in KINDS]
             while session.execute(_LOWER, (queue, *values)).get is None:
-                pass  # somebody else changed them: what he left is seen by the next statement
+                pass  # changed concurrently: the next statement sees the new version
 
     def move(self) -> None:
-        """Raise the marks of what was used, as far as is known to be over. Trouble with the server can wait."""
+        """Raise the marks of used queues as far as possible. Errors of the server are logged, not raised."""
         if time.monotonic() - self._moved_at < MOVE_EVERY_SECONDS:
             return
         try:
@@ -150,7 +151,7 @@ class LowWaterMarks:
             _log.info("low_water_marks_not_advanced", error=str(error))
 
     def verify_nothing_below(self) -> None:
-        """Lower every mark with something below it, which only a clock that was set back can have laid there."""
+        """Lower every mark with an entry below it, which only a clock that was set back can cause."""
         self._looked_at = time.monotonic()
         self._engine.run_autocommit(self._look_below)
 
@@ -167,15 +168,15 @@ class LowWaterMarks:
         self._raise(session, ALL_QUEUES, _RAISE_COUNT_DELTA, noted.count_delta_key)
 
     def record_bound(self, session: Session) -> SnapshotBound:
-        """What will be known once everything is over that is at work now."""
+        """Return the bound that holds once all current transactions have ended."""
         given = None if self._clock is None else self._clock.now()
         count_delta_key, server_now = session.execute(_REACHED).get
         return SnapshotBound(server_now if given is None else given, count_delta_key, session.execute(_ID).get)
 
     def _raise(self, session: Session, queue: int, statement: str, to: int) -> None:
-        """In a transaction of its own, which waits for nobody but who lowers it, and for whom nobody waits long."""
+        """Raise a mark in a separate, short transaction, which waits only for one that lowers it."""
         with session.transaction():
-            session.execute(_NOT_SYNCED)  # one that is lost is raised again
+            session.execute(_NOT_SYNCED)  # a lost change is repeated later
             version = session.execute(statement, (queue, to)).get
             if version is not None:
                 session.execute(_FORGET, (queue, version))

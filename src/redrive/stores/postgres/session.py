@@ -72,12 +72,12 @@ _REMOVE_HELD = """
         RETURNING item_no, token, queue, deliveries, attempts, failures, losses, redrives),
     items AS (DELETE FROM redrive_item WHERE item_no = ANY (ARRAY(SELECT item_no FROM gone)))
     SELECT * FROM gone"""
-"""A lease that somebody extends meanwhile may be passed over: whoever asks looks for the rest of them again."""
+"""A lease that is extended concurrently may be missing: the caller reads the rest again."""
 _KEYS = """
     SELECT key, item_no, id_suffix, digest FROM redrive_idempotency
     WHERE queue = ?1 AND key = ANY (?2::text[]) AND expires_at > ?3"""
 MANY_QUEUES = 1_000
-"""Up to so many are named in a statement."""
+"""Maximum number of queues listed in a statement."""
 _COUNTED = ", ".join(COUNTED_COLUMNS)
 _ADDED = ", ".join(f"{name} = there.{name} + excluded.{name}" for name in COUNTED_COLUMNS)
 _ROLL_UP = f"""
@@ -90,11 +90,11 @@ _ROLL_UP = f"""
 LOCK_KEYS = """
     SELECT pg_advisory_xact_lock(hashtextextended(key, ?1))
     FROM (SELECT DISTINCT key FROM unnest(?2::text[]) AS key ORDER BY key) AS keys"""
-"""So that nobody else puts under these keys of a queue until the end of the transaction."""
+"""Locks these keys of a queue until the end of the transaction."""
 
 
 class Arrays:
-    """The index of words: an array for each letter, in a GIN index. A prefix is looked for in the array itself."""
+    """The search index: an array per dead letter, in a GIN index. Prefixes are searched in the array itself."""
 
     condition = """w.terms @> ?::text[] AND NOT EXISTS (
         SELECT 1 FROM unnest(?::text[]) AS asked(prefix)
@@ -110,7 +110,7 @@ class Arrays:
 
 
 class Rows:
-    """The rows of a statement. It is sent with those that follow, and waited for when somebody looks at its rows."""
+    """The rows of a statement. It is sent with the following ones, and awaited when its rows are read."""
 
     __slots__ = ("_cursor",)
 
@@ -153,7 +153,7 @@ class _Whole(NumericBinaryLoader):
 
 
 class Session:
-    """One connection in a transaction. In a pipeline, statements are sent together until somebody needs rows."""
+    """One connection in a transaction. In a pipeline, statements are sent together until rows are read."""
 
     search_index = Arrays()
     sequence_is_time_ordered = False
@@ -231,7 +231,7 @@ class Session:
         plain = batch.queues.plain
         if not plain or len(plain) > MANY_QUEUES:
             return {}
-        held = [each for each in held if each.key <= MAX_NUMBER]  # beyond, nobody was ever given such a token
+        held = [each for each in held if each.key <= MAX_NUMBER]  # no token has a larger number
         if not held:
             return {}
         numbers, keys, queues = zip(*held, strict=True)
@@ -257,7 +257,7 @@ class Session:
 
 
 def adapt(context: Any) -> None:
-    """Every number is a bigint and every text a text, whatever its value: so a statement has one plan."""
+    """Send every number as bigint and every string as text, so that a statement has one plan."""
     adapters = context.adapters
     adapters.register_dumper(int, Int8BinaryDumper)
     adapters.register_dumper(bool, Int8BinaryDumper)
@@ -278,13 +278,13 @@ class TimeoutConnection(psycopg.Connection[Any]):
     timed_out = False
     """Whether it was cut because no answer came."""
     in_order = True
-    """Whether whoever used it last came to an end: else something of that may be left in it."""
+    """Whether its last use ended normally; otherwise something may be left in it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.warnings: list[str] = []
-        """What the server warned of, until somebody clears it."""
-        warnings = self.warnings  # not `self`: a connection that nobody has is closed
+        """Warnings of the server since they were last cleared."""
+        warnings = self.warnings  # not `self`: an unreferenced connection must be closed
         self.add_notice_handler(lambda notice: warnings.append(_words(notice)))
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
@@ -305,7 +305,7 @@ class TimeoutConnection(psycopg.Connection[Any]):
             return ended.value
 
     def _give_up(self) -> None:
-        """Cut it below libpq, which then sees a connection that was lost, whatever it was about to do."""
+        """Shut the socket down below libpq, which then reports a lost connection."""
         self.timed_out = True
         ours = socket.socket(fileno=self.pgconn.socket)
         try:

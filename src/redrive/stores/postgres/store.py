@@ -1,8 +1,8 @@
 """`PostgresStore`: calls in, one durable transaction, results out.
 
-Transactions of one namespace that only put, lease and end deliveries run side by side: rows are locked as they are
-taken. Whatever looks at more than the rows it changes (queues, keys, changes by hand, operations, deaths) has the
-namespace for itself, which is a lock that the others share.
+Transactions of one namespace that only put, lease and settle run concurrently: each row is locked when it is read. A
+transaction that reads more than the rows it changes (queues, keys, manual changes, operations, deaths) locks the
+namespace exclusively; the others share that lock.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from redrive.stores.relational.queries import answer_query
 _BEGUN = """
     SELECT epoch, nextval('redrive_number'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
     FROM redrive_meta, pg_current_xact_id()"""
-"""The transaction has its id before it draws number and instant: marks rely on it."""
+"""The transaction gets its id before its numbers and its instant: low-water marks rely on it."""
 _MORE_NUMBERS = "SELECT nextval('redrive_number')"
 _KEEP_QUEUE = "SELECT key FROM redrive_queue WHERE namespace = ? AND name = ? FOR KEY SHARE"
-"""Until the end of the transaction nobody deletes it. Whoever changes it need not wait."""
+"""Prevents its deletion until the end of the transaction, but not its change."""
 _BY_WORDS = "SET LOCAL enable_bitmapscan = on"
-"""There is no other way to the words of letters."""
+"""Search terms can only be read by index."""
 LONG_TRANSACTION = 5 * MINUTE
-"""Nobody should keep a snapshot for longer."""
+"""Maximum age of a snapshot before a warning."""
 _LONGEST_TRANSACTION = """
     SELECT pid, (extract(epoch FROM clock_timestamp() - xact_start) * 1000000)::bigint FROM pg_stat_activity
     WHERE datname = current_database() AND backend_xmin IS NOT NULL AND xact_start IS NOT NULL
@@ -117,9 +117,9 @@ class PostgresStore:
         return commit
 
     def read(self, query: Query) -> Any:
-        if isinstance(query, GetOverdue) and query.queue is None:  # the maintenance asks, and nobody waits for it
+        if isinstance(query, GetOverdue) and query.queue is None:  # only maintenance asks, and no caller waits for it
             self._marks.move()
-        # In the moment that nobody writes, every number that was drawn is there or will never be.
+        # While no transaction writes, every allocated number is committed or will never be.
         lock = self._lock if isinstance(query, ReadFeed) else None
         return self._engine.read(
             lambda session: answer_query(session, query, self.namespace, self.clock.now()), lock=lock
@@ -203,7 +203,7 @@ class PostgresStore:
     def _carry_out(
         self, session: Session, calls: Sequence[Call], now: Instant | None, shared: bool
     ) -> tuple[Commit, Queues]:
-        """Inside a transaction: all calls. Gives the queues as they are if it commits, too."""
+        """Execute all calls inside a transaction. Also returns the queues as they are if it commits."""
         self._wait_for_keys(session, calls)
         kind = "_shared" if shared else ""
         session.execute(f"SELECT pg_advisory_xact_lock{kind}(?)", (self._lock,))
@@ -226,7 +226,7 @@ class PostgresStore:
         return Commit(results, batch.arrivals, batch.now), batch.queues
 
     def _below(self, batch: Batch) -> Mapping[tuple[int, str], Instant]:
-        """What a transaction laid below where marks may be: anything, where the clock was set back."""
+        """Return entries that a transaction inserted below possible marks: any entry if the clock was set back."""
         if batch.now >= self._marks.highest:
             return batch.below
         return {
@@ -236,9 +236,9 @@ class PostgresStore:
         }
 
     def _wait_for_keys(self, session: Session, calls: Sequence[Call]) -> None:
-        """Before the namespace is locked: a program may put under a key in a transaction that lasts.
+        """Lock keys before the namespace is locked: a program may put with a key in a long transaction.
 
-        The queues may have changed since they were read: who relies on a key locks it again.
+        Queues may have changed since they were read, so keys are locked again before they are used.
         """
         keys: dict[int, list[str]] = {}
         for put in itertools.chain.from_iterable(map(_puts_of, calls)):
@@ -254,7 +254,7 @@ class PostgresStore:
         return server_now if self._server_clock is not None else self.clock.now()
 
     def _begun(self, session: Session) -> tuple[int, int, Instant]:
-        """What a transaction begins with: the epoch, the first number of its block, and the time."""
+        """Start values of a transaction: the epoch, the first number of its block, and the time."""
         begun: tuple[int, int, Instant] = session.execute(_BEGUN).get
         return begun
 
@@ -270,7 +270,7 @@ def _runs_beside_others(call: Call) -> bool:
             return _is_new(call)
         case Complete(puts=puts):
             return all(map(_is_new, puts))
-        case Register(version=None, puts=()) | Unregister():  # one row, and who is second finds what the first left
+        case Register(version=None, puts=()) | Unregister():  # the second transaction sees the result of the first
             return True
         case _:
             return False
@@ -287,5 +287,5 @@ def _puts_of(call: Call) -> Sequence[Put]:
 
 
 def _is_new(put: Put) -> bool:
-    """Keys have locks of their own, whoever puts under them."""
+    """Return the advisory lock key of an idempotency key."""
     return all(item.source_id is None and item.failure is None for item in put.items)

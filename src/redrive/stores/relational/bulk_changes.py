@@ -29,7 +29,7 @@ from redrive.stores.relational.item_rows import STATE_COLUMNS
 _DELIVERY = '"delivery":'
 
 BULK_THRESHOLD = 4
-"""Up to here it is no dearer to change them one by one."""
+"""Up to this many, changing items one by one costs no more."""
 
 _ENDED = """
     SELECT e.item_no, i.id_suffix, e.queue, e.death_no, e.entries, e.dead_reason, i.expire_timeout,
@@ -67,7 +67,7 @@ class BulkChunk(msgspec.Struct, frozen=True):
     death_nos: Any
     """The number of the death of each, as a table."""
     timeouts: bool
-    """Some were put with an expire_timeout of their own."""
+    """Whether some items have their own expire_timeout."""
     long: bool
     """Some have a history that is as long as it can get."""
 
@@ -112,7 +112,7 @@ class UniformItem(msgspec.Struct, frozen=True, gc=False):
 
 
 def find_uniform(batch: Batch, action: ManualAction, targets: Sequence[ManualTarget]) -> Mapping[ItemId, UniformItem]:
-    """Those of the targets that can be changed together, by id: with one look at all of them."""
+    """Return the targets that can be changed together, by id; read with one query."""
     if (
         action.verb not in _CHANGES
         or len(targets) <= BULK_THRESHOLD
@@ -141,7 +141,7 @@ def find_uniform(batch: Batch, action: ManualAction, targets: Sequence[ManualTar
 
 
 def change_uniform(batch: Batch, action: ManualAction, items: Sequence[UniformItem]) -> list[Settled]:
-    """Change items that were found to be alike, in this order."""
+    """Change uniform items, in this order."""
     change, settle = _CHANGES[action.verb]
     queues: dict[int, list[UniformItem]] = {}
     for item in items:
@@ -155,7 +155,7 @@ def change_uniform(batch: Batch, action: ManualAction, items: Sequence[UniformIt
 
 
 def apply_chunk(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:
-    """Change items of which the caller knows that they are alike."""
+    """Change items that the caller knows to be uniform."""
     _CHANGES[action.verb][0](batch, action, chunk)
 
 
@@ -169,7 +169,7 @@ def _parsed(targets: Iterable[ManualTarget]) -> Iterator[tuple[int, int]]:
 
 
 def _is_plain(batch: Batch, action: ManualAction, item: UniformItem) -> bool:
-    """Whether nothing but its status decides what becomes of it."""
+    """Return whether only its status decides how it is changed."""
     match action.verb:
         case Verb.PURGE:
             return item.status == Status.ARCHIVED
@@ -192,7 +192,7 @@ def _revive(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:
     batch.execute(_READY, (batch.now, batch.allocate(count) - 1, deadline, numbers))
     if chunk.timeouts:
         batch.execute(_TIMEOUTS, (batch.now, numbers))
-    # All entries are the same but for the delivery, which the statement fills in.
+    # All entries are equal except for the delivery, which the statement fills in.
     entry = msgspec.json.encode(action.history_entry(batch.now, HistoryEvent.REDRIVEN, name, 0, Status.DEAD)).decode()
     before, _, after = entry.partition(f"{_DELIVERY}0")
     batch.execute(_HISTORY, (batch.allocate(count) - 1, before + _DELIVERY, after, numbers))
@@ -281,7 +281,7 @@ _CONDITIONS = {
     "until": "died_at < ?",
     "min_attempts": "attempts >= ?",
 }
-"""What a statement can ask of a letter by itself, beside what an index finds."""
+"""Conditions on dead letters that a statement checks, beside those of the index."""
 _INDEXED = frozenset({"status", "queue", "fingerprint"})
 _NEXT = """
     SELECT death_no, item_no, queue{columns} FROM redrive_dead_letter
@@ -303,7 +303,7 @@ _PLAIN = {
     Verb.RESTORE: "e.archived_from = 'dead'",
     Verb.PURGE: "true",
 }
-"""Of which items nothing but their status decides what becomes of them."""
+"""The status of items for which only that decides how a verb changes them."""
 
 
 class BulkStep(msgspec.Struct, frozen=True):
@@ -332,7 +332,7 @@ def bulk_step(
 
 
 def _index(batch: Batch, action: ManualAction, where: Filter) -> tuple[str, tuple[Any, ...]] | None:
-    """How the letters are found; None where a statement alone cannot find them, or not in the order of the deaths."""
+    """Return the index condition; None if no statement finds the dead letters in the order of their deaths."""
     given = {name for name in where.__struct_fields__ if getattr(where, name) is not None}
     if (
         action.verb not in _SHELF
@@ -356,7 +356,7 @@ def _index(batch: Batch, action: ManualAction, where: Filter) -> tuple[str, tupl
 def _find(
     batch: Batch, where: Filter, index: tuple[str, tuple[Any, ...]], after: int, up_to: int, limit: int
 ) -> tuple[list[tuple[int, int, int]], int | None, bool]:
-    """The next letters that match (d, n, queue), how far it looked, and whether there is nothing more."""
+    """Return the next matching dead letters (death_no, item_no, queue), the position, and whether it is the end."""
     asked = {name: value for name in _CONDITIONS if (value := getattr(where, name)) is not None}
     conditions = " AND ".join(_CONDITIONS[name] for name in asked) or "true"
     columns = ", reason, error_class, died_at, attempts" if asked else ""
@@ -371,7 +371,7 @@ def _find(
 
 
 def _chunks(batch: Batch, action: ManualAction, found: list[tuple[int, int, int]]) -> list[BulkChunk] | None:
-    """The items by queue; None where one of them needs a look of its own."""
+    """Return the items by queue; None if one of them must be checked individually."""
     queues: dict[int, tuple[list[int], list[int]]] = {}
     for death_no, item_no, queue in found:
         numbers, dead = queues.setdefault(queue, ([], []))

@@ -1,4 +1,4 @@
-"""The calls of one transaction, carried out kind by kind."""
+"""Execute the calls of one transaction, kind by kind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def execute_calls(batch: Batch, calls: Sequence[Call]) -> list[Any]:
 
 
 def write_pending(batch: Batch) -> None:
-    """Write what a transaction gathered to its end."""
+    """Write what the transaction has collected."""
     if batch.unindexed:
         dead_letters.write_search_terms(batch)
     if batch.groups:
@@ -109,6 +109,6 @@ _HANDLERS: tuple[Handler, ...] = (
     _upkeep,
     lease_all,
 )
-"""Who carries out each kind, in the order of KINDS."""
+"""The function for each kind of call, in COMMIT_ORDER."""
 _UNIFORM = frozenset({Put, Complete, LeaseItems})
 """What batches often consist of: they need no sorting by kind."""

@@ -1,8 +1,8 @@
-"""Finding: which items a filter means, in order, a bounded look at a time.
+"""Find the items that match a filter, in order, a bounded number per call.
 
-The position of an item is what it is ordered by: the number of its death where the filter asks for dead letters or
-archived items, else the number of its id. The condition that tells most chooses the index that is walked; what the
-walk meets is checked by `redrive.model.filter.matches`, and by a look for words and operations.
+Items are ordered by position: the number of the death if the filter asks for dead letters or archived items, else the
+number of the id. The most selective condition chooses the index to scan; each candidate is then checked by
+`redrive.model.filter.matches`, and by queries for search terms and operations.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from redrive.stores.relational.item_rows import ItemRow, find_all, resolve
 from redrive.stores.relational.session import Executor
 
 _FEW_QUEUES = 100
-"""Over so many queues a walk by fingerprint merges; where more share it, it walks all letters instead."""
+"""Maximum number of queues whose scans by fingerprint are merged; with more, all dead letters are scanned."""
 
 _LETTER = """
     l.death_no, l.item_no, l.queue, l.section, l.died_at, l.reason, l.fingerprint, l.error_type, l.error_class,
@@ -81,7 +81,7 @@ class SearchScope(NamedTuple):
     """The namespace that is searched."""
 
     section: int
-    """Its key in the file; 0 where nobody has written to it yet."""
+    """Its key in the database; 0 before the first write to it."""
     namespace: str
     names: Mapping[int, str]
     """Its queues by their keys."""
@@ -100,9 +100,9 @@ class Candidate(NamedTuple):
     position: int
     item_no: int
     facts: FilterSubject | None
-    """None where one look was enough to see that it is not meant."""
+    """None if the index already showed that it does not match."""
     death_no: int | None = None
-    """The number of its death, if it is a dead letter or archived: its words are indexed under it."""
+    """The number of its death, if it is a dead letter or archived; the key of its search terms."""
 
 
 class FoundItems(NamedTuple):
@@ -111,7 +111,7 @@ class FoundItems(NamedTuple):
     numbers: list[int]
     """The `n` of each item."""
     position: int | None
-    """Where to go on after. None where nothing was looked at."""
+    """The position to resume after. None if nothing was examined."""
     exhausted: bool
     """There is nothing more."""
 
@@ -123,7 +123,7 @@ def scope_of(batch: Batch) -> SearchScope:
 
 
 def read_scope(executor: Executor, namespace: str) -> SearchScope:
-    """What a query can search. The settings of queues, of which there may be many, are not looked into."""
+    """Return what a query can search. The settings of queues are not decoded, as there may be many."""
     rows: Iterable[Any] = executor.execute("SELECT key, name FROM redrive_queue WHERE namespace = ?", (namespace,))
     return SearchScope(namespace_key(executor, namespace) or 0, namespace, dict(rows))
 
@@ -185,7 +185,7 @@ def walk(
 
 
 class _SearchPlan(NamedTuple):
-    """A walk that is about to begin."""
+    """A scan to be started."""
 
     executor: Executor
     scope: SearchScope
@@ -209,7 +209,7 @@ class _SearchPlan(NamedTuple):
         return self.low <= candidate.position <= self.high
 
     def dead_letters(self) -> Generator[Candidate, None, None]:
-        """Dead letters, or archived items, by the order of their deaths."""
+        """Yield dead letters or archived items, in the order of their deaths."""
         where = self.where
         section = self.scope.section if where.status is Status.DEAD else -self.scope.section
         if where.fingerprint is not None and (queues := self._queues_of(section, where.fingerprint)) is not None:
@@ -233,7 +233,7 @@ class _SearchPlan(NamedTuple):
         statement = statement.format(table=table, direction=self._direction)
         with contextlib.closing(self.executor.stream(statement, (self.low, self.high))) as rows:
             for some in _in_portions(rows):
-                # How they stand takes more statements: not for what has other headers than those asked for.
+                # Their state needs more statements: skip items with other headers first.
                 met = self._met([row for row in some if self._has_headers(row[4])], for_letters=False)
                 for item_no, *_ in some:
                     yield met.get(item_no) or Candidate(item_no, item_no, None)
@@ -287,7 +287,7 @@ class _SearchPlan(NamedTuple):
 
     @property
     def _asks_for_places(self) -> bool:
-        """Whether there are conditions that letters alone do not tell of."""
+        """Return whether some conditions are not in the index of dead letters."""
         where = self.where
         return (where.min_redrives, where.max_redrives, where.held, where.held_by) != (None, None, None, None)
 
@@ -316,7 +316,7 @@ class _SearchPlan(NamedTuple):
         )
 
     def _met(self, rows: Iterable[tuple[Any, ...]], *, for_letters: bool) -> dict[int, Candidate]:
-        """Items that may have any status, by number; with `is_for_dead_letters`, only those that have a letter."""
+        """Return candidates of any status by number; with `for_letters`, only dead letters and archived items."""
         own = [row for row in rows if row[1] in self.scope.names and self.queue in (None, row[1])]
         item_rows = find_all(self.executor, [row[0] for row in own])
         numbers = self.executor.table(
@@ -338,7 +338,7 @@ class _SearchPlan(NamedTuple):
         return met
 
     def _item(self, item_row: ItemRow, row: tuple[Any, ...]) -> Candidate:
-        """An item that is no letter."""
+        """Return the candidate for an item that is not a dead letter."""
         item_no, queue, put_at, origin_queue, headers = row
         name = self.scope.names[queue]
         decoded = None if headers is None or self.where.headers is None else msgspec.json.decode(headers)
@@ -350,7 +350,7 @@ class _SearchPlan(NamedTuple):
 
 
 def _in_portions(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    """Rows in lists that get longer: what few are asked for is found soon, and many are looked at together."""
+    """Yield rows in growing portions: a small limit is reached early, and many rows are checked together."""
     rest, size = iter(rows), 16
     while some := list(islice(rest, size)):
         yield some
@@ -358,7 +358,7 @@ def _in_portions(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ..
 
 
 def _asked(words: str) -> SearchQuery | None:
-    """What is looked for; None where there is no word in it."""
+    """Return the parsed search; None if it has no term."""
     query = parse_query(words)
     return query if any(query) else None
 
@@ -366,7 +366,7 @@ def _asked(words: str) -> SearchQuery | None:
 def _looked_up(executor: Executor, scope: SearchScope, where: Filter) -> Callable[[Candidate], bool]:
     """The conditions that are no facts of the item: words and operations."""
     led_by_others = where.ids is not None or where.operation is not None or where.fingerprint is not None
-    by_words = where.is_for_dead_letters and not led_by_others  # then words led to it, and need no other look
+    by_words = where.is_for_dead_letters and not led_by_others  # then the search index led to it
     asked = None if where.words is None or by_words else _asked(where.words)
     has_words = _HAS_WORDS.format(condition=executor.search_index.condition)
     operation = None if where.operation is None else _operation(executor, scope, where.operation)
@@ -387,6 +387,6 @@ def _operation(executor: Executor, scope: SearchScope, id: str) -> int | None:
 
 
 def _changed_by(executor: Executor, scope: SearchScope, id: str) -> list[int]:
-    """Items that an operation changed, by their numbers now; of many, one more than a look may take."""
+    """Return current numbers of items that an operation changed; at most one more than a call examines."""
     operation = _operation(executor, scope, id)
     return [item_no for (item_no,) in executor.execute(_CHANGED, (operation, MAX_EXAMINED + 1))]

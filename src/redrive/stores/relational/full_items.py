@@ -1,4 +1,4 @@
-"""Whole items, with everything that is known of them: one look at each table for all of them."""
+"""Full items, with content, history and deaths: one query per table for all of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _decode_death = msgspec.json.Decoder(Death).decode
 
 
 def full_items(executor: Executor, item_rows: Collection[ItemRow], names: Mapping[int, str]) -> list[Item]:
-    """The items that stand there, in this order; the names of their queues by key."""
+    """Return the full items of these rows, in order. `names` has the names of queues by key."""
     numbers = (executor.table([item_row.item_no for item_row in item_rows]),)
     # All are sent before the first is waited for.
     contents, histories, deaths, lineage = (
@@ -64,7 +64,7 @@ def full_items(executor: Executor, item_rows: Collection[ItemRow], names: Mappin
 
 
 def overrides_of(stored: str | None) -> Overrides:
-    """What an item was put with, as it is stored."""
+    """Return the item from its row and content."""
     return NO_OVERRIDES if stored is None else msgspec.json.decode(stored, type=Overrides)
 
 

@@ -1,4 +1,4 @@
-"""What is written about an item beside its place, and decides where it goes when somebody changes it."""
+"""Details of an item beside its state row, which decide how a manual change treats it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _decode_entry = msgspec.json.Decoder(HistoryEntry).decode
 
 
 class DeadLetterDetails(NamedTuple):
-    """What a dead letter, or an archived item, is counted and found by."""
+    """The index entry of a dead letter or archived item."""
 
     queue: int
     section: int
@@ -33,7 +33,7 @@ class DeadLetterDetails(NamedTuple):
 
 
 class ItemDetails(msgspec.Struct):
-    """Of one item, as they were when somebody looked."""
+    """Details of one item when they were read."""
 
     expire_timeout: int | None
     """What it was put with."""
@@ -43,11 +43,11 @@ class ItemDetails(msgspec.Struct):
     dead_letter: DeadLetterDetails | None = None
     last_death: bytes | None = None
     history: tuple[HistoryEntry, ...] | None = None
-    """Oldest first. None where nobody asked for it."""
+    """Oldest first. None if not requested."""
 
     @property
     def death(self) -> Death:
-        """Its newest death, of which there is one."""
+        """Its newest death, which must exist."""
         assert self.last_death is not None
         return _decode_death(self.last_death)
 
@@ -70,7 +70,7 @@ def history_of(batch: Batch, item_row: ItemRow) -> tuple[HistoryEntry, ...]:
 
 
 def read_details(batch: Batch, item_rows: Collection[ItemRow], *, history: bool = False) -> None:
-    """Look at the particulars of many items, with one look at each table."""
+    """Read the details of many items, with one query per table."""
     numbers = batch.table([item_row.item_no for item_row in item_rows])
     death_nos = batch.table([item_row.death_no for item_row in item_rows if item_row.death_no is not None])
     # All are sent before the first is waited for.

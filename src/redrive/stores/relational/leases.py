@@ -29,7 +29,7 @@ from redrive.stores.relational.session import Executor, OverdueCheck
 LEASE_COLUMNS = """
     r.rank, r.ready_at, r.seq, r.item_no, i.id_suffix, i.payload, i.content_type, i.headers, i.put_at, r.deliveries + 1,
     r.attempts + 1, r.failures, r.losses, r.redrives, r.first_leased_at, r.expire_deadline, i.overrides"""
-"""What a lease tells of an item, from redrive_ready AS r and redrive_item AS i."""
+"""Columns of a lease, from redrive_ready AS r and redrive_item AS i."""
 
 DUE_CHECK_SQL = f"""
     SELECT EXISTS (SELECT 1 FROM redrive_scheduled WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2
@@ -52,7 +52,7 @@ _NEXT = f"""
 
 
 def lease_all(batch: Batch, calls: Sequence[LeaseItems]) -> list[Any]:
-    """Carry out lease calls. Those that differ only in their limit share one look at the queue."""
+    """Execute lease calls. Those that differ only in their limit share one query."""
     results: list[Any] = [None] * len(calls)
     groups: dict[tuple[str, str | None, int | None, bool], list[int]] = {}
     for index, call in enumerate(calls):
@@ -75,7 +75,7 @@ def lease_all(batch: Batch, calls: Sequence[LeaseItems]) -> list[Any]:
 
 
 def promote(batch: Batch, row: QueueRow, limit: int) -> int:
-    """Bring items of a queue that have fallen due into the ready index. Gives how many."""
+    """Move due items of a queue to redrive_ready. Returns how many."""
     due = batch.execute(_DUE, (row.key, batch.now, limit)).fetchall()
     if due:
         for item_no, _, *state in due:

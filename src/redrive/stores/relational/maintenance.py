@@ -58,11 +58,11 @@ class Retention:
         self._batch = batch
         self.left = limit
         self._ahead = MAINTENANCE_BATCH
-        """How many letters may be looked at behind one that is too young: a redrive that was taken back, or an import,
-        stands among those that died later."""
+        """How many dead letters are examined after one that is too young: an undone redrive or an import is among
+        later deaths."""
 
     def apply(self) -> None:
-        """Archive dead letters first, so that one for which several rules have come is lost last."""
+        """Archive dead letters first, so that an item that matches several rules is deleted last."""
         self._remove_completed()
         section = self._batch.namespace_key
         for (queue,) in self._batch.execute(_QUEUES).fetchall():
@@ -87,8 +87,7 @@ class Retention:
                     self._remove(item_row)
 
     def _due(self, row: QueueRow, section: int, age: int) -> list[ItemRow]:
-        """Letters of a queue whose time is over. What a worker holds, and what is on its way to another store, is
-        passed over, and does not stop the others."""
+        """Return dead letters of a queue whose retention has ended, except those that are leased or moving."""
         due: list[ItemRow] = []
         with contextlib.closing(self._batch.stream(_LETTERS, (row.key, section))) as letters:
             old = self._old(letters, self._batch.now - age)
@@ -169,7 +168,7 @@ _COUNT_DELTAS = f"SELECT 1 FROM redrive_count_delta WHERE true {above('key', 'co
 
 
 def promote_all(batch: Batch, call: Promote) -> int:
-    """Bring in what has fallen due, queue by queue."""
+    """Move due items to redrive_ready, queue by queue."""
     promoted = 0
     for (queue,) in batch.execute(_DUE_QUEUES, (batch.now,)).fetchall():
         row = batch.by_key.get(queue)
@@ -179,7 +178,7 @@ def promote_all(batch: Batch, call: Promote) -> int:
 
 
 def expire_all(batch: Batch, calls: Sequence[Expire]) -> list[Settled | StaleSettings | RedriveError]:
-    """Settle items whose time is over."""
+    """Settle expired leases and items."""
     ahead = ReadAhead(batch, [call.id for call in calls])
     results: list[Settled | StaleSettings | RedriveError] = []
     for call in calls:
@@ -235,7 +234,7 @@ def _forget_operations(batch: Batch, limit: int) -> int:
 
 
 def _forget_words(batch: Batch, limit: int) -> None:
-    """Words of items that are dead letters no longer: dear to remove, so it waited until now. Nobody misses them."""
+    """Delete search terms of former dead letters: it is expensive, so it is not part of the change."""
     numbers = [
         death_no
         for (death_no,) in batch.execute("SELECT death_no FROM redrive_search_tombstone LIMIT ?", (limit,)).fetchall()

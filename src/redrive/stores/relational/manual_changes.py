@@ -1,4 +1,4 @@
-"""Changes by hand, without a token; and holds."""
+"""Manual changes, without a token; and holds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HELD = """
 
 
 def change(batch: Batch, call: ManualChange) -> tuple[Settled | StaleSettings | RedriveError, ...]:
-    """Change each target by itself, then write one audit row for all that were changed."""
+    """Change each target separately, then write one audit row for all changed items."""
     check_verb(call.verb)
     action = ManualAction(call.verb, call.actor, call.note, call.to, call.force)
     results, queues = change_all(batch, action, call.targets)
@@ -41,9 +41,9 @@ def change(batch: Batch, call: ManualChange) -> tuple[Settled | StaleSettings | 
 
 
 def change_all(batch: Batch, action: ManualAction, targets: Sequence[ManualTarget]) -> tuple[list[Any], set[str]]:
-    """Change items in their order: those that are alike together, others one by one.
+    """Change items in order: uniform ones together, others one by one.
 
-    Gives a result for each, and the queues in which those were that were changed.
+    Returns a result for each, and the queues of the changed items.
     """
     results: list[Any] = []
     queues: set[str] = set()
@@ -164,7 +164,7 @@ def _judged(
 ) -> Settled | StaleSettings:
     """FAIL and BURY: the verdict was brought along."""
     if target.verdict is None:
-        raise InvalidInput(f"{action.verb} by hand needs a verdict")
+        raise InvalidInput(f"a manual {action.verb} needs a verdict")
     if target.version != row.queue.version:
         return StaleSettings(row.queue)
     failed = action.verb is Verb.FAIL
@@ -190,7 +190,7 @@ def _judged(
 
 
 def _restore(batch: Batch, action: ManualAction, item_row: ItemRow, row: QueueRow) -> Settled:
-    """To the place it had. Only a status that max_size counts needs room."""
+    """Restore an archived item to its former status. Only a status that counts for max_size needs room."""
     assert item_row.archived_from is not None
     back, ended = item_row.archived_from, (item_row.ended_at, item_row.dead_reason)
     if back is not Status.DEAD:

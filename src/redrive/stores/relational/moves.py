@@ -33,7 +33,7 @@ _ITEM = """
 
 
 def import_items(batch: Batch, call: Import) -> tuple[Receipt, ...]:
-    """All of them, or none; those that are known are left as they are."""
+    """Import all items, or none; known items are not changed."""
     row = batch.queue(call.queue)
     known = {item.id: known_source(batch, row, item.id) or _present(batch, row, item) for item in call.items}
     # Of several with one id the first is taken; the others are known by then.
@@ -107,7 +107,7 @@ def write(batch: Batch, row: QueueRow, item: Item, landing: ArrivalState) -> Ite
 
 
 def _write_records(batch: Batch, item_row: ItemRow, item: Item, landing: ArrivalState) -> None:
-    """History, deaths, and the letter of one that is dead or archived."""
+    """Write history, deaths, and the index entry of an item that is dead or archived."""
     for entry in landing.first:
         verdicts.record(batch, item_row, entry)
     item_row.entries += landing.omitted
@@ -164,7 +164,7 @@ _OPEN_MOVES = """
 def start_move(
     batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemRow, kind: FeedKind, to: str
 ) -> Settled:
-    """A person takes an item to another store: it is on its way, and still here."""
+    """Start a manual move to another store: the item is moving, and still stored here."""
     redriven, status = kind is FeedKind.REDRIVEN, status_without_lease(item.status)
     delete_row(batch, item_row)
     if redriven:
@@ -183,7 +183,7 @@ def start_move(
 
 
 def receive(batch: Batch, call: Receive) -> Receipt:
-    """What came before stays known, whatever became of it here."""
+    """An item received before stays known, regardless of its outcome here."""
     row, item = batch.queue(call.queue), call.move.item
     key = ledger_key(item.id)
     known = batch.execute(_RECEIVED, (row.key, key, batch.now - LEDGER_RETENTION)).fetchone()
@@ -217,14 +217,14 @@ def finish_move(batch: Batch, call: FinishMove) -> int:
 
 
 def close_move(batch: Batch, call: CloseMove) -> int:
-    """Nobody will bring these items again; but who was held up on the way may come late."""
+    """The sender will not send these items again; a delayed request may still arrive."""
     row = batch.queue(call.queue)
     keys = map(ledger_key, call.source_ids)
     return sum(batch.execute(_CLOSE, (batch.now, row.key, key)).get is not None for key in keys)
 
 
 def destinations(executor: Executor, namespace_key: int | None) -> tuple[MoveTarget, ...]:
-    """Where items are on their way to: one step for each queue."""
+    """Return the targets of moving items: one step per target."""
     rows: Iterable[Any] = executor.execute(_DESTINATIONS, (namespace_key,))
     return tuple(MoveTarget(*row) for row in rows)
 

@@ -52,7 +52,7 @@ _decode = msgspec.json.Decoder(Operation).decode
 
 
 def start(batch: Batch, call: StartOperation) -> Operation:
-    """Write an operation down. Its steps are calls of their own."""
+    """Store an operation. Its steps are separate calls."""
     check_bulk(call.verb, call.to)
     for name in (call.to, call.where.queue):
         if name is not None and not is_remote(name):
@@ -79,7 +79,7 @@ def step(batch: Batch, call: StepOperation) -> Operation | StaleSettings:
 
 
 def _sweep(batch: Batch, operation: Operation, limit: int) -> Operation | None:
-    """A step over items that are alike; None where some are not. Canaries are looked at one by one."""
+    """Execute a step over uniform items; None if some are not. Canaries are changed one by one."""
     if operation.canaries_left:
         return None
     swept = bulk_step(batch, ManualAction.of(operation), operation.where, operation.position, operation.mark, limit)
@@ -105,7 +105,7 @@ def _step(batch: Batch, operation: Operation, call: StepOperation) -> Operation 
             return targets
         _change(batch, operation, found.numbers, targets, changed, skipped)
         position, exhausted = found.position, found.exhausted
-        # Only canaries go another round, because those that were left out are none.
+        # Only canaries take another round: skipped items are not canaries.
         if not operation.canaries_left or len(found.numbers) < asked:
             break
     return after_step(operation, batch.now, changed, skipped, position, exhausted)

@@ -43,24 +43,24 @@ _ITEM = """
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 _Group = tuple[int, str, int, int | None]
-"""What plain items that go in together share: queue, content type, priority, expire_timeout."""
+"""What plain items that are inserted together share: queue, content type, priority, expire_timeout."""
 _Groups = dict[_Group, tuple[list[bytes], list[tuple[list[Receipt], int]]]]
-"""The payloads of each group, and where their receipts go."""
+"""The payloads of each group, and the positions of their receipts."""
 
 
 class _CheckedPut(msgspec.Struct):
-    """A put call that nothing stands against: nothing has been written yet."""
+    """A put call that passed all checks and is not written yet."""
 
     row: QueueRow
     items: tuple[NewItem, ...]
     group: _Group | None
-    """Where all of them differ only in their payload: what they share, so that they can go in together with others."""
+    """What all items share, if they differ only in their payload; then they are inserted with others."""
     known: dict[int, KnownItem]
-    """Items that are there already, by their positions."""
+    """Items that exist already, by position."""
 
 
 def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
-    """Carry out put calls, each for itself. Plain items of a queue go in together."""
+    """Execute put calls separately. Plain items of a queue are inserted together."""
     results: list[Any] = []
     groups: _Groups = {}
     by_name = batch.by_name
@@ -70,7 +70,7 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
         row = by_name.get(call.queue)
         item = call.items[0] if len(call.items) == 1 else None
         if row is not None and item is not None and item.is_plain and len(item.payload) <= row.plain_put_max_bytes:
-            # By far the most puts: one plain item, nothing to check but its size.
+            # The most frequent put: one plain item, and only its size to check.
             receipts: list[Any] = [None]
             group = (row.key, item.content_type, item.priority, item.expire_timeout)
             if group not in groups:
@@ -92,10 +92,9 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
 
 
 def put_batch(batch: Batch, calls: Sequence[Put], leaving: int | None = None) -> list[tuple[Receipt, ...]]:
-    """Carry out all of these calls, which bring no failures, or none. Raises the first refusal, before anything is
-    written.
+    """Execute all of these calls, which bring no failures, or none. Raises the first refusal before writing.
 
-    An item that leaves its queue in the same transaction makes room there.
+    `leaving` is the key of the queue that an item leaves in the same transaction, which makes room there.
     """
     merged: dict[str, tuple[NewItem, ...]] = {}
     for call in calls:
@@ -108,7 +107,7 @@ def put_batch(batch: Batch, calls: Sequence[Put], leaving: int | None = None) ->
 
 
 def _check(batch: Batch, call: Put, *, alone: bool = True, leaving: int | None = None) -> _CheckedPut:
-    """Raise whatever stands against a put call. Only one that is `alone`, and no part of another, brings failures."""
+    """Check a put call; raises its refusal. Only a put `alone`, not part of another call, brings failures."""
     row = batch.queue(call.queue)
     largest = row.settings.max_payload_size
     groups: set[_Group | None] = set()
@@ -131,13 +130,13 @@ def _check(batch: Batch, call: Put, *, alone: bool = True, leaving: int | None =
 
 
 def _write(batch: Batch, put: _CheckedPut, groups: _Groups) -> list[Receipt]:
-    """Put every item, in order, or let them join their group."""
+    """Insert all items in order, or add them to their group."""
     row, items = put.row, put.items
     receipts: list[Receipt] = [None] * len(items)  # type: ignore[list-item]  # filled below, or with the group
     if put.group is not None:
         bounded = row.settings.max_size is not None
         if bounded:
-            groups = {}  # written at once, so that the next call of the batch is checked against it
+            groups = {}  # written immediately, so that the next call of the batch is checked against it
         payloads, owners = groups.setdefault(put.group, ([], []))
         payloads += [item.payload for item in items]
         owners += [(receipts, position) for position in range(len(items))]
@@ -199,7 +198,7 @@ def _write_plain(
 
 
 def _write_with_options(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
-    """An item with options of its own."""
+    """Insert an item with options."""
     now = batch.now
     number, id_suffix, id = batch.allocate_id()
     ready_at = now + item.delay if item.enqueue_at is None else max(now, item.enqueue_at)
@@ -231,7 +230,7 @@ def _write_with_options(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
 
 
 def _add_failure(batch: Batch, row: QueueRow, id: ItemId, item: NewItem) -> None:
-    """One more failure of work that is known by its key: it is written down; where the item stands stays as it is."""
+    """Add a failure to the item that a key belongs to; its status does not change."""
     item_row = find_by_id(batch, id)
     assert item_row is not None, "it was there when the call was checked"
     batch.count_delta(row.key, "failed_total")
@@ -248,7 +247,7 @@ def _add_failure(batch: Batch, row: QueueRow, id: ItemId, item: NewItem) -> None
 
 
 def _entry(batch: Batch, row: QueueRow, item_row: ItemRow, item: NewItem) -> HistoryEntry:
-    """What the history says of the failure that an item is put with."""
+    """Return the history entry of the failure that an item is put with."""
     assert item.failure is not None
     return HistoryEntry(
         at=batch.now,

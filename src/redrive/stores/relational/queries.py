@@ -94,7 +94,7 @@ _OVERDUE = (
 
 
 def _earliest(table: str, column: str, condition: str, mark: str) -> str:
-    """Each queue with the earliest instant in an index that begins with the queue: one step for each queue."""
+    """Return an SQL query of each queue with its earliest instant in an index whose first column is the queue."""
     first = f"SELECT min({column}) AS at FROM {table} WHERE {condition} AND queue = each.queue"
     return _for_each_queue(table, condition, f"{first} {above(column, mark, 'each.queue')}")
 
@@ -203,7 +203,7 @@ def _count(executor: Executor, namespace: str, where: Filter, cursor: str | None
 
 
 def _cursor(where: Filter, order: Order, position: int | None) -> str:
-    assert position is not None  # there is more, so something was looked at
+    assert position is not None  # there is more, so something was examined
     return make_cursor(where, order, position)
 
 
@@ -214,7 +214,7 @@ def _queue(executor: Executor, namespace: str, name: str) -> QueueRow:
 
 
 def _names(executor: Executor, namespace: str) -> dict[int, str]:
-    """The names of all queues by their keys; their settings, of which there may be many, are not looked into."""
+    """Return the names of all queues by key. Their settings are not decoded, as there may be many."""
     rows: Iterable[Any] = executor.execute("SELECT key, name FROM redrive_queue WHERE namespace = ?", (namespace,))
     return dict(rows)
 
@@ -251,7 +251,7 @@ def _moves(executor: Executor, namespace: str, query: ListMoves) -> tuple[Move, 
     found = find_all(executor, timeouts)
     item_rows = [
         found[item_no] for item_no in timeouts if item_no in found and found[item_no].passage is not None
-    ]  # others arrived meanwhile
+    ]  # others arrived in the meantime
     return tuple(
         Move(item, item_row.passage, item_row.death_no is not None, item_row.ready_at, timeouts[item_row.item_no])  # type: ignore[arg-type]
         for item_row, item in zip(item_rows, full_items(executor, item_rows, _names(executor, namespace)), strict=True)

@@ -50,7 +50,7 @@ _SIZE = f"""
 
 
 def change_queue(batch: Batch, call: QueueCall) -> Any:
-    """Carry out a call on a queue."""
+    """Execute a call on a queue."""
     match call:
         case CreateQueue(name, settings):
             return _create(batch, name, settings)

@@ -1,4 +1,4 @@
-"""Back to work, back again, and to another queue: retry, redrive, undo, move."""
+"""Retry, redrive, undo and move items."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def redrive(batch: Batch, action: ManualAction, target: ManualTarget, item: Item
 
 
 def _redrive_queue(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemRow) -> str:
-    """Where a redrive takes it. What it died in, and came from, is looked up only where that decides."""
+    """Return the target queue of a redrive. Death and origin are read only if they decide it."""
     if action.to is not None or item.status is Status.DEAD:
         return redrive_queue(item, item.queue, action.to)
     known = item_details(batch, item_row)
@@ -110,7 +110,7 @@ def undo(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemR
 
 
 def move(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemRow) -> Settled:
-    """To another queue, as it is. What is due goes to the tail; what is not falls due when it would have."""
+    """Move an item to another queue, unchanged. A due item goes to the end; another keeps its time."""
     to = move_queue(item, action.to)
     if is_remote(to):
         return start_move(batch, action, item, item_row, FeedKind.MOVED, to)
@@ -139,7 +139,7 @@ def move(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemR
 
 
 def archive(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemRow) -> Settled:
-    """Put a dead letter aside."""
+    """Archive a dead letter."""
     death = item_details(batch, item_row).death
     delete_row(batch, item_row)
     item_row.status, item_row.archived_from = Status.ARCHIVED, status_without_lease(item.status)
@@ -153,7 +153,7 @@ def archive(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: It
 def _redrive_edited(
     batch: Batch, action: ManualAction, target: ManualTarget, item: ItemSnapshot, item_row: ItemRow, row: QueueRow
 ) -> Settled:
-    """The item is archived as it is, and a new one that was made of it goes to work."""
+    """Archive the item unchanged, and put an edited copy."""
     _check_target(batch, item, item_row, row)
     largest = row.settings.max_payload_size
     if target.payload is not None and len(target.payload.payload) > largest:
@@ -183,7 +183,7 @@ def _lay_as_work(
     *,
     expires: bool,
 ) -> Settled:
-    """Lay an item that was taken from its place at the tail of the queue that it is in now."""
+    """Insert an item at the end of its current queue; its old row is deleted."""
     item_row.status, item_row.held_by = Status.PENDING, None
     item_row.attempts = item_row.failures = item_row.losses = 0
     item_row.redrives += 1
@@ -215,7 +215,7 @@ def _check_target(batch: Batch, item: ItemSnapshot, item_row: ItemRow, row: Queu
 
 
 def idempotency_owner(executor: Executor, queue: int, key: str, now: Instant) -> ItemRow | None:
-    """Where the item stands that holds an idempotency key in a queue, if it is there and work."""
+    """Return the row of the unfinished item with an idempotency key in a queue, if any."""
     known = executor.execute(_KEY, (queue, key, now)).fetchone()
     item_row = None if known is None else find_by_id(executor, make_id(*known))
     return item_row if item_row is not None and item_row.queue == queue and item_row.status in OPEN_STATUSES else None

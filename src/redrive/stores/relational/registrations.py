@@ -46,7 +46,7 @@ def register(batch: Batch, call: Register) -> Registration | VersionConflict:
 
 
 def unregister(batch: Batch, call: Unregister) -> bool:
-    """One that is over is as good as none."""
+    """An expired registration counts as none."""
     was_there = batch.execute(_REMOVE, (batch.namespace_key, call.kind, call.name, batch.now)).get is not None
     if was_there:
         _note(batch, call.audit)

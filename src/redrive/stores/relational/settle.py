@@ -1,4 +1,4 @@
-"""Settle deliveries: complete, settle, return, extend. The token decides. Results are kept in a table of their own."""
+"""Settle deliveries: complete, settle, return, extend. The token is the fence. Results are kept in a separate table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from redrive.stores.relational.item_rows import (
 from redrive.stores.relational.puts import put_batch
 from redrive.stores.relational.session import ANY_QUEUE, NO_QUEUE, Executor, LeaseKey
 
-# By the tail too: a number may come twice, once the item that had it is gone and the clock was set back.
+# By the suffix too: a number may come twice, once the item that had it is gone and the clock was set back.
 _KEEP = """
     INSERT INTO redrive_result (item_no, id_suffix, namespace, result, result_type, expires_at)
     VALUES (?, ?, ?, ?, ?, ?)
@@ -50,9 +50,9 @@ def store_result(batch: Batch, item_row: ItemRow, result: Result, time: int) -> 
 
 
 def read_result(executor: Executor, namespace_key: int | None, id: ItemId, now: Instant) -> Result | None:
-    """What was kept, until its time is over."""
+    """Return a kept result that has not expired."""
     item_no, id_suffix = parse_id(id)
-    if item_no > MAX_NUMBER or id_suffix > MAX_NUMBER:  # nobody was ever given such an id
+    if item_no > MAX_NUMBER or id_suffix > MAX_NUMBER:  # no item ever had such an id
         return None
     row = executor.execute(_GET, (item_no, id_suffix, namespace_key, now)).fetchone()
     return None if row is None else Result(*row)
@@ -66,7 +66,7 @@ _EXTEND_EARLY = "UPDATE redrive_lease SET deadline = ? /*= , early = 1 */ WHERE 
 
 
 def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
-    """Carry out settles. Plain completions go together; the rest one by one."""
+    """Execute settles. Plain completions are done together, the rest one by one."""
     results: list[Any] = [None] * len(calls)
     plain: list[int] = []
     others: list[int] = []
@@ -94,7 +94,7 @@ def complete_item(
     actor: str | None = None,
     operation: str | None = None,
 ) -> Settled:
-    """Complete an item that was taken from its place: kept for keep_completed, or removed. `kind` is what is told."""
+    """Complete an item whose state row is deleted: keep it for keep_completed, or delete it. `kind`: the event."""
     row = batch.by_key[item_row.queue]
     counters, queue = item_row.counters, row.queue.name
     batch.count_delta(item_row.queue, "completed_total")
@@ -109,7 +109,7 @@ def complete_item(
 
 
 def _complete_all(batch: Batch, calls: Sequence[Complete], indexes: Sequence[int], results: list[Any]) -> None:
-    """Completions without result and puts: one look, then everything that goes, goes at once."""
+    """Complete items without results and puts: one query, then one deletion for all."""
     parsed = [_held_as(batch, call) for call in calls]
     finished: dict[int, int] = {}
     if removed := batch.session.delete_leases(batch, parsed):
@@ -248,7 +248,7 @@ def _record(batch: Batch, item_row: ItemRow, event: HistoryEvent, **details: Any
 
 
 def _all_held(batch: Batch, tokens: Sequence[str]) -> dict[str, ItemRow]:
-    """The places of items that are active under these tokens, with one look where there are many."""
+    """Return the rows of items that are active under these tokens, with one query if there are many."""
     if len(tokens) <= BULK_THRESHOLD:
         return {}
     parsed = {token: parse_token(token) for token in tokens}
@@ -261,7 +261,7 @@ def _all_held(batch: Batch, tokens: Sequence[str]) -> dict[str, ItemRow]:
 
 
 def _held(batch: Batch, token: str) -> ItemRow:
-    """The place of an item that is active under this token. Raises LeaseLost."""
+    """Return the row of an item that is active under this token. Raises LeaseLost."""
     item_no, id_suffix, key = parse_token(token)
     item_row = find_leased(batch, item_no, id_suffix)
     if item_row is None or item_row.token != key or item_row.queue not in batch.by_key:
@@ -270,7 +270,7 @@ def _held(batch: Batch, token: str) -> ItemRow:
 
 
 def _lost(batch: Batch, token: str) -> LeaseLost:
-    """What to tell whoever comes too late: what the item is now."""
+    """Return the error for a late worker, with the current status of the item."""
     id = item_id_of(token)  # type: ignore[arg-type]
     item_row = find_by_id(batch, id)
     return LeaseLost(id, None if item_row is None or item_row.queue not in batch.by_key else item_row.status.value)

@@ -48,20 +48,20 @@ FEED_KIND_BY_EVENT = {
     HistoryEvent.RELEASED: FeedKind.RELEASED,
     HistoryEvent.RETURNED: FeedKind.RETURNED,
 }
-"""What the feed says of an ending after which an item is tried again."""
+"""The feed event for each outcome after which an item is retried."""
 
 
 def check(batch: Batch, row: QueueRow, ending: OutcomeKind, verdict: Verdict) -> None:
-    """Raise unless the verdict can be carried out on an item of that queue whose delivery ended so."""
+    """Raise unless the verdict can be applied to an item of that queue with this outcome."""
     check_verdict(row.queue.name, ending, verdict)
     if isinstance(verdict, Dead) and verdict.to is not None and not is_remote(verdict.to):
         batch.queue(verdict.to)
 
 
 def apply_verdict(batch: Batch, item_row: ItemRow, verdict: Verdict, entry: HistoryEntry) -> Settled:
-    """Lay an item that was taken from its place where the verdict, which was checked before, says; and tell it.
+    """Apply a checked verdict to an item whose state row is deleted, and record it in the feed.
 
-    `entry` is what was recorded of the ending: what an item dies of is in it.
+    `entry` is the recorded outcome, with the cause of a death.
     """
     row = batch.by_key[item_row.queue]
     match verdict:
@@ -89,7 +89,7 @@ def append_event(
     title: str | None = None,
     reason: DeadReason | None = None,
 ) -> None:
-    """Tell the feed what the history tells."""
+    """Record a history entry in the feed."""
     feed.append_event(
         batch, kind, entry.queue, item_row.item_no, item_row.id_suffix, source_id=source_id, title=title, reason=reason,
         actor=entry.actor, operation=entry.operation,
@@ -97,9 +97,9 @@ def append_event(
 
 
 def record(batch: Batch, item_row: ItemRow, entry: HistoryEntry) -> None:
-    """Write a row of an item's history; of many, the first 5 and the last 45 are kept.
+    """Write a history entry of an item; of many, the first 5 and the last 45 are kept.
 
-    Its key is drawn like the places at the tail, so that other processes can tell from it which numbers are taken.
+    Its key is allocated like queue positions, so that other processes see which numbers are taken.
     """
     item_row.entries += 1
     batch.write(_HISTORY, (batch.allocate(), item_row.item_no, item_row.entries, msgspec.json.encode(entry)))
@@ -119,9 +119,9 @@ def record_death(batch: Batch, item_row: ItemRow, death: Death) -> None:
 
 
 def move(batch: Batch, item_row: ItemRow, target: QueueRow, *, died: bool = False) -> ItemId:
-    """Give an item that was taken from its place a new id in another queue, at the tail. Gives the id it had.
+    """Give an item whose state row is deleted a new id at the end of another queue. Returns its former id.
 
-    Where it `died` just now, it is at home here, wherever it came from.
+    If it `died` just now, this store becomes its home store.
     """
     source_id, old = item_row.id, item_row.item_no
     source_queue = batch.by_key[item_row.queue].queue.name
@@ -137,7 +137,7 @@ def move(batch: Batch, item_row: ItemRow, target: QueueRow, *, died: bool = Fals
 
 
 def remove(batch: Batch, item_row: ItemRow) -> None:
-    """Remove an item that was taken from its place, and everything written about it."""
+    """Delete an item whose state row is deleted, and everything about it."""
     dead_letters.remove_dead_letter(batch, item_row)
     tables = ["item"]
     if item_row.deaths:
@@ -151,7 +151,7 @@ def remove(batch: Batch, item_row: ItemRow) -> None:
 def audit(
     batch: Batch, actor: str, verb: str, queue: str | None, ids: list[ItemId], count: int, note: str | None = None
 ) -> None:
-    """Write down who changed what."""
+    """Write an audit row."""
     listed = msgspec.json.encode(ids).decode()
     batch.execute(_AUDIT, (batch.namespace, batch.now, actor, verb, queue, listed, count, note))
 

@@ -77,7 +77,7 @@ def change_one(state: State, action: ManualAction, target: ManualTarget, item: R
 def _judged(state: State, action: ManualAction, target: ManualTarget, item: Record) -> Settled | StaleSettings:
     queue = state.queues[item.queue].value
     if target.verdict is None:
-        raise InvalidInput(f"{action.verb} by hand needs a verdict")
+        raise InvalidInput(f"a manual {action.verb} needs a verdict")
     if target.version != queue.version:
         return StaleSettings(queue)
     ending = OutcomeKind.FAILED if action.verb is Verb.FAIL else OutcomeKind.BURIED

@@ -35,13 +35,13 @@ OLDEST_ENGINE = (3, 51, 3)
 PAGE_BYTES = 4096
 WRITER_CACHE_KIB = 64 * 1024
 READER_CACHE_KIB = 16 * 1024
-"""A long look, such as an export, fills it; what it passes by is in the system's own cache anyway."""
+"""A long read, such as an export, fills it; the pages are in the system cache anyway."""
 BUSY_TIMEOUT_MS = 10_000
 """How long to wait for a lock that a connection outside Redrive holds."""
 LONGEST_PAUSE_SECONDS = 10.0
 """How long a fork waits for a thread that is inside SQLite."""
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
-"""The log file is cut to this size when it starts anew."""
+"""The log file is truncated to this size when it restarts."""
 
 _never_collected: list[object] = []
 """Connections that must not be closed: inherited by a child in the middle of a transaction."""
@@ -63,7 +63,7 @@ class Engine:
         self.mode = mode
         self.relaxed = relaxed
         self.alone = False
-        """Whether nobody else has committed since the transaction before."""
+        """Whether no other process has committed since the last transaction."""
         _check_engine()
         with self.translated():
             self.name = str(database_files.locate(path))
@@ -110,7 +110,7 @@ class Engine:
             raise StoreUnavailable(self.name, "its file system does not support the WAL mode; use a local disk")
         connection.pragma("synchronous", "NORMAL" if self.relaxed else "FULL")
         connection.pragma("cache_size", -cache_kib)
-        # Without it, a statement is planned anew whenever it is given other values, which takes longer than to run it.
+        # Without it, a statement is planned again for other values, which takes longer than executing it.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.pragma("temp_store", "MEMORY")
         connection.pragma("journal_size_limit", LOG_LIMIT_BYTES)
@@ -138,7 +138,7 @@ class Engine:
     def _transact(self, work: Callable[[apsw.Connection], _T]) -> _T:
         """In a turn, and in any thread."""
         self.check_files()
-        self._roll_back()  # left open by one who was interrupted as it rolled back
+        self._roll_back()  # left open by a transaction that was interrupted during its rollback
         result = self._commit(work)
         self._check_committed()
         return result
@@ -161,7 +161,7 @@ class Engine:
         return result
 
     def _outcome(self, error: BaseException, sent: bool) -> BaseException:
-        """What an error means for the transaction. A disk that is full at the COMMIT undoes it by itself."""
+        """Return what an error means for the transaction. A disk that is full at COMMIT rolls it back."""
         if self._roll_back() or not sent or isinstance(error, apsw.FullError):
             return self.translate(error)
         if isinstance(error, apsw.Error):
@@ -177,7 +177,7 @@ class Engine:
         try:
             self._last_version = self.writer.data_version()
         except apsw.Error:
-            self._last_version = -1  # the next one reads anew what others may have changed
+            self._last_version = -1  # the next transaction reads again what others may have changed
 
     def check_files(self) -> None:
         """Raise `StoreUnavailable` unless the database and its log are where they were opened."""
@@ -220,7 +220,7 @@ class Engine:
             raise Closed
 
     def reopen(self) -> None:
-        """In a forked child: connections and the turn of its own. SQLite's random numbers must differ as well."""
+        """Open new connections and a new write lock in a forked child, and reseed SQLite's random numbers."""
         apsw.randomness(0)
         with self.translated():
             self._open()
@@ -241,7 +241,7 @@ class Engine:
         return self._writing, self._reading, self._checkpointer.working
 
     def detach_after_fork(self) -> None:
-        """After a fork, in the child: let go of what was inherited. It is closed until `reopen` opens it anew."""
+        """After a fork, in the child: release what was inherited. It is closed until `reopen`."""
         connections = (self.writer, self._reader, self._checkpointer.connection)
         if all(lock.acquire(blocking=False) for lock in self._locks):
             for connection in connections:
@@ -286,7 +286,7 @@ class Engine:
             raise self.translate(error) from error
 
     def translate(self, error: BaseException) -> BaseException:
-        """SQLite's error, and one that nobody foresaw, as ours; refusals and interruptions as they are."""
+        """Return SQLite's errors, and unexpected ones, as ours; refusals and interruptions unchanged."""
         match error:
             case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
                 return StoreReadOnly(self.name)

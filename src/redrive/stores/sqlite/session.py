@@ -40,7 +40,7 @@ _ROLL_UP = f"""
 
 
 class FTS5:
-    """The index of words: a table of FTS5 that keeps no text."""
+    """The search index: a contentless FTS5 table."""
 
     condition = "redrive_search MATCH ?"
 
@@ -54,7 +54,7 @@ class FTS5:
 
 
 class Session:
-    """One connection. Nobody else writes while it does: what it reads stays true until it commits."""
+    """One connection. It is the only writer, so what it reads stays true until it commits."""
 
     __slots__ = ("execute", "executemany", "stream")
 
@@ -97,20 +97,20 @@ class Session:
 
     @staticmethod
     def delete_leases(batch: Batch, held: Sequence[LeaseKey]) -> dict[tuple[int, int], Row]:
-        """A look first is no dearer."""
+        """Deletes nothing: reading first costs no more."""
         return {}
 
     @staticmethod
     def find_idempotency_keys(batch: Batch, queue: int, keys: Sequence[str]) -> dict[str, Row] | None:
-        """Looks cost no round trip, and whoever writes has the whole file for himself."""
+        """Reads need no round trip, and the writer has the whole file locked."""
         return None
 
     @staticmethod
     def lock_idempotency_keys(batch: Batch, queue: int, keys: Sequence[str]) -> None:
-        """Whoever writes has the whole file for himself."""
+        """The writer has the whole file locked."""
 
     @staticmethod
     def roll_up(batch: Batch) -> None:
-        """Add all tallies to the counts, and remove them."""
+        """Add all count deltas to the counts, and delete them."""
         batch.execute(_ROLL_UP)
         batch.execute("DELETE FROM redrive_count_delta")

@@ -26,7 +26,7 @@ from redrive.stores.sqlite.engine import LOG_LIMIT_BYTES, Engine
 from redrive.stores.sqlite.session import Session
 
 LARGE_LOG_BYTES = 4 * LOG_LIMIT_BYTES
-"""A log that is larger is held up by somebody who reads."""
+"""A larger log means that a reader prevents its restart."""
 _LARGEST = """
     SELECT max(
         coalesce((SELECT max(item_no) FROM redrive_item), 0), coalesce((SELECT max(key) + 1 FROM redrive_history), 0),
@@ -98,7 +98,7 @@ class SQLiteStore:
         return None if changed else ()
 
     def subscribe(self, wake: Callable[[], None]) -> None:
-        """A file tells nobody when it changes."""
+        """A file sends no notifications."""
 
     def durability(self) -> Durability:
         if self._relaxed:
@@ -134,7 +134,7 @@ class SQLiteStore:
     def _carry_out(
         self, connection: apsw.Connection, calls: Sequence[Call], now: Instant | None
     ) -> tuple[Commit, Queues]:
-        """Inside a transaction: all calls, kind by kind. Gives the queues as they are if it commits, too."""
+        """Execute all calls inside a transaction, kind by kind. Also returns the queues as they are if it commits."""
         self._catch_up(connection)
         instant = self.clock.now() if now is None else now
         batch = Batch(self._session, instant, self._queues, self._numbers, self.namespace, self.name)
@@ -166,7 +166,7 @@ class SQLiteStore:
         self._queues = NO_QUEUES
 
     def _lock_for_writing(self, connection: apsw.Connection) -> None:
-        """Before anything is read in the caller's transaction: whoever draws numbers holds the lock of the file."""
+        """Take the write lock before anything is read in the caller's transaction: allocating numbers needs it."""
         try:
             connection.execute("UPDATE redrive_meta SET epoch = epoch WHERE false")
         except apsw.BusyError as error:
@@ -185,9 +185,9 @@ class SQLiteStore:
 
 
 def _largest_number(connection: apsw.Connection) -> int:
-    """The largest number that was drawn: of an item's id, its place at the tail, its death, or what happened to it.
+    """Return the largest allocated number: of an id, a queue position, a death, or a history entry.
 
-    A place at the tail is drawn next to the key of a history row (see `verdicts.record`), before it or right after it.
+    A queue position is allocated next to the key of a history row (see `verdicts.record`), right before or after it.
     """
     largest: int = connection.execute(_LARGEST).get
     return largest
