@@ -23,7 +23,7 @@ class Verb(StrEnum):
     """The lease ran out and a sweep took it."""
     EXPIRE = "expire"
     """The expire deadline passed while nobody worked on it."""
-    PROMOTE = "due"
+    PROMOTE = "promote"
     """The next attempt of a failed item has come due."""
     BURY = "bury"
     RETRY = "retry"

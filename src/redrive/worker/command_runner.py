@@ -16,7 +16,7 @@ from redrive.model.item import Lease
 from redrive.telemetry import events
 from redrive.worker.command_outcome import CommandHandler, outcome_of
 from redrive.worker.command_process import CommandProcess, CommandResult, CommandSpec, NotStarted
-from redrive.worker.output_forwarder import Origin, OutputForwarder, Telling
+from redrive.worker.output_forwarder import LogForwarder, Origin, OutputForwarder
 from redrive.worker.runner import Ended, Job
 
 AGAIN_SECONDS = 1.0
@@ -64,7 +64,7 @@ class CommandRunner:
         """Jobs that have begun; with what runs for them now, if anything does."""
         self._closing = self._killing = self._over = False
         self._killed: list[Job] = []
-        self._output, self._errors = OutputForwarder(STDOUT), Telling(STDERR)
+        self._output, self._errors = OutputForwarder(STDOUT), LogForwarder(STDERR)
 
     @property
     def slots(self) -> int:

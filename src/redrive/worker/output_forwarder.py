@@ -101,8 +101,8 @@ class OutputForwarder:
             data = data[os.write(self._descriptor, data) :]
 
 
-class Telling(OutputForwarder):
-    """Tells each line as an event of the log, so that none can be taken for a line of it."""
+class LogForwarder(OutputForwarder):
+    """Writes each line as a log event, so that no line can be mistaken for one."""
 
     def _pass(self, taken: list[tuple[bytes, Origin]]) -> None:
         for data, origin in taken:

@@ -6,14 +6,14 @@ import math
 import time
 
 PREFETCH_SECONDS = 0.1
-"""What lies in the buffer should have begun after about this long."""
+"""Target time for which a prefetched item waits."""
 MAX_PREFETCH = 1_000
 """Never more than this."""
 _WINDOW_SECONDS = 0.5
 
 
 class PrefetchController:
-    """How many jobs end in a second, lately."""
+    """Sizes the prefetch by the current rate of finished jobs."""
 
     def __init__(self) -> None:
         self._began_at = time.monotonic()
@@ -21,7 +21,7 @@ class PrefetchController:
         self._rate = 0.0
 
     def ended(self, count: int) -> None:
-        """So many ended since the last time."""
+        """Record jobs that finished since the last call."""
         self._ended += count
         passed = time.monotonic() - self._began_at
         if passed >= _WINDOW_SECONDS or (self._rate == 0.0 and self._ended >= 10):

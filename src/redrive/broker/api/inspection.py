@@ -96,7 +96,7 @@ class InspectionMethods(BrokerBase):
 
     def audit(self, limit: int = 100, *, before: int | None = None) -> tuple[AuditEntry, ...]:
         """Who changed what by hand, newest first. `before` is the number of the last entry of the page before."""
-        return self._run(deliveries.audit(self._core, limit, before))
+        return self._run(inspection.audit(self._core, limit, before))
 
     def export(
         self,

@@ -100,7 +100,7 @@ class AsyncInspectionMethods(AsyncBrokerBase):
 
     async def audit(self, limit: int = 100, *, before: int | None = None) -> tuple[AuditEntry, ...]:
         """Who changed what by hand, newest first. `before` is the number of the last entry of the page before."""
-        return await self._look(deliveries.audit(self._core, limit, before))
+        return await self._look(inspection.audit(self._core, limit, before))
 
     def export(
         self,

@@ -13,11 +13,11 @@ from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer, check_positive, to_instant
 from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put
-from redrive.contract.queries import AuditEntry, GetItem, GetResult, ListAudit
+from redrive.contract.queries import GetItem, GetResult
 from redrive.errors import InvalidInput, InvalidName, short_repr
 from redrive.model.caller_input import checking_input, exact_str, flag, listed
 from redrive.model.duration import DurationInput, parse_duration
-from redrive.model.ids import MAX_NUMBER, Token, check_id, parse_token
+from redrive.model.ids import Token, check_id, parse_token
 from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides, Result
 from redrive.model.limits import (
     DEFAULT_PRIORITY,
@@ -189,16 +189,6 @@ def result(id: str) -> Flow[Result | None]:
     """Read what a completion left to be read."""
     kept: Result | None = yield from run_query(GetResult(check_id(id)))
     return kept
-
-
-def audit(core: Core, limit: int, before: int | None) -> Flow[tuple[AuditEntry, ...]]:
-    """Read who changed what by hand."""
-    check_integer("limit", limit, 1, MAX_BATCH)
-    if before is not None:
-        check_integer("before", before, 0, MAX_NUMBER)
-    entries = yield from run_query(ListAudit(limit, before))
-    view = yield from redaction_for(core, (entry.queue for entry in entries if entry.note))
-    return tuple(map(view.audit_entry, entries))
 
 
 def token_of(lease: Lease | Token) -> Token:

@@ -14,7 +14,17 @@ from redrive.broker.notifier import ALL_QUEUES
 from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer, to_instant
 from redrive.clock import Instant
-from redrive.contract.queries import Counted, CountItems, FeedPage, FindItems, ListGroups, Page, ReadFeed
+from redrive.contract.queries import (
+    AuditEntry,
+    Counted,
+    CountItems,
+    FeedPage,
+    FindItems,
+    ListAudit,
+    ListGroups,
+    Page,
+    ReadFeed,
+)
 from redrive.errors import InvalidDuration, InvalidInput, InvalidName, short_repr
 from redrive.model.caller_input import checking_input, exact_str, flag, listed
 from redrive.model.classify import ErrorClass
@@ -285,6 +295,16 @@ def read(core: Core, asked: ReadFeed) -> Flow[FeedPage]:
 def newest() -> ReadFeed:
     """What tells where the feed ends now: the `last` of its answer is the number to follow from."""
     return ReadFeed(before=MAX_NUMBER, limit=1)
+
+
+def audit(core: Core, limit: int, before: int | None) -> Flow[tuple[AuditEntry, ...]]:
+    """Read a page of the audit: manual changes, newest first."""
+    check_integer("limit", limit, 1, MAX_BATCH)
+    if before is not None:
+        check_integer("before", before, 0, MAX_NUMBER)
+    entries = yield from run_query(ListAudit(limit, before))
+    view = yield from redaction_for(core, (entry.queue for entry in entries if entry.note))
+    return tuple(map(view.audit_entry, entries))
 
 
 def wait_beyond(core: Core, number: int) -> Flow[FeedPage]:
