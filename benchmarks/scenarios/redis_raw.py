@@ -31,14 +31,14 @@ class Raw:
     def __init__(self, url: str, sync: str) -> None:
         try:
             from redrive.stores.redis.codec import Content
-            from redrive.stores.redis.connection import Script
             from redrive.stores.redis.keys import Keys
             from redrive.stores.redis.redis_client import RedisClient
+            from redrive.stores.redis.scripts import COMMIT
         except ImportError as error:
             raise NotReady(f"redrive: {error}") from error
         with open_broker(url, sync) as broker:
             create_queue(broker)
-        self._script = Script.read("commit")
+        self._script = COMMIT
         self._connection = RedisClient(url, relaxed=sync != "always")
         keys = Keys("redrive", "default")
         self._keys, self._root = [keys.meta, keys.turn], keys.root

@@ -27,7 +27,7 @@ from redrive import Broker, connect
 from redrive.errors import LeaseLost, OutcomeUnknown, StoreUnavailable
 from redrive.stores.redis import RedisStore, connection, namespace_lock
 from redrive.stores.redis import redis_client as connections
-from redrive.stores.redis.connection import Script
+from redrive.stores.redis.scripts import COMMIT, LOCK_ACQUIRE, LOCK_COMMIT
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 Report = Callable[[str, object], None]
@@ -37,9 +37,9 @@ SHORT_SECONDS = 0.5
 """How long an answer is waited for where nothing answers."""
 BOUND_SECONDS = 8.0
 """A call that nobody answers ends after this: some times SHORT_SECONDS, and much for a busy machine."""
-COMMITS = [f"EVALSHA {Script.read(name).sha}" for name in ("commit", "apply")]
+COMMITS = [f"EVALSHA {script.sha}" for script in (COMMIT, LOCK_COMMIT)]
 """Scripts that change something for good: what is done often, and what is worked out in a turn."""
-TAKE = f"EVALSHA {Script.read('take').sha}"
+TAKE = f"EVALSHA {LOCK_ACQUIRE.sha}"
 
 
 @pytest.fixture(scope="module")

@@ -19,13 +19,15 @@ from tests.servers.redis import Server
 from redrive import Broker, connect
 from redrive.stores.redis import pubsub
 from redrive.stores.redis import store as store_module
-from redrive.stores.redis.connection import ConnectionLost, NotSent, RedisConnection, Script
+from redrive.stores.redis.connection import ConnectionLost, NotSent, RedisConnection
 from redrive.stores.redis.pubsub import PubSub
 from redrive.stores.redis.redis_client import RedisClient
+from redrive.stores.redis.scripts import COMMIT as SCRIPT
+from redrive.stores.redis.scripts import Script
 from redrive.testing.fake_clock import FakeClock
 
 ROUNDS = 250
-COMMIT = f"EVALSHA {Script.read('commit').sha}"
+COMMIT = f"EVALSHA {SCRIPT.sha}"
 
 
 @pytest.fixture
@@ -45,9 +47,9 @@ def rewrite(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Changes the script that does what is done often."""
 
     def change(old: str, new: str) -> None:
-        source = store_module._COMMIT.source
+        source = SCRIPT.source
         assert source.count(old) == 1
-        monkeypatch.setattr(store_module, "_COMMIT", Script("commit", source.replace(old, new)))
+        monkeypatch.setattr(store_module, "COMMIT", Script("commit", source.replace(old, new)))
 
     return change
 

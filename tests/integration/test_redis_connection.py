@@ -23,8 +23,8 @@ from redrive.errors import Closed, EngineUnsupported, InvalidInput, OutcomeUnkno
 from redrive.stores.redis import connection as redis_connection
 from redrive.stores.redis import redis_client as connections
 from redrive.stores.redis import server_info
-from redrive.stores.redis.connection import Script
 from redrive.stores.redis.redis_client import RedisClient
+from redrive.stores.redis.scripts import Script
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 ADD = Script("add", "return redis.call('INCR', KEYS[1])")

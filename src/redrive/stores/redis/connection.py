@@ -1,4 +1,4 @@
-"""One connection to one Redis server, the scripts it runs, and what the errors of the server mean.
+"""One connection to one Redis server, and what the errors of the server mean.
 
 For each request it is known whether it was sent and whether it was answered.
 """
@@ -6,14 +6,12 @@ For each request it is known whether it was sent and whether it was answered.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from enum import Enum, auto
-from importlib.resources import files
 from typing import Any
 
 import redis.exceptions as rs
@@ -24,24 +22,6 @@ from redis.retry import Retry
 from redrive.errors import InvalidInput
 from redrive.model.url import ENCODED, redact_url
 from redrive.stores.interruption import interruption
-
-
-class Script:
-    """One Lua file of this package."""
-
-    def __init__(self, name: str, source: str) -> None:
-        self.name = name
-        self.source = source
-        # Not for safety: it is the name by which the server knows a script.
-        self.sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-
-    @classmethod
-    def read(cls, name: str) -> Script:
-        """The script of the file NAME.lua."""
-        return cls(name, files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8"))
-
-    def __repr__(self) -> str:
-        return f"Script({self.name!r})"
 
 
 class ErrorEffect(Enum):

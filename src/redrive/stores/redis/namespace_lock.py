@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from redrive.clock import Instant
 from redrive.errors import OutcomeUnknown, RedriveError, StoreUnavailable
-from redrive.stores.redis.connection import Script
 from redrive.stores.redis.keys import Keys
 from redrive.stores.redis.redis_client import RedisClient
+from redrive.stores.redis.scripts import LOCK_ACQUIRE, LOCK_COMMIT, LOCK_RELEASE
 from redrive.stores.redis.unit_of_work import Session, flat
 
 LOCK_TTL_MICROSECONDS = 5_000_000
@@ -28,10 +28,6 @@ _PAUSE_SECONDS = 0.0005
 _LONGEST_PAUSE_SECONDS = 0.02
 _HOLDER_CHECK_SECONDS = 0.05
 """After how long those who wait ask whether the holder is still there."""
-
-_TAKE = Script.read("take")
-_APPLY = Script.read("apply")
-_RELEASE = Script.read("release")
 
 
 class LockGrant(NamedTuple):
@@ -104,7 +100,7 @@ class NamespaceLock:
         """Ask for the turn once."""
         try:
             args = (token, self._client(), LOCK_TTL_MICROSECONDS)
-            answer: list[Any] = self._connection.run_write(_TAKE, [self._keys.meta, self._keys.turn], args)
+            answer: list[Any] = self._connection.run_write(LOCK_ACQUIRE, [self._keys.meta, self._keys.turn], args)
             return answer
         except OutcomeUnknown as unknown:
             # Nothing was changed. Others would wait for one who does not know whether he has the turn.
@@ -115,11 +111,11 @@ class NamespaceLock:
         """Write what the session has, and give the turn back. False where it was lost before, and nothing was written.
         `when_full`: also where the memory of the server is full."""
         args = (token, last, int(when_full), *flat(session.writes))
-        return bool(self._connection.run_write(_APPLY, [self._keys.meta, self._keys.turn], args))
+        return bool(self._connection.run_write(LOCK_COMMIT, [self._keys.meta, self._keys.turn], args))
 
     def release(self, turn: str | bytes) -> None:
         """Give the turn back, with nothing written."""
-        self._connection.run_write(_RELEASE, [self._keys.turn], [turn])
+        self._connection.run_write(LOCK_RELEASE, [self._keys.turn], [turn])
 
     def give_up(self, token: str) -> None:
         """Give the turn back if it is there and the server can be asked. If not, it ends by itself."""

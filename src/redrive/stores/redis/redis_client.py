@@ -28,13 +28,13 @@ from redrive.stores.redis.connection import (
     ErrorEffect,
     NotSent,
     RedisConnection,
-    Script,
     in_cluster,
     meaning,
     options,
     redirection,
     shown,
 )
+from redrive.stores.redis.scripts import Script
 from redrive.stores.redis.server_info import (
     Memory,
     RedisServerInfo,

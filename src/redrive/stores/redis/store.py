@@ -43,7 +43,6 @@ from redrive.model.ids import ItemId, item_id_of
 from redrive.model.item import Receipt
 from redrive.model.queue import Queue
 from redrive.store import Commit, Durability
-from redrive.stores.redis.connection import Script
 from redrive.stores.redis.fast_path import FastPathBatch, arrivals_of, is_fast_path
 from redrive.stores.redis.keys import Keys
 from redrive.stores.redis.namespace_lock import LockGrant, LockWait, NamespaceLock
@@ -51,14 +50,13 @@ from redrive.stores.redis.pubsub import PubSub
 from redrive.stores.redis.queries import answer_query, is_anything_old, queues_to_clean
 from redrive.stores.redis.queue_state import read_queue
 from redrive.stores.redis.redis_client import RedisClient
+from redrive.stores.redis.scripts import COMMIT, OPEN
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.unit_of_work import Session
 from redrive.stores.rules.dispatch import execute_calls, in_commit_order
 
 FORMAT = 1
 """Of everything that a namespace has in Redis."""
-_OPEN = Script.read("open")
-_COMMIT = Script.read("commit")
 _MOST_LOST_TURNS = 5
 """How often a batch is tried that was too slow for its turn."""
 
@@ -97,7 +95,7 @@ class RedisStore:
             raise
 
     def _open(self, create: bool) -> None:
-        now, found = self._connection.run_write(_OPEN, [self._keys.meta], [FORMAT, int(create)])
+        now, found = self._connection.run_write(OPEN, [self._keys.meta], [FORMAT, int(create)])
         self._follow(Instant(now))
         if not found:
             problem = (
@@ -193,7 +191,7 @@ class RedisStore:
         waiting = LockWait(self._turns)
         args = plan.arguments(self._keys.root, now)
         while True:
-            done, *answer_ = self._connection.run_write(_COMMIT, [self._keys.meta, self._keys.turn], args)
+            done, *answer_ = self._connection.run_write(COMMIT, [self._keys.meta, self._keys.turn], args)
             if done:
                 break
             waiting.wait(answer_[0])

@@ -25,14 +25,11 @@ from redrive.stores.redis.codec import (
     write_content,
     write_entry,
 )
-from redrive.stores.redis.connection import Script
 from redrive.stores.redis.keys import Keys, body_of, digits, score_of, short
 from redrive.stores.redis.redis_client import Part, RedisClient
+from redrive.stores.redis.scripts import READ_COMMANDS, READ_ITEMS, WORKER_LEASES
 from redrive.stores.rules.record import Record
 
-LOOK = Script.read("look")
-RECORDS = Script.read("records")
-HELD = Script.read("held")
 _MOST_PARTS = 1000
 """Of one command: more do not go onto the stack of Lua."""
 _LOAD = 250
@@ -65,12 +62,12 @@ class Session:
         """The answers of commands that only read, all at one instant."""
         if not commands:
             return []
-        answers: list[Any] = self._connection.run(LOOK, [self.keys.meta], flat(commands))[1:]
+        answers: list[Any] = self._connection.run(READ_COMMANDS, [self.keys.meta], flat(commands))[1:]
         return answers
 
     def look_at(self, *commands: Sequence[Part]) -> tuple[Instant, list[Any]]:
         """The same, and the instant, by the server's clock."""
-        now, *answers = self._connection.run(LOOK, [self.keys.meta], flat(commands))
+        now, *answers = self._connection.run(READ_COMMANDS, [self.keys.meta], flat(commands))
         return Instant(now), answers
 
     def record(self, id: ItemId) -> Record | None:
@@ -130,7 +127,7 @@ class Session:
     def held(self, worker: str, limit: int) -> list[tuple[bytes, bytes, bytes]]:
         """The items that a worker holds, those leased first first: body, content and stand of each."""
         found: list[tuple[bytes, bytes, bytes]] = self._connection.run(
-            HELD, [self.keys.meta], [self.keys.root, worker, limit]
+            WORKER_LEASES, [self.keys.meta], [self.keys.root, worker, limit]
         )
         return found
 
@@ -140,7 +137,7 @@ class Session:
         parts: list[Part] = [self.keys.root, int(words), int(removed), len(numbers), *numbers]
         for one in ranges:
             parts.extend(one)
-        found, ranged, bodies, records = self._connection.run(RECORDS, [self.keys.meta], parts)
+        found, ranged, bodies, records = self._connection.run(READ_ITEMS, [self.keys.meta], parts)
         for body, raw in zip(map(int, bodies), records, strict=True):
             if body not in self._records and body not in self._gone:
                 self._keep(body, raw, words)
