@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from importlib.resources import files
 
 _FOLDER = files(__package__).joinpath("lua")
+_COMMIT_PARTS = ("start", "writes", "items", "put", "settle", "complete", "lease", "finish")
+"""Files of `lua/commit/`, in the order in which they are joined: each uses only what an earlier one defines."""
 
 
 class Script:
@@ -18,9 +21,10 @@ class Script:
         self.sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
     @classmethod
-    def read(cls, name: str) -> Script:
-        """Return the script of the file `lua/NAME.lua`."""
-        return cls(name, _FOLDER.joinpath(f"{name}.lua").read_text(encoding="utf-8"))
+    def read(cls, name: str, parts: Sequence[str] = ()) -> Script:
+        """Return the script of the file `lua/NAME.lua`, or of these files in `lua/NAME/`, joined in this order."""
+        paths = [f"{name}/{part}.lua" for part in parts] or [f"{name}.lua"]
+        return cls(name, "\n".join(_FOLDER.joinpath(path).read_text(encoding="utf-8") for path in paths))
 
     def __repr__(self) -> str:
         return f"Script({self.name!r})"
@@ -28,7 +32,7 @@ class Script:
 
 OPEN = Script.read("open")
 """Open a namespace, or create it."""
-COMMIT = Script.read("commit")
+COMMIT = Script.read("commit", _COMMIT_PARTS)
 """Execute the calls of the fast path: puts, settled deliveries, promotions and leases."""
 READ_COMMANDS = Script.read("read_commands")
 """Run commands that only read, all at one instant."""
