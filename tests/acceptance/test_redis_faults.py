@@ -309,7 +309,7 @@ def test_process_that_is_killed_in_its_turn_is_waited_for_only_a_moment(url: str
             own = connect(url, maintenance=False)
             store = own._core.store
             assert isinstance(store, RedisStore)
-            store._turns._take("token")
+            store._lock._take("token")
             say(b"x")
             signal.pause()
 
@@ -334,7 +334,7 @@ def test_process_that_was_too_slow_writes_nothing(url: str, monkeypatch: pytest.
         (lease,) = slow.lease("jobs")
         store = slow._core.store
         assert isinstance(store, RedisStore)
-        apply = store._turns.apply
+        apply = store._lock.apply
         late: list[bool] = []
 
         def dawdle(*args: Any, **options: Any) -> bool:
@@ -344,7 +344,7 @@ def test_process_that_was_too_slow_writes_nothing(url: str, monkeypatch: pytest.
                 return late[0]
             return apply(*args, **options)
 
-        monkeypatch.setattr(store._turns, "apply", dawdle)
+        monkeypatch.setattr(store._lock, "apply", dawdle)
         slow.bury(lease)
         assert late == [False]
         assert slow.stats("jobs").dead == 1

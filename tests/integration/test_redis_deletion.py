@@ -225,7 +225,7 @@ def _end_turn(broker: Broker) -> None:
     assert isinstance(store, RedisStore)
     turn = store._connection.request("GET", store._keys.turn)
     if turn is not None:
-        store._turns.release(turn)
+        store._lock.release(turn)
 
 
 def test_process_that_stalls_while_others_go_on_deletes_what_was_meant_or_nothing(

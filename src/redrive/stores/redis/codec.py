@@ -107,9 +107,9 @@ class ItemState(msgspec.Struct, omit_defaults=True, gc=False):
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
-_decode_content = msgspec.msgpack.Decoder(Content).decode
-decode_stand = msgspec.msgpack.Decoder(ItemState).decode
-_decode_entry = msgspec.msgpack.Decoder(HistoryEntry).decode
+_decode_rest_of_content = msgspec.msgpack.Decoder(Content).decode
+decode_state = msgspec.msgpack.Decoder(ItemState).decode
+_decode_details = msgspec.msgpack.Decoder(HistoryEntry).decode
 _decode_death = msgspec.msgpack.Decoder(Death).decode
 _decode_result = msgspec.msgpack.Decoder(Result).decode
 _decode_words = msgspec.msgpack.Decoder(frozenset[str]).decode
@@ -131,7 +131,7 @@ NOT_READ = frozenset(("(not read)",))
 NOTHING_LOADED = Loaded(b"", (), 0, frozenset(), None)
 
 
-def content_of(new: NewItem, queue: str, tail: str) -> bytes:
+def encode_new_content(new: NewItem, queue: str, tail: str) -> bytes:
     """What is written of a new item, without the instant of its put."""
     if new.is_plain and new.expire_timeout is None:  # the same, without the rest, which has its defaults
         return tail.encode() + encode((queue, new.payload, new.content_type, new.priority))
@@ -149,7 +149,7 @@ def content_of(new: NewItem, queue: str, tail: str) -> bytes:
     )
 
 
-def write_content(item: Record) -> bytes:
+def encode_content(item: Record) -> bytes:
     """The content of an item, whole."""
     content = Content(
         item.queue,
@@ -164,9 +164,9 @@ def write_content(item: Record) -> bytes:
     return (digits(item.put_at) + item.ids[0][:_DIGITS]).encode() + encode(content)
 
 
-def read_content(raw: bytes) -> tuple[Instant, int, Content]:
+def decode_content(raw: bytes) -> tuple[Instant, int, Content]:
     """When it was put, the tail of its first id, and what never changes."""
-    return Instant(int(raw[:_DIGITS])), int(raw[_DIGITS : 2 * _DIGITS], 16), _decode_content(raw[2 * _DIGITS :])
+    return Instant(int(raw[:_DIGITS])), int(raw[_DIGITS : 2 * _DIGITS], 16), _decode_rest_of_content(raw[2 * _DIGITS :])
 
 
 def encode_state(item: Record) -> bytes:
@@ -208,9 +208,9 @@ def encode_state(item: Record) -> bytes:
 
 def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> tuple[Record, Loaded]:
     """An item as the rules know it, and what was read of it."""
-    put_at, tail, content = read_content(raw[0])
-    stand = ItemState(content.queue, content.priority, n=body, r=put_at) if raw[1] is None else decode_stand(raw[1])
-    entries = tuple(map(read_entry, raw[2]))
+    put_at, tail, content = decode_content(raw[0])
+    stand = ItemState(content.queue, content.priority, n=body, r=put_at) if raw[1] is None else decode_state(raw[1])
+    entries = tuple(map(decode_entry, raw[2]))
     deaths = [_decode_death(death) for death in raw[3]]
     result = None if raw[4] is None else _decode_result(raw[4])
     words = read_words(raw) if with_words else NOT_READ
@@ -276,24 +276,24 @@ def _instant(value: int | None) -> Instant | None:
     return None if value is None else Instant(value)
 
 
-def write_entry(entry: HistoryEntry) -> bytes:
+def encode_entry(entry: HistoryEntry) -> bytes:
     """A row of the history. What a script knows of it comes first: instant, delivery, and the lengths of two names."""
     worker, queue = (entry.worker or "").encode(), entry.queue.encode()
     head = f"{digits(entry.at)}{entry.delivery:010d}{len(worker):04d}{len(queue):04d}"
-    return head.encode() + worker + queue + entry_told(entry)
+    return head.encode() + worker + queue + encode_entry_details(entry)
 
 
-def entry_told(entry: HistoryEntry) -> bytes:
+def encode_entry_details(entry: HistoryEntry) -> bytes:
     """What a script does not look into."""
     return encode(msgspec.structs.replace(entry, at=Instant(0), delivery=0, worker=None, queue=""))
 
 
-def read_entry(raw: bytes) -> HistoryEntry:
+def decode_entry(raw: bytes) -> HistoryEntry:
     """The row of the history that was written so."""
     queue_from = _ENTRY_HEAD + int(raw[26:30])
     told_from = queue_from + int(raw[30:34])
     return msgspec.structs.replace(
-        _decode_entry(raw[told_from:]),
+        _decode_details(raw[told_from:]),
         at=Instant(int(raw[:16])),
         delivery=int(raw[16:26]),
         worker=raw[_ENTRY_HEAD:queue_from].decode() or None,

@@ -21,7 +21,7 @@ from redrive.contract.queries import (
     MoveTarget,
 )
 from redrive.model.queue import Queue
-from redrive.stores.redis.fast_path import lease_of
+from redrive.stores.redis.fast_path_results import lease_of
 from redrive.stores.redis.keys import score_of
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.unit_of_work import Session

@@ -43,7 +43,8 @@ from redrive.model.ids import ItemId, item_id_of
 from redrive.model.item import Receipt
 from redrive.model.queue import Queue
 from redrive.store import Commit, Durability
-from redrive.stores.redis.fast_path import FastPathBatch, arrivals_of, is_fast_path
+from redrive.stores.redis.fast_path import FastPathBatch, is_fast_path
+from redrive.stores.redis.fast_path_results import ResultReader, arrivals_of
 from redrive.stores.redis.keys import Keys
 from redrive.stores.redis.namespace_lock import LockGrant, LockWait, NamespaceLock
 from redrive.stores.redis.pubsub import PubSub
@@ -84,7 +85,7 @@ class RedisStore:
         self._closed = False
         self._keys = Keys(prefix, namespace)
         self._connection = RedisClient(url, relaxed=relaxed, wait_replicas=wait_replicas)
-        self._turns = NamespaceLock(self._connection, self._keys)
+        self._lock = NamespaceLock(self._connection, self._keys)
         self._epoch = -1
         self._queues: Mapping[str, Queue] = {}
         self._notices = PubSub(self._connection, self._keys.of("notices"))
@@ -110,7 +111,7 @@ class RedisStore:
         if now is None and self._server_clock is None:
             now = self.clock.now()
         commit = (
-            self._commit_at_once(calls, now) if all(map(is_fast_path, calls)) else self._commit_in_parts(calls, now)
+            self._commit_by_script(calls, now) if all(map(is_fast_path, calls)) else self._commit_in_parts(calls, now)
         )
         if commit.arrivals:
             self._notices.publish(commit.arrivals)
@@ -158,62 +159,63 @@ class RedisStore:
             self._connection.close()
 
     def _commit_in_parts(self, calls: Sequence[Call], now: Instant | None) -> Commit:
-        """By the script what it can do, and the rest in turn, so that one does not hold up the other.
+        """Execute what the script can do by the script, and the rest by the rules, so that neither delays the other.
 
-        A part that breaks off is no reason to say of those before it that they did not happen.
+        A part that fails does not change the results of the parts before it.
         """
         results: list[Any] = [None] * len(calls)
         arrivals: Counter[str] = Counter()
         if all(isinstance(call, ApplyRetention) for call in calls) and not self._has_to_clean(now):
             return Commit([0] * len(calls), {}, self.clock.now() if now is None else now)
         first = True
-        for kind, places in groupby(in_commit_order(calls), key=lambda place: _part_of(place, calls[place])):
-            part = list(places)
-            carry_out_part = self._commit_at_once if kind == "hot" else self._commit_in_turn
+        for kind, group in groupby(in_commit_order(calls), key=lambda position: _part_of(position, calls[position])):
+            positions = list(group)
+            commit_part = self._commit_by_script if kind == "fast path" else self._commit_by_rules
             try:
-                commit = carry_out_part([calls[place] for place in part], now)
+                commit = commit_part([calls[position] for position in positions], now)
             except (StoreError, OutcomeUnknown) as problem:
                 if first:
                     raise
-                commit = Commit([problem] * len(part), {}, Instant(0) if now is None else now)
+                commit = Commit([problem] * len(positions), {}, Instant(0) if now is None else now)
             else:
                 now = commit.now
             first = False
             arrivals.update(commit.arrivals)
-            for place, result in zip(part, commit.results, strict=True):
-                results[place] = result
+            for position, result in zip(positions, commit.results, strict=True):
+                results[position] = result
         assert now is not None
         return Commit(results, arrivals, now)
 
-    def _commit_at_once(self, calls: Sequence[Call], now: Instant | None, *, together: bool = True) -> Commit:
-        """By the script. Again while somebody has the turn: it has done nothing then."""
-        plan = FastPathBatch(calls, self.namespace, self._connection.name, together=together)
-        waiting = LockWait(self._turns)
-        args = plan.arguments(self._keys.root, now)
+    def _commit_by_script(self, calls: Sequence[Call], now: Instant | None, *, merge: bool = True) -> Commit:
+        """Run the script. While another process has the lock, it does nothing, and is run again."""
+        batch = FastPathBatch(calls, merge=merge)
+        lock_wait = LockWait(self._lock)
+        args = batch.arguments(self._keys.root, now)
         while True:
-            done, *answer_ = self._connection.run_write(COMMIT, [self._keys.meta, self._keys.turn], args)
+            done, *answer = self._connection.run_write(COMMIT, [self._keys.meta, self._keys.turn], args)
             if done:
                 break
-            waiting.wait(answer_[0])
+            lock_wait.wait(answer[0])
         if now is None:
-            self._follow(Instant(answer_[0]))
-        commit = Commit(plan.results(answer_), arrivals_of(answer_), Instant(answer_[0]))
-        return self._put_apart(calls, plan.apart, commit) if plan.apart else commit
+            self._follow(Instant(answer[0]))
+        reader = ResultReader(batch, self.namespace, self._connection.name)
+        commit = Commit(reader.read(answer), arrivals_of(answer), Instant(answer[0]))
+        return self._put_unmerged(calls, reader.unmerged, commit) if reader.unmerged else commit
 
-    def _put_apart(self, calls: Sequence[Call], places: Sequence[int], commit: Commit) -> Commit:
-        """Puts that were refused together, each for itself. Where that breaks off, all others have happened."""
+    def _put_unmerged(self, calls: Sequence[Call], positions: Sequence[int], commit: Commit) -> Commit:
+        """Send puts that were refused as one run separately. If that fails, all other calls have happened."""
         try:
-            apart = self._commit_at_once([calls[place] for place in places], commit.now, together=False)
+            unmerged = self._commit_by_script([calls[position] for position in positions], commit.now, merge=False)
         except (StoreError, OutcomeUnknown) as problem:
-            apart = Commit([problem] * len(places), {}, commit.now)
-        for place, result in zip(places, apart.results, strict=True):
-            commit.results[place] = result
-        return Commit(commit.results, Counter(commit.arrivals) + Counter(apart.arrivals), commit.now)
+            unmerged = Commit([problem] * len(positions), {}, commit.now)
+        for position, result in zip(positions, unmerged.results, strict=True):
+            commit.results[position] = result
+        return Commit(commit.results, Counter(commit.arrivals) + Counter(unmerged.arrivals), commit.now)
 
-    def _commit_in_turn(self, calls: Sequence[Call], now: Instant | None) -> Commit:
+    def _commit_by_rules(self, calls: Sequence[Call], now: Instant | None) -> Commit:
         """By the rules. Again where the turn was lost before anything was written."""
         for _ in range(_MOST_LOST_TURNS):
-            with self._turns.mine() as taken:
+            with self._lock.mine() as taken:
                 self._follow(taken.now)
                 commit = self._try(taken, calls, self.clock.now() if now is None else now)
                 if commit is not None:
@@ -235,15 +237,15 @@ class RedisStore:
         closed = (ledger_key(id) for call in calls if isinstance(call, CloseMove) for id in call.source_ids)
         session.ahead["sources"].extend(closed)
         results: list[Any] = [None] * len(calls)
-        for place in in_commit_order(calls):
+        for position in in_commit_order(calls):
             try:
-                results[place] = execute_calls(state, calls[place])
+                results[position] = execute_calls(state, calls[position])
             except StoreError:
                 raise
             except RedriveError as refusal:
-                results[place] = refusal
+                results[position] = refusal
         last = state.flush()
-        if not self._turns.apply(taken.token, last, session, when_full=not any(map(_takes_memory, calls))):
+        if not self._lock.apply(taken.token, last, session, when_full=not any(map(_takes_memory, calls))):
             return None
         return Commit(results, state.arrived(), now)
 
@@ -275,12 +277,13 @@ def _queues(raw: list[bytes]) -> dict[str, Queue]:
     return {name.decode(): read_queue(value) for name, value in zip(fields, fields, strict=True)}
 
 
-def _part_of(place: int, call: Call) -> str:
-    """Calls of one part are carried out together. A queue is deleted alone: what is read for others may be in it."""
+def _part_of(position: int, call: Call) -> str:
+    """Return the part of a call: calls of one part are executed together. A deletion of a queue is a separate part,
+    because what is read for other calls may be in the queue."""
     if is_fast_path(call):
-        return "hot"
+        return "fast path"
     if isinstance(call, DeleteQueue):
-        return f"deletion {place}"
+        return f"deletion {position}"
     return "takes memory" if _takes_memory(call) else "rest"
 
 

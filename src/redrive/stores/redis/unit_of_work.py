@@ -19,11 +19,11 @@ from redrive.stores.redis.codec import (
     Loaded,
     as_loaded,
     encode,
+    encode_content,
+    encode_entry,
     encode_state,
     read_record,
     read_words,
-    write_content,
-    write_entry,
 )
 from redrive.stores.redis.keys import Keys, body_of, digits, score_of, short
 from redrive.stores.redis.redis_client import Part, RedisClient
@@ -196,7 +196,7 @@ class Session:
 
     def _write_record(self, body: str, item: Record, loaded: Loaded | None) -> None:
         if loaded is None:
-            self.write("SET", self.keys.of("c", body), write_content(item))
+            self.write("SET", self.keys.of("c", body), encode_content(item))
             loaded = NOTHING_LOADED
         stand = encode_state(item)
         if stand != loaded.stand:
@@ -217,7 +217,7 @@ class Session:
         else:
             self.write("DEL", key)
         for entry in entries:
-            self.write("RPUSH", key, write_entry(entry))
+            self.write("RPUSH", key, encode_entry(entry))
 
 
 def flat(commands: Iterable[Sequence[Part]]) -> list[Part]:

@@ -1,7 +1,7 @@
 -- Carries out the calls by kind, writes the last number and the counts, and answers.
 -- Defines nothing for others.
 
-local ends = {complete = complete, again = again, ['return'] = give_back, extend = extend}
+local ends = {complete = complete, retry = retry, ['return'] = give_back, extend = extend}
 
 local put, ended, promoted, given = {}, {}, {}, {}
 for at, call in ipairs(plan.p) do

@@ -1,5 +1,5 @@
 -- Ends of deliveries that leave the item in its queue.
--- Defines: is_removed, leased, settled, end_lease, write_history; again, give_back, extend.
+-- Defines: is_removed, leased, settled, end_lease, write_history; retry, give_back, extend.
 -- A call is {kind, number, key of the token, id, …}.
 
 -- Whether an item is of a deleted queue, and has yet to be swept.
@@ -68,8 +68,8 @@ local function write_history(body, stand, worker, told)
   end
 end
 
--- {'again', number, key, id, ending, version, status, delay, argument of the row of the history, title or false, at once}
-local function again(call)
+-- {'retry', number, key, id, ending, version, status, delay, argument of the row of the history, title or false, at once}
+local function retry(call)
   local body, stand = leased(call[2], call[3], false)
   if not body then
     return stand
