@@ -41,7 +41,7 @@ class Raw:
         self._script = COMMIT
         self._connection = RedisClient(url, relaxed=sync != "always")
         keys = Keys("redrive", "default")
-        self._keys, self._root = [keys.meta, keys.turn], keys.root
+        self._keys, self._root = [keys.meta, keys.lock], keys.root
         self.encode = msgspec.msgpack.encode
         body = msgspec.json.encode(payload())
         self._content = self.encode(Content(QUEUE, body, "json", PRIORITY))

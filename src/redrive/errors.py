@@ -484,13 +484,15 @@ class DiskFull(StoreError):
 
 
 class NotAStore(StoreError):
-    """The file is something else, or is damaged."""
+    """What is there is something else, damaged, or of a version that was never released."""
 
     code = "not_a_store"
 
-    def __init__(self, store: str, problem: str = "it is not a Redrive database") -> None:
-        self.store, self.problem = store, problem
-        super().__init__(f"{store} cannot be used: {problem}; it was not touched. Name another file")
+    def __init__(
+        self, store: str, problem: str = "it is not a Redrive database", remedy: str = "Name another file"
+    ) -> None:
+        self.store, self.problem, self.remedy = store, problem, remedy
+        super().__init__(f"{store} cannot be used: {problem}; it was not touched. {remedy}")
 
 
 class SchemaTooNew(StoreError):

@@ -18,6 +18,7 @@ from redrive.stores.rules.record import Record
 
 PLACES = ("ready", "waiting", "leases", "completed", "dead", "archived", "held")
 NAMED = {"leases": Status.ACTIVE, "completed": Status.COMPLETED, "dead": Status.DEAD, "archived": Status.ARCHIVED}
+DEATH_INDEXES = ("dead_letters", "archived_dead_letters", "group")
 PARTS = "shdwy"
 DIGITS = 16
 
@@ -65,8 +66,8 @@ def places(url: str) -> list[Standing]:
     """Every item. Raises Broken unless each is in exactly one place and all keys belong together."""
     dump = Dump(url)
     _leave_out_removed(dump)
-    if "turn" in dump.values:
-        raise Broken(f"somebody has the turn: {dump.values['turn']}")
+    if "lock" in dump.values:
+        raise Broken(f"a process has the lock: {dump.values['lock']}")
     items = {body: _record(dump, body, content) for body, content in dump.of("c").items()}
     _check_places(dump, items)
     _check_parts(dump, items)
@@ -175,7 +176,7 @@ def _check_parts(dump: Dump, items: dict[str, Record]) -> None:
 def _check_counts(dump: Dump, items: dict[str, Record]) -> None:
     """The counts that `stats` shows are what a recount gives."""
     recount = Counter((item.queue, str(item.status)) for item in items.values())
-    letters = {queue: len(members) for queue, members in dump.of("letters").items()}
+    letters = {queue: len(members) for queue, members in dump.of("dead_letters").items()}
     queues = {name.decode() for name in dump.values.get("queues", ())}
     for queue in queues:
         raw = dump.values.get(f"counts:{queue}", {})
@@ -191,17 +192,17 @@ def _check_counts(dump: Dump, items: dict[str, Record]) -> None:
 
 def _check_letters(dump: Dump, items: dict[str, Record]) -> None:
     """Whoever is dead or archived has a letter, in the right list; and groups hold and count what there is."""
-    found: dict[str, Counter[tuple[str, str, int]]] = {"letters": Counter(), "aside": Counter(), "group": Counter()}
+    found: dict[str, Counter[tuple[str, str, int]]] = {kind: Counter() for kind in DEATH_INDEXES}
     for kind, seen in found.items():
         for of, members in dump.of(kind).items():
             seen.update((of, body, score) for body, score in members.items())
-    wanted: dict[str, Counter[tuple[str, str, int]]] = {"letters": Counter(), "aside": Counter(), "group": Counter()}
+    wanted: dict[str, Counter[tuple[str, str, int]]] = {kind: Counter() for kind in DEATH_INDEXES}
     for body, item in items.items():
         number = short(item.death_number)
         if item.status is Status.ARCHIVED:
-            wanted["aside"][item.queue, body, number] += 1
+            wanted["archived_dead_letters"][item.queue, body, number] += 1
         elif item.dead_letter_key is not None:
-            wanted["letters"][item.queue, body, number] += 1
+            wanted["dead_letters"][item.queue, body, number] += 1
             wanted["group"][f"{item.queue}:{item.dead_letter_key.fingerprint}", body, number] += 1
         elif item.status is Status.DEAD:
             raise Broken(f"item {item.id} is dead and has no letter")

@@ -113,7 +113,7 @@ def test_listener_that_is_not_armed_again_is_found(redis_server: Server, monkeyp
     """It lost its connection, and makes another one on which it does not listen."""
     monkeypatch.setattr(pubsub, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(pubsub, "LOOK_SECONDS", 1e9)
-    channel = "{planted}notices"
+    channel = "{planted}notifications"
     with contextlib.closing(RedisClient(redis_server.url)) as connection:
         listener, teller = PubSub(connection, channel), PubSub(connection, channel)
         with (
@@ -171,8 +171,8 @@ def stray_id(client: redis.Redis, root: str) -> None:
     client.set(f"{root}o:0000000000000001", "0000000000000002")
 
 
-def take_the_turn(client: redis.Redis, root: str) -> None:
-    client.set(f"{root}turn", "x - 9999999999999999")
+def take_the_lock(client: redis.Redis, root: str) -> None:
+    client.set(f"{root}lock", "x - 9999999999999999")
 
 
 @pytest.mark.parametrize(
@@ -187,12 +187,12 @@ def take_the_turn(client: redis.Redis, root: str) -> None:
         ("stands at", late_by_one),
         ("do not exist", remove_all("c")),
         ("counts", count_one_more),
-        ("letters", remove_all("letters")),
+        ("letters", remove_all("dead_letters")),
         ("group", remove_all("group")),
         ("lists of queues", remove_one("all")),
         ("h has 1 keys", stray_history),
         ("later id", stray_id),
-        ("has the turn", take_the_turn),
+        ("has the lock", take_the_lock),
     ],
 )
 def test_damaged_keys_are_found(

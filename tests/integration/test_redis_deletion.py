@@ -223,7 +223,7 @@ def _end_turn(broker: Broker) -> None:
     """As if its time were over."""
     store = broker._core.store
     assert isinstance(store, RedisStore)
-    turn = store._connection.request("GET", store._keys.turn)
+    turn = store._connection.request("GET", store._keys.lock)
     if turn is not None:
         store._lock.release(turn)
 

@@ -41,11 +41,13 @@ from redrive.contract.queries import (
 )
 from redrive.errors import (
     InvalidInput,
+    NotAStore,
     OutcomeUnknown,
     PayloadTooLarge,
     QueueFull,
     QueueNotFound,
     RedriveError,
+    SchemaTooNew,
     StoreUnavailable,
     WrongStatus,
 )
@@ -58,7 +60,7 @@ from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import Verb
 from redrive.stores.memory import MemoryStore
 from redrive.stores.redis import redis_client
-from redrive.stores.redis.keys import score_of
+from redrive.stores.redis.keys import FORMAT, score_of
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.store import RedisStore
 from redrive.testing import FakeClock
@@ -273,16 +275,39 @@ def test_who_does_not_know_that_he_has_the_turn_gives_it_back(
     with pytest.raises(StoreUnavailable):
         other.commit([SetPaused("jobs", True, "me")])
     with contextlib.closing(redis_server.client()) as client:
-        assert client.get(store._keys.turn) is None
+        assert client.get(store._keys.lock) is None
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_namespace_of_no_release_is_refused_untouched(create: bool, opened: Opened, redis_server: Server) -> None:
+    keys = opened()._keys
+    opened().commit([CreateQueue("jobs", QueueSettings()), Put("jobs", (item(),))])
+    with contextlib.closing(redis_server.client()) as client:
+        client.hset(keys.meta, "format", FORMAT - 1)
+        before = {key: client.dump(key) for key in client.scan_iter(f"{keys.root}*")}
+        with pytest.raises(NotAStore) as caught:
+            opened(create=create)
+        assert {key: client.dump(key) for key in client.scan_iter(f"{keys.root}*")} == before
+    assert f"{keys.root}* have format 1, which no release" in str(caught.value)
+    assert "Name another prefix or namespace, or delete these keys" in str(caught.value)
+
+
+def test_namespace_of_a_newer_release_is_refused_untouched(opened: Opened, redis_server: Server) -> None:
+    keys = opened()._keys
+    with contextlib.closing(redis_server.client()) as client:
+        client.hset(keys.meta, "format", FORMAT + 1)
+        with pytest.raises(SchemaTooNew, match=f"has schema {FORMAT + 1} and this Redrive knows up to {FORMAT}"):
+            opened()
+        assert client.hgetall(keys.meta) == {b"format": str(FORMAT + 1).encode()}
 
 
 def test_turn_by_the_clock_of_another_server_holds_nobody_up(store: RedisStore, redis_server: Server) -> None:
     store.commit([CreateQueue("jobs", QueueSettings())])
     with contextlib.closing(redis_server.client()) as client:
         for call in (Put("jobs", (item(),)), SetPaused("jobs", True, "me")):
-            client.set(store._keys.turn, f"0123456789abcdef - {9_000_000_000_000_000:016d}")
+            client.set(store._keys.lock, f"0123456789abcdef - {9_000_000_000_000_000:016d}")
             store.commit([call])
-            assert client.get(store._keys.turn) is None
+            assert client.get(store._keys.lock) is None
 
 
 def test_queues_are_read_again_where_a_replica_had_not_got_the_last_change(

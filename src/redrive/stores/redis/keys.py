@@ -1,73 +1,85 @@
-"""Where things are: every key of a namespace. All of them have one hash tag, so that a script may touch any of them.
+"""The keys of a namespace. All of them have one hash tag, so that a script may use any of them.
 
-An item is known by its *body*: the number of its first id, which does not change when it moves. Numbers in Redis are
-those of the ids without their last 11 bits: they have to fit into the 53 bits of a Lua number.
+An item is stored under its *body*: the number of its first id, which does not change when the item moves. Numbers in
+Redis are those of ids without their last 11 bits, because they have to fit into the 53 bits of a Lua number. *Digits*
+are the 16 decimal digits of a number or an instant, so that scripts can cut values and members at fixed positions.
 
-| key | type | what |
+The names of keys that every item has are short. Fields of `s:B` are in `codec.py`, those of `info` in
+`queue_state.py`.
+
+| key | type | content |
 |---|---|---|
-| `meta` | hash | `next`: the last number drawn; `epoch`: that of the last change of a queue; `version`: of settings |
-| `turn` | string | who changes the namespace for himself: token, client, and until when |
+| `meta` | hash | `format`; `next`: last number; `epoch`: of the last change of a queue; `version` of settings |
+| `lock` | string | holder of the lock of the namespace: token, client id, and digits of its end |
 | `queues` | hash | queue → its value |
-| `info` | hash | queue → what scripts need of its settings |
+| `info` | hash | queue → the settings that scripts need |
 | `counts:Q` | hash | items by status, and totals |
-| `c:B` | string | content: 16 digits put_at, 16 digits tail of the first id, then what never changes |
-| `s:B` | string | how it stands; none: pending since it was put, as it was put |
-| `h:B`, `d:B` | lists | history (first 5 and last 45), deaths |
-| `w:B`, `y:B` | strings | words of a dead letter, result of a completed item |
-| `o:N` | string | the body of the item that has or had the later id of this number |
-| `ready:Q:R` | sorted set | ready items of priority R by ready_at; members are seq and body, 16 digits each |
-| `leases:Q` | sorted set | active items by deadline; members are seq and body |
-| `waiting:Q` `expiring:Q` `completed:Q` `dead:Q` `archived:Q` | sorted sets | bodies by instant |
+| `c:B` | string | digits of put_at, 16 hexadecimal digits of the suffix of the first id, the rest of its content |
+| `s:B` | string | state of the item; missing while a plain item is pending since its put |
+| `h:B`, `d:B` | lists | history (first 5 and last 45 entries), deaths |
+| `w:B`, `y:B` | strings | search words of a dead letter, result of a completed item |
+| `o:N` | string | body of the item that has or had the later id with number N |
+| `ready:Q:R` | sorted set | leasable items of priority R by ready_at; members are digits of seq and body |
+| `leases:Q` | sorted set | active items by deadline; members are digits of seq and body |
+| `waiting:Q` | sorted set | scheduled and failed items: body by ready_at |
+| `expiring:Q` | sorted set | pending and failed items that expire: body by expire_deadline |
+| `completed:Q`, `dead:Q`, `archived:Q` | sorted sets | body by the instant that retention counts from |
 | `all:Q` | sorted set | every item of the queue: body by the number of its id |
-| `removed`, `removed:N` | list, sorted set | what was `all:Q` of deleted queues: items that are found no more |
-| `letters:Q` `aside:Q` | sorted sets | dead letters, archived items: body by the number of the death |
+| `removed`, `removed:N` | list, sorted set | numbers of deletions of queues; former `all:Q` of one, until it is swept |
+| `dead_letters:Q`, `archived_dead_letters:Q` | sorted sets | body by the number of the death |
 | `groups:Q` | hash | fingerprint → count, first, last, hours |
-| `group:Q:F` | sorted set | dead letters of one cause: body by the number of the death |
-| `held:NAME` | sorted set | bodies of held items |
-| `moving:TO`, `destinations` | sorted set, hash | bodies of items on their way as they left; how many go where |
-| `open:Q@STORE`, `openfrom:Q` | sorted set, set | ids that STORE may still have of items that came to Q; those stores |
-| `keys:Q`, `keyage:Q` | hash, sorted set | idempotency keys: id, digest, until; and by until |
-| `sources:Q`, `sourceage:Q` | hash, sorted set | source ids: id, until; and by until |
-| `operations`, `operationorder` | hash, sorted set | operations; ids by number |
-| `atwork` | set | ids of operations that somebody has to see to |
-| `changed:ID` | set | items that an operation changed, by the id they had then |
-| `registered:KIND`, `registeredage` | hash, sorted set | name → registration; kind, blank and name by until |
-| `result:ID`, `resultage` | string, sorted set | results that outlive items: 16 digits until, result; ids by until |
-| `feed` | sorted set | entries by number; members are number and instant, 16 digits each, and the rest |
-| `audit` | list | entries, the first is number 1 |
+| `group:Q:F` | sorted set | dead letters with fingerprint F: body by the number of the death |
+| `held:NAME` | sorted set | held items: body by the number of the id |
+| `moving:TO`, `move_targets` | sorted set, hash | items moving to another store, as they left; count by target |
+| `open_moves:Q@STORE` | sorted set | ids that STORE may still have of items that came to Q |
+| `open_move_stores:Q` | set | the stores of these keys |
+| `keys:Q`, `key_expiry:Q` | hash, sorted set | idempotency key → id, digest, expiry; keys by expiry |
+| `sources:Q`, `source_expiry:Q` | hash, sorted set | source id → id, expiry; source ids by expiry |
+| `operations`, `operation_order` | hash, sorted set | id → operation; ids by number |
+| `active_operations` | set | ids of operations that have not ended |
+| `operation_items:ID` | set | items that an operation changed, by the id that they had then |
+| `registrations:KIND` | hash | name → registration |
+| `registration_expiry` | sorted set | kind, space and name by expiry |
+| `result:ID`, `result_expiry` | string, sorted set | digits of expiry, result without its item; ids by expiry |
+| `feed` | sorted set | entries by number; members are digits of number and instant, then the rest |
+| `audit` | list | entries; the first is number 1 |
+
+`notifications` is the channel on which processes publish the queues in which items arrived.
 """
 
 from __future__ import annotations
 
 from redrive.model.ids import NUMBERS_PER_MICROSECOND, ItemId, parse_id
 
+FORMAT = 2
+"""Version of the keys and values of a namespace. A store opens no other."""
 SHIFT = NUMBERS_PER_MICROSECOND.bit_length() - 1
-"""Bits that a number has in an id and not in Redis."""
+"""Bits of a number in an id that it does not have in Redis."""
 RANKS = range(10)
 
 
 def short(number: int) -> int:
-    """A number as Redis has it."""
+    """Return the number in Redis of a number in an id."""
     return number >> SHIFT
 
 
 def long(number: int) -> int:
-    """A number as ids have it."""
+    """Return the number in an id of a number in Redis."""
     return number << SHIFT
 
 
 def digits(number: int) -> str:
-    """A number as it stands in keys and members."""
+    """Return the digits of a number, as keys and members have them."""
     return f"{number:016d}"
 
 
 def score_of(raw: bytes) -> int:
-    """The score of a member. Servers write round ones as `1.7e+15`, too."""
+    """Return the score of a member. Servers may write a round one as `1.7e+15`."""
     return int(float(raw))
 
 
 def body_of(id: ItemId) -> int:
-    """The body of the item whose first id this is."""
+    """Return the body of the item with this first id."""
     return short(parse_id(id)[0])
 
 
@@ -77,8 +89,8 @@ class Keys:
     def __init__(self, prefix: str, namespace: str) -> None:
         self.root = f"{{{prefix}:{namespace}}}:"
         self.meta = self.of("meta")
-        self.turn = self.of("turn")
+        self.lock = self.of("lock")
 
     def of(self, kind: str, *parts: str | int) -> str:
-        """The key of that kind."""
+        """Return the key of this kind."""
         return self.root + ":".join((kind, *map(str, parts)))

@@ -100,7 +100,7 @@ class NamespaceLock:
         """Ask for the turn once."""
         try:
             args = (token, self._client(), LOCK_TTL_MICROSECONDS)
-            answer: list[Any] = self._connection.run_write(LOCK_ACQUIRE, [self._keys.meta, self._keys.turn], args)
+            answer: list[Any] = self._connection.run_write(LOCK_ACQUIRE, [self._keys.meta, self._keys.lock], args)
             return answer
         except OutcomeUnknown as unknown:
             # Nothing was changed. Others would wait for one who does not know whether he has the turn.
@@ -111,11 +111,11 @@ class NamespaceLock:
         """Write what the session has, and give the turn back. False where it was lost before, and nothing was written.
         `when_full`: also where the memory of the server is full."""
         args = (token, last, int(when_full), *flat(session.writes))
-        return bool(self._connection.run_write(LOCK_COMMIT, [self._keys.meta, self._keys.turn], args))
+        return bool(self._connection.run_write(LOCK_COMMIT, [self._keys.meta, self._keys.lock], args))
 
     def release(self, turn: str | bytes) -> None:
         """Give the turn back, with nothing written."""
-        self._connection.run_write(LOCK_RELEASE, [self._keys.turn], [turn])
+        self._connection.run_write(LOCK_RELEASE, [self._keys.lock], [turn])
 
     def give_up(self, token: str) -> None:
         """Give the turn back if it is there and the server can be asked. If not, it ends by itself."""

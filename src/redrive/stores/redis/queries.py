@@ -87,8 +87,8 @@ def queues_to_clean(session: Session, queues: Mapping[str, Queue], now: Instant)
 def _ends(queue: Queue, now: Instant) -> Iterator[tuple[str, int]]:
     """What was written at these instants, or earlier, goes."""
     settings = queue.settings
-    yield "keyage", now
-    yield "sourceage", now
+    yield "key_expiry", now
+    yield "source_expiry", now
     yield "completed", now - settings.keep_completed
     for kind, time in (
         ("dead", settings.archive_after),
@@ -104,9 +104,9 @@ def is_anything_old(session: Session, now: Instant) -> bool:
     of a deleted queue."""
     feed, operations, registrations, results, removed = session.look(
         ("ZRANGE", session.keys.of("feed"), 0, 0),
-        ("ZRANGE", session.keys.of("operationorder"), 0, 0, "WITHSCORES"),
-        ("ZCOUNT", session.keys.of("registeredage"), "-inf", now),
-        ("ZCOUNT", session.keys.of("resultage"), "-inf", now),
+        ("ZRANGE", session.keys.of("operation_order"), 0, 0, "WITHSCORES"),
+        ("ZCOUNT", session.keys.of("registration_expiry"), "-inf", now),
+        ("ZCOUNT", session.keys.of("result_expiry"), "-inf", now),
         ("LLEN", session.keys.of("removed")),
     )
     if registrations or results or removed:

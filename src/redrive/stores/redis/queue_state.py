@@ -18,7 +18,10 @@ from redrive.stores.rules.queue_state import QueueState
 
 _TOTALS = ("dead_letters", "put_total", "completed_total", "failed_total", "dead_total")
 _INDEXES = ("waiting", "expiring", "leases", "completed", "dead", "archived")
-_OTHERS = ("all", "letters", "aside", "groups", "keys", "keyage", "sources", "sourceage", "counts")
+_OTHERS = (
+    *("all", "dead_letters", "archived_dead_letters", "groups", "counts"),
+    *("keys", "key_expiry", "sources", "source_expiry"),
+)
 
 read_queue = msgspec.msgpack.Decoder(Queue).decode
 
@@ -64,9 +67,9 @@ class RedisQueue(QueueState):
         for name in _INDEXES:
             setattr(self, name, (TailIndex if name == "leases" else InstantIndex)(session, of(name, value.name)))
         self.keys = Hash(session, of("keys", value.name), write_known, read_known, "keys")
-        self.keys_until = NamesByInstant(session, of("keyage", value.name))
+        self.keys_until = NamesByInstant(session, of("key_expiry", value.name))
         self.sources = Hash(session, of("sources", value.name), write_source, read_source, "sources")
-        self.sources_until = NamesByInstant(session, of("sourceage", value.name))  # type: ignore[assignment]
+        self.sources_until = NamesByInstant(session, of("source_expiry", value.name))  # type: ignore[assignment]
 
     def oldest_ready_at(self, at: Instant) -> Instant | None:
         """The head of a priority, or the first that has fallen due."""

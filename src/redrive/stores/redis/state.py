@@ -68,15 +68,15 @@ class RedisState(State):
         self.queues = Queues(session, queues)
         self.items = Items(session)  # type: ignore[assignment]
         self.by_number = DeadLetterIndexes(session, "all")
-        self.letters = DeadLetterIndexes(session, "letters")
-        self.archived = DeadLetterIndexes(session, "aside")
+        self.letters = DeadLetterIndexes(session, "dead_letters")
+        self.archived = DeadLetterIndexes(session, "archived_dead_letters")
         self.groups = RedisGroups(session)
         self.feed = RedisFeed(session)
         self.operations = RedisOperations(session)
         self.registrations = RedisRegistrations(session)
         self.results = RedisResults(session)
         self._under_way: Hash[str, int] = Hash(
-            session, session.keys.of("destinations"), lambda count: str(count).encode(), int
+            session, session.keys.of("move_targets"), lambda count: str(count).encode(), int
         )
         """How many items are on their way to each queue in another store."""
         self._held_now: list[Record] = []
@@ -149,7 +149,7 @@ class RedisState(State):
         return [each for each, was_changed in zip(page, changed, strict=True) if was_changed]
 
     def destinations(self) -> list[str]:
-        (raw,) = self._session.look(("HKEYS", self._session.keys.of("destinations")))
+        (raw,) = self._session.look(("HKEYS", self._session.keys.of("move_targets")))
         return sorted(map(bytes.decode, raw))
 
     def moving_ids(self, to: str, limit: int) -> list[ItemId]:
@@ -164,13 +164,13 @@ class RedisState(State):
 
     def open_move(self, queue: str, store: str, source_id: ItemId) -> None:
         self._session.write("ZADD", self._open(queue, store), 0, source_id)
-        self._session.write("SADD", self._session.keys.of("openfrom", queue), store)
+        self._session.write("SADD", self._session.keys.of("open_move_stores", queue), store)
 
     def close_move(self, queue: str, store: str, source_id: ItemId) -> None:
         self._session.write("ZREM", self._open(queue, store), source_id)
 
     def forget_open_moves(self, queue: str) -> None:
-        key = self._session.keys.of("openfrom", queue)
+        key = self._session.keys.of("open_move_stores", queue)
         (stores,) = self._session.look(("SMEMBERS", key))
         self._session.write("UNLINK", key, *(self._open(queue, store.decode()) for store in stores))
 
@@ -266,7 +266,7 @@ class RedisState(State):
             del self._under_way[to]
 
     def _open(self, queue: str, store: str) -> str:
-        return self._session.keys.of("open", make_address(queue, store))
+        return self._session.keys.of("open_moves", make_address(queue, store))
 
     def _reindex_times(self, queue: QueueState, item: Record) -> None:
         """Whether it is the first to fall due would have to be read. Too many wake-ups are harmless."""

@@ -31,6 +31,7 @@ from redrive.contract.item_calls import Complete, Extend, Put, ReturnLease, Sett
 from redrive.errors import (
     Closed,
     InvalidInput,
+    NotAStore,
     OutcomeUnknown,
     RedriveError,
     SchemaTooNew,
@@ -45,7 +46,7 @@ from redrive.model.queue import Queue
 from redrive.store import Commit, Durability
 from redrive.stores.redis.fast_path import FastPathBatch, is_fast_path
 from redrive.stores.redis.fast_path_results import ResultReader, arrivals_of
-from redrive.stores.redis.keys import Keys
+from redrive.stores.redis.keys import FORMAT, Keys
 from redrive.stores.redis.namespace_lock import LockGrant, LockWait, NamespaceLock
 from redrive.stores.redis.pubsub import PubSub
 from redrive.stores.redis.queries import answer_query, is_anything_old, queues_to_clean
@@ -56,8 +57,6 @@ from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.unit_of_work import Session
 from redrive.stores.rules.dispatch import execute_calls, in_commit_order
 
-FORMAT = 1
-"""Of everything that a namespace has in Redis."""
 _MOST_LOST_TURNS = 5
 """How often a batch is tried that was too slow for its turn."""
 
@@ -88,7 +87,7 @@ class RedisStore:
         self._lock = NamespaceLock(self._connection, self._keys)
         self._epoch = -1
         self._queues: Mapping[str, Queue] = {}
-        self._notices = PubSub(self._connection, self._keys.of("notices"))
+        self._notices = PubSub(self._connection, self._keys.of("notifications"))
         try:
             self._open(create)
         except BaseException:
@@ -105,6 +104,10 @@ class RedisStore:
             raise StoreUnavailable(self._connection.name, problem)
         if found > FORMAT:
             raise SchemaTooNew(self._connection.name, found, FORMAT)
+        if found < FORMAT:
+            problem = f"its keys {self._keys.root}* have format {found}, which no release of Redrive ever had"
+            remedy = "Name another prefix or namespace, or delete these keys"
+            raise NotAStore(self._connection.name, problem, remedy)
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
         self._check_open()
@@ -192,7 +195,7 @@ class RedisStore:
         lock_wait = LockWait(self._lock)
         args = batch.arguments(self._keys.root, now)
         while True:
-            done, *answer = self._connection.run_write(COMMIT, [self._keys.meta, self._keys.turn], args)
+            done, *answer = self._connection.run_write(COMMIT, [self._keys.meta, self._keys.lock], args)
             if done:
                 break
             lock_wait.wait(answer[0])

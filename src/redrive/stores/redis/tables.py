@@ -114,8 +114,8 @@ class RedisOperations(OperationTable):
     def __init__(self, session: Session) -> None:
         self._session = session
         self._known: Hash[str, Operation] = Hash(session, session.keys.of("operations"), encode, _read_operation)
-        self._order = session.keys.of("operationorder")
-        self._at_work = session.keys.of("atwork")
+        self._order = session.keys.of("operation_order")
+        self._at_work = session.keys.of("active_operations")
 
     def get(self, id: str) -> Operation | None:
         return self._known.get(id)
@@ -171,7 +171,7 @@ class RedisOperations(OperationTable):
         return (operation for name in names if (operation := self._known.get(name)) is not None)
 
     def _changed_key(self, id: str) -> str:
-        return self._session.keys.of("changed", id)
+        return self._session.keys.of("operation_items", id)
 
 
 _BETWEEN = " "
@@ -185,7 +185,7 @@ class RedisRegistrations(RegistrationTable):
     def __init__(self, session: Session) -> None:
         self._session = session
         self._kinds: dict[str, Hash[str, Registration]] = {}
-        self._until = NamesByInstant(session, session.keys.of("registeredage"))
+        self._until = NamesByInstant(session, session.keys.of("registration_expiry"))
 
     def get(self, kind: str, name: str) -> Registration | None:
         return self._of(kind).get(name)
@@ -218,7 +218,7 @@ class RedisRegistrations(RegistrationTable):
         return self._kinds.setdefault(kind, Hash(self._session, self._key(kind), encode, _read_registration))
 
     def _key(self, kind: str) -> str:
-        return self._session.keys.of("registered", kind)
+        return self._session.keys.of("registrations", kind)
 
 
 def _member(kind: str, name: str) -> str:
@@ -234,7 +234,7 @@ class RedisResults(ResultTable):
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._until = NamesByInstant(session, session.keys.of("resultage"))  # type: ignore[assignment]
+        self._until = NamesByInstant(session, session.keys.of("result_expiry"))  # type: ignore[assignment]
 
     def get(self, id: ItemId, now: Instant) -> Result | None:
         (raw,) = self._session.look(("GET", self._key(id)))

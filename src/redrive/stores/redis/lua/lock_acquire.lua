@@ -1,5 +1,5 @@
 -- Takes the turn: until it is given back, nobody else changes the namespace.
--- KEYS[1] meta: hash of numbers    KEYS[2] turn: "TOKEN CLIENT UNTIL"
+-- KEYS[1] meta: hash of numbers    KEYS[2] lock: "TOKEN CLIENT UNTIL"
 -- ARGV[1] token    ARGV[2] client id    ARGV[3] for how long, in microseconds
 -- Answers {1, instant, next, epoch, version}, or {0, the turn of the one who has it}.
 

@@ -1,5 +1,5 @@
 -- Writes what a holder of the turn has worked out, and gives the turn back. Or writes nothing.
--- KEYS[1] meta: hash of numbers    KEYS[2] turn: "TOKEN CLIENT UNTIL"
+-- KEYS[1] meta: hash of numbers    KEYS[2] lock: "TOKEN CLIENT UNTIL"
 -- ARGV[1] token    ARGV[2] the last number drawn
 -- ARGV[3] 1: also in a full memory, because nothing new comes of it
 -- ARGV[4…] commands: how many parts it has, then the parts

@@ -1,5 +1,5 @@
 -- Gives a turn back, or takes it from one who is gone. Nothing was written in it.
--- KEYS[1] turn: "TOKEN CLIENT UNTIL"
+-- KEYS[1] lock: "TOKEN CLIENT UNTIL"
 -- ARGV[1] the turn, or how it begins
 -- Answers 1, or 0 where it has another one.
 

@@ -5,7 +5,7 @@
 local function leave_group(body, stand)
   local key, hour = root .. 'groups:' .. stand.q, stand.G - stand.G % 3600000000
   local figures = cmsgpack.unpack(redis.call('HGET', key, stand.g))
-  redis.call('ZREM', root .. 'letters:' .. stand.q, body)
+  redis.call('ZREM', root .. 'dead_letters:' .. stand.q, body)
   redis.call('ZREM', root .. 'group:' .. stand.q .. ':' .. stand.g, body)
   add(stand.q, 'dead_letters', -1)
   figures[1] = figures[1] - 1
@@ -44,7 +44,7 @@ local function keep_result(body, stand, id, result, until_)
   end
   for _, each in ipairs(ids) do
     redis.call('SET', root .. 'result:' .. each, digits(until_) .. result)
-    add_to('resultage', until_, each)
+    add_to('result_expiry', until_, each)
   end
 end
 

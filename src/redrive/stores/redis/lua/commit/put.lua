@@ -99,7 +99,7 @@ local function write_item(queue, info, item)
   if options and options.k then
     local id, until_ = string.sub(content, 1, 16) .. hexadecimal(number), now + info.i
     redis.call('HSET', root .. 'keys:' .. queue, options.k, id .. options.g .. digits(until_))
-    add_to('keyage:' .. queue, until_, options.k)
+    add_to('key_expiry:' .. queue, until_, options.k)
     item.id = id
   end
   if info.f.put then

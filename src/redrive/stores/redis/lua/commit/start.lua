@@ -1,5 +1,5 @@
 -- Puts, ends of deliveries, and leases: what is done often, in one script.
--- KEYS[1] meta: hash of numbers    KEYS[2] turn: "TOKEN CLIENT UNTIL"
+-- KEYS[1] meta: hash of numbers    KEYS[2] lock: "TOKEN CLIENT UNTIL"
 -- ARGV[1] the beginning of every other key    ARGV[2] the calls    ARGV[3…] contents, results, rows of histories
 --   info               queue → what is needed of its settings
 --   counts:Q           items by status, and totals
@@ -10,11 +10,11 @@
 --   ready:Q:R          by ready_at; members are seq and body
 --   leases:Q           by deadline; members are seq and body
 --   waiting:Q expiring:Q completed:Q dead:Q    bodies by instant
---   all:Q letters:Q    bodies by number
+--   all:Q dead_letters:Q    bodies by number
 --   groups:Q group:Q:F figures and members of the dead letters of one cause
 --   held:NAME          bodies of held items
---   result:ID resultage    results that outlive their items: 16 digits until, then the result; and ids by until
---   keys:Q keyage:Q    idempotency keys: 32 digits id, 64 digits digest, 16 digits until; and by until
+--   result:ID result_expiry    results that outlive their items: 16 digits until, then the result; and ids by until
+--   keys:Q key_expiry:Q    idempotency keys: 32 digits id, 64 digits digest, 16 digits until; and by until
 --   sources:Q          source ids: 32 digits id, 16 digits until
 --   removed removed:N  lists of the items of deleted queues: their numbers, and bodies
 --   feed               entries by number
