@@ -57,7 +57,7 @@ def rewrite(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
 def test_missing_token_check_is_found(
     two_brokers: tuple[Broker, Broker, FakeClock], rewrite: Callable[[str, str], None]
 ) -> None:
-    rewrite("if stand.t ~= key then", "if not stand.t then")
+    rewrite("if state.t ~= key then", "if not state.t then")
     with pytest.raises(AssertionError, match="the late one True, its rival True"):
         race(*two_brokers, next_owner, [LATE[0]], ROUNDS)
 
@@ -65,7 +65,7 @@ def test_missing_token_check_is_found(
 def test_settle_that_does_not_end_the_lease_is_found(
     two_brokers: tuple[Broker, Broker, FakeClock], rewrite: Callable[[str, str], None]
 ) -> None:
-    rewrite("stand.t, stand.w, stand.L, stand.D = nil, nil, nil, nil", "stand.w = nil")
+    rewrite("state.t, state.w, state.L, state.D = nil, nil, nil, nil", "state.w = nil")
     with pytest.raises(AssertionError, match="the late one True, its rival True"):
         race(*two_brokers, same_token, [LATE[3]], ROUNDS)
 

@@ -1,17 +1,17 @@
--- Takes the turn: until it is given back, nobody else changes the namespace.
--- KEYS[1] meta: hash of numbers    KEYS[2] lock: "TOKEN CLIENT UNTIL"
--- ARGV[1] token    ARGV[2] client id    ARGV[3] for how long, in microseconds
--- Answers {1, instant, next, epoch, version}, or {0, the turn of the one who has it}.
+-- Takes the lock of a namespace: until it is released or expires, no other process changes the namespace.
+-- KEYS[1] meta    KEYS[2] lock: "TOKEN CLIENT DIGITS", with the digits of the instant at which it expires
+-- ARGV[1] token    ARGV[2] client id    ARGV[3] how long, in microseconds
+-- Returns {1, instant, next, epoch, version}, or {0, lock} if another process has it.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local turn = redis.call('GET', KEYS[2])
-local left = turn and tonumber(string.sub(turn, -16)) - now
--- One that lasts longer than any does is by the clock of a server that this one has replaced.
-if turn and left > 0 and left <= 60000000 then
-  return {0, turn}
+local lock = redis.call('GET', KEYS[2])
+local left = lock and tonumber(string.sub(lock, -16)) - now
+-- A lock that lasts longer than any can was taken by the clock of a server that this one has replaced.
+if lock and left > 0 and left <= 60000000 then
+  return {0, lock}
 end
--- A full memory refuses nothing after a command that frees some: what is there can be removed.
+-- A full server refuses nothing after a command that frees memory: so items can be removed from it.
 redis.call('DEL', KEYS[2])
 redis.call('SET', KEYS[2], ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. string.format('%016.0f', now + ARGV[3]))
 local meta = redis.call('HMGET', KEYS[1], 'next', 'epoch', 'version')

@@ -1,10 +1,10 @@
--- Gives a turn back, or takes it from one who is gone. Nothing was written in it.
--- KEYS[1] lock: "TOKEN CLIENT UNTIL"
--- ARGV[1] the turn, or how it begins
--- Answers 1, or 0 where it has another one.
+-- Releases the lock of a namespace with nothing written: that of the caller, or that of a process that is gone.
+-- KEYS[1] lock: "TOKEN CLIENT DIGITS"
+-- ARGV[1] the lock, or its beginning
+-- Returns 1, or 0 if there is another lock or none.
 
-local turn = redis.call('GET', KEYS[1])
-if turn and string.sub(turn, 1, #ARGV[1]) == ARGV[1] then
+local lock = redis.call('GET', KEYS[1])
+if lock and string.sub(lock, 1, #ARGV[1]) == ARGV[1] then
   redis.call('DEL', KEYS[1])
   return 1
 end

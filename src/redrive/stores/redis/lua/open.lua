@@ -1,11 +1,11 @@
--- Finds a namespace, or begins one.
--- KEYS[1] meta: hash of numbers; `format` is that of everything the namespace has
--- ARGV[1] the format to begin with    ARGV[2] 1: begin where there is nothing
--- Answers {instant, the format, or 0 where there is nothing}.
+-- Opens a namespace, or creates it.
+-- KEYS[1] meta, whose `format` is the version of all keys and values of the namespace
+-- ARGV[1] the format of a new namespace    ARGV[2] 1: create it if it does not exist
+-- Returns {instant, format, or 0 if the namespace does not exist}.
 
 local time = redis.call('TIME')
 local format = redis.call('HGET', KEYS[1], 'format')
--- Only where there is nothing: one that is there can be opened, and worked off, on a server whose memory is full.
+-- An existing namespace is not written to, so that it can be opened and drained on a server whose memory is full.
 if not format and ARGV[2] == '1' then
   redis.call('HSET', KEYS[1], 'format', ARGV[1])
   format = ARGV[1]

@@ -1,7 +1,7 @@
--- Reads several things at one instant.
--- KEYS[1] meta, which says on which server the namespace is
--- ARGV[1…] commands that only read: how many parts it has, then the parts
--- Answers {instant, the answer of each}.
+-- Runs commands that only read, all at one instant.
+-- KEYS[1] meta, by which a cluster finds the server of the namespace
+-- ARGV[1…] commands, each as the number of its parts and the parts
+-- Returns {instant, the answer of each}.
 
 local time = redis.call('TIME')
 local answers = {time[1] * 1000000 + time[2]}

@@ -1,11 +1,11 @@
--- Reads items whole: those of some numbers, or those in some ranges of sorted sets.
--- KEYS[1] meta, which says on which server the namespace is
--- ARGV[1] the beginning of every key    ARGV[2] 1: with words    ARGV[3] 1: those of deleted queues, too
--- ARGV[4] how many numbers of ids follow, then these
--- then ranges: key, 'up' or 'down', lowest score, highest score, how many to pass over, how many
---   c:B content    s:B how it stands    h:B history    d:B deaths    w:B words    y:B result    o:N body of a later id
---   removed, removed:N    lists of the items of deleted queues: their numbers, and bodies. Those are not there any more.
--- Answers {for each number its body or false, for each range its members and scores, bodies, records}. A member is a
+-- Reads all that is stored of items, found by the numbers of their ids or in ranges of sorted sets.
+-- KEYS[1] meta, by which a cluster finds the server of the namespace
+-- ARGV[1] root: the beginning of every key    ARGV[2] 1: with search words    ARGV[3] 1: also items of deleted queues
+-- ARGV[4] count of numbers, then the numbers
+-- then ranges: key, 'up' or 'down', lowest score, highest score, offset, limit
+--   c:B content    s:B state    h:B history    d:B deaths    w:B search words    y:B result    o:N body of a later id
+--   removed, removed:N    numbers of deletions of queues; bodies of the items of one, which no longer exist for readers
+-- Returns {for each number its body or false, for each range its members and scores, bodies, records}. A member is a
 -- body, or a seq and a body, 16 digits each.
 
 local root, words = ARGV[1], ARGV[2] == '1'
@@ -60,8 +60,8 @@ for at = 5 + count, #ARGV, 6 do
   else
     range = redis.call('ZREVRANGEBYSCORE', key, high, low, 'WITHSCORES', 'LIMIT', first, most)
   end
-  for place = 1, #range, 2 do
-    read(string.sub(range[place], -16))
+  for position = 1, #range, 2 do
+    read(string.sub(range[position], -16))
   end
   ranges[#ranges + 1] = range
 end

@@ -1,39 +1,40 @@
 -- The state of an item, the sorted sets that it is in, and entries of the feed.
--- Defines: tell; fetched, save, place.
+-- Defines: add_feed_entry; fetched_states, save_state, index_item.
 
-local function tell(kind, queue, id, title)
+local function add_feed_entry(kind, queue, id, title)
   if info_of(queue).f[kind] then
-    local number = draw()
+    local number = allocate_number()
     local entry = cmsgpack.pack({number = 0, at = 0, kind = kind, queue = queue, id = id, title = title})
     redis.call('ZADD', root .. 'feed', number, digits(number) .. now_digits .. entry)
   end
 end
 
--- How items stand that ends name, read together. Each is used once, and read again for whoever names it after that.
-local fetched = {}
+-- States of the items that calls settle, read together, by body. Each is used once: a later call for the same item
+-- reads it again.
+local fetched_states = {}
 
-local function save(body, stand)
-  redis.call('SET', root .. 's:' .. body, cmsgpack.pack(stand))
+local function save_state(body, state)
+  redis.call('SET', root .. 's:' .. body, cmsgpack.pack(state))
 end
 
--- Where an item stands that is to be tried, and that nobody works on.
-local function place(body, stand)
-  local queue, due = stand.q, stand.r <= now
-  if stand.h then
-    add_to('held:' .. stand.h, stand.i and number_of(stand.i[#stand.i]) or body, body)
-  elseif due and (stand.s or 'pending') == 'pending' then
-    add_to('ready:' .. queue .. ':' .. stand.p, stand.r, digits(stand.n) .. body)
+-- Adds an unleased pending or failed item to its sorted sets.
+local function index_item(body, state)
+  local queue, due = state.q, state.r <= now
+  if state.h then
+    add_to_set('held:' .. state.h, state.i and number_of(state.i[#state.i]) or body, body)
+  elseif due and (state.s or 'pending') == 'pending' then
+    add_to_set('ready:' .. queue .. ':' .. state.p, state.r, digits(state.n) .. body)
   else
-    add_to('waiting:' .. queue, stand.r, body)
+    add_to_set('waiting:' .. queue, state.r, body)
     retimed[queue] = true
   end
-  if due and not stand.h then
+  if due and not state.h then
     arrivals[queue] = (arrivals[queue] or 0) + 1
   end
-  if stand.e then
-    add_to('expiring:' .. queue, stand.e, body)
+  if state.e then
+    add_to_set('expiring:' .. queue, state.e, body)
   end
-  if stand.m then
-    add_to('dead:' .. queue, stand.G, body)
+  if state.m then
+    add_to_set('dead:' .. queue, state.G, body)
   end
 end

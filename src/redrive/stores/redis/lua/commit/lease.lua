@@ -1,18 +1,18 @@
--- Items that fall due, and leases.
--- Defines: bring_in, promote; first_at, is_over, key_of, lease, plain_leases, lease_items.
+-- Promotions of items that are due, and leases.
+-- Defines: promote, first_score, is_past, lease_items.
 
--- Makes items ready that have fallen due. Gives how many.
-local function bring_in(queue, limit)
+-- Makes due items of a queue leasable. Returns how many.
+local function promote_due(queue, limit)
   local due = redis.call('ZRANGEBYSCORE', root .. 'waiting:' .. queue, '-inf', now, 'LIMIT', 0, limit)
   for _, body in ipairs(due) do
-    local stand = cmsgpack.unpack(redis.call('GET', root .. 's:' .. body))
+    local state = cmsgpack.unpack(redis.call('GET', root .. 's:' .. body))
     redis.call('ZREM', root .. 'waiting:' .. queue, body)
-    redis.call('ZADD', root .. 'ready:' .. queue .. ':' .. stand.p, stand.r, digits(stand.n) .. body)
-    if stand.s == 'failed' then
-      stand.s = 'pending'
-      save(body, stand)
-      add(queue, 'failed', -1)
-      add(queue, 'pending', 1)
+    redis.call('ZADD', root .. 'ready:' .. queue .. ':' .. state.p, state.r, digits(state.n) .. body)
+    if state.s == 'failed' then
+      state.s = 'pending'
+      save_state(body, state)
+      add_count(queue, 'failed', -1)
+      add_count(queue, 'pending', 1)
     end
     arrivals[queue] = (arrivals[queue] or 0) + 1
   end
@@ -23,70 +23,72 @@ local function promote(limit)
   local count = 0
   for _, queue in ipairs(redis.call('HKEYS', root .. 'info')) do
     if count < limit then
-      count = count + bring_in(queue, limit - count)
+      count = count + promote_due(queue, limit - count)
     end
   end
   return count
 end
 
-local function first_at(kind)
+-- Returns the lowest score of a sorted set, or nil.
+local function first_score(kind)
   local head = redis.call('ZRANGE', root .. kind, 0, 0, 'WITHSCORES')
   return head[2] and tonumber(head[2])
 end
 
-local function is_over(instant)
+local function is_past(instant)
   return instant and instant <= now
 end
 
-local function key_of(call, body)
+local function token_key(call, body)
   return string.sub(redis.sha1hex(call[6] .. body), 1, 16)
 end
 
-local function lease(queue, info, body, stand, content, call, deadline)
-  if stand.e then
+local function lease_item(queue, info, body, state, content, call, deadline)
+  if state.e then
     redis.call('ZREM', root .. 'expiring:' .. queue, body)
   end
-  if stand.m then
+  if state.m then
     redis.call('ZREM', root .. 'dead:' .. queue, body)
   end
-  stand.s, stand.d, stand.a = 'active', (stand.d or 0) + 1, (stand.a or 0) + 1
-  stand.t, stand.w = key_of(call, body), call[3] or nil
-  stand.L, stand.D, stand.F = now, deadline, stand.F or now
-  local packed = cmsgpack.pack(stand)
-  contents[#contents + 1] = root .. 's:' .. body
-  contents[#contents + 1] = packed
-  add_to('leases:' .. queue, deadline, digits(stand.n) .. body)
+  state.s, state.d, state.a = 'active', (state.d or 0) + 1, (state.a or 0) + 1
+  state.t, state.w = token_key(call, body), call[3] or nil
+  state.L, state.D, state.F = now, deadline, state.F or now
+  local packed = cmsgpack.pack(state)
+  string_writes[#string_writes + 1] = root .. 's:' .. body
+  string_writes[#string_writes + 1] = packed
+  add_to_set('leases:' .. queue, deadline, digits(state.n) .. body)
   if info.f.leased then
-    tell('leased', queue, stand.i and stand.i[#stand.i] or string.sub(content, 17, 32) .. hexadecimal(body))
+    add_feed_entry('leased', queue, state.i and state.i[#state.i] or string.sub(content, 17, 32) .. hexadecimal(body))
   end
   return {body, content, packed}
 end
 
--- Leases items that nobody has leased before, and of which nothing is said: they differ in three fields only, which are
--- written behind the others. A map of up to 15 fields begins with 128 and their number; a text of one letter with 161,
--- one of 16 letters with 176.
-local function plain_leases(queue, info, rank, call, deadline)
+-- Returns a function that leases items without a state. Their new states differ in three fields, which are appended to
+-- the others. In MessagePack a map of up to 15 fields starts with 128 plus their number, a string of one letter with
+-- 161, and one of 16 letters with 176.
+local function plain_lease_function(queue, info, rank, call, deadline)
   local same = {q = queue, p = rank, s = 'active', d = 1, a = 1, w = call[3] or nil, L = now, D = deadline, F = now}
   local packed = cmsgpack.pack(same)
   local head = string.char(string.byte(packed) + 3) .. string.sub(packed, 2) .. '\161n'
-  local leased = gathered(sets, 'leases:' .. queue)
+  local leased = list_of(set_additions, 'leases:' .. queue)
   return function(member, ready_at, content)
     local seq, body = string.sub(member, 1, 16), string.sub(member, 17)
     local numbers = cmsgpack.pack(tonumber(seq)) .. '\161r' .. cmsgpack.pack(tonumber(ready_at))
-    local stand = head .. numbers .. '\161t\176' .. key_of(call, body)
-    contents[#contents + 1] = root .. 's:' .. body
-    contents[#contents + 1] = stand
+    local state = head .. numbers .. '\161t\176' .. token_key(call, body)
+    string_writes[#string_writes + 1] = root .. 's:' .. body
+    string_writes[#string_writes + 1] = state
     leased[#leased + 1] = deadline
     leased[#leased + 1] = member
     if info.f.leased then
-      tell('leased', queue, string.sub(content, 17, 32) .. hexadecimal(body))
+      add_feed_entry('leased', queue, string.sub(content, 17, 32) .. hexadecimal(body))
     end
-    return {body, content, stand}
+    return {body, content, state}
   end
 end
 
--- {queue, limit, worker or false, timeout or -1, swept, seed of the keys}; gives {overdue, next_at or -1, leases}, with
--- next_at only where there are fewer than were asked for
+-- {queue, limit, worker or false, timeout or -1, whether to ignore overdue items, seed of the keys of tokens}. Returns
+-- false if the queue does not exist; else {overdue, next_at or -1, leases}, with next_at only if there are fewer than
+-- limit.
 local function lease_items(call)
   local queue, limit = call[1], call[2]
   local info = info_of(queue)
@@ -96,11 +98,11 @@ local function lease_items(call)
   if info.p then
     return {0, -1, {}}
   end
-  if not looked_at[queue] then
-    bring_in(queue, 1000)
-    looked_at[queue] = {is_over(first_at('leases:' .. queue)) or is_over(first_at('expiring:' .. queue))}
+  if not overdue[queue] then
+    promote_due(queue, 1000)
+    overdue[queue] = {is_past(first_score('leases:' .. queue)) or is_past(first_score('expiring:' .. queue))}
   end
-  if not call[5] and looked_at[queue][1] then
+  if not call[5] and overdue[queue][1] then
     return {1, -1, {}}
   end
   local deadline = now + (call[4] >= 0 and call[4] or info.t)
@@ -115,17 +117,17 @@ local function lease_items(call)
     for at = 1, #heads, 2 do
       bodies[#bodies + 1] = string.sub(heads[at], 17)
     end
-    local stands, contents_ = get_all('s:', bodies), get_all('c:', bodies)
-    local lease_plain = #bodies > 0 and plain_leases(queue, info, rank, call, deadline)
-    for place_, body in ipairs(bodies) do
-      local raw, content = stands[place_], contents_[place_]
+    local states, raw_contents = get_all('s:', bodies), get_all('c:', bodies)
+    local lease_plain = #bodies > 0 and plain_lease_function(queue, info, rank, call, deadline)
+    for position, body in ipairs(bodies) do
+      local raw, content = states[position], raw_contents[position]
       if not raw then
-        leases[#leases + 1] = lease_plain(heads[2 * place_ - 1], heads[2 * place_], content)
+        leases[#leases + 1] = lease_plain(heads[2 * position - 1], heads[2 * position], content)
       else
-        local stand = cmsgpack.unpack(raw)
-        -- An expired one is given to nobody any more: it only waits for its end.
-        if not is_over(stand.e) then
-          leases[#leases + 1] = lease(queue, info, body, stand, content, call, deadline)
+        local state = cmsgpack.unpack(raw)
+        -- An expired item is not leased. It waits until it is settled.
+        if not is_past(state.e) then
+          leases[#leases + 1] = lease_item(queue, info, body, state, content, call, deadline)
         end
       end
     end
@@ -134,14 +136,14 @@ local function lease_items(call)
     end
   end
   if #leases > 0 then
-    add(queue, 'pending', -#leases)
-    add(queue, 'active', #leases)
+    add_count(queue, 'pending', -#leases)
+    add_count(queue, 'active', #leases)
     leased_from[queue] = true
-    settle()
+    flush()
   end
   if #leases == limit then
     return {0, -1, leases}
   end
-  local waiting, active = first_at('waiting:' .. queue), first_at('leases:' .. queue)
+  local waiting, active = first_score('waiting:' .. queue), first_score('leases:' .. queue)
   return {0, math.min(waiting or active or -1, active or waiting or -1), leases}
 end

@@ -1,8 +1,10 @@
 -- Puts.
--- Defines: check_put, write_put, and what they need.
--- A put is {queue, items}, where an item is {argument, priority, bytes, options}; or, where nothing has options and all
+-- Defines: check_put, write_put.
+-- A put is {queue, items}, where an item is {argument, priority, bytes, options}; or, if no item has options and all
 -- have one priority, {queue, first argument, count, priority, bytes of the largest}.
+-- Options: `a` enqueue_at, `d` delay, `x` expire_timeout, `h` held_by, `k` idempotency_key, `g` digest of the payload.
 
+-- Returns how many items of a queue count for its max_size, with the changes of this script.
 local function size_of(queue)
   local of, size = counts[queue] or {}, 0
   for _, status in ipairs({'pending', 'failed', 'active'}) do
@@ -14,9 +16,10 @@ local function size_of(queue)
   return size
 end
 
--- Gives nil where it may be put, else what refuses it. `growth` and `keys` are those of puts checked before.
+-- Returns nil, or why a put is refused. `growth` (items by queue) and `keys` (idempotency keys) are those of the puts
+-- that were checked before and belong to the same call.
 local function check_put(put, growth, keys)
-  if full then
+  if memory_full then
     return {'memory'}
   end
   local queue = put[1]
@@ -68,12 +71,12 @@ local function check_put(put, growth, keys)
 end
 
 local function write_item(queue, info, item)
-  local number = draw()
+  local number = allocate_number()
   local body = digits(number)
   local content, options = ARGV[item[1]], item[4]
   local ready_at, expire, deadline = now, info.e, nil
-  contents[#contents + 1] = root .. 'c:' .. body
-  contents[#contents + 1] = now_digits .. content
+  string_writes[#string_writes + 1] = root .. 'c:' .. body
+  string_writes[#string_writes + 1] = now_digits .. content
   if options then
     if options.a then
       ready_at = math.max(now, options.a)
@@ -86,69 +89,70 @@ local function write_item(queue, info, item)
     deadline = now + expire
   end
   if options or deadline then
-    local stand = {q = queue, n = number, r = ready_at, p = item[2], e = deadline, h = options and options.h}
-    save(body, stand)
-    place(body, stand)
+    local state = {q = queue, n = number, r = ready_at, p = item[2], e = deadline, h = options and options.h}
+    save_state(body, state)
+    index_item(body, state)
   else
-    add_to('ready:' .. queue .. ':' .. item[2], ready_at, body .. body)
+    add_to_set('ready:' .. queue .. ':' .. item[2], ready_at, body .. body)
     arrivals[queue] = (arrivals[queue] or 0) + 1
   end
-  add_to('all:' .. queue, number, body)
-  add(queue, 'pending', 1)
-  add(queue, 'put_total', 1)
+  add_to_set('all:' .. queue, number, body)
+  add_count(queue, 'pending', 1)
+  add_count(queue, 'put_total', 1)
   if options and options.k then
-    local id, until_ = string.sub(content, 1, 16) .. hexadecimal(number), now + info.i
-    redis.call('HSET', root .. 'keys:' .. queue, options.k, id .. options.g .. digits(until_))
-    add_to('key_expiry:' .. queue, until_, options.k)
+    local id, expires_at = string.sub(content, 1, 16) .. hexadecimal(number), now + info.i
+    redis.call('HSET', root .. 'keys:' .. queue, options.k, id .. options.g .. digits(expires_at))
+    add_to_set('key_expiry:' .. queue, expires_at, options.k)
     item.id = id
   end
   if info.f.put then
-    tell('put', queue, string.sub(content, 1, 16) .. hexadecimal(number))
+    add_feed_entry('put', queue, string.sub(content, 1, 16) .. hexadecimal(number))
   end
   return body
 end
 
--- Items of which nothing is said but their priority. Gives the number of the first; the others follow it.
-local function write_plain(queue, argument, count, priority)
-  local ready, all = gathered(sets, 'ready:' .. queue .. ':' .. priority), gathered(sets, 'all:' .. queue)
-  local first = math.max(last + 1, now)
-  for place_ = 0, count - 1 do
-    local body = digits(first + place_)
-    contents[#contents + 1] = root .. 'c:' .. body
-    contents[#contents + 1] = now_digits .. ARGV[argument + place_]
+-- Writes items without options. Returns the number of the first; the others have the numbers after it.
+local function write_plain_items(queue, argument, count, priority)
+  local ready = list_of(set_additions, 'ready:' .. queue .. ':' .. priority)
+  local all = list_of(set_additions, 'all:' .. queue)
+  local first = math.max(last_number + 1, now)
+  for position = 0, count - 1 do
+    local body = digits(first + position)
+    string_writes[#string_writes + 1] = root .. 'c:' .. body
+    string_writes[#string_writes + 1] = now_digits .. ARGV[argument + position]
     ready[#ready + 1] = now
     ready[#ready + 1] = body .. body
-    all[#all + 1] = first + place_
+    all[#all + 1] = first + position
     all[#all + 1] = body
   end
-  last, drawn = first + count - 1, true
-  add(queue, 'pending', count)
-  add(queue, 'put_total', count)
+  last_number, is_number_allocated = first + count - 1, true
+  add_count(queue, 'pending', count)
+  add_count(queue, 'put_total', count)
   arrivals[queue] = (arrivals[queue] or 0) + count
   return first
 end
 
--- Gives for each item its body, or the id of the one that is there; or the number of the first, where others follow it.
+-- Returns for each item its body, or the id of an item with its idempotency key; or what write_plain_items returns.
 local function write_put(put)
   local queue, written, items = put[1], {}, put[2]
   local info = info_of(queue)
   if put[3] then
     if not info.e and not info.f.put then
-      return write_plain(queue, put[2], put[3], put[4])
+      return write_plain_items(queue, put[2], put[3], put[4])
     end
     items = {}
-    for place_ = 1, put[3] do
-      items[place_] = {put[2] + place_ - 1, put[4], 0}
+    for position = 1, put[3] do
+      items[position] = {put[2] + position - 1, put[4], 0}
     end
   end
-  for place_, item in ipairs(items) do
+  for position, item in ipairs(items) do
     local known = item[4] and item[4].known
     if not known then
-      written[place_] = write_item(queue, info, item)
+      written[position] = write_item(queue, info, item)
     elseif type(known) == 'table' then
-      written[place_] = known[2].id
+      written[position] = known[2].id
     else
-      written[place_] = known
+      written[position] = known
     end
   end
   return written

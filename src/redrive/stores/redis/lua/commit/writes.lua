@@ -1,11 +1,11 @@
--- Numbers, settings, counts, and writes that are gathered and sent together.
--- Defines: draw, digits, now_digits, hexadecimal, number_of; info_of, add; gathered, add_to, take_from, in_chunks,
--- settle, get_all.
+-- Numbers and digits, settings and counts of queues, and buffered writes.
+-- Defines: allocate_number, digits, now_digits, hexadecimal, number_of; info_of, add_count; list_of, add_to_set,
+-- remove_from_set, flush, get_all.
 
-local function draw()
-  last = math.max(last + 1, now)
-  drawn = true
-  return last
+local function allocate_number()
+  last_number = math.max(last_number + 1, now)
+  is_number_allocated = true
+  return last_number
 end
 
 local function digits(number)
@@ -14,7 +14,7 @@ end
 
 local now_digits = digits(now)
 
--- The last 16 digits of the id that a number of ours stands in.
+-- Returns the last 16 digits of the id with this number.
 local function hexadecimal(number)
   return string.format('%08x%08x', math.floor(number / 2097152), (number % 2097152) * 2048)
 end
@@ -23,6 +23,7 @@ local function number_of(id)
   return tonumber(string.sub(id, 17, 24), 16) * 2097152 + math.floor(tonumber(string.sub(id, 25, 32), 16) / 2048)
 end
 
+-- Returns the settings of a queue, or false if it does not exist.
 local function info_of(queue)
   local info = infos[queue]
   if info == nil then
@@ -33,7 +34,7 @@ local function info_of(queue)
   return info
 end
 
-local function add(queue, what, difference)
+local function add_count(queue, what, difference)
   local of = counts[queue]
   if not of then
     of = {}
@@ -42,7 +43,7 @@ local function add(queue, what, difference)
   of[what] = (of[what] or 0) + difference
 end
 
-local function gathered(kinds, kind)
+local function list_of(kinds, kind)
   local list = kinds[kind]
   if not list then
     list = {}
@@ -51,14 +52,14 @@ local function gathered(kinds, kind)
   return list
 end
 
-local function add_to(kind, score, member)
-  local list = gathered(sets, kind)
+local function add_to_set(kind, score, member)
+  local list = list_of(set_additions, kind)
   list[#list + 1] = score
   list[#list + 1] = member
 end
 
-local function take_from(kind, member)
-  local list = gathered(taken, kind)
+local function remove_from_set(kind, member)
+  local list = list_of(set_removals, kind)
   list[#list + 1] = member
 end
 
@@ -68,20 +69,20 @@ local function in_chunks(list, run)
   end
 end
 
--- What frees memory comes first: a full memory refuses nothing after it.
-local function settle()
-  for kind, list in pairs(taken) do
+-- Writes the buffers. What frees memory comes first: a full server refuses nothing after it.
+local function flush()
+  for kind, list in pairs(set_removals) do
     in_chunks(list, function(...) redis.call('ZREM', root .. kind, ...) end)
   end
-  in_chunks(keys_gone, function(...) redis.call('DEL', ...) end)
-  in_chunks(contents, function(...) redis.call('MSET', ...) end)
-  for kind, list in pairs(sets) do
+  in_chunks(deleted_keys, function(...) redis.call('DEL', ...) end)
+  in_chunks(string_writes, function(...) redis.call('MSET', ...) end)
+  for kind, list in pairs(set_additions) do
     in_chunks(list, function(...) redis.call('ZADD', root .. kind, ...) end)
   end
-  contents, sets, taken, keys_gone = {}, {}, {}, {}
+  string_writes, set_additions, set_removals, deleted_keys = {}, {}, {}, {}
 end
 
--- The values of some keys that begin alike, one for each, or false.
+-- Returns the value, or false, of the key of this kind of each body.
 local function get_all(kind, bodies)
   local keys, values = {}, {}
   for at, body in ipairs(bodies) do
