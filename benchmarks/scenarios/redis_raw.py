@@ -79,7 +79,7 @@ class Raw:
         is_done, _, puts, ends, _, leases, *_ = self._connection.run_write(
             self._script, self._keys, [self._root, plan, *contents]
         )
-        assert is_done, "nobody else is there who could have the turn"
+        assert is_done, "no other process is there that could have the lock"
         return puts, ends, leases
 
 

@@ -38,7 +38,7 @@ SHORT_SECONDS = 0.5
 BOUND_SECONDS = 8.0
 """A call that nobody answers ends after this: some times SHORT_SECONDS, and much for a busy machine."""
 COMMITS = [f"EVALSHA {script.sha}" for script in (COMMIT, LOCK_COMMIT)]
-"""Scripts that change something for good: what is done often, and what is worked out in a turn."""
+"""Scripts that change something for good: the fast path, and what was computed under the lock."""
 TAKE = f"EVALSHA {LOCK_ACQUIRE.sha}"
 
 
@@ -88,7 +88,7 @@ def far(far_url: str) -> Iterator[Broker]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "ANSWER_TIMEOUT_SECONDS", SHORT_SECONDS)
     monkeypatch.setattr(connection, "CONNECT_TIMEOUT_SECONDS", SHORT_SECONDS)
-    monkeypatch.setattr(connections, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "RETRY_SECONDS", 0.2)
     monkeypatch.setattr(namespace_lock, "LOCK_TTL_MICROSECONDS", 1_000_000)
 
 
@@ -252,13 +252,13 @@ def test_commit_that_never_arrived_is_unknown_and_did_not_happen(far: Broker, pr
     with pytest.raises(OutcomeUnknown):
         far.bury(lease)
     assert proxy.cuts == 2
-    far.bury(lease)  # others, and he himself, need not wait until that turn is over by itself
+    far.bury(lease)  # neither it nor others need to wait until that lock expires
     assert far.stats("jobs").dead == 1
 
 
 @pytest.mark.parametrize("forward", [False, True])
 def test_turn_whose_taking_was_cut_off_is_no_obstacle(forward: bool, far: Broker, proxy: RedisProxy, url: str) -> None:
-    """Whoever took it and does not know it holds up others for no longer than a turn takes."""
+    """A process that took the lock and does not know it delays others no longer than the lock lasts."""
     (lease,) = far.lease("jobs")
     proxy.cut_at(TAKE, forward=forward)
     begun = time.monotonic()
@@ -309,7 +309,7 @@ def test_process_that_is_killed_in_its_turn_is_waited_for_only_a_moment(url: str
             own = connect(url, maintenance=False)
             store = own._core.store
             assert isinstance(store, RedisStore)
-            store._lock._take("token")
+            store._lock._acquire("token")
             say(b"x")
             signal.pause()
 
@@ -326,7 +326,7 @@ def test_process_that_is_killed_in_its_turn_is_waited_for_only_a_moment(url: str
 
 
 def test_process_that_was_too_slow_writes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its turn is over, others wrote meanwhile: what it worked out is no longer true."""
+    """Its lock has expired and others wrote since: what it computed is no longer true."""
     monkeypatch.setattr(namespace_lock, "LOCK_TTL_MICROSECONDS", 200_000)
     with connect(url, maintenance=False) as slow, connect(url, maintenance=False) as other:
         slow.create_queue("jobs")
@@ -339,7 +339,7 @@ def test_process_that_was_too_slow_writes_nothing(url: str, monkeypatch: pytest.
 
         def dawdle(*args: Any, **options: Any) -> bool:
             if not late:
-                other.put("jobs", 1)  # waits until the turn is over, and then takes place
+                other.put("jobs", 1)  # waits until the lock is released
                 late.append(apply(*args, **options))
                 return late[0]
             return apply(*args, **options)
@@ -360,12 +360,12 @@ broker.create_queue("jobs")
 broker.put("jobs", 1)
 store = broker._core.store
 store.poll_changes()
-ids = [link.request(("CLIENT", "ID")) for link in store._connection._idle]
+ids = [link.request(("CLIENT", "ID")) for link in store._client._idle]
 listener = store._notices._listener
 if os.fork() == 0:
     sys.exit()
 assert os.wait()[1] == 0
-assert ids == [link.request(("CLIENT", "ID")) for link in store._connection._idle]
+assert ids == [link.request(("CLIENT", "ID")) for link in store._client._idle]
 assert listener is store._notices._listener
 listener.send("PING")
 broker.put("jobs", 2)

@@ -94,7 +94,7 @@ def far(opened: Callable[..., RedisClient], proxy: RedisProxy, key: str) -> Redi
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_connection, "ANSWER_TIMEOUT_SECONDS", SHORT_SECONDS)
     monkeypatch.setattr(redis_connection, "CONNECT_TIMEOUT_SECONDS", SHORT_SECONDS)
-    monkeypatch.setattr(connections, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "RETRY_SECONDS", 0.1)
     monkeypatch.setattr(connections, "REPLICA_SECONDS", 0.1)
 
 
@@ -249,10 +249,10 @@ def test_server_that_is_away_is_waited_for_a_moment(
     connection = opened(server.url)
     connection.run_write(ADD, [key], [])
     server.stop()
-    monkeypatch.setattr(connections, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "RETRY_SECONDS", 0.1)
     with pytest.raises(StoreUnavailable, match=rf"redis://127\.0\.0\.1:{server.port}/0"):
         connection.run_write(ADD, [key], [])
-    monkeypatch.setattr(connections, "PATIENCE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(connections, "RETRY_SECONDS", PATIENCE_SECONDS)
     found: list[Any] = []
     waiting = threading.Thread(target=lambda: found.append(connection.run_write(ADD, [key], [])))
     waiting.start()
@@ -514,13 +514,13 @@ def test_many_threads_share_few_connections(connection: RedisClient, admin: redi
         for _ in range(25):
             connection.run_write(ADD, [key], [])
 
-    threads = [threading.Thread(target=work) for _ in range(4 * connections.MAX_LINKS)]
+    threads = [threading.Thread(target=work) for _ in range(4 * connections.MAX_CONNECTIONS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert connection.run(READ, [key], []) == str(25 * len(threads)).encode()
-    assert len(ours(admin)) <= connections.MAX_LINKS
+    assert len(ours(admin)) <= connections.MAX_CONNECTIONS
 
 
 def test_closed_connection_is_closed(connection: RedisClient, admin: redis.Redis, key: str) -> None:
@@ -554,13 +554,13 @@ def test_process_that_is_gone_is_known_to_be_gone(
     connection: RedisClient, opened: Callable[..., RedisClient], redis_server: Server, admin: redis.Redis
 ) -> None:
     other = opened(redis_server.url)
-    client = other.client()
+    client = other.client_id()
     assert client is not None
-    assert client == other.client()
+    assert client == other.client_id()
     assert connection.has_client(client)
     admin.client_kill_filter(_id=client)
     assert not connection.has_client(client)
-    again = other.client()
+    again = other.client_id()
     assert again not in (client, None)
     other.close()
     until(lambda: not connection.has_client(str(again)))
@@ -570,10 +570,10 @@ def test_process_in_a_cluster_is_known_where_its_keys_are(
     opened: Callable[..., RedisClient], redis_cluster: Cluster, key: str
 ) -> None:
     one, two = opened(redis_cluster.url), opened(redis_cluster.url)
-    assert one.client() is None  # nobody knows yet where that is
+    assert one.client_id() is None  # nobody knows yet where that is
     for each in (one, two):
         each.run_write(ADD, [key], [])
-    client = one.client()
+    client = one.client_id()
     assert client is not None
     assert two.has_client(client)
     one.close()

@@ -207,7 +207,7 @@ def test_broken_off_at_any_script_it_is_whole_or_gone(
                 pass
             else:
                 break
-        _end_turn(other)
+        _release_lock(other)
         if any(queue.name == "doomed" for queue in other.list_queues()):
             check_whole(other, put)
         else:
@@ -219,13 +219,13 @@ def test_broken_off_at_any_script_it_is_whole_or_gone(
     check_gone(other, put, lost)
 
 
-def _end_turn(broker: Broker) -> None:
+def _release_lock(broker: Broker) -> None:
     """As if its time were over."""
     store = broker._core.store
     assert isinstance(store, RedisStore)
-    turn = store._connection.request("GET", store._keys.lock)
-    if turn is not None:
-        store._lock.release(turn)
+    lock = store._client.request("GET", store._keys.lock)
+    if lock is not None:
+        store._lock.release(lock)
 
 
 def test_process_that_stalls_while_others_go_on_deletes_what_was_meant_or_nothing(
@@ -237,7 +237,7 @@ def test_process_that_stalls_while_others_go_on_deletes_what_was_meant_or_nothin
 
     def stall(self: NamespaceLock, *args: Any, **options: Any) -> bool:
         if next(stalls, False):
-            _end_turn(other)
+            _release_lock(other)
             put.append(other.put("doomed", "meanwhile"))
         return apply(self, *args, **options)
 

@@ -1,4 +1,4 @@
-"""What the store on Redis does where the conformance suite cannot look: batches of several kinds, round trips, turns
+"""What the store on Redis does where the conformance suite cannot look: batches of several kinds, round trips, locks
 that were left behind, what changes between two looks, and a full memory."""
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def test_stale_verdict_needs_no_second_look_that_could_fail(store: RedisStore, m
 
     late = Settle(lease.token, OutcomeKind.FAILED, RetryVerdict(0, Status.FAILED), version - 1)
     with monkeypatch.context() as patch:
-        patch.setattr(store._connection, "run", lost)
+        patch.setattr(store._client, "run", lost)
         receipts, stale = store.commit([Put("jobs", (item(),)), late]).results
     assert len(receipts) == 1
     assert isinstance(stale, StaleSettings)
@@ -230,9 +230,9 @@ def test_stale_verdict_needs_no_second_look_that_could_fail(store: RedisStore, m
 
 
 def test_many_items_share_their_round_trips(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each item would take longer than a turn lasts where the server is far away."""
+    """One for each item would take longer than a lock lasts if the server is far away."""
     count, trips = 120, 0
-    send = store._connection._repeatedly
+    send = store._client._with_retries
 
     def counted(*args: object, **options: object) -> object:
         nonlocal trips
@@ -241,7 +241,7 @@ def test_many_items_share_their_round_trips(store: RedisStore, monkeypatch: pyte
 
     store.commit([CreateQueue("dead", QueueSettings()), CreateQueue("other", QueueSettings())])
     version, taken = leases(store, "jobs", count)
-    monkeypatch.setattr(store._connection, "_repeatedly", counted)
+    monkeypatch.setattr(store._client, "_with_retries", counted)
     died = store.commit([bury(lease, version, to="dead") for lease in taken]).results
     (redriven,) = store.commit(
         [ManualChange(Verb.REDRIVE, tuple(ManualTarget(each.id) for each in died), "me")]
@@ -265,13 +265,13 @@ def test_score_is_read_however_the_server_writes_it(written: bytes, score: int) 
 # Turns and servers that are replaced
 
 
-def test_who_does_not_know_that_he_has_the_turn_gives_it_back(
+def test_process_that_does_not_know_that_it_has_the_lock_releases_it(
     opened: Opened, redis_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, other = opened(), opened()
     store.commit([CreateQueue("jobs", QueueSettings())])
     monkeypatch.setattr(redis_client, "REPLICA_SECONDS", 0.001)
-    other._connection.wait_replicas = 1  # there is none
+    other._client.wait_replicas = 1  # there is none
     with pytest.raises(StoreUnavailable):
         other.commit([SetPaused("jobs", True, "me")])
     with contextlib.closing(redis_server.client()) as client:
@@ -301,7 +301,7 @@ def test_namespace_of_a_newer_release_is_refused_untouched(opened: Opened, redis
         assert client.hgetall(keys.meta) == {b"format": str(FORMAT + 1).encode()}
 
 
-def test_turn_by_the_clock_of_another_server_holds_nobody_up(store: RedisStore, redis_server: Server) -> None:
+def test_lock_by_the_clock_of_another_server_is_ignored(store: RedisStore, redis_server: Server) -> None:
     store.commit([CreateQueue("jobs", QueueSettings())])
     with contextlib.closing(redis_server.client()) as client:
         for call in (Put("jobs", (item(),)), SetPaused("jobs", True, "me")):

@@ -50,7 +50,7 @@ CHARACTERS = st.one_of(st.sampled_from("@/:?#&=%+,;[]{}$ \\'\"~ü℀"), st.chara
 def impatient() -> Iterator[None]:
     """Redis is not tried for a second each time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(redis_client, "PATIENCE_SECONDS", 0.0)
+        patch.setattr(redis_client, "RETRY_SECONDS", 0.0)
         yield
 
 

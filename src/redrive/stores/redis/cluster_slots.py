@@ -1,4 +1,4 @@
-"""Which server of a cluster has a slot."""
+"""The servers of a cluster, and the server of each slot."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from redrive.stores.redis.connection import Address, ConnectionLost, NotSent, Re
 
 
 class Cluster:
-    """What is known of the servers of a cluster. For any thread: whatever is wrong is corrected by the next answer."""
+    """What is known of the servers of a cluster. For any thread: the next answer corrects what is wrong."""
 
-    def __init__(self, first: Address, open_link: Callable[[Address], RedisConnection]) -> None:
-        self._open = open_link
+    def __init__(self, first: Address, open_connection: Callable[[Address], RedisConnection]) -> None:
+        self._open = open_connection
         self._first = first
         self._servers: tuple[Address, ...] = (first,)
         self._owners: dict[int, Address] = {}
 
     def owner(self, slot: int) -> Address:
-        """The primary that has the slot, as far as is known. Raises `NotSent` where no server can be asked."""
+        """Return the primary that has the slot, as last known. Raises `NotSent` if no server answers."""
         found = self._owners.get(slot)
-        return self._look(slot) if found is None else found
+        return self._find_owner(slot) if found is None else found
 
     def moved(self, slot: int, to: Address) -> None:
-        """A server said that another one has the slot."""
+        """Record the new server of a slot."""
         self._owners[slot] = to
 
     def forget(self, slot: int) -> None:
-        """Who had the slot cannot be reached, or has it no longer: ask anew."""
+        """Ask again for the server of a slot, because the last one cannot be reached or no longer has it."""
         self._owners.pop(slot, None)
 
-    def _look(self, slot: int) -> Address:
+    def _find_owner(self, slot: int) -> Address:
         problems = []
         for server in dict.fromkeys((*self._servers, self._first)):
             try:
-                link = self._open(server)
+                connection = self._open(server)
             except NotSent as problem:
                 problems.append(f"{server[0]}:{server[1]} {problem}")
                 continue
-            with contextlib.closing(link):
+            with contextlib.closing(connection):
                 try:
-                    (ranges,) = link.request(("CLUSTER", "SLOTS"))
+                    (ranges,) = connection.request(("CLUSTER", "SLOTS"))
                 except (NotSent, ConnectionLost) as problem:
                     problems.append(f"{server[0]}:{server[1]} {problem}")
                     continue
@@ -70,6 +70,6 @@ class Cluster:
 
 
 def _address(node: list[Any], asked: Address) -> Address:
-    """Where a server is. One that does not know its own name is the one that was asked."""
+    """Return the address of a server. A server without a name is the one that was asked."""
     host = node[0].decode() if node[0] else asked[0]
     return host, int(node[1])

@@ -1,7 +1,7 @@
-"""Items as Redis has them: content that never changes, how the item stands, its history and its deaths.
+"""Items as they are stored: content that never changes, the state of the item, its history and its deaths.
 
-What a script has to change is MessagePack without binary values, which Lua's cmsgpack can neither read nor write; or
-text of a fixed width in front of a value that scripts do not look into.
+Scripts read and change MessagePack without binary values, which Lua's cmsgpack does not support, and text of a fixed
+width before a value that they do not read.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _ENTRY_HEAD = 34
 
 
 class Content(msgspec.Struct, array_like=True, gc=False, omit_defaults=True):
-    """What never changes. In front of it stand the instant of the put, which only the server knows, and the tail of
-    the first id."""
+    """What never changes. The instant of the put, which only the server knows, and the suffix of the first id are
+    stored before it."""
 
     queue: str
-    """Where it was put."""
+    """The queue that it was put into."""
     payload: bytes
     content_type: str
     priority: int
@@ -39,7 +39,7 @@ class Content(msgspec.Struct, array_like=True, gc=False, omit_defaults=True):
 
 
 class ItemState(msgspec.Struct, omit_defaults=True, gc=False):
-    """How an item stands. The names are short because every item that was leased has them."""
+    """State of an item. The names are short because they are stored with every item that was leased."""
 
     q: str
     """queue"""
@@ -66,7 +66,7 @@ class ItemState(msgspec.Struct, omit_defaults=True, gc=False):
     v: int = 0
     """redrives"""
     t: str | None = None
-    """the key of its token"""
+    """key of its token"""
     w: str | None = None
     """worker"""
     L: int = 0
@@ -78,7 +78,7 @@ class ItemState(msgspec.Struct, omit_defaults=True, gc=False):
     C: int | None = None
     """completed_at"""
     o: int = 0
-    """entries of its history that are only counted"""
+    """entries of its history that are counted and not kept"""
     i: list[str] = []
     """ids after its first"""
     S: str | None = None
@@ -94,20 +94,20 @@ class ItemState(msgspec.Struct, omit_defaults=True, gc=False):
     x: int = 0
     """death_number"""
     g: str | None = None
-    """the fingerprint of a dead letter"""
+    """fingerprint of a dead letter"""
     G: int = 0
-    """and when it died"""
+    """instant of the death of a dead letter"""
     k: bool = False
-    """it has a history, deaths, words or a result"""
+    """whether it has a history, deaths, search words or a result"""
     H: str | None = None
-    """home"""
+    """home_store"""
     P: MoveRoute | None = None
     """passage"""
 
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
-_decode_rest_of_content = msgspec.msgpack.Decoder(Content).decode
+_decode_content = msgspec.msgpack.Decoder(Content).decode
 decode_state = msgspec.msgpack.Decoder(ItemState).decode
 _decode_details = msgspec.msgpack.Decoder(HistoryEntry).decode
 _decode_death = msgspec.msgpack.Decoder(Death).decode
@@ -116,10 +116,10 @@ _decode_words = msgspec.msgpack.Decoder(frozenset[str]).decode
 
 
 class Loaded(NamedTuple):
-    """What was read of an item, to tell what has changed when it is written."""
+    """What was read of an item. What differs from it is written."""
 
-    stand: bytes
-    """As this process would write it."""
+    state: bytes
+    """Encoded as this process would write it."""
     entries: tuple[HistoryEntry, ...]
     deaths: int
     words: frozenset[str]
@@ -127,15 +127,15 @@ class Loaded(NamedTuple):
 
 
 NOT_READ = frozenset(("(not read)",))
-"""Stands for the words of an item that was read without them."""
+"""The words of an item that was read without them."""
 NOTHING_LOADED = Loaded(b"", (), 0, frozenset(), None)
 
 
-def encode_new_content(new: NewItem, queue: str, tail: str) -> bytes:
-    """What is written of a new item, without the instant of its put."""
-    if new.is_plain and new.expire_timeout is None:  # the same, without the rest, which has its defaults
-        return tail.encode() + encode((queue, new.payload, new.content_type, new.priority))
-    return tail.encode() + encode(
+def encode_new_content(new: NewItem, queue: str, suffix: str) -> bytes:
+    """Return the content of a new item without the instant of its put."""
+    if new.is_plain and new.expire_timeout is None:  # everything else has its default
+        return suffix.encode() + encode((queue, new.payload, new.content_type, new.priority))
+    return suffix.encode() + encode(
         Content(
             queue,
             new.payload,
@@ -150,7 +150,7 @@ def encode_new_content(new: NewItem, queue: str, tail: str) -> bytes:
 
 
 def encode_content(item: Record) -> bytes:
-    """The content of an item, whole."""
+    """Return the content of an item."""
     content = Content(
         item.queue,
         item.payload,
@@ -165,14 +165,14 @@ def encode_content(item: Record) -> bytes:
 
 
 def decode_content(raw: bytes) -> tuple[Instant, int, Content]:
-    """When it was put, the tail of its first id, and what never changes."""
-    return Instant(int(raw[:_DIGITS])), int(raw[_DIGITS : 2 * _DIGITS], 16), _decode_rest_of_content(raw[2 * _DIGITS :])
+    """Return the instant of the put, the suffix of the first id, and the rest."""
+    return Instant(int(raw[:_DIGITS])), int(raw[_DIGITS : 2 * _DIGITS], 16), _decode_content(raw[2 * _DIGITS :])
 
 
 def encode_state(item: Record) -> bytes:
-    """How an item stands."""
+    """Return the state of an item."""
     grant, counters = item.grant, item.counters
-    stand = ItemState(
+    state = ItemState(
         q=item.queue,
         p=item.priority,
         s=item.status,
@@ -199,77 +199,77 @@ def encode_state(item: Record) -> bytes:
         H=item.home_store,
         P=item.passage,
     )
-    if (letter := item.dead_letter_key) is not None:
-        stand.g, stand.G = letter.fingerprint, letter.died_at
+    if (dead_letter := item.dead_letter_key) is not None:
+        state.g, state.G = dead_letter.fingerprint, dead_letter.died_at
     if grant is not None:
-        stand.t, stand.w, stand.L, stand.D = grant.token[-_DIGITS:], grant.worker, grant.leased_at, grant.deadline
-    return encode(stand)
+        state.t, state.w, state.L, state.D = grant.token[-_DIGITS:], grant.worker, grant.leased_at, grant.deadline
+    return encode(state)
 
 
 def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> tuple[Record, Loaded]:
-    """An item as the rules know it, and what was read of it."""
-    put_at, tail, content = decode_content(raw[0])
-    stand = ItemState(content.queue, content.priority, n=body, r=put_at) if raw[1] is None else decode_state(raw[1])
+    """Return an item as the rules have it, and what was read of it."""
+    put_at, suffix, content = decode_content(raw[0])
+    state = ItemState(content.queue, content.priority, n=body, r=put_at) if raw[1] is None else decode_state(raw[1])
     entries = tuple(map(decode_entry, raw[2]))
     deaths = [_decode_death(death) for death in raw[3]]
     result = None if raw[4] is None else _decode_result(raw[4])
     words = read_words(raw) if with_words else NOT_READ
-    ids = [make_id(long(body), tail), *map(ItemId, stand.i)]
+    ids = [make_id(long(body), suffix), *map(ItemId, state.i)]
     record = Record(
         ids=ids,
-        queue=stand.q,
-        status=stand.s,
+        queue=state.q,
+        status=state.s,
         payload=content.payload,
         content_type=content.content_type,
         headers=content.headers or {},
         priority=content.priority,
         put_at=put_at,
-        seq=long(stand.n),
-        ready_at=Instant(stand.r),
+        seq=long(state.n),
+        ready_at=Instant(state.r),
         expire_timeout=content.expire_timeout,
-        expire_deadline=_instant(stand.e),
-        held_by=stand.h,
+        expire_deadline=_instant(state.e),
+        held_by=state.h,
         idempotency_key=content.idempotency_key,
         overrides=content.overrides,
-        source_id=None if stand.S is None else ItemId(stand.S),
-        origin_id=None if stand.O is None else ItemId(stand.O),
-        origin_queue=stand.Q,
-        counters=counters_of(stand),
-        grant=_grant(ids[-1], stand),
-        first_leased_at=_instant(stand.F),
-        completed_at=_instant(stand.C),
+        source_id=None if state.S is None else ItemId(state.S),
+        origin_id=None if state.O is None else ItemId(state.O),
+        origin_queue=state.Q,
+        counters=counters_of(state),
+        grant=_lease_state(ids[-1], state),
+        first_leased_at=_instant(state.F),
+        completed_at=_instant(state.C),
         result=result,
-        archived_from=stand.A,
-        history=History(entries, stand.o),
+        archived_from=state.A,
+        history=History(entries, state.o),
         deaths=deaths,
-        is_in_dead_queue=stand.m,
-        death_number=long(stand.x),
+        is_in_dead_queue=state.m,
+        death_number=long(state.x),
         words=words,
-        home_store=stand.H,
-        passage=stand.P,
+        home_store=state.H,
+        passage=state.P,
     )
     return record, as_loaded(record)
 
 
 def read_words(raw: Sequence[Any]) -> frozenset[str]:
-    """The words of an item that was read with them."""
+    """Return the words of an item that was read with them."""
     return frozenset() if raw[5] is None else _decode_words(raw[5])
 
 
 def as_loaded(item: Record) -> Loaded:
-    """An item of which everything is stored as it is now."""
+    """Return what would be read of an item that is stored in its current state."""
     return Loaded(encode_state(item), item.history.entries(), len(item.deaths), item.words, item.result)
 
 
-def counters_of(stand: ItemState) -> Counters:
-    """The counters of an item that stands so."""
-    return Counters(stand.d, stand.a, stand.f, stand.l, stand.v)
+def counters_of(state: ItemState) -> Counters:
+    """Return the counters of an item."""
+    return Counters(state.d, state.a, state.f, state.l, state.v)
 
 
-def _grant(id: ItemId, stand: ItemState) -> LeaseState | None:
-    if stand.t is None:
+def _lease_state(id: ItemId, state: ItemState) -> LeaseState | None:
+    if state.t is None:
         return None
-    return LeaseState(Token(id + stand.t), stand.w, Instant(stand.L), Instant(stand.D))
+    return LeaseState(Token(id + state.t), state.w, Instant(state.L), Instant(state.D))
 
 
 def _instant(value: int | None) -> Instant | None:
@@ -277,25 +277,25 @@ def _instant(value: int | None) -> Instant | None:
 
 
 def encode_entry(entry: HistoryEntry) -> bytes:
-    """A row of the history. What a script knows of it comes first: instant, delivery, and the lengths of two names."""
+    """Return a history entry. What scripts write comes first: instant, delivery, and the lengths of two names."""
     worker, queue = (entry.worker or "").encode(), entry.queue.encode()
     head = f"{digits(entry.at)}{entry.delivery:010d}{len(worker):04d}{len(queue):04d}"
     return head.encode() + worker + queue + encode_entry_details(entry)
 
 
 def encode_entry_details(entry: HistoryEntry) -> bytes:
-    """What a script does not look into."""
+    """Return the part of a history entry that scripts do not write."""
     return encode(msgspec.structs.replace(entry, at=Instant(0), delivery=0, worker=None, queue=""))
 
 
 def decode_entry(raw: bytes) -> HistoryEntry:
-    """The row of the history that was written so."""
+    """Return the history entry that was encoded so."""
     queue_from = _ENTRY_HEAD + int(raw[26:30])
-    told_from = queue_from + int(raw[30:34])
+    details_from = queue_from + int(raw[30:34])
     return msgspec.structs.replace(
-        _decode_details(raw[told_from:]),
+        _decode_details(raw[details_from:]),
         at=Instant(int(raw[:16])),
         delivery=int(raw[16:26]),
         worker=raw[_ENTRY_HEAD:queue_from].decode() or None,
-        queue=raw[queue_from:told_from].decode(),
+        queue=raw[queue_from:details_from].decode(),
     )

@@ -30,16 +30,16 @@ class ErrorEffect(Enum):
     RETRY = auto()
     """It did not run, or stopped before its first write, and may run in a moment."""
     REFUSED = auto()
-    """The same, and it will not run until somebody does something."""
+    """The same, and it will not run until an operator acts."""
     UNKNOWN = auto()
-    """It may have stopped half way."""
+    """It may have stopped between two writes."""
 
 
 _MEMORY = "remove items, raise maxmemory, or send dead letters to a dead queue in another store"
 _MEANINGS = {
     "NOSCRIPT": (
         ErrorEffect.RETRY,
-        "it forgets scripts as soon as it is told them; somebody runs SCRIPT FLUSH in a loop",
+        "it forgets scripts as soon as they are loaded; check which client runs SCRIPT FLUSH",
     ),
     "READONLY": (ErrorEffect.RETRY, "this server is a replica; connect to the primary"),
     "MASTERDOWN": (ErrorEffect.RETRY, "this server is a replica that lost its primary; connect to the primary"),
@@ -53,12 +53,12 @@ _MEANINGS = {
     "OOM": (ErrorEffect.REFUSED, f"its memory is full, nothing was changed; {_MEMORY}"),
     "MISCONF": (ErrorEffect.REFUSED, "it cannot write to its disk ({text}); see its log, and free space"),
     "NOPERM": (ErrorEffect.REFUSED, "{text}; grant this user the rights that the guide to Redis lists"),
-    "CROSSSLOT": (ErrorEffect.REFUSED, "{text}; this is a mistake in Redrive"),
+    "CROSSSLOT": (ErrorEffect.REFUSED, "{text}; this is a bug in Redrive"),
 }
 _BEFORE_THE_FIRST_WRITE = ("READONLY", "MISCONF", "NOREPLICAS", "OOM")
-"""What the server says within a script too: before its first write, and not again."""
+"""Errors that a server raises within a script too, and only before its first write."""
 _WITHIN = re.compile(rf"@user_script: ?\d+: -?({'|'.join(_BEFORE_THE_FIRST_WRITE)}) ")
-"""How Redis 6 says it. Newer servers say it as outside a script, and name the script at the end."""
+"""Such an error in Redis 6. Newer servers raise it as outside of a script, and name the script at the end."""
 _REDIRECTION = re.compile(r"(MOVED|ASK) \d+ (.*):(\d+)")
 _CODES: dict[type[rs.ResponseError], str] = {
     rs.NoScriptError: "NOSCRIPT",
@@ -70,11 +70,11 @@ _CODES: dict[type[rs.ResponseError], str] = {
     rs.NoPermissionError: "NOPERM",
     rs.ClusterCrossSlotError: "CROSSSLOT",
 }
-"""Codes that the driver has taken from the text."""
+"""Codes that the driver has removed from the text."""
 
 
-def meaning(error: rs.ResponseError) -> tuple[ErrorEffect, str]:
-    """What the answer says of the script, and the problem in words."""
+def classify_error(error: rs.ResponseError) -> tuple[ErrorEffect, str]:
+    """Return what an error means for the script, and the problem as a text."""
     text = str(error).strip().partition("\n")[0]
     code = _CODES.get(type(error)) or text.partition(" ")[0]
     if within := _WITHIN.search(text):
@@ -86,7 +86,7 @@ def meaning(error: rs.ResponseError) -> tuple[ErrorEffect, str]:
 
 
 def redirection(error: rs.ResponseError) -> tuple[str, int, bool] | None:
-    """Where a cluster sends us: host (empty for the one that was asked), port, and whether for this once only."""
+    """Return the target of a redirect: host (empty: the same host), port, and whether it is for one request only."""
     code = "MOVED" if isinstance(error, rs.MovedError) else "ASK" if isinstance(error, rs.AskError) else ""
     found = _REDIRECTION.fullmatch(f"{code} {error}".strip())
     return None if found is None else (found[2], int(found[3]), found[1] == "ASK")
@@ -97,12 +97,12 @@ Command = tuple[Any, ...]
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 ANSWER_TIMEOUT_SECONDS = 30.0
-"""How long an answer is waited for. A script takes milliseconds, a sync of the log at most some seconds."""
+"""How long a request waits for its answer. A script takes milliseconds, a sync of the log at most some seconds."""
 IDLE_SECONDS = 5.0
-"""A connection that was idle for so long is asked whether it still is one before something is sent that is not to be
-sent twice: a network forgets connections and tells nobody."""
+"""A connection that was idle for this long is checked by PING before a request that must not be sent twice, because
+networks drop idle connections silently."""
 CLIENT_NAME = "redrive"
-"""How `CLIENT LIST` on the server names our connections."""
+"""The name of our connections in `CLIENT LIST`."""
 _LOADING = "it is loading its data; try again in a moment"
 
 _SCHEMES = {
@@ -116,24 +116,24 @@ _SCHEMES = {
     "valkey+cluster": "redis",
     "valkeys+cluster": "rediss",
 }
-"""Schemes of URLs, and what the driver calls them. With `+cluster` the servers find each other."""
+"""Schemes of URLs, and the driver's names of them. `+cluster` finds the other servers of a cluster."""
 
 
 class NotSent(Exception):
-    """The server cannot have run it: there is no connection, or it did not leave whole, or the server said so."""
+    """The request did not run: there is no connection, it was not sent completely, or the server refused it."""
 
 
 class ConnectionLost(Exception):
-    """It left, and no answer came: the server ran it, or it did not."""
+    """The request was sent and not answered: it ran or it did not."""
 
     def __init__(self, problem: str, *, gave_up: bool) -> None:
         super().__init__(problem)
         self.gave_up = gave_up
-        """Whether no answer came for so long that to ask again would take as long again."""
+        """Whether it timed out. A second try would take as long again."""
 
 
-def options(url: str) -> dict[str, Any]:
-    """What the driver needs to connect. What stands behind `?` is for the driver."""
+def connection_options(url: str) -> dict[str, Any]:
+    """Return the options of the driver for a URL. Those after `?` are passed on."""
     scheme, colon, rest = url.partition("://")
     if not colon or scheme not in _SCHEMES:
         raise InvalidInput(f"{redact_url(url)!r} has no scheme of Redis; there are {', '.join(_SCHEMES)}")
@@ -142,7 +142,7 @@ def options(url: str) -> dict[str, Any]:
     except (ValueError, rs.RedisError):  # whose text quotes what it takes for a port
         raise InvalidInput(f"{redact_url(url)!r} cannot be read as a URL of Redis; {ENCODED}") from None
     timeouts = {"socket_connect_timeout": CONNECT_TIMEOUT_SECONDS, "socket_timeout": ANSWER_TIMEOUT_SECONDS}
-    # The driver must never send anything twice, nor decode what is ours.
+    # The driver must never send anything twice, nor decode answers.
     ours = {
         "retry": Retry(NoBackoff(), 0),
         "retry_on_timeout": False,
@@ -155,13 +155,13 @@ def options(url: str) -> dict[str, Any]:
     return {**timeouts, **keepalive, **given, **ours}
 
 
-def in_cluster(url: str) -> bool:
-    """Whether the URL names a cluster."""
+def is_cluster_url(url: str) -> bool:
+    """Return whether a URL names a cluster."""
     return url.partition("://")[0].endswith("+cluster")
 
 
-def shown(url: str, given: Mapping[str, Any]) -> str:
-    """The server without its password, for errors."""
+def display_url(url: str, given: Mapping[str, Any]) -> str:
+    """Return the URL without its password, for errors."""
     scheme = url.partition("://")[0]
     if "path" in given:
         return f"{scheme}://{given['path']}"
@@ -169,14 +169,14 @@ def shown(url: str, given: Mapping[str, Any]) -> str:
 
 
 _OWN = (rs.RedisError, NotSent, ConnectionLost)
-"""Errors of the driver and of a link; anything else comes from outside."""
+"""Errors of the driver and of this module. All others come from signal handlers."""
 
 
 class RedisConnection:
-    """A connection that is open from its making until `close`. For one thread at a time.
+    """An open connection, for one thread at a time.
 
-    What is raised from outside comes out as itself, and the connection is of no more use then: an answer may be on its
-    way that nobody asked for.
+    An exception of a signal handler passes through. The connection cannot be used after it, because an answer may still
+    arrive.
     """
 
     def __init__(self, given: Mapping[str, Any], address: Address | None = None) -> None:
@@ -186,21 +186,21 @@ class RedisConnection:
         make = wanted.pop("connection_class", None) or _plain()
         self.address = address
         try:
-            self._wire = make(**wanted)
-        except TypeError as error:  # which names the option; a part of a password may have been taken for one
+            self._driver = make(**wanted)
+        except TypeError as error:  # it names the option, which may be a part of a password
             found = re.search(r"'([a-z_]+)'$", str(error))
             named = found[1] if found else "…"
             raise InvalidInput(f"the URL of Redis has an option that the driver does not know: {named}") from None
         self._used_at = 0.0
         self._closed = False
         self._in_order = True
-        """Whether every answer was read to what was asked."""
+        """Whether every request was answered."""
         with self._interruptible():
             self._open()
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """The driver takes what a signal handler raises for its own, where it is a TimeoutError or an OSError."""
+        """Raise what a signal handler raised. The driver takes a TimeoutError or OSError of one for its own."""
         before = sys.exception()
         self._in_order = False
         try:
@@ -215,27 +215,27 @@ class RedisConnection:
 
     def _open(self) -> None:
         try:
-            self._wire.connect()
+            self._driver.connect()
         except rs.AuthenticationError as error:
-            raise NotSent(_not_let_in(error)) from error
+            raise NotSent(_login_refused(error)) from error
         except rs.BusyLoadingError as error:
             raise NotSent(_LOADING) from error
         except rs.ResponseError as refusal:
-            raise NotSent(meaning(refusal)[1]) from refusal
+            raise NotSent(classify_error(refusal)[1]) from refusal
         except rs.RedisError as error:
             raise NotSent(_text(error)) from error
         self._used_at = time.monotonic()
 
     def request(self, *commands: Command) -> list[Any]:
-        """Send all of them at once, then read an answer to each: a value, or a `ResponseError`.
+        """Send all commands together, and return the answer to each: a value or a `ResponseError`.
 
-        Raises `NotSent` or `Lost`; the connection is closed then.
+        Raises `NotSent` or `ConnectionLost`, and closes the connection.
         """
         with self._interruptible():
             try:
                 self._send(*commands)
             except NotSent as unsent:
-                if len(commands) > 1:  # the first of them may have left whole
+                if len(commands) > 1:  # the first of them may have been sent completely
                     raise ConnectionLost(str(unsent), gave_up=isinstance(unsent.__cause__, rs.TimeoutError)) from unsent
                 raise
             answers = [self._answer() for _ in commands]
@@ -243,58 +243,58 @@ class RedisConnection:
         return answers
 
     def send(self, *command: Any) -> None:
-        """Send something whose answer is heard later. Raises `NotSent`; the connection is closed then."""
+        """Send a command whose answer `receive` returns. Raises `NotSent`, and closes the connection."""
         with self._interruptible():
             self._send(command)
 
     def _send(self, *commands: Command) -> None:
-        if self._closed:  # the driver would connect anew
+        if self._closed:  # the driver would connect again
             raise NotSent("the connection is closed")
         try:
-            self._wire.send_packed_command(self._wire.pack_commands(commands), check_health=False)
+            self._driver.send_packed_command(self._driver.pack_commands(commands), check_health=False)
         except rs.RedisError as error:
             self.close()
             raise NotSent(_text(error)) from error
 
     def _answer(self) -> Any:
         try:
-            return self._wire.read_response()
+            return self._driver.read_response()
         except rs.ResponseError as refusal:
             return refusal
-        except rs.BusyLoadingError as error:  # an answer, although the driver takes it for a lost connection
+        except rs.BusyLoadingError as error:  # an answer, which the driver treats as a lost connection
             self.close()
             raise NotSent(_LOADING) from error
         except rs.AuthenticationError as error:
             self.close()
-            raise NotSent(_not_let_in(error)) from error
+            raise NotSent(_login_refused(error)) from error
         except rs.TimeoutError as error:
             self.close()
-            raise ConnectionLost(f"no answer within {self._wire.socket_timeout:g} seconds", gave_up=True) from error
+            raise ConnectionLost(f"no answer within {self._driver.socket_timeout:g} seconds", gave_up=True) from error
         except rs.RedisError as error:
             self.close()
             raise ConnectionLost(_text(error), gave_up=False) from error
 
     def is_alive(self) -> bool:
-        """Whether something can be sent, as far as can be known before it is."""
+        """Return whether the connection is usable, as far as this can be known before a request."""
         if self._closed or not self._in_order:
             return False
         try:
             with self._interruptible():
-                unasked = self._wire.can_read(0)  # a goodbye
-            if not unasked and time.monotonic() - self._used_at > IDLE_SECONDS:
+                has_input = self._driver.can_read(0)  # the server closed it
+            if not has_input and time.monotonic() - self._used_at > IDLE_SECONDS:
                 self.request(("PING",))
         except _OWN:
             return False
-        return not unasked
+        return not has_input
 
     def receive(self) -> list[Any]:
-        """What the server said unasked, without waiting. Raises `Lost`; the connection is closed then."""
+        """Return what the server has sent, without waiting. Raises `ConnectionLost`, and closes the connection."""
         found = []
         if self._closed or not self._in_order:
             raise ConnectionLost("the connection is closed", gave_up=False)
         with self._interruptible():
             try:
-                while self._wire.can_read(0):
+                while self._driver.can_read(0):
                     found.append(self._answer())
             except rs.RedisError as error:
                 self.close()
@@ -302,20 +302,20 @@ class RedisConnection:
         return found
 
     def fileno(self) -> int:
-        """The number of its socket."""
-        # The driver has no other way to it.
-        number: int = self._wire._sock.fileno()
+        """Return the file descriptor of the socket."""
+        # The driver has no public access to it.
+        number: int = self._driver._sock.fileno()
         return number
 
     def close(self) -> None:
-        """Twice is no error."""
+        """Close the connection. Idempotent."""
         self._closed = True
-        self._wire.disconnect()
+        self._driver.disconnect()
 
     def detach_after_fork(self) -> None:
-        """After a fork, in the child: nothing that happens here may reach the server."""
-        # The driver has no other way to the socket.
-        found = self._wire._sock
+        """Detach the socket in a forked child, so that nothing it does reaches the server."""
+        # The driver has no public access to the socket.
+        found = self._driver._sock
         if found is not None:
             with contextlib.suppress(OSError):
                 nowhere = os.open(os.devnull, os.O_RDWR)
@@ -329,8 +329,8 @@ def _plain() -> Any:
     return Connection
 
 
-def _not_let_in(error: BaseException) -> str:
-    return f"it does not let us in ({_text(error)}); correct user and password in the URL"
+def _login_refused(error: BaseException) -> str:
+    return f"it refuses the login ({_text(error)}); correct user and password in the URL"
 
 
 def _text(error: BaseException) -> str:

@@ -24,13 +24,13 @@ from redrive.errors import (
 from redrive.model.ids import ItemId, Token, item_id_of, make_id
 from redrive.model.item import Counters, Lease, Receipt, Settled, Status
 from redrive.stores.redis.codec import decode_content, decode_state
-from redrive.stores.redis.connection import meaning
+from redrive.stores.redis.connection import classify_error
 from redrive.stores.redis.fast_path import KINDS, FastPathBatch
 from redrive.stores.redis.keys import long
-from redrive.stores.redis.queue_state import read_queue
+from redrive.stores.redis.queue_state import decode_queue
 
 _FIRST_DELIVERY = Counters(deliveries=1, attempts=1)
-_, _MEMORY_FULL = meaning(ResponseError("OOM"))
+_, _MEMORY_FULL = classify_error(ResponseError("OOM"))
 
 
 class ResultReader:
@@ -102,7 +102,7 @@ class ResultReader:
             case [0, status]:
                 return LeaseLost(id, Status(status.decode()) if status else None)
             case [2, queue]:
-                return StaleSettings(read_queue(queue))
+                return StaleSettings(decode_queue(queue))
             case [4, queue]:
                 assert not isinstance(call, Settle)
                 return WrongQueue(id, queue.decode(), call.queue or "")

@@ -1,4 +1,4 @@
-"""Groups of dead letters: figures in a hash for each queue, members in a sorted set for each cause."""
+"""Groups of dead letters: counts in a hash for each queue, members in a sorted set for each fingerprint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redrive.stores.rules.tables import Groups
 
 
 class Figures(msgspec.Struct, array_like=True):
-    """The dead letters of one cause in one queue, counted."""
+    """Counts of the dead letters of one fingerprint in one queue."""
 
     count: int
     first_at: int
@@ -25,36 +25,38 @@ class Figures(msgspec.Struct, array_like=True):
     hours: dict[int, int]
 
 
-_read_figures = msgspec.msgpack.Decoder(Figures).decode
+_decode_figures = msgspec.msgpack.Decoder(Figures).decode
 
 
 class RedisGroups(Groups):
-    """Figures in a hash for each queue, members in a sorted set for each cause."""
+    """Counts in a hash for each queue, members in a sorted set for each fingerprint."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._hashes: dict[str, Hash[str, Figures]] = {}
 
-    def join(self, letter: DeadLetterKey, item: Record) -> None:
-        groups, at, hour = self._groups(letter.queue), letter.died_at, hour_of(letter.died_at)
-        figures = groups.get(letter.fingerprint) or Figures(0, at, at, {})
-        groups[letter.fingerprint] = Figures(
+    def join(self, dead_letter: DeadLetterKey, item: Record) -> None:
+        groups, at, hour = self._groups(dead_letter.queue), dead_letter.died_at, hour_of(dead_letter.died_at)
+        figures = groups.get(dead_letter.fingerprint) or Figures(0, at, at, {})
+        groups[dead_letter.fingerprint] = Figures(
             figures.count + 1,
             min(figures.first_at, at),
             max(figures.last_at, at),
             {**figures.hours, hour: figures.hours.get(hour, 0) + 1},
         )
-        self._session.write("ZADD", self._key(letter), short(letter.number), digits(body_of(item.ids[0])))
+        self._session.write("ZADD", self._key(dead_letter), short(dead_letter.number), digits(body_of(item.ids[0])))
 
-    def leave(self, letter: DeadLetterKey) -> None:
-        groups, hour = self._groups(letter.queue), hour_of(letter.died_at)
-        figures = groups[letter.fingerprint]
-        self._session.write("ZREMRANGEBYSCORE", self._key(letter), short(letter.number), short(letter.number))
+    def leave(self, dead_letter: DeadLetterKey) -> None:
+        groups, hour = self._groups(dead_letter.queue), hour_of(dead_letter.died_at)
+        figures = groups[dead_letter.fingerprint]
+        self._session.write(
+            "ZREMRANGEBYSCORE", self._key(dead_letter), short(dead_letter.number), short(dead_letter.number)
+        )
         if figures.count == 1:
-            del groups[letter.fingerprint]
+            del groups[dead_letter.fingerprint]
             return
         hours = {each: count - (each == hour) for each, count in figures.hours.items()}
-        groups[letter.fingerprint] = Figures(
+        groups[dead_letter.fingerprint] = Figures(
             figures.count - 1,
             figures.first_at,
             figures.last_at,
@@ -79,13 +81,13 @@ class RedisGroups(Groups):
 
     def _all(self, queues: Iterable[str]) -> Iterator[tuple[str, dict[str, Figures]]]:
         names = tuple(queues)
-        answers = self._session.look(*(("HGETALL", self._session.keys.of("groups", queue)) for queue in names))
+        answers = self._session.fetch(*(("HGETALL", self._session.keys.of("groups", queue)) for queue in names))
         for queue, fields in zip(names, answers, strict=True):
             raw = iter(fields)
-            yield queue, {cause.decode(): _read_figures(figures) for cause, figures in zip(raw, raw, strict=True)}
+            yield queue, {cause.decode(): _decode_figures(figures) for cause, figures in zip(raw, raw, strict=True)}
 
     def _group(self, fingerprint: str, by_queue: dict[str, Figures]) -> Group | None:
-        """None where its last letter has left it between two looks."""
+        """Return None if its last dead letter was removed between two reads."""
         newest = self._newest(fingerprint, by_queue)
         if newest is None:
             return None
@@ -112,14 +114,14 @@ class RedisGroups(Groups):
         keys = [self._session.keys.of("group", queue, fingerprint) for queue in queues]
         ranges = self._session.ranges(*((key, "down", "-inf", "+inf", 0, 1) for key in keys))
         heads = [(score, member) for found in ranges for member, score in found]
-        return self._session.at(max(heads)[1]) if heads else None
+        return self._session.item_at(max(heads)[1]) if heads else None
 
     def _groups(self, queue: str) -> Hash[str, Figures]:
         key = self._session.keys.of("groups", queue)
-        return self._hashes.setdefault(queue, Hash(self._session, key, encode, _read_figures, "groups"))
+        return self._hashes.setdefault(queue, Hash(self._session, key, encode, _decode_figures, "groups"))
 
-    def _key(self, letter: DeadLetterKey) -> str:
-        return self._session.keys.of("group", letter.queue, letter.fingerprint)
+    def _key(self, dead_letter: DeadLetterKey) -> str:
+        return self._session.keys.of("group", dead_letter.queue, dead_letter.fingerprint)
 
 
 def _rank(figures: Iterable[Figures]) -> tuple[int, int]:

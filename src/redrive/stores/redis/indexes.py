@@ -1,4 +1,4 @@
-"""The indexes of the rules, kept in sorted sets: read a window at a time, with what this transaction changed on top."""
+"""The indexes of the rules in sorted sets: read a window at a time, and merged with the changes of this transaction."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from redrive.clock import Instant
 from redrive.model.filter import Order
 from redrive.model.ids import ItemId
 from redrive.stores.redis.keys import RANKS, body_of, digits, long, short
-from redrive.stores.redis.unit_of_work import Found, Session
+from redrive.stores.redis.unit_of_work import Session
 from redrive.stores.rules.indexes import Index, Key, NumberIndex
 from redrive.stores.rules.record import Record
 
 _WINDOW = 100
 _PAGE = 250
-"""Items that one step of a walk reads."""
+"""Items that a walk reads at a time."""
 
 
 class SortedIndex(Index[ItemId]):
-    """Items by key. Nothing else changes the sorted set while this transaction has the turn."""
+    """Items by key. While this transaction has the lock, nothing else changes its sorted sets."""
 
     def __init__(self, session: Session, *keys: str) -> None:
         self._session = session
         self._names = keys
         self._changed: dict[ItemId, Key | None] = {}
-        """Where this transaction put an item; None where it took it out."""
+        """The key of each item that this transaction added; None if it removed the item."""
         self._window: list[tuple[Key, ItemId]] = []
         self._offsets = [0] * len(keys)
         self._exhausted = False
 
     @abstractmethod
     def _member(self, item: Record) -> str:
-        """What stands for an item, as it is now."""
+        """Return the member of an item in its current state."""
 
     @abstractmethod
-    def _place(self, item: Record, key: Key) -> tuple[str, int]:
-        """The sorted set and the score of a key."""
+    def _location(self, item: Record, key: Key) -> tuple[str, int]:
+        """Return the sorted set and the score of a key."""
 
     @abstractmethod
-    def _key(self, place: int, member: str, score: int) -> Key:
-        """The key of a member in the sorted set of that place."""
+    def _key(self, at: int, member: str, score: int) -> Key:
+        """Return the key of a member in the sorted set number `at`."""
 
     def __len__(self) -> int:
         assert not self._changed, "counted only before anything was changed"
-        there: int = sum(self._session.look(*(("ZCARD", key) for key in self._names)))
-        return there
+        count: int = sum(self._session.fetch(*(("ZCARD", key) for key in self._names)))
+        return count
 
     def add(self, name: ItemId, key: Key) -> None:
         item = self._item(name)
-        where, score = self._place(item, key)
-        self._session.write("ZADD", where, score, self._member(item))
+        sorted_set, score = self._location(item, key)
+        self._session.write("ZADD", sorted_set, score, self._member(item))
         self._changed[name] = key
 
     def discard(self, name: ItemId) -> None:
@@ -83,9 +83,9 @@ class SortedIndex(Index[ItemId]):
         return self._names
 
     def _ordered(self) -> Iterator[tuple[Key, ItemId]]:
-        """What is in it now, in order."""
-        mine = sorted((key, id) for id, key in self._changed.items() if key is not None)
-        return merge(mine, self._stored())
+        """Return the current keys and items, in order."""
+        added = sorted((key, id) for id, key in self._changed.items() if key is not None)
+        return merge(added, self._stored())
 
     def _stored(self) -> Iterator[tuple[Key, ItemId]]:
         at = 0
@@ -96,26 +96,22 @@ class SortedIndex(Index[ItemId]):
                 at += 1
             if self._exhausted:
                 return
-            self._read_on()
+            self._read_window()
 
-    def _read_on(self) -> None:
-        """The next window. Of several sorted sets the first comes whole before the second."""
+    def _read_window(self) -> None:
+        """Read the next window. Of several sorted sets, all of the first comes before the second."""
         found = self._session.ranges(
             *(
                 (key, "up", "-inf", "+inf", offset, _WINDOW)
                 for key, offset in zip(self._names, self._offsets, strict=True)
             )
         )
-        self.take(found)
-
-    def take(self, found: list[Found]) -> None:
-        """Go on with what was read of each sorted set."""
-        for place, members in enumerate(found):
-            self._offsets[place] += len(members)
+        for at, members in enumerate(found):
+            self._offsets[at] += len(members)
             for member, score in members:
-                item = self._session.at(member)
+                item = self._session.item_at(member)
                 if item is not None:
-                    self._window.append((self._key(place, member, score), item.id))
+                    self._window.append((self._key(at, member, score), item.id))
             if len(members) == _WINDOW:
                 return
         self._exhausted = True
@@ -132,58 +128,58 @@ class InstantIndex(SortedIndex):
     def _member(self, item: Record) -> str:
         return digits(body_of(item.ids[0]))
 
-    def _place(self, item: Record, key: Key) -> tuple[str, int]:
+    def _location(self, item: Record, key: Key) -> tuple[str, int]:
         return self._names[0], key[0]
 
-    def _key(self, place: int, member: str, score: int) -> Key:
+    def _key(self, at: int, member: str, score: int) -> Key:
         return score, int(member)
 
 
 class TailIndex(InstantIndex):
-    """One sorted set: seq and body by an instant, so that those of one instant are in the order in which they came."""
+    """One sorted set: seq and body by an instant, so that items of one instant are in the order of their seq."""
 
     def _member(self, item: Record) -> str:
         return digits(short(item.seq)) + digits(body_of(item.ids[0]))
 
-    def _key(self, place: int, member: str, score: int) -> Key:
+    def _key(self, at: int, member: str, score: int) -> Key:
         return score, long(int(member[:16]))
 
 
 class Ready(TailIndex):
-    """A sorted set for each priority, the largest first: seq and body by ready_at."""
+    """A sorted set for each priority, highest first: seq and body by ready_at."""
 
-    def _place(self, item: Record, key: Key) -> tuple[str, int]:
-        return self._names[self._place_of(item)], key[1]
+    def _location(self, item: Record, key: Key) -> tuple[str, int]:
+        return self._names[self._set_of(item)], key[1]
 
-    def _key(self, place: int, member: str, score: int) -> Key:
-        return place - len(RANKS) + 1, score, long(int(member[:16]))
+    def _key(self, at: int, member: str, score: int) -> Key:
+        return at - len(RANKS) + 1, score, long(int(member[:16]))
 
     def _keys_of(self, item: Record) -> tuple[str, ...]:
-        return (self._names[self._place_of(item)],)
+        return (self._names[self._set_of(item)],)
 
-    def _place_of(self, item: Record) -> int:
+    def _set_of(self, item: Record) -> int:
         return len(RANKS) - 1 - item.priority
 
 
 class NamesByInstant(Index[str]):
-    """Names that are no items, by an instant."""
+    """Names, and not items, by an instant."""
 
     def __init__(self, session: Session, key: str) -> None:
         self._session = session
         self._key = key
-        self._mine: dict[str, Key | None] = {}
+        self._changed: dict[str, Key | None] = {}
 
     def add(self, name: str, key: Key) -> None:
         self._session.write("ZADD", self._key, key[0], name)
-        self._mine[name] = key
+        self._changed[name] = key
 
     def discard(self, name: str) -> None:
         self._session.write("ZREM", self._key, name)
-        self._mine[name] = None
+        self._changed[name] = None
 
     def until(self, instant: int, limit: int) -> list[str]:
-        (found,) = self._session.look(("ZRANGEBYSCORE", self._key, "-inf", instant, "LIMIT", 0, limit))
-        return [name for name in map(bytes.decode, found) if name not in self._mine]
+        (found,) = self._session.fetch(("ZRANGEBYSCORE", self._key, "-inf", instant, "LIMIT", 0, limit))
+        return [name for name in map(bytes.decode, found) if name not in self._changed]
 
 
 class DeadLetterIndexes(NumberIndex):
@@ -202,7 +198,7 @@ class DeadLetterIndexes(NumberIndex):
     def walk(
         self, queues: tuple[str, ...], order: Order, after: int | None, *, words: bool
     ) -> Iterator[tuple[int, Record]]:
-        """The items of some queues from a number on, as they are stored."""
+        """Return the items of some queues after a number, without the changes of this transaction."""
         return walk(self._session, [self._key(queue) for queue in queues], order, after, words=words)
 
     def _key(self, queue: str) -> str:
@@ -212,21 +208,21 @@ class DeadLetterIndexes(NumberIndex):
 def walk(
     session: Session, keys: list[str], order: Order, after: int | None, *, words: bool
 ) -> Iterator[tuple[int, Record]]:
-    """The items in some sorted sets by number, merged."""
+    """Return the items of some sorted sets, merged by number."""
     down = order is Order.NEWEST
     pages = [_pages(session, key, down, after, words) for key in keys]
     return merge(*pages, key=lambda each: -each[0] if down else each[0])
 
 
 def _pages(session: Session, key: str, down: bool, after: int | None, words: bool) -> Iterator[tuple[int, Record]]:
-    beyond = None if after is None else short(after)
+    last = None if after is None else short(after)
     while True:
-        low, high = ("-inf", "+inf") if beyond is None else ("-inf", f"({beyond}") if down else (f"({beyond}", "+inf")
+        low, high = ("-inf", "+inf") if last is None else ("-inf", f"({last}") if down else (f"({last}", "+inf")
         (found,) = session.ranges((key, "down" if down else "up", low, high, 0, _PAGE), words=words)
         for member, score in found:
-            item = session.at(member)
+            item = session.item_at(member)
             if item is not None:
                 yield long(score), item
         if len(found) < _PAGE:
             return
-        beyond = found[-1][1]
+        last = found[-1][1]

@@ -1,8 +1,8 @@
-"""The turn: the right of one process to change a namespace by what it works out from what it read.
+"""The lock of a namespace: one process at a time changes it by what it has read.
 
-What is done often runs as one script and needs no turn; it waits while somebody has it. Whoever has it reads, works
-out what to write, and writes it by one script, which also gives the turn back. A turn ends by itself: then, and when
-its holder is seen to be gone, others take it, and the script of the late one writes nothing.
+The script of the fast path does not take the lock, and does nothing while a process has it. The holder reads, computes
+its writes, and sends them by one script that also releases the lock. A lock expires, and other processes break it if
+its holder is gone. In both cases the script of the former holder writes nothing.
 """
 
 from __future__ import annotations
@@ -21,114 +21,115 @@ from redrive.stores.redis.scripts import LOCK_ACQUIRE, LOCK_COMMIT, LOCK_RELEASE
 from redrive.stores.redis.unit_of_work import Session, flat
 
 LOCK_TTL_MICROSECONDS = 5_000_000
-"""How long one holder has the turn."""
+"""How long a process has the lock at most."""
 LOCK_TIMEOUT_SECONDS = 15.0
-"""How long others wait for it."""
+"""How long other processes wait for it."""
 _PAUSE_SECONDS = 0.0005
-_LONGEST_PAUSE_SECONDS = 0.02
+_MAX_PAUSE_SECONDS = 0.02
 _HOLDER_CHECK_SECONDS = 0.05
-"""After how long those who wait ask whether the holder is still there."""
+"""How often a waiting process checks whether the holder is still connected."""
+_NO_CLIENT = "-"
+"""Stored if the client id of the holder is not known."""
 
 
 class LockGrant(NamedTuple):
-    """The turn, and what the namespace was when it was taken."""
+    """The lock, and numbers of the namespace when it was taken."""
 
     token: str
     now: Instant
     last: int
-    """The last number drawn."""
+    """The last number allocated."""
     epoch: int
     version: int
 
 
 class LockWait:
-    """Waits while somebody else has the turn. One for each attempt to do something."""
+    """Waits while another process has the lock. Make one for each attempt to do something."""
 
-    def __init__(self, turns: NamespaceLock) -> None:
-        self._turns = turns
-        self._began = time.monotonic()
-        self._asked = self._began
+    def __init__(self, lock: NamespaceLock) -> None:
+        self._lock = lock
+        self._started = time.monotonic()
+        self._checked = self._started
         self._pause = _PAUSE_SECONDS
 
-    def wait(self, turn: bytes) -> None:
-        """A moment, longer each time. Raises when it has been too long."""
+    def wait(self, lock: bytes) -> None:
+        """Wait a moment, longer each time. `lock` is the stored value. Raises `StoreUnavailable` after the timeout."""
         now = time.monotonic()
-        if now - self._began > LOCK_TIMEOUT_SECONDS:
-            raise StoreUnavailable(self._turns.name, "another process has the namespace for too long; try again")
-        if now - self._asked > _HOLDER_CHECK_SECONDS:
-            self._asked = now
-            if self._turns.break_stale_lock(turn):
+        if now - self._started > LOCK_TIMEOUT_SECONDS:
+            raise StoreUnavailable(self._lock.name, "another process has the namespace for too long; try again")
+        if now - self._checked > _HOLDER_CHECK_SECONDS:
+            self._checked = now
+            if self._lock.break_stale_lock(lock):
                 return
         time.sleep(self._pause)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        self._pause = min(2 * self._pause, _MAX_PAUSE_SECONDS)
 
 
 class NamespaceLock:
-    """The turn of one namespace."""
+    """The lock of one namespace."""
 
-    def __init__(self, connection: RedisClient, keys: Keys) -> None:
-        self._connection = connection
+    def __init__(self, client: RedisClient, keys: Keys) -> None:
+        self._client = client
         self._keys = keys
-        self.name = connection.name
+        self.name = client.name
 
     @contextlib.contextmanager
-    def mine(self) -> Iterator[LockGrant]:
-        """Within this, the turn is taken. Where it ends with an exception, it is given back, from wherever it comes."""
-        token, taken = secrets.token_hex(8), None
+    def held(self) -> Iterator[LockGrant]:
+        """Hold the lock. After an exception, it is released, even if the exception came while it was being taken."""
+        token, grant = secrets.token_hex(8), None
         try:
-            taken = self._take(token)
-            yield taken
+            grant = self._acquire(token)
+            yield grant
         except RedriveError:
-            if taken is not None:
-                self.give_up(token)
+            if grant is not None:
+                self._try_release(token)
             raise
-        except BaseException:  # raised from outside, perhaps before it was known here that it was taken
-            self.give_up(token)
+        except BaseException:  # of a signal handler: the lock may have been taken before its grant was known here
+            self._try_release(token)
             raise
 
-    def _take(self, token: str) -> LockGrant:
-        """Wait for the turn, and take it."""
-        waiting = LockWait(self)
+    def _acquire(self, token: str) -> LockGrant:
+        """Wait for the lock, and take it."""
+        lock_wait = LockWait(self)
         while True:
-            taken, *answer = self._ask(token)
-            if taken:
+            is_taken, *answer = self._request(token)
+            if is_taken:
                 now, last, epoch, version = answer
                 return LockGrant(token, Instant(now), last, epoch, version)
-            waiting.wait(answer[0])
+            lock_wait.wait(answer[0])
 
-    def _ask(self, token: str) -> list[Any]:
-        """Ask for the turn once."""
+    def _request(self, token: str) -> list[Any]:
+        """Request the lock once."""
         try:
-            args = (token, self._client(), LOCK_TTL_MICROSECONDS)
-            answer: list[Any] = self._connection.run_write(LOCK_ACQUIRE, [self._keys.meta, self._keys.lock], args)
+            args = (token, self._client.client_id() or _NO_CLIENT, LOCK_TTL_MICROSECONDS)
+            answer: list[Any] = self._client.run_write(LOCK_ACQUIRE, [self._keys.meta, self._keys.lock], args)
             return answer
         except OutcomeUnknown as unknown:
-            # Nothing was changed. Others would wait for one who does not know whether he has the turn.
-            self.give_up(token)
+            # Nothing was changed. Other processes would wait for a holder that does not know that it is one.
+            self._try_release(token)
             raise StoreUnavailable(self.name, str(unknown)) from unknown
 
     def apply(self, token: str, last: int, session: Session, *, when_full: bool = False) -> bool:
-        """Write what the session has, and give the turn back. False where it was lost before, and nothing was written.
-        `when_full`: also where the memory of the server is full."""
+        """Run the writes of the session, and release the lock. Return False, with nothing written, if it was lost.
+
+        `when_full`: also if the memory of the server is full.
+        """
         args = (token, last, int(when_full), *flat(session.writes))
-        return bool(self._connection.run_write(LOCK_COMMIT, [self._keys.meta, self._keys.lock], args))
+        return bool(self._client.run_write(LOCK_COMMIT, [self._keys.meta, self._keys.lock], args))
 
-    def release(self, turn: str | bytes) -> None:
-        """Give the turn back, with nothing written."""
-        self._connection.run_write(LOCK_RELEASE, [self._keys.lock], [turn])
+    def release(self, lock: str | bytes) -> None:
+        """Release the lock with nothing written. `lock` is its token or the stored value."""
+        self._client.run_write(LOCK_RELEASE, [self._keys.lock], [lock])
 
-    def give_up(self, token: str) -> None:
-        """Give the turn back if it is there and the server can be asked. If not, it ends by itself."""
+    def _try_release(self, token: str) -> None:
+        """Release the lock if the server can be reached. If not, the lock expires."""
         with contextlib.suppress(RedriveError):
             self.release(token)
 
-    def break_stale_lock(self, turn: bytes) -> bool:
-        """End a turn whose holder has no connection any more. Returns whether it did."""
-        _, client, _ = turn.split(b" ")
-        if client == b"-" or self._connection.has_client(client.decode()):
+    def break_stale_lock(self, lock: bytes) -> bool:
+        """Release a lock whose holder is no longer connected. Return whether it was released."""
+        _, client_id, _ = lock.split(b" ")
+        if client_id.decode() == _NO_CLIENT or self._client.has_client(client_id.decode()):
             return False
-        self.release(turn)
+        self.release(lock)
         return True
-
-    def _client(self) -> str:
-        return self._connection.client() or "-"

@@ -1,4 +1,4 @@
-"""Telling other processes what arrived, and hearing it from them: PUBLISH and SUBSCRIBE."""
+"""Notifications between processes: publish the queues in which items arrived, and subscribe to those of others."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from redrive.stores.redis.connection import ConnectionLost, NotSent, RedisConnec
 from redrive.stores.redis.redis_client import RedisClient
 
 LOOK_SECONDS = 1.0
-"""A notice may be lost with a connection: so often whoever waits looks by himself."""
+"""Notifications may be lost with a connection. Waiters poll at this interval."""
 PING_SECONDS = 5.0
-"""How often the listener asks whether it is still connected."""
+"""How often the listener checks its connection."""
 SILENCE_SECONDS = 15.0
-"""A listener that heard nothing for so long, not even an answer to that, is not connected."""
+"""A listener that received nothing for this long, not even an answer to PING, has lost its connection."""
 AGAIN_SECONDS = 0.25
-"""How long a listener that could not connect waits before it tries again."""
-_BETWEEN = " "
-"""What names of queues do not have."""
+"""Time between two tries to connect the listener."""
+_SEPARATOR = " "
+"""A character that names of queues do not have."""
 
 
 class PubSub:
-    """Notices of one namespace, sent after the commit and outside it. In a cluster they reach every server."""
+    """Notifications of one namespace, published after a commit and not as a part of it. In a cluster they reach every
+    server."""
 
-    def __init__(self, connection: RedisClient, channel: str) -> None:
-        self._connection = connection
+    def __init__(self, client: RedisClient, channel: str) -> None:
+        self._client = client
         self.channel = channel
         self._wake: Callable[[], None] | None = None
         self._reset()
@@ -37,7 +38,7 @@ class PubSub:
     def _reset(self) -> None:
         self._closed = False
         self._sender = secrets.token_hex(8)
-        """Whose notices these are: one's own are not heard."""
+        """The sender of our notifications, which are ignored here."""
         self._listener: RedisConnection | None = None
         self._ear: SocketSubscriber | None = None
         self._listening = threading.Lock()
@@ -49,15 +50,15 @@ class PubSub:
     reopen = _reset
 
     def publish(self, queues: Iterable[str]) -> None:
-        """Something arrived in these queues."""
+        """Publish that items arrived in these queues."""
         self._teller.publish(queues)
 
     def subscribe(self, wake: Callable[[], None]) -> None:
-        """Ring as soon as there may be something to hear, from the next `heard` on."""
+        """Call `wake` as soon as `received` may return something, starting with the next `received`."""
         self._wake = wake
 
     def received(self) -> Collection[str] | None:
-        """Queues in which something arrived since the last call; None: anywhere."""
+        """Return queues in which items arrived since the last call; None: possibly in any."""
         with self._listening:
             if self._closed:
                 raise Closed
@@ -75,7 +76,7 @@ class PubSub:
                 self._drop_listener()
                 self._listen_from = now + AGAIN_SECONDS
                 return None
-            except BaseException:  # raised from outside: what is half read is of no use to the next one
+            except BaseException:  # of a signal handler: an answer may be read in part
                 self._drop_listener()
                 raise
             if self._ear is not None:
@@ -86,7 +87,7 @@ class PubSub:
         return found
 
     def close(self) -> None:
-        """Tell what is untold, and stop."""
+        """Publish what is not yet published, and stop."""
         self._closed = True
         self._teller.close()
         with self._listening:
@@ -96,32 +97,32 @@ class PubSub:
             ear.join()
 
     def _ensure_listening(self) -> None:
-        """Ring when something comes in on the listener, if somebody asked for it."""
+        """Call `wake` when the listener receives something, if there is a subscriber."""
         if self._ear is None and self._wake is not None and self._listener is not None and CAN_LISTEN:
             self._ear = SocketSubscriber(self._listener.fileno(), self._wake)
 
     def _subscribe(self) -> None:
-        self._listener = self._connection.dial()
+        self._listener = self._client.dial()
         (answer,) = self._listener.request(("SUBSCRIBE", self.channel))
         if isinstance(answer, Exception):
             raise NotSent(str(answer))
         self._asked_at = self._heard_at = time.monotonic()
 
     def _listen(self, listener: RedisConnection) -> set[str]:
-        """The names in what was published, and whether the listener still listens."""
+        """Return the queues in received messages. Raises `ConnectionLost` after a long silence."""
         now = time.monotonic()
         if now - self._asked_at > PING_SECONDS:
             self._asked_at = now
             listener.send("PING")
         found: set[str] = set()
-        for told in listener.receive():
+        for message in listener.receive():
             self._heard_at = now
-            if isinstance(told, list) and told[0] == b"message":
-                sender, *names = told[2].decode().split(_BETWEEN)
+            if isinstance(message, list) and message[0] == b"message":
+                sender, *names = message[2].decode().split(_SEPARATOR)
                 if sender != self._sender:
                     found.update(names)
         if now - self._heard_at > SILENCE_SECONDS:
-            raise ConnectionLost("the listener hears nothing", gave_up=False)
+            raise ConnectionLost("the listener receives nothing", gave_up=False)
         return found
 
     def _drop_listener(self) -> None:
@@ -133,12 +134,12 @@ class PubSub:
             listener.close()
 
     def _publish(self, queues: list[str]) -> None:
-        """A notice that is lost costs a second: whoever waits looks by himself."""
+        """Publish once. A lost notification delays waiters by a second: they poll."""
         if self._publisher is not None and not self._publisher.is_alive():
             self._drop_publisher()
         try:
-            self._publisher = self._publisher or self._connection.dial()
-            self._publisher.request(("PUBLISH", self.channel, _BETWEEN.join((self._sender, *queues))))
+            self._publisher = self._publisher or self._client.dial()
+            self._publisher.request(("PUBLISH", self.channel, _SEPARATOR.join((self._sender, *queues))))
         except (RedriveError, NotSent, ConnectionLost):
             self._drop_publisher()
 

@@ -1,4 +1,4 @@
-"""Queries: the rules of `redrive.stores.rules`, except where Redis has a shorter way."""
+"""Queries by the rules of `redrive.stores.rules`, or by commands of Redis if these need less to be read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _read_audit = msgspec.msgpack.Decoder(AuditEntry).decode
 
 
 def answer_query(state: RedisState, session: Session, query: Query, now: Instant) -> Any:
-    """The answer to a query. Raises the errors that its docstring names."""
+    """Return the answer to a query. Raises the errors that the docstring of the query names."""
     match query:
         case ListAudit():
             return _audit(session, query)
@@ -40,52 +40,52 @@ def answer_query(state: RedisState, session: Session, query: Query, now: Instant
             return min((at for at in (*heads.values(), state.operations.next_at()) if at is not None), default=None)
         case GetOverdue(queue=None):
             heads = _heads(state, session, ("expiring", "leases"))
-            overdue = {name: state.queues.values_now[name] for (name, _), at in heads.items() if at <= now}
-            state.queues.values_now = overdue
+            overdue = {name: state.queues.current_values[name] for (name, _), at in heads.items() if at <= now}
+            state.queues.current_values = overdue
         case GetIdempotencyOwners():
-            state.read_ahead(query.queue, "keys", query.keys)
+            state.prefetch(query.queue, "keys", query.keys)
         case ListMoveTargets():
-            return _destinations(state)
+            return _move_targets(state)
         case ListWorkerLeases():
-            return tuple(lease_of(*raw) for raw in session.held(query.worker, query.limit))
+            return tuple(lease_of(*raw) for raw in session.worker_leases(query.worker, query.limit))
     return follow_rules(state, query, now)
 
 
 def _heads(state: RedisState, session: Session, kinds: tuple[str, ...]) -> dict[tuple[str, str], Instant]:
-    """The earliest instant in indexes of every queue."""
-    places = [(queue, kind) for queue in state.queues.values_now for kind in kinds]
-    commands = [("ZRANGE", session.keys.of(kind, queue), 0, 0, "WITHSCORES") for queue, kind in places]
-    answers = session.look(*commands)
-    return {place: Instant(score_of(head[1])) for place, head in zip(places, answers, strict=True) if head}
+    """Return the earliest instant in indexes of every queue, by queue and kind."""
+    indexes = [(queue, kind) for queue in state.queues.current_values for kind in kinds]
+    commands = [("ZRANGE", session.keys.of(kind, queue), 0, 0, "WITHSCORES") for queue, kind in indexes]
+    answers = session.fetch(*commands)
+    return {index: Instant(score_of(head[1])) for index, head in zip(indexes, answers, strict=True) if head}
 
 
-def _destinations(state: RedisState) -> tuple[MoveTarget, ...]:
-    """The last item of one may arrive between two looks."""
+def _move_targets(state: RedisState) -> tuple[MoveTarget, ...]:
+    """Return targets with the departure of their first item. The last item may arrive between two reads."""
     first = ((to, state.items[id]) for to in state.destinations() for id in state.moving_ids(to, 1))
     return tuple(MoveTarget(to, item.passage.since) for to, item in first if item.passage is not None)
 
 
 def _audit(session: Session, query: ListAudit) -> tuple[AuditEntry, ...]:
-    """Entries are numbered from 1 in the order in which they were written."""
+    """Return entries, newest first. They are numbered from 1 in the order in which they were written."""
     key = session.keys.of("audit")
-    (length,) = session.look(("LLEN", key))
+    (length,) = session.fetch(("LLEN", key))
     end = length if query.before is None else max(0, min(query.before - 1, length))
     start = max(0, end - query.limit)
-    (raw,) = session.look(("LRANGE", key, start, end - 1)) if end else ((),)
-    entries = [msgspec.structs.replace(_read_audit(each), number=start + place) for place, each in enumerate(raw, 1)]
+    (raw,) = session.fetch(("LRANGE", key, start, end - 1)) if end else ((),)
+    entries = [msgspec.structs.replace(_read_audit(each), number=number) for number, each in enumerate(raw, start + 1)]
     return tuple(reversed(entries))
 
 
 def queues_to_clean(session: Session, queues: Mapping[str, Queue], now: Instant) -> dict[str, Queue]:
-    """The queues in which something is past its time."""
+    """Return the queues in which something is past its retention."""
     ends = [(name, kind, until) for name, queue in queues.items() for kind, until in _ends(queue, now)]
     commands = [("ZCOUNT", session.keys.of(kind, name), "-inf", until) for name, kind, until in ends]
-    counts = session.look(*commands)
+    counts = session.fetch(*commands)
     return {name: queues[name] for (name, _, _), count in zip(ends, counts, strict=True) if count}
 
 
 def _ends(queue: Queue, now: Instant) -> Iterator[tuple[str, int]]:
-    """What was written at these instants, or earlier, goes."""
+    """Return kinds of indexes, and the instant up to which their entries are past retention."""
     settings = queue.settings
     yield "key_expiry", now
     yield "source_expiry", now
@@ -100,9 +100,9 @@ def _ends(queue: Queue, now: Instant) -> Iterator[tuple[str, int]]:
 
 
 def is_anything_old(session: Session, now: Instant) -> bool:
-    """Whether an entry of the feed, an operation, a registration or a result may be past its time, or something is left
-    of a deleted queue."""
-    feed, operations, registrations, results, removed = session.look(
+    """Return whether an entry of the feed, an operation, a registration or a result may be past its retention, or an
+    item of a deleted queue is not yet swept."""
+    feed, operations, registrations, results, removed = session.fetch(
         ("ZRANGE", session.keys.of("feed"), 0, 0),
         ("ZRANGE", session.keys.of("operation_order"), 0, 0, "WITHSCORES"),
         ("ZCOUNT", session.keys.of("registration_expiry"), "-inf", now),

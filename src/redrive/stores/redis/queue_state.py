@@ -1,4 +1,4 @@
-"""A queue in Redis as the rules see it: settings and counts read at once, indexes when they are asked for."""
+"""The queues that the rules work on: settings and counts are read first, indexes on demand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from redrive.model.queue import Queue
 from redrive.stores.redis.codec import encode
 from redrive.stores.redis.indexes import InstantIndex, NamesByInstant, Ready, TailIndex
 from redrive.stores.redis.keys import RANKS, Keys, score_of
-from redrive.stores.redis.tables import Hash, read_known, read_source, write_known, write_source
+from redrive.stores.redis.tables import (
+    Hash,
+    decode_idempotency_entry,
+    decode_source_entry,
+    encode_idempotency_entry,
+    encode_source_entry,
+)
 from redrive.stores.redis.unit_of_work import Session
 from redrive.stores.rules.queue_state import QueueState
 
@@ -23,17 +29,17 @@ _OTHERS = (
     *("keys", "key_expiry", "sources", "source_expiry"),
 )
 
-read_queue = msgspec.msgpack.Decoder(Queue).decode
+decode_queue = msgspec.msgpack.Decoder(Queue).decode
 
 
 def counts_of(raw: Iterable[bytes]) -> dict[str, int]:
-    """The counts of a queue, from the fields and values of its hash."""
+    """Return the counts of a queue from the fields and values of its hash."""
     fields = iter(raw)
     return {name.decode(): int(value) for name, value in zip(fields, fields, strict=True)}
 
 
 def info_of(queue: Queue) -> bytes:
-    """What scripts need of a queue."""
+    """Return the settings that scripts need. The names are short because scripts decode them in every run."""
     settings = queue.settings
     return encode(
         {
@@ -41,7 +47,7 @@ def info_of(queue: Queue) -> bytes:
             "p": queue.paused,
             "t": settings.lease_timeout,
             "m": settings.max_size,
-            "b": settings.max_payload_size,
+            "b": settings.max_payload_size,  # bytes
             "e": settings.expire_timeout,
             "i": settings.idempotency_timeout,
             "k": settings.keep_completed,
@@ -66,26 +72,26 @@ class RedisQueue(QueueState):
         self.ready = Ready(session, *ready_keys(session.keys, value.name))
         for name in _INDEXES:
             setattr(self, name, (TailIndex if name == "leases" else InstantIndex)(session, of(name, value.name)))
-        self.keys = Hash(session, of("keys", value.name), write_known, read_known, "keys")
+        self.keys = Hash(session, of("keys", value.name), encode_idempotency_entry, decode_idempotency_entry, "keys")
         self.keys_until = NamesByInstant(session, of("key_expiry", value.name))
-        self.sources = Hash(session, of("sources", value.name), write_source, read_source, "sources")
+        self.sources = Hash(session, of("sources", value.name), encode_source_entry, decode_source_entry, "sources")
         self.sources_until = NamesByInstant(session, of("source_expiry", value.name))  # type: ignore[assignment]
 
     def oldest_ready_at(self, at: Instant) -> Instant | None:
-        """The head of a priority, or the first that has fallen due."""
+        """Return when the oldest leasable item became ready: the head of a priority, or the first that is due."""
         heads = [("ZRANGE", key, 0, 0, "WITHSCORES") for key in ready_keys(self._session.keys, self.name)]
         due = ("ZRANGEBYSCORE", self._session.keys.of("waiting", self.name), "-inf", at, "WITHSCORES", "LIMIT", 0, 1)
-        return min((Instant(score_of(head[1])) for head in self._session.look(*heads, due) if head), default=None)
+        return min((Instant(score_of(head[1])) for head in self._session.fetch(*heads, due) if head), default=None)
 
     def write(self) -> bool:
-        """Write what has changed. Returns whether the queue itself did."""
-        now = {str(status): self.counts[status] for status in Status}
-        now |= {name: getattr(self, name) for name in _TOTALS}
-        changed = [(name, value) for name, value in now.items() if value != self._counts.get(name, 0)]
+        """Add writes for all changes. Return whether the queue itself changed."""
+        counts = {str(status): self.counts[status] for status in Status}
+        counts |= {name: getattr(self, name) for name in _TOTALS}
+        changed = [(name, value) for name, value in counts.items() if value != self._counts.get(name, 0)]
         if changed:
             pairs = [part for pair in changed for part in pair]
             self._session.write("HSET", self._session.keys.of("counts", self.name), *pairs)
-            self._counts = now
+            self._counts = counts
         if self.value == self._value:
             return False
         self._value = self.value
@@ -95,36 +101,36 @@ class RedisQueue(QueueState):
 
 
 class Queues(MutableMapping[str, QueueState]):
-    """The queues of a namespace: their values are known, their counts are read when one is asked for."""
+    """The queues of a namespace: their values are known, their counts are read on demand."""
 
     def __init__(self, session: Session, values: Mapping[str, Queue]) -> None:
         self._session = session
-        self.values_now = dict(values)
+        self.current_values = dict(values)
         self._open: dict[str, RedisQueue] = {}
         self._deleted = False
 
     def load(self, names: Iterable[str]) -> None:
-        """Read the counts of several queues at once."""
-        some = [name for name in dict.fromkeys(names) if name in self.values_now and name not in self._open]
+        """Read the counts of several queues together."""
+        some = [name for name in dict.fromkeys(names) if name in self.current_values and name not in self._open]
         commands = [("HGETALL", self._session.keys.of("counts", name)) for name in some]
-        for name, raw in zip(some, self._session.look(*commands), strict=True):
-            self._open[name] = RedisQueue(self._session, self.values_now[name], counts_of(raw))
+        for name, raw in zip(some, self._session.fetch(*commands), strict=True):
+            self._open[name] = RedisQueue(self._session, self.current_values[name], counts_of(raw))
 
     def create(self, value: Queue) -> None:
-        """A new queue."""
+        """Add a new queue."""
         self._open[value.name] = RedisQueue(self._session, value, {}, is_new=True)
-        self.values_now[value.name] = value
+        self.current_values[value.name] = value
 
     def write(self) -> bool:
-        """Write what has changed. Returns whether any queue did."""
+        """Add writes for all changes. Return whether any queue changed."""
         return any([queue.write() for queue in self._open.values()]) or self._deleted
 
     def present(self) -> dict[str, Queue]:
-        """Every queue as it is now."""
-        return self.values_now | {name: queue.value for name, queue in self._open.items()}
+        """Return every queue in its current state."""
+        return self.current_values | {name: queue.value for name, queue in self._open.items()}
 
     def __getitem__(self, name: str) -> QueueState:
-        if name not in self.values_now:
+        if name not in self.current_values:
             raise KeyError(name)
         self.load((name,))
         return self._open[name]
@@ -133,8 +139,8 @@ class Queues(MutableMapping[str, QueueState]):
         self.create(queue.value)
 
     def __delitem__(self, name: str) -> None:
-        """With all that it remembered. Its items are gone already."""
-        del self.values_now[name]
+        """Remove a queue with its indexes and hashes. Its items are removed before."""
+        del self.current_values[name]
         del self._open[name]
         self._deleted = True
         keys = self._session.keys
@@ -143,13 +149,13 @@ class Queues(MutableMapping[str, QueueState]):
         self._session.write("UNLINK", *(keys.of(kind, name) for kind in (*_INDEXES, *_OTHERS)), *ready_keys(keys, name))
 
     def __iter__(self) -> Iterator[str]:
-        self.load(self.values_now)
-        return iter(tuple(self.values_now))
+        self.load(self.current_values)
+        return iter(tuple(self.current_values))
 
     def __len__(self) -> int:
-        return len(self.values_now)
+        return len(self.current_values)
 
 
 def ready_keys(keys: Keys, queue: str) -> list[str]:
-    """The sorted sets of what is ready in a queue, the largest priority first."""
+    """Return the sorted sets of leasable items of a queue, highest priority first."""
     return [keys.of("ready", queue, rank) for rank in reversed(RANKS)]

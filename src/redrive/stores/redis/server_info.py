@@ -1,4 +1,4 @@
-"""What a server does with what it acknowledges, by its own word: whether it syncs and evicts, and how full it is."""
+"""Version, durability and memory of a server, as it reports them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import redis.exceptions as rs
 
 from redrive.errors import EngineUnsupported, StoreUnavailable
 from redrive.store import Durability
-from redrive.stores.redis.connection import ErrorEffect, NotSent, RedisConnection, meaning
+from redrive.stores.redis.connection import ErrorEffect, NotSent, RedisConnection, classify_error
 
 OLDEST_SERVER = (6, 2)
 WARN_AT = 0.7
-"""The share of maxmemory from which on a person should know."""
+"""The share of maxmemory from which on operators are warned."""
 _SETTINGS = ("appendonly", "appendfsync", "maxmemory-policy")
 _HOW = "set appendonly yes, appendfsync always and maxmemory-policy noeviction, or pass durability='relaxed'"
 
 
 class RedisServerInfo(NamedTuple):
-    """What a server says of itself. None where it does not tell."""
+    """What a server reports. None if it does not."""
 
     version: str
     appendonly: bool | None
     appendfsync: str | None
     """`always`, `everysec` or `no`."""
     policy: str | None
-    """What it does when its memory is full; `noeviction` refuses."""
+    """What it does when its memory is full; with `noeviction` it refuses writes."""
 
 
 class Memory(NamedTuple):
@@ -33,7 +33,7 @@ class Memory(NamedTuple):
 
     used: int
     limit: int
-    """0 where it has none."""
+    """0 if it has none."""
 
     @property
     def share(self) -> float | None:
@@ -42,24 +42,24 @@ class Memory(NamedTuple):
 
     @property
     def warning(self) -> str | None:
-        """What a person should know, if anything."""
+        """Return a warning for operators, if there is one."""
         if self.share is None or self.share < WARN_AT:
             return None
         return (
             f"Redis uses {self.share:.0%} of its maxmemory ({self.limit:,} bytes); when it is full, puts are refused. "
-            f"Dead letters stay until somebody looks after them: set keep_dead, raise maxmemory, or send them to a "
+            f"Dead letters stay until they are redriven or removed: set keep_dead, raise maxmemory, or send them to a "
             f"dead queue in another store"
         )
 
 
-def read_server_info(link: RedisConnection) -> RedisServerInfo:
-    """Ask a server. Managed ones forbid CONFIG: INFO then tells all but how often the log is synced."""
-    *told, info = answers = link.request(*[("CONFIG", "GET", name) for name in _SETTINGS], ("INFO",))
+def read_server_info(connection: RedisConnection) -> RedisServerInfo:
+    """Read settings and version. Managed servers forbid CONFIG: then INFO has all but how often the log is synced."""
+    *values, info = answers = connection.request(*[("CONFIG", "GET", name) for name in _SETTINGS], ("INFO",))
     for answer in answers:
-        if isinstance(answer, rs.ResponseError) and meaning(answer)[0] is ErrorEffect.RETRY:
-            raise NotSent(meaning(answer)[1]) from answer
+        if isinstance(answer, rs.ResponseError) and classify_error(answer)[0] is ErrorEffect.RETRY:
+            raise NotSent(classify_error(answer)[1]) from answer
     facts = _facts(info)
-    settings = {_word(answer[0]): _word(answer[1]) for answer in told if isinstance(answer, list) and len(answer) > 1}
+    settings = {_word(answer[0]): _word(answer[1]) for answer in values if isinstance(answer, list) and len(answer) > 1}
     only = settings.get("appendonly") or {"1": "yes", "0": "no"}.get(facts.get("aof_enabled", ""))
     return RedisServerInfo(
         version=facts.get("valkey_version") or facts.get("redis_version", ""),
@@ -80,13 +80,13 @@ def check(found: RedisServerInfo, name: str) -> None:
     elif found.policy not in ("noeviction", None):
         problem = f"it removes items when its memory is full (maxmemory-policy {found.policy})"
     elif None in (found.appendonly, found.appendfsync, found.policy):
-        problem = "it does not tell how it keeps what it acknowledges (CONFIG GET is forbidden)"
+        problem = "it does not report its durability (CONFIG GET is forbidden)"
     if problem is not None:
         raise StoreUnavailable(name, f"{problem}; {_HOW}")
 
 
 def check_version(found: RedisServerInfo) -> None:
-    """Refuse a server that is too old. One that does not tell is believed."""
+    """Refuse a server that is too old. One that reports no version is accepted."""
     numbers = tuple(int(part) for part in found.version.split(".")[:2] if part.isdigit())
     if numbers and numbers < OLDEST_SERVER:
         needed = ".".join(map(str, OLDEST_SERVER))
@@ -94,7 +94,7 @@ def check_version(found: RedisServerInfo) -> None:
 
 
 def describe_durability(found: RedisServerInfo, replicas: int) -> Durability:
-    """What an acknowledged call survives on such a server."""
+    """Return what an acknowledged call survives on such a server."""
     kept = found.appendonly and found.policy == "noeviction"
     if kept and found.appendfsync == "always":
         replaced = "" if replicas else ", unless a replica takes over that had not yet got it"
@@ -110,18 +110,18 @@ def describe_durability(found: RedisServerInfo, replicas: int) -> Durability:
         losses.append("what the server had not yet written, if it fails")
     if found.policy not in ("noeviction", None):
         losses.append(f"any item, when the memory is full ({found.policy})")
-    return Durability("relaxed", "a crash of the program", "; ".join(losses) or "what the server does not tell")
+    return Durability("relaxed", "a crash of the program", "; ".join(losses) or "not reported by the server")
 
 
-def memory(link: RedisConnection) -> Memory:
-    """Ask how full a server is."""
-    (info,) = link.request(("INFO", "memory"))
+def memory(connection: RedisConnection) -> Memory:
+    """Read how full a server is."""
+    (info,) = connection.request(("INFO", "memory"))
     facts = _facts(info)
     return Memory(int(facts.get("used_memory", 0)), int(facts.get("maxmemory", 0)))
 
 
 def _facts(info: Any) -> dict[str, str]:
-    """The lines of INFO; nothing where it is forbidden."""
+    """Return the lines of INFO; nothing if it is forbidden."""
     if isinstance(info, rs.ResponseError):
         return {}
     pairs = (line.partition(":") for line in _word(info).splitlines())

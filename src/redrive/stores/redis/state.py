@@ -1,4 +1,4 @@
-"""A namespace in Redis as the rules of `redrive.stores.rules` see it: the same state, read as it is needed."""
+"""The state that the rules of `redrive.stores.rules` work on, read from Redis on demand."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
 
 _PAGE = 250
-_MANY = 500
-"""Keys that one command removes."""
+_KEYS_PER_COMMAND = 500
+"""Keys that one command deletes."""
 
 
 class Items(MutableMapping[ItemId, Record]):
-    """Items by every id that they have had."""
+    """Items by every id that they have or had."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -39,10 +39,10 @@ class Items(MutableMapping[ItemId, Record]):
         return item
 
     def __setitem__(self, id: ItemId, item: Record) -> None:
-        self._session.name(id, item)
+        self._session.add_id(id, item)
 
     def __delitem__(self, id: ItemId) -> None:
-        self._session.forget(id)
+        self._session.remove_id(id)
 
     def __iter__(self) -> Iterator[ItemId]:
         raise NotImplementedError("a namespace is not walked by id")
@@ -75,31 +75,31 @@ class RedisState(State):
         self.operations = RedisOperations(session)
         self.registrations = RedisRegistrations(session)
         self.results = RedisResults(session)
-        self._under_way: Hash[str, int] = Hash(
+        self._move_counts: Hash[str, int] = Hash(
             session, session.keys.of("move_targets"), lambda count: str(count).encode(), int
         )
-        """How many items are on their way to each queue in another store."""
-        self._held_now: list[Record] = []
-        """Items that this transaction filed as held: some of them may be so no longer."""
+        """Counts of items that are moving, by queue in another store."""
+        self._newly_held: list[Record] = []
+        """Items that this transaction held. Some may have been released since."""
         self._last = last
         self.last_version = version
         self._version = version
 
-    # Looking
+    # Reading
 
     def settings(self) -> dict[str, QueueSettings]:
         return {name: queue.settings for name, queue in self.queues.present().items()}
 
-    def read_ahead(self, queue: str, kind: str, names: Sequence[str]) -> None:
-        """Read at once what a queue knows under these names, and the items that it leads to."""
-        if names and queue in self.queues.values_now:
+    def prefetch(self, queue: str, kind: str, names: Sequence[str]) -> None:
+        """Read the entries of these names in a hash of a queue, and the items that they name."""
+        if names and queue in self.queues.current_values:
             table = getattr(self.queues[queue], kind)
             table.load(names)
             self._session.load(known.id for name in names if (known := table.get(name)) is not None)
 
     def held_ids(self, held_by: str, limit: int) -> list[ItemId]:
-        there = self._session.first(self._held(held_by), limit)
-        items = {item.id: item for item in (*there, *self._held_now)}
+        stored = self._session.first_items(self._held_key(held_by), limit)
+        items = {item.id: item for item in (*stored, *self._newly_held)}
         return [id for id, item in items.items() if item.held_by == held_by and item.status in WAITING_STATUSES][:limit]
 
     def walk(self, where: Filter, order: Order, after: int | None) -> Iterator[tuple[int, Record]]:
@@ -110,19 +110,19 @@ class RedisState(State):
             keys = [self._session.keys.of("group", queue, where.fingerprint) for queue in self._queues_of(where)]
             found = walk(self._session, keys, order, after, words=words)
         else:
-            found = self._shelf(where).walk(self._queues_of(where), order, after, words=words)
+            found = self._index_for(where).walk(self._queues_of(where), order, after, words=words)
         return found if where.operation is None else self._changed_by(where.operation, found)
 
     def _queues_of(self, where: Filter) -> tuple[str, ...]:
-        return tuple(self.queues.values_now) if where.queue is None else (where.queue,)
+        return tuple(self.queues.current_values) if where.queue is None else (where.queue,)
 
-    def _shelf(self, where: Filter) -> DeadLetterIndexes:
+    def _index_for(self, where: Filter) -> DeadLetterIndexes:
         if not where.is_for_dead_letters:
             return self.by_number
         return self.letters if where.status is Status.DEAD else self.archived
 
     def _named(self, where: Filter, order: Order, after: int | None) -> Iterator[tuple[int, Record]]:
-        """Items by the ids that they have or had."""
+        """Return items by ids that they have or had."""
         assert where.ids is not None
         ids = [ItemId(each.lower()) for each in where.ids]
         self._session.load(ids, words=where.words is not None)
@@ -149,38 +149,40 @@ class RedisState(State):
         return [each for each, was_changed in zip(page, changed, strict=True) if was_changed]
 
     def destinations(self) -> list[str]:
-        (raw,) = self._session.look(("HKEYS", self._session.keys.of("move_targets")))
+        (raw,) = self._session.fetch(("HKEYS", self._session.keys.of("move_targets")))
         return sorted(map(bytes.decode, raw))
 
     def moving_ids(self, to: str, limit: int) -> list[ItemId]:
-        return [item.id for item in self._session.first(self._session.keys.of("moving", to), limit)]
+        return [item.id for item in self._session.first_items(self._session.keys.of("moving", to), limit)]
 
     def open_move_ids(self, queue: str, store: str, after: str, limit: int) -> list[ItemId]:
-        beyond = f"({after}" if after else "-"
-        (raw,) = self._session.look(("ZRANGEBYLEX", self._open(queue, store), beyond, "+", "LIMIT", 0, limit))
+        lowest = f"({after}" if after else "-"
+        (raw,) = self._session.fetch(
+            ("ZRANGEBYLEX", self._open_moves_key(queue, store), lowest, "+", "LIMIT", 0, limit)
+        )
         return [ItemId(id.decode()) for id in raw]
 
-    # Changing
+    # Writing
 
     def open_move(self, queue: str, store: str, source_id: ItemId) -> None:
-        self._session.write("ZADD", self._open(queue, store), 0, source_id)
+        self._session.write("ZADD", self._open_moves_key(queue, store), 0, source_id)
         self._session.write("SADD", self._session.keys.of("open_move_stores", queue), store)
 
     def close_move(self, queue: str, store: str, source_id: ItemId) -> None:
-        self._session.write("ZREM", self._open(queue, store), source_id)
+        self._session.write("ZREM", self._open_moves_key(queue, store), source_id)
 
     def forget_open_moves(self, queue: str) -> None:
         key = self._session.keys.of("open_move_stores", queue)
-        (stores,) = self._session.look(("SMEMBERS", key))
-        self._session.write("UNLINK", key, *(self._open(queue, store.decode()) for store in stores))
+        (stores,) = self._session.fetch(("SMEMBERS", key))
+        self._session.write("UNLINK", key, *(self._open_moves_key(queue, store.decode()) for store in stores))
 
     def remove_all(self, queue: str) -> None:
-        """By a few commands, however many items there are: the list of them is set aside, and what is on it is found no
-        more. What they take up is freed by `ApplyRetention`."""
+        """Remove all items by a few commands, for any number of items: the index of the queue is renamed, and its items
+        are no longer found. `ApplyRetention` frees their memory."""
         keys = self._session.keys
-        (causes,) = self._session.look(("HKEYS", keys.of("groups", queue)))
-        for start in range(0, len(causes), _MANY):
-            some = (keys.of("group", queue, cause.decode()) for cause in causes[start : start + _MANY])
+        (causes,) = self._session.fetch(("HKEYS", keys.of("groups", queue)))
+        for start in range(0, len(causes), _KEYS_PER_COMMAND):
+            some = (keys.of("group", queue, cause.decode()) for cause in causes[start : start + _KEYS_PER_COMMAND])
             self._session.write("UNLINK", *some)
         if self.queues[queue].counts.total():
             number = digits(short(self.draw_number()))
@@ -188,7 +190,7 @@ class RedisState(State):
             self._session.write("RPUSH", keys.of("removed"), number)
 
     def sweep_removed(self, limit: int) -> int:
-        (lists,) = self._session.look(("LRANGE", self._session.keys.of("removed"), 0, -1))
+        (lists,) = self._session.fetch(("LRANGE", self._session.keys.of("removed"), 0, -1))
         left = limit
         for number in lists:
             if left:
@@ -196,9 +198,9 @@ class RedisState(State):
         return limit - left
 
     def _sweep(self, number: str, limit: int) -> int:
-        """Some of the items of one list, and the list where there are no more."""
+        """Remove up to `limit` items of a deleted queue, and the rest of its keys after the last. Return how many."""
         keys = self._session.keys
-        items = self._session.removed(keys.of("removed", number), limit)
+        items = self._session.removed_items(keys.of("removed", number), limit)
         for item in items:
             self._session.write("ZREM", keys.of("removed", number), digits(body_of(item.ids[0])))
             if item.held_by is not None and item.status in WAITING_STATUSES:
@@ -206,7 +208,7 @@ class RedisState(State):
             if item.passage is not None:
                 self._unfile_moving(item)
             for id in item.ids:
-                self._session.forget(id)
+                self._session.remove_id(id)
         if len(items) < limit:
             self._session.write("LREM", keys.of("removed"), 1, number)
             self._session.write("UNLINK", keys.of("removed", number))
@@ -223,19 +225,19 @@ class RedisState(State):
         self._session.write("RPUSH", self._session.keys.of("audit"), encode(entry))
 
     def arrived(self) -> dict[str, int]:
-        """Items that became leasable, by queue; 0 where there is only a new time to wait for."""
+        """Return how many items became leasable, by queue; 0 if there is only a new time to wait for."""
         return {
             name: self.arrivals[name]
             for name in self.arrivals.keys() | self.retimed
-            if name in self.queues.values_now and not self.queues[name].value.paused
+            if name in self.queues.current_values and not self.queues[name].value.paused
         }
 
     def flush(self) -> int:
-        """Write down all that has changed. Returns the last number drawn."""
+        """Add writes for all changes. Return the last number allocated."""
         self._session.write_records()
         meta = self._session.keys.meta
         if self.queues.write():
-            # A number that is drawn comes only once, also where a replica took over that had not got the last ones.
+            # An allocated number is unique, even if a replica took over before it had received the last ones.
             self._session.write("HSET", meta, "epoch", short(self.draw_number()))
         if self.last_version != self._version:
             self._session.write("HSET", meta, "version", self.last_version)
@@ -243,34 +245,34 @@ class RedisState(State):
 
     def _file_held(self, item: Record) -> None:
         assert item.held_by is not None
-        self._held_now.append(item)
-        self._session.write("ZADD", self._held(item.held_by), short(item.number), digits(body_of(item.ids[0])))
+        self._newly_held.append(item)
+        self._session.write("ZADD", self._held_key(item.held_by), short(item.number), digits(body_of(item.ids[0])))
 
     def _unfile_held(self, item: Record) -> None:
         assert item.held_by is not None
-        self._session.write("ZREM", self._held(item.held_by), digits(body_of(item.ids[0])))
+        self._session.write("ZREM", self._held_key(item.held_by), digits(body_of(item.ids[0])))
 
     def _file_moving(self, item: Record) -> None:
         assert item.passage is not None
         to, body = item.passage.to, digits(body_of(item.ids[0]))
-        # By a number of its own: several may leave at one instant.
+        # By a new number: several items may leave at one instant.
         self._session.write("ZADD", self._session.keys.of("moving", to), short(self.draw_number()), body)
-        self._under_way[to] = self._under_way.get(to, 0) + 1
+        self._move_counts[to] = self._move_counts.get(to, 0) + 1
 
     def _unfile_moving(self, item: Record) -> None:
         assert item.passage is not None
         to, body = item.passage.to, digits(body_of(item.ids[0]))
         self._session.write("ZREM", self._session.keys.of("moving", to), body)
-        self._under_way[to] -= 1
-        if not self._under_way[to]:
-            del self._under_way[to]
+        self._move_counts[to] -= 1
+        if not self._move_counts[to]:
+            del self._move_counts[to]
 
-    def _open(self, queue: str, store: str) -> str:
+    def _open_moves_key(self, queue: str, store: str) -> str:
         return self._session.keys.of("open_moves", make_address(queue, store))
 
     def _reindex_times(self, queue: QueueState, item: Record) -> None:
-        """Whether it is the first to fall due would have to be read. Too many wake-ups are harmless."""
+        """Wake waiters without a check whether the item is due first: a wake-up too many is harmless."""
         self.retimed.add(queue.name)
 
-    def _held(self, held_by: str) -> str:
+    def _held_key(self, held_by: str) -> str:
         return self._session.keys.of("held", held_by)

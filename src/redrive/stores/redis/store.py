@@ -1,7 +1,7 @@
 """`RedisStore`: calls in, one durable script, results out.
 
-What is done often (puts, leases, ends of deliveries) is one script. Everything else follows the rules of
-`redrive.stores.rules` in this process, on what it reads while it has the turn of the namespace.
+Frequent calls (puts, leases, settled deliveries) are one script. All others are executed in this process by the rules
+of `redrive.stores.rules`, on what it reads while it has the lock of the namespace.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from redrive.stores.redis.keys import FORMAT, Keys
 from redrive.stores.redis.namespace_lock import LockGrant, LockWait, NamespaceLock
 from redrive.stores.redis.pubsub import PubSub
 from redrive.stores.redis.queries import answer_query, is_anything_old, queues_to_clean
-from redrive.stores.redis.queue_state import read_queue
+from redrive.stores.redis.queue_state import decode_queue
 from redrive.stores.redis.redis_client import RedisClient
 from redrive.stores.redis.scripts import COMMIT, OPEN
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.unit_of_work import Session
 from redrive.stores.rules.dispatch import execute_calls, in_commit_order
 
-_MOST_LOST_TURNS = 5
-"""How often a batch is tried that was too slow for its turn."""
+_MAX_LOST_LOCKS = 5
+"""How often a batch is executed again after its lock expired."""
 
 
 class RedisStore:
@@ -83,31 +83,31 @@ class RedisStore:
         self.name = name
         self._closed = False
         self._keys = Keys(prefix, namespace)
-        self._connection = RedisClient(url, relaxed=relaxed, wait_replicas=wait_replicas)
-        self._lock = NamespaceLock(self._connection, self._keys)
+        self._client = RedisClient(url, relaxed=relaxed, wait_replicas=wait_replicas)
+        self._lock = NamespaceLock(self._client, self._keys)
         self._epoch = -1
         self._queues: Mapping[str, Queue] = {}
-        self._notices = PubSub(self._connection, self._keys.of("notifications"))
+        self._notices = PubSub(self._client, self._keys.of("notifications"))
         try:
             self._open(create)
         except BaseException:
-            self._connection.close()
+            self._client.close()
             raise
 
     def _open(self, create: bool) -> None:
-        now, found = self._connection.run_write(OPEN, [self._keys.meta], [FORMAT, int(create)])
+        now, found = self._client.run_write(OPEN, [self._keys.meta], [FORMAT, int(create)])
         self._follow(Instant(now))
         if not found:
             problem = (
-                "it has nothing of Redrive there; correct the URL, or leave create_if_missing=False out to begin anew"
+                "it has no keys of Redrive; correct the URL, or leave create_if_missing=False out for an empty store"
             )
-            raise StoreUnavailable(self._connection.name, problem)
+            raise StoreUnavailable(self._client.name, problem)
         if found > FORMAT:
-            raise SchemaTooNew(self._connection.name, found, FORMAT)
+            raise SchemaTooNew(self._client.name, found, FORMAT)
         if found < FORMAT:
             problem = f"its keys {self._keys.root}* have format {found}, which no release of Redrive ever had"
             remedy = "Name another prefix or namespace, or delete these keys"
-            raise NotAStore(self._connection.name, problem, remedy)
+            raise NotAStore(self._client.name, problem, remedy)
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
         self._check_open()
@@ -123,9 +123,9 @@ class RedisStore:
     def read(self, query: Query) -> Any:
         self._check_open()
         session = self._session()
-        now, (raw,) = session.look_at(("HGETALL", self._keys.of("queues")))
+        now, (raw,) = session.fetch_with_instant(("HGETALL", self._keys.of("queues")))
         self._follow(now)
-        state = RedisState(session, self.namespace, self.name, _queues(raw))
+        state = RedisState(session, self.namespace, self.name, _decode_queues(raw))
         return answer_query(state, session, query, self.clock.now())
 
     def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
@@ -142,14 +142,14 @@ class RedisStore:
         self._notices.subscribe(wake)
 
     def durability(self) -> Durability:
-        return self._connection.durability()
+        return self._client.durability()
 
     def warnings(self) -> tuple[str, ...]:
-        warning = self._connection.memory().warning
+        warning = self._client.memory().warning
         return () if warning is None else (warning,)
 
     def reopen(self) -> None:
-        self._connection.reopen()
+        self._client.reopen()
         self._notices.reopen()
         self._epoch = -1
 
@@ -157,9 +157,9 @@ class RedisStore:
         if self._closed:
             return
         self._closed = True
-        if not self._connection.is_the_parents:
+        if not self._client.is_inherited:
             self._notices.close()
-            self._connection.close()
+            self._client.close()
 
     def _commit_in_parts(self, calls: Sequence[Call], now: Instant | None) -> Commit:
         """Execute what the script can do by the script, and the rest by the rules, so that neither delays the other.
@@ -195,13 +195,13 @@ class RedisStore:
         lock_wait = LockWait(self._lock)
         args = batch.arguments(self._keys.root, now)
         while True:
-            done, *answer = self._connection.run_write(COMMIT, [self._keys.meta, self._keys.lock], args)
+            done, *answer = self._client.run_write(COMMIT, [self._keys.meta, self._keys.lock], args)
             if done:
                 break
             lock_wait.wait(answer[0])
         if now is None:
             self._follow(Instant(answer[0]))
-        reader = ResultReader(batch, self.namespace, self._connection.name)
+        reader = ResultReader(batch, self.namespace, self._client.name)
         commit = Commit(reader.read(answer), arrivals_of(answer), Instant(answer[0]))
         return self._put_unmerged(calls, reader.unmerged, commit) if reader.unmerged else commit
 
@@ -216,29 +216,30 @@ class RedisStore:
         return Commit(commit.results, Counter(commit.arrivals) + Counter(unmerged.arrivals), commit.now)
 
     def _commit_by_rules(self, calls: Sequence[Call], now: Instant | None) -> Commit:
-        """By the rules. Again where the turn was lost before anything was written."""
-        for _ in range(_MOST_LOST_TURNS):
-            with self._lock.mine() as taken:
-                self._follow(taken.now)
-                commit = self._try(taken, calls, self.clock.now() if now is None else now)
+        """Execute calls by the rules. If the lock is lost before anything is written, do it again."""
+        for _ in range(_MAX_LOST_LOCKS):
+            with self._lock.held() as grant:
+                self._follow(grant.now)
+                commit = self._try(grant, calls, self.clock.now() if now is None else now)
                 if commit is not None:
                     return commit
         raise StoreFailed(self.name, "the calls take longer than a process may have the namespace for itself")
 
-    def _try(self, taken: LockGrant, calls: Sequence[Call], now: Instant) -> Commit | None:
+    def _try(self, grant: LockGrant, calls: Sequence[Call], now: Instant) -> Commit | None:
+        """Execute calls under the lock. Return None if it was lost, and nothing was written."""
         session = self._session()
-        self._know_queues(session, taken.epoch)
+        self._refresh_queues(session, grant.epoch)
         queues = self._queues
         if all(isinstance(call, ApplyRetention) for call in calls):
             queues = queues_to_clean(session, queues, now)
-        state = RedisState(session, self.namespace, self.name, queues, taken.last, taken.version)
+        state = RedisState(session, self.namespace, self.name, queues, grant.last, grant.version)
         state.begin(now)
-        state.queues.load(_queues_named(calls))
-        session.load(_ids_named(calls))
-        for named in _names_named(calls):
-            state.read_ahead(*named)
+        state.queues.load(_queues_of(calls))
+        session.load(_ids_of(calls))
+        for names in _names_of(calls):
+            state.prefetch(*names)
         closed = (ledger_key(id) for call in calls if isinstance(call, CloseMove) for id in call.source_ids)
-        session.ahead["sources"].extend(closed)
+        session.prefetch_names["sources"].extend(closed)
         results: list[Any] = [None] * len(calls)
         for position in in_commit_order(calls):
             try:
@@ -248,36 +249,36 @@ class RedisStore:
             except RedriveError as refusal:
                 results[position] = refusal
         last = state.flush()
-        if not self._lock.apply(taken.token, last, session, when_full=not any(map(_takes_memory, calls))):
+        if not self._lock.apply(grant.token, last, session, when_full=not any(map(_takes_memory, calls))):
             return None
         return Commit(results, state.arrived(), now)
 
     def _has_to_clean(self, now: Instant | None) -> bool:
         session = self._session()
-        (raw,) = session.look(("HGETALL", self._keys.of("queues")))
+        (raw,) = session.fetch(("HGETALL", self._keys.of("queues")))
         instant = self.clock.now() if now is None else now
-        return bool(queues_to_clean(session, _queues(raw), instant)) or is_anything_old(session, instant)
+        return bool(queues_to_clean(session, _decode_queues(raw), instant)) or is_anything_old(session, instant)
 
-    def _know_queues(self, session: Session, epoch: int) -> None:
+    def _refresh_queues(self, session: Session, epoch: int) -> None:
         if epoch != self._epoch:
-            (raw,) = session.look(("HGETALL", self._keys.of("queues")))
-            self._queues, self._epoch = _queues(raw), epoch
+            (raw,) = session.fetch(("HGETALL", self._keys.of("queues")))
+            self._queues, self._epoch = _decode_queues(raw), epoch
 
     def _follow(self, now: Instant) -> None:
         if self._server_clock is not None:
             self._server_clock.follow(now)
 
     def _session(self) -> Session:
-        return Session(self._connection, self._keys)
+        return Session(self._client, self._keys)
 
     def _check_open(self) -> None:
         if self._closed:
             raise Closed
 
 
-def _queues(raw: list[bytes]) -> dict[str, Queue]:
+def _decode_queues(raw: list[bytes]) -> dict[str, Queue]:
     fields = iter(raw)
-    return {name.decode(): read_queue(value) for name, value in zip(fields, fields, strict=True)}
+    return {name.decode(): decode_queue(value) for name, value in zip(fields, fields, strict=True)}
 
 
 def _part_of(position: int, call: Call) -> str:
@@ -291,37 +292,42 @@ def _part_of(position: int, call: Call) -> str:
 
 
 def _takes_memory(call: Call) -> bool:
-    """Whether a full memory refuses it. Changes of what is there go on, so that somebody can make room."""
+    """Return whether a call is refused while the memory is full. Changes of existing items are not, so that an operator
+    can free memory."""
     return isinstance(call, CreateQueue | Put | Import | Receive) or (
         isinstance(call, Complete | Register) and bool(call.puts)
     )
 
 
-def _queues_named(calls: Sequence[Call]) -> list[str]:
+def _queues_of(calls: Sequence[Call]) -> list[str]:
     return [call.queue for call in calls if isinstance(call, Put | Import | Receive)]
 
 
-def _names_named(calls: Sequence[Call]) -> Iterator[tuple[str, str, list[str]]]:
-    """Idempotency keys and source ids of queues that calls are about, to be read at once."""
+def _names_of(calls: Sequence[Call]) -> Iterator[tuple[str, str, list[str]]]:
+    """Return idempotency keys and source ids that calls need, as queue, kind and names, to read them together."""
     for call in calls:
         match call:
             case Put() | Complete() | Register():
                 for put in (call,) if isinstance(call, Put) else call.puts:
                     keys = [item.idempotency_key for item in put.items if item.idempotency_key is not None]
                     yield put.queue, "keys", keys
-                    yield put.queue, "sources", _ledger([i.source_id for i in put.items if i.source_id is not None])
+                    yield (
+                        put.queue,
+                        "sources",
+                        _ledger_names([item.source_id for item in put.items if item.source_id is not None]),
+                    )
             case Import():
-                yield call.queue, "sources", _ledger([item.id for item in call.items])
+                yield call.queue, "sources", _ledger_names([item.id for item in call.items])
             case Receive():
-                yield call.queue, "sources", _ledger([call.move.item.id])
+                yield call.queue, "sources", _ledger_names([call.move.item.id])
 
 
-def _ledger(source_ids: Sequence[ItemId]) -> list[str]:
+def _ledger_names(source_ids: Sequence[ItemId]) -> list[str]:
     return [*source_ids, *map(ledger_key, source_ids)]
 
 
-def _ids_named(calls: Sequence[Call]) -> list[ItemId]:
-    """The items that calls are about, as far as they say so, to be read at once."""
+def _ids_of(calls: Sequence[Call]) -> list[ItemId]:
+    """Return the ids that calls name, to read their items together."""
     ids: list[ItemId] = []
     for call in calls:
         match call:

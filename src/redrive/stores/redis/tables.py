@@ -31,36 +31,37 @@ Value = TypeVar("Value")
 
 
 class Hash(MutableMapping[Name, Value], Generic[Name, Value]):
-    """A hash: fields are read when they are asked for."""
+    """A hash whose fields are read on demand."""
 
     def __init__(
         self,
         session: Session,
         key: str,
-        write: Callable[[Value], bytes],
-        read: Callable[[bytes], Value],
-        ahead: str | None = None,
+        encode_value: Callable[[Value], bytes],
+        decode_value: Callable[[bytes], Value],
+        prefetch: str | None = None,
     ) -> None:
         self._session = session
-        self._ahead = [] if ahead is None else session.ahead[ahead]
-        self._ahead_from = 0
+        self._prefetch_names = [] if prefetch is None else session.prefetch_names[prefetch]
+        self._prefetched = 0
+        """How many of these names were read."""
         self._key = key
-        self._write = write
-        self._read = read
+        self._encode = encode_value
+        self._decode = decode_value
         self._known: dict[Name, Value | None] = {}
 
     def load(self, names: Iterable[Name]) -> None:
-        """Read several fields at once, and those that are likely to be next."""
+        """Read several fields together, and those that will probably be read next."""
         unknown = [name for name in names if name not in self._known]
         if not unknown:
             return
-        ahead = cast(list[Name], self._ahead)[self._ahead_from :]
-        self._ahead_from += len(ahead)
-        unknown = list(dict.fromkeys((*unknown, *(name for name in ahead if name not in self._known))))
+        likely = cast(list[Name], self._prefetch_names)[self._prefetched :]
+        self._prefetched += len(likely)
+        unknown = list(dict.fromkeys((*unknown, *(name for name in likely if name not in self._known))))
         pages = [unknown[start : start + _PAGE // 2] for start in range(0, len(unknown), _PAGE // 2)]
-        answers = self._session.look(*(("HMGET", self._key, *map(str, some)) for some in pages))
+        answers = self._session.fetch(*(("HMGET", self._key, *map(str, some)) for some in pages))
         for name, raw in zip(unknown, chain.from_iterable(answers), strict=True):
-            self._known[name] = None if raw is None else self._read(raw)
+            self._known[name] = None if raw is None else self._decode(raw)
 
     def __getitem__(self, name: Name) -> Value:
         self.load((name,))
@@ -71,7 +72,7 @@ class Hash(MutableMapping[Name, Value], Generic[Name, Value]):
 
     def __setitem__(self, name: Name, value: Value) -> None:
         self._known[name] = value
-        self._session.write("HSET", self._key, name, self._write(value))
+        self._session.write("HSET", self._key, name, self._encode(value))
 
     def __delitem__(self, name: Name) -> None:
         self._known[name] = None
@@ -84,38 +85,38 @@ class Hash(MutableMapping[Name, Value], Generic[Name, Value]):
         raise NotImplementedError("a hash is not counted")
 
 
-def write_known(known: IdempotencyEntry) -> bytes:
-    """What an idempotency key stands for, in fixed widths: scripts read it."""
+def encode_idempotency_entry(known: IdempotencyEntry) -> bytes:
+    """Return the value of an idempotency key in fixed widths, because scripts read it."""
     return f"{known.id}{known.digest.hex()}{digits(known.until)}".encode()
 
 
-def read_known(raw: bytes) -> IdempotencyEntry:
-    """The same, read."""
+def decode_idempotency_entry(raw: bytes) -> IdempotencyEntry:
+    """Return the entry that was encoded so."""
     text = raw.decode()
     return IdempotencyEntry(ItemId(text[:32]), bytes.fromhex(text[32:96]), Instant(int(text[96:])))
 
 
-def write_source(source: SourceEntry) -> bytes:
-    """The item that came with a source_id."""
+def encode_source_entry(source: SourceEntry) -> bytes:
+    """Return the value of a source id in fixed widths, because scripts read it."""
     return f"{source.id}{digits(source.until)}".encode()
 
 
-def read_source(raw: bytes) -> SourceEntry:
-    """The same, read."""
+def decode_source_entry(raw: bytes) -> SourceEntry:
+    """Return the entry that was encoded so."""
     return SourceEntry(ItemId(raw[:32].decode()), Instant(int(raw[32:])))
 
 
-_read_operation = msgspec.msgpack.Decoder(Operation).decode
+_decode_operation = msgspec.msgpack.Decoder(Operation).decode
 
 
 class RedisOperations(OperationTable):
-    """Operations in a hash, their order in a sorted set, those at work in a set."""
+    """Operations in a hash, their order in a sorted set, and active ones in a set."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._known: Hash[str, Operation] = Hash(session, session.keys.of("operations"), encode, _read_operation)
+        self._known: Hash[str, Operation] = Hash(session, session.keys.of("operations"), encode, _decode_operation)
         self._order = session.keys.of("operation_order")
-        self._at_work = session.keys.of("active_operations")
+        self._active = session.keys.of("active_operations")
 
     def get(self, id: str) -> Operation | None:
         return self._known.get(id)
@@ -124,31 +125,31 @@ class RedisOperations(OperationTable):
         self._known[operation.id] = operation
         number = short(parse_id(ItemId(operation.id))[0])
         self._session.write("ZADD", self._order, number, operation.id)
-        self._session.write("SADD" if operation.is_active else "SREM", self._at_work, operation.id)
+        self._session.write("SADD" if operation.is_active else "SREM", self._active, operation.id)
 
     def newest(self) -> Iterator[Operation]:
         start = 0
         while True:
-            (ids,) = self._session.look(("ZREVRANGE", self._order, start, start + _PAGE // 2 - 1))
+            (ids,) = self._session.fetch(("ZREVRANGE", self._order, start, start + _PAGE // 2 - 1))
             yield from self._of(map(bytes.decode, ids))
             start += _PAGE // 2
             if len(ids) < _PAGE // 2:
                 return
 
     def at_work(self) -> Iterator[Operation]:
-        (ids,) = self._session.look(("SMEMBERS", self._at_work))
+        (ids,) = self._session.fetch(("SMEMBERS", self._active))
         newest_first = sorted(map(bytes.decode, ids), key=lambda id: parse_id(id)[0], reverse=True)
         return iter([each for each in self._of(newest_first) if each.is_active])
 
     def forget(self, until: int, limit: int) -> int:
-        """They end in about the order in which they began: only the oldest are looked at."""
-        (ids,) = self._session.look(("ZRANGE", self._order, 0, max(0, limit - 1))) if limit else ((),)
-        over = [each.id for each in self._of(map(bytes.decode, ids)) if each.ended and each.updated_at <= until]
-        for id in over:
+        """Examine only the oldest: operations end in about the order in which they started."""
+        (ids,) = self._session.fetch(("ZRANGE", self._order, 0, max(0, limit - 1))) if limit else ((),)
+        expired = [each.id for each in self._of(map(bytes.decode, ids)) if each.ended and each.updated_at <= until]
+        for id in expired:
             del self._known[id]
             self._session.write("ZREM", self._order, id)
             self._session.write("UNLINK", self._changed_key(id))
-        return len(over)
+        return len(expired)
 
     def next_at(self) -> Instant | None:
         return min((each.next_at for each in self.at_work() if each.is_running), default=None)
@@ -157,12 +158,12 @@ class RedisOperations(OperationTable):
         self._session.write("SADD", self._changed_key(id), item)
 
     def changed(self, id: str, item: Record) -> bool:
-        return any(self._session.look(*(("SISMEMBER", self._changed_key(id), each) for each in item.ids)))
+        return any(self._session.fetch(*(("SISMEMBER", self._changed_key(id), each) for each in item.ids)))
 
     def changed_among(self, id: str, items: list[Record]) -> list[bool]:
-        """The same for several items."""
+        """Return for each item whether an operation changed it."""
         commands = [("SISMEMBER", self._changed_key(id), each) for item in items for each in item.ids]
-        answers = iter(self._session.look(*commands))
+        answers = iter(self._session.fetch(*commands))
         return [any([next(answers) for _ in item.ids]) for item in items]
 
     def _of(self, ids: Iterable[str]) -> Iterator[Operation]:
@@ -174,9 +175,9 @@ class RedisOperations(OperationTable):
         return self._session.keys.of("operation_items", id)
 
 
-_BETWEEN = " "
-"""What kinds do not have."""
-_read_registration = msgspec.msgpack.Decoder(Registration).decode
+_SEPARATOR = " "
+"""A character that kinds do not have."""
+_decode_registration = msgspec.msgpack.Decoder(Registration).decode
 
 
 class RedisRegistrations(RegistrationTable):
@@ -191,9 +192,9 @@ class RedisRegistrations(RegistrationTable):
         return self._of(kind).get(name)
 
     def of(self, kind: str) -> Iterable[Registration]:
-        """As they are stored."""
-        (raw,) = self._session.look(("HVALS", self._key(kind)))
-        return map(_read_registration, raw)
+        """Return registrations of a kind without the changes of this transaction."""
+        (raw,) = self._session.fetch(("HVALS", self._key(kind)))
+        return map(_decode_registration, raw)
 
     def save(self, registration: Registration) -> None:
         kind, name = registration.kind, registration.name
@@ -208,37 +209,37 @@ class RedisRegistrations(RegistrationTable):
         self._until.discard(_member(kind, name))
 
     def forget(self, now: Instant, limit: int) -> int:
-        over = self._until.until(now, limit)
-        for member in over:
-            kind, _, name = member.partition(_BETWEEN)
+        expired = self._until.until(now, limit)
+        for member in expired:
+            kind, _, name = member.partition(_SEPARATOR)
             self.remove(kind, name)
-        return len(over)
+        return len(expired)
 
     def _of(self, kind: str) -> Hash[str, Registration]:
-        return self._kinds.setdefault(kind, Hash(self._session, self._key(kind), encode, _read_registration))
+        return self._kinds.setdefault(kind, Hash(self._session, self._key(kind), encode, _decode_registration))
 
     def _key(self, kind: str) -> str:
         return self._session.keys.of("registrations", kind)
 
 
 def _member(kind: str, name: str) -> str:
-    return f"{kind}{_BETWEEN}{name}"
+    return f"{kind}{_SEPARATOR}{name}"
 
 
 _DIGITS = 16
-_read_result = msgspec.msgpack.Decoder(Result).decode
+_decode_result = msgspec.msgpack.Decoder(Result).decode
 
 
 class RedisResults(ResultTable):
-    """A string for each id, and the ids by when they are over."""
+    """A string for each id, and ids by expiry."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._until = NamesByInstant(session, session.keys.of("result_expiry"))  # type: ignore[assignment]
 
     def get(self, id: ItemId, now: Instant) -> Result | None:
-        (raw,) = self._session.look(("GET", self._key(id)))
-        return None if raw is None or int(raw[:_DIGITS]) <= now else _read_result(raw[_DIGITS:])
+        (raw,) = self._session.fetch(("GET", self._key(id)))
+        return None if raw is None or int(raw[:_DIGITS]) <= now else _decode_result(raw[_DIGITS:])
 
     def keep(self, ids: Iterable[ItemId], result: Result, until: Instant) -> None:
         for id in ids:
@@ -246,29 +247,29 @@ class RedisResults(ResultTable):
             self._until.add(id, (until,))
 
     def forget(self, now: Instant, limit: int) -> int:
-        over = self._until.until(now, limit)
-        for id in over:
+        expired = self._until.until(now, limit)
+        for id in expired:
             self._until.discard(id)
             self._session.write("DEL", self._key(id))
-        return len(over)
+        return len(expired)
 
     def _key(self, id: str) -> str:
         return self._session.keys.of("result", id)
 
 
-_read_entry = msgspec.msgpack.Decoder(FeedEntry).decode
+_decode_feed_entry = msgspec.msgpack.Decoder(FeedEntry).decode
 
 
-def write_feed_entry(entry: FeedEntry) -> bytes:
-    """Number and instant in digits, because scripts write entries too; then the rest."""
+def encode_feed_entry(entry: FeedEntry) -> bytes:
+    """Return number and instant in digits, because scripts write entries too, and then the rest."""
     head = digits(short(entry.number)) + digits(entry.at)
     return head.encode() + encode(msgspec.structs.replace(entry, number=0, at=Instant(0)))
 
 
-def read_feed_entry(raw: bytes) -> FeedEntry:
-    """The same, read."""
+def decode_feed_entry(raw: bytes) -> FeedEntry:
+    """Return the entry that was encoded so."""
     number, at = long(int(raw[:16])), Instant(int(raw[16:32]))
-    return msgspec.structs.replace(_read_entry(raw[32:]), number=number, at=at)
+    return msgspec.structs.replace(_decode_feed_entry(raw[32:]), number=number, at=at)
 
 
 class RedisFeed(Feed):
@@ -279,10 +280,10 @@ class RedisFeed(Feed):
         self._key = session.keys.of("feed")
 
     def add(self, entry: FeedEntry) -> None:
-        self._session.write("ZADD", self._key, short(entry.number), write_feed_entry(entry))
+        self._session.write("ZADD", self._key, short(entry.number), encode_feed_entry(entry))
 
     def forget(self, until: int, limit: int) -> int:
-        (oldest,) = self._session.look(("ZRANGE", self._key, 0, max(0, limit - 1))) if limit else ((),)
+        (oldest,) = self._session.fetch(("ZRANGE", self._key, 0, max(0, limit - 1))) if limit else ((),)
         count = sum(1 for _ in takewhile(lambda raw: int(raw[16:32]) <= until, oldest))
         if count:
             self._session.write("ZREMRANGEBYRANK", self._key, 0, count - 1)
@@ -293,8 +294,8 @@ class RedisFeed(Feed):
         after = 0 if query.after is None else query.after
         found: list[FeedEntry] = []
         last, more = after, False
-        for looked, entry in enumerate(self._walk(after, query.before, backwards)):
-            if looked == MAX_EXAMINED or len(found) == query.limit:
+        for examined, entry in enumerate(self._walk(after, query.before, backwards)):
+            if examined == MAX_EXAMINED or len(found) == query.limit:
                 more = True
                 break
             last = max(last, entry.number)
@@ -311,8 +312,8 @@ class RedisFeed(Feed):
                 if backwards
                 else ("ZRANGEBYSCORE", self._key, low, high, "LIMIT", 0, _PAGE)
             )
-            (raw,) = self._session.look(command)
-            yield from map(read_feed_entry, raw)
+            (raw,) = self._session.fetch(command)
+            yield from map(decode_feed_entry, raw)
             if len(raw) < _PAGE:
                 return
             beyond = f"({int(raw[-1][:16])}"

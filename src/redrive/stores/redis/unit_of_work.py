@@ -1,7 +1,7 @@
-"""What one transaction, or one query, has read of a namespace, and what it is going to write.
+"""What one transaction or query has read of a namespace, and the writes of the transaction.
 
-A transaction that has the turn reads as it goes, works everything out in this process, and writes it by one script.
-Nothing that it read can change meanwhile.
+A transaction has the lock of the namespace. It reads on demand, computes all changes in this process, and writes them
+by one script. Nothing that it has read can change before.
 """
 
 from __future__ import annotations
@@ -30,57 +30,57 @@ from redrive.stores.redis.redis_client import Part, RedisClient
 from redrive.stores.redis.scripts import READ_COMMANDS, READ_ITEMS, WORKER_LEASES
 from redrive.stores.rules.record import Record
 
-_MOST_PARTS = 1000
-"""Of one command: more do not go onto the stack of Lua."""
-_LOAD = 250
+_MAX_PARTS = 1000
+"""Parts of one command: more do not fit on the stack of Lua."""
+_PAGE = 250
 """Items that one script reads."""
 
 Range = tuple[str, str, int | str, int | str, int, int]
-"""Key, `up` or `down`, lowest score, highest score, how many to pass over, how many."""
+"""Key, `up` or `down`, lowest score, highest score, offset, limit."""
 Found = list[tuple[str, int]]
 """Members of a sorted set and their scores."""
 
 
 class Session:
-    """Items that were read, each once, and commands that are to be run."""
+    """Items that were read, each once, and commands to run at the end."""
 
-    def __init__(self, connection: RedisClient, keys: Keys) -> None:
+    def __init__(self, client: RedisClient, keys: Keys) -> None:
         self.keys = keys
         self.writes: list[tuple[Part, ...]] = []
-        self._connection = connection
+        self._client = client
         self._records: dict[int, Record] = {}
         """By body."""
         self._ids: dict[ItemId, Record | None] = {}
         self._loaded: dict[int, Loaded] = {}
-        self._gone: set[int] = set()
-        self.ahead: dict[str, list[str]] = {"keys": [], "sources": [], "groups": []}
-        """What is likely to be asked for in the tables of these kinds: read together, and not one by one."""
+        self._removed: set[int] = set()
+        self.prefetch_names: dict[str, list[str]] = {"keys": [], "sources": [], "groups": []}
+        """Names that will probably be read from the hashes of these kinds. They are read together."""
 
     # Reading
 
-    def look(self, *commands: Sequence[Part]) -> list[Any]:
-        """The answers of commands that only read, all at one instant."""
+    def fetch(self, *commands: Sequence[Part]) -> list[Any]:
+        """Return the answers of commands that only read, all at one instant."""
         if not commands:
             return []
-        answers: list[Any] = self._connection.run(READ_COMMANDS, [self.keys.meta], flat(commands))[1:]
+        answers: list[Any] = self._client.run(READ_COMMANDS, [self.keys.meta], flat(commands))[1:]
         return answers
 
-    def look_at(self, *commands: Sequence[Part]) -> tuple[Instant, list[Any]]:
-        """The same, and the instant, by the server's clock."""
-        now, *answers = self._connection.run(READ_COMMANDS, [self.keys.meta], flat(commands))
+    def fetch_with_instant(self, *commands: Sequence[Part]) -> tuple[Instant, list[Any]]:
+        """Return the instant by the server's clock, and the same answers."""
+        now, *answers = self._client.run(READ_COMMANDS, [self.keys.meta], flat(commands))
         return Instant(now), answers
 
     def record(self, id: ItemId) -> Record | None:
-        """The item that has or had this id."""
+        """Return the item that has or had this id."""
         if id not in self._ids:
             self.load([id])
         return self._ids[id]
 
     def load(self, ids: Iterable[ItemId], *, words: bool = False) -> None:
-        """Read the items of these ids, as far as they are not known yet."""
+        """Read those items of these ids that are not yet read."""
         unknown = [id for id in dict.fromkeys(ids) if id not in self._ids and self._is_id(id)]
-        for start in range(0, len(unknown), _LOAD):
-            some = unknown[start : start + _LOAD]
+        for start in range(0, len(unknown), _PAGE):
+            some = unknown[start : start + _PAGE]
             numbers = [digits(short(parse_id(id)[0])) for id in some]
             found, _ = self._read(numbers, (), words=words)
             for id, body in zip(some, found, strict=True):
@@ -88,7 +88,7 @@ class Session:
                 self._ids[id] = item if item is not None and id in item.ids else None
 
     def _is_id(self, id: ItemId) -> bool:
-        """What is no id, no item has."""
+        """Return whether a text is an id that is not yet read. No item has what is not an id."""
         try:
             parse_id(id)
         except InvalidName:
@@ -96,37 +96,37 @@ class Session:
         return id not in self._ids
 
     def ranges(self, *ranges: Range, words: bool = False) -> list[Found]:
-        """What stands in ranges of sorted sets whose members are items. These are read, too."""
+        """Return members and scores in ranges of sorted sets of items, and read these items."""
         return self._read((), ranges, words=words)[1]
 
-    def first(self, key: str, limit: int) -> list[Record]:
-        """The first items in a sorted set that are there, up to so many. They are read, too."""
+    def first_items(self, key: str, limit: int) -> list[Record]:
+        """Return up to `limit` items, the first ones in a sorted set that exist."""
         items: list[Record] = []
-        for passed in itertools.count(0, limit):
-            (found,) = self.ranges((key, "up", "-inf", "+inf", passed, limit))
-            items += [item for member, _ in found if (item := self.at(member)) is not None]
+        for offset in itertools.count(0, limit):
+            (found,) = self.ranges((key, "up", "-inf", "+inf", offset, limit))
+            items += [item for member, _ in found if (item := self.item_at(member)) is not None]
             if len(items) >= limit or len(found) < limit:
                 break
         return items[:limit]
 
-    def removed(self, key: str, limit: int) -> list[Record]:
-        """Some items of a deleted queue, whose list this is."""
+    def removed_items(self, key: str, limit: int) -> list[Record]:
+        """Return up to `limit` items of a deleted queue from `removed:N`."""
         members: Found = []
         while len(members) < limit:
-            most = min(_LOAD, limit - len(members))
-            _, (found,) = self._read((), [(key, "up", "-inf", "+inf", len(members), most)], removed=True)
+            count = min(_PAGE, limit - len(members))
+            _, (found,) = self._read((), [(key, "up", "-inf", "+inf", len(members), count)], removed=True)
             members += found
-            if len(found) < most:
+            if len(found) < count:
                 break
-        return [item for member, _ in members if (item := self.at(member)) is not None]
+        return [item for member, _ in members if (item := self.item_at(member)) is not None]
 
-    def at(self, member: str) -> Record | None:
-        """The item of a member that was found. None where it was removed in this transaction."""
+    def item_at(self, member: str) -> Record | None:
+        """Return the item of a member that was found; None if this transaction removed it."""
         return self._records.get(int(member[-16:]))
 
-    def held(self, worker: str, limit: int) -> list[tuple[bytes, bytes, bytes]]:
-        """The items that a worker holds, those leased first first: body, content and stand of each."""
-        found: list[tuple[bytes, bytes, bytes]] = self._connection.run(
+    def worker_leases(self, worker: str, limit: int) -> list[tuple[bytes, bytes, bytes]]:
+        """Return body, content and state of items that a worker has leased, in the order in which it leased them."""
+        found: list[tuple[bytes, bytes, bytes]] = self._client.run(
             WORKER_LEASES, [self.keys.meta], [self.keys.root, worker, limit]
         )
         return found
@@ -137,9 +137,9 @@ class Session:
         parts: list[Part] = [self.keys.root, int(words), int(removed), len(numbers), *numbers]
         for one in ranges:
             parts.extend(one)
-        found, ranged, bodies, records = self._connection.run(READ_ITEMS, [self.keys.meta], parts)
+        found, ranged, bodies, records = self._client.run(READ_ITEMS, [self.keys.meta], parts)
         for body, raw in zip(map(int, bodies), records, strict=True):
-            if body not in self._records and body not in self._gone:
+            if body not in self._records and body not in self._removed:
                 self._keep(body, raw, words)
             elif words and body in self._loaded and self._records[body].words is NOT_READ:
                 self._records[body].words = read_words(raw)
@@ -154,28 +154,28 @@ class Session:
         self._records[body] = item
         for id in item.ids:
             self._ids[id] = item
-        self.ahead["sources"] += [item.id] if item.source_id is None else [item.id, item.source_id]
+        self.prefetch_names["sources"] += [item.id] if item.source_id is None else [item.id, item.source_id]
         if item.idempotency_key is not None:
-            self.ahead["keys"].append(item.idempotency_key)
+            self.prefetch_names["keys"].append(item.idempotency_key)
         if item.deaths:
-            self.ahead["groups"].append(item.deaths[-1].cause.fingerprint)
+            self.prefetch_names["groups"].append(item.deaths[-1].cause.fingerprint)
 
     # Writing
 
     def write(self, *command: Part) -> None:
-        """Run this command at the end."""
+        """Add a command to run at the end."""
         self.writes.append(command)
 
-    def name(self, id: ItemId, item: Record) -> None:
-        """An item has this id from now on."""
+    def add_id(self, id: ItemId, item: Record) -> None:
+        """Give an item this id."""
         body = body_of(item.ids[0])
         self._ids[id] = item
         self._records[body] = item
         if id != item.ids[0]:
             self.write("SET", self.keys.of("o", digits(short(parse_id(id)[0]))), digits(body))
 
-    def forget(self, id: ItemId) -> None:
-        """Nobody has this id any more."""
+    def remove_id(self, id: ItemId) -> None:
+        """Remove an id. With its first id, the item is removed."""
         item = self._ids[id]
         self._ids[id] = None
         assert item is not None
@@ -183,13 +183,13 @@ class Session:
             self.write("DEL", self.keys.of("o", digits(short(parse_id(id)[0]))))
             return
         body = body_of(id)
-        self._gone.add(body)
+        self._removed.add(body)
         del self._records[body]
         if self._loaded.pop(body, None) is not None:
             self.write("DEL", *(self.keys.of(kind, digits(body)) for kind in "cshdwy"))
 
     def write_records(self) -> None:
-        """Write down every item that is not as it was read."""
+        """Write every item that differs from what was read."""
         for body, item in self._records.items():
             self._write_record(digits(body), item, self._loaded.get(body))
             self._loaded[body] = as_loaded(item)
@@ -198,9 +198,9 @@ class Session:
         if loaded is None:
             self.write("SET", self.keys.of("c", body), encode_content(item))
             loaded = NOTHING_LOADED
-        stand = encode_state(item)
-        if stand != loaded.stand:
-            self.write("SET", self.keys.of("s", body), stand)
+        state = encode_state(item)
+        if state != loaded.state:
+            self.write("SET", self.keys.of("s", body), state)
         self._write_history(self.keys.of("h", body), item, loaded)
         for death in item.deaths[loaded.deaths :]:
             self.write("RPUSH", self.keys.of("d", body), encode(death))
@@ -221,10 +221,10 @@ class Session:
 
 
 def flat(commands: Iterable[Sequence[Part]]) -> list[Part]:
-    """Commands as a script takes them: how many parts each has, then the parts."""
+    """Return commands as scripts take them: each as the number of its parts and the parts."""
     parts: list[Part] = []
     for command in commands:
-        assert len(command) <= _MOST_PARTS, f"{command[0]!r} has {len(command)} parts"
+        assert len(command) <= _MAX_PARTS, f"{command[0]!r} has {len(command)} parts"
         parts.append(len(command))
         parts.extend(command)
     return parts
