@@ -39,7 +39,7 @@ class Raw:
         with open_broker(url, sync) as broker:
             create_queue(broker)
         self._script = COMMIT
-        self._connection = RedisClient(url, relaxed=sync != "always")
+        self._client = RedisClient(url, relaxed=sync != "always")
         keys = Keys("redrive", "default")
         self._keys, self._root = [keys.meta, keys.lock], keys.root
         self.encode = msgspec.msgpack.encode
@@ -49,8 +49,8 @@ class Raw:
 
     def put(self) -> int:
         """A batch of items with new ids, in one script."""
-        tail, content = getrandbits(47) << 16, self._content
-        contents = [b"%016x" % (tail + (place << 16)) + content for place in range(BATCH)]
+        suffix, content = getrandbits(47) << 16, self._content
+        contents = [b"%016x" % (suffix + (position << 16)) + content for position in range(BATCH)]
         puts, _, _ = self._run(self._put, contents)
         accepted, first = puts[0]
         assert accepted and isinstance(first, int)
@@ -66,17 +66,17 @@ class Raw:
         assert all(end.__class__ is bytes for end in ends)  # the queue: the item is gone
         return len(leases)
 
-    def _end(self, body: bytes, content: bytes, stand: bytes) -> str:
+    def _end(self, body: bytes, content: bytes, state: bytes) -> str:
         """A completion with nothing to it, in the short form that the script has for it."""
         number = int(body)
         id = f"{content[16:32].decode()}{number << ID_BITS:016x}"
-        return f"{body.decode()}{msgspec.msgpack.decode(stand)['t']}{id}"
+        return f"{body.decode()}{msgspec.msgpack.decode(state)['t']}{id}"
 
     def _plan(self, **calls: Any) -> bytes:
         return self.encode({"t": 0, "w": False, "p": [], "e": [], "m": [], "l": [], **calls})
 
     def _run(self, plan: bytes, contents: list[bytes]) -> tuple[Any, Any, Any]:
-        is_done, _, puts, ends, _, leases, *_ = self._connection.run_write(
+        is_done, _, puts, ends, _, leases, *_ = self._client.run_write(
             self._script, self._keys, [self._root, plan, *contents]
         )
         assert is_done, "no other process is there that could have the lock"
