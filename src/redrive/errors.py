@@ -484,7 +484,7 @@ class DiskFull(StoreError):
 
 
 class NotAStore(StoreError):
-    """What is there is something else, damaged, or of a version that was never released."""
+    """The file is something else or damaged, or the URL is not that of a Redrive server."""
 
     code = "not_a_store"
 

@@ -41,13 +41,13 @@ from redrive.contract.queries import (
 )
 from redrive.errors import (
     InvalidInput,
-    NotAStore,
     OutcomeUnknown,
     PayloadTooLarge,
     QueueFull,
     QueueNotFound,
     RedriveError,
     SchemaTooNew,
+    SchemaTooOld,
     StoreUnavailable,
     WrongStatus,
 )
@@ -279,17 +279,19 @@ def test_process_that_does_not_know_that_it_has_the_lock_releases_it(
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_namespace_of_no_release_is_refused_untouched(create: bool, opened: Opened, redis_server: Server) -> None:
+def test_namespace_of_a_development_version_is_refused_untouched(
+    create: bool, opened: Opened, redis_server: Server
+) -> None:
     keys = opened()._keys
     opened().commit([CreateQueue("jobs", QueueSettings()), Put("jobs", (item(),))])
     with contextlib.closing(redis_server.client()) as client:
         client.hset(keys.meta, "format", FORMAT - 1)
         before = {key: client.dump(key) for key in client.scan_iter(f"{keys.root}*")}
-        with pytest.raises(NotAStore) as caught:
+        with pytest.raises(SchemaTooOld) as caught:
             opened(create=create)
         assert {key: client.dump(key) for key in client.scan_iter(f"{keys.root}*")} == before
-    assert f"{keys.root}* have format 1, which no release" in str(caught.value)
-    assert "Name another prefix or namespace, or delete these keys" in str(caught.value)
+    assert f"({keys.root}*) has schema {FORMAT - 1}, from before the first release" in str(caught.value)
+    assert "Use a new store" in str(caught.value)
 
 
 def test_namespace_of_a_newer_release_is_refused_untouched(opened: Opened, redis_server: Server) -> None:

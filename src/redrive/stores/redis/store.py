@@ -31,10 +31,10 @@ from redrive.contract.item_calls import Complete, Extend, Put, ReturnLease, Sett
 from redrive.errors import (
     Closed,
     InvalidInput,
-    NotAStore,
     OutcomeUnknown,
     RedriveError,
     SchemaTooNew,
+    SchemaTooOld,
     StoreError,
     StoreFailed,
     StoreUnavailable,
@@ -105,9 +105,7 @@ class RedisStore:
         if found > FORMAT:
             raise SchemaTooNew(self._client.name, found, FORMAT)
         if found < FORMAT:
-            problem = f"its keys {self._keys.root}* have format {found}, which no release of Redrive ever had"
-            remedy = "Name another prefix or namespace, or delete these keys"
-            raise NotAStore(self._client.name, problem, remedy)
+            raise SchemaTooOld(f"{self._client.name} ({self._keys.root}*)", found, FORMAT)
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
         self._check_open()
