@@ -140,8 +140,8 @@ for connection in connections:
     assert not connection.closed
 broker.put("jobs", 2)
 store = broker._core.store
-assert store._engine._writer in connections and store._notices._listener in connections
-store._notices._listener.execute("SELECT 1")
+assert store._engine._writer in connections and store._notifications._listener in connections
+store._notifications._listener.execute("SELECT 1")
 broker.close()
 """
 

@@ -361,12 +361,12 @@ broker.put("jobs", 1)
 store = broker._core.store
 store.poll_changes()
 ids = [link.request(("CLIENT", "ID")) for link in store._client._idle]
-listener = store._notices._listener
+listener = store._notifications._listener
 if os.fork() == 0:
     sys.exit()
 assert os.wait()[1] == 0
 assert ids == [link.request(("CLIENT", "ID")) for link in store._client._idle]
-assert listener is store._notices._listener
+assert listener is store._notifications._listener
 listener.send("PING")
 broker.put("jobs", 2)
 broker.close()

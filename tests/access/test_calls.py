@@ -99,8 +99,8 @@ class Sample(typing.NamedTuple):
 
 
 def move_of(w: World, s: Side) -> Move:
-    passage = MoveRoute("x@there", Instant(1), FeedKind.MOVED, Status.PENDING)
-    return Move(msgspec.structs.replace(w.broker.get(s.id), status=Status.MOVING), passage, False, Instant(1))
+    route = MoveRoute("x@there", Instant(1), FeedKind.MOVED, Status.PENDING)
+    return Move(msgspec.structs.replace(w.broker.get(s.id), status=Status.MOVING), route, False, Instant(1))
 
 
 def settled(

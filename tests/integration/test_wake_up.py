@@ -145,9 +145,9 @@ def test_waiting_lease_is_woken_after_the_listener_was_lost_while_it_waited(
 ) -> None:
     waiting = Background(lambda: broker.lease("jobs", wait="1h"))
     until(lambda: _listens(broker))
-    ear = _notices(broker)._ear
+    subscriber = _notifications(broker)._subscriber
     cut_listeners(url)
-    until(lambda: _listens(broker) and _notices(broker)._ear is not ear)
+    until(lambda: _listens(broker) and _notifications(broker)._subscriber is not subscriber)
     opened().put("jobs", 7)
     assert [lease.value for lease in waiting.result()] == [7]
 
@@ -182,11 +182,11 @@ def test_closed_store_leaves_no_thread(url: str) -> None:
     assert "redrive-ear" not in {thread.name for thread in threading.enumerate()}
 
 
-def _notices(broker: Broker) -> Any:
-    return broker._core.store._notices  # type: ignore[attr-defined]
+def _notifications(broker: Broker) -> Any:
+    return broker._core.store._notifications  # type: ignore[attr-defined]
 
 
 def _listens(broker: Broker) -> bool:
     """Somebody waits, and the thread that watches for him has nothing to do but to wait for the bell."""
     core = broker._core
-    return _notices(broker)._ear is not None and bool(core.notify._waiters.get("jobs"))
+    return _notifications(broker)._subscriber is not None and bool(core.notify._waiters.get("jobs"))

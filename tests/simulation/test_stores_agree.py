@@ -236,7 +236,7 @@ def from_elsewhere(twins: Twins, pick: random.Random) -> None:
             else:
                 there.redrive(lease.id, to=to, force=True)
         moves = there._core.store.read(ListMoves())
-        calls = [Receive(move.passage.to.partition("@")[0], move, "there") for move in moves]
+        calls = [Receive(move.route.to.partition("@")[0], move, "there") for move in moves]
         received = broker._core.store.commit(calls).results if twice else []
         left_open = sorted(each.queue for each in broker._core.store.read(ListOpenMoves("there")))
         return fate, received, left_open, there.run_maintenance().moved

@@ -42,62 +42,62 @@ def bell() -> Bell:
 
 
 @pytest.fixture
-def ear(ends: tuple[socket.socket, socket.socket], bell: Bell) -> Iterator[SocketSubscriber]:
-    ear = SocketSubscriber(ends[0].fileno(), bell.ring)
-    yield ear
-    ear.close()
-    ear.join()
+def subscriber(ends: tuple[socket.socket, socket.socket], bell: Bell) -> Iterator[SocketSubscriber]:
+    subscriber = SocketSubscriber(ends[0].fileno(), bell.ring)
+    yield subscriber
+    subscriber.close()
+    subscriber.join()
 
 
 def test_it_rings_for_what_comes_in_and_reads_nothing(
-    ends: tuple[socket.socket, socket.socket], ear: SocketSubscriber, bell: Bell
+    ends: tuple[socket.socket, socket.socket], subscriber: SocketSubscriber, bell: Bell
 ) -> None:
     ours, theirs = ends
     for word in (b"one", b"two"):
         theirs.send(word)
         bell.wait()
         assert ours.recv(10) == word
-        ear.resume()
+        subscriber.resume()
     assert bell.count == 2
 
 
 def test_it_rings_once_until_what_came_in_was_read(
-    ends: tuple[socket.socket, socket.socket], ear: SocketSubscriber, bell: Bell
+    ends: tuple[socket.socket, socket.socket], subscriber: SocketSubscriber, bell: Bell
 ) -> None:
     ours, theirs = ends
-    ear.resume()  # somebody looked before anything came
+    subscriber.resume()  # somebody looked before anything came
     theirs.send(b"one")
     bell.wait()
     theirs.send(b"two")
     assert ours.recv(10) == b"onetwo"
-    ear.resume()
+    subscriber.resume()
     theirs.send(b"three")
     bell.wait()
     assert bell.count == 2
 
 
 def test_it_rings_again_where_not_all_was_read(
-    ends: tuple[socket.socket, socket.socket], ear: SocketSubscriber, bell: Bell
+    ends: tuple[socket.socket, socket.socket], subscriber: SocketSubscriber, bell: Bell
 ) -> None:
     ours, theirs = ends
     theirs.send(b"one")
     bell.wait()
     assert ours.recv(1) == b"o"
-    ear.resume()
+    subscriber.resume()
     bell.wait()
 
 
 def test_it_rings_when_the_connection_is_lost(
-    ends: tuple[socket.socket, socket.socket], ear: SocketSubscriber, bell: Bell
+    ends: tuple[socket.socket, socket.socket], subscriber: SocketSubscriber, bell: Bell
 ) -> None:
     ends[1].close()
     bell.wait()
-    ear.resume()
+    subscriber.resume()
     bell.wait()
 
 
 def test_it_is_not_disturbed_when_its_owner_closes_the_connection(
-    ends: tuple[socket.socket, socket.socket], ear: SocketSubscriber, bell: Bell
+    ends: tuple[socket.socket, socket.socket], subscriber: SocketSubscriber, bell: Bell
 ) -> None:
     ours, theirs = ends
     number = ours.fileno()
@@ -113,19 +113,19 @@ def test_closed_one_leaves_no_thread_and_no_file_open(
     ends: tuple[socket.socket, socket.socket], bell: Bell, rung: bool
 ) -> None:
     before = len(os.listdir("/dev/fd"))
-    ear = SocketSubscriber(ends[0].fileno(), bell.ring)
+    subscriber = SocketSubscriber(ends[0].fileno(), bell.ring)
     if rung:
         ends[1].send(b"one")
         bell.wait()
-    ear.close()
-    ear.join()
-    ear.close()
+    subscriber.close()
+    subscriber.join()
+    subscriber.close()
     assert len(os.listdir("/dev/fd")) == before
     assert "redrive-ear" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_forked_child_keeps_nothing_of_it(
-    ends: tuple[socket.socket, socket.socket], ear: SocketSubscriber, bell: Bell
+    ends: tuple[socket.socket, socket.socket], subscriber: SocketSubscriber, bell: Bell
 ) -> None:
     ours, theirs = ends
     with_ear = len(os.listdir("/dev/fd"))

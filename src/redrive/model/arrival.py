@@ -104,7 +104,7 @@ class Move(msgspec.Struct, frozen=True):
     """An item on its way, with all that the other store needs."""
 
     item: Item
-    passage: MoveRoute
+    route: MoveRoute
     is_dead_letter: bool
     ready_at: Instant
     """From when it could be leased, if it had stayed."""
@@ -121,12 +121,12 @@ _ARRIVES_AS = {
 
 def check_move(move: Move) -> None:
     """Raise unless a store could have let the item go like this: for moves that somebody else tells of."""
-    item, passage = move.item, move.passage
+    item, route = move.item, move.route
     if item.status is not Status.MOVING:
         raise InvalidInput(f"item {item.id} is {item.status} and not moving")
-    if passage.status not in _ARRIVES_AS.get(passage.kind, ()):
-        raise InvalidInput(f"nothing that is {passage.kind} arrives in another store as {passage.status}")
-    was_dead = move.is_dead_letter or passage.kind is FeedKind.DEAD or passage.status is Status.DEAD
+    if route.status not in _ARRIVES_AS.get(route.kind, ()):
+        raise InvalidInput(f"nothing that is {route.kind} arrives in another store as {route.status}")
+    was_dead = move.is_dead_letter or route.kind is FeedKind.DEAD or route.status is Status.DEAD
     if not item.deaths and (was_dead or any(entry.from_dead_letter for entry in item.history)):
         raise InvalidInput(f"item {item.id} was a dead letter and has no record of its death")
 
@@ -152,7 +152,7 @@ def is_ledger_key(key: str) -> bool:
 
 def move_arrival_state(move: Move, queue: Queue, came_from: str, here: str, now: Instant) -> ArrivalState:
     """How an item stands that comes from one store to a queue of another one."""
-    item, kind, status = move.item, move.passage.kind, move.passage.status
+    item, kind, status = move.item, move.route.kind, move.route.status
     standing = ItemSnapshot(item.id, status, move.is_dead_letter)
     match kind:
         case FeedKind.DEAD:

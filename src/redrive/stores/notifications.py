@@ -132,8 +132,8 @@ class SocketSubscriber:
 
 
 def _after_fork_in_child() -> None:
-    for ear in tuple(_open_subscribers):
-        ear.detach_after_fork()
+    for subscriber in tuple(_open_subscribers):
+        subscriber.detach_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

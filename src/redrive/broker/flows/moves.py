@@ -190,10 +190,10 @@ def list_pending_moves(core: Core, limit: int) -> Flow[tuple[PendingMove, ...]]:
         PendingMove(
             move.item.id,
             move.item.queue,
-            move.passage.to,
-            move.passage.since,
-            core.trials.problem(move.passage.to),
-            now - move.passage.since > STUCK_AFTER,
+            move.route.to,
+            move.route.since,
+            core.trials.problem(move.route.to),
+            now - move.route.since > STUCK_AFTER,
         )
         for move in found
     )

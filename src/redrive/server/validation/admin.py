@@ -127,8 +127,8 @@ def receive(call: Receive) -> Receive:
 
 def _move(move: Move) -> Move:
     check_move(move)
-    check_address("queue", move.passage.to)
-    check_instant("since", move.passage.since)
+    check_address("queue", move.route.to)
+    check_instant("since", move.route.since)
     check_instant("ready_at", move.ready_at)
     values.span("expire_timeout", move.expire_timeout, 1)
     return _replace(move, item=checked_item(move.item))

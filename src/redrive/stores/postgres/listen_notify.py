@@ -38,18 +38,18 @@ class ListenNotify:
     def _reset(self) -> None:
         self._closed = False
         self._listener: Connection | None = None
-        self._ear: SocketSubscriber | None = None
+        self._subscriber: SocketSubscriber | None = None
         self._listening = threading.Lock()
         self._looked_at: Instant | None = None
         self._sender: Connection | None = None
         self._sender_pid = 0
-        self._teller = Publisher(self._send, self._drop_sender)
+        self._publisher = Publisher(self._send, self._drop_sender)
 
     after_fork = _reset
 
     def publish(self, queues: Iterable[str]) -> None:
         """Something arrived in these queues."""
-        self._teller.publish(queues)
+        self._publisher.publish(queues)
 
     def subscribe(self, wake: Callable[[], None]) -> None:
         """Ring as soon as there may be something to hear, from the next `heard` on."""
@@ -75,8 +75,8 @@ class ListenNotify:
             except BaseException:  # raised from outside: what is half read is of no use to the next one
                 self._drop_listener()
                 raise
-            if self._ear is not None:
-                self._ear.resume()
+            if self._subscriber is not None:
+                self._subscriber.resume()
         now = self._clock.now()
         if self._looked_at is None or not 0 <= now - self._looked_at < LOOK_EVERY:
             self._looked_at = now
@@ -86,22 +86,22 @@ class ListenNotify:
     def close(self) -> None:
         """Send pending notifications, and stop."""
         self._closed = True
-        self._teller.close()
+        self._publisher.close()
         with self._listening:
-            ear = self._ear
+            subscriber = self._subscriber
             self._drop_listener()
-        if ear is not None:
-            ear.join()
+        if subscriber is not None:
+            subscriber.join()
 
     def _ensure_listening(self) -> None:
         """Ring when something comes in on the listener, if somebody asked for it."""
-        if self._ear is None and self._wake is not None and self._listener is not None and CAN_LISTEN:
-            self._ear = SocketSubscriber(self._listener.fileno(), self._wake)
+        if self._subscriber is None and self._wake is not None and self._listener is not None and CAN_LISTEN:
+            self._subscriber = SocketSubscriber(self._listener.fileno(), self._wake)
 
     def _drop_listener(self) -> None:
-        ear, self._ear = self._ear, None
-        if ear is not None:
-            ear.close()
+        subscriber, self._subscriber = self._subscriber, None
+        if subscriber is not None:
+            subscriber.close()
         listener, self._listener = self._listener, None
         if listener is not None:
             with contextlib.suppress(psycopg.Error):

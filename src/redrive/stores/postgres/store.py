@@ -105,13 +105,13 @@ class PostgresStore:
             self._engine.close()
             raise
         self._marks = LowWaterMarks(self._engine, clock)
-        self._notices = ListenNotify(self._engine, self.clock, f"redrive/{schema_name}/{self._key}")
+        self._notifications = ListenNotify(self._engine, self.clock, f"redrive/{schema_name}/{self._key}")
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
         shared = all(map(_runs_beside_others, calls))
         commit, self._queues = self._engine.transact(lambda session: self._carry_out(session, calls, now, shared))
         if commit.arrivals:
-            self._notices.publish(commit.arrivals)
+            self._notifications.publish(commit.arrivals)
         if self._server_clock is not None:
             self._server_clock.follow(commit.now)
         return commit
@@ -147,16 +147,16 @@ class PostgresStore:
             write_pending(batch)
             self._marks.lower(session, self._below(batch))
             for name in batch.arrivals:
-                session.execute("SELECT pg_notify(?, ?)", (self._notices.channel, name))
+                session.execute("SELECT pg_notify(?, ?)", (self._notifications.channel, name))
         return receipts
 
     def poll_changes(self) -> Collection[str] | None:
         if self._closed:
             raise Closed
-        return self._notices.received()
+        return self._notifications.received()
 
     def subscribe(self, wake: Callable[[], None]) -> None:
-        self._notices.subscribe(wake)
+        self._notifications.subscribe(wake)
 
     def durability(self) -> Durability:
         if self._engine.relaxed:
@@ -175,7 +175,7 @@ class PostgresStore:
 
     def reopen(self) -> None:
         self._engine.reopen()
-        self._notices.after_fork()
+        self._notifications.after_fork()
         self._marks.reset()
         reseed_after_fork()
         self._queues = NO_QUEUES
@@ -185,7 +185,7 @@ class PostgresStore:
             return
         self._closed = True
         if not self._engine.is_the_parents:
-            self._notices.close()
+            self._notifications.close()
             self._engine.close()
 
     def _prepare(self, create: bool) -> None:

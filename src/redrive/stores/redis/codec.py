@@ -102,7 +102,7 @@ class ItemState(msgspec.Struct, omit_defaults=True, gc=False):
     H: str | None = None
     """home_store"""
     P: MoveRoute | None = None
-    """passage"""
+    """route"""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -197,7 +197,7 @@ def encode_state(item: Record) -> bytes:
         x=short(item.death_number),
         k=bool(item.history.entries() or item.deaths or item.words or item.result),
         H=item.home_store,
-        P=item.passage,
+        P=item.route,
     )
     if (dead_letter := item.dead_letter_key) is not None:
         state.g, state.G = dead_letter.fingerprint, dead_letter.died_at
@@ -246,7 +246,7 @@ def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> tuple[Rec
         death_number=long(state.x),
         words=words,
         home_store=state.H,
-        passage=state.P,
+        route=state.P,
     )
     return record, as_loaded(record)
 

@@ -40,18 +40,18 @@ class PubSub:
         self._sender = secrets.token_hex(8)
         """The sender of our notifications, which are ignored here."""
         self._listener: RedisConnection | None = None
-        self._ear: SocketSubscriber | None = None
+        self._subscriber: SocketSubscriber | None = None
         self._listening = threading.Lock()
         self._looked_at = self._asked_at = self._heard_at = 0.0
         self._listen_from = 0.0
-        self._publisher: RedisConnection | None = None
-        self._teller = Publisher(self._publish, self._drop_publisher)
+        self._connection: RedisConnection | None = None
+        self._publisher = Publisher(self._publish, self._drop_connection)
 
     reopen = _reset
 
     def publish(self, queues: Iterable[str]) -> None:
         """Publish that items arrived in these queues."""
-        self._teller.publish(queues)
+        self._publisher.publish(queues)
 
     def subscribe(self, wake: Callable[[], None]) -> None:
         """Call `wake` as soon as `received` may return something, starting with the next `received`."""
@@ -79,8 +79,8 @@ class PubSub:
             except BaseException:  # of a signal handler: an answer may be read in part
                 self._drop_listener()
                 raise
-            if self._ear is not None:
-                self._ear.resume()
+            if self._subscriber is not None:
+                self._subscriber.resume()
             if now - self._looked_at >= LOOK_SECONDS:
                 self._looked_at = now
                 return None
@@ -89,17 +89,17 @@ class PubSub:
     def close(self) -> None:
         """Publish what is not yet published, and stop."""
         self._closed = True
-        self._teller.close()
+        self._publisher.close()
         with self._listening:
-            ear = self._ear
+            subscriber = self._subscriber
             self._drop_listener()
-        if ear is not None:
-            ear.join()
+        if subscriber is not None:
+            subscriber.join()
 
     def _ensure_listening(self) -> None:
         """Call `wake` when the listener receives something, if there is a subscriber."""
-        if self._ear is None and self._wake is not None and self._listener is not None and CAN_LISTEN:
-            self._ear = SocketSubscriber(self._listener.fileno(), self._wake)
+        if self._subscriber is None and self._wake is not None and self._listener is not None and CAN_LISTEN:
+            self._subscriber = SocketSubscriber(self._listener.fileno(), self._wake)
 
     def _subscribe(self) -> None:
         self._listener = self._client.dial()
@@ -126,25 +126,25 @@ class PubSub:
         return found
 
     def _drop_listener(self) -> None:
-        ear, self._ear = self._ear, None
-        if ear is not None:
-            ear.close()
+        subscriber, self._subscriber = self._subscriber, None
+        if subscriber is not None:
+            subscriber.close()
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
 
     def _publish(self, queues: list[str]) -> None:
         """Publish once. A lost notification delays waiters by a second: they poll."""
-        if self._publisher is not None and not self._publisher.is_alive():
-            self._drop_publisher()
+        if self._connection is not None and not self._connection.is_alive():
+            self._drop_connection()
         try:
-            self._publisher = self._publisher or self._client.dial()
-            self._publisher.request(("PUBLISH", self.channel, _SEPARATOR.join((self._sender, *queues))))
+            self._connection = self._connection or self._client.dial()
+            self._connection.request(("PUBLISH", self.channel, _SEPARATOR.join((self._sender, *queues))))
         except (RedriveError, NotSent, ConnectionLost):
-            self._drop_publisher()
+            self._drop_connection()
 
-    def _drop_publisher(self) -> None:
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None:
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
             with contextlib.suppress(OSError):
-                publisher.close()
+                connection.close()

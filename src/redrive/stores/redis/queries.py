@@ -62,7 +62,7 @@ def _heads(state: RedisState, session: Session, kinds: tuple[str, ...]) -> dict[
 def _move_targets(state: RedisState) -> tuple[MoveTarget, ...]:
     """Return targets with the departure of their first item. The last item may arrive between two reads."""
     first = ((to, state.items[id]) for to in state.destinations() for id in state.moving_ids(to, 1))
-    return tuple(MoveTarget(to, item.passage.since) for to, item in first if item.passage is not None)
+    return tuple(MoveTarget(to, item.route.since) for to, item in first if item.route is not None)
 
 
 def _audit(session: Session, query: ListAudit) -> tuple[AuditEntry, ...]:

@@ -205,7 +205,7 @@ class RedisState(State):
             self._session.write("ZREM", keys.of("removed", number), digits(body_of(item.ids[0])))
             if item.held_by is not None and item.status in WAITING_STATUSES:
                 self._unfile_held(item)
-            if item.passage is not None:
+            if item.route is not None:
                 self._unfile_moving(item)
             for id in item.ids:
                 self._session.remove_id(id)
@@ -253,15 +253,15 @@ class RedisState(State):
         self._session.write("ZREM", self._held_key(item.held_by), digits(body_of(item.ids[0])))
 
     def _file_moving(self, item: Record) -> None:
-        assert item.passage is not None
-        to, body = item.passage.to, digits(body_of(item.ids[0]))
+        assert item.route is not None
+        to, body = item.route.to, digits(body_of(item.ids[0]))
         # By a new number: several items may leave at one instant.
         self._session.write("ZADD", self._session.keys.of("moving", to), short(self.draw_number()), body)
         self._move_counts[to] = self._move_counts.get(to, 0) + 1
 
     def _unfile_moving(self, item: Record) -> None:
-        assert item.passage is not None
-        to, body = item.passage.to, digits(body_of(item.ids[0]))
+        assert item.route is not None
+        to, body = item.route.to, digits(body_of(item.ids[0]))
         self._session.write("ZREM", self._session.keys.of("moving", to), body)
         self._move_counts[to] -= 1
         if not self._move_counts[to]:

@@ -87,7 +87,7 @@ class RedisStore:
         self._lock = NamespaceLock(self._client, self._keys)
         self._epoch = -1
         self._queues: Mapping[str, Queue] = {}
-        self._notices = PubSub(self._client, self._keys.of("notifications"))
+        self._notifications = PubSub(self._client, self._keys.of("notifications"))
         try:
             self._open(create)
         except BaseException:
@@ -115,7 +115,7 @@ class RedisStore:
             self._commit_by_script(calls, now) if all(map(is_fast_path, calls)) else self._commit_in_parts(calls, now)
         )
         if commit.arrivals:
-            self._notices.publish(commit.arrivals)
+            self._notifications.publish(commit.arrivals)
         return commit
 
     def read(self, query: Query) -> Any:
@@ -134,10 +134,10 @@ class RedisStore:
 
     def poll_changes(self) -> Collection[str] | None:
         self._check_open()
-        return self._notices.received()
+        return self._notifications.received()
 
     def subscribe(self, wake: Callable[[], None]) -> None:
-        self._notices.subscribe(wake)
+        self._notifications.subscribe(wake)
 
     def durability(self) -> Durability:
         return self._client.durability()
@@ -148,7 +148,7 @@ class RedisStore:
 
     def reopen(self) -> None:
         self._client.reopen()
-        self._notices.reopen()
+        self._notifications.reopen()
         self._epoch = -1
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class RedisStore:
             return
         self._closed = True
         if not self._client.is_inherited:
-            self._notices.close()
+            self._notifications.close()
             self._client.close()
 
     def _commit_in_parts(self, calls: Sequence[Call], now: Instant | None) -> Commit:

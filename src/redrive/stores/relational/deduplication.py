@@ -113,7 +113,7 @@ def _gets_failure(batch: Batch, id: ItemId) -> bool:
     item_row = find_by_id(batch, id)
     if item_row is None:
         return False
-    return takes_failure(item_row.id, item_row.status, None if item_row.passage is None else item_row.passage.to)
+    return takes_failure(item_row.id, item_row.status, None if item_row.route is None else item_row.route.to)
 
 
 def read_keys(batch: Batch, calls: Sequence[Put]) -> None:

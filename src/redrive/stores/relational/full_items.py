@@ -85,7 +85,7 @@ def _full_item(
     origin_queue: str | None,
     home: str | None,
 ) -> Item:
-    working, moving = item_row.status in WAITING_STATUSES, item_row.passage
+    working, moving = item_row.status in WAITING_STATUSES, item_row.route
     in_dead_queue = item_row.death_no is not None and item_row.status not in (Status.DEAD, Status.ARCHIVED)
     return Item(
         id=item_row.id,

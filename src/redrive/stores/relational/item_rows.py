@@ -65,7 +65,7 @@ class ItemRow(msgspec.Struct):
     archived_from: Status | None = None
     """The status of an archived item before it was archived."""
     result: Result | None = None
-    passage: MoveRoute | None = None
+    route: MoveRoute | None = None
     """Its target and reason, while it moves to another store."""
     details: ItemDetails | None = None
     """Its content and history, once read: see `item_details`."""
@@ -172,13 +172,13 @@ def find_all(executor: Executor, numbers: Iterable[int]) -> dict[int, ItemRow]:
     items, *states = [executor.execute(statement, listed) for statement in _TABLES]
     where = {item_no: (id_suffix, queue) for item_no, id_suffix, queue in items.fetchall()}
     leased, fresh, requeued, scheduled, finished, moving = (rows.fetchall() for rows in states)
-    passages = {item_no: _passage(row) for item_no, *row in moving}
+    routes = {item_no: _route(row) for item_no, *row in moving}
     found = {item_no: _leased(item_no, where[item_no][0], row) for item_no, *row in leased if item_no in where}
     for rows, item_row in ((fresh, _ready), (requeued, _ready), (scheduled, _scheduled), (finished, _finished)):
         found.update({item_no: item_row(item_no, *where[item_no], row) for item_no, *row in rows if item_no in where})
     for item_no in [item_no for item_no, item_row in found.items() if item_row.status is Status.MOVING]:
-        found[item_no].passage = passages.get(item_no)
-        if item_no not in passages:
+        found[item_no].route = routes.get(item_no)
+        if item_no not in routes:
             del found[item_no]
     return found
 
@@ -242,7 +242,7 @@ def _finished(item_no: int, id_suffix: int, queue: int, row: Sequence[Any]) -> I
     return item_row
 
 
-def _passage(row: Sequence[Any]) -> MoveRoute:
+def _route(row: Sequence[Any]) -> MoveRoute:
     to, since, kind, arrives_as = row
     return MoveRoute(to, since, FeedKind(kind), Status(arrives_as))
 
@@ -283,9 +283,9 @@ def delete_row(batch: Batch, item_row: ItemRow) -> None:
         batch.write("DELETE FROM redrive_scheduled WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_STATE)
     else:
         batch.write("DELETE FROM redrive_finished WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_STATE)
-        if item_row.passage is not None:
+        if item_row.route is not None:
             batch.write("DELETE FROM redrive_moving WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_STATE)
-            item_row.passage = None
+            item_row.route = None
         item_row.ended_at = item_row.dead_reason = item_row.archived_from = item_row.result = None
 
 
@@ -323,8 +323,8 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
         *result,
     )
     batch.write(_INSERT_FINISHED, (*ended, *_state(item_row)))
-    if item_row.passage is not None:
-        to, since, kind, arrives_as = msgspec.structs.astuple(item_row.passage)
+    if item_row.route is not None:
+        to, since, kind, arrives_as = msgspec.structs.astuple(item_row.route)
         batch.write(_INSERT_MOVING, (item_row.item_no, batch.namespace_key, to, since, kind.value, arrives_as.value))
 
 

@@ -39,7 +39,7 @@ def import_items(batch: Batch, call: Import) -> tuple[Receipt, ...]:
     # Of several with one id the first is taken; the others are known by then.
     new = {item.id: item for item in reversed(call.items) if known[item.id] is None}
     landings = {id: import_state(item, row.queue, batch.now) for id, item in new.items()}
-    check_max_size(batch, row, sum(landing.needs_room for landing in landings.values()))
+    check_max_size(batch, row, sum(arrival.needs_room for arrival in landings.values()))
     receipts: list[Receipt] = []
     written: list[ItemId] = []
     for item in call.items:
@@ -74,53 +74,53 @@ def _present(batch: Batch, row: QueueRow, item: Item) -> ItemId | None:
     return item_row.id if row.key == item_row.queue or row.queue.name == item.queue else None
 
 
-def write(batch: Batch, row: QueueRow, item: Item, landing: ArrivalState) -> ItemRow:
+def write(batch: Batch, row: QueueRow, item: Item, arrival: ArrivalState) -> ItemRow:
     """Make an item of one that lived elsewhere, under a new id."""
     number, id_suffix, _ = batch.allocate_id()
-    enqueue_at = None if landing.ready_at == item.put_at else landing.ready_at
+    enqueue_at = None if arrival.ready_at == item.put_at else arrival.ready_at
     content_type = None if item.content_type == JSON else item.content_type
     overrides = None if item.overrides == NO_OVERRIDES else msgspec.json.encode(item.overrides).decode()
     stored = (number, id_suffix, row.key, item.put_at, item.priority, enqueue_at, content_type, _headers(item.headers))
     origin = (item.id, item.origin_id or item.id, item.origin_queue or item.queue)
-    batch.execute(_ITEM, (*stored, landing.expire_timeout, overrides, *origin, item.payload, landing.home_store))
+    batch.execute(_ITEM, (*stored, arrival.expire_timeout, overrides, *origin, item.payload, arrival.home_store))
     counters = item.counters
     item_row = ItemRow(
         number,
         id_suffix,
         row.key,
-        landing.status,
+        arrival.status,
         MAX_PRIORITY - item.priority,
-        landing.ready_at,
+        arrival.ready_at,
         number,
-        landing.expire_deadline,
+        arrival.expire_deadline,
         counters.deliveries,
         counters.attempts,
         counters.failures,
         counters.losses,
         counters.redrives,
         item.first_leased_at,
-        held_by=landing.held_by,
+        held_by=arrival.held_by,
     )
-    _write_records(batch, item_row, item, landing)
+    _write_records(batch, item_row, item, arrival)
     insert_row(batch, item_row)
     return item_row
 
 
-def _write_records(batch: Batch, item_row: ItemRow, item: Item, landing: ArrivalState) -> None:
+def _write_records(batch: Batch, item_row: ItemRow, item: Item, arrival: ArrivalState) -> None:
     """Write history, deaths, and the index entry of an item that is dead or archived."""
-    for entry in landing.first:
+    for entry in arrival.first:
         verdicts.record(batch, item_row, entry)
-    item_row.entries += landing.omitted
-    for entry in landing.last:
+    item_row.entries += arrival.omitted
+    for entry in arrival.last:
         verdicts.record(batch, item_row, entry)
     for death in item.deaths:
         verdicts.record_death(batch, item_row, death)
-    archived = landing.status is Status.ARCHIVED
-    if not landing.is_dead_letter and not archived:
+    archived = arrival.status is Status.ARCHIVED
+    if not arrival.is_dead_letter and not archived:
         return
     death = item.deaths[-1]
     dead_letters.add_dead_letter(batch, item_row, death, death_text(death, item.history), archived=archived)
-    if landing.status is Status.DEAD or archived:
+    if arrival.status is Status.DEAD or archived:
         item_row.ended_at, item_row.dead_reason = death.at, death.reason
     if archived:
         item_row.archived_from = Status.DEAD
@@ -173,7 +173,7 @@ def start_move(
         item_row.redrives += 1
         item_row.held_by = item_row.expire_deadline = None
     item_row.status, item_row.ended_at = Status.MOVING, batch.now
-    item_row.passage = MoveRoute(to, batch.now, kind, Status.PENDING if redriven else status)
+    item_row.route = MoveRoute(to, batch.now, kind, Status.PENDING if redriven else status)
     verdicts.record_action(
         batch, action, item_row, HistoryEvent.REDRIVEN if redriven else HistoryEvent.MOVED, item.queue, status, to=to
     )
@@ -189,11 +189,11 @@ def receive(batch: Batch, call: Receive) -> Receipt:
     known = batch.execute(_RECEIVED, (row.key, key, batch.now - LEDGER_RETENTION)).fetchone()
     if known is not None:
         return Receipt(make_id(*known), duplicate=True)
-    landing = move_arrival_state(call.move, row.queue, call.store, batch.store, batch.now)
-    check_max_size(batch, row, int(landing.needs_room))
-    if call.move.passage.kind is FeedKind.DEAD and not row.queue.is_dead_queue:
+    arrival = move_arrival_state(call.move, row.queue, call.store, batch.store, batch.now)
+    check_max_size(batch, row, int(arrival.needs_room))
+    if call.move.route.kind is FeedKind.DEAD and not row.queue.is_dead_queue:
         batch.mark_dead_queue(row)
-    item_row = write(batch, row, item, landing)
+    item_row = write(batch, row, item, arrival)
     batch.execute(_OPEN, (row.key, key, item_row.item_no, item_row.id_suffix, call.store))
     feed.append_event(batch, FeedKind.ARRIVED, row.queue.name, item_row.item_no, item_row.id_suffix, source_id=item.id)
     return Receipt(item_row.id)

@@ -250,10 +250,10 @@ def _moves(executor: Executor, namespace: str, query: ListMoves) -> tuple[Move, 
         timeouts[item_no] = expire_timeout
     found = find_all(executor, timeouts)
     item_rows = [
-        found[item_no] for item_no in timeouts if item_no in found and found[item_no].passage is not None
+        found[item_no] for item_no in timeouts if item_no in found and found[item_no].route is not None
     ]  # others arrived in the meantime
     return tuple(
-        Move(item, item_row.passage, item_row.death_no is not None, item_row.ready_at, timeouts[item_row.item_no])  # type: ignore[arg-type]
+        Move(item, item_row.route, item_row.death_no is not None, item_row.ready_at, timeouts[item_row.item_no])  # type: ignore[arg-type]
         for item_row, item in zip(item_rows, full_items(executor, item_rows, _names(executor, namespace)), strict=True)
     )
 

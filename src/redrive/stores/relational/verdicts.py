@@ -183,7 +183,7 @@ def _apply_death(batch: Batch, item_row: ItemRow, row: QueueRow, verdict: Dead, 
     elif elsewhere:
         item_row.status, item_row.expire_deadline, item_row.held_by = Status.MOVING, None, None
         item_row.attempts = item_row.failures = item_row.losses = 0
-        item_row.ended_at, item_row.passage = batch.now, MoveRoute(to, batch.now, FeedKind.DEAD, Status.PENDING)
+        item_row.ended_at, item_row.route = batch.now, MoveRoute(to, batch.now, FeedKind.DEAD, Status.PENDING)
     else:
         target = batch.queue(to)
         if not target.queue.is_dead_queue:

@@ -32,7 +32,7 @@ def import_items(state: State, call: Import) -> tuple[Receipt, ...]:
     landings = {
         item.id: import_state(item, queue.value, state.now) for item in reversed(call.items) if item.id not in known
     }
-    adding, max_size = sum(landing.needs_room for landing in landings.values()), queue.value.settings.max_size
+    adding, max_size = sum(arrival.needs_room for arrival in landings.values()), queue.value.settings.max_size
     if adding and max_size is not None and queue.size + adding > max_size:
         raise QueueFull(queue.name, queue.size, max_size, adding)
     receipts: list[Receipt] = []
@@ -60,34 +60,34 @@ def _known(state: State, queue: QueueState, item: Item) -> ItemId | None:
     return source
 
 
-def write(state: State, queue: QueueState, item: Item, landing: ArrivalState) -> Record:
+def write(state: State, queue: QueueState, item: Item, arrival: ArrivalState) -> Record:
     """Make an item of one that lived elsewhere, under a new id."""
     number = state.draw_number()
     record = Record(
         ids=[state.allocate_id(number)],
         queue=queue.name,
-        status=landing.status,
+        status=arrival.status,
         payload=item.payload,
         content_type=item.content_type,
         headers=dict(item.headers),
         priority=item.priority,
         put_at=item.put_at,
         seq=number,
-        ready_at=landing.ready_at,
-        expire_timeout=landing.expire_timeout,
-        expire_deadline=landing.expire_deadline,
-        held_by=landing.held_by,
+        ready_at=arrival.ready_at,
+        expire_timeout=arrival.expire_timeout,
+        expire_deadline=arrival.expire_deadline,
+        held_by=arrival.held_by,
         overrides=item.overrides,
         source_id=item.id,
         origin_id=item.origin_id or item.id,
         origin_queue=item.origin_queue or item.queue,
         counters=item.counters,
         first_leased_at=item.first_leased_at,
-        archived_from=Status.DEAD if landing.status is Status.ARCHIVED else None,
-        history=History((*landing.first, *landing.last), landing.omitted),
+        archived_from=Status.DEAD if arrival.status is Status.ARCHIVED else None,
+        history=History((*arrival.first, *arrival.last), arrival.omitted),
         deaths=list(item.deaths),
-        is_in_dead_queue=landing.is_dead_letter and landing.status is not Status.DEAD,
-        home_store=landing.home_store,
+        is_in_dead_queue=arrival.is_dead_letter and arrival.status is not Status.DEAD,
+        home_store=arrival.home_store,
     )
     if record.is_dead_letter or record.status is Status.ARCHIVED:
         mark_dead(state, record)
@@ -102,7 +102,7 @@ def start_move(state: State, action: ManualAction, item: Record, kind: FeedKind,
     entry = action_entry(state, action, HistoryEvent.REDRIVEN if redriven else HistoryEvent.MOVED, item, to=to)
     with state.change(item, action.verb, Status.MOVING, forced=action.force):
         item.history.add(entry)
-        item.passage = MoveRoute(to, state.now, kind, Status.PENDING if redriven else status)
+        item.route = MoveRoute(to, state.now, kind, Status.PENDING if redriven else status)
         item.is_in_dead_queue = is_dead_letter and not redriven
         if redriven:
             item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
@@ -118,12 +118,12 @@ def receive(state: State, call: Receive) -> Receipt:
     known = queue.sources.get(key)
     if known is not None and known.until > state.now:
         return Receipt(known.id, duplicate=True)
-    landing = move_arrival_state(call.move, queue.value, call.store, state.store, state.now)
-    if landing.needs_room:
+    arrival = move_arrival_state(call.move, queue.value, call.store, state.store, state.now)
+    if arrival.needs_room:
         queue.check_room()
-    if call.move.passage.kind is FeedKind.DEAD:
+    if call.move.route.kind is FeedKind.DEAD:
         queue.mark_dead_queue()
-    record = write(state, queue, item, landing)
+    record = write(state, queue, item, arrival)
     queue.sources[key] = SourceEntry(record.id, Instant(MAX_INSTANT))
     state.open_move(queue.name, call.store, item.id)
     state.append_event(FeedKind.ARRIVED, queue.name, record, source_id=item.id)
@@ -186,10 +186,10 @@ def _bounded(items: Iterable[Record], limit: int) -> Iterator[Move]:
         size += len(item.payload)
         if count == limit or (count and size > MOVE_BATCH_BYTES):
             return
-        assert item.passage is not None
-        yield Move(item.to_item(), item.passage, item.is_dead_letter, item.ready_at, item.expire_timeout)
+        assert item.route is not None
+        yield Move(item.to_item(), item.route, item.is_dead_letter, item.ready_at, item.expire_timeout)
 
 
 def _since(item: Record) -> Instant:
-    assert item.passage is not None
-    return item.passage.since
+    assert item.route is not None
+    return item.route.since

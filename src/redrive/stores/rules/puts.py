@@ -137,7 +137,7 @@ class PutPlan:
         item = self._state.items.get(id)
         if item is None:
             return False
-        return takes_failure(item.id, item.status, None if item.passage is None else item.passage.to)
+        return takes_failure(item.id, item.status, None if item.route is None else item.route.to)
 
     def _remember(self, queue: QueueState, new: NewItem, id: ItemId) -> None:
         if new.source_id is not None:

@@ -128,7 +128,7 @@ class Record:
     """What it is found by while it is a dead letter or archived."""
     home_store: str | None = None
     """The store that it came from as a dead letter, and that a redrive takes it back to."""
-    passage: MoveRoute | None = None
+    route: MoveRoute | None = None
     """Where it goes and why (moving)."""
 
     @property
@@ -230,8 +230,8 @@ class Record:
             history=self.history.entries(),
             history_omitted=self.history.omitted,
             deaths=tuple(self.deaths),
-            moving_to=None if self.passage is None else self.passage.to,
-            moving_since=None if self.passage is None else self.passage.since,
+            moving_to=None if self.route is None else self.route.to,
+            moving_since=None if self.route is None else self.route.since,
             home_store=self.home_store if self.is_dead_letter and self.status is not Status.DEAD else None,
         )
 

@@ -194,7 +194,7 @@ class State:
             if status not in WAITING_STATUSES and status not in (Status.ARCHIVED, Status.MOVING):
                 item.held_by = None
             if status is not Status.MOVING:
-                item.passage = None
+                item.route = None
             yield
 
     @contextmanager
@@ -351,7 +351,7 @@ class State:
             self.archived.discard(item.death_number, item)
         if item.held_by is not None and item.status in WAITING_STATUSES:
             self._unfile_held(item)
-        if item.passage is not None:
+        if item.route is not None:
             self._unfile_moving(item)
         if item.source_id is not None:
             source = queue.sources.get(item.source_id)
@@ -370,15 +370,15 @@ class State:
             del self.held[item.held_by]
 
     def _file_moving(self, item: Record) -> None:
-        assert item.passage is not None
-        self.moving.setdefault(item.passage.to, {})[item.id] = None
+        assert item.route is not None
+        self.moving.setdefault(item.route.to, {})[item.id] = None
 
     def _unfile_moving(self, item: Record) -> None:
-        assert item.passage is not None
-        moving = self.moving[item.passage.to]
+        assert item.route is not None
+        moving = self.moving[item.route.to]
         del moving[item.id]
         if not moving:
-            del self.moving[item.passage.to]
+            del self.moving[item.route.to]
 
     def _reindex_times(self, queue: QueueState, item: Record) -> None:
         """An item waits: the queue may have a new time at which its next item falls due."""

@@ -106,7 +106,7 @@ def _apply_death(
             item.history.add(entry)
             item.deaths.append(death)
             item.is_in_dead_queue, item.held_by = True, None
-            item.passage = MoveRoute(verdict.to, state.now, FeedKind.DEAD, Status.PENDING)
+            item.route = MoveRoute(verdict.to, state.now, FeedKind.DEAD, Status.PENDING)
             mark_dead(state, item)
             item.counters = Counters(deliveries=counters.deliveries, redrives=counters.redrives)
             item.expire_deadline = None

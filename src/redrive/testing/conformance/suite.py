@@ -208,7 +208,7 @@ class StorePair(NamedTuple):
     def receive(self) -> list[Any]:
         """Only the second step of every move."""
         moves = self.source._core.store.read(ListMoves())
-        calls = [Receive(move.passage.to.partition("@")[0], move, self.source_name) for move in moves]
+        calls = [Receive(move.route.to.partition("@")[0], move, self.source_name) for move in moves]
         return self.target._core.store.commit(calls).results
 
     def left_open(self) -> int:
