@@ -4,7 +4,7 @@ from pathlib import Path
 
 from redrive.auth.principal import PERMISSIONS_BY_ROLE, Permission, Role
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/guides/access.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/guides/authentication.md"
 
 
 def rows(page: Path) -> list[list[str]]:

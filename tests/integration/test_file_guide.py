@@ -12,7 +12,7 @@ import pytest
 
 from redrive.config.loader import parse
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/guides/file.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/guides/config-file.md"
 
 
 def blocks(language: str) -> list[str]:

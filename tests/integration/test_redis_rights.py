@@ -12,7 +12,7 @@ from tests.servers.redis import Cluster, Server
 from redrive import Broker, connect
 from redrive.errors import StoreUnavailable
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "redis.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "stores" / "redis.md"
 RIGHTS = re.search(r"ACL SETUSER app ([^`]+)", GUIDE.read_text(), flags=re.DOTALL)
 
 

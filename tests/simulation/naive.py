@@ -1,4 +1,4 @@
-"""The rules of a queue once more, naively: lists and sums, from docs/concepts/life-of-an-item.md, not from `redrive`.
+"""The rules of a queue once more, naively: lists and sums, from docs/concepts/item-lifecycle.md, not from `redrive`.
 
 It knows no index, no batch and no judge. What it cannot know (which of two leases that ran out at one instant is swept
 first) it leaves open: such items have equal places.

@@ -34,21 +34,21 @@ def relative(path: Path) -> str:
 PAGES = [path for path in files() if path.suffix == ".md"]
 PAGES_WITH_EXAMPLES = [
     ROOT / "README.md",
-    ROOT / "docs/guides/file.md",
-    *sorted(ROOT.glob("docs/start*.md")),
-    ROOT / "docs/guides/other-stores.md",
+    ROOT / "docs/guides/config-file.md",
+    ROOT / "docs/guides/broker.md",
+    ROOT / "docs/guides/cross-store-dead-letters.md",
     ROOT / "docs/guides/server.md",
     ROOT / "docs/guides/tasks.md",
     ROOT / "docs/guides/workers.md",
 ]
 # Their examples are tests.
 PAGES_OF_TESTS = [ROOT / "docs/guides/testing.md"]
-PAGES_WITH_EXAMPLES += [ROOT / "docs/reference/events.md", ROOT / "docs/reference/metrics.md"]
+PAGES_WITH_EXAMPLES += [ROOT / "docs/reference/log-events.md", ROOT / "docs/reference/metrics.md"]
 # Their examples run on a store with trouble in it.
-PAGES_ON_TROUBLE = [ROOT / "docs/guides" / f"{name}.md" for name in ("on-call", "finding", "redriving")]
+PAGES_ON_TROUBLE = [ROOT / "docs/guides" / f"{name}.md" for name in ("incident-runbook", "search-dead-letters", "bulk-redrive")]
 
-PAGES_ON_POSTGRES = [ROOT / "docs/guides/postgres.md"]
-PAGES_ON_REDIS = [ROOT / "docs/guides/redis.md"]
+PAGES_ON_POSTGRES = [ROOT / "docs/stores/postgres.md"]
+PAGES_ON_REDIS = [ROOT / "docs/stores/redis.md"]
 
 
 def prose(page: Path) -> str:

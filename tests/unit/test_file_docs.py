@@ -1,4 +1,4 @@
-"""docs/reference/file.md is true: every key of redrive.toml, and nothing else."""
+"""docs/reference/config-file.md is true: every key of redrive.toml, and nothing else."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from redrive.config import loader, queue_tables, worker_tables
 from redrive.config.config import ServerOptions
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "file.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "config-file.md"
 
 
 def keys(heading: str) -> list[str]:

@@ -23,7 +23,7 @@ from redrive.telemetry import events
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src/redrive"
-PAGE = ROOT / "docs/reference/events.md"
+PAGE = ROOT / "docs/reference/log-events.md"
 SECRET = "hunter2hunter2"
 LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

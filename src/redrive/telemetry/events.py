@@ -1,4 +1,4 @@
-"""Events: what happened, one line of the log for each, with a name and fields. docs/reference/events.md lists them.
+"""Events: what happened, one line of the log for each, with a name and fields. docs/reference/log-events.md lists them.
 
     _log = logger("redrive.worker")
     _log.warning("lease_lost", item=lease.id, queue=lease.queue)

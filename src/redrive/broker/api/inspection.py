@@ -106,7 +106,7 @@ class InspectionMethods(BrokerBase):
         redacted: bool = True,
         **conditions: Any,
     ) -> Iterator[bytes]:
-        """Items that match, as lines of JSON (docs/reference/export.md), as many as there are and few at a time.
+        """Items that match, as lines of JSON (docs/reference/export-format.md), as many as there are and few at a time.
 
         Lines that hold a cursor say where to go on after an interruption. Only what was exported with `redacted=False`
         can be imported where secrets were hidden in it.

@@ -1,5 +1,5 @@
 """Export and import of items as lines of JSON, and validation of imported items. The format:
-docs/reference/export.md."""
+docs/reference/export-format.md."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from redrive.model.text import pluralize, visible_json
 @click.option("--secrets", is_flag=True, help="Write what looks like a secret too. Only then it can be imported again.")
 @click.option("--cursor", help="Go on behind the cursor of an export that was interrupted.")
 def export(status: str, target: str, secrets: bool, cursor: str | None) -> None:
-    """Write items as lines of JSON, with payload, history and deaths (docs/reference/export.md).
+    """Write items as lines of JSON, with payload, history and deaths (docs/reference/export-format.md).
 
     \b
     redrive dead export -q orders-dead --secrets --to dead.jsonl

@@ -165,7 +165,7 @@ class ImportCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     lines: Annotated[
         list[dict[str, Any]],
         msgspec.Meta(
-            description="Lines of an export, instead: with history, deaths and status. docs/reference/export.md"
+            description="Lines of an export, instead: with history, deaths and status. docs/reference/export-format.md"
         ),
     ] = []
     actor: Actor = None
