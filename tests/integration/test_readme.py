@@ -1,31 +1,34 @@
-"""The first task of a newcomer, as the README has it: the program, and what is typed, with what comes of it."""
+"""Every block of the README and of the first page after it runs, in order, and prints what stands there."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
-MOST_LINES = 25
+import pytest
+from tests.terminal.blocks import Console, split_commands
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "docs/start.md"]
+FIRST_SCREEN_LINES = 18
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 
 
-def test_first_task_is_as_the_readme_says(tmp_path: Path) -> None:
-    program, console = re.findall(r"```(?:python|console)\n(.*?)```", README.read_text(), flags=re.DOTALL)[:2]
-    assert program.startswith("# jobs.py\n")
-    assert len(program.splitlines()) + len(console.splitlines()) <= MOST_LINES
-    (tmp_path / "jobs.py").write_text(program)
-    install, *commands = re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", console, flags=re.MULTILINE)
-    assert install[0].startswith("pip install .")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    for command, shown in commands:
-        environment = {**os.environ, "PATH": path}
-        result = subprocess.run(
-            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
-        )
-        assert result.returncode == 0, result.stderr
-        for line in shown.splitlines():
-            assert line in result.stdout, f"{command}\n{result.stdout}\n{result.stderr}"
-    assert len(commands) == 6
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    console = Console(tmp_path)
+    for language, text in _BLOCK.findall(page.read_text()):
+        match language:
+            case "python" if module := re.match(r"# (\w+\.py)\n", text):
+                (tmp_path / module[1]).write_text(text)
+            case "console":
+                for command, shown in split_commands(text):
+                    console.check(command, shown)
+            case _:
+                raise AssertionError(f"a block that is not run: {text}")
+
+
+def test_first_screen_has_the_words_that_people_search_for() -> None:
+    screen = " ".join((ROOT / "README.md").read_text().splitlines()[:FIRST_SCREEN_LINES]).lower()
+    for word in ("task queue", "dead-letter queue", "retry", "backoff", "sqlite", "postgresql", "redis"):
+        assert word in screen

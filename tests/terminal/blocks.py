@@ -31,7 +31,12 @@ _VARIES = (
 def commands(page: Path) -> Iterator[tuple[str, str]]:
     """Each command of a page with what is printed below it."""
     for block in _BLOCK.findall(page.read_text()):
-        yield from _COMMAND.findall(block)
+        yield from split_commands(block)
+
+
+def split_commands(block: str) -> list[tuple[str, str]]:
+    """Each command of a console block with what is printed below it."""
+    return _COMMAND.findall(block)
 
 
 class Console:

@@ -14,7 +14,7 @@ from redrive.errors import RedriveError
 
 ROOT = Path(__file__).resolve().parents[2]
 IGNORED = {".git", *re.findall(r"^(.+)/$", (ROOT / ".gitignore").read_text(), flags=re.MULTILINE)}
-README_LINES_MAX = 150
+README_LINES_MAX = 120
 
 
 def files(folder: Path = ROOT) -> Iterator[Path]:
@@ -33,19 +33,23 @@ def relative(path: Path) -> str:
 
 PAGES = [path for path in files() if path.suffix == ".md"]
 PAGES_WITH_EXAMPLES = [
-    ROOT / "README.md",
-    ROOT / "docs/guides/config-file.md",
-    ROOT / "docs/guides/broker.md",
-    ROOT / "docs/guides/cross-store-dead-letters.md",
-    ROOT / "docs/guides/server.md",
-    ROOT / "docs/guides/tasks.md",
-    ROOT / "docs/guides/workers.md",
+    *(
+        ROOT / "docs/guides" / f"{name}.md"
+        for name in (
+            *("broker", "coming-from", "config-file", "cross-store-dead-letters", "periodic-tasks", "server", "tasks"),
+            *("transactional-enqueue", "workers"),
+        )
+    ),
+    ROOT / "docs/reference/log-events.md",
+    ROOT / "docs/reference/metrics.md",
+    ROOT / "docs/stores/sqlite.md",
 ]
 # Their examples are tests.
 PAGES_OF_TESTS = [ROOT / "docs/guides/testing.md"]
-PAGES_WITH_EXAMPLES += [ROOT / "docs/reference/log-events.md", ROOT / "docs/reference/metrics.md"]
 # Their examples run on a store with trouble in it.
-PAGES_ON_TROUBLE = [ROOT / "docs/guides" / f"{name}.md" for name in ("incident-runbook", "search-dead-letters", "bulk-redrive")]
+PAGES_ON_TROUBLE = [
+    ROOT / "docs/guides" / f"{name}.md" for name in ("incident-runbook", "search-dead-letters", "bulk-redrive")
+]
 
 PAGES_ON_POSTGRES = [ROOT / "docs/stores/postgres.md"]
 PAGES_ON_REDIS = [ROOT / "docs/stores/redis.md"]
