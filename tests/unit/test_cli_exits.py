@@ -12,7 +12,7 @@ from redrive.cli import error_output
 from redrive.errors import RedriveError
 from redrive.worker import supervisor, worker_process
 
-GUIDE = Path(__file__).parents[2] / "docs/guides/command-line.md"
+GUIDE = Path(__file__).parents[2] / "docs/guides/scripting.md"
 
 
 def errors(error: type[RedriveError] = RedriveError) -> Iterator[type[RedriveError]]:
