@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tests.terminal import reference
+
+from redrive import Broker
 from redrive.server.broker_pool import BrokerPool
 from redrive.server.request_limits import Limits
 from redrive.server.routes import all_routes
@@ -36,6 +39,16 @@ def test_page_lists_every_code_with_its_status() -> None:
     listed = {code: int(status) for status, codes in rows("Errors") for code in re.findall(r"`(\w+)`", codes)}
     said = {**STATUS_BY_CODE, **HTTP_ONLY_CODES, **OF_PAGES}
     assert listed == {code: status for code, status in said.items() if code not in TO_OUR_CLIENT}
+
+
+def test_words_are_those_of_the_broker_the_server_and_the_command_line() -> None:
+    routes = {route.name for route in all_routes(BrokerPool(_nothing))}
+    commands = {name.removeprefix("redrive ") for name, _ in reference.helps()}
+    for python, http, command in rows("Words"):
+        assert all(hasattr(Broker, name) for name in re.findall(r"`(\w+)[(`]", python.partition(":")[0])), python
+        assert set(re.findall(r"`(\w+\.\w+)`", http)) <= routes, http
+        named = re.findall(r"`([a-z ]+)(?: QUEUE)?`", command)
+        assert set(named) <= commands, command
 
 
 def test_page_has_the_limits_there_are() -> None:
