@@ -32,3 +32,9 @@ def test_first_screen_has_the_words_that_people_search_for() -> None:
     screen = " ".join((ROOT / "README.md").read_text().splitlines()[:FIRST_SCREEN_LINES]).lower()
     for word in ("task queue", "dead-letter queue", "retry", "backoff", "sqlite", "postgresql", "redis"):
         assert word in screen
+
+
+def test_readme_names_the_commands_of_a_contributor() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert "`./dev test`" in text
+    assert "`./dev serve`" in text

@@ -103,6 +103,11 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
             assert fragment in anchors(path), f"{relative(page)} links to #{fragment}, and {target} has no such heading"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_images_have_words_for_those_who_cannot_see_them(page: Path) -> None:
+    assert all(words.strip() for words in re.findall(r"!\[(.*?)\]\(", prose(page), flags=re.DOTALL))
+
+
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES_MAX
 
