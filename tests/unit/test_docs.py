@@ -36,8 +36,8 @@ PAGES_WITH_EXAMPLES = [
     *(
         ROOT / "docs/guides" / f"{name}.md"
         for name in (
-            *("broker", "coming-from", "config-file", "cross-store-dead-letters", "periodic-tasks", "server", "tasks"),
-            *("transactional-enqueue", "workers"),
+            *("broker", "coming-from", "config-file", "cross-store-dead-letters", "periodic-tasks"),
+            *("retries", "server", "tasks", "transactional-enqueue", "workers"),
         )
     ),
     ROOT / "docs/reference/log-events.md",
