@@ -48,7 +48,8 @@ PAGES_WITH_EXAMPLES = [
 PAGES_OF_TESTS = [ROOT / "docs/guides/testing.md"]
 # Their examples run on a store with trouble in it.
 PAGES_ON_TROUBLE = [
-    ROOT / "docs/guides" / f"{name}.md" for name in ("incident-runbook", "search-dead-letters", "bulk-redrive")
+    ROOT / "docs/concepts/dead-letters.md",
+    *(ROOT / "docs/guides" / f"{name}.md" for name in ("incident-runbook", "search-dead-letters", "bulk-redrive")),
 ]
 
 PAGES_ON_POSTGRES = [ROOT / "docs/stores/postgres.md"]
