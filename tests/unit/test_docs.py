@@ -40,20 +40,21 @@ PAGES_WITH_EXAMPLES = [
             *("retries", "server", "tasks", "transactional-enqueue", "workers"),
         )
     ),
-    ROOT / "docs/reference/log-events.md",
-    ROOT / "docs/reference/metrics.md",
+    *(ROOT / "docs/reference" / f"{name}.md" for name in ("export-format", "log-events", "metrics", "settings")),
     ROOT / "docs/stores/sqlite.md",
 ]
 # Their examples are tests.
 PAGES_OF_TESTS = [ROOT / "docs/guides/testing.md"]
 # Their examples run on a store with trouble in it.
 PAGES_ON_TROUBLE = [
-    ROOT / "docs/concepts/dead-letters.md",
+    *(ROOT / "docs/concepts" / f"{name}.md" for name in ("dead-letters", "durability")),
     *(ROOT / "docs/guides" / f"{name}.md" for name in ("incident-runbook", "search-dead-letters", "bulk-redrive")),
 ]
 
 PAGES_ON_POSTGRES = [ROOT / "docs/stores/postgres.md"]
 PAGES_ON_REDIS = [ROOT / "docs/stores/redis.md"]
+# Run with what they print, by tests/integration/test_readme.py.
+PAGES_WITH_OUTPUT = [ROOT / "README.md", ROOT / "docs/start.md"]
 
 
 def prose(page: Path) -> str:
@@ -154,6 +155,12 @@ def test_examples_pass(page: Path, tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stdout
     assert f"{tests.read_text().count('def test_')} passed" in result.stdout
+
+
+def test_every_page_with_examples_is_run() -> None:
+    run = {*PAGES_WITH_EXAMPLES, *PAGES_OF_TESTS, *PAGES_ON_TROUBLE, *PAGES_ON_POSTGRES, *PAGES_ON_REDIS}
+    with_examples = {page for page in PAGES if python_blocks(page).strip()}
+    assert with_examples == {*run, *PAGES_WITH_OUTPUT}
 
 
 def run_examples(page: Path, folder: Path) -> None:
