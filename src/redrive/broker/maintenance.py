@@ -219,7 +219,7 @@ class MaintenanceThread:
             self._wait(next_at)
 
     def _wait(self, next_at: Instant) -> None:
-        """Until it is time for a step, or somebody asks for one. What departs meanwhile is seen to at once."""
+        """Wait until the next step is due or requested. Items that start to move are handled immediately."""
         core = self._core
         while not self._closed:
             core.clock.wait(self._wake, next_at)  # not until `next_at` by all means: the clock may have been set back
@@ -231,6 +231,8 @@ class MaintenanceThread:
                 return
             try:
                 self._move(now)
+            except Closed:
+                return
             except RedriveError as error:
                 _log.warning("maintenance_failed", error=str(error))
                 return

@@ -255,7 +255,7 @@ def print_operation(operation: Operation, *, in_full: bool = False) -> None:
         print_note(f"  go on here:    {command_line(f'operation resume {id}')}")
         print_note(f"  end it:        {command_line(f'operation cancel {id}')}")
     elif operation.changed and operation.verb in REVERSE:
-        print_note(f"  take it back: {command_line(f'undo {id}')}")
+        print_note(f"  undo it: {command_line(f'undo {id}')}")
 
 
 def print_plan(plan: OperationPlan) -> None:

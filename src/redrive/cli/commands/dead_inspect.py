@@ -51,9 +51,9 @@ def groups(queue: str | None, limit: int) -> None:
     fingerprint = top.fingerprint[:GROUP_DIGITS]
     print_note(
         f"\n{top.advice}\n"
-        f"  look at one:      {command_line(f'dead show {short(top.sample)}')}\n"
-        f"  try what happens: {command_line(f'dead redrive --group {fingerprint} --dry-run')}\n"
-        f"  bring it back:    {command_line(f'dead redrive --group {fingerprint} --canary 5')}"
+        f"  show one:   {command_line(f'dead show {short(top.sample)}')}\n"
+        f"  dry run:    {command_line(f'dead redrive --group {fingerprint} --dry-run')}\n"
+        f"  redrive it: {command_line(f'dead redrive --group {fingerprint} --canary 5')}"
     )
 
 
@@ -126,11 +126,11 @@ def _next_steps(item: Item, letter: bool) -> list[str]:
     if letter:
         group = item.death.cause.fingerprint[:GROUP_DIGITS] if item.death else ""
         return [
-            "\nWhat you can do:",
-            f"  bring it back:           {command_line(f'dead redrive {id}')}",
-            f"  with another payload:    {command_line(f'dead redrive {id} --edit {shlex.quote(edit)}')}",
-            f"  put it aside:            {command_line(f'dead archive {id}')}",
-            *([f"  all that died of this:   {command_line(f'dead list --group {group}')}"] if group else []),
+            "\nNext steps:",
+            f"  redrive it:           {command_line(f'dead redrive {id}')}",
+            f"  edit the payload:     {command_line(f'dead redrive {id} --edit {shlex.quote(edit)}')}",
+            f"  archive it:           {command_line(f'dead archive {id}')}",
+            *([f"  list its group:       {command_line(f'dead list --group {group}')}"] if group else []),
         ]
     match item.status:
         case Status.ARCHIVED:
