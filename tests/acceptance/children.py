@@ -11,6 +11,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 Say = Callable[[bytes], None]
+BEAT = b"." * 4096
+"""Fills the smallest pipe: a child that says it works no further ahead than its killer has seen, however busy the
+machine is."""
 
 
 class Ended(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.acceptance.children import Say, fork, join
+from tests.acceptance.children import BEAT, Say, fork, join
 from tests.acceptance.places import places
 from tests.sizes import THOROUGH
 
@@ -86,11 +86,11 @@ def _drive_and_kill(path: Path, id: str) -> int:
     draw = random.Random(0)
     kills = 0
     while True:
-        children = [fork(lambda say: _drive(path, id, say)) for _ in range(DRIVERS)]
+        children = [fork(lambda say: _drive(path, id, say), pipe_bytes=len(BEAT)) for _ in range(DRIVERS)]
         for pid, reader in children:
             if kills < KILLS:
                 for _ in range(draw.randint(1, 6)):
-                    if not os.read(reader, 1):
+                    if not os.read(reader, len(BEAT)):
                         break
                 os.kill(pid, signal.SIGKILL)
         ended = [join(*child) for child in children]
@@ -103,7 +103,7 @@ def _drive_and_kill(path: Path, id: str) -> int:
 
 def _drive(path: Path, id: str, say: Say) -> None:
     with _open(path) as broker:
-        broker.run_operation(id, at_once=AT_ONCE, progress=lambda _: say(b"."))
+        broker.run_operation(id, at_once=AT_ONCE, progress=lambda _: say(BEAT))
 
 
 def _fail_everything(path: Path, count: int) -> None:
