@@ -17,7 +17,6 @@ from tests.servers.certificates import make_certificate
 from tests.servers.mounted import Mounts
 
 from redrive import Broker, connect, connect_async
-from redrive.broker.committer import MAX_CALLS_PER_COMMIT
 from redrive.client import RemoteStore, http_transport
 from redrive.client import remote_store as client
 from redrive.contract.admin_calls import CreateQueue
@@ -35,7 +34,7 @@ from redrive.errors import (
     StoreUnavailable,
     Unauthorized,
 )
-from redrive.model.limits import MIB
+from redrive.model.limits import MAX_CALLS_PER_COMMIT, MIB
 from redrive.model.queue import QueueSettings
 from redrive.server.request_limits import DEFAULT_LIMITS
 from redrive.server.routes.store_api import MAX_ITEMS_PER_COMMIT

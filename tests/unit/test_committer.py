@@ -202,7 +202,7 @@ def _is_back(broker: Broker) -> bool:
 
 
 def test_too_many_calls_at_once_are_refused(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.broker.committer.MAX_WAITING_CALLS", 3)
+    monkeypatch.setattr("redrive.broker.async_committer.MAX_WAITING_CALLS", 3)
 
     async def hand_in() -> None:
         committer = broker._core.committer

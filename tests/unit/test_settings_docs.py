@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from redrive import connect, new_item
-from redrive.broker.committer import MAX_WAITING_CALLS
 from redrive.errors import InvalidDuration, InvalidSetting
 from redrive.model import failure, limits, payload
 from redrive.model.classify import ErrorRule
@@ -125,7 +124,7 @@ def test_limits_are_those_in_the_code() -> None:
         "text of": failure.MAX_TEXT_BYTES,
         "traceback of": failure.MAX_TRACEBACK_BYTES,
         "variables of": failure.MAX_LOCALS_BYTES,
-        "calls that wait": MAX_WAITING_CALLS,
+        "calls that wait": limits.MAX_WAITING_CALLS,
     }
     written = dict(table("Limits"))
     for beginning, limit in expected.items():

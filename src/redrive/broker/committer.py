@@ -6,26 +6,25 @@ Full durability then costs almost nothing, and nobody has to batch by hand.
   signal handlers may raise there at any point.
 - A thread that finds the store busy waits on a lock of its own. Whoever finishes a transaction hands the store to
   the first in line, who commits the calls of all that wait.
-- Coroutines are gathered per tick of their event loop and committed by one writer thread, which stands in line like
-  any other. Each loop is woken once per transaction.
+- Coroutines hand their calls to the thread of `async_committer.py`, which stands in line like any other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from redrive.broker.async_committer import AsyncCommitter
 from redrive.broker.signal_shield import claimed, shielded_later
-from redrive.clock import Instant
 from redrive.contract import Call
-from redrive.contract.item_calls import Leased, ReturnLease
+from redrive.contract.item_calls import lease_returns
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreFailed
+from redrive.model.limits import MAX_CALLS_PER_COMMIT, MAX_WAITING_CALLS
 from redrive.store import Commit, Store
 from redrive.telemetry import events
 
@@ -33,11 +32,6 @@ if TYPE_CHECKING:
     from redrive.broker.instrumentation import BrokerMetrics
 
 _log = events.logger("redrive.committer")
-
-MAX_WAITING_CALLS = 100_000
-"""Calls beyond this are refused with `Overloaded`."""
-MAX_CALLS_PER_COMMIT = 4_096
-"""A transaction takes no more calls than this, so that the last one in a burst does not wait for all others."""
 
 
 class _Request:
@@ -121,11 +115,6 @@ class Committer:
         return request.commit
 
     @property
-    def store_name(self) -> str:
-        """The name of the store, for errors."""
-        return self._store.name
-
-    @property
     def waiting_calls(self) -> int:
         """Calls that wait for their transaction now."""
         return self._waiting_calls + (0 if self._writer is None else self._writer.waiting_calls)
@@ -150,7 +139,7 @@ class Committer:
         with self._mutex:
             if self._closed:
                 raise Closed
-            self._writer = self._writer or AsyncCommitter(self)
+            self._writer = self._writer or AsyncCommitter(self.transact, self._store.name)
             return self._writer
 
     def return_unclaimed_leases(self, future: asyncio.Future[Any]) -> None:
@@ -188,7 +177,7 @@ class Committer:
 
     def give_up(self, results: Any) -> None:
         """The caller was interrupted as it was given these results. Leases among them are returned."""
-        if isinstance(results, list) and _returns(results):
+        if isinstance(results, list) and lease_returns(results):
             shielded_later(self._give_back, results)
 
     def _give_back_of(self, commit: Commit) -> None:
@@ -196,7 +185,7 @@ class Committer:
 
     def _give_back(self, results: list[Any]) -> None:
         """Return leases whose caller was interrupted: the items never ran. Where that fails, they run out."""
-        if returns := _returns(results):
+        if returns := lease_returns(results):
             with contextlib.suppress(Exception):
                 self._transact(returns)
 
@@ -291,163 +280,3 @@ class Committer:
                 arrivals.update(commit.arrivals)
                 now = commit.now
         return Commit(results, arrivals, now)
-
-
-_NOTHING = Commit([], {}, Instant(0))
-
-
-class _AsyncBatch:
-    """What the coroutines of one event loop hand in: calls, the future of their outcome, and whether that is the
-    commit of all of them or the result of the only one. Each is one entry: a signal cannot leave half of it."""
-
-    __slots__ = ("count", "entries", "loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.entries: list[tuple[Sequence[Call], asyncio.Future[Any], bool]] = []
-        self.count = 0
-
-
-class AsyncCommitter:
-    """Commits what coroutines hand in, in a thread of its own.
-
-    A loop gathers its calls for one tick and then hands them over. A lock stands before what is being gathered, since
-    `close` may come from another thread at any time.
-    """
-
-    def __init__(self, committer: Committer) -> None:
-        self._committer = committer
-        self._gathering: dict[asyncio.AbstractEventLoop, _AsyncBatch] = {}
-        self._handed_over: queue.SimpleQueue[_AsyncBatch | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._waiting = 0
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="redrive-writer", daemon=True)
-        self._thread.start()
-
-    @property
-    def waiting_calls(self) -> int:
-        """Calls that are not committed yet."""
-        return self._waiting
-
-    def submit(self, call: Call) -> asyncio.Future[Any]:
-        """Commit one call with the next transaction. The future has its result."""
-        return self._hand_in((call,), False)
-
-    def submit_many(self, calls: Sequence[Call]) -> asyncio.Future[Commit]:
-        """Commit calls with the next transaction. The future has all their results."""
-        return self._hand_in(calls, True)
-
-    def _hand_in(self, calls: Sequence[Call], together: bool) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            gathered = self._gathering.get(loop) or self._gather(loop)
-            count = len(calls)
-            if self._waiting + count > MAX_WAITING_CALLS:
-                raise Overloaded(self._waiting)
-            future: asyncio.Future[Any] = loop.create_future()
-            gathered.entries.append((calls, future, together))
-            gathered.count += count
-            self._waiting += count
-        return future
-
-    def _gather(self, loop: asyncio.AbstractEventLoop) -> _AsyncBatch:
-        """Begin to gather in this tick."""
-        if self._closed:
-            raise Closed
-        gathered = _AsyncBatch(loop)
-        loop.call_soon(self._hand_over, gathered)
-        self._gathering[loop] = gathered
-        return gathered
-
-    def close(self) -> None:
-        """Commit what was handed in, then stop."""
-        with self._lock:
-            self._closed = True
-            left = tuple(self._gathering.values())
-        for gathered in left:
-            self._hand_over(gathered)
-        self._handed_over.put(None)
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def give_back(self, results: list[Any]) -> None:
-        """In the loop: return the leases among results that nobody takes. Where that fails, they run out."""
-        for call in _returns(results):
-            with contextlib.suppress(RedriveError):
-                self.submit(call).add_done_callback(lambda future: future.cancelled() or future.exception())
-
-    def _hand_over(self, gathered: _AsyncBatch) -> None:
-        with self._lock:
-            if self._gathering.get(gathered.loop) is gathered:
-                self._handed_over.put(gathered)
-                del self._gathering[gathered.loop]
-
-    def _seal(self, batches: list[_AsyncBatch]) -> None:
-        """Gather nothing more in what is about to be committed, even if a signal cut `_hand_over` in two."""
-        with self._lock:
-            for gathered in batches:
-                if self._gathering.get(gathered.loop) is gathered:
-                    del self._gathering[gathered.loop]
-                self._waiting -= gathered.count
-
-    def _run(self) -> None:
-        going = True
-        while going:
-            batches: list[_AsyncBatch] = []
-            taken = 0
-            gathered = self._handed_over.get()
-            while gathered is not None:
-                batches.append(gathered)
-                taken += gathered.count
-                if taken >= MAX_CALLS_PER_COMMIT or self._handed_over.empty():
-                    break
-                gathered = self._handed_over.get()
-            going = gathered is not None
-            self._seal(batches)
-            if batches:
-                self._commit(batches)
-
-    def _commit(self, batches: list[_AsyncBatch]) -> None:
-        calls = [call for batch in batches for entry in batch.entries for call in entry[0]]
-        commit = _NOTHING
-        error: RedriveError | None = None
-        try:
-            commit = self._committer.transact(calls)
-        except RedriveError as refusal:
-            error = refusal
-        except BaseException as unforeseen:
-            error = OutcomeUnknown(self._committer.store_name, repr(unforeseen))
-        results = commit.results if error is None else [None] * len(calls)
-        start = 0
-        for batch in batches:
-            end = start + sum(len(entry[0]) for entry in batch.entries)
-            part, start = results[start:end], end
-            try:
-                batch.loop.call_soon_threadsafe(self._deliver, batch, part, commit, error)
-            except RuntimeError:  # the loop is closed, and with it whoever waited there
-                if abandoned := _returns(part):
-                    with contextlib.suppress(Exception):  # they run out; this thread goes on for the other loops
-                        self._committer.commit(abandoned)
-
-    def _deliver(self, gathered: _AsyncBatch, results: list[Any], commit: Commit, error: RedriveError | None) -> None:
-        """In the loop: hand each caller its result."""
-        abandoned: list[Any] = []
-        start = 0
-        for calls, future, together in gathered.entries:
-            end = start + len(calls)
-            if future.done():
-                abandoned += results[start:end]
-            elif error is not None:
-                future.set_exception(error)
-            elif together:
-                future.set_result(Commit(results[start:end], commit.arrivals, commit.now))
-            else:
-                future.set_result(results[start])
-            start = end
-        self.give_back(abandoned)
-
-
-def _returns(results: list[Any]) -> list[Call]:
-    """What gives leases back whose caller was cancelled while they were being committed: the items never ran."""
-    return [ReturnLease(lease.token) for result in results if isinstance(result, Leased) for lease in result.leases]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -163,6 +163,11 @@ class StaleSettings(msgspec.Struct, frozen=True):
     """The verdict was judged by settings that are no longer the newest. Nothing was changed; judge again by these."""
 
     queue: Queue
+
+
+def lease_returns(results: Iterable[object]) -> list[ReturnLease]:
+    """What gives back the leases among results whose caller is gone: the items never ran."""
+    return [ReturnLease(lease.token) for result in results if isinstance(result, Leased) for lease in result.leases]
 
 
 def has_stale_verdict(put: Put, queue: Queue) -> bool:

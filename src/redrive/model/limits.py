@@ -29,6 +29,10 @@ MAX_LABEL_CHARS = 256
 MAX_BATCH = 1_000
 # One put of many is one transaction, all or nothing: more would keep others waiting for too long.
 MAX_PUT = 10_000
+# Calls of many callers in one transaction: the last one in a burst does not wait for all others.
+MAX_CALLS_PER_COMMIT = 4_096
+# Calls that wait for a transaction. Beyond it a store is too slow for its callers, and they learn so by `Overloaded`.
+MAX_WAITING_CALLS = 100_000
 # Whole numbers up to 2^53 survive a double, which is what Redis scores and JSON readers elsewhere use: the year 2255.
 MIN_INSTANT = 0
 MAX_INSTANT = 2**53 - 1

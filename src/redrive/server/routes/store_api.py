@@ -18,7 +18,6 @@ import msgspec
 
 from redrive.auth.permissions import SEES_QUEUES
 from redrive.auth.principal import Permission
-from redrive.broker.committer import MAX_CALLS_PER_COMMIT
 from redrive.broker.core import Core
 from redrive.broker.notifier import Notifier
 from redrive.contract import Call, Query
@@ -26,6 +25,7 @@ from redrive.contract.admin_calls import Import, Register, SetOperation, StartOp
 from redrive.contract.item_calls import Complete, LeaseItems, Put, ReturnLease, Settle
 from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError, RequestTooLarge
 from redrive.model.item import Settled
+from redrive.model.limits import MAX_CALLS_PER_COMMIT
 from redrive.server import response_budget
 from redrive.server.auth import authorization
 from redrive.server.auth.resource_lookup import may
