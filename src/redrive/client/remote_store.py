@@ -29,6 +29,7 @@ from redrive.client.http_transport import (
     endpoint_of,
 )
 from redrive.client.idempotent_calls import are_idempotent
+from redrive.client.server_answer import is_from_server, position_in, refusal_in
 from redrive.clock import Clock, Instant, ServerClock
 from redrive.contract import COMMIT_ORDER, Call, Query
 from redrive.contract.item_calls import LeaseItems, Put
@@ -45,7 +46,6 @@ from redrive.errors import (
 from redrive.model.item import Receipt
 from redrive.model.limits import MIB
 from redrive.store import Commit, Durability
-from redrive.wire.error_codec import ErrorBody, error_of_answer, is_redrive_error
 from redrive.wire.messages import (
     CONTENT_TYPE,
     MISDIRECTED,
@@ -73,9 +73,6 @@ QUIET_SECONDS = 10.0
 MAX_REQUEST_BYTES = 16 * MIB
 """A batch that is larger is sent in parts."""
 
-_GATEWAY = frozenset({502, 503, 504})
-"""What something between here and the server answers, when it has not got an answer itself."""
-_decode_error = msgspec.json.Decoder(ErrorBody).decode
 _PLACES = {kind: place for place, kinds in enumerate(COMMIT_ORDER) for kind in kinds}
 
 
@@ -222,11 +219,11 @@ class RemoteStore:
                 answer = self._post_until_sent(body, tries)
             except ResponseLost as lost:
                 return request, lost
-            if not _is_of_a_server(answer):
+            if not is_from_server(answer):
                 return request, ResponseLost(f"HTTP status {answer.status}")
             if answer.status != MISDIRECTED:
                 return request, answer
-            seen = _seen_in(answer)
+            seen = position_in(answer)
             if seen.server_epoch not in boots:  # else they take turns, and the one that it is for will have its turn
                 boots.add(seen.server_epoch)
                 self._see(seen)
@@ -253,8 +250,8 @@ class RemoteStore:
         while tries.again():
             with contextlib.suppress(RequestNotSent, ResponseLost):
                 answer = self._post_in_turn(body, tries)
-                if _is_of_a_server(answer) and (
-                    answer.status == 200 or isinstance(self._error(answer), OutcomeUnknown)
+                if is_from_server(answer) and (
+                    answer.status == 200 or isinstance(refusal_in(answer, self._endpoint.url), OutcomeUnknown)
                 ):
                     return answer
         raise OutcomeUnknown(self._endpoint.url, str(lost)) from lost
@@ -275,8 +272,8 @@ class RemoteStore:
         for _ in range(2):  # of connections that are idle for long, some are broken
             with contextlib.suppress(RequestNotSent, ResponseLost):
                 answer = self._line.post("store.commit", body, LOST_SECONDS)
-                if answer.status == MISDIRECTED and _is_of_a_server(answer):
-                    self._see(_seen_in(answer))
+                if answer.status == MISDIRECTED and is_from_server(answer):
+                    self._see(position_in(answer))
                 return
 
     def _see(self, seen: CommitPosition) -> None:
@@ -285,7 +282,7 @@ class RemoteStore:
 
     def _committed(self, calls: Sequence[Call], answer: HttpResponse) -> Commit:
         if answer.status != 200:
-            error = self._error(answer)
+            error = refusal_in(answer, self._endpoint.url)
             if answer.status == 500:
                 raise OutcomeUnknown(self._endpoint.url, str(error))
             raise error
@@ -310,7 +307,7 @@ class RemoteStore:
                     raise StoreUnavailable(self._endpoint.url, str(problem)) from problem
                 was_lost |= isinstance(problem, ResponseLost)
         if answer.status != 200:
-            raise self._error(answer)
+            raise refusal_in(answer, self._endpoint.url)
         return answer
 
     def _about(self) -> ServerInfo:
@@ -327,25 +324,6 @@ class RemoteStore:
         self._see(CommitPosition(about.server_epoch, about.number))
         self._follow(about.now)
         return about
-
-    def _error(self, answer: HttpResponse) -> RedriveError:
-        """What an answer refuses with."""
-        try:
-            body = _decode_error(answer.body)
-        except ValueError:
-            if answer.status in _GATEWAY:
-                return StoreUnavailable(self._endpoint.url, f"HTTP status {answer.status}")
-            return NotAStore(self._endpoint.url, f"no Redrive server answers there, but HTTP status {answer.status}")
-        if answer.status == MISDIRECTED:
-            return OutcomeUnknown(self._endpoint.url, "the server that it was sent to is not there any more")
-        if body.code in ("route_not_found", "method_not_allowed"):
-            return NotAStore(self._endpoint.url, "what answers there is not a Redrive server of this release")
-        if answer.status == 500:
-            return StoreFailed(self._endpoint.url, f"{body.message} {body.details.get('id', '')}".rstrip())
-        error = error_of_answer(answer.status, body)
-        if isinstance(error, Closed):
-            return StoreUnavailable(self._endpoint.url, "it is shutting down")
-        return error
 
     def _follow(self, now: Instant) -> None:
         if self._server_clock is not None:
@@ -379,21 +357,6 @@ class _Tries:
             return False
         pause, self._pause = min(self._pause, self.left), min(2 * self._pause, LONGEST_PAUSE_SECONDS)
         return not self._end.wait(pause)
-
-
-def _is_of_a_server(answer: HttpResponse) -> bool:
-    """Whether it is the word of a server, and not of something between it and here."""
-    if answer.status == 200:
-        return answer.content_type == CONTENT_TYPE
-    try:
-        return is_redrive_error(answer.status, _decode_error(answer.body))
-    except ValueError:
-        return False
-
-
-def _seen_in(answer: HttpResponse) -> CommitPosition:
-    """How far the server is that something was not for."""
-    return msgspec.convert(_decode_error(answer.body).details, CommitPosition)
 
 
 def _encoded(asked: Any) -> bytes:

@@ -1,0 +1,49 @@
+"""What an answer says that carries no results: who gave it, what it refuses, and how far the server is."""
+
+from __future__ import annotations
+
+import msgspec
+
+from redrive.client.http_transport import HttpResponse
+from redrive.errors import Closed, NotAStore, OutcomeUnknown, RedriveError, StoreFailed, StoreUnavailable
+from redrive.wire.error_codec import ErrorBody, error_of_answer, is_redrive_error
+from redrive.wire.messages import CONTENT_TYPE, MISDIRECTED, CommitPosition
+
+_GATEWAY = frozenset({502, 503, 504})
+"""What something between here and the server answers, when it has not got an answer itself."""
+_decode_error = msgspec.json.Decoder(ErrorBody).decode
+
+
+def is_from_server(answer: HttpResponse) -> bool:
+    """Whether it is the word of a server, and not of something between it and here."""
+    if answer.status == 200:
+        return answer.content_type == CONTENT_TYPE
+    try:
+        return is_redrive_error(answer.status, _decode_error(answer.body))
+    except ValueError:
+        return False
+
+
+def position_in(answer: HttpResponse) -> CommitPosition:
+    """How far the server is that something was not for."""
+    return msgspec.convert(_decode_error(answer.body).details, CommitPosition)
+
+
+def refusal_in(answer: HttpResponse, url: str) -> RedriveError:
+    """What an answer other than 200 refuses with. `url` is that of the server, for the text."""
+    try:
+        body = _decode_error(answer.body)
+    except ValueError:
+        if answer.status in _GATEWAY:
+            return StoreUnavailable(url, f"HTTP status {answer.status}")
+        return NotAStore(url, f"no Redrive server answers there, but HTTP status {answer.status}")
+    if answer.status == MISDIRECTED:
+        return OutcomeUnknown(url, "the server that it was sent to is not there any more")
+    if body.code in ("route_not_found", "method_not_allowed"):
+        return NotAStore(url, "what answers there is not a Redrive server of this release")
+    if answer.status == 500:
+        return StoreFailed(url, f"{body.message} {body.details.get('id', '')}".rstrip())
+    error = error_of_answer(answer.status, body)
+    if isinstance(error, Closed):
+        return StoreUnavailable(url, "it is shutting down")
+    return error
