@@ -28,14 +28,12 @@ from redrive.model.item import Lease, Settled
 from redrive.task.app import App
 from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events
-from redrive.worker.execution import HandlerSettings
 from redrive.worker.prefetch import PrefetchController
 from redrive.worker.runner import Job, Runner
+from redrive.worker.settings_cache import SettingsCache
 
 LOOK_EVERY = SECOND
 """An idle worker looks into its queues at least this often."""
-SETTINGS_SECONDS = 5.0
-"""How old the settings may be that say how errors are classified."""
 EMPTY_QUEUE_SECONDS = 0.05
 """A worker that is busy with other queues asks one that had nothing again after this long."""
 STALE_PREFETCH_SECONDS = 1.0
@@ -55,7 +53,6 @@ class Dispatcher:
         self, app: App, broker: Broker, queues: Sequence[str], runner: Runner, worker: str, told: OnSettled
     ) -> None:
         self._tasks = app.tasks
-        self._broker = broker
         self._queues = tuple(queues)
         self._runner = runner
         self._told = told
@@ -80,13 +77,11 @@ class Dispatcher:
         self._pace = PrefetchController()
         self._ended_at = time.monotonic()
         """When something last ended, or was there again after nothing was."""
-        self._handling: dict[str, tuple[HandlerSettings, int, float]] = {}
         self._waits = False
         self._next = 0
         self._pause = RETRY_BACKOFF
         self._stopping = False
-        for queue in self._queues:
-            self._handling_of(queue)
+        self.settings = SettingsCache(broker, self._queues)
         runner.start(self.on_outcome)
 
     def jobs(self) -> Collection[Job]:
@@ -177,16 +172,11 @@ class Dispatcher:
         wants = {queue: share + (place < rest) for place, queue in enumerate(turn)}
         return {queue: min(limit, 1000) for queue, limit in wants.items() if limit}
 
-    @property
-    def shortest_lease(self) -> int:
-        """The shortest lease_timeout of the queues."""
-        return min((timeout for _, timeout, _ in tuple(self._handling.values())), default=SECOND)
-
     def _room(self) -> int:
         """How many jobs more it may have."""
         if self._suspects or self._running_alone:
             return 0
-        return self._runner.slots + self._pace.prefetch_count(self.shortest_lease) - self._count_given()
+        return self._runner.slots + self._pace.prefetch_count(self.settings.shortest_lease) - self._count_given()
 
     def _count_given(self) -> int:
         """How many jobs the runner has, or may have at any moment."""
@@ -324,22 +314,7 @@ class Dispatcher:
     def _job(self, lease: Lease) -> Job:
         name = lease.headers.get(TASK_HEADER)
         task = None if name is None else self._tasks.get(name)
-        return Job(lease, task, self._handling_of(lease.queue)[0])
-
-    def _handling_of(self, queue: str) -> tuple[HandlerSettings, int]:
-        """How items of a queue are run, and its lease_timeout; by settings that are not much older than now."""
-        now = time.monotonic()
-        handling, timeout, read_at = self._handling.get(queue, (None, 0, 0.0))
-        if handling is None or now - read_at > SETTINGS_SECONDS:
-            try:
-                settings = self._broker.get_queue(queue).settings
-            except RedriveError:
-                handling, timeout = handling or HandlerSettings(), timeout or SECOND
-            else:
-                handling = HandlerSettings(settings.error_rules, bool(settings.keep_completed), settings.redact)
-                timeout = settings.lease_timeout
-            self._handling[queue] = handling, timeout, now
-        return handling, timeout
+        return Job(lease, task, self.settings.handling_of(lease.queue))
 
     def _wait(self) -> None:
         """Until something ended, or something may be leasable where there is room for it."""

@@ -124,7 +124,9 @@ class Worker:
             self._metrics.watch(watched)
         beat = (lambda: None) if self._journal is None else self._journal.beat
         heartbeat = Heartbeat(beat)
-        keeper = LeaseExtender(dispatcher.exchange, self._runner, dispatcher.jobs, lambda: dispatcher.shortest_lease)
+        keeper = LeaseExtender(
+            dispatcher.exchange, self._runner, dispatcher.jobs, lambda: dispatcher.settings.shortest_lease
+        )
         presence = WorkerRegistration(
             broker,
             self.name,
