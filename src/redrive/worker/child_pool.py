@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import selectors
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 
 import msgspec
 
 from redrive.broker.worker_session import Lost
-from redrive.telemetry import tracing
+from redrive.telemetry import events, tracing
+from redrive.worker.in_flight import InFlightLog
 from redrive.worker.ipc import (
     Channel,
     ChildExited,
@@ -32,6 +36,15 @@ from redrive.worker.runner import Job
 
 ENDING_SECONDS = 5.0
 """How long a zygote is given to end by itself."""
+SUSPICION_SECONDS = 0.1
+"""A child whose socket is closed has died. If nothing was heard of that after this long, it is killed to make sure."""
+REPORT_SECONDS = 2.0
+"""How long the end of a child is waited for before its item is settled without knowing more."""
+IDLE_DEATH_PAUSES = (0.0, 0.05, 0.2, 1.0)
+"""How long before a child is replaced that did nothing before it died, by how often that happened in a row."""
+ZYGOTE_PAUSES = (0.0, 0.2, 1.0, 5.0)
+"""The same for a zygote that died without having forked."""
+_log = events.logger("redrive.worker")
 
 
 class ZygoteProcess:
@@ -145,6 +158,12 @@ class Slot:
         self.zygote, self.fork, self.channel = zygote, fork, channel
         self.done, self.because, self.told_to_stop, self.is_dead = 0, None, False, False
 
+    def pause_after_idle_death(self) -> float:
+        """Its child died without a job: how long before it has another."""
+        pause = IDLE_DEATH_PAUSES[min(self.idle_deaths, len(IDLE_DEATH_PAUSES) - 1)]
+        self.idle_deaths += 1
+        return pause
+
     @property
     def job_never_began(self) -> bool:
         """Whether the child is gone without having read its job. The word to stop, maybe unread too, came later."""
@@ -174,3 +193,137 @@ class ExitingChild(msgspec.Struct, eq=False):
                 trace_id=tracing.trace_id(job.lease.headers),
             )
         )
+
+
+class ChildPool:
+    """The children of one worker, one in each slot, and the zygote that forks them. For one thread at a time."""
+
+    def __init__(self, setup: ZygoteSetup, processes: int, journal: InFlightLog | None) -> None:
+        self._setup = setup
+        self._journal = journal
+        self.slots = [Slot(number) for number in range(processes)]
+        self.idle: deque[Slot] = deque()
+        """Slots whose child has nothing to do."""
+        self.dying: dict[int, ExitingChild] = {}
+        """By process id."""
+        self.selector = selectors.DefaultSelector()
+        self.zygote: ZygoteProcess | None = None
+        self.zygote_at = 0.0
+        """When the next one may be started."""
+        self._zygote_deaths = 0
+        self.ready = threading.Event()
+        """The app is imported; or it cannot be, and `problem` says why."""
+        self.problem: str | None = None
+        self.is_closing = False
+        """Whether nothing that dies is replaced."""
+
+    def can_fork(self) -> bool:
+        """Whether a slot may have a child now."""
+        return not self.is_closing and self.zygote is not None and self.zygote.is_ready
+
+    def timeout(self, longest: float) -> float:
+        """Seconds until something is due."""
+        now = time.monotonic()
+        due = [slot.start_at for slot in self.slots if slot.channel is None and self.can_fork()]
+        due += [each.since + (REPORT_SECONDS if each.suspected else SUSPICION_SECONDS) for each in self.dying.values()]
+        if self.zygote is None and not self.is_closing:
+            due.append(self.zygote_at)
+        return max(0.0, min([at - now for at in due] + [longest]))
+
+    def kill(self, slot: Slot, because: str) -> None:
+        """End the child of a slot now, unless it was killed before."""
+        if slot.because is None and self.zygote is not None:
+            slot.because = because
+            self.zygote.kill(slot.pid)
+
+    def fork(self, slot: Slot) -> None:
+        """Ask for a child."""
+        assert self.zygote is not None
+        try:
+            number, connection = self.zygote.fork()
+        except OSError as error:
+            slot.start_at = time.monotonic() + IDLE_DEATH_PAUSES[-1]
+            _log.warning("fork_failed", error=str(error))
+            return
+        channel: Channel[FromChild] = Channel(connection, FromChild)
+        slot.attach(self.zygote, number, channel)
+        self.selector.register(channel, selectors.EVENT_READ, slot)
+
+    def watch(self, slot: Slot) -> None:
+        """Be woken when there is room for what could not be sent."""
+        if slot.channel is None:
+            return
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if slot.channel.is_full else 0)
+        if self.selector.get_key(slot.channel).events != wanted:
+            self.selector.modify(slot.channel, wanted, slot)
+
+    def detach(self, slot: Slot) -> None:
+        """Let the child of a slot go: it ends when it reads that nobody is there."""
+        if slot.channel is None:
+            return
+        with contextlib.suppress(ValueError):
+            self.idle.remove(slot)
+        self.selector.unregister(slot.channel)
+        slot.channel.close()
+        slot.channel = None
+        slot.fork = slot.pid = 0
+        if self._journal is not None:
+            self._journal.assign_process(slot.number, 0)
+
+    def start_zygote(self) -> None:
+        """Start one; where that cannot be, it is tried again later."""
+        try:
+            self.zygote = ZygoteProcess(self._setup)
+        except OSError as error:
+            _log.error("zygote_not_started", error=str(error), retry_in_seconds=ZYGOTE_PAUSES[-1])
+            self.zygote_at = time.monotonic() + ZYGOTE_PAUSES[-1]
+            if not self.ready.is_set():
+                self.problem = f"no process can be started to import {self._setup.app}: {error}"
+                self.ready.set()
+            return
+        self.selector.register(self.zygote, selectors.EVENT_READ, self.zygote)
+
+    def forked(self, number: int, pid: int, problem: str | None) -> None:
+        """The zygote forked a child, which is idle now, or could not."""
+        slot = next((slot for slot in self.slots if slot.fork == number), None)
+        if slot is None:
+            return
+        if problem is not None:
+            _log.warning("fork_failed", error=problem)
+            self.detach(slot)
+            slot.start_at = time.monotonic() + IDLE_DEATH_PAUSES[-1]
+            return
+        slot.pid = pid
+        self._zygote_deaths = 0
+        if self._journal is not None:
+            self._journal.assign_process(slot.number, pid)
+        self.idle.append(slot)
+
+    def lose_zygote(self, zygote: ZygoteProcess) -> None:
+        """Its children die with it. What they ran was running when they did."""
+        self.selector.unregister(zygote)
+        zygote.close()
+        self.zygote = None
+        if not self.ready.is_set():
+            self.problem = zygote.problem or f"the process that imports {self._setup.app} ended before it had done so"
+            self.ready.set()
+            return
+        pause = ZYGOTE_PAUSES[min(self._zygote_deaths, len(ZYGOTE_PAUSES) - 1)]
+        self._zygote_deaths += 1
+        self.zygote_at = time.monotonic() + pause
+        _log.error("zygote_died", problem=zygote.problem, retry_in_seconds=pause)
+        for slot in self.slots:
+            if slot.pid:
+                zygote.kill(slot.pid)  # where the system does not do it
+            if slot.job is None:
+                self.detach(slot)
+
+    def close(self) -> None:
+        """Let the zygote end, and all children with it."""
+        for slot in self.slots:
+            if slot.channel is not None:
+                slot.channel.close()
+            if self._journal is not None:  # its id may soon be that of another process
+                self._journal.assign_process(slot.number, 0)
+        if self.zygote is not None:
+            self.zygote.close()

@@ -21,24 +21,25 @@ from redrive.broker.worker_session import Outcome, Returned
 from redrive.errors import InvalidInput
 from redrive.model.failure import Failure
 from redrive.telemetry import events
-from redrive.worker.child_pool import REVOKED, STOPPED, ExitingChild, Slot, ZygoteProcess
+from redrive.worker.child_pool import (
+    REPORT_SECONDS,
+    REVOKED,
+    STOPPED,
+    SUSPICION_SECONDS,
+    ChildPool,
+    ExitingChild,
+    Slot,
+    ZygoteProcess,
+)
 from redrive.worker.in_flight import InFlightLog
-from redrive.worker.ipc import Channel, ChildExited, Delivery, Forked, FrameInvalid, FromChild, Stop, ZygoteSetup
+from redrive.worker.ipc import ChildExited, Delivery, Forked, FrameInvalid, Stop, ZygoteSetup
 from redrive.worker.process_exit import Exit
 from redrive.worker.runner import Ended, Job
 
 LOOK_SECONDS = 0.5
 """How often the thread looks, whatever happens."""
-SUSPICION_SECONDS = 0.1
-"""A child whose socket is closed has died. If nothing was heard of that after this long, it is killed to make sure."""
-REPORT_SECONDS = 2.0
-"""How long the end of a child is waited for before its item is settled without knowing more."""
 KILLING_SECONDS = 5.0
 """How long `close` waits for children that it killed."""
-IDLE_DEATH_PAUSES = (0.0, 0.05, 0.2, 1.0)
-"""How long before a child is replaced that did nothing before it died, by how often that happened in a row."""
-ZYGOTE_PAUSES = (0.0, 0.2, 1.0, 5.0)
-"""The same for a zygote that died without having forked."""
 _log = events.logger("redrive.worker")
 
 
@@ -66,26 +67,18 @@ class ProcessRunner:
         if not hasattr(os, "fork"):
             raise InvalidInput("processes= needs a system that can fork, and this one cannot; use concurrency= instead")
         self.slots = processes
-        self._setup = ZygoteSetup(app, tuple(map(str, sys.path)), url, memory_limit)
+        self._pool = ChildPool(ZygoteSetup(app, tuple(map(str, sys.path)), url, memory_limit), processes, journal)
         self._stopping = stopping
         self._journal = journal
         self._most_items = max_items_per_child
         self._ended: Ended
         self._lock = threading.Lock()
         self._waiting: deque[Job] = deque()
-        self._slots = [Slot(number) for number in range(processes)]
-        self._idle: deque[Slot] = deque()
-        self._dying: dict[int, ExitingChild] = {}
+        self._slots, self._idle, self._dying = self._pool.slots, self._pool.idle, self._pool.dying
         self._reports: list[tuple[Job, Outcome]] = []
         self._killed: list[Job] = []
-        self._selector = selectors.DefaultSelector()
         self._wakes, self._wake = socket.socketpair()
-        self._zygote: ZygoteProcess | None = None
-        self._zygote_at = 0.0
-        self._zygote_deaths = 0
-        self._ready = threading.Event()
-        self._problem: str | None = None
-        self._closing = self._killing = self._over = False
+        self._killing = self._over = False
         self._quiet = threading.Condition(self._lock)
         self._thread = threading.Thread(target=self._run, name="redrive-processes", daemon=True)
 
@@ -95,10 +88,10 @@ class ProcessRunner:
         """Begin, and wait until the app is imported. Raises InvalidInput where that cannot be."""
         self._ended = ended
         self._thread.start()
-        self._ready.wait()
-        if self._problem is not None:
+        self._pool.ready.wait()
+        if self._pool.problem is not None:
             self._end()
-            raise InvalidInput(self._problem)
+            raise InvalidInput(self._pool.problem)
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Run these, in order, as children have room."""
@@ -129,7 +122,7 @@ class ProcessRunner:
     def close(self, jobs_too: bool) -> list[Job]:
         """Stop. With `jobs_too`, what runs is killed, and given back: it is to blame for nothing."""
         with self._lock:
-            self._closing = True
+            self._pool.is_closing = True
             self._killing = jobs_too
             self._ring()
             patience = KILLING_SECONDS if jobs_too else None
@@ -141,27 +134,24 @@ class ProcessRunner:
     def _kill(self, job: Job, because: str) -> None:
         with self._lock:
             for slot in self._slots:
-                if slot.job is job and slot.because is None and self._zygote is not None:
-                    slot.because = because
-                    self._zygote.kill(slot.pid)
+                if slot.job is job:
+                    self._pool.kill(slot, because)
 
     # The thread.
 
     def _run(self) -> None:
-        self._selector.register(self._wakes, selectors.EVENT_READ)
-        self._start_zygote()
+        self._pool.selector.register(self._wakes, selectors.EVENT_READ)
+        self._pool.start_zygote()
         while not self._over:
             try:
                 self._turn()
             except Exception:
                 _log.exception("process_runner_failed")
                 time.sleep(LOOK_SECONDS)
-        for key in list(self._selector.get_map().values()):
-            self._selector.unregister(key.fileobj)
-        self._selector.close()
+        self._pool.selector.close()
 
     def _turn(self) -> None:
-        ready = self._selector.select(self._timeout())
+        ready = self._pool.selector.select(self._pool.timeout(LOOK_SECONDS))
         with self._lock:
             for key, _ in ready:
                 if isinstance(key.data, Slot):
@@ -177,60 +167,29 @@ class ProcessRunner:
         for job, end in reports:
             self._ended(job, end)
 
-    def _timeout(self) -> float:
-        now = time.monotonic()
-        due = [slot.start_at for slot in self._slots if slot.channel is None and self._wants_children()]
-        due += [each.since + (REPORT_SECONDS if each.suspected else SUSPICION_SECONDS) for each in self._dying.values()]
-        if self._zygote is None and not self._closing:
-            due.append(self._zygote_at)
-        return max(0.0, min([at - now for at in due] + [LOOK_SECONDS]))
-
-    def _wants_children(self) -> bool:
-        return not self._closing and self._zygote is not None and self._zygote.is_ready
-
     def _tend(self, now: float) -> None:
         """What is due."""
-        if self._zygote is None and now >= self._zygote_at and not self._closing:
-            self._start_zygote()
+        pool = self._pool
+        if pool.zygote is None and now >= pool.zygote_at and not pool.is_closing:
+            pool.start_zygote()
         for slot in self._slots:
-            if slot.channel is None and now >= slot.start_at and self._wants_children():
-                self._fork(slot)
-            if self._killing and slot.job is not None and slot.because is None and self._zygote is not None:
-                slot.because = STOPPED
-                self._zygote.kill(slot.pid)
-            elif slot.job is None and self._closing:
+            if slot.channel is None and now >= slot.start_at and pool.can_fork():
+                pool.fork(slot)
+            if self._killing and slot.job is not None and slot.because is None and pool.zygote is not None:
+                pool.kill(slot, STOPPED)
+            elif slot.job is None and pool.is_closing:
                 self._retire(slot)
-            elif slot.job is not None and not slot.told_to_stop and (self._closing or self._stopping()):
+            elif slot.job is not None and not slot.told_to_stop and (pool.is_closing or self._stopping()):
                 self._tell_to_stop(slot)
-            self._watch(slot)
+            pool.watch(slot)
         for dying in list(self._dying.values()):
             if now >= dying.since + REPORT_SECONDS:
                 self._settle(dying, None)
-            elif now >= dying.since + SUSPICION_SECONDS and not dying.suspected and self._zygote is not None:
+            elif now >= dying.since + SUSPICION_SECONDS and not dying.suspected and pool.zygote is not None:
                 dying.suspected = True
-                self._zygote.kill(dying.pid)
-
-    def _watch(self, slot: Slot) -> None:
-        """Be woken when there is room for what could not be sent."""
-        if slot.channel is None:
-            return
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if slot.channel.is_full else 0)
-        if self._selector.get_key(slot.channel).events != wanted:
-            self._selector.modify(slot.channel, wanted, slot)
+                pool.zygote.kill(dying.pid)
 
     # Children.
-
-    def _fork(self, slot: Slot) -> None:
-        assert self._zygote is not None
-        try:
-            number, connection = self._zygote.fork()
-        except OSError as error:
-            slot.start_at = time.monotonic() + IDLE_DEATH_PAUSES[-1]
-            _log.warning("fork_failed", error=str(error))
-            return
-        channel: Channel[FromChild] = Channel(connection, FromChild)
-        slot.attach(self._zygote, number, channel)
-        self._selector.register(channel, selectors.EVENT_READ, slot)
 
     def _hear(self, slot: Slot) -> None:
         """The child of a slot has something to say, or is gone."""
@@ -299,32 +258,19 @@ class ProcessRunner:
 
     def _retire(self, slot: Slot) -> None:
         """Let the child of a slot end, and replace it."""
-        self._detach(slot)
+        self._pool.detach(slot)
         slot.start_at = 0.0
-
-    def _detach(self, slot: Slot) -> None:
-        if slot.channel is None:
-            return
-        with contextlib.suppress(ValueError):
-            self._idle.remove(slot)
-        self._selector.unregister(slot.channel)
-        slot.channel.close()
-        slot.channel = None
-        slot.fork = slot.pid = 0
-        if self._journal is not None:
-            self._journal.assign_process(slot.number, 0)
 
     def _gone(self, slot: Slot, exit: Exit | None) -> None:
         """The child of a slot is gone: with its job, or idle."""
         job, pid, because, now = slot.job, slot.pid, slot.because, time.monotonic()
         never_began = slot.job_never_began
-        self._detach(slot)
+        self._pool.detach(slot)
         if job is not None and never_began:
             self._take_from(slot, job)
             job = None
         if job is None:
-            pause = IDLE_DEATH_PAUSES[min(slot.idle_deaths, len(IDLE_DEATH_PAUSES) - 1)]
-            slot.idle_deaths += 1
+            pause = slot.pause_after_idle_death()
             slot.start_at = now + pause
             _log.warning("idle_child_exited", pid=pid, retry_in_seconds=pause)
         else:
@@ -332,16 +278,16 @@ class ProcessRunner:
             slot.start_at = 0.0
             dying = ExitingChild(job, pid, because, now)
             self._dying[pid] = dying
-            if exit is not None or slot.zygote is not self._zygote:  # nobody is left who would tell
+            if exit is not None or slot.zygote is not self._pool.zygote:  # nobody is left who would tell
                 self._settle(dying, exit)
-        if self._wants_children() and now >= slot.start_at:
-            self._fork(slot)
+        if self._pool.can_fork() and now >= slot.start_at:
+            self._pool.fork(slot)
 
     def _take_from(self, slot: Slot, job: Job) -> None:
         """A child is gone that was given this job, and never began it: it waits for the next."""
         self._leave(slot, job)
         job.began_at = None
-        if self._closing:
+        if self._pool.is_closing:
             self._killed.append(job)
         else:
             self._waiting.appendleft(job)
@@ -364,47 +310,22 @@ class ProcessRunner:
 
     # The zygote.
 
-    def _start_zygote(self) -> None:
-        try:
-            self._zygote = ZygoteProcess(self._setup)
-        except OSError as error:
-            _log.error("zygote_not_started", error=str(error), retry_in_seconds=ZYGOTE_PAUSES[-1])
-            self._zygote_at = time.monotonic() + ZYGOTE_PAUSES[-1]
-            if not self._ready.is_set():
-                self._problem = f"no process can be started to import {self._setup.app}: {error}"
-                self._ready.set()
-            return
-        self._selector.register(self._zygote, selectors.EVENT_READ, self._zygote)
-
     def _hear_zygote(self, zygote: ZygoteProcess) -> None:
-        if zygote is not self._zygote:
+        if zygote is not self._pool.zygote:
             return
         for told in zygote.receive():
             match told:
                 case Forked(number, pid, problem):
-                    self._forked(number, pid, problem)
+                    self._pool.forked(number, pid, problem)
+                    self._hand_out()
                 case ChildExited(pid, exit):
                     self._died(pid, exit)
         if zygote.is_ready:
-            self._ready.set()
+            self._pool.ready.set()
         if zygote.has_ended:
-            self._zygote_gone(zygote)
-
-    def _forked(self, number: int, pid: int, problem: str | None) -> None:
-        slot = next((slot for slot in self._slots if slot.fork == number), None)
-        if slot is None:
-            return
-        if problem is not None:
-            _log.warning("fork_failed", error=problem)
-            self._detach(slot)
-            slot.start_at = time.monotonic() + IDLE_DEATH_PAUSES[-1]
-            return
-        slot.pid = pid
-        self._zygote_deaths = 0
-        if self._journal is not None:
-            self._journal.assign_process(slot.number, pid)
-        self._idle.append(slot)
-        self._hand_out()
+            self._pool.lose_zygote(zygote)
+            for dying in list(self._dying.values()):
+                self._settle(dying, None)
 
     def _died(self, pid: int, exit: Exit) -> None:
         if pid in self._dying:
@@ -422,27 +343,6 @@ class ProcessRunner:
         elif pid in self._dying:
             self._settle(self._dying[pid], exit)
 
-    def _zygote_gone(self, zygote: ZygoteProcess) -> None:
-        """Its children die with it. What they ran was running when they did."""
-        self._selector.unregister(zygote)
-        zygote.close()
-        self._zygote = None
-        if not self._ready.is_set():
-            self._problem = zygote.problem or f"the process that imports {self._setup.app} ended before it had done so"
-            self._ready.set()
-            return
-        pause = ZYGOTE_PAUSES[min(self._zygote_deaths, len(ZYGOTE_PAUSES) - 1)]
-        self._zygote_deaths += 1
-        self._zygote_at = time.monotonic() + pause
-        _log.error("zygote_died", problem=zygote.problem, retry_in_seconds=pause)
-        for dying in list(self._dying.values()):
-            self._settle(dying, None)
-        for slot in self._slots:
-            if slot.pid:
-                zygote.kill(slot.pid)  # where the system does not do it
-            if slot.job is None:
-                self._detach(slot)
-
     # The end.
 
     def _is_quiet(self) -> bool:
@@ -459,12 +359,6 @@ class ProcessRunner:
         self._ring()
         if self._thread.ident is not None:
             self._thread.join()
-        for slot in self._slots:
-            if slot.channel is not None:
-                slot.channel.close()
-            if self._journal is not None:  # its id may soon be that of another process
-                self._journal.assign_process(slot.number, 0)
-        if self._zygote is not None:
-            self._zygote.close()
+        self._pool.close()
         self._wake.close()
         self._wakes.close()
