@@ -29,9 +29,6 @@ SIZES = {
     "stores/interruption.py": "one rule, for two backends",
     "worker/prefetch.py": "a term that users search for",
 }
-TOO_LONG = {
-}
-"""Files still to be split. They may only get shorter."""
 
 
 def test_no_file_is_named_by_a_gerund() -> None:
@@ -57,15 +54,12 @@ def test_class_is_defined_once_outside_of_the_stores() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_file_is_neither_a_fragment_nor_too_long_to_read(name: str) -> None:
     lines = len(FILES[name].read_text().splitlines())
-    if name in TOO_LONG:
-        assert lines <= TOO_LONG[name]
-        assert lines > MAX_LINES, "it is short enough now: take it off the list"
-    elif name not in SIZES:
+    if name not in SIZES:
         assert MIN_LINES <= lines <= MAX_LINES
 
 
 def test_lists_of_exceptions_name_files_that_exist() -> None:
-    assert {*SIZES, *TOO_LONG} <= FILES.keys()
+    assert {*SIZES} <= FILES.keys()
 
 
 def test_blocking_and_async_methods_have_the_same_topics() -> None:
