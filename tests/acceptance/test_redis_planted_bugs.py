@@ -111,8 +111,8 @@ def test_without_a_bug_nothing_is_found(redis_url: str, redis_server: Server, pr
 
 def test_listener_that_is_not_armed_again_is_found(redis_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """It lost its connection, and makes another one on which it does not listen."""
-    monkeypatch.setattr(pubsub, "AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr(pubsub, "LOOK_SECONDS", 1e9)
+    monkeypatch.setattr(pubsub, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(pubsub, "POLL_SECONDS", 1e9)
     channel = "{planted}notifications"
     with contextlib.closing(RedisClient(redis_server.url)) as connection:
         listener, teller = PubSub(connection, channel), PubSub(connection, channel)

@@ -104,9 +104,9 @@ def move_of(w: World, s: Side) -> Move:
 
 
 def settled(
-    verdict: RetryVerdict | Dead, ending: OutcomeKind = OutcomeKind.FAILED, **more: Any
+    verdict: RetryVerdict | Dead, outcome_kind: OutcomeKind = OutcomeKind.FAILED, **more: Any
 ) -> Callable[[World, Side], Call]:
-    return lambda w, s: Settle(s.token, ending, verdict, version_of(w, s), **more)
+    return lambda w, s: Settle(s.token, outcome_kind, verdict, version_of(w, s), **more)
 
 
 def dead_to(queue: str) -> Callable[[World, Side], Call]:

@@ -15,7 +15,7 @@ from tests.until import until
 from redrive.config import load
 from redrive.config.external_queue import Poller
 from redrive.config.runtime import ConfigRuntime
-from redrive.config.watcher import LOOK_SECONDS
+from redrive.config.watcher import POLL_SECONDS
 from redrive.errors import InvalidConfig, InvalidSetting
 from redrive.testing import FakeClock
 from redrive.testing.fake_clock import PATIENCE_SECONDS
@@ -178,7 +178,7 @@ def test_settings_of_the_file_cannot_be_changed_by_another_way_meanwhile(project
 
 
 def test_it_looks_about_once_a_second() -> None:
-    assert LOOK_SECONDS == 1.0
+    assert POLL_SECONDS == 1.0
 
 
 # Workers that come and go.
@@ -428,7 +428,7 @@ def test_item_is_not_run_where_take_could_not_be_asked_the_second_time(project: 
 def test_take_that_could_not_be_started_has_asked_nobody(
     project: Project, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.worker.command_runner.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("redrive.worker.command_runner.RETRY_SECONDS", 0.01)
     external(project, '[{"id": 1}]', options='claim = "./take.sh"')
     shell = project.folder / "shell"
     project.command("take.sh", "").write_text(f"#!{shell}\nexit 1\n")

@@ -24,7 +24,7 @@ from redrive.testing.fake_clock import PATIENCE_SECONDS
 @pytest.fixture(autouse=True)
 def _no_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is heard is heard, and not found by the look that is behind it."""
-    monkeypatch.setattr(pubsub, "LOOK_SECONDS", 1e9)
+    monkeypatch.setattr(pubsub, "POLL_SECONDS", 1e9)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_what_is_untold_at_the_end_is_told(opened: Callable[..., PubSub], redis_
 def test_lost_listener_listens_again(
     opened: Callable[..., PubSub], redis_server: Server, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pubsub, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(pubsub, "RETRY_SECONDS", 0.0)
     one, two = opened(redis_server.url), opened(redis_server.url)
     for number in range(3):
         assert admin.client_kill_filter(_type="pubsub") == 2
@@ -114,7 +114,7 @@ def test_lost_sender_is_replaced(opened: Callable[..., PubSub], redis_server: Se
 def test_listener_that_the_network_forgot_listens_again(
     opened: Callable[..., PubSub], redis_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pubsub, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(pubsub, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(pubsub, "PING_SECONDS", 0.01)
     monkeypatch.setattr(pubsub, "SILENCE_SECONDS", 0.3)
     proxy = RedisProxy(redis_server.port)
@@ -138,7 +138,7 @@ def test_whoever_waits_looks_by_himself_each_second(
 ) -> None:
     one = opened(redis_server.url)
     assert one.received() == set()
-    monkeypatch.setattr(pubsub, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(pubsub, "POLL_SECONDS", 0.0)
     assert one.received() is None
 
 

@@ -320,9 +320,8 @@ def test_answer_that_is_no_text_is_one_that_cannot_be_read(broker: Broker, monke
         context.setattr(store._line, "post", lambda *_: answer)
         with pytest.raises(OutcomeUnknown, match="cannot be read"):
             store.commit([put(b"a")])
-        context.setattr(
-            store._watching._line, "post", lambda *_: http_transport.HttpResponse(200, b"\x82\xa4boot\xa1\xff", "")
-        )
+        unreadable = msgspec.msgpack.encode(WatchAnswer("?", 0)).replace(b"?", b"\xff")
+        context.setattr(store._watching._line, "post", lambda *_: http_transport.HttpResponse(200, unreadable, ""))
         assert store._watching._ask(WatchAnswer("", 0)) is None
     broker.put("jobs", 1)
 

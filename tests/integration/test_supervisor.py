@@ -222,8 +222,8 @@ def test_item_that_ends_the_worker_dies_of_it(work: Work, code: int) -> None:
     other = work.put("version")
     assert charged(work.item(other, Status.COMPLETED)) == (1, 0, 0)
     process.send_signal(signal.SIGTERM)
-    ending, output = ended(process)
-    assert ending == 0
+    worker_exit, output = ended(process)
+    assert worker_exit == 0
     assert output.count(f"item_lost item={killer}") == 1, output
     assert output.count(f"item_dead item={killer}") == 1, output
 
@@ -391,20 +391,20 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> InFlightLog:
+def in_flight_log(tmp_path: Path) -> InFlightLog:
     return InFlightLog.create(tmp_path / "journal", "gone", 8)
 
 
-def test_what_ran_is_lost_and_what_was_only_held_is_given_back(broker: Broker, journal: InFlightLog) -> None:
+def test_what_ran_is_lost_and_what_was_only_held_is_given_back(broker: Broker, in_flight_log: InFlightLog) -> None:
     broker.put_many("jobs", range(6))
     leases = broker.lease("jobs", 4, worker="gone")
     other = broker.lease("jobs", 1, worker="other")[0]
     for slot, lease in enumerate(leases[:2]):
-        journal.begin(slot, lease.token)
-    journal.write_ending(
-        WorkerExit(Exit(None, signal.SIGSEGV, 1 << 20, Instant(journal.running()[0].began_at + 1_500_000)))
+        in_flight_log.begin(slot, lease.token)
+    in_flight_log.write_exit(
+        WorkerExit(Exit(None, signal.SIGSEGV, 1 << 20, Instant(in_flight_log.running()[0].began_at + 1_500_000)))
     )
-    left = settle_orphans(broker, journal)
+    left = settle_orphans(broker, in_flight_log)
     assert (left.lost, left.returned, left.refused) == (2, 2, 0)
     for lease in leases[:2]:
         item = broker.get(lease.id)
@@ -419,41 +419,41 @@ def test_what_ran_is_lost_and_what_was_only_held_is_given_back(broker: Broker, j
     assert open_worker_session(broker, "gone").list_leases() == ()
 
 
-def test_what_ran_is_given_back_where_its_worker_stopped_in_order(broker: Broker, journal: InFlightLog) -> None:
+def test_what_ran_is_given_back_where_its_worker_stopped_in_order(broker: Broker, in_flight_log: InFlightLog) -> None:
     broker.put("jobs", 1)
     lease = broker.lease("jobs", worker="gone")[0]
-    journal.begin(0, lease.token)
-    journal.finish(settled_all=False)
-    assert (journal.is_finished, journal.is_stopped) == (False, True)
-    journal.write_ending(WorkerExit(Exit(0, None, 0, Instant(0)), by_order=journal.is_stopped))
-    assert settle_orphans(broker, journal).returned == 1
+    in_flight_log.begin(0, lease.token)
+    in_flight_log.finish(settled_all=False)
+    assert (in_flight_log.is_finished, in_flight_log.is_stopped) == (False, True)
+    in_flight_log.write_exit(WorkerExit(Exit(0, None, 0, Instant(0)), by_order=in_flight_log.is_stopped))
+    assert settle_orphans(broker, in_flight_log).returned == 1
     assert charged(broker.get(lease.id)) == (0, 0, 0)
 
 
-def test_what_is_settled_already_stays_as_it_is(broker: Broker, journal: InFlightLog) -> None:
+def test_what_is_settled_already_stays_as_it_is(broker: Broker, in_flight_log: InFlightLog) -> None:
     broker.put("jobs", 1)
     lease = broker.lease("jobs", worker="gone")[0]
-    journal.begin(0, lease.token)
+    in_flight_log.begin(0, lease.token)
     broker.fail(lease, "no")
-    left = settle_orphans(broker, journal)
+    left = settle_orphans(broker, in_flight_log)
     assert (left.lost, left.returned, left.refused) == (0, 0, 0)
 
 
-def test_more_than_one_transaction_holds_is_settled(broker: Broker, journal: InFlightLog) -> None:
+def test_more_than_one_transaction_holds_is_settled(broker: Broker, in_flight_log: InFlightLog) -> None:
     broker.put_many("jobs", range(2500))
     for _ in range(3):
         broker.lease("jobs", 1000, worker="gone")
-    assert settle_orphans(broker, journal).returned == 2500
+    assert settle_orphans(broker, in_flight_log).returned == 2500
 
 
-def test_journal_is_kept_where_the_store_cannot_be_reached(tmp_path: Path, journal: InFlightLog) -> None:
+def test_journal_is_kept_where_the_store_cannot_be_reached(tmp_path: Path, in_flight_log: InFlightLog) -> None:
     app = App(f"sqlite:///{tmp_path}/no/such/folder/jobs.db")
     app.queue("jobs")
     with pytest.raises((StoreError, InvalidInput)):
         app.open()
-    journal.begin(0, Token("1" * 48))
-    worker_process._settle(app, (str(journal.path), str(tmp_path / "missing")))
-    assert journal.path.exists()
+    in_flight_log.begin(0, Token("1" * 48))
+    worker_process._settle(app, (str(in_flight_log.path), str(tmp_path / "missing")))
+    assert in_flight_log.path.exists()
 
 
 # Around it.
@@ -483,13 +483,13 @@ def test_sources_tell_what_changed(tmp_path: Path) -> None:
     assert sources.changed() == tmp_path / "a.py"
 
 
-def test_view_shows_what_runs(journal: InFlightLog) -> None:
-    journal.begin(0, Token("abcdef01" + "2" * 40), "send_mail")
-    journal.begin(1, Token("9" * 48), "ended")
-    journal.end(1)
+def test_view_shows_what_runs(in_flight_log: InFlightLog) -> None:
+    in_flight_log.begin(0, Token("abcdef01" + "2" * 40), "send_mail")
+    in_flight_log.begin(1, Token("9" * 48), "ended")
+    in_flight_log.end(1)
     file = io.StringIO()
     console = Console(file=file, width=120)
-    console.print(LiveView("redrive work jobs:app", console).drawing(journal, "running"))
+    console.print(LiveView("redrive work jobs:app", console).drawing(in_flight_log, "running"))
     drawn = file.getvalue()
     assert "1 item ended" in drawn
     assert "1 running" in drawn

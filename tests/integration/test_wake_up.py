@@ -36,8 +36,8 @@ def _nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who hears something was rung for: nobody asks by himself."""
     monkeypatch.setattr(notifier, "POLL_INTERVAL", HOUR)
     monkeypatch.setattr(postgres_notices, "LOOK_EVERY", HOUR)
-    monkeypatch.setattr(redis_notices, "LOOK_SECONDS", 3600.0)
-    monkeypatch.setattr(redis_notices, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(redis_notices, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(redis_notices, "RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -545,16 +545,16 @@ def test_what_runs_when_nobody_waits_any_longer_is_killed_and_given_back(
 
 
 def test_journal_has_what_runs(start: Start, job: Make, ends: Ends, tmp_path: Path) -> None:
-    journal = InFlightLog.create(tmp_path / "journal", "w", 2)
+    in_flight_log = InFlightLog.create(tmp_path / "journal", "w", 2)
     one = job("wait", str(tmp_path / "go"))
-    start(2, journal=journal).submit([one])
+    start(2, in_flight_log=in_flight_log).submit([one])
     until(lambda: (tmp_path / "go.begun").exists() and (tmp_path / "go.begun").read_text())
     pid = int((tmp_path / "go.begun").read_text())
-    assert [(each.token, each.label, each.pid) for each in journal.running()] == [(one.lease.token, "wait", pid)]
+    assert [(each.token, each.label, each.pid) for each in in_flight_log.running()] == [(one.lease.token, "wait", pid)]
     (tmp_path / "go").touch()
     ends.of(one)
-    assert journal.running() == []
-    assert journal.ended == 1
+    assert in_flight_log.running() == []
+    assert in_flight_log.ended == 1
 
 
 def test_app_that_cannot_be_imported_is_told_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def app(broker: Broker) -> Iterator[App]:
 @pytest.fixture
 def quick_to_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_extender, "CONFIRM_SECONDS", 0.01)
-    monkeypatch.setattr(lease_extender, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(lease_extender, "POLL_SECONDS", 0.01)
 
 
 def work(app: App, broker: Broker, **options: Any) -> None:
@@ -100,9 +100,9 @@ def test_worker_with_one_slot_asks_all_queues_before_it_waits(
     run.put()
     with worker:
         until(lambda: hasattr(worker, "_dispatcher"))
-        exchange = worker._dispatcher.exchange
-        wait = exchange.wait
-        monkeypatch.setattr(exchange, "wait", lambda *given: waited.append(ran.is_set()) or wait(*given))
+        session = worker._dispatcher.session
+        wait = session.wait
+        monkeypatch.setattr(session, "wait", lambda *given: waited.append(ran.is_set()) or wait(*given))
         assert ran.wait(PATIENCE_SECONDS)
     assert all(waited)
 
@@ -342,7 +342,7 @@ def test_worker_shows_that_it_is_alive_while_the_store_hangs(
         go.wait()
 
     wait.put()
-    journal: Any = _Journal()
+    in_flight_log: Any = _Journal()
     store = broker._core.store
     commit = store.commit
 
@@ -351,12 +351,12 @@ def test_worker_shows_that_it_is_alive_while_the_store_hangs(
         answers.wait()
         return commit(*given)
 
-    with Worker(app, broker=broker, concurrency=1, journal=journal):
+    with Worker(app, broker=broker, concurrency=1, in_flight_log=in_flight_log):
         assert began.wait(PATIENCE_SECONDS)
         monkeypatch.setattr(store, "commit", hangs)
         assert hanging.acquire(timeout=PATIENCE_SECONDS)
-        before = journal.beats
-        until(lambda: journal.beats >= before + 3)
+        before = in_flight_log.beats
+        until(lambda: in_flight_log.beats >= before + 3)
         answers.set()
         go.set()
 

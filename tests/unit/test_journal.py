@@ -1,4 +1,4 @@
-"""The journal of a worker: what it ran can be read after it was killed."""
+"""The in-flight log of a worker: what it ran can be read after it was killed."""
 
 import os
 import signal
@@ -20,45 +20,45 @@ ONE, TWO = make_token(1, 1, 1), make_token(2, 2, 2)
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> InFlightLog:
+def in_flight_log(tmp_path: Path) -> InFlightLog:
     return InFlightLog.create(tmp_path / "journal", "host:1:abcd", 4)
 
 
-def test_tells_what_runs_and_not_what_ended(journal: InFlightLog) -> None:
-    journal.begin(0, ONE, "send")
-    journal.begin(3, TWO)
-    assert [(each.slot, each.token, each.label) for each in journal.running()] == [(0, ONE, "send"), (3, TWO, "")]
-    journal.end(0)
-    assert [each.token for each in journal.running()] == [TWO]
-    assert journal.ended == 1
+def test_tells_what_runs_and_not_what_ended(in_flight_log: InFlightLog) -> None:
+    in_flight_log.begin(0, ONE, "send")
+    in_flight_log.begin(3, TWO)
+    assert [(each.slot, each.token, each.label) for each in in_flight_log.running()] == [(0, ONE, "send"), (3, TWO, "")]
+    in_flight_log.end(0)
+    assert [each.token for each in in_flight_log.running()] == [TWO]
+    assert in_flight_log.ended == 1
 
 
-def test_next_item_in_a_slot_takes_the_place_of_the_one_before(journal: InFlightLog) -> None:
-    journal.begin(1, ONE, "a_long_name")
-    journal.end(1)
-    journal.begin(1, TWO, "short")
-    assert [(each.token, each.label) for each in journal.running()] == [(TWO, "short")]
-    assert journal.running()[0].id == TWO[:32]
+def test_next_item_in_a_slot_takes_the_place_of_the_one_before(in_flight_log: InFlightLog) -> None:
+    in_flight_log.begin(1, ONE, "a_long_name")
+    in_flight_log.end(1)
+    in_flight_log.begin(1, TWO, "short")
+    assert [(each.token, each.label) for each in in_flight_log.running()] == [(TWO, "short")]
+    assert in_flight_log.running()[0].id == TWO[:32]
 
 
-def test_another_reader_sees_it_all(journal: InFlightLog) -> None:
-    journal.begin(2, ONE, "send")
-    journal.assign_process(2, 4711)
-    journal.beat()
-    read = InFlightLog(journal.path)
+def test_another_reader_sees_it_all(in_flight_log: InFlightLog) -> None:
+    in_flight_log.begin(2, ONE, "send")
+    in_flight_log.assign_process(2, 4711)
+    in_flight_log.beat()
+    read = InFlightLog(in_flight_log.path)
     assert read.worker == "host:1:abcd"
     assert read.slots == 4
     assert read.beats == 1
     assert [(each.slot, each.pid) for each in read.running()] == [(2, 4711)]
     assert read.pids() == [4711]
     assert not read.is_finished
-    journal.finish()
+    in_flight_log.finish()
     assert read.is_finished
 
 
-def test_label_that_is_too_long_is_cut(journal: InFlightLog) -> None:
-    journal.begin(0, ONE, "é" * 100)
-    assert journal.running()[0].label == "é" * 27
+def test_label_that_is_too_long_is_cut(in_flight_log: InFlightLog) -> None:
+    in_flight_log.begin(0, ONE, "é" * 100)
+    assert in_flight_log.running()[0].label == "é" * 27
 
 
 def test_name_of_a_worker_may_have_every_character(tmp_path: Path) -> None:
@@ -68,33 +68,33 @@ def test_name_of_a_worker_may_have_every_character(tmp_path: Path) -> None:
         InFlightLog.create(tmp_path / "other", "", 1)
 
 
-def test_how_it_ended_is_written_down_beside(journal: InFlightLog) -> None:
-    assert journal.ending is None
-    ending = WorkerExit(Exit(None, 9, 123_456_789, Instant(1_700_000_000_000_000)), "it was late", by_order=True)
-    journal.write_ending(ending)
-    assert InFlightLog(journal.path).ending == ending
+def test_how_it_ended_is_written_down_beside(in_flight_log: InFlightLog) -> None:
+    assert in_flight_log.worker_exit is None
+    worker_exit = WorkerExit(Exit(None, 9, 123_456_789, Instant(1_700_000_000_000_000)), "it was late", by_order=True)
+    in_flight_log.write_exit(worker_exit)
+    assert InFlightLog(in_flight_log.path).worker_exit == worker_exit
 
 
-def test_reason_that_is_too_long_is_cut(journal: InFlightLog) -> None:
-    journal.write_ending(WorkerExit(Exit(1, None, 0, Instant(0)), "\N{WAVING HAND SIGN}" * 1000))
-    ending = InFlightLog(journal.path).ending
-    assert ending is not None
-    assert ending.because == "\N{WAVING HAND SIGN}" * 200
+def test_reason_that_is_too_long_is_cut(in_flight_log: InFlightLog) -> None:
+    in_flight_log.write_exit(WorkerExit(Exit(1, None, 0, Instant(0)), "\N{WAVING HAND SIGN}" * 1000))
+    worker_exit = InFlightLog(in_flight_log.path).worker_exit
+    assert worker_exit is not None
+    assert worker_exit.because == "\N{WAVING HAND SIGN}" * 200
 
 
-def test_is_for_this_user_only(journal: InFlightLog) -> None:
-    assert stat.S_IMODE(journal.path.stat().st_mode) == 0o600
+def test_is_for_this_user_only(in_flight_log: InFlightLog) -> None:
+    assert stat.S_IMODE(in_flight_log.path.stat().st_mode) == 0o600
 
 
 def test_other_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes(b"x" * 4096)
-    with pytest.raises(InvalidInput, match="is not the journal of a worker"):
+    with pytest.raises(InvalidInput, match="is not the in-flight log of a worker"):
         InFlightLog(tmp_path / "journal")
 
 
-def test_slot_that_does_not_exist_is_refused(journal: InFlightLog) -> None:
+def test_slot_that_does_not_exist_is_refused(in_flight_log: InFlightLog) -> None:
     with pytest.raises(struct.error):
-        journal.begin(4, ONE)
+        in_flight_log.begin(4, ONE)
 
 
 _KILLED = """
@@ -109,8 +109,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_outlives_a_process_that_is_killed(journal: InFlightLog) -> None:
-    ended = subprocess.run([sys.executable, "-c", _KILLED, os.fspath(journal.path)], timeout=30)
+def test_outlives_a_process_that_is_killed(in_flight_log: InFlightLog) -> None:
+    ended = subprocess.run([sys.executable, "-c", _KILLED, os.fspath(in_flight_log.path)], timeout=30)
     assert ended.returncode == -signal.SIGKILL
-    assert [(each.token, each.label) for each in journal.running()] == [(Token("1" * 48), "first")]
-    assert journal.ended == 1
+    assert [(each.token, each.label) for each in in_flight_log.running()] == [(Token("1" * 48), "first")]
+    assert in_flight_log.ended == 1

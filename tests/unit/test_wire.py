@@ -199,7 +199,12 @@ def test_results_come_back_as_they_were(kind: type[Any], data: st.DataObject) ->
             assert is_same(one, other)
 
 
+REQUEST: dict[str, Any] = {"id": "i", "server_epoch": "b", "calls": []}
 ITEM = {"payload": b"", "content_type": "x"}
+
+
+def test_request_without_calls_is_read() -> None:
+    assert decode_commit(encode(REQUEST)) == CommitRequest("i", "b", [])
 
 
 @pytest.mark.parametrize(
@@ -209,17 +214,17 @@ ITEM = {"payload": b"", "content_type": "x"}
         b"\xc1",
         encode([]),
         encode({"id": "i"}),
-        encode({"id": "i", "boot": "b", "calls": [{"type": "DropEverything"}]}),
-        encode({"id": "i", "boot": "b", "calls": [{"queue": "jobs", "items": []}]}),
-        encode({"id": "i", "boot": "b", "calls": [{"type": "GetQueue", "name": "jobs"}]}),
-        encode({"id": "i", "boot": "b", "calls": [], "force": True}),
-        encode({"id": "i", "boot": "b", "calls": [{"type": "Put", "queue": "jobs", "items": [], "force": True}]}),
-        encode({"id": "i", "boot": "b", "calls": [{"type": "Put", "queue": 7, "items": []}]}),
-        encode({"id": "i", "boot": "b", "calls": [{"type": "LeaseItems", "queue": "jobs", "limit": "7"}]}),
-        encode({"id": "i", "boot": "b", "calls": [{"type": "LeaseItems", "queue": "jobs", "limit": True}]}),
-        encode({"id": "i", "boot": "b", "calls": [{"type": "LeaseItems", "queue": "jobs"}]}),
-        encode({"id": "i", "boot": "b", "calls": [{"type": "Put", "queue": "j", "items": [{**ITEM, "x": 1}]}]}),
-        encode({"id": "i", "boot": "b", "calls": []}) + b"\xc0",
+        encode({**REQUEST, "calls": [{"type": "DropEverything"}]}),
+        encode({**REQUEST, "calls": [{"queue": "jobs", "items": []}]}),
+        encode({**REQUEST, "calls": [{"type": "GetQueue", "name": "jobs"}]}),
+        encode({**REQUEST, "force": True}),
+        encode({**REQUEST, "calls": [{"type": "Put", "queue": "jobs", "items": [], "force": True}]}),
+        encode({**REQUEST, "calls": [{"type": "Put", "queue": 7, "items": []}]}),
+        encode({**REQUEST, "calls": [{"type": "LeaseItems", "queue": "jobs", "limit": "7"}]}),
+        encode({**REQUEST, "calls": [{"type": "LeaseItems", "queue": "jobs", "limit": True}]}),
+        encode({**REQUEST, "calls": [{"type": "LeaseItems", "queue": "jobs"}]}),
+        encode({**REQUEST, "calls": [{"type": "Put", "queue": "j", "items": [{**ITEM, "x": 1}]}]}),
+        encode(REQUEST) + b"\xc0",
     ],
 )  # fmt: skip
 def test_what_is_no_request_is_refused(sent: bytes) -> None:

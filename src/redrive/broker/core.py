@@ -112,7 +112,7 @@ class Core:
     def judge(
         self,
         queue: Queue,
-        ending: OutcomeKind,
+        outcome_kind: OutcomeKind,
         counters: Counters,
         *,
         failure: Failure | None = None,
@@ -123,7 +123,7 @@ class Core:
         """Judge by the settings of a queue, with this program's delay functions and a fresh jitter."""
         return judge(
             queue.settings,
-            ending,
+            outcome_kind,
             counters,
             failure=failure,
             overrides=overrides,

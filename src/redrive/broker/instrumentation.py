@@ -102,13 +102,13 @@ class BrokerMetrics:
         elif (count := _COUNTS.get(call.__class__)) is not None:
             count(self.metrics, call, result)
 
-    def settled(self, queue: str, ending: OutcomeKind, result: Any, failure: Failure | None = None) -> None:
+    def settled(self, queue: str, outcome_kind: OutcomeKind, result: Any, failure: Failure | None = None) -> None:
         """A delivery from that queue ended otherwise than by completion, or an item of it expired."""
         if not isinstance(result, Settled):
             return
         try:
             with self.metrics.lock:
-                _count_ending(self.metrics, queue, ending, result, failure)
+                _count_ending(self.metrics, queue, outcome_kind, result, failure)
         except Exception:
             _log.exception("metrics_update_failed")
 
@@ -127,19 +127,21 @@ class BrokerMetrics:
 def _is_outcome(call: Call) -> bool:
     """Whether a worker says how a delivery ended. A sweep that comes too late is as it should be."""
     return isinstance(call, Complete | ReturnLease) or (
-        isinstance(call, Settle) and call.ending is not OutcomeKind.LOST
+        isinstance(call, Settle) and call.outcome_kind is not OutcomeKind.LOST
     )
 
 
-def _count_ending(metrics: Metrics, queue: str, ending: OutcomeKind, result: Settled, failure: Failure | None) -> None:
-    if ending is OutcomeKind.FAILED:
+def _count_ending(
+    metrics: Metrics, queue: str, outcome_kind: OutcomeKind, result: Settled, failure: Failure | None
+) -> None:
+    if outcome_kind is OutcomeKind.FAILED:
         error_class = "" if failure is None else str(failure.error_class)
         metrics.counts(names.FAILED)[queue, error_class] += 1
         if result.dead_reason is None:
             metrics.counts(names.RETRIED)[(queue,)] += 1
-    elif ending is OutcomeKind.LOST:
+    elif outcome_kind is OutcomeKind.LOST:
         metrics.counts(names.LOST)[(queue,)] += 1
-    elif ending is OutcomeKind.RELEASED:
+    elif outcome_kind is OutcomeKind.RELEASED:
         metrics.counts(names.RELEASED)[queue, "yes"] += 1
     if result.dead_reason is not None:
         _count_death(metrics, queue, result.dead_reason, dropped=result.status is None)

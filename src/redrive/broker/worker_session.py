@@ -219,8 +219,8 @@ def _call(core: Core, lease: Lease, end: Outcome) -> Flow[Call]:
         case Buried(reason, note, failure, to):
             brought = core.route_verdict(queue, Dead(reason, to), failure)
             assert brought is not None
-            ending = OutcomeKind.BURIED if reason is DeadReason.BURIED else OutcomeKind.FAILED
-            return Settle(lease.token, ending, brought, queue.version, failure, note)
+            outcome_kind = OutcomeKind.BURIED if reason is DeadReason.BURIED else OutcomeKind.FAILED
+            return Settle(lease.token, outcome_kind, brought, queue.version, failure, note)
         case Lost(failure):
             verdict = _verdict(core, queue, lease, OutcomeKind.LOST, failure)
             return Settle(lease.token, OutcomeKind.LOST, verdict, queue.version, failure, worker_is_gone=True)
@@ -231,21 +231,23 @@ def _verdict(
     core: Core,
     queue: Queue,
     lease: Lease,
-    ending: OutcomeKind,
+    outcome_kind: OutcomeKind,
     failure: Failure | None,
     *,
     delay: int = 0,
     after: int | None = None,
 ) -> Verdict:
-    counters = count_outcome(lease.counters, ending)
+    counters = count_outcome(lease.counters, outcome_kind)
     if after is not None and has_attempts_left(queue.settings, counters, lease.overrides):
         return RetryVerdict(after, Status.FAILED)
     expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
-    return core.judge(queue, ending, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay)
+    return core.judge(
+        queue, outcome_kind, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay
+    )
 
 
 class WorkerSession:
-    """The counter at which one worker hands in outcomes and is given work. For one thread; `ring` is for any."""
+    """Settles the outcomes of one worker and leases its next items. For one thread, except for `wake`."""
 
     def __init__(self, core: Core, worker: str | None) -> None:
         self._core = core
@@ -320,5 +322,5 @@ class WorkerSession:
 
 
 def open_worker_session(broker: BrokerBase | AsyncBrokerBase, worker: str | None) -> WorkerSession:
-    """A counter of a broker, for one worker."""
+    """Open a session of a broker for one worker."""
     return WorkerSession(broker._core, worker)

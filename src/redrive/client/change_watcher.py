@@ -17,7 +17,7 @@ SLACK_SECONDS = 10.0
 """How much later than that an answer may come."""
 PAUSE_SECONDS = 0.01
 """How far apart two requests are at least."""
-AGAIN_SECONDS = 0.25
+RETRY_SECONDS = 0.25
 LONGEST_AGAIN_SECONDS = 2.0
 """How long to wait before the next try, where the server cannot be asked, or is another one than before. Then whoever
 waits looks by himself."""
@@ -96,11 +96,11 @@ class ChangeWatcher:
 
     def _run(self) -> None:
         known = WatchAnswer("", 0)
-        pause = AGAIN_SECONDS
+        pause = RETRY_SECONDS
         while not self._closed:
             answer = self._ask(known)
             if answer is not None and known.server_epoch in ("", answer.server_epoch):
-                known, pause = answer, AGAIN_SECONDS
+                known, pause = answer, RETRY_SECONDS
                 self._tell(answer.queues, answer.anything)
                 self._end.wait(PAUSE_SECONDS)
             elif not self._again and not self._closed:

@@ -16,7 +16,7 @@ from redrive.config.table_reader import shown_file
 from redrive.errors import Closed, InvalidConfig, Problem, RedriveError, UntrustedFile
 from redrive.telemetry import events
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """How often. The file is small, so it is read each time: times of files are not to be trusted."""
 _log = events.logger("redrive.config")
 
@@ -111,7 +111,7 @@ class ConfigWatcher:
         self._refused = text, str(error)
 
     def _run(self) -> None:
-        while not self._end.wait(LOOK_SECONDS):
+        while not self._end.wait(POLL_SECONDS):
             try:
                 self.check()
             except Exception:

@@ -139,7 +139,7 @@ class Settle(TaggedStruct, frozen=True):
     """
 
     token: Token
-    ending: OutcomeKind
+    outcome_kind: OutcomeKind
     verdict: Verdict
     version: int
     failure: Failure | None = None

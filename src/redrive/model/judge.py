@@ -66,9 +66,9 @@ class Dead(msgspec.Struct, frozen=True, tag=True):
 Verdict = RetryVerdict | Dead
 
 
-def count_outcome(counters: Counters, ending: OutcomeKind) -> Counters:
+def count_outcome(counters: Counters, outcome_kind: OutcomeKind) -> Counters:
     """The counters once an ending is counted."""
-    match ending:
+    match outcome_kind:
         case OutcomeKind.FAILED:
             return msgspec.structs.replace(counters, failures=counters.failures + 1)
         case OutcomeKind.LOST:
@@ -87,12 +87,12 @@ RETRY_STATUSES: dict[OutcomeKind, tuple[Status, ...]] = {
 """As what an item may be tried again after each ending."""
 
 
-def check_verdict(queue: str, ending: OutcomeKind, verdict: Verdict) -> None:
+def check_verdict(queue: str, outcome_kind: OutcomeKind, verdict: Verdict) -> None:
     """Raise unless the verdict makes sense for an item of that queue whose delivery ended so."""
     match verdict:
         case RetryVerdict(status=status):
-            if status not in RETRY_STATUSES[ending]:
-                raise InvalidInput(f"an item that is {ending} cannot be made {status} by a verdict")
+            if status not in RETRY_STATUSES[outcome_kind]:
+                raise InvalidInput(f"an item that is {outcome_kind} cannot be made {status} by a verdict")
         case Dead(to=to):
             if to == queue:
                 raise InvalidSetting("dead_queue", "cannot reference itself")
@@ -100,7 +100,7 @@ def check_verdict(queue: str, ending: OutcomeKind, verdict: Verdict) -> None:
 
 def judge(
     settings: QueueSettings,
-    ending: OutcomeKind,
+    outcome_kind: OutcomeKind,
     counters: Counters,
     *,
     failure: Failure | None = None,
@@ -115,10 +115,10 @@ def judge(
     `counters` include this ending (see `count`). `delay` is the one a release asked for, `jitter` a number from
     [0, 1) drawn by the caller, `backoffs` the delay functions of the program by name.
     """
-    reason = _cause_of_death(settings, ending, counters, failure, overrides, expired)
+    reason = _cause_of_death(settings, outcome_kind, counters, failure, overrides, expired)
     if reason is not None:
         return dead_verdict(settings, reason, failure)
-    if ending is not OutcomeKind.FAILED:
+    if outcome_kind is not OutcomeKind.FAILED:
         return RetryVerdict(delay)
     rule = backoff_for(settings.retry, failure)
     pause = retry_delay(rule, counters.failures, jitter, backoffs or {})
@@ -167,7 +167,7 @@ def check_custom_verdict(verdict: object) -> Verdict:
 
 def _cause_of_death(
     settings: QueueSettings,
-    ending: OutcomeKind,
+    outcome_kind: OutcomeKind,
     counters: Counters,
     failure: Failure | None,
     overrides: Overrides,
@@ -177,17 +177,17 @@ def _cause_of_death(
     retries = _limit(overrides.retry_attempts, settings.retry.attempts)
     attempts_limit = _attempts_limit(settings, overrides)
     losses_limit = _limit(overrides.max_losses, settings.max_losses)
-    if ending is OutcomeKind.BURIED:
+    if outcome_kind is OutcomeKind.BURIED:
         return DeadReason.BURIED
-    if ending is OutcomeKind.FAILED and _is_final(settings, failure):
+    if outcome_kind is OutcomeKind.FAILED and _is_final(settings, failure):
         return DeadReason.FINAL_ERROR
-    if expired or ending is OutcomeKind.EXPIRED:
+    if expired or outcome_kind is OutcomeKind.EXPIRED:
         return DeadReason.EXPIRED
-    if ending is OutcomeKind.LOST and losses_limit and counters.losses >= losses_limit:
+    if outcome_kind is OutcomeKind.LOST and losses_limit and counters.losses >= losses_limit:
         return DeadReason.WORKER_LOST
     if attempts_limit and counters.attempts >= attempts_limit:
         return DeadReason.MAX_ATTEMPTS
-    if ending is OutcomeKind.FAILED and counters.failures >= max(1, retries):
+    if outcome_kind is OutcomeKind.FAILED and counters.failures >= max(1, retries):
         return DeadReason.RETRIES_EXHAUSTED
     return None
 

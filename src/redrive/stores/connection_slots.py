@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 """How often a call that waits looks by itself: the one that should have woken it may have been interrupted."""
 
 
@@ -49,4 +49,4 @@ class Slots:
             left = end - time.monotonic()
             if left <= 0:
                 return False
-            slot.acquire(timeout=min(left, _LOOK_SECONDS))
+            slot.acquire(timeout=min(left, _POLL_SECONDS))

@@ -198,9 +198,9 @@ class ExitingChild(msgspec.Struct, eq=False):
 class ChildPool:
     """The children of one worker, one in each slot, and the zygote that forks them. For one thread at a time."""
 
-    def __init__(self, setup: ZygoteSetup, processes: int, journal: InFlightLog | None) -> None:
+    def __init__(self, setup: ZygoteSetup, processes: int, in_flight_log: InFlightLog | None) -> None:
         self._setup = setup
-        self._journal = journal
+        self._in_flight_log = in_flight_log
         self.slots = [Slot(number) for number in range(processes)]
         self.idle: deque[Slot] = deque()
         """Slots whose child has nothing to do."""
@@ -267,8 +267,8 @@ class ChildPool:
         slot.channel.close()
         slot.channel = None
         slot.fork = slot.pid = 0
-        if self._journal is not None:
-            self._journal.assign_process(slot.number, 0)
+        if self._in_flight_log is not None:
+            self._in_flight_log.assign_process(slot.number, 0)
 
     def start_zygote(self) -> None:
         """Start one; where that cannot be, it is tried again later."""
@@ -295,8 +295,8 @@ class ChildPool:
             return
         slot.pid = pid
         self._zygote_deaths = 0
-        if self._journal is not None:
-            self._journal.assign_process(slot.number, pid)
+        if self._in_flight_log is not None:
+            self._in_flight_log.assign_process(slot.number, pid)
         self.idle.append(slot)
 
     def lose_zygote(self, zygote: ZygoteProcess) -> None:
@@ -323,7 +323,7 @@ class ChildPool:
         for slot in self.slots:
             if slot.channel is not None:
                 slot.channel.close()
-            if self._journal is not None:  # its id may soon be that of another process
-                self._journal.assign_process(slot.number, 0)
+            if self._in_flight_log is not None:  # its id may soon be that of another process
+                self._in_flight_log.assign_process(slot.number, 0)
         if self.zygote is not None:
             self.zygote.close()

@@ -19,7 +19,7 @@ from redrive.worker.command_process import CommandProcess, CommandResult, Comman
 from redrive.worker.output_forwarder import LogForwarder, Origin, OutputForwarder
 from redrive.worker.runner import Ended, Job
 
-AGAIN_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 """How long a slot waits after a program could not be started."""
 TAKEN_SECONDS = 0.1
 """How often it looks whether slots are free that others had."""
@@ -143,7 +143,7 @@ class CommandRunner:
                     continue
                 _log.error("command_not_started", item=job.lease.id, queue=job.lease.queue, error=str(error))
                 self._finish(job, Returned(f"its command cannot be started: {error}"[:500]))
-                self._pause(AGAIN_SECONDS)
+                self._pause(RETRY_SECONDS)
             except Exception as error:
                 _log.exception("command_failed", item=job.lease.id, queue=job.lease.queue)
                 self._finish(job, Failed(failure_from_fields(type(error).__name__, str(error))))

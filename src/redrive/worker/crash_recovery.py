@@ -32,18 +32,20 @@ class OrphanCounts(msgspec.Struct):
     """Somebody else was faster."""
 
 
-def settle_orphans(broker: Broker, journal: InFlightLog) -> OrphanCounts:
-    """Settle what the worker of this journal held, which is dead. Raises RedriveError where the store cannot."""
-    running = {each.token: each for each in journal.running()}
-    ending = journal.ending
-    counter = open_worker_session(broker, journal.worker)
+def settle_orphans(broker: Broker, in_flight_log: InFlightLog) -> OrphanCounts:
+    """Settle the leases of a dead worker, by its in-flight log. Raises RedriveError if the store cannot."""
+    running = {each.token: each for each in in_flight_log.running()}
+    worker_exit = in_flight_log.worker_exit
+    session = open_worker_session(broker, in_flight_log.worker)
     left = OrphanCounts()
     for _ in range(MAX_ROUNDS):
-        held = counter.list_leases()
+        held = session.list_leases()
         if not held:
             break
-        ends: list[tuple[Lease, Outcome]] = [(lease, _end(lease, running.get(lease.token), ending)) for lease in held]
-        settled = counter.step(ends, {}).settled
+        ends: list[tuple[Lease, Outcome]] = [
+            (lease, _end(lease, running.get(lease.token), worker_exit)) for lease in held
+        ]
+        settled = session.step(ends, {}).settled
         for (lease, end), result in zip(ends, settled, strict=True):
             if isinstance(result, RETRYABLE_STORE_ERRORS):
                 raise result
@@ -54,23 +56,25 @@ def settle_orphans(broker: Broker, journal: InFlightLog) -> OrphanCounts:
             left.refused += not isinstance(result, Settled)
         if not any(isinstance(result, Settled) for result in settled):
             break
-    _log.info("orphans_settled", worker=journal.worker, lost=left.lost, returned=left.returned, refused=left.refused)
+    _log.info(
+        "orphans_settled", worker=in_flight_log.worker, lost=left.lost, returned=left.returned, refused=left.refused
+    )
     return left
 
 
-def _end(lease: Lease, running: InFlightItem | None, ending: WorkerExit | None) -> Outcome:
+def _end(lease: Lease, running: InFlightItem | None, worker_exit: WorkerExit | None) -> Outcome:
     if running is None:
         return Returned()
-    if ending is not None and ending.by_order:
+    if worker_exit is not None and worker_exit.by_order:
         return Returned(STOPPED)
-    exit = None if ending is None else ending.exit
+    exit = None if worker_exit is None else worker_exit.exit
     return Lost(
         loss(
             exit,
             seconds=None if exit is None else max(0.0, (exit.at - running.began_at) / 1_000_000),
             task=lease.headers.get(TASK_HEADER),
             worker=lease.worker,
-            because=ending.because or None if ending is not None else None,
+            because=worker_exit.because or None if worker_exit is not None else None,
             trace_id=tracing.trace_id(lease.headers),
         )
     )

@@ -56,7 +56,7 @@ class Dispatcher:
         self._queues = tuple(queues)
         self._runner = runner
         self._told = told
-        self.exchange = open_worker_session(broker, worker)
+        self.session = open_worker_session(broker, worker)
         self._jobs: dict[str, Job] = {}
         self._ends: deque[tuple[Job, Outcome]] = deque()
         self._suspects: deque[Job] = deque()
@@ -93,16 +93,16 @@ class Dispatcher:
         job.has_ended = True
         self._ends.append((job, end))
         if self._waits:
-            self.exchange.wake()
+            self.session.wake()
 
     def stop(self) -> None:
         """Lease nothing more. From any thread, or a signal handler."""
         self._stopping = True
-        self.exchange.wake()
+        self.session.wake()
 
     def ring(self) -> None:
         """Look again."""
-        self.exchange.wake()
+        self.session.wake()
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work until `stop`; or until nothing is leasable and nothing in hand."""
@@ -123,7 +123,7 @@ class Dispatcher:
         self._suspects.clear()
         self._parked.clear()
         self._return_unknown()
-        while (self._jobs or self._may_hold_unknown_leases) and self.exchange.now < until:
+        while (self._jobs or self._may_hold_unknown_leases) and self.session.now < until:
             self._return_unknown()
             if not self._settle_outcomes({}):
                 self._wait_for_ends(until)
@@ -135,11 +135,11 @@ class Dispatcher:
         for job in self.jobs():
             self._ends.append((job, Returned(note)))
         self._settle_outcomes({})
-        self.exchange.hand_over_waits()
+        self.session.hand_over_waits()
         return not self._jobs and not self._may_hold_unknown_leases
 
     def step(self) -> bool:
-        """One exchange, if there is anything to exchange. True if something moved."""
+        """Settle outcomes and lease items in one call, if there is anything to do. Returns whether it did."""
         if self._may_hold_unknown_leases:
             self._begin(self._look_for_unknown())
         self._return_stale_prefetch()
@@ -156,7 +156,7 @@ class Dispatcher:
             return {}
         latest = time.monotonic() - EMPTY_QUEUE_SECONDS
         open_queues = [
-            queue for queue in self._queues if self._empty.get(queue, latest) <= latest or self.exchange.has_news(queue)
+            queue for queue in self._queues if self._empty.get(queue, latest) <= latest or self.session.has_news(queue)
         ]
         if not open_queues:
             return {}
@@ -193,7 +193,7 @@ class Dispatcher:
         if not ends and not wants:
             return False
         try:
-            exchanged = self.exchange.step([(job.lease, end) for job, end in ends], wants)
+            stepped = self.session.step([(job.lease, end) for job, end in ends], wants)
         except Closed:
             raise
         except OutcomeUnknown as unknown:
@@ -203,29 +203,27 @@ class Dispatcher:
             self._ends.extendleft(reversed(ends))
             self._trouble(problem)
             return True
-        self._settle(ends, exchanged)
-        self._take(exchanged, wants)
+        self._settle(ends, stepped)
+        self._take(stepped, wants)
         trouble = [
-            each
-            for each in (*exchanged.settled, *exchanged.refused.values())
-            if isinstance(each, RETRYABLE_STORE_ERRORS)
+            each for each in (*stepped.settled, *stepped.refused.values()) if isinstance(each, RETRYABLE_STORE_ERRORS)
         ]
         if trouble:
             self._trouble(trouble[0])
             return True
         self._pause = RETRY_BACKOFF
-        if ends or exchanged.leases:
+        if ends or stepped.leases:
             self._found_empty.clear()
             return True
         self._found_empty.update(wants)
         return False
 
-    def _settle(self, ends: Sequence[tuple[Job, Outcome]], exchanged: SettledAndLeased) -> None:
+    def _settle(self, ends: Sequence[tuple[Job, Outcome]], stepped: SettledAndLeased) -> None:
         if ran := sum(job.has_ended for job, _ in ends):
             self._ended_at = time.monotonic()
         self._pace.ended(ran)
         again: list[tuple[Job, Outcome]] = []
-        for (job, end), settled in zip(ends, exchanged.settled, strict=True):
+        for (job, end), settled in zip(ends, stepped.settled, strict=True):
             if isinstance(settled, RETRYABLE_STORE_ERRORS):
                 job.outcome_unknown |= isinstance(settled, OutcomeUnknown)
                 again.append((job, end))
@@ -242,18 +240,18 @@ class Dispatcher:
             self._told(job, end, settled)
         self._ends.extendleft(reversed(again))
 
-    def _take(self, exchanged: SettledAndLeased, wants: Mapping[str, int]) -> None:
+    def _take(self, stepped: SettledAndLeased, wants: Mapping[str, int]) -> None:
         now = time.monotonic()
         for queue in wants:
             self._empty.pop(queue, None)
             self.refused.pop(queue, None)
-        self._empty.update(dict.fromkeys((*exchanged.later, *exchanged.refused), now))
-        for queue, refusal in exchanged.refused.items():
+        self._empty.update(dict.fromkeys((*stepped.later, *stepped.refused), now))
+        for queue, refusal in stepped.refused.items():
             _log.warning("queue_refused", queue=queue, error=str(refusal))
             self._may_hold_unknown_leases |= isinstance(refusal, OutcomeUnknown)
             if not isinstance(refusal, RETRYABLE_STORE_ERRORS):
                 self.refused[queue] = refusal
-        self._begin(exchanged.leases)
+        self._begin(stepped.leases)
 
     def _begin(self, leases: Sequence[Lease]) -> None:
         if not self._jobs:
@@ -323,7 +321,7 @@ class Dispatcher:
             if self._ends or self._stopping:
                 return
             queues = [queue for queue in self._queues if queue in self._empty] if self._room() > 0 else []
-            self.exchange.wait(queues, Instant(self.exchange.now + LOOK_EVERY))
+            self.session.wait(queues, Instant(self.session.now + LOOK_EVERY))
         finally:
             self._waits = False
             self._empty.clear()
@@ -332,7 +330,7 @@ class Dispatcher:
         self._waits = True
         try:
             if not self._ends:
-                self.exchange.wait((), min(until, Instant(self.exchange.now + LOOK_EVERY)))
+                self.session.wait((), min(until, Instant(self.session.now + LOOK_EVERY)))
         finally:
             self._waits = False
 
@@ -350,7 +348,7 @@ class Dispatcher:
         if not self._may_hold_unknown_leases:
             return ()
         try:
-            held = self.exchange.list_leases()
+            held = self.session.list_leases()
         except RETRYABLE_STORE_ERRORS as problem:
             self._trouble(problem)
             return ()
@@ -365,7 +363,7 @@ class Dispatcher:
 
     def _trouble(self, problem: RedriveError) -> None:
         _log.warning("store_unavailable", error=str(problem))
-        self.exchange.pause(self._pause)
+        self.session.pause(self._pause)
         self._pause = min(self._pause * 2, 5 * LOOK_EVERY)
 
 

@@ -57,8 +57,8 @@ class HandlerSettings(msgspec.Struct, frozen=True):
     """What is hidden in the log."""
 
 
-Stopping = Callable[[], bool]
-LeaseLost = Callable[[], bool]
+StopCheck = Callable[[], bool]
+LeaseLostCheck = Callable[[], bool]
 
 
 class Execution:
@@ -69,8 +69,8 @@ class Execution:
         app: App,
         lease: Lease,
         handling: HandlerSettings,
-        stopping: Stopping,
-        lease_lost: LeaseLost = lambda: False,
+        stopping: StopCheck,
+        lease_lost: LeaseLostCheck = lambda: False,
     ) -> None:
         self._app = app
         self._lease = lease
@@ -208,6 +208,6 @@ class UnknownHandler(Exception):
         super().__init__(f"{asked}; this program has {', '.join(sorted(known)[:20]) or 'none'}")
 
 
-def execute_job(app: App, lease: Lease, handling: HandlerSettings, stopping: Stopping) -> Outcome:
+def execute_job(app: App, lease: Lease, handling: HandlerSettings, stopping: StopCheck) -> Outcome:
     """Run the handler of one delivery in this thread. Never raises."""
     return Execution(app, lease, handling, stopping).run()

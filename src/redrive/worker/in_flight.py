@@ -52,7 +52,7 @@ _PID = struct.Struct("<I")
 
 
 class WorkerExit(msgspec.Struct, frozen=True):
-    """How the worker that kept a journal ended, as the one who watched it writes down."""
+    """How a worker ended, as recorded by its supervisor."""
 
     exit: Exit
     because: str = ""
@@ -79,14 +79,14 @@ class InFlightItem(msgspec.Struct, frozen=True):
 
 
 class InFlightLog:
-    """One worker's journal. One writer for each slot at a time; any number of readers, in any process."""
+    """The items that one worker runs, in a memory-mapped file. One writer per slot, any number of readers."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), 0)
         magic, slots, length, name = _HEAD.unpack_from(self._map)
         if magic != _MAGIC:
-            raise InvalidInput(f"{path} is not the journal of a worker")
+            raise InvalidInput(f"{path} is not the in-flight log of a worker")
         self.path = path
         self.slots: int = slots
         self.worker: str = name[:length].decode()
@@ -171,15 +171,17 @@ class InFlightLog:
         starts = range(_SLOTS_AT, _SLOTS_AT + self.slots * _SLOT_BYTES, _SLOT_BYTES)
         return [pid for start in starts if (pid := _PID.unpack_from(self._map, start)[0])]
 
-    def write_ending(self, ending: WorkerExit) -> None:
-        """By whoever watched it die: how it ended, for whoever settles what it left."""
-        data = msgspec.msgpack.encode(msgspec.structs.replace(ending, because=ending.because[:_BECAUSE_CHARS]))
+    def write_exit(self, worker_exit: WorkerExit) -> None:
+        """Record how the worker ended, for the process that settles its leases."""
+        data = msgspec.msgpack.encode(
+            msgspec.structs.replace(worker_exit, because=worker_exit.because[:_BECAUSE_CHARS])
+        )
         assert len(data) <= _EXIT_BYTES
         self._map[_EXIT_AT + 2 : _EXIT_AT + 2 + len(data)] = data
         _EXIT_LENGTH.pack_into(self._map, _EXIT_AT, len(data))
 
     @property
-    def ending(self) -> WorkerExit | None:
+    def worker_exit(self) -> WorkerExit | None:
         """How it ended. None while it lives, or where nobody saw it."""
         (length,) = _EXIT_LENGTH.unpack_from(self._map, _EXIT_AT)
         if not length:

@@ -112,10 +112,10 @@ class WorkerLaunch(msgspec.Struct, frozen=True, tag=True):
     metrics_host: str = "127.0.0.1"
     memory_limit: int | None = None
     max_items_per_child: int | None = None
-    journal: str = ""
-    """The path of the journal that it keeps."""
+    in_flight_log: str = ""
+    """The path of its in-flight log."""
     orphans_of: tuple[str, ...] = ()
-    """Paths of journals of workers before it, which died: what they held is to be settled."""
+    """Paths of in-flight logs of dead workers, whose leases are to be settled."""
 
     def __repr__(self) -> str:
         return f"WorkerLaunch(app={self.app!r}, queues={self.queues!r}, url={self.url and redact_url(self.url)!r})"

@@ -14,7 +14,7 @@ import tempfile
 from functools import cache
 from itertools import islice
 
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 """How often to look whether a lock that was taken is free."""
 MOST_LEFT = 1_000
 """How many files of runs that were killed are looked at."""

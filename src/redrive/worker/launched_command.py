@@ -11,7 +11,7 @@ import subprocess
 from typing import Any
 
 from redrive.worker.command_sentinel import Sentinel
-from redrive.worker.item_lock import LOOK_SECONDS, ItemLock
+from redrive.worker.item_lock import POLL_SECONDS, ItemLock
 from redrive.worker.process_session import members_of, signal_session
 
 REST_SECONDS = 0.05
@@ -76,7 +76,7 @@ class Launched:
     def _begin(self, order: dict[str, Any], now: float) -> bool:
         """Start it, if no other run of its item lives here. False: it cannot be started."""
         if not self._has_turn(order["item"]):
-            self.due = now + LOOK_SECONDS
+            self.due = now + POLL_SECONDS
             return True
         self._say(begins=True)
         try:

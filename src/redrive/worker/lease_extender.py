@@ -18,7 +18,7 @@ from redrive.telemetry import events
 from redrive.worker.execution import TimeLimitExceeded
 from redrive.worker.runner import Job, Runner
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 """How often it looks, at least."""
 CHECKS_PER_LEASE = 4
 """It looks so often in the time of the shortest lease, or oftener."""
@@ -37,12 +37,12 @@ class LeaseExtender:
 
     def __init__(
         self,
-        exchange: WorkerSession,
+        session: WorkerSession,
         runner: Runner,
         in_hand: Callable[[], Collection[Job]],
         shortest_lease: Callable[[], int],
     ) -> None:
-        self._exchange = exchange
+        self._exchange = session
         self._runner = runner
         self._in_hand = in_hand
         self._shortest_lease = shortest_lease
@@ -81,7 +81,7 @@ class LeaseExtender:
 
     def _pause(self) -> float:
         often = self._shortest_lease() / SECOND / CHECKS_PER_LEASE
-        return max(SHORTEST_PAUSE_SECONDS, min(LOOK_SECONDS, often))
+        return max(SHORTEST_PAUSE_SECONDS, min(POLL_SECONDS, often))
 
     def _stop_late(self, jobs: Collection[Job]) -> None:
         now = time.monotonic()

@@ -41,22 +41,22 @@ class LiveView:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def show(self, journal: InFlightLog | None, note: str) -> None:
-        """Draw what the journal says."""
-        self._live.update(self.drawing(journal, note), refresh=True)
+    def show(self, in_flight_log: InFlightLog | None, note: str) -> None:
+        """Draw what the in-flight log has."""
+        self._live.update(self.drawing(in_flight_log, note), refresh=True)
 
     def lines(self, stream: IO[bytes]) -> None:
         """Print what comes from this stream above the view."""
         threading.Thread(target=self._print, args=(stream,), name="redrive-lines", daemon=True).start()
 
-    def drawing(self, journal: InFlightLog | None, note: str) -> Group:
+    def drawing(self, in_flight_log: InFlightLog | None, note: str) -> Group:
         """The view as it is now."""
         head = Text.assemble((self._title, "bold"), "  ", (note, "yellow" if note != "running" else "green"))
-        if journal is None:
+        if in_flight_log is None:
             return Group(head)
-        ended = self._ended(journal)
+        ended = self._ended(in_flight_log)
         now = time.time_ns() // 1000
-        running = sorted(journal.running(), key=lambda each: each.began_at)
+        running = sorted(in_flight_log.running(), key=lambda each: each.began_at)
         head.append(f"  {pluralize(ended, 'item')} ended, {self._rate(ended):,.1f}/s, {len(running)} running")
         table = Table(box=None, pad_edge=False)
         for column in ("slot", "task", "item", "running for", "process", "memory"):
@@ -72,9 +72,9 @@ class LiveView:
             table.add_row("", f"and {len(running) - MAX_ROWS} more")
         return Group(head, table) if running else Group(head)
 
-    def _ended(self, journal: InFlightLog) -> int:
+    def _ended(self, in_flight_log: InFlightLog) -> int:
         """Of this worker and those before it."""
-        ended = journal.ended
+        ended = in_flight_log.ended
         if ended < self._last:
             self._before += self._last
         self._last = ended

@@ -36,7 +36,7 @@ from redrive.worker.ipc import ChildExited, Delivery, Forked, FrameInvalid, Stop
 from redrive.worker.process_exit import Exit
 from redrive.worker.runner import Ended, Job
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 """How often the thread looks, whatever happens."""
 KILLING_SECONDS = 5.0
 """How long `close` waits for children that it killed."""
@@ -58,7 +58,7 @@ class ProcessRunner:
         app: str,
         processes: int,
         stopping: Callable[[], bool] = lambda: False,
-        journal: InFlightLog | None = None,
+        in_flight_log: InFlightLog | None = None,
         *,
         url: str | None = None,
         memory_limit: int | None = None,
@@ -67,9 +67,9 @@ class ProcessRunner:
         if not hasattr(os, "fork"):
             raise InvalidInput("processes= needs a system that can fork, and this one cannot; use concurrency= instead")
         self.slots = processes
-        self._pool = ChildPool(ZygoteSetup(app, tuple(map(str, sys.path)), url, memory_limit), processes, journal)
+        self._pool = ChildPool(ZygoteSetup(app, tuple(map(str, sys.path)), url, memory_limit), processes, in_flight_log)
         self._stopping = stopping
-        self._journal = journal
+        self._in_flight_log = in_flight_log
         self._most_items = max_items_per_child
         self._ended: Ended
         self._lock = threading.Lock()
@@ -147,11 +147,11 @@ class ProcessRunner:
                 self._turn()
             except Exception:
                 _log.exception("process_runner_failed")
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
         self._pool.selector.close()
 
     def _turn(self) -> None:
-        ready = self._pool.selector.select(self._pool.timeout(LOOK_SECONDS))
+        ready = self._pool.selector.select(self._pool.timeout(POLL_SECONDS))
         with self._lock:
             for key, _ in ready:
                 if isinstance(key.data, Slot):
@@ -229,8 +229,8 @@ class ProcessRunner:
         """The job has ended, one way or another."""
         job.duration = time.monotonic() - (job.began_at or time.monotonic())
         slot.job = None
-        if self._journal is not None:
-            self._journal.end(slot.number)
+        if self._in_flight_log is not None:
+            self._in_flight_log.end(slot.number)
 
     def _hand_out(self) -> None:
         while self._waiting and self._idle:
@@ -245,8 +245,8 @@ class ProcessRunner:
         assert slot.channel is not None
         job.slot = slot.number
         job.began_at = time.monotonic()
-        if self._journal is not None:
-            self._journal.begin(slot.number, job.lease.token, "" if job.task is None else job.task.name)
+        if self._in_flight_log is not None:
+            self._in_flight_log.begin(slot.number, job.lease.token, "" if job.task is None else job.task.name)
         slot.job = job
         try:
             slot.channel.send(Delivery(job.lease, job.handling))

@@ -37,7 +37,7 @@ from redrive.worker.worker_process import (
     worker_of,
 )
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 """How often it looks at the worker, whatever happens."""
 WATCHDOG_SECONDS = 30.0
 """A worker without a heartbeat for so long is killed."""
@@ -62,7 +62,7 @@ _log = events.logger("redrive.supervisor")
 class View(Protocol):
     """What shows a worker to a person."""
 
-    def show(self, journal: InFlightLog | None, note: str) -> None:
+    def show(self, in_flight_log: InFlightLog | None, note: str) -> None:
         """This is how it is now."""
         ...
 
@@ -74,7 +74,7 @@ class View(Protocol):
 class _Process:
     """One worker, from its start to its end."""
 
-    def __init__(self, orders: WorkerLaunch, view: View | None) -> None:
+    def __init__(self, launch: WorkerLaunch, view: View | None) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -87,7 +87,7 @@ class _Process:
             )
         self.started_at = time.monotonic()
         self._channel: Channel[ToWorker] = Channel(ours, ToWorker)
-        self._tell(orders)
+        self._tell(launch)
         if view is not None and self._process.stdout is not None:
             view.lines(self._process.stdout)
         self.exit: Exit | None = None
@@ -124,21 +124,21 @@ class Supervisor:
 
     def __init__(
         self,
-        orders: WorkerLaunch,
+        launch: WorkerLaunch,
         *,
         watchdog_seconds: float = WATCHDOG_SECONDS,
         grace_seconds: float = KILL_GRACE_SECONDS,
         sources: SourceWatcher | None = None,
         view: View | None = None,
     ) -> None:
-        self._orders = orders
+        self._launch = launch
         self._watchdog_seconds = watchdog_seconds
         self._grace_seconds = grace_seconds
         self._sources = sources
         self._view = view
         self._folder: Path
         self._worker: _Process | None = None
-        self._journal: InFlightLog | None = None
+        self._in_flight_log: InFlightLog | None = None
         self._left: list[str] = []
         self._signals: list[int] = []
         self._times_told = 0
@@ -164,7 +164,7 @@ class Supervisor:
             while code is None:
                 code = self._look(time.monotonic())
                 if code is None:
-                    wait(LOOK_SECONDS)
+                    wait(POLL_SECONDS)
             self._settle_left()
             return code
 
@@ -184,7 +184,7 @@ class Supervisor:
         else:
             self._watch(now)
         if self._view is not None:
-            self._view.show(self._journal, self._note)
+            self._view.show(self._in_flight_log, self._note)
         return None
 
     # Signals.
@@ -218,7 +218,7 @@ class Supervisor:
     def _signalled(self, number: int) -> None:
         if number == signal.SIGHUP:
             if not self._times_told:
-                self._restart("restarting", self._orders.shutdown_timeout)
+                self._restart("restarting", self._launch.shutdown_timeout)
             return
         now = time.monotonic()
         if self._times_told and now - self._told_at < SECOND_SIGNAL_WINDOW_SECONDS:
@@ -229,10 +229,10 @@ class Supervisor:
             return
         if self._times_told == 1:
             self._note = "stopping: finishing what runs; once more to stop at once"
-            running = 0 if self._journal is None else len(self._journal.running())
-            _log.info("stopping", running=running, timeout=self._orders.shutdown_timeout, hint="again to stop at once")
+            running = 0 if self._in_flight_log is None else len(self._in_flight_log.running())
+            _log.info("stopping", running=running, timeout=self._launch.shutdown_timeout, hint="again to stop at once")
             self._worker.stop(at_once=False)
-            self._kill_at = time.monotonic() + self._orders.shutdown_timeout + self._grace_seconds
+            self._kill_at = time.monotonic() + self._launch.shutdown_timeout + self._grace_seconds
         elif self._times_told == 2:
             self._note = "stopping at once"
             _log.info("stopping_now")
@@ -262,62 +262,62 @@ class Supervisor:
 
     def _start(self) -> None:
         self._generation += 1
-        path = self._folder / f"{self._generation}.journal"
+        path = self._folder / f"{self._generation}.in_flight"
         # A coroutine has a slot of its own beside those of threads.
-        self._journal = InFlightLog.create(
-            path, worker_name(), 2 * max(self._orders.concurrency, self._orders.processes)
+        self._in_flight_log = InFlightLog.create(
+            path, worker_name(), 2 * max(self._launch.concurrency, self._launch.processes)
         )
         self._left = [left for left in self._left if Path(left).exists()]
-        orders = msgspec.structs.replace(self._orders, journal=str(path), orphans_of=tuple(self._left))
+        launch = msgspec.structs.replace(self._launch, in_flight_log=str(path), orphans_of=tuple(self._left))
         self._kill_at, self._because, self._by_order, self._restarting = None, "", False, False
         self._beats, self._silent = 0, 0.0
-        self._worker = _Process(orders, self._view)
+        self._worker = _Process(launch, self._view)
         self._note = "running"
 
     def _watch(self, now: float) -> None:
         """Kill it where it does not stop in time, or gives no sign of life."""
-        worker, journal = self._worker, self._journal
+        worker, in_flight_log = self._worker, self._in_flight_log
         assert worker is not None
-        assert journal is not None
+        assert in_flight_log is not None
         # Never more than a few looks at once: if this process was stopped too, the worker had no chance to beat.
-        passed, self._looked_at = min(now - self._looked_at, 4 * LOOK_SECONDS), now
-        beats = journal.beats
+        passed, self._looked_at = min(now - self._looked_at, 4 * POLL_SECONDS), now
+        beats = in_flight_log.beats
         self._silent = 0.0 if beats != self._beats or not beats else self._silent + passed
         self._beats = beats
         if self._kill_at is not None and now >= self._kill_at:
             self._by_order = True
-            self._kill(worker, journal)
+            self._kill(worker, in_flight_log)
         elif self._silent >= self._watchdog_seconds:
             self._because = f"its worker had given no sign of life for {self._watchdog_seconds:.0f} s"
-            _log.error("worker_unresponsive", worker=journal.worker, seconds=self._watchdog_seconds)
-            self._kill(worker, journal)
+            _log.error("worker_unresponsive", worker=in_flight_log.worker, seconds=self._watchdog_seconds)
+            self._kill(worker, in_flight_log)
 
-    def _kill(self, worker: _Process, journal: InFlightLog) -> None:
-        for pid in journal.pids():  # each in a group of its own
+    def _kill(self, worker: _Process, in_flight_log: InFlightLog) -> None:
+        for pid in in_flight_log.pids():  # each in a group of its own
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
         worker.kill()
 
     def _after(self, worker: _Process) -> int | None:
         """The worker has ended. An exit code when that was all."""
-        journal, exit = self._journal, worker.exit
-        assert journal is not None
+        in_flight_log, exit = self._in_flight_log, worker.exit
+        assert in_flight_log is not None
         assert exit is not None
-        self._kill(worker, journal)
-        self._worker = self._journal = None
-        finished = journal.is_finished
+        self._kill(worker, in_flight_log)
+        self._worker = self._in_flight_log = None
+        finished = in_flight_log.is_finished
         # A handler may end its process with any code.
         code = exit.exit_code or 0
-        never_began = code in (*REFUSED, UNAVAILABLE) and not (journal.running() or journal.ended)
+        never_began = code in (*REFUSED, UNAVAILABLE) and not (in_flight_log.running() or in_flight_log.ended)
         # What it ran is charged for its death, and dies of it in the end. One that never got that far has to wait.
         lasted = time.monotonic() - worker.started_at >= STABLE_AFTER_SECONDS
-        progress = lasted or journal.ended > 0 or bool(journal.running())
+        progress = lasted or in_flight_log.ended > 0 or bool(in_flight_log.running())
         if finished or never_began:  # then it never held anything
-            journal.remove()
+            in_flight_log.remove()
         else:
-            journal.write_ending(WorkerExit(exit, self._because, self._by_order or journal.is_stopped))
-            journal.close()
-            self._left.append(str(journal.path))
+            in_flight_log.write_exit(WorkerExit(exit, self._because, self._by_order or in_flight_log.is_stopped))
+            in_flight_log.close()
+            self._left.append(str(in_flight_log.path))
         if self._times_told:
             return 0 if finished else 1
         if self._restarting:
@@ -347,8 +347,8 @@ class Supervisor:
         self._left = [left for left in self._left if Path(left).exists()]
         if not self._left:
             return
-        orders = msgspec.structs.replace(self._orders, journal="", orphans_of=tuple(self._left))
-        process = _Process(orders, None)
+        launch = msgspec.structs.replace(self._launch, in_flight_log="", orphans_of=tuple(self._left))
+        process = _Process(launch, None)
         until = time.monotonic() + SETTLING_SECONDS
         while not process.has_ended() and time.monotonic() < until:
             time.sleep(0.01)
@@ -362,7 +362,7 @@ def can_supervise() -> bool:
     return hasattr(os, "fork")
 
 
-def supervise(orders: WorkerLaunch, *, watchdog_seconds: float, reload: bool, view: bool) -> int:
+def supervise(launch: WorkerLaunch, *, watchdog_seconds: float, reload: bool, view: bool) -> int:
     """Run a worker with a supervisor, until it is told to stop. Gives the exit code."""
     from redrive.worker.app_loader import SourceWatcher
 
@@ -370,18 +370,18 @@ def supervise(orders: WorkerLaunch, *, watchdog_seconds: float, reload: bool, vi
 
     sources = SourceWatcher(Path.cwd()) if reload else None
     if not view:
-        return Supervisor(orders, watchdog_seconds=watchdog_seconds, sources=sources).run()
+        return Supervisor(launch, watchdog_seconds=watchdog_seconds, sources=sources).run()
     from redrive.worker.live_view import LiveView
 
-    with LiveView(f"redrive work {orders.app}") as live:
-        return Supervisor(orders, watchdog_seconds=watchdog_seconds, sources=sources, view=live).run()
+    with LiveView(f"redrive work {launch.app}") as live:
+        return Supervisor(launch, watchdog_seconds=watchdog_seconds, sources=sources, view=live).run()
 
 
-def work_here(orders: WorkerLaunch) -> None:
+def work_here(launch: WorkerLaunch) -> None:
     """Without a supervisor, in this process."""
-    with load_app(orders.app, orders.url) as app:
-        worker = worker_of(app, orders, None)
+    with load_app(launch.app, launch.url) as app:
+        worker = worker_of(app, launch, None)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: worker.stop())
-        with serving_metrics(app, orders):
-            worker.run(until_idle=orders.until_idle)
+        with serving_metrics(app, launch):
+            worker.run(until_idle=launch.until_idle)

@@ -31,11 +31,13 @@ class ThreadRunner:
 
     isolated = False
 
-    def __init__(self, app: App, slots: int, stopping: Callable[[], bool], journal: InFlightLog | None = None) -> None:
+    def __init__(
+        self, app: App, slots: int, stopping: Callable[[], bool], in_flight_log: InFlightLog | None = None
+    ) -> None:
         self.slots = slots
         self._app = app
         self._stopping = stopping
-        self._journal = journal
+        self._in_flight_log = in_flight_log
         self._ready: deque[Job] = deque()
         self._mutex = threading.Lock()
         self._idle: list[threading.Lock] = []
@@ -162,16 +164,16 @@ class ThreadRunner:
         """A job begins: from here on it is charged if the process is lost."""
         job.slot = slot
         job.began_at = time.monotonic()
-        if self._journal is not None:
-            self._journal.begin(slot, job.lease.token, "" if job.task is None else job.task.name)
+        if self._in_flight_log is not None:
+            self._in_flight_log.begin(slot, job.lease.token, "" if job.task is None else job.task.name)
 
     def end(self, job: Job, end: Outcome) -> None:
         """A job ended."""
         if os.getpid() != self._pid:
             leave_copy()
         job.duration = time.monotonic() - (job.began_at or time.monotonic())
-        if self._journal is not None:
-            self._journal.end(job.slot)
+        if self._in_flight_log is not None:
+            self._in_flight_log.end(job.slot)
         self._ended(job, end)
 
 

@@ -60,7 +60,7 @@ class Worker:
         shutdown_timeout: DurationInput | None = None,
         broker: Broker | None = None,
         name: str | None = None,
-        journal: InFlightLog | None = None,
+        in_flight_log: InFlightLog | None = None,
         metrics: bool = False,
         runner: Runner | None = None,
     ) -> None:
@@ -80,7 +80,7 @@ class Worker:
         self._timeout = (
             DEFAULT_SHUTDOWN_TIMEOUT if shutdown_timeout is None else parse_duration(shutdown_timeout, "timeout")
         )
-        self._journal = journal
+        self._in_flight_log = in_flight_log
         self._is_stopping = threading.Event()
         self._at_once = self._is_patient = False
         self.is_finishing = False
@@ -95,13 +95,13 @@ class Worker:
                 spec or "",
                 processes,
                 self._is_stopping.is_set,
-                journal,
+                in_flight_log,
                 url=app._url,
                 memory_limit=memory_limit,
                 max_items_per_child=max_items_per_child,
             )
         else:
-            self._runner = ThreadRunner(app, concurrency, self._is_stopping.is_set, journal)
+            self._runner = ThreadRunner(app, concurrency, self._is_stopping.is_set, in_flight_log)
         self.has_settled_all = False
         """Once it has ended: whether it holds nothing any more. The store may not have taken what it gave back."""
         self._hooks = HookCaller()
@@ -122,10 +122,10 @@ class Worker:
         watched = lambda: self._watched(dispatcher)  # noqa: E731
         if self._metrics is not None:
             self._metrics.watch(watched)
-        beat = (lambda: None) if self._journal is None else self._journal.beat
+        beat = (lambda: None) if self._in_flight_log is None else self._in_flight_log.beat
         heartbeat = Heartbeat(beat)
         keeper = LeaseExtender(
-            dispatcher.exchange, self._runner, dispatcher.jobs, lambda: dispatcher.settings.shortest_lease
+            dispatcher.session, self._runner, dispatcher.jobs, lambda: dispatcher.settings.shortest_lease
         )
         presence = WorkerRegistration(
             broker,
@@ -202,16 +202,16 @@ class Worker:
     def _finish(self, dispatcher: Dispatcher) -> None:
         dispatcher.stop()
         self.is_finishing = True
-        exchange = dispatcher.exchange
+        session = dispatcher.session
         until: Instant | None = None
         # In short waits, so that a second `stop` counts.
-        while not self._at_once and (until is None or exchange.now < until):
+        while not self._at_once and (until is None or session.now < until):
             if until is None and not self._is_patient:
-                until = Instant(exchange.now + self._timeout)
-            soon = Instant(exchange.now + SECOND)
+                until = Instant(session.now + self._timeout)
+            soon = Instant(session.now + SECOND)
             if dispatcher.finish(soon if until is None else min(until, soon)):
                 break
-        finished = dispatcher.finish(exchange.now)
+        finished = dispatcher.finish(session.now)
         self._runner.close(jobs_too=not finished)
         self.has_settled_all = finished or dispatcher.return_running("its worker was stopped while it ran")
 

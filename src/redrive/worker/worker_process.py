@@ -2,9 +2,8 @@
 
     python -m redrive.worker.worker_process DESCRIPTOR
 
-It takes its orders, and the word to stop, from the supervisor and from nobody else: a service manager may signal every
-process of a service, and a signal that comes twice must not read as impatience. When the supervisor is gone it stops
-as if it had been told to.
+It takes its launch, and the request to stop, from the supervisor only: a service manager may signal every process of a
+service, and a second signal must not count as a second request. If the supervisor is gone, it stops as if requested.
 """
 
 from __future__ import annotations
@@ -45,23 +44,23 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ignore_signal)
     channel: Channel[ToWorker] = Channel(socket.socket(fileno=int(sys.argv[1])), ToWorker)
-    orders = channel.wait()
-    if not isinstance(orders, WorkerLaunch):
+    launch = channel.wait()
+    if not isinstance(launch, WorkerLaunch):
         return EXIT_BAD_APP
     events.configure()
     listener = Listener(channel)
     try:
-        app = load_app(orders.app, orders.url)
+        app = load_app(launch.app, launch.url)
     except RedriveError as error:
         return _unfit(str(error))
     except Exception:
         traceback.print_exc()
-        return _unfit(f"{orders.app} cannot be imported; see above")
+        return _unfit(f"{launch.app} cannot be imported; see above")
     with app:
         try:
             _check(app)
-            _settle(app, orders.orphans_of)
-            return _work(app, orders, listener) if orders.journal else 0
+            _settle(app, launch.orphans_of)
+            return _work(app, launch, listener) if launch.in_flight_log else 0
         except AccessError as error:
             return _unfit(str(error), EXIT_UNAUTHORIZED)
         except NotFound as error:
@@ -81,31 +80,31 @@ def _check(app: App) -> None:
         )
 
 
-def _work(app: App, orders: WorkerLaunch, listener: Listener) -> int:
-    journal = InFlightLog(Path(orders.journal))
-    worker = worker_of(app, orders, journal)
+def _work(app: App, launch: WorkerLaunch, listener: Listener) -> int:
+    in_flight_log = InFlightLog(Path(launch.in_flight_log))
+    worker = worker_of(app, launch, in_flight_log)
     listener.attach(worker)
     try:
-        with serving_metrics(app, orders):
-            worker.run(until_idle=orders.until_idle)
+        with serving_metrics(app, launch):
+            worker.run(until_idle=launch.until_idle)
     except RedriveError:
         if worker.has_settled_all:  # it was refused at the end, with nothing in hand
-            journal.finish(True)
+            in_flight_log.finish(True)
         raise
-    journal.finish(worker.has_settled_all)
+    in_flight_log.finish(worker.has_settled_all)
     return 0
 
 
 @contextlib.contextmanager
-def serving_metrics(app: App, orders: WorkerLaunch) -> Iterator[None]:
-    """Show metrics meanwhile, where the orders say so."""
-    if orders.metrics_port is None:
+def serving_metrics(app: App, launch: WorkerLaunch) -> Iterator[None]:
+    """Serve metrics in the meantime, if the launch asks for it."""
+    if launch.metrics_port is None:
         yield
         return
     try:
-        server = serve_metrics(app.broker.metrics, orders.metrics_port, orders.metrics_host)
+        server = serve_metrics(app.broker.metrics, launch.metrics_port, launch.metrics_host)
     except OSError as error:
-        where = f"{orders.metrics_host}:{orders.metrics_port}"
+        where = f"{launch.metrics_host}:{launch.metrics_port}"
         raise InvalidInput(f"metrics cannot be shown on {where}: {error}") from error
     try:
         yield
@@ -118,20 +117,20 @@ def _unfit(problem: str, code: int = EXIT_BAD_APP) -> int:
     return code
 
 
-def worker_of(app: App, orders: WorkerLaunch, journal: InFlightLog | None) -> Worker:
-    """The worker that the orders ask for."""
+def worker_of(app: App, launch: WorkerLaunch, in_flight_log: InFlightLog | None) -> Worker:
+    """Return the worker that the launch describes."""
     return Worker(
         app,
-        queues=orders.queues or None,
-        concurrency=orders.concurrency,
-        processes=orders.processes,
-        spec=orders.app,
-        memory_limit=orders.memory_limit,
-        max_items_per_child=orders.max_items_per_child,
-        shutdown_timeout=orders.shutdown_timeout,
-        name=None if journal is None else journal.worker,
-        journal=journal,
-        metrics=orders.metrics_port is not None,
+        queues=launch.queues or None,
+        concurrency=launch.concurrency,
+        processes=launch.processes,
+        spec=launch.app,
+        memory_limit=launch.memory_limit,
+        max_items_per_child=launch.max_items_per_child,
+        shutdown_timeout=launch.shutdown_timeout,
+        name=None if in_flight_log is None else in_flight_log.worker,
+        in_flight_log=in_flight_log,
+        metrics=launch.metrics_port is not None,
     )
 
 
@@ -143,7 +142,7 @@ class Listener:
         self._worker: Worker | None = None
         self._told: Stop | None = None
         self._lock = threading.Lock()
-        threading.Thread(target=self._listen, name="redrive-orders", daemon=True).start()
+        threading.Thread(target=self._listen, name="redrive-supervisor", daemon=True).start()
 
     def attach(self, worker: Worker) -> None:
         """From now on it is this one that is to stop."""
@@ -170,9 +169,9 @@ class Listener:
 def _settle(app: App, left: tuple[str, ...]) -> None:
     for path in map(Path, left):
         try:
-            journal = InFlightLog(path)
-            settle_orphans(app.broker, journal)
-            journal.remove()
+            in_flight_log = InFlightLog(path)
+            settle_orphans(app.broker, in_flight_log)
+            in_flight_log.remove()
         except (RedriveError, OSError) as error:
             _log.warning("orphans_not_settled", error=str(error))
 

@@ -42,7 +42,7 @@ from redrive.worker.ipc import (
     ZygoteReady,
     ZygoteSetup,
 )
-from redrive.worker.item_lock import LOOK_SECONDS, ItemLock, remove_left
+from redrive.worker.item_lock import POLL_SECONDS, ItemLock, remove_left
 from redrive.worker.process_exit import exit_of, leave_copy
 
 _log = events.logger("redrive.worker")
@@ -94,7 +94,7 @@ def _has_turn(lock: ItemLock, lease: Lease, channel: Channel[ToChild]) -> bool:
         while not lock.take():
             if channel.has_more():
                 return False
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
     except OSError as error:  # rather without a lock than not at all
         _log.warning("run_not_locked", item=lease.id, error=str(error))
     return True

@@ -115,11 +115,11 @@ def unhold(held_by: str, ids: Sequence[str] | None) -> Flow[int]:
 def _target_with_verdict(core: Core, verb: Verb, id: ItemId, error: str | Failure | None) -> Flow[ManualTarget]:
     item: Item = yield ReadQuery(GetItem(id))
     queue = yield from core.queue(item.queue)
-    ending = OutcomeKind.FAILED if verb is Verb.FAIL else OutcomeKind.BURIED
+    outcome_kind = OutcomeKind.FAILED if verb is Verb.FAIL else OutcomeKind.BURIED
     failure = failure_of(error, queue.settings.error_rules, None) if verb is Verb.FAIL else None
-    counters = count_outcome(item.counters, ending)
+    counters = count_outcome(item.counters, outcome_kind)
     expired = item.expire_deadline is not None and item.expire_deadline <= core.clock.now()
-    verdict = core.judge(queue, ending, counters, failure=failure, overrides=item.overrides, expired=expired)
+    verdict = core.judge(queue, outcome_kind, counters, failure=failure, overrides=item.overrides, expired=expired)
     return ManualTarget(item.id, verdict, queue.version, failure)
 
 

@@ -164,7 +164,7 @@ def _held(lease: Lease | Token, of: str | None = None) -> Flow[Lease]:
 def _settle(
     core: Core,
     lease: Lease,
-    ending: OutcomeKind,
+    outcome_kind: OutcomeKind,
     *,
     failure: Failure | None = None,
     verdict: Verdict | None = None,
@@ -173,21 +173,23 @@ def _settle(
     at_once: bool = False,
 ) -> Flow[Settled]:
     """Judge by the newest settings; where they changed meanwhile, judge again."""
-    counters = count_outcome(lease.counters, ending)
+    counters = count_outcome(lease.counters, outcome_kind)
     if note is None and type(verdict) is Dead:
         note = check_note("note", verdict.note)
     expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
     queue = yield from core.queue(lease.queue)
     for _ in range(MAX_ROUNDS):
         judged = core.route_verdict(queue, verdict, failure) or core.judge(
-            queue, ending, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay
+            queue, outcome_kind, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay
         )
-        result = yield from commit_call(Settle(lease.token, ending, judged, queue.version, failure, note, at_once))
+        result = yield from commit_call(
+            Settle(lease.token, outcome_kind, judged, queue.version, failure, note, at_once)
+        )
         if not isinstance(result, StaleSettings):
             settled: Settled = result
             core.start_moves((settled,))
             if core.meter is not None:
-                core.meter.settled(lease.queue, ending, settled, failure)
+                core.meter.settled(lease.queue, outcome_kind, settled, failure)
             return settled
         queue = core.cache_queue(result.queue)
     raise unsettled(core, lease.queue)

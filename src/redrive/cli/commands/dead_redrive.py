@@ -36,7 +36,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 AT_ONCE = 250
 SHOWN = 3
 """So many items are shown by a dry run, as they are and as they would be."""
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 
 
 class EditOptions(msgspec.Struct, frozen=True):
@@ -212,7 +212,7 @@ class _EditedRedrive:
                     return f"{bad} of {total} canaries died again"
                 if time.monotonic() >= end:
                     return f"{total - good - bad} of {total} canaries have not ended in the time given"
-                sleep(_LOOK_SECONDS)
+                sleep(_POLL_SECONDS)
 
     def _ending(self, id: str) -> bool | None:
         """Whether it completed; None while nobody knows."""

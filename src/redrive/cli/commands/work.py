@@ -167,7 +167,7 @@ def _work_app(what: tuple[str, ...], options: dict[str, Any]) -> None:
     events.configure()
     if token := get_option("token"):
         os.environ[TOKEN_VARIABLE] = token  # the worker and its processes open the store, not this one
-    orders = WorkerLaunch(
+    launch = WorkerLaunch(
         app=_spec(what),
         queues=options["queues"],
         concurrency=options["concurrency"],
@@ -182,10 +182,10 @@ def _work_app(what: tuple[str, ...], options: dict[str, Any]) -> None:
     )
     reload, view = options["reload"], options["live"]
     if can_supervise():
-        sys.exit(supervise(orders, watchdog_seconds=options["watchdog_timeout"], reload=reload, view=view))
+        sys.exit(supervise(launch, watchdog_seconds=options["watchdog_timeout"], reload=reload, view=view))
     if reload or view:
         raise click.UsageError("--reload and --live need a system that can fork, and this one cannot")
-    work_here(orders)
+    work_here(launch)
 
 
 def _spec(what: tuple[str, ...]) -> str:

@@ -88,14 +88,14 @@ class _Remote:
 
     def __init__(self, trusts_clock: bool) -> None:
         self._trusts_clock = trusts_clock
-        self._boot = secrets.token_hex(8)
+        self._server_epoch = secrets.token_hex(8)
         self._answers: ReplayCache[Response | OutcomeUnknown] = ReplayCache(_size)
         self._arrivals: WeakKeyDictionary[Notifier, ArrivalLog] = WeakKeyDictionary()
         """By what tells of them: a namespace that was closed and opened again has another one."""
 
     @property
     def _seen(self) -> CommitPosition:
-        return CommitPosition(self._boot, self._answers.number)
+        return CommitPosition(self._server_epoch, self._answers.number)
 
     async def about(self, request: Request, body: bytes) -> Response:
         store = request.broker._core.store
@@ -103,7 +103,7 @@ class _Remote:
         durability = await loop.run_in_executor(None, store.durability)
         warnings = await loop.run_in_executor(None, store.warnings)
         now, number = store.clock.now(), self._answers.number
-        return _response(ServerInfo(WIRE_VERSION, self._boot, store.name, now, durability, warnings, number))
+        return _response(ServerInfo(WIRE_VERSION, self._server_epoch, store.name, now, durability, warnings, number))
 
     async def commit(self, request: Request, body: bytes) -> Response:
         asked: CommitRequest = _decoded("store.commit", decode_commit, body)
@@ -112,7 +112,7 @@ class _Remote:
         id = (request.principal.name, request.namespace, asked.id)
         work = self._answers.get(id)
         if work is None:
-            if asked.server_epoch != self._boot:
+            if asked.server_epoch != self._server_epoch:
                 return self._misdirected()
             if asked.is_retry and not self._answers.covers_since(asked.position):
                 problem = "the connection broke, and the server that it was sent to does not remember it"
@@ -186,14 +186,14 @@ class _Remote:
     async def watch(self, request: Request, body: bytes) -> Response:
         asked = _decoded("store.watch", decode_watch, body)
         arrivals = self._arrivals_of(request)
-        if asked.server_epoch != self._boot:
-            return _response(WatchAnswer(self._boot, arrivals.number, None, True))
+        if asked.server_epoch != self._server_epoch:
+            return _response(WatchAnswer(self._server_epoch, arrivals.number, None, True))
         queues = _allowed(request, asked.queues)
         seconds = max(0.0, min(asked.seconds, request.limits.wait_seconds))
         await request.wait_for(arrivals.wait(asked.since, queues, seconds))
         number = arrivals.number  # before what is found: rather twice than never
         found = arrivals.since(asked.since, queues)
-        return _response(WatchAnswer(self._boot, number, found, number > asked.since))
+        return _response(WatchAnswer(self._server_epoch, number, found, number > asked.since))
 
     def _arrivals_of(self, request: Request) -> ArrivalLog:
         notify = request.broker._core.notify

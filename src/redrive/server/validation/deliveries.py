@@ -81,8 +81,8 @@ def settle(call: Settle) -> Settle:
     """Another end of a delivery."""
     values.token(call.token)
     values.version(call.version)
-    if call.ending not in _SETTLED_BY:
-        raise InvalidInput(f"no delivery ends {call.ending}; there are {', '.join(sorted(_SETTLED_BY))}")
+    if call.outcome_kind not in _SETTLED_BY:
+        raise InvalidInput(f"no delivery ends {call.outcome_kind}; there are {', '.join(sorted(_SETTLED_BY))}")
     return _replace(
         call,
         verdict=values.verdict(call.verdict),

@@ -34,8 +34,8 @@ def is_fast_path(call: Call) -> bool:
     match call:
         case LeaseItems() | Extend() | ReturnLease() | Promote():
             return True
-        case Settle(verdict=RetryVerdict(status=status), ending=ending):
-            return status in RETRY_STATUSES[ending]
+        case Settle(verdict=RetryVerdict(status=status), outcome_kind=outcome_kind):
+            return status in RETRY_STATUSES[outcome_kind]
         case Put():
             return _is_fast_put(call)
         case Complete(puts=puts):
@@ -172,11 +172,18 @@ class FastPathBatch:
                 return "e", ("complete", *_token_parts(call.token), call.queue or False, result, size, keep, puts)
             case Settle(verdict=RetryVerdict() as verdict):
                 entry = HistoryEntry(
-                    Instant(0), HistoryEvent(call.ending.value), "", 0, failure=call.failure, note=call.note
+                    Instant(0), HistoryEvent(call.outcome_kind.value), "", 0, failure=call.failure, note=call.note
                 )
                 title = call.note if call.failure is None else call.failure.title
                 return "e", (
-                    *("retry", *_token_parts(call.token), call.ending, call.version, verdict.status, verdict.delay),
+                    *(
+                        "retry",
+                        *_token_parts(call.token),
+                        call.outcome_kind,
+                        call.version,
+                        verdict.status,
+                        verdict.delay,
+                    ),
                     *(self._history(entry), False if title is None else title, call.worker_is_gone),
                 )
             case ReturnLease():

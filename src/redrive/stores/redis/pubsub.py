@@ -13,13 +13,13 @@ from redrive.stores.notifications import CAN_LISTEN, Publisher, SocketSubscriber
 from redrive.stores.redis.connection import ConnectionLost, NotSent, RedisConnection
 from redrive.stores.redis.redis_client import RedisClient
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """Notifications may be lost with a connection. Waiters poll at this interval."""
 PING_SECONDS = 5.0
 """How often the listener checks its connection."""
 SILENCE_SECONDS = 15.0
 """A listener that received nothing for this long, not even an answer to PING, has lost its connection."""
-AGAIN_SECONDS = 0.25
+RETRY_SECONDS = 0.25
 """Time between two tries to connect the listener."""
 _SEPARATOR = " "
 """A character that names of queues do not have."""
@@ -74,14 +74,14 @@ class PubSub:
                     return None
             except (RedriveError, NotSent, ConnectionLost):
                 self._drop_listener()
-                self._listen_from = now + AGAIN_SECONDS
+                self._listen_from = now + RETRY_SECONDS
                 return None
             except BaseException:  # of a signal handler: an answer may be read in part
                 self._drop_listener()
                 raise
             if self._subscriber is not None:
                 self._subscriber.resume()
-            if now - self._looked_at >= LOOK_SECONDS:
+            if now - self._looked_at >= POLL_SECONDS:
                 self._looked_at = now
                 return None
         return found

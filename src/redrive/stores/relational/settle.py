@@ -199,19 +199,21 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, ItemRow]) -> 
     if not isinstance(call, Settle) and call.queue not in (None, row.queue.name):
         raise WrongQueue(item_row.id, row.queue.name, call.queue or "")
     match call:
-        case Settle(_, ending, verdict, version, failure, note, at_once):
+        case Settle(_, outcome_kind, verdict, version, failure, note, at_once):
             assert item_row.deadline is not None
-            if ending is OutcomeKind.LOST and not at_once and item_row.deadline > batch.now:
+            if outcome_kind is OutcomeKind.LOST and not at_once and item_row.deadline > batch.now:
                 raise LeaseLost(item_row.id, Status.ACTIVE)
             if version != row.queue.version:
                 return StaleSettings(row.queue)
-            verdicts.check(batch, row, ending, verdict)
+            verdicts.check(batch, row, outcome_kind, verdict)
             worker = item_row.worker
             delete_row(batch, item_row)
-            item_row.failures += ending is OutcomeKind.FAILED
-            item_row.losses += ending is OutcomeKind.LOST
-            batch.count_delta(item_row.queue, "failed_total", ending is OutcomeKind.FAILED)
-            entry = _record(batch, item_row, HistoryEvent(ending.value), failure=failure, worker=worker, note=note)
+            item_row.failures += outcome_kind is OutcomeKind.FAILED
+            item_row.losses += outcome_kind is OutcomeKind.LOST
+            batch.count_delta(item_row.queue, "failed_total", outcome_kind is OutcomeKind.FAILED)
+            entry = _record(
+                batch, item_row, HistoryEvent(outcome_kind.value), failure=failure, worker=worker, note=note
+            )
             return verdicts.apply_verdict(batch, item_row, verdict, entry)
         case Extend(_, timeout):
             deadline = Instant(batch.now + (row.settings.lease_timeout if timeout is None else timeout))

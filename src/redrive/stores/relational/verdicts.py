@@ -51,9 +51,9 @@ FEED_KIND_BY_EVENT = {
 """The feed event for each outcome after which an item is retried."""
 
 
-def check(batch: Batch, row: QueueRow, ending: OutcomeKind, verdict: Verdict) -> None:
+def check(batch: Batch, row: QueueRow, outcome_kind: OutcomeKind, verdict: Verdict) -> None:
     """Raise unless the verdict can be applied to an item of that queue with this outcome."""
-    check_verdict(row.queue.name, ending, verdict)
+    check_verdict(row.queue.name, outcome_kind, verdict)
     if isinstance(verdict, Dead) and verdict.to is not None and not is_remote(verdict.to):
         batch.queue(verdict.to)
 

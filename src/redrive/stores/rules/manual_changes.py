@@ -80,12 +80,12 @@ def _judged(state: State, action: ManualAction, target: ManualTarget, item: Reco
         raise InvalidInput(f"a manual {action.verb} needs a verdict")
     if target.version != queue.version:
         return StaleSettings(queue)
-    ending = OutcomeKind.FAILED if action.verb is Verb.FAIL else OutcomeKind.BURIED
-    check_verdict(state, item.queue, ending, target.verdict)
+    outcome_kind = OutcomeKind.FAILED if action.verb is Verb.FAIL else OutcomeKind.BURIED
+    check_verdict(state, item.queue, outcome_kind, target.verdict)
     return apply_verdict(
         state,
         item,
-        ending,
+        outcome_kind,
         target.verdict,
         failure=target.failure,
         note=action.note,

@@ -54,13 +54,13 @@ def settle(state: State, call: Settle) -> Settled | StaleSettings:
     """The delivery ended otherwise, and the verdict comes with the call."""
     item = state.leased(call.token)
     assert item.grant is not None
-    if call.ending is OutcomeKind.LOST and not call.worker_is_gone and item.grant.deadline > state.now:
+    if call.outcome_kind is OutcomeKind.LOST and not call.worker_is_gone and item.grant.deadline > state.now:
         raise LeaseLost(item.id, item.status)
     queue = state.queues[item.queue].value
     if call.version != queue.version:
         return StaleSettings(queue)
-    check_verdict(state, item.queue, call.ending, call.verdict)
-    return apply_verdict(state, item, call.ending, call.verdict, failure=call.failure, note=call.note)
+    check_verdict(state, item.queue, call.outcome_kind, call.verdict)
+    return apply_verdict(state, item, call.outcome_kind, call.verdict, failure=call.failure, note=call.note)
 
 
 def return_lease(state: State, call: ReturnLease) -> Settled:

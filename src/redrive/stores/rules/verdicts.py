@@ -31,9 +31,9 @@ VERBS = {
 """The verb that each ending is."""
 
 
-def check_verdict(state: State, queue: str, ending: OutcomeKind, verdict: Verdict) -> None:
+def check_verdict(state: State, queue: str, outcome_kind: OutcomeKind, verdict: Verdict) -> None:
     """Raise unless the verdict can be carried out on an item of that queue whose delivery ended so."""
-    judge.check_verdict(queue, ending, verdict)
+    judge.check_verdict(queue, outcome_kind, verdict)
     if isinstance(verdict, Dead) and verdict.to is not None and not is_remote(verdict.to):
         state.queue(verdict.to)
 
@@ -41,7 +41,7 @@ def check_verdict(state: State, queue: str, ending: OutcomeKind, verdict: Verdic
 def apply_verdict(
     state: State,
     item: Record,
-    ending: OutcomeKind,
+    outcome_kind: OutcomeKind,
     verdict: Verdict,
     *,
     failure: Failure | None = None,
@@ -57,7 +57,7 @@ def apply_verdict(
     """
     entry = HistoryEntry(
         at=state.now,
-        event=HistoryEvent(ending.value),
+        event=HistoryEvent(outcome_kind.value),
         queue=item.queue,
         delivery=item.counters.deliveries,
         failure=failure,
@@ -68,25 +68,27 @@ def apply_verdict(
     )
     queue = state.queues[item.queue]
     if isinstance(verdict, Dead):
-        settled = _apply_death(state, item, ending, verdict, entry, forced)
+        settled = _apply_death(state, item, outcome_kind, verdict, entry, forced)
         queue.dead_total += 1
     else:
-        with state.change(item, VERBS[ending], verdict.status, forced=forced):
-            item.counters = count_outcome(item.counters, ending)
+        with state.change(item, VERBS[outcome_kind], verdict.status, forced=forced):
+            item.counters = count_outcome(item.counters, outcome_kind)
             item.history.add(entry)
             state.to_tail(item, verdict.delay)
         settled = item.to_settled()
         title = note if failure is None else failure.title
-        state.append_event(FeedKind(ending.value), item.queue, item, title=title, actor=actor, operation=operation)
-    queue.failed_total += ending is OutcomeKind.FAILED
+        state.append_event(
+            FeedKind(outcome_kind.value), item.queue, item, title=title, actor=actor, operation=operation
+        )
+    queue.failed_total += outcome_kind is OutcomeKind.FAILED
     return settled
 
 
 def _apply_death(
-    state: State, item: Record, ending: OutcomeKind, verdict: Dead, entry: HistoryEntry, forced: bool
+    state: State, item: Record, outcome_kind: OutcomeKind, verdict: Dead, entry: HistoryEntry, forced: bool
 ) -> Settled:
-    counters = count_outcome(item.counters, ending)
-    verb = VERBS[ending]
+    counters = count_outcome(item.counters, outcome_kind)
+    verb = VERBS[outcome_kind]
     death = Death(
         at=state.now,
         reason=verdict.reason,

@@ -144,13 +144,15 @@ class VerdictConformance(StoreSuite):
         assert direct.do(put(b"a", version=version, **born)) == StaleSettings(direct.read(GetQueue("jobs")))
         assert direct.stats().put_total == 0
 
-    @pytest.mark.parametrize("ending", [OutcomeKind.BURIED, OutcomeKind.RELEASED, OutcomeKind.LOST])
-    def test_verdict_that_cannot_follow_the_ending_is_refused(self, direct: StoreDriver, ending: OutcomeKind) -> None:
+    @pytest.mark.parametrize("outcome_kind", [OutcomeKind.BURIED, OutcomeKind.RELEASED, OutcomeKind.LOST])
+    def test_verdict_that_cannot_follow_the_ending_is_refused(
+        self, direct: StoreDriver, outcome_kind: OutcomeKind
+    ) -> None:
         direct.queue()
         direct.put(b"a")
         lease = direct.take()
         direct.clock.advance("1h")
-        refusal = direct.do(Settle(lease.token, ending, RetryVerdict(0, Status.FAILED), direct.version()))
+        refusal = direct.do(Settle(lease.token, outcome_kind, RetryVerdict(0, Status.FAILED), direct.version()))
         assert isinstance(refusal, InvalidInput)
         assert direct.get(lease.id).status is Status.ACTIVE
 
