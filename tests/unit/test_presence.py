@@ -12,7 +12,7 @@ import pytest
 from tests.until import until
 
 from redrive import Broker, connect
-from redrive.broker.flows import worker_registry
+from redrive.broker.flows import registrations
 from redrive.contract.queries import ListRegistrations
 from redrive.errors import StoreUnavailable
 from redrive.testing.fake_clock import FakeClock
@@ -63,7 +63,7 @@ def test_it_says_so_at_once_and_every_ten_seconds(
         clock.advance("9.999999s")
         assert times(broker) == count
         clock.advance(0.000001)
-    assert 2 * EVERY < worker_registry.TIMEOUT
+    assert 2 * EVERY < registrations.TIMEOUT
 
 
 def test_it_is_gone_at_once_when_it_is_closed(broker: Broker, presence: WorkerRegistration) -> None:

@@ -12,8 +12,8 @@ from redrive.auth.principal import Permission
 from redrive.auth.token_store import TOKEN_KIND as TOKEN
 from redrive.broker.flows.external_polls import POLL, PUT_AGAIN, REQUEST
 from redrive.broker.flows.queues import MANAGED_KIND as MANAGED
-from redrive.broker.flows.worker_registry import CLAIMED
-from redrive.broker.flows.worker_registry import WORKER_KIND as WORKER
+from redrive.broker.flows.registrations import CLAIMED
+from redrive.broker.flows.registrations import WORKER_KIND as WORKER
 from redrive.contract import Call, Query
 from redrive.contract.admin_calls import (
     ApplyRetention,

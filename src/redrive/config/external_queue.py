@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from redrive.broker.broker import Broker
-from redrive.broker.flows import external_polls, worker_registry
+from redrive.broker.flows import external_polls, registrations
 from redrive.broker.worker_session import Completed, Outcome
 from redrive.clock import Instant
 from redrive.config.config import ExternalOptions
@@ -231,12 +231,12 @@ def claim_command(
     command = CommandHandler(f"{queue}.claim", take, release_delay)
 
     def register(name: str, value: bytes) -> None:
-        broker._run(worker_registry.register(worker_registry.CLAIMED, name, value, timeout=TAKEN_TIMEOUT // 1_000_000))
+        broker._run(registrations.register(registrations.CLAIMED, name, value, timeout=TAKEN_TIMEOUT // 1_000_000))
 
     def claim(job: Job, run: Callable[[CommandSpec], CommandResult]) -> Outcome | None:
         key = job.lease.headers.get(KEY_HEADER, job.lease.id)
         name = f"{queue}/{digest(key)}"
-        found = broker._run(worker_registry.registrations(worker_registry.CLAIMED, name))
+        found = broker._run(registrations.list_registrations(registrations.CLAIMED, name))
         if found and found[0].value != _ASKED:
             return None
         if not found:
@@ -245,7 +245,7 @@ def claim_command(
             ran = run(take)
         except NotStarted:
             if not found:  # nobody was asked
-                broker._run(worker_registry.unregister(worker_registry.CLAIMED, name))
+                broker._run(registrations.unregister(registrations.CLAIMED, name))
             raise
         code = ran.exit.exit_code
         if ran.timed_out or code is None or code in NOT_RUN:  # a script may have claimed it before it came to that
@@ -254,7 +254,7 @@ def claim_command(
             register(name, b"")
             return None
         if not found:
-            broker._run(worker_registry.unregister(worker_registry.CLAIMED, name))
+            broker._run(registrations.unregister(registrations.CLAIMED, name))
         if code == TRY_LATER:
             return outcome_of(command, job, ran)
         _log.info("external_claimed_elsewhere", item=job.lease.id, queue=queue, error=tail(ran.errors)[-500:] or None)

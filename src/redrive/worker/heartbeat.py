@@ -14,7 +14,7 @@ import msgspec
 
 from redrive.broker.broker import Broker
 from redrive.broker.flow import run
-from redrive.broker.flows import worker_registry
+from redrive.broker.flows import registrations
 from redrive.clock import at_intervals
 from redrive.errors import Closed, RedriveError
 from redrive.model.duration import SECOND
@@ -93,7 +93,7 @@ class WorkerRegistration:
         """Say it once."""
         info = msgspec.structs.replace(self._info, running=self._running())
         try:
-            run(self._core, worker_registry.register_worker(info))
+            run(self._core, registrations.register_worker(info))
         except Closed:
             self._end.set()
         except RedriveError as error:
@@ -105,7 +105,7 @@ class WorkerRegistration:
         if self._thread.is_alive():
             self._thread.join()
         with contextlib.suppress(RedriveError):  # then it is gone when its time is over
-            run(self._core, worker_registry.unregister_worker(self._info.name))
+            run(self._core, registrations.unregister_worker(self._info.name))
 
     def _run(self) -> None:
         for _ in at_intervals(self._core.clock, EVERY, self._end):

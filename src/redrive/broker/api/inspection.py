@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from redrive.broker.api.base import BrokerBase
-from redrive.broker.flows import deliveries, export_import, inspection, moves, worker_registry
+from redrive.broker.flows import deliveries, export_import, inspection, moves, registrations
 from redrive.broker.flows.inspection import FeedCursor
 from redrive.broker.flows.moves import PendingMove
 from redrive.contract.queries import AuditEntry, FeedPage, Page
@@ -127,4 +127,4 @@ class InspectionMethods(BrokerBase):
 
     def workers(self) -> tuple[WorkerInfo, ...]:
         """The workers that are alive, by name: where they run, which queues and tasks they work on."""
-        return self._run(worker_registry.workers())
+        return self._run(registrations.workers())

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Any
 
 from redrive.broker.async_api.base import AsyncBrokerBase
-from redrive.broker.flows import deliveries, export_import, inspection, moves, worker_registry
+from redrive.broker.flows import deliveries, export_import, inspection, moves, registrations
 from redrive.broker.flows.inspection import FeedCursor
 from redrive.broker.flows.moves import PendingMove
 from redrive.contract.queries import AuditEntry, FeedPage, Page
@@ -137,4 +137,4 @@ class AsyncInspectionMethods(AsyncBrokerBase):
 
     async def workers(self) -> tuple[WorkerInfo, ...]:
         """The workers that are alive, by name: where they run, which queues and tasks they work on."""
-        return await self._run(worker_registry.workers())
+        return await self._run(registrations.workers())

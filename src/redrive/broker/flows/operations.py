@@ -13,7 +13,7 @@ from redrive.broker.flows.canaries import watch
 from redrive.broker.flows.inspection import build_filter, count_all, parse_choice
 from redrive.broker.flows.moves import target_of
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
-from redrive.broker.flows.worker_registry import workers
+from redrive.broker.flows.registrations import workers
 from redrive.broker.redaction import redaction_for, rules_of
 from redrive.broker.validation import check_integer, check_note
 from redrive.clock import Instant

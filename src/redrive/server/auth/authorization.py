@@ -32,7 +32,7 @@ from redrive.auth.permissions import (
 from redrive.auth.principal import TOKENS_NAMESPACE, Permission, Role
 from redrive.auth.token_store import ANONYMOUS, with_audit_note
 from redrive.auth.token_store import TOKEN_KIND as TOKEN
-from redrive.broker.flows.worker_registry import WORKER_KIND as WORKER
+from redrive.broker.flows.registrations import WORKER_KIND as WORKER
 from redrive.broker.maintenance import settle_overdue
 from redrive.contract import Call, Query
 from redrive.contract.admin_calls import (

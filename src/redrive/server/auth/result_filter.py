@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from redrive.auth.permissions import CONSUME, MANAGE, READ, SEES_QUEUES
-from redrive.broker.flows.worker_registry import WORKER_KIND as WORKER
+from redrive.broker.flows.registrations import WORKER_KIND as WORKER
 from redrive.broker.redaction import Redaction, queues_of, redaction_for
 from redrive.contract.admin_calls import Registration, SetOperation, StartOperation, StepOperation
 from redrive.contract.item_calls import Leased, LeaseItems

@@ -1,4 +1,4 @@
-"""Workers announce themselves, and others see them: registrations, as flows."""
+"""Registrations: small values by kind and name, and the workers among them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from redrive.model.limits import MAX_REGISTRATION_BYTES, check_label, check_name
 from redrive.model.worker_info import WorkerInfo
 
 WORKER_KIND = "worker"
-"""What workers are registered as."""
+"""The kind of registrations of workers."""
 CLAIMED = "taken"
-"""What objects of external queues are registered as, which a worker has claimed where they come from: QUEUE/DIGEST."""
+"""The kind of registrations of objects that a worker has claimed from an external queue, by QUEUE/DIGEST."""
 TIMEOUT = 30 * SECOND
-"""A worker that says nothing for so long is taken for gone."""
+"""A worker without a heartbeat for this long counts as gone."""
 _decode = msgspec.json.Decoder(WorkerInfo).decode
 
 
@@ -33,7 +33,7 @@ def register(
     version: int | None = None,
     puts: tuple[Put, ...] = (),
 ) -> Flow[Registration | VersionConflict]:
-    """Write a small value under a kind and a name, as `redrive.store.Register` says."""
+    """Write a small value under a kind and a name, as `Register` of the contract says."""
     if not isinstance(value, bytes):
         raise InvalidInput(f"what is registered is bytes, not {type(value).__name__}")
     if len(value) > MAX_REGISTRATION_BYTES:
@@ -47,13 +47,13 @@ def register(
 
 
 def unregister(kind: str, name: str) -> Flow[bool]:
-    """Remove what is registered. Gives whether there was something."""
+    """Remove a registration. Returns whether it existed."""
     removed: bool = yield from commit_call(Unregister(check_name("kind", kind), check_label("name", name)))
     return removed
 
 
-def registrations(kind: str, name: str | None = None) -> Flow[tuple[Registration, ...]]:
-    """What is registered of a kind, by name."""
+def list_registrations(kind: str, name: str | None = None) -> Flow[tuple[Registration, ...]]:
+    """Return registrations of a kind, by name."""
     found: tuple[Registration, ...] = yield from run_query(ListRegistrations(kind, name))
     return found
 
@@ -73,7 +73,7 @@ def unregister_worker(name: str) -> Flow[bool]:
 
 def workers() -> Flow[tuple[WorkerInfo, ...]]:
     """The workers that are alive, by name. What cannot be read, of another release perhaps, is passed over."""
-    found = yield from registrations(WORKER_KIND)
+    found = yield from list_registrations(WORKER_KIND)
     return tuple(info for each in found if (info := _read(each)) is not None)
 
 
