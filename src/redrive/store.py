@@ -1,7 +1,7 @@
 """The contract between the broker and a store.
 
-A store takes a batch of calls, carries them out durably and each of them whole, and returns one result for each. Where
-it has transactions the batch is ONE. It never waits, never judges, and holds no state that a crash would lose.
+A store executes a batch of calls durably, each call atomically, and returns one result for each. If it has
+transactions, the batch is ONE. It never waits, never judges, and holds no state that a crash would lose.
 
     commit([Put(…), Complete(…), LeaseItems(…)])  →  Commit(results, arrivals, now)
     read(GetItem(…))                              →  Item
@@ -12,17 +12,18 @@ Rules for every store:
 - **Durable.** When `commit` returns, its effects survive a crash and a power cut, unless the store was opened with
   relaxed durability.
 - **A call is atomic.** All of it happens, or nothing: `Complete` with its puts, a `Put` of many, a `ManualChange` of
-  one target. A store without rollback may carry out a batch in parts; then a part that breaks off is the result
-  (`StoreError`, `OutcomeUnknown`) of its own calls.
-- **One instant.** A batch has one `now`: the one given, else the store's own clock. Delays are durations; the
-  store makes instants of them.
+  one target. A store without rollback may execute a batch in parts; then the failure of a part is the result
+  (`StoreError`, `OutcomeUnknown`) of the calls in it.
+- **One instant.** A batch has one `now`: the given one, else that of the store's clock. Delays are durations; the
+  store adds them to `now`.
 - **One bad call fails alone.** A refusal is a result: an instance of `RedriveError`, returned and not raised. It
   changed nothing and does not disturb its neighbours. `commit` raises only when the store itself cannot serve the
   batch (`StoreError`, or `Closed` after `close`: nothing was changed; `OutcomeUnknown`: all or nothing was).
 - **Order.** Calls of one batch are concurrent. They take effect by kind in this order: queues, puts, registrations,
-  imports, held items, settles, changes by hand, operations, upkeep, leases; within a kind in the order of the batch.
-- **Fence.** A call that names a token is accepted while the item is active under that token, whatever the clock
-  says. Otherwise it gets `LeaseLost` with the item's present status and changes nothing. So of two calls with one
+  imports, held items, settles, manual changes, operations, maintenance, leases; within a kind in the order of the
+  batch.
+- **Fence.** A call that names a token is accepted while the item is active under that token, regardless of the
+  clock. Otherwise it gets `LeaseLost` with the item's current status and changes nothing. So of two calls with one
   token exactly one is accepted.
 - **Who decides.** Verdicts come with the call. A call that carries a verdict names the version of the queue's
   settings it was judged by; if that is no longer the newest, the result is `StaleSettings` and nothing was changed.
@@ -49,8 +50,8 @@ class Commit(msgspec.Struct, frozen=True):
     results: list[Any]
     """One for each call, in the order of the calls: the type its docstring names, or a `RedriveError`."""
     arrivals: Mapping[str, int]
-    """Queues in which more may be leased than before, and how many items; 0 where only a new time was set at which
-    something falls due. Whom to wake: too many is harmless."""
+    """Queues in which more items may be leased than before, and how many; 0 if only a new due time was set. Waiters of
+    these queues are woken; too many is harmless."""
     now: Instant
 
 
@@ -64,10 +65,10 @@ class Durability(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """A place where queues and items of one namespace live.
+    """The queues and items of one namespace.
 
-    `commit` is called by one thread at a time (the committer sees to that); the rest from any.
-    `clock` is the store's time as this process knows it: where a server keeps the time, it follows `Commit.now`.
+    `commit` is called by one thread at a time (the committer ensures it); the other methods by any.
+    `clock` is the store's time as this process knows it: if a server keeps the time, it follows `Commit.now`.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Store(Protocol):
     clock: Clock
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
-        """Carry out all calls in one transaction and make it durable."""
+        """Execute all calls in one durable transaction."""
         ...
 
     def read(self, query: Query) -> Any:
@@ -94,10 +95,11 @@ class Store(Protocol):
         ...
 
     def subscribe(self, wake: Callable[[], None]) -> None:
-        """From now on call `wake`, from any thread, as soon as `changed` may have something to tell.
+        """Call `wake` from any thread as soon as `poll_changes` may return something.
 
-        It rings once, and again only after `changed` was called. For whoever asks now and then anyway: a store that
-        cannot know does nothing, and one that can begins with the first `changed`. A forked child goes on ringing it.
+        `wake` is called at most once until the next `poll_changes`. Callers must poll anyway: a store without
+        notifications does nothing, and one with them subscribes at the first `poll_changes`. The subscription survives
+        a fork.
         """
         ...
 
@@ -106,11 +108,11 @@ class Store(Protocol):
         ...
 
     def warnings(self) -> tuple[str, ...]:
-        """What a person should know about the place where everything is kept, a sentence each."""
+        """Warnings for the operator about the database, a sentence each."""
         ...
 
     def reopen(self) -> None:
-        """Open connections anew in a forked child. Those of the parent are neither used nor closed."""
+        """Open new connections in a forked child. Those of the parent are neither used nor closed."""
         ...
 
     def close(self) -> None:

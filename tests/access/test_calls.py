@@ -75,7 +75,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.operation import OperationStatus
-from redrive.server.auth.authorization import authorize_calls
+from redrive.server.auth.store_call_authorization import authorize_calls
 from redrive.server.validation.dispatch import VALIDATORS
 
 REFUSALS = (Forbidden, ItemNotFound, LeaseLost, OperationNotFound)

@@ -36,8 +36,8 @@ from redrive.model.ids import ItemId, Token
 from redrive.model.item import Lease, Overrides, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.masked_item import MASKED_TYPE
-from redrive.server.auth.authorization import authorize_calls, filter_result
 from redrive.server.auth.result_filter import with_redaction_rules
+from redrive.server.auth.store_call_authorization import authorize_calls, filter_result
 from redrive.store import Commit
 from redrive.task.result_handle import is_dead_letter
 from redrive.testing import FakeClock

@@ -26,7 +26,7 @@ from redrive.contract.admin_calls import Register
 from redrive.contract.queries import FindItems, GetOperation, GetResult, ListRegistrations
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
-from redrive.server.auth.authorization import authorize_calls, filter_result
+from redrive.server.auth.store_call_authorization import authorize_calls, filter_result
 from redrive.wire.result_codec import encode, encode_results
 
 RUNS, STEPS = (300, 500) if THOROUGH else (5, 250)

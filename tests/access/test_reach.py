@@ -20,7 +20,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import HistoryEntry, HistoryEvent, Item, Status
 from redrive.model.operation import Operation, OperationStatus
 from redrive.server.asgi import Server
-from redrive.server.auth import authorization
+from redrive.server.auth import store_call_authorization
 from redrive.server.auth.authentication import NoAuthentication
 from redrive.server.broker_pool import BrokerPool
 from redrive.server.routes import all_routes, store_api
@@ -46,7 +46,7 @@ class Place(NoAuthentication):
 
     async def made(self, principal: Principal, call: Any) -> Any:
         """The result of a call of our own client, as it is let in; or the refusal."""
-        (checked,) = await authorization.authorize_calls(self.world.request(principal), (call,))
+        (checked,) = await store_call_authorization.authorize_calls(self.world.request(principal), (call,))
         if isinstance(checked, RedriveError):
             return checked
         return self.world.broker._core.store.commit([checked]).results[0]
@@ -76,7 +76,7 @@ async def test_no_pattern_lets_an_admin_into_the_namespace_of_tokens(place: Plac
             assert (await place.call(regional, "tokens.list", namespace)).status == 403
             assert (await place.call(regional, "tokens.revoke", namespace, name="ann")).status == 403
         assert (await place.call(regional, "queues.list", TOKENS_NAMESPACE)).status == 403
-        (refusal,) = await authorization.authorize_calls(
+        (refusal,) = await store_call_authorization.authorize_calls(
             place.world.request(regional, TOKENS_NAMESPACE), (GetQueue("own-jobs"),)
         )
         assert isinstance(refusal, Forbidden)

@@ -180,5 +180,5 @@ def test_closed_notices(opened: Callable[..., PubSub], redis_server: Server, adm
     with pytest.raises(Closed):
         one.received()
     one.publish(["y"])  # nobody hears it, and nobody is hurt
-    assert "redrive-notices" not in {thread.name for thread in threading.enumerate()}
+    assert "redrive-publisher" not in {thread.name for thread in threading.enumerate()}
     assert not [each for each in admin.client_list() if each["name"] == redis_connection.CLIENT_NAME]

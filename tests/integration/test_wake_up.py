@@ -178,8 +178,8 @@ def test_forked_child_is_woken_too_and_the_parent_goes_on(
 def test_closed_store_leaves_no_thread(url: str) -> None:
     with connect(url, maintenance=False) as broker:
         Bell(broker)
-        assert "redrive-ear" in {thread.name for thread in threading.enumerate()}
-    assert "redrive-ear" not in {thread.name for thread in threading.enumerate()}
+        assert "redrive-subscriber" in {thread.name for thread in threading.enumerate()}
+    assert "redrive-subscriber" not in {thread.name for thread in threading.enumerate()}
 
 
 def _notifications(broker: Broker) -> Any:

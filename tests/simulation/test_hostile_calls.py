@@ -30,7 +30,7 @@ from redrive.contract.queries import FindItems
 from redrive.errors import Closed, InvalidInput, NotFound, OutcomeUnknown, Overloaded, Refused, StoreError
 from redrive.model.filter import Filter, Order
 from redrive.model.operation import Operation
-from redrive.server.auth.authorization import authorize_calls, filter_result
+from redrive.server.auth.store_call_authorization import authorize_calls, filter_result
 from redrive.server.request import Request
 from redrive.testing import FakeClock
 from redrive.wire.result_codec import encode, encode_results

@@ -121,7 +121,7 @@ def test_closed_one_leaves_no_thread_and_no_file_open(
     subscriber.join()
     subscriber.close()
     assert len(os.listdir("/dev/fd")) == before
-    assert "redrive-ear" not in {thread.name for thread in threading.enumerate()}
+    assert "redrive-subscriber" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_forked_child_keeps_nothing_of_it(

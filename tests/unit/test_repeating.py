@@ -2,7 +2,7 @@ from typing import Any, get_args
 
 import pytest
 
-from redrive.client.idempotent_calls import are_idempotent
+from redrive.client.retry_safe_calls import are_idempotent
 from redrive.contract import Call
 from redrive.contract.admin_calls import AuditNote, CreateQueue, Register
 from redrive.contract.item_calls import Extend, LeaseItems, NewItem, Put, ReturnLease

@@ -28,7 +28,7 @@ from redrive.client.http_transport import (
     ResponseLost,
     endpoint_of,
 )
-from redrive.client.idempotent_calls import are_idempotent
+from redrive.client.retry_safe_calls import are_idempotent
 from redrive.client.server_answer import is_from_server, position_in, refusal_in
 from redrive.clock import Clock, Instant, ServerClock
 from redrive.contract import COMMIT_ORDER, Call, Query

@@ -21,11 +21,11 @@ from redrive.model.state_machine import Verb
 
 
 class CreateQueue(TaggedStruct, frozen=True):
-    """→ Queue. `QueueExists` if there is one with other settings; the same settings again are no error.
+    """→ Queue. `QueueExists` if it exists with other settings. Idempotent with the same settings.
 
-    Refused with `InvalidSetting` when dead_queue names the queue itself, a queue that does not exist, or one that has
-    a dead_queue of its own; and when the new queue has a dead_queue while others use it as theirs. One in another
-    store (`name@store`) is not looked at here: the broker asks that store, by SetSourceQueue, before.
+    Refused with `InvalidSetting` if dead_queue names the queue itself, a queue that does not exist, or one that has a
+    dead_queue; or if the new queue has a dead_queue and is the dead queue of others. A dead queue in another store
+    (`name@store`) is not checked here: the broker checks it first, by SetSourceQueue in that store.
     """
 
     name: str
@@ -45,7 +45,7 @@ class UpdateQueue(TaggedStruct, frozen=True):
 
 
 class SetPaused(TaggedStruct, frozen=True):
-    """→ Queue. A paused queue takes puts and gives no leases; everything else goes on. Twice is no error."""
+    """→ Queue. A paused queue accepts puts and gives no leases; everything else continues. Idempotent."""
 
     name: str
     paused: bool
@@ -53,10 +53,10 @@ class SetPaused(TaggedStruct, frozen=True):
 
 
 class SetSourceQueue(TaggedStruct, frozen=True):
-    """→ Queue. A queue of another store, `user` as `name@store`, has this one as dead queue, or has it no longer.
+    """→ Queue. A queue of another store, `user` as `name@store`, uses this one as its dead queue, or no longer does.
 
-    Then this one is a dead queue. `InvalidSetting` where it has a dead_queue of its own; `QueueNotFound`. Twice is no
-    error. The settings and their version stay as they are.
+    Then this one is a dead queue. `InvalidSetting` if it has a dead_queue itself; `QueueNotFound`. Idempotent. The
+    settings and their version do not change.
     """
 
     name: str
@@ -68,8 +68,8 @@ class DeleteQueue(TaggedStruct, frozen=True):
     """→ int, the number of items removed with the queue.
 
     `QueueInUse` while others name it as dead_queue, in this store or another one (`source_queues`).
-    `ConfirmationMismatch` unless `confirm` is the number of items it holds in any status (0 may be left out);
-    `ItemActive` while any of them is active. Writes an audit row.
+    `ConfirmationMismatch` unless `confirm` is the number of its items in any status (0 may be omitted); `ItemActive`
+    while any of them is active. Writes an audit row.
     """
 
     name: str
@@ -78,7 +78,7 @@ class DeleteQueue(TaggedStruct, frozen=True):
 
 
 class AuditNote(TaggedStruct, frozen=True, tag=False):
-    """What the audit says of a registration that matters to people: who did what, and a note."""
+    """The audit row of a registration: who did what, and a note."""
 
     actor: str
     verb: str
@@ -86,14 +86,13 @@ class AuditNote(TaggedStruct, frozen=True, tag=False):
 
 
 class Register(TaggedStruct, frozen=True):
-    """→ Registration | VersionConflict. A small value under a kind and a name: who works, when something was last done.
+    """→ Registration | VersionConflict. A small value by kind and name: a worker, the last run of a schedule.
 
     It is written under the next version, 1 if there is none. With `version` it is written only if that is the current
     version (0: there must be none); otherwise the result is VersionConflict, and nothing was changed. So of many
     processes that want to do something once, one does it. After `timeout` it no longer exists.
     `puts` are part of it, all or nothing: if any put is refused, so is the call, with that error. They bring no
-    failures. The broker has checked that the value is small. What is `noted` is in the audit if and only if it was
-    written.
+    failures. The broker has checked that the value is small. The row `audit` is written if and only if the value is.
     """
 
     kind: str
@@ -123,7 +122,7 @@ class Registration(msgspec.Struct, frozen=True):
     at: Instant
     """When it was written."""
     expires_at: Instant | None = None
-    """When it is over. None: never."""
+    """When it expires. None: never."""
 
     def is_alive(self, now: Instant) -> bool:
         """Whether its time is not over."""
@@ -131,13 +130,13 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class VersionConflict(msgspec.Struct, frozen=True):
-    """Somebody else was first: the version that was named is not the one there is. Nothing was changed."""
+    """The named version is not the current one: another process was first. Nothing was changed."""
 
     present: Registration | None
 
 
 class ManualTarget(TaggedStruct, frozen=True, tag=False):
-    """An item to change by hand. FAIL and BURY bring a verdict, and the version of the settings it was judged by."""
+    """An item to change manually. FAIL and BURY bring a verdict, and the version of the settings it was judged by."""
 
     id: ItemId
     verdict: Verdict | None = None
@@ -145,32 +144,32 @@ class ManualTarget(TaggedStruct, frozen=True, tag=False):
     failure: Failure | None = None
     """What FAIL writes down."""
     payload: Result | None = None
-    """What REDRIVE puts in place of the payload: bytes and content type."""
+    """The payload and content type that REDRIVE sets."""
     headers: Mapping[str, str] | None = None
-    """What REDRIVE puts in place of the headers."""
+    """The headers that REDRIVE sets."""
 
 
 class ManualChange(TaggedStruct, frozen=True):
-    """→ tuple[Settled | StaleSettings | RedriveError, …], one for each target, in order. Each stands for itself.
+    """→ tuple[Settled | StaleSettings | RedriveError, …], one for each target, in order. Targets are independent.
 
-    What a verb applies to: `redrive.model.manual_change`. Otherwise `WrongStatus`; `ItemNotFound`; an active item gives
-    `ItemActive`, unless `force`, which revokes its lease. An old id is followed to the item's present one.
-    RETRY: pending in place, at the tail. REDRIVE: a dead item in place; a dead letter in a dead queue moves to the
-    queue of its last death, under a new id; with `to`, to that queue; `QueueNotFound` where that is gone, and the
-    item stays. Both set attempts, failures and losses to 0, add 1 to redrives, set the expire deadline anew, and
+    `redrive.model.manual_change` defines the statuses that a verb applies to. Otherwise `WrongStatus`; `ItemNotFound`;
+    `ItemActive` for an active item, unless `force`, which revokes its lease. A former id is resolved to the item.
+    RETRY: pending in place, at the end of the queue. REDRIVE: a dead item in place; a dead letter in a dead queue moves
+    to the queue of its last death, under a new id; with `to`, to that queue; `QueueNotFound` if that does not exist,
+    and the item stays. Both set attempts, failures and losses to 0, add 1 to redrives, reset the expire deadline, and
     write a history row with the actor.
-    Where an item becomes one more in its queue, a queue that is full gives `QueueFull`; `IdempotencyConflict` where
-    another item that is pending, failed or active in the target queue has its idempotency key, whose time is not over.
-    With a payload or headers, REDRIVE archives the item (ARCHIVED in the feed) and makes a new one of it, without the
-    earlier ids, with source_id = its id and a copy of its history and deaths; `PayloadTooLarge`.
-    UNDO: to the queue it was brought back from (a new id if that is another, and no limit of size): dead as at its
-    last death, or pending in a dead queue; redrives goes down by one. MOVE: `redrive.model.manual_change.move_queue`;
-    room and key are checked unless it is dead. Both write a history row. PURGE removes an archived item.
-    ARCHIVE remembers the status, RESTORE returns to it (`QueueFull` where the queue is full).
-    REDRIVE and MOVE to another store (`to` is `name@store`; or REDRIVE of what came from there as a dead letter, which
-    goes back): moving, as with Settle; nothing is checked of the other queue. `InvalidInput` with a payload or headers.
-    What is moving cannot be changed, but DROP with `force` removes it. UNDO is for redrives within the store.
-    One audit row for the call, naming the actor, the ids that were changed, and their number.
+    If the item adds to a queue that is full: `QueueFull`. `IdempotencyConflict` if another pending, failed or active
+    item of the target queue has its idempotency key, not expired.
+    With a payload or headers, REDRIVE archives the item (ARCHIVED in the feed) and puts an edited copy, without former
+    ids, with source_id = its id and a copy of its history and deaths; `PayloadTooLarge`.
+    UNDO: back to the queue it was redriven from (under a new id if that is another one; max_size is ignored): dead as
+    at its last death, or pending in a dead queue; redrives is decremented. MOVE:
+    `redrive.model.manual_change.move_queue`; size and key are checked unless it is dead. Both write a history row.
+    PURGE deletes an archived item. ARCHIVE stores the status, RESTORE returns to it (`QueueFull` if the queue is full).
+    REDRIVE and MOVE to another store (`to` is `name@store`; or REDRIVE of a dead letter that came from there, which
+    goes back): moving, as with Settle; the other queue is not checked. `InvalidInput` with a payload or headers.
+    An item that is moving cannot be changed, but DROP with `force` deletes it. UNDO is for redrives within the store.
+    One audit row for the call, with the actor, the changed ids, and their number.
     """
 
     verb: Verb
@@ -196,9 +195,9 @@ class Unhold(TaggedStruct, frozen=True):
 
 
 class StartOperation(TaggedStruct, frozen=True, kw_only=True):
-    """→ Operation, running, at its beginning: the store draws its id and its mark. Writes an audit row with the filter.
+    """→ Operation, running, before its first step: the store allocates its id and its upper bound. Writes an audit row.
 
-    `InvalidInput` unless the verb is one of BULK_VERBS. `QueueNotFound` where `to` or the filter's queue is gone.
+    `InvalidInput` unless the verb is one of BULK_VERBS. `QueueNotFound` if `to` or the filter's queue does not exist.
     """
 
     verb: Verb
@@ -214,16 +213,16 @@ class StartOperation(TaggedStruct, frozen=True, kw_only=True):
 
 
 class StepOperation(TaggedStruct, frozen=True):
-    """→ Operation as it is after the step. At most `limit` items, and at most MAX_EXAMINED looked at, oldest first.
+    """→ Operation after the step. At most `limit` items are changed and at most MAX_EXAMINED examined, oldest first.
 
-    Does nothing, and gives the operation as it is, unless it is running and `steps` is how many steps it has made: so
-    two processes that drive one operation do each step once. The items, what was counted, and the position are one
-    transaction. Each item is changed as by ManualChange with the operation's actor, note and `to`, without force and
-    without an audit row of its own; the history and the feed name the operation. An active item is left out with the
-    code of `ItemActive`. UNDO with a filter that names an operation takes back what that one brought back, and leaves
-    out what was brought back again since. BURY takes the verdict of the item's queue from `verdicts`; where that queue
-    is not in it, or its version is not the newest, the step is refused with `StaleSettings` and nothing was changed.
-    The step that finds nothing more ends the operation: status finished, and an audit row with the count.
+    Does nothing, and returns the current operation, unless it is running and `steps` is its number of steps: so two
+    processes that drive one operation do each step once. Items, counts and position are one transaction. Each item is
+    changed as by ManualChange with the operation's actor, note and `to`, without force and without a separate audit
+    row; the history and the feed name the operation. An active item is skipped with the code of `ItemActive`. UNDO with
+    a filter that names an operation undoes its redrives, and skips items that were redriven again since. BURY takes the
+    verdict for the item's queue from `verdicts`; if that queue is missing, or its version is not the newest, the step
+    is refused with `StaleSettings` and nothing was changed. The step that finds no more items ends the operation:
+    status finished, and an audit row with the count.
     With a canary, a step stops when that many were changed; the status is then watching.
     `next_at` becomes now + changed / rate.
     `OperationNotFound`.
@@ -236,11 +235,11 @@ class StepOperation(TaggedStruct, frozen=True):
 
 
 class SetOperation(TaggedStruct, frozen=True):
-    """→ Operation. Pause, resume, cancel, stop with a problem, go on after the canaries, or set another rate.
+    """→ Operation. Pause, resume, cancel, stop with a problem, continue after the canaries, or set another rate.
 
-    `OperationEnded` where it has ended. Writes an audit row.
-    With `steps`, which whoever judges by what he read gives along, it does nothing where he was overtaken: unless that
-    is how many steps it has made, it is running or watching, and not yet what `status` says.
+    `OperationEnded` if it has ended. Writes an audit row.
+    `steps` is for a caller that decides by an operation it has read: the call does nothing unless that is its number of
+    steps, it is running or watching, and its status is not yet `status`.
     """
 
     id: str
@@ -254,12 +253,12 @@ class SetOperation(TaggedStruct, frozen=True):
 class Import(TaggedStruct, frozen=True):
     """→ tuple[Receipt, …], one for each item, in order. All of them, or none. At most MAX_BATCH items.
 
-    Each becomes an item of `queue` under a new id with source_id = the id it has, its earlier ids dropped, and
-    everything else as it is: status (active and completed items become pending), payload, headers, priority, counters,
-    history, deaths, origin (itself where it has none). What is dead, archived, or was a dead letter with a death
-    record in a dead queue is a dead letter here if the status says so or the queue is one. No idempotency key is taken
-    over, and no lease. An item whose (queue, source_id) is known is ignored, and so is one that lives in this
-    namespace itself and would come to the queue that it is in, or was in: its receipt is a duplicate.
+    Each becomes an item of `queue` under a new id, with source_id = its id and without former ids. Everything else is
+    unchanged: status (active and completed items become pending), payload, headers, priority, counters, history,
+    deaths, origin (its own id and queue if it has none). An item that is dead, archived, or was a dead letter with a
+    death record in a dead queue is a dead letter here if its status is dead or the queue is a dead queue. Idempotency
+    keys and leases are not imported. An item whose (queue, source_id) is known is ignored, as is one of this namespace
+    that is or was in the queue: its receipt is a duplicate.
     `QueueFull`, `QueueNotFound`.
     """
 
@@ -271,12 +270,12 @@ class Import(TaggedStruct, frozen=True):
 class Receive(TaggedStruct, frozen=True):
     """→ Receipt. An item that is moving in another store, called `store`, arrives here: the second step of its move.
 
-    It is drawn a new id, with source_id = the id it has there; its earlier ids and its idempotency key are dropped,
-    everything else is as it is. By a death: pending at the tail, a dead letter, and the queue is a dead queue; max_size
-    does not count. By a redrive: pending at the tail, the expire deadline set by this queue. By a move: as by MOVE.
-    Under (queue, source_id) it is written down that it came, until CloseMove says that the other store has removed it:
-    while that is known, it is not received again, and the receipt of the first time is given as a duplicate, whatever
-    became of the item here. `QueueFull` but for the dead; `QueueNotFound`. ARRIVED in the feed.
+    It gets a new id, with source_id = its id there; its former ids and its idempotency key are dropped, everything else
+    is unchanged. By a death: pending at the end of the queue, a dead letter, and the queue becomes a dead queue;
+    max_size is ignored. By a redrive: pending at the end, with the expire deadline of this queue. By a move: as by
+    MOVE. The arrival is recorded under (queue, source_id) until CloseMove says that the other store has deleted its
+    item: in that time it is not received again, and the first receipt is returned as a duplicate, regardless of the
+    item's status here. `QueueFull`, except for a death; `QueueNotFound`. ARRIVED in the feed.
     """
 
     queue: str
@@ -291,8 +290,8 @@ class FinishMove(TaggedStruct, frozen=True):
 
 
 class CloseMove(TaggedStruct, frozen=True):
-    """→ int, how many. The other store has removed what came from there under these ids: what was written down of it
-    by Receive is forgotten LEDGER_RETENTION from now. Twice is no error. `QueueNotFound`.
+    """→ int, how many. The other store has deleted the items that came from there under these ids: what Receive
+    recorded is deleted after LEDGER_RETENTION. Idempotent. `QueueNotFound`.
     """
 
     queue: str
@@ -301,7 +300,7 @@ class CloseMove(TaggedStruct, frozen=True):
 
 
 class Promote(TaggedStruct, frozen=True):
-    """→ int, how many. Scheduled and failed items of all queues that have fallen due are ready now."""
+    """→ int, how many. Due scheduled and failed items of all queues become ready."""
 
     limit: int = MAINTENANCE_BATCH
 
@@ -318,18 +317,18 @@ class Expire(TaggedStruct, frozen=True):
 
 
 class ApplyRetention(TaggedStruct, frozen=True):
-    """→ int, how many rows were changed or went. By each queue's settings: archives dead letters past archive_after,
-    removes completed items past keep_completed, dead letters past keep_dead and archived items past keep_archived (all
-    counted from the death, each with an audit row, all but the completed in the feed). Also removes idempotency keys
-    past their time, registrations and results that are over, entries of the feed past FEED_RETENTION, operations that
-    ended OPERATION_RETENTION ago, and words of items that are dead letters no longer; and rolls up counts.
+    """→ int, how many rows were changed or deleted. By the settings of each queue: archives dead letters past
+    archive_after, deletes completed items past keep_completed, dead letters past keep_dead and archived items past
+    keep_archived (counted from the death, each with an audit row, all except completed ones in the feed). Also deletes
+    expired idempotency keys, registrations and results, feed entries past FEED_RETENTION, operations that ended
+    OPERATION_RETENTION ago, and search terms of former dead letters; and rolls up counts.
     """
 
     limit: int = MAINTENANCE_BATCH
 
 
 def new_operation(call: StartOperation, id: str, number: int, now: Instant) -> Operation:
-    """The operation that a call starts: it takes what is there at the number that its id was drawn with."""
+    """Return the operation that a call starts. It changes items that exist at the number allocated with its id."""
     given = msgspec.structs.asdict(call)
     status = OperationStatus.PAUSED if given.pop("paused") else OperationStatus.RUNNING
     return Operation(**given, id=id, mark=number, status=status, created_at=now, updated_at=now, next_at=now)

@@ -8,23 +8,23 @@ from redrive.model.duration import DAY
 from redrive.model.limits import MIB
 
 MAINTENANCE_BATCH = 1000
-"""Most items that one call of upkeep, or one change by hand, touches."""
+"""Maximum number of items in one call of maintenance, or one manual change."""
 SAME_CALL = "(of this call)"
-"""Stands for the id of an item that conflicts with another one of the same call: neither was put."""
+"""Replaces the id of an item that conflicts with another one of the same call: neither was put."""
 LEDGER_RETENTION = 7 * DAY
 """How long the source_id of an imported item is known at least; longer for as long as the item is in that queue."""
 MOVE_BATCH_BYTES = 8 * MIB
-"""Payloads that are taken to another store at once, but for one that is larger."""
+"""Maximum size of payloads that are moved to another store together, unless a single one is larger."""
 FEED_RETENTION = 7 * DAY
 """How long entries of the feed are kept."""
 OPERATION_RETENTION = 30 * DAY
-"""How long an operation that has ended can be looked at, and undone."""
+"""How long an operation can be read and undone after its end."""
 RETENTION_ACTOR = "retention"
-"""Who archives and removes by the settings of a queue, in the audit and the feed."""
+"""The actor of archiving and deleting by the settings of a queue, in the audit and the feed."""
 DROP_ACTOR = "on_dead"
-"""Who drops the dead of a queue that asked for it, in the audit."""
+"""The actor of dropping dead items by the settings of a queue, in the audit."""
 
 
 class TaggedStruct(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The base of calls, queries and their parts. `redrive.wire` writes each with the name of its type and without
-    what is as it is by default, and refuses fields that it does not know."""
+    """The base of calls, queries and their parts. `redrive.wire` encodes each with the name of its type, omits
+    defaults, and refuses unknown fields."""

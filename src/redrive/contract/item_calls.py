@@ -50,18 +50,17 @@ class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
 class Put(TaggedStruct, frozen=True, gc=False):
     """→ tuple[Receipt, …], one for each item, in order; or StaleSettings. All are put, or none. At most MAX_PUT items.
 
-    An idempotency key that is known and whose time is not over gives the receipt of the first item, with duplicate =
-    True, and puts nothing; with another payload (or content type) the call is refused with `IdempotencyConflict`.
-    A failure under a known key is never dropped. What becomes of it depends on the item that the key stands for,
-    in whatever queue that is now:
-    - pending, failed, active, dead or archived: the item gets one more row of its history and, unless a lease froze
-      its counters, one more failure. Where it stands does not change: the verdict is for a new item only. The next
-      delivery is judged by these counters and by the item's own limits;
-    - completed, kept or not, or gone in any other way: the failure is a new item, as `verdict` says, and the key
-      stands for that one from now on;
+    A known idempotency key, not expired, returns the receipt of the first item, with duplicate = True, and puts
+    nothing; with another payload (or content type) the call is refused with `IdempotencyConflict`.
+    A failure under a known key is never dropped. It depends on the item of the key, in any queue:
+    - pending, failed, active, dead or archived: the item gets one more history row and, unless it is leased, one more
+      failure. Its status does not change: the verdict is for a new item only. The next delivery is judged by these
+      counters and by the item's own limits;
+    - completed, kept or not, or deleted: the failure is a new item, as `verdict` says, and the key belongs to that one
+      from now on;
     - moving: the call is refused with `ItemMoving`, since the other store may have its copy already.
-    `QueueFull` if pending + failed + active would exceed max_size. `QueueNotFound`. Each item is drawn a new id and
-    goes to the tail of its priority.
+    `QueueFull` if pending + failed + active would exceed max_size. `QueueNotFound`. Each item gets a new id and goes to
+    the end of its priority.
     """
 
     queue: str
@@ -72,11 +71,11 @@ class LeaseItems(TaggedStruct, frozen=True, gc=False):
     """→ Leased. Up to `limit` eligible items in order, each active under a fresh token until now + timeout.
 
     Eligible: pending, not held, ready_at ≤ now, not expired, queue not paused. Order: priority (larger first), then
-    ready_at, then the order in which they were put or went to the tail. deliveries and attempts grow by one.
+    ready_at, then the order in which they were put or requeued. deliveries and attempts are incremented.
 
-    First, items of the queue that have fallen due are brought in (at most MAINTENANCE_BATCH). If leases of the queue
-    ran out, or items in it expired, and not `swept`, nothing is leased and `overdue` is True: settle those first and
-    call again, the last time with swept = True. The cost does not grow with the number of items in any status.
+    First, due items of the queue become ready (at most MAINTENANCE_BATCH). If leases or items of the queue have expired
+    and `ignore_overdue` is not set, nothing is leased and `overdue` is True: settle those first and call again, the
+    last time with ignore_overdue = True. The cost does not grow with the number of items in any status.
     """
 
     queue: str
@@ -111,8 +110,8 @@ class Complete(TaggedStruct, frozen=True, gc=False):
     Completion, result and `puts` are one transaction: if any put is refused, so is the completion, with that error.
     The puts bring no failures.
     `PayloadTooLarge` if the result exceeds the queue's max_payload_size.
-    With `keep`, GetResult gives the result for that long from now, whatever becomes of the item and its queue. Where
-    there is no result, there is none to keep.
+    With `keep_result`, GetResult returns the result for that long, regardless of the item and its queue. Without a
+    result, nothing is kept.
     """
 
     token: Token
@@ -124,18 +123,18 @@ class Complete(TaggedStruct, frozen=True, gc=False):
 
 
 class Settle(TaggedStruct, frozen=True):
-    """→ Settled | StaleSettings. The delivery ended otherwise: the verdict is carried out and a history row written.
+    """→ Settled | StaleSettings. The delivery ended otherwise: the verdict is applied and a history row written.
 
     Counts one failure (FAILED) or one loss (LOST). RetryVerdict(failed): failed until now + delay.
-    RetryVerdict(pending): pending at the tail from now + delay. Dead: a death record is written; the item moves to `to`
-    as a fresh pending item with a new id, source_id = the id it had, counters 0 except deliveries and redrives, no
-    expiry, and all its history; or stays, with status dead; or is removed with an audit row. Moves ignore max_size and
-    pause of the target. Where `to` is in another store (`name@store`) it keeps its id and its queue, and is moving
-    until FinishMove: with those counters, no expiry and no hold; a dead letter of its queue, which nobody can lease or
-    change. A sweep (LOST) is accepted only while deadline ≤ now, so that an extension always wins over it; with
-    `worker_is_gone` whatever the deadline says, from somebody who knows that the worker is gone. A failure that comes
-    with a loss is in the history, and what the item dies of.
-    `InvalidInput` where the verdict cannot follow the ending (`judge.check_verdict`); `QueueNotFound` without `to`.
+    RetryVerdict(pending): pending at the end of the queue from now + delay. Dead: a death record is written; the item
+    moves to `to` as a pending item with a new id, source_id = its former id, counters 0 except deliveries and redrives,
+    no expiry, and all its history; or stays, with status dead; or is deleted with an audit row. Moves ignore max_size
+    and pause of the target. If `to` is in another store (`name@store`), it keeps its id and its queue, and is moving
+    until FinishMove: with those counters, no expiry and no hold; a dead letter of its queue that cannot be leased or
+    changed. LOST is accepted only while deadline ≤ now, so that an extension always wins; with `worker_is_gone`
+    regardless of the deadline, from a caller that knows that the worker is gone. A failure that comes with a loss is in
+    the history, and is the cause of a death.
+    `InvalidInput` if the verdict cannot follow the outcome (`judge.check_verdict`); `QueueNotFound` without `to`.
     """
 
     token: Token
@@ -148,7 +147,7 @@ class Settle(TaggedStruct, frozen=True):
 
 
 class ReturnLease(TaggedStruct, frozen=True):
-    """→ Settled. An uncounted release: attempts goes down by one, never below 0; pending in its old place.
+    """→ Settled. An uncounted release: attempts is decremented, never below 0; pending at its old position.
 
     Writes a history row only if there is a note.
     """
@@ -166,7 +165,7 @@ class StaleSettings(msgspec.Struct, frozen=True):
 
 
 def lease_returns(results: Iterable[object]) -> list[ReturnLease]:
-    """What gives back the leases among results whose caller is gone: the items never ran."""
+    """Return the calls that return the leases among results whose caller is gone: the items never ran."""
     return [ReturnLease(lease.token) for result in results if isinstance(result, Leased) for lease in result.leases]
 
 

@@ -38,12 +38,11 @@ class GetItem(TaggedStruct, frozen=True):
 
 
 class FindItems(TaggedStruct, frozen=True):
-    """→ Page. Items that match, in order, from `cursor` on. Looks at no more than MAX_EXAMINED.
+    """→ Page. Items that match, in order, after `cursor`. Examines at most MAX_EXAMINED.
 
-    Dead letters and archived items come in the order of their deaths, others in the order in which they were put or
-    moved. An item that matches from the first page to the last, and keeps its place in that order, appears exactly
-    once; one that dies again in a dead queue, or among the others moves, is at the end from then on. Raises
-    QueueNotFound where the filter names a queue that does not exist, InvalidInput for a cursor that is not one of this
+    Dead letters and archived items are ordered by death, others by put or move. An item that matches during all pages
+    and keeps its position appears exactly once; one that dies again in a dead queue, or moves, is at the end from then
+    on. Raises QueueNotFound if the filter names a queue that does not exist, InvalidInput for a cursor of another
     query.
     """
 
@@ -54,7 +53,7 @@ class FindItems(TaggedStruct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some of what was looked for."""
+    """A page of results."""
 
     items: tuple[Item, ...]
     cursor: str | None
@@ -66,8 +65,8 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class CountItems(TaggedStruct, frozen=True):
-    """→ Counted. How many items match, from `cursor` on. Looks at no more than MAX_EXAMINED, unless it need not look at
-    each item because only `queue`, `fingerprint` or nothing is asked of dead letters."""
+    """→ Counted. How many items match, after `cursor`. Examines at most MAX_EXAMINED; dead letters filtered only by
+    `queue` or `fingerprint` are counted without examining them."""
 
     where: Filter
     cursor: str | None = None
@@ -89,10 +88,10 @@ class ListGroups(TaggedStruct, frozen=True):
 
 
 class ReadFeed(TaggedStruct, frozen=True):
-    """→ FeedPage. Entries after a number, oldest first. Looks at no more than MAX_EXAMINED.
+    """→ FeedPage. Entries after a number, oldest first. Examines at most MAX_EXAMINED.
 
-    `id` asks for one item, under whatever id it had; `before` and no `after` gives the newest entries before a number,
-    still oldest first.
+    `id` selects one item, by any id it had; `before` without `after` returns the newest entries before a number, still
+    oldest first.
     """
 
     after: int | None = None
@@ -109,7 +108,7 @@ class FeedPage(msgspec.Struct, frozen=True):
 
     entries: tuple[FeedEntry, ...]
     last: int
-    """The number to go on after: of the last entry that was looked at, whether it matched or not."""
+    """The number to resume after: of the last examined entry, matching or not."""
     more: bool
     """Whether there are entries beyond."""
 
@@ -142,14 +141,14 @@ class ListOperations(TaggedStruct, frozen=True):
 
 
 class GetOverdue(TaggedStruct, frozen=True):
-    """→ tuple[Overdue, …]: leases that ran out, and pending or failed items that expired; oldest first."""
+    """→ tuple[Overdue, …]: expired leases, and expired pending or failed items; oldest first."""
 
     queue: str | None = None
     limit: int = MAINTENANCE_BATCH
 
 
 class Overdue(msgspec.Struct, frozen=True):
-    """A lease that ran out (token) or an item that expired (no token), with all that the judge needs."""
+    """An expired lease (with token) or item (without), with all that the judge needs."""
 
     id: ItemId
     queue: str
@@ -167,18 +166,17 @@ class GetLease(TaggedStruct, frozen=True):
 
 
 class ListWorkerLeases(TaggedStruct, frozen=True):
-    """→ tuple[Lease, …]: what workers of that name hold now, as GetLease gives it; those leased first are first, then
-    by their places in line. Looks at every lease there is."""
+    """→ tuple[Lease, …]: leases of workers of that name, as GetLease returns them; by time of the lease, then by
+    position. Examines every lease."""
 
     worker: str
     limit: int = MAINTENANCE_BATCH
 
 
 class GetResult(TaggedStruct, frozen=True):
-    """→ Result | None: what Complete was told to keep, until its time is over.
+    """→ Result | None: the result that Complete kept, until it expires.
 
-    The id is any that the item had in this store: the one it was put under finds the result of what died and was
-    brought back since.
+    Any id of the item in this store finds it: the id of the put also after a death and a redrive.
     """
 
     id: ItemId
@@ -199,7 +197,7 @@ class ListAudit(TaggedStruct, frozen=True):
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
-    """Who changed what by hand, or by a rule."""
+    """A manual change, or one by a rule: who changed what."""
 
     number: int
     at: Instant
@@ -217,20 +215,20 @@ class AuditEntry(msgspec.Struct, frozen=True):
 
 
 class ListMoveTargets(TaggedStruct, frozen=True):
-    """→ tuple[MoveTarget, …] by address: the queues of other stores that items are on their way to."""
+    """→ tuple[MoveTarget, …] by address: queues of other stores to which items are moving."""
 
 
 class MoveTarget(msgspec.Struct, frozen=True):
-    """A queue of another store that items are on their way to."""
+    """A queue of another store to which items are moving."""
 
     to: str
     """`name@store`."""
     since: Instant
-    """Since when the first of them is on its way."""
+    """Since when the first of them is moving."""
 
 
 class ListMoves(TaggedStruct, frozen=True):
-    """→ tuple[Move, …]: items on their way to one queue, or to any; those that left first are first.
+    """→ tuple[Move, …]: items that are moving to one queue, or to any; oldest first.
 
     At most `limit`, and no more once their payloads come to MOVE_BATCH_BYTES.
     """
@@ -255,8 +253,8 @@ class OpenMove(msgspec.Struct, frozen=True):
 
 
 class GetNextDue(TaggedStruct, frozen=True):
-    """→ Instant | None: when upkeep next has something to do (an item falls due or expires, a lease runs out, an
-    operation is running and its next step may run)."""
+    """→ Instant | None: when maintenance next has something to do (an item is due or expires, a lease expires, the next
+    step of an operation may run)."""
 
 
 def matches_feed_query(query: ReadFeed, ids: Collection[ItemId] | None, entry: FeedEntry) -> bool:

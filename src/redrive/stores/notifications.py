@@ -39,7 +39,7 @@ class Publisher:
                 return
             self._untold.update(queues)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="redrive-notices", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="redrive-publisher", daemon=True)
                 self._thread.start()
         self._wake.set()
 
@@ -85,7 +85,7 @@ class SocketSubscriber:
         self._closed = False
         self._socket = os.dup(fileno)
         self._asleep, self._waker = socket.socketpair()
-        self._thread = threading.Thread(target=self._listen, name="redrive-ear", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="redrive-subscriber", daemon=True)
         _open_subscribers.add(self)
         self._thread.start()
 

@@ -28,7 +28,6 @@ from redrive.task.task_options import PUT_DEFAULTS, PutOptions, TaskOptions, che
 from redrive.telemetry import tracing
 
 if TYPE_CHECKING:
-    pass  # moved
     from redrive.task.app import App
     from redrive.task.task_queue import TaskQueue
 

@@ -24,7 +24,7 @@ from redrive.model.ids import ItemId, Token, item_id_of
 from redrive.model.limits import MAX_LABEL_CHARS
 from redrive.worker.process_exit import Exit
 
-_MAGIC = b"redrive-journal1"
+_MAGIC = b"redrive-inflight"
 _HEAD = struct.Struct("<16sIH1026s")
 """Magic, number of slots, length of the worker's name, the name."""
 _BEATS = struct.Struct("<Q")

@@ -364,10 +364,6 @@ def can_supervise() -> bool:
 
 def supervise(launch: WorkerLaunch, *, watchdog_seconds: float, reload: bool, view: bool) -> int:
     """Run a worker with a supervisor, until it is told to stop. Gives the exit code."""
-    from redrive.worker.app_loader import SourceWatcher
-
-    pass  # moved
-
     sources = SourceWatcher(Path.cwd()) if reload else None
     if not view:
         return Supervisor(launch, watchdog_seconds=watchdog_seconds, sources=sources).run()

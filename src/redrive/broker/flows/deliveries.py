@@ -124,23 +124,23 @@ def lease(
     worker = None if worker is None else check_label("worker", worker)
     pause = parse_duration(wait, "wait")
     until = core.clock.now() + pause if pause else None
-    swept = waited = woken = False
+    ignore_overdue = waited = woken = False
     sweeps = 0
     try:
         while True:
             ticket = core.notify.sequence(queue) if until is not None else 0
-            results = yield CommitCalls((LeaseItems(queue, limit, worker, timeout, swept),))
+            results = yield CommitCalls((LeaseItems(queue, limit, worker, timeout, ignore_overdue),))
             leased = raise_if_refused(results[0])
-            if leased.overdue and not swept:
+            if leased.overdue and not ignore_overdue:
                 yield from settle_overdue(core, queue)
                 sweeps += 1
-                swept = sweeps == MAX_SWEEPS
+                ignore_overdue = sweeps == MAX_SWEEPS
                 continue
             if leased.leases or until is None or core.clock.now() >= until:
                 break
             waited = True
             woken = yield WaitForQueue(queue, ticket, Instant(until), leased.next_at)
-            swept, sweeps = False, 0
+            ignore_overdue, sweeps = False, 0
     except BaseException:  # also GeneratorExit: the caller was cancelled or interrupted, perhaps as it was woken
         if waited:
             core.notify.notify_next(queue)

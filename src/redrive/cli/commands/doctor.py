@@ -61,8 +61,6 @@ def checks(place: StoreTarget) -> tuple[Callable[[Broker], Iterator[Check]], ...
         return _clock(place, broker)
 
     def files(broker: Broker) -> Iterator[Check]:
-        pass  # moved
-
         return check_files(place.url)
 
     there = (versions, durability, *([files] if place.is_sqlite else []), store)

@@ -142,8 +142,6 @@ def _work_file(workers: tuple[str, ...], options: dict[str, Any]) -> None:
                 f"{option} is for the tasks of an app: name one, as in redrive work jobs:app. What workers of "
                 f"redrive.toml do stands in that file"
             )
-    pass  # moved
-
     events.configure()
     metrics = None if options["metrics_port"] is None else (options["metrics_host"], options["metrics_port"])
     sys.exit(

@@ -37,7 +37,7 @@ from redrive.model.masked_item import mask_for_requester, mask_item
 from redrive.model.operation import Operation
 from redrive.model.queue import Queue
 from redrive.model.worker_info import WorkerInfo
-from redrive.server.auth import resource_lookup
+from redrive.server.auth import resource_authorization
 from redrive.server.request import Request
 
 _replace = msgspec.structs.replace
@@ -55,16 +55,16 @@ def _item(request: Request, query: GetItem, item: Item) -> Item:
     """One who awaits it sees its result, and where he may not look around, nothing but how it stands."""
     if request.sees_payloads(item.queue):
         return item
-    looks = resource_lookup.may(request, (READ,), item.queue)
+    looks = resource_authorization.may(request, (READ,), item.queue)
     shown = _redaction(request).item(mask_item(item) if looks else mask_for_requester(item))
-    if not resource_lookup.may_read_result(request, item.queue, item.origin_queue):
+    if not resource_authorization.may_read_result(request, item.queue, item.origin_queue):
         return shown
     return _replace(shown, result=item.result)
 
 
 def _overdue(request: Request, query: GetOverdue, answer: tuple[Any, ...]) -> tuple[Any, ...]:
     """Tokens of others are in it. The guard has seen to what is overdue before."""
-    return answer if resource_lookup.may(request, (MANAGE,), query.queue) else ()
+    return answer if resource_authorization.may(request, (MANAGE,), query.queue) else ()
 
 
 def _page(request: Request, query: FindItems, page: Page) -> Page:
@@ -76,20 +76,20 @@ def _moves(request: Request, query: ListMoves, moves: tuple[Move, ...]) -> tuple
 
 
 def _queues(request: Request, query: ListQueues, queues: tuple[Queue, ...]) -> tuple[Queue, ...]:
-    return tuple([queue for queue in queues if resource_lookup.may(request, SEES_QUEUES, queue.name)])
+    return tuple([queue for queue in queues if resource_authorization.may(request, SEES_QUEUES, queue.name)])
 
 
 def _leased(request: Request, call: LeaseItems, leased: Leased) -> Leased:
-    resource_lookup.remember(request, leased.leases)
+    resource_authorization.remember(request, leased.leases)
     return leased
 
 
 def _held(request: Request, query: ListWorkerLeases, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
-    return tuple([lease for lease in leases if resource_lookup.may(request, (CONSUME,), lease.queue)])
+    return tuple([lease for lease in leases if resource_authorization.may(request, (CONSUME,), lease.queue)])
 
 
 def _feed(request: Request, query: ReadFeed, page: FeedPage) -> FeedPage:
-    seen = [entry for entry in page.entries if resource_lookup.may(request, (READ,), entry.queue)]
+    seen = [entry for entry in page.entries if resource_authorization.may(request, (READ,), entry.queue)]
     if not _sees_all(request):
         seen = [_redaction(request).feed_entry(entry) for entry in seen]
     return _replace(page, entries=tuple(seen))
@@ -102,7 +102,7 @@ def _operation(request: Request, call: Any, operation: Any) -> Any:
 
 
 def _operations(request: Request, query: ListOperations, found: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    seen = [each for each in found if resource_lookup.may(request, (READ,), each.where.queue)]
+    seen = [each for each in found if resource_authorization.may(request, (READ,), each.where.queue)]
     return tuple([_operation(request, query, each) for each in seen])
 
 
@@ -123,12 +123,12 @@ def _registrations(
 def _concerns(request: Request, registration: Registration) -> bool:
     """Whether a worker, a periodic task or the settings of a queue are about a queue of the caller's."""
     if registration.kind != WORKER:
-        return resource_lookup.may(request, (READ, CONSUME, MANAGE), registration.name.partition("/")[0])
+        return resource_authorization.may(request, (READ, CONSUME, MANAGE), registration.name.partition("/")[0])
     try:
         queues = _decode_worker(registration.value).queues
     except ValueError:  # anybody who works may have written it, also what is not UTF-8
         return False
-    return any(resource_lookup.may(request, (READ, CONSUME), queue) for queue in queues)
+    return any(resource_authorization.may(request, (READ, CONSUME), queue) for queue in queues)
 
 
 def _sees_all(request: Request) -> bool:

@@ -15,7 +15,7 @@ from redrive.model.filter import Filter, Order, make_cursor
 from redrive.model.ids import parse_id
 from redrive.model.item import Item, Status
 from redrive.model.state_machine import Verb
-from redrive.server.auth import resource_lookup
+from redrive.server.auth import resource_authorization
 from redrive.server.field_types import ItemIdText, PageLimit, QueueName, check_page
 from redrive.server.request import Request
 from redrive.server.response_budget import STEP, size_of
@@ -62,7 +62,7 @@ async def check_items(request: Request, right: Permission, ids: Iterable[str], *
 
     Whoever is let into some queues only learns nothing about ids that are not in them.
     """
-    await resource_lookup.check_items(request, (right,), tuple(ids), verb=verb)
+    await resource_authorization.check_items(request, (right,), tuple(ids), verb=verb)
 
 
 class ListItemsCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -156,7 +156,7 @@ class ResultCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def result(request: Request, call: ResultCall) -> dict[str, Any]:
     """What the work on an item gave."""
-    await resource_lookup.check_items(request, (Permission.READ_RESULTS,), (call.id,), outlived=True)
+    await resource_authorization.check_items(request, (Permission.READ_RESULTS,), (call.id,), outlived=True)
     found = await request.broker.result(call.id)
     if found is None:
         raise ResultUnavailable(f"item {call.id} has no result: it is not done, or nothing was kept, or no longer")

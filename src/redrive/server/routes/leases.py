@@ -17,7 +17,7 @@ from redrive.model.duration import SECOND, parse_duration
 from redrive.model.item import Lease
 from redrive.model.limits import MAX_BATCH, check_label
 from redrive.model.text import to_rfc3339
-from redrive.server.auth.resource_lookup import remember
+from redrive.server.auth.resource_authorization import remember
 from redrive.server.broker_pool import commit
 from redrive.server.field_types import DurationInput, Label, QueueName, check_batch, instant_text_or_none
 from redrive.server.long_poll import ClientDisconnected

@@ -10,7 +10,7 @@ from redrive.auth.principal import Permission
 from redrive.errors import InvalidInput
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
-from redrive.server.auth import resource_lookup
+from redrive.server.auth import resource_authorization
 from redrive.server.field_types import (
     NAMES,
     Actor,
@@ -83,7 +83,7 @@ async def change_many(request: Request, verb: str, call: Bulk, **options: Any) -
 async def check_redrive_targets(request: Request, queue: str | None) -> None:
     """Raise `Forbidden` where dead letters of a queue may go back to others, which the caller is not let into."""
     if queue is not None:
-        await resource_lookup.check_redrive_targets(request, (Permission.OPERATE,), queue)
+        await resource_authorization.check_redrive_targets(request, (Permission.OPERATE,), queue)
 
 
 class StartOperationCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -160,25 +160,25 @@ class RateOperationCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 async def info(request: Request, call: OperationInfoCall) -> dict[str, Any]:
     """An operation as it stands."""
-    await resource_lookup.check_operation(request, Permission.READ, call.id)
+    await resource_authorization.check_operation(request, Permission.READ, call.id)
     return {"operation": view_of(await request.broker.get_operation(call.id))}
 
 
 async def cancel(request: Request, call: SteerOperationCall) -> dict[str, Any]:
     """End an operation."""
-    await resource_lookup.check_operation(request, Permission.OPERATE, call.id)
+    await resource_authorization.check_operation(request, Permission.OPERATE, call.id)
     return {"operation": view_of(await request.broker.cancel_operation(call.id, actor=request.actor(call.actor)))}
 
 
 async def pause(request: Request, call: SteerOperationCall) -> dict[str, Any]:
     """Make no more steps."""
-    await resource_lookup.check_operation(request, Permission.OPERATE, call.id)
+    await resource_authorization.check_operation(request, Permission.OPERATE, call.id)
     return {"operation": view_of(await request.broker.pause_operation(call.id, actor=request.actor(call.actor)))}
 
 
 async def resume(request: Request, call: ResumeOperationCall) -> dict[str, Any]:
     """Go on."""
-    await resource_lookup.check_operation(request, Permission.OPERATE, call.id, drives=True)
+    await resource_authorization.check_operation(request, Permission.OPERATE, call.id, drives=True)
     actor = request.actor(call.actor)
     return {
         "operation": view_of(
@@ -189,7 +189,7 @@ async def resume(request: Request, call: ResumeOperationCall) -> dict[str, Any]:
 
 async def rate(request: Request, call: RateOperationCall) -> dict[str, Any]:
     """Set how fast it is."""
-    await resource_lookup.check_operation(request, Permission.OPERATE, call.id, drives=True)
+    await resource_authorization.check_operation(request, Permission.OPERATE, call.id, drives=True)
     return {
         "operation": view_of(
             await request.broker.set_operation_rate(call.id, call.rate, actor=request.actor(call.actor))

@@ -17,7 +17,7 @@ from redrive.model.duration import SECOND, parse_duration
 from redrive.model.failure import Failure, failure_from_fields
 from redrive.model.ids import Token
 from redrive.model.item import Settled
-from redrive.server.auth.resource_lookup import check_leases
+from redrive.server.auth.resource_authorization import check_leases
 from redrive.server.broker_pool import commit
 from redrive.server.field_types import (
     DurationInput,

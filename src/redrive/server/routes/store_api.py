@@ -27,8 +27,8 @@ from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError, RequestTo
 from redrive.model.item import Settled
 from redrive.model.limits import MAX_CALLS_PER_COMMIT
 from redrive.server import response_budget
-from redrive.server.auth import authorization
-from redrive.server.auth.resource_lookup import may
+from redrive.server.auth import store_call_authorization
+from redrive.server.auth.resource_authorization import may
 from redrive.server.auth.result_filter import with_redaction_rules
 from redrive.server.long_poll import ArrivalLog
 from redrive.server.replay_cache import ReplayCache
@@ -135,7 +135,7 @@ class _Remote:
             raise RequestTooLarge("the number of calls", MAX_CALLS_PER_COMMIT)
         if sum(map(_new_items, asked.calls)) > MAX_ITEMS_PER_COMMIT:
             raise RequestTooLarge("the number of items", MAX_ITEMS_PER_COMMIT)
-        calls = await authorization.authorize_calls(request, asked.calls)
+        calls = await store_call_authorization.authorize_calls(request, asked.calls)
         let_in = [call for call in calls if not isinstance(call, RedriveError)]
         core = request.broker._core
         try:
@@ -160,7 +160,9 @@ class _Remote:
         results = iter(kept)
         answered = [call if isinstance(call, RedriveError) else next(results) for call in calls]
         request = await with_redaction_rules(request, answered)
-        shown = [authorization.filter_result(request, *each) for each in zip(asked.calls, answered, strict=True)]
+        shown = [
+            store_call_authorization.filter_result(request, *each) for each in zip(asked.calls, answered, strict=True)
+        ]
         given = Commit(shown, _visible(request, _caused(let_in, commit)), commit.now)
         return Response(200, encode_commit(self._seen, asked.calls, given), MESSAGEPACK)
 
@@ -176,12 +178,14 @@ class _Remote:
 
     async def read(self, request: Request, body: bytes) -> Response:
         asked: Query = _decoded("store.read", decode_query, body)
-        (query,) = await authorization.authorize_calls(request, (asked,))
+        (query,) = await store_call_authorization.authorize_calls(request, (asked,))
         if isinstance(query, RedriveError):
             raise query
         core, most = request.broker._core, request.limits.max_response_bytes
         answer = await asyncio.get_running_loop().run_in_executor(None, response_budget.read, core, query, most)
-        return _response(authorization.filter_result(await with_redaction_rules(request, (answer,)), asked, answer))
+        return _response(
+            store_call_authorization.filter_result(await with_redaction_rules(request, (answer,)), asked, answer)
+        )
 
     async def watch(self, request: Request, body: bytes) -> Response:
         asked = _decoded("store.watch", decode_watch, body)

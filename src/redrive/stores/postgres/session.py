@@ -227,7 +227,7 @@ class Session:
         return LeasedHead(check, head, {entry[6]: entry[2] for entry in found})
 
     @staticmethod
-    def delete_leases(batch: Batch, held: Sequence[LeaseKey]) -> dict[tuple[int, int], Row]:
+    def complete_leases(batch: Batch, held: Sequence[LeaseKey]) -> dict[tuple[int, int], Row]:
         plain = batch.queues.plain
         if not plain or len(plain) > MANY_QUEUES:
             return {}

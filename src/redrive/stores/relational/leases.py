@@ -57,14 +57,14 @@ def lease_all(batch: Batch, calls: Sequence[LeaseItems]) -> list[Any]:
     groups: dict[tuple[str, str | None, int | None, bool], list[int]] = {}
     for index, call in enumerate(calls):
         groups.setdefault((call.queue, call.worker, call.timeout, call.ignore_overdue), []).append(index)
-    for (name, worker, timeout, swept), members in groups.items():
+    for (name, worker, timeout, ignore_overdue), members in groups.items():
         row = batch.by_name.get(name)
         if row is None:
             for index in members:
                 results[index] = QueueNotFound(name, batch.namespace)
             continue
         limit = sum(calls[index].limit for index in members)
-        leased = _lease(batch, row, limit, worker, timeout, swept)
+        leased = _lease(batch, row, limit, worker, timeout, ignore_overdue)
         leases = leased.leases
         start = 0
         for index in members:
@@ -90,12 +90,16 @@ def promote(batch: Batch, row: QueueRow, limit: int) -> int:
     return len(due)
 
 
-def _lease(batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout: int | None, swept: bool) -> Leased:
+def _lease(
+    batch: Batch, row: QueueRow, limit: int, worker: str | None, timeout: int | None, ignore_overdue: bool
+) -> Leased:
     now = batch.now
     if row.queue.paused:
         return Leased(())
     deadline = Instant(now + (row.settings.lease_timeout if timeout is None else timeout))
-    found, head, keys = batch.session.lease_head(batch, row, limit, deadline, worker, OverdueCheck(True, not swept))
+    found, head, keys = batch.session.lease_head(
+        batch, row, limit, deadline, worker, OverdueCheck(True, not ignore_overdue)
+    )
     if found.due:
         promote(batch, row, MAINTENANCE_BATCH)
     if found.overdue:

@@ -82,11 +82,11 @@ def _sweep(batch: Batch, operation: Operation, limit: int) -> Operation | None:
     """Execute a step over uniform items; None if some are not. Canaries are changed one by one."""
     if operation.canaries_left:
         return None
-    swept = bulk_step(batch, ManualAction.of(operation), operation.where, operation.position, operation.mark, limit)
-    if swept is None:
+    step = bulk_step(batch, ManualAction.of(operation), operation.where, operation.position, operation.mark, limit)
+    if step is None:
         return None
-    _remember(batch, operation, swept.numbers)
-    return after_step(operation, batch.now, (), (), swept.position, swept.exhausted, unnamed=len(swept.numbers))
+    _remember(batch, operation, step.numbers)
+    return after_step(operation, batch.now, (), (), step.position, step.exhausted, unnamed=len(step.numbers))
 
 
 def _step(batch: Batch, operation: Operation, call: StepOperation) -> Operation | StaleSettings:

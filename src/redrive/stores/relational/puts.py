@@ -42,9 +42,9 @@ _ITEM = """
         expire_timeout, idempotency_key, overrides, source_id, payload)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
-_Group = tuple[int, str, int, int | None]
+_InsertBatch = tuple[int, str, int, int | None]
 """What plain items that are inserted together share: queue, content type, priority, expire_timeout."""
-_Groups = dict[_Group, tuple[list[bytes], list[tuple[list[Receipt], int]]]]
+_InsertBatches = dict[_InsertBatch, tuple[list[bytes], list[tuple[list[Receipt], int]]]]
 """The payloads of each group, and the positions of their receipts."""
 
 
@@ -53,7 +53,7 @@ class _CheckedPut(msgspec.Struct):
 
     row: QueueRow
     items: tuple[NewItem, ...]
-    group: _Group | None
+    group: _InsertBatch | None
     """What all items share, if they differ only in their payload; then they are inserted with others."""
     known: dict[int, KnownItem]
     """Items that exist already, by position."""
@@ -62,7 +62,7 @@ class _CheckedPut(msgspec.Struct):
 def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
     """Execute put calls separately. Plain items of a queue are inserted together."""
     results: list[Any] = []
-    groups: _Groups = {}
+    groups: _InsertBatches = {}
     by_name = batch.by_name
     if len(calls) > 1 or len(calls[0].items) > 1:
         read_keys(batch, calls)
@@ -87,7 +87,7 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
                 results.append(_write(batch, _check(batch, call), groups))
         except RedriveError as refusal:
             results.append(refusal)
-    _write_groups(batch, groups)
+    _write_insert_batches(batch, groups)
     return [tuple(result) if result.__class__ is list else result for result in results]
 
 
@@ -100,9 +100,9 @@ def put_batch(batch: Batch, calls: Sequence[Put], leaving: int | None = None) ->
     for call in calls:
         merged[call.queue] = merged.get(call.queue, ()) + call.items
     checked = [_check(batch, Put(queue, items), alone=False, leaving=leaving) for queue, items in merged.items()]
-    groups: _Groups = {}
+    groups: _InsertBatches = {}
     receipts = [_write(batch, each, groups) for each in checked]
-    _write_groups(batch, groups)
+    _write_insert_batches(batch, groups)
     return [tuple(each) for each in receipts]
 
 
@@ -110,7 +110,7 @@ def _check(batch: Batch, call: Put, *, alone: bool = True, leaving: int | None =
     """Check a put call; raises its refusal. Only a put `alone`, not part of another call, brings failures."""
     row = batch.queue(call.queue)
     largest = row.settings.max_payload_size
-    groups: set[_Group | None] = set()
+    groups: set[_InsertBatch | None] = set()
     born_dead: list[int] = []
     for position, item in enumerate(call.items):
         if len(item.payload) > largest:
@@ -129,7 +129,7 @@ def _check(batch: Batch, call: Put, *, alone: bool = True, leaving: int | None =
     return _CheckedPut(row, call.items, group, known)
 
 
-def _write(batch: Batch, put: _CheckedPut, groups: _Groups) -> list[Receipt]:
+def _write(batch: Batch, put: _CheckedPut, groups: _InsertBatches) -> list[Receipt]:
     """Insert all items in order, or add them to their group."""
     row, items = put.row, put.items
     receipts: list[Receipt] = [None] * len(items)  # type: ignore[list-item]  # filled below, or with the group
@@ -141,7 +141,7 @@ def _write(batch: Batch, put: _CheckedPut, groups: _Groups) -> list[Receipt]:
         payloads += [item.payload for item in items]
         owners += [(receipts, position) for position in range(len(items))]
         if bounded:
-            _write_groups(batch, groups)
+            _write_insert_batches(batch, groups)
         return receipts
     written: dict[str, ItemId] = {}
     for position, item in enumerate(items):
@@ -157,7 +157,7 @@ def _write(batch: Batch, put: _CheckedPut, groups: _Groups) -> list[Receipt]:
     return receipts
 
 
-def _write_groups(batch: Batch, groups: _Groups) -> None:
+def _write_insert_batches(batch: Batch, groups: _InsertBatches) -> None:
     for (queue, content_type, priority, expire_timeout), (payloads, owners) in groups.items():
         _write_plain(batch, batch.by_key[queue], content_type, priority, expire_timeout, payloads, owners)
 

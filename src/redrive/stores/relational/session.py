@@ -110,7 +110,7 @@ class Session(Executor, Protocol):
         """Lease the first items of a queue that have not expired, unless a requested check finds something."""
         ...
 
-    def delete_leases(self, batch: Batch, held: Sequence[LeaseKey], /) -> dict[tuple[int, int], Row]:
+    def complete_leases(self, batch: Batch, held: Sequence[LeaseKey], /) -> dict[tuple[int, int], Row]:
         """Delete leases and items that are active under these tokens, of queues in `batch.queues.plain` and without
         history. A store that cannot do it in one statement deletes nothing.
 

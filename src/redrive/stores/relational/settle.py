@@ -59,8 +59,8 @@ def read_result(executor: Executor, namespace_key: int | None, id: ItemId, now: 
 
 
 _OF_LEASE = "SELECT item_no, token, queue, deliveries, attempts, failures, losses, redrives, entries, deaths"
-_HELD_ONE = f"{_OF_LEASE} FROM redrive_lease WHERE item_no = ? /*+ FOR UPDATE */"
-_HELD = f"{_OF_LEASE} FROM redrive_lease WHERE item_no IN carray(?) /*+ ORDER BY item_no FOR UPDATE */"
+_LEASE = f"{_OF_LEASE} FROM redrive_lease WHERE item_no = ? /*+ FOR UPDATE */"
+_LEASES = f"{_OF_LEASE} FROM redrive_lease WHERE item_no IN carray(?) /*+ ORDER BY item_no FOR UPDATE */"
 _EXTEND = "UPDATE redrive_lease SET deadline = ? /*= , early = 0 */ WHERE item_no = ?"
 _EXTEND_EARLY = "UPDATE redrive_lease SET deadline = ? /*= , early = 1 */ WHERE item_no = ?"
 
@@ -74,10 +74,10 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
     for index, call in enumerate(calls):
         together = call.__class__ is Complete and call.result is None and not call.puts and not contested
         (plain if together else others).append(index)
-    held = {} if contested else _all_held(batch, [calls[index].token for index in others])
+    leased = {} if contested else _find_all_leased(batch, [calls[index].token for index in others])
     for index in others:
         try:
-            results[index] = _settle_one(batch, calls[index], held)
+            results[index] = _settle_one(batch, calls[index], leased)
         except RedriveError as refusal:
             results[index] = refusal
     if plain:
@@ -110,9 +110,9 @@ def complete_item(
 
 def _complete_all(batch: Batch, calls: Sequence[Complete], indexes: Sequence[int], results: list[Any]) -> None:
     """Complete items without results and puts: one query, then one deletion for all."""
-    parsed = [_held_as(batch, call) for call in calls]
+    parsed = [_lease_key(batch, call) for call in calls]
     finished: dict[int, int] = {}
-    if removed := batch.session.delete_leases(batch, parsed):
+    if removed := batch.session.complete_leases(batch, parsed):
         rest = [item_row for item_row, each in enumerate(parsed) if each[:2] not in removed]
         for index, call, each in zip(indexes, calls, parsed, strict=True):
             if each[:2] in removed:
@@ -127,13 +127,13 @@ def _complete_all(batch: Batch, calls: Sequence[Complete], indexes: Sequence[int
         parsed = [parsed[item_row] for item_row in rest]
         calls, indexes = [calls[item_row] for item_row in rest], [indexes[item_row] for item_row in rest]
     if parsed:
-        _complete_held(batch, parsed, calls, indexes, results, finished)
+        _complete_leased(batch, parsed, calls, indexes, results, finished)
     for queue, count in finished.items():
         batch.count_delta(queue, "active", -count)
         batch.count_delta(queue, "completed_total", count)
 
 
-def _held_as(batch: Batch, call: Complete) -> LeaseKey:
+def _lease_key(batch: Batch, call: Complete) -> LeaseKey:
     token, queue = call.token, call.queue
     if queue is None:
         return LeaseKey(int(token[16:32], 16), int(token[32:], 16))
@@ -141,7 +141,7 @@ def _held_as(batch: Batch, call: Complete) -> LeaseKey:
     return LeaseKey(int(token[16:32], 16), int(token[32:], 16), NO_QUEUE if named is None else named.key)
 
 
-def _complete_held(
+def _complete_leased(
     batch: Batch,
     parsed: Sequence[LeaseKey],
     calls: Sequence[Complete],
@@ -150,17 +150,17 @@ def _complete_held(
     finished: dict[int, int],
 ) -> None:
     numbers = [each.item_no for each in parsed]
-    rows = batch.execute(_HELD_ONE, numbers) if len(numbers) == 1 else batch.execute(_HELD, (batch.table(numbers),))
-    held = {row[0]: row for row in rows.fetchall()}
+    rows = batch.execute(_LEASE, numbers) if len(numbers) == 1 else batch.execute(_LEASES, (batch.table(numbers),))
+    leased = {row[0]: row for row in rows.fetchall()}
     gone: list[int] = []
     # Of what is kept, or has a past, more is to be changed than a lease.
-    more = {row[0] for row in held.values() if row[8] or row[9] or _keeps(batch, row[2])}
+    more = {row[0] for row in leased.values() if row[8] or row[9] or _keeps(batch, row[2])}
     id_suffixes = {
         item_no: int(call.token[:16], 16) for call, (item_no, *_) in zip(calls, parsed, strict=True) if item_no in more
     }
     item_rows = find_all_leased(batch, id_suffixes) if id_suffixes else {}
     for index, call, (item_no, key, named) in zip(indexes, calls, parsed, strict=True):
-        row, token = held.get(item_no), call.token
+        row, token = leased.get(item_no), call.token
         if row is None or row[1] != key or row[2] not in batch.by_key:
             results[index] = _lost(batch, token)
             continue
@@ -169,7 +169,7 @@ def _complete_held(
         if named not in (ANY_QUEUE, queue):
             results[index] = WrongQueue(item_id_of(token), owner.queue.name, call.queue or "")
             continue
-        del held[item_no]
+        del leased[item_no]
         if (item_row := item_rows.get(item_no)) is not None:
             delete_row(batch, item_row)
             results[index] = complete_item(batch, item_row, None)
@@ -193,15 +193,15 @@ def _keeps(batch: Batch, queue: int) -> bool:
     return queue in batch.by_key and bool(batch.by_key[queue].settings.keep_completed)
 
 
-def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, ItemRow]) -> Any:
-    item_row = held.get(call.token) or _held(batch, call.token)
+def _settle_one(batch: Batch, call: SettleCall, leased: Mapping[str, ItemRow]) -> Any:
+    item_row = leased.get(call.token) or _find_leased(batch, call.token)
     row = batch.by_key[item_row.queue]
     if not isinstance(call, Settle) and call.queue not in (None, row.queue.name):
         raise WrongQueue(item_row.id, row.queue.name, call.queue or "")
     match call:
-        case Settle(_, outcome_kind, verdict, version, failure, note, at_once):
+        case Settle(_, outcome_kind, verdict, version, failure, note, worker_is_gone):
             assert item_row.deadline is not None
-            if outcome_kind is OutcomeKind.LOST and not at_once and item_row.deadline > batch.now:
+            if outcome_kind is OutcomeKind.LOST and not worker_is_gone and item_row.deadline > batch.now:
                 raise LeaseLost(item_row.id, Status.ACTIVE)
             if version != row.queue.version:
                 return StaleSettings(row.queue)
@@ -220,12 +220,12 @@ def _settle_one(batch: Batch, call: SettleCall, held: Mapping[str, ItemRow]) -> 
             early = deadline < batch.now + row.settings.lease_timeout
             batch.execute(_EXTEND_EARLY if early else _EXTEND, (deadline, item_row.item_no))
             return deadline
-        case Complete(_, result, puts, kept_for):
+        case Complete(_, result, puts, keep_result):
             if result is not None and len(result.payload) > row.settings.max_payload_size:
                 raise PayloadTooLarge("result", len(result.payload), row.settings.max_payload_size, "max_payload_size")
             put_batch(batch, puts, leaving=item_row.queue)
-            if result is not None and kept_for is not None:
-                store_result(batch, item_row, result, kept_for)
+            if result is not None and keep_result is not None:
+                store_result(batch, item_row, result, keep_result)
             delete_row(batch, item_row)
             return complete_item(batch, item_row, result)
         case ReturnLease(_, note):
@@ -249,7 +249,7 @@ def _record(batch: Batch, item_row: ItemRow, event: HistoryEvent, **details: Any
     return entry
 
 
-def _all_held(batch: Batch, tokens: Sequence[str]) -> dict[str, ItemRow]:
+def _find_all_leased(batch: Batch, tokens: Sequence[str]) -> dict[str, ItemRow]:
     """Return the rows of items that are active under these tokens, with one query if there are many."""
     if len(tokens) <= BULK_THRESHOLD:
         return {}
@@ -262,7 +262,7 @@ def _all_held(batch: Batch, tokens: Sequence[str]) -> dict[str, ItemRow]:
     }
 
 
-def _held(batch: Batch, token: str) -> ItemRow:
+def _find_leased(batch: Batch, token: str) -> ItemRow:
     """Return the row of an item that is active under this token. Raises LeaseLost."""
     item_no, id_suffix, key = parse_token(token)
     item_row = find_leased(batch, item_no, id_suffix)

@@ -10,7 +10,8 @@ state is a narrow table. An item has exactly one row in exactly one of:
 
 Times are microseconds. `item_no` is the number of the item's id, and its key everywhere; `id_suffix` is the rest of the
 id. `rank` is 9 − priority, so that a plain ascending scan is the order of a queue. `death_no` is allocated at a death
-and numbers the dead letter. `section` is the key of the namespace, negative for archived items.
+and numbers the dead letter; it is the rowid of `redrive_search`. `section` is the key of the namespace, negative for
+archived items.
 """
 
 from __future__ import annotations

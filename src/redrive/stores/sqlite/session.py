@@ -96,7 +96,7 @@ class Session:
         return LeasedHead(check, head, keys)
 
     @staticmethod
-    def delete_leases(batch: Batch, held: Sequence[LeaseKey]) -> dict[tuple[int, int], Row]:
+    def complete_leases(batch: Batch, held: Sequence[LeaseKey]) -> dict[tuple[int, int], Row]:
         """Deletes nothing: reading first costs no more."""
         return {}
 

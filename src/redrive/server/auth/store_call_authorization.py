@@ -55,7 +55,7 @@ from redrive.model.judge import Dead, Verdict
 from redrive.model.limits import is_remote, split_address
 from redrive.model.queue import OnDead, QueueSettings
 from redrive.model.state_machine import Verb
-from redrive.server.auth import resource_lookup
+from redrive.server.auth import resource_authorization
 from redrive.server.auth.result_filter import RESULT_FILTERS
 from redrive.server.request import Request
 from redrive.server.validation.dispatch import validate_call
@@ -132,8 +132,8 @@ async def _check(request: Request, call: Any) -> None:
             case EarlyLossCheck(token):
                 await _check_at_once(request, token)
     for (rights, verb, outlived), ids in items.items():
-        await resource_lookup.check_items(request, rights, ids, verb=verb, outlived=outlived)
-    if isinstance(call, GetOverdue) and not resource_lookup.may(request, (MANAGE,), call.queue):
+        await resource_authorization.check_items(request, rights, ids, verb=verb, outlived=outlived)
+    if isinstance(call, GetOverdue) and not resource_authorization.may(request, (MANAGE,), call.queue):
         # Whoever leases is told that something is overdue, and settles it. What others held is not his to judge, nor
         # are their tokens his to know: it is done for him, and then he finds nothing.
         await request.broker._run(settle_overdue(request.broker._core, call.queue))
@@ -144,25 +144,25 @@ async def _check_need(request: Request, rights: tuple[Permission, ...], place: P
         case QueueRef(name) if is_remote(name):
             _check_elsewhere(request, rights, name)
         case QueueRef(name):
-            if not resource_lookup.may(request, rights, name):
+            if not resource_authorization.may(request, rights, name):
                 raise Forbidden(rights[0], request.namespace, name)
         case SourceQueueRef(queue):
-            await resource_lookup.check_redrive_targets(request, rights, queue)
+            await resource_authorization.check_redrive_targets(request, rights, queue)
         case LeaseRef(token):
-            await resource_lookup.check_lease(request, rights, token)
+            await resource_authorization.check_lease(request, rights, token)
         case OperationRef(id, drives):
-            await resource_lookup.check_operation(request, rights[0], id, drives=drives)
+            await resource_authorization.check_operation(request, rights[0], id, drives=drives)
         case QueueScope.ANY:
-            resource_lookup.check_somewhere(request, rights)
+            resource_authorization.check_somewhere(request, rights)
         case QueueScope.ALL:
-            if not resource_lookup.may_everywhere(request, rights):
+            if not resource_authorization.may_everywhere(request, rights):
                 raise Forbidden(rights[0], request.namespace, None)
 
 
 def _check_elsewhere(request: Request, rights: tuple[Permission, ...], address: str) -> None:
     """A queue of another store. One that this server does not know keeps what goes there on its way for ever."""
     is_known = request.broker._core.stores.is_known(split_address(address)[1] or "")
-    if not resource_lookup.may_everywhere(request, rights if is_known else (MANAGE,)):
+    if not resource_authorization.may_everywhere(request, rights if is_known else (MANAGE,)):
         raise Forbidden(rights[0], request.namespace, address)
 
 
@@ -174,7 +174,7 @@ async def _check_verdict(request: Request, place: PermissionScope, verdict: Verd
     if not verdict.drop and verdict.to is not None and _may_bring(request, verdict.to):
         return
     queue = await _queue_at(request, place)
-    if queue is None or resource_lookup.may(request, (MANAGE,), queue):
+    if queue is None or resource_authorization.may(request, (MANAGE,), queue):
         return
     settings = await _settings_at(request, queue, version)
     if settings is None:
@@ -186,7 +186,7 @@ async def _check_verdict(request: Request, place: PermissionScope, verdict: Verd
 
 
 def _may_bring(request: Request, to: str) -> bool:
-    return not is_remote(to) and resource_lookup.may(request, (PUT, OPERATE), to)
+    return not is_remote(to) and resource_authorization.may(request, (PUT, OPERATE), to)
 
 
 def _drops(settings: QueueSettings) -> bool:
@@ -202,10 +202,10 @@ async def _queue_at(request: Request, place: PermissionScope) -> str | None:
         case QueueRef(name):
             return name
         case ItemRef(id):
-            found = (await resource_lookup.locate_items(request, (id,))).get(id)
+            found = (await resource_authorization.locate_items(request, (id,))).get(id)
             return None if found is None else found.queue
         case LeaseRef(token):
-            return await resource_lookup.queue_of_lease(request, token)
+            return await resource_authorization.queue_of_lease(request, token)
     raise AssertionError(place)
 
 
@@ -221,7 +221,7 @@ async def _settings_at(request: Request, name: str, version: int) -> QueueSettin
 
 
 async def _check_at_once(request: Request, token: Token) -> None:
-    if resource_lookup.may_everywhere(request, (OPERATE,)):
+    if resource_authorization.may_everywhere(request, (OPERATE,)):
         return
     core = request.broker._core
     lease: Lease = await asyncio.get_running_loop().run_in_executor(None, core.read, GetLease(token))
