@@ -84,7 +84,7 @@ def test_missing_token_check_is_found(
             raise settle._lost(batch, token)
         return place
 
-    monkeypatch.setattr(settle, "_held", held)
+    monkeypatch.setattr(settle, "_find_leased", held)
     with pytest.raises(AssertionError, match="the late one True, its rival True"):
         race(*two_brokers, next_owner, [LATE[1]], ROUNDS)
 
@@ -92,7 +92,7 @@ def test_missing_token_check_is_found(
 def test_settle_that_does_not_end_the_lease_is_found(
     two_brokers: tuple[Broker, Broker, FakeClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settle, "_settle_one", lambda batch, call, held: settle._held(batch, call.token))
+    monkeypatch.setattr(settle, "_settle_one", lambda batch, call, held: settle._find_leased(batch, call.token))
     with pytest.raises(AssertionError, match="the late one True, its rival True"):
         race(*two_brokers, same_token, [LATE[1]], ROUNDS)
 
@@ -100,14 +100,14 @@ def test_settle_that_does_not_end_the_lease_is_found(
 def test_sweep_that_ignores_an_extension_is_found(
     two_brokers: tuple[Broker, Broker, FakeClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = settle._held
+    held = settle._find_leased
 
     def held_and_overdue(batch: Any, token: str) -> Any:
         place = held(batch, token)
         place.deadline = batch.now
         return place
 
-    monkeypatch.setattr(settle, "_held", held_and_overdue)
+    monkeypatch.setattr(settle, "_find_leased", held_and_overdue)
     with pytest.raises(AssertionError, match="the sweep took it"):
         extend_while_the_sweep_looks(*two_brokers)
 
