@@ -97,7 +97,7 @@ def far(far_url: str) -> Iterator[Broker]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "ANSWER_TIMEOUT_SECONDS", SHORT_SECONDS)
     monkeypatch.setitem(connection_settings.CONNECT_OPTIONS, "connect_timeout", 2)
-    monkeypatch.setattr(engine, "_TRANSACTION_TIMEOUT", "2s")
+    monkeypatch.setattr(connection_settings, "TRANSACTION_TIMEOUT", "2s")
 
 
 def values(url: str) -> list[int]:
