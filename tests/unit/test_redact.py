@@ -190,6 +190,7 @@ HOSTILE = [
         "set --a ",
     ),
     *('("password: ")', "api_key b --value ", "set api_key ", "token=/a", "token=a-1.", "password:a:", "session_a_of "),
+    *("token=a1/b.txt", "session_id=a1/b.txt", "pin=/a=", "otp=./a-", "cookie_id=/a="),
 ]
 
 

@@ -71,7 +71,9 @@ _CODE = re.compile(
     r"|params|env|environ|kwargs|data|user|form|var|local|module|obj|secrets|credentials|creds|Values|vault)"
     r"(?:\.[A-Za-z_]\w{0,64}){1,8}(?![\w.-])"
 )
-_FILE = re.compile(r"^(?:https?://|\./|/[a-z]{2,24}/)|/.{0,256}\.[a-z]{2,8}$")
+_FILE_BEGINS = re.compile(r"https?://|\./|/[a-z]{2,24}/")
+_FILE_ENDS = re.compile(r"/.{0,256}\.[a-z]{2,8}$")
+_FILE_END_CHARS = 300  # more than that can match
 # Ids that services and systems give: `SM` and 32 digits, `S-1-5-21-…`.
 _ID = re.compile(r"[A-Z]{2}[0-9a-f]{32}|S-1(?:-\d{1,12}){2,16}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.,+Z -]{0,32}")
@@ -124,8 +126,14 @@ def is_place_or_time(value: str) -> bool:
 def is_random(value: str, least: int) -> bool:
     """Whether it looks made by a machine: long, in one piece, and no word, number or path."""
     beginning = value[:_LOOKED_AT_CHARS]
-    if len(value) < least or value.isdigit() or any(char.isspace() for char in beginning):
+    if len(value) < least or value.isdigit() or any(map(str.isspace, beginning)):
         return False
-    if not any(char.isdigit() for char in beginning):
+    if not any(map(str.isdigit, beginning)):
         return len(value) >= 20 and value.isalnum() and not value.islower() and not value.isupper()
-    return any(char.isalpha() for char in beginning) and not (_FILE.search(value) or _ID.fullmatch(value))
+    return any(map(str.isalpha, beginning)) and not (_is_file(value) or _ID.fullmatch(value))
+
+
+def _is_file(value: str) -> bool:
+    """Whether it begins or ends as a path does. Only so much of it is searched as can match."""
+    begins = _FILE_BEGINS.match(value)
+    return bool(begins or _FILE_ENDS.search(value, max(0, len(value) - _FILE_END_CHARS)))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from redrive.model import secret_keys
 from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy
 from redrive.model.secret_patterns import REDACTED, lower_in_place
-from redrive.model.secret_values import Span, is_secret_text, quoted_or_run, random_run, value_at
+from redrive.model.secret_values import Span, Values, is_secret_text, quoted_or_run, random_run
 
 KeyClassifier = Callable[[str], Secrecy]
 _NAME = r"[\w.$-]{1,256}+"
@@ -134,7 +134,7 @@ def _is_part_of_a_name(text: str, start: int, name: str, judge: KeyClassifier) -
 _Next = Callable[[int], re.Match[str] | None]
 """The next place at or behind a position."""
 _Places = Callable[[re.Pattern[str], str, Sequence[int]], _Next]
-_Find = Callable[[str, re.Match[str], KeyClassifier], Span | None]
+_Find = Callable[[Values, re.Match[str], KeyClassifier], Span | None]
 
 
 def _anywhere(pattern: re.Pattern[str], text: str, _: Sequence[int]) -> _Next:
@@ -165,10 +165,11 @@ def _where_quoted(pattern: re.Pattern[str], text: str, names: Sequence[int]) -> 
 
 def _replaced(text: str, next_place: _Next, find: _Find, judge: KeyClassifier) -> str:
     pieces: list[str] = []
+    values = Values(text)
     end = at = 0
     while (place := next_place(at)) is not None:
         at = max(place.end(), at + 1)
-        found = find(text, place, judge)
+        found = find(values, place, judge)
         if found is not None:
             pieces += (text[end : found.start], REDACTED)
             end = found.end
@@ -176,7 +177,8 @@ def _replaced(text: str, next_place: _Next, find: _Find, judge: KeyClassifier) -
     return "".join((*pieces, text[end:])) if pieces else text
 
 
-def _after_pair(text: str, place: re.Match[str], judge: KeyClassifier) -> Span | None:
+def _after_pair(values: Values, place: re.Match[str], judge: KeyClassifier) -> Span | None:
+    text = values.text
     name, sign, before = place["name"], place["sign"], text[max(0, place.start() - 1) : place.start()]
     if _is_no_value(text, place, before):
         return None
@@ -191,7 +193,7 @@ def _after_pair(text: str, place: re.Match[str], judge: KeyClassifier) -> Span |
     if place["said"] is not None:
         secrecy = min(secrecy, Secrecy.LIKELY)
     is_setting = secrecy >= Secrecy.SURE and place[0][-1] in " \t" and _begins_line(text, place.start())
-    return value_at(text, place.end(), secrecy, name, whole_line=is_setting)
+    return values.secret_at(place.end(), secrecy, name, whole_line=is_setting)
 
 
 def _is_no_value(text: str, place: re.Match[str], before: str) -> bool:
@@ -223,30 +225,30 @@ def _completed(text: str, start: int, name: str, judge: KeyClassifier) -> Secrec
     return max(judge(f"{second}_{name}"), judge(f"{first}_{second}_{name}"))
 
 
-def _after_name(text: str, place: re.Match[str], judge: KeyClassifier) -> Span | None:
-    return value_at(text, place.end(), judge(place["name"]), place["name"])
+def _after_name(values: Values, place: re.Match[str], judge: KeyClassifier) -> Span | None:
+    return values.secret_at(place.end(), judge(place["name"]), place["name"])
 
 
-def _after_space(text: str, place: re.Match[str], judge: KeyClassifier) -> Span | None:
+def _after_space(values: Values, place: re.Match[str], judge: KeyClassifier) -> Span | None:
     """A sentence has names too, so that the value must look like a secret there."""
-    name = place["name"]
+    text, name = values.text, place["name"]
     is_set = _SETTING.search(text, max(0, place.start() - _SETTING_CHARS), place.start()) is not None
     is_sentence = not is_set and not name.isupper()
     if not is_set and ("_" not in name or (is_sentence and text[place.end() : place.end() + 1] in ('"', "'"))):
         return None
-    found = value_at(text, place.end(), min(judge(name), Secrecy.LIKELY), name)
+    found = values.secret_at(place.end(), min(judge(name), Secrecy.LIKELY), name)
     is_short = found is not None and found.end - found.start < _LEAST_CHARS_IN_SENTENCE
     return None if is_sentence and is_short else found
 
 
-def _in_couple(text: str, place: re.Match[str], judge: KeyClassifier) -> Span | None:
+def _in_couple(values: Values, place: re.Match[str], judge: KeyClassifier) -> Span | None:
     """A list may also be one of names, so that the second must look like a secret."""
     secrecy = min(judge(place["name"]), Secrecy.LIKELY)
-    found = quoted_or_run(text, place.end())
-    return found if found and is_secret_text(text[found.start : found.end], secrecy, bare=True) else None
+    found = quoted_or_run(values.text, place.end())
+    return found if found and is_secret_text(values.text[found.start : found.end], secrecy, bare=True) else None
 
 
-def _inside(text: str, place: re.Match[str], judge: KeyClassifier) -> Span | None:
+def _inside(_: Values, place: re.Match[str], judge: KeyClassifier) -> Span | None:
     return Span(*place.span("value")) if is_secret_text(place["value"], judge(place["name"])) else None
 
 

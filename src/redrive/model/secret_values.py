@@ -12,6 +12,8 @@ from redrive.model.secret_patterns import REDACTED
 _MAX_RUN = 256
 """So much of a value without quotes is looked at; the rest is hidden with it."""
 _AFTER_CHARS = 40
+_BEGINNING_CHARS, _END_CHARS = 1536, 512
+"""A longer value is judged by its beginning and its end. What is no secret as a whole, a path say, is shorter."""
 _SCHEME = r"(?:bearer|basic|digest|token|apikey|negotiate|ntlm|key|aws4-hmac-sha256|sharedkey|bot)"
 # The repr of a value that hides itself, or does not.
 _WRAPPED = r"(?:(?:Secret|Password|Token|Sensitive|ApiKey|Credential)\w{0,32}|str|bytes|bytearray|memoryview)\("
@@ -46,21 +48,66 @@ class Span(NamedTuple):
     end: int
 
 
-def value_at(text: str, at: int, secrecy: Secrecy, name: str, *, whole_line: bool = False) -> Span | None:
-    """The value that begins here, if it is a secret. With `whole_line` it may be several words."""
-    found = None if secrecy is Secrecy.NONE or text.startswith(REDACTED, at) else _VALUE.match(text, at)
-    if found is None:
-        return None
-    if found["run"] is None:
-        span = _quoted(found)
-        return span if is_secret_text(text[span.start : span.end], secrecy) else None
-    run, after = found["run"], text[found.end() : found.end() + _AFTER_CHARS]
-    if is_said(run, after) or is_placeholder(run) or _is_said_of_cookie(name, run):
-        return None
-    if not found["scheme"] and (is_code(run + after) or _is_same_name(name, run)):
-        return None
-    span = _bare(text, found, name, whole_line)
-    return span if found["scheme"] or is_secret_text(text[span.start : span.end], secrecy, bare=True) else None
+class Values:
+    """The values in one text. However many begin in a part of it, that is read to its end once."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._rest = _Reach(_REST, text)
+        self._line = _Reach(_LINE, text)
+
+    def secret_at(self, at: int, secrecy: Secrecy, name: str, *, whole_line: bool = False) -> Span | None:
+        """The value that begins here, if it is a secret. With `whole_line` it may be several words."""
+        text = self.text
+        found = None if secrecy is Secrecy.NONE or text.startswith(REDACTED, at) else _VALUE.match(text, at)
+        if found is None:
+            return None
+        if found["run"] is None:
+            span = _quoted(found)
+            return span if is_secret_text(text[span.start : span.end], secrecy) else None
+        run, after = found["run"], text[found.end() : found.end() + _AFTER_CHARS]
+        if is_said(run, after) or is_placeholder(run) or _is_said_of_cookie(name, run):
+            return None
+        if not found["scheme"] and (is_code(run + after) or _is_same_name(name, run)):
+            return None
+        span = self._bare(found, name, whole_line)
+        return span if found["scheme"] or is_secret_text(self._judged(span), secrecy, bare=True) else None
+
+    def _bare(self, found: re.Match[str], name: str, whole_line: bool) -> Span:
+        start, end = found.span("run")
+        words = "".join(words_of_key(name))
+        more = None
+        if "cookie" in words or any(phrase in words for phrase in _PHRASES):
+            return Span(start, max(end, self._line.end(start)))
+        if "auth" in words:
+            more = _PARAMETERS.match(self.text, start) or _PARAMETERS.match(self.text, end)
+        elif whole_line:
+            more = _FEW_WORDS.match(self.text, start)
+        elif end - start >= _MAX_RUN:
+            return Span(start, self._rest.end(end))
+        return Span(start, end if more is None else max(end, more.end()))
+
+    def _judged(self, span: Span) -> str:
+        """So much of a value that what is more changes nothing."""
+        start, end = span
+        if end - start <= _BEGINNING_CHARS + _END_CHARS:
+            return self.text[start:end]
+        return self.text[start : start + _BEGINNING_CHARS] + self.text[end - _END_CHARS : end]
+
+
+class _Reach:
+    """How far characters of a kind go on in a text."""
+
+    def __init__(self, pattern: re.Pattern[str], text: str) -> None:
+        self._pattern, self._text = pattern, text
+        self._known = Span(1, 0)
+
+    def end(self, at: int) -> int:
+        """The first position at or behind this one that has another character."""
+        if not self._known.start <= at <= self._known.end:
+            found = self._pattern.match(self._text, at)
+            self._known = Span(at, at if found is None else found.end())
+        return self._known.end
 
 
 def quoted_or_run(text: str, at: int) -> Span | None:
@@ -77,21 +124,6 @@ def random_run(text: str, at: int) -> Span | None:
 
 def _quoted(found: re.Match[str]) -> Span:
     return Span(*found.span(next(group for group in ("plain", "inner", "block") if found[group] is not None)))
-
-
-def _bare(text: str, found: re.Match[str], name: str, whole_line: bool) -> Span:
-    start, end = found.span("run")
-    words = "".join(words_of_key(name))
-    more = None
-    if "cookie" in words or any(phrase in words for phrase in _PHRASES):
-        more = _LINE.match(text, start)
-    elif "auth" in words:
-        more = _PARAMETERS.match(text, start) or _PARAMETERS.match(text, end)
-    elif whole_line:
-        more = _FEW_WORDS.match(text, start)
-    elif end - start >= _MAX_RUN:
-        more = _REST.match(text, end)
-    return Span(start, end if more is None else max(end, more.end()))
 
 
 def _is_said_of_cookie(name: str, run: str) -> bool:
