@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -715,6 +717,34 @@ def test_time_limit_that_passes_before_the_handler_is_entered_costs_no_thread(
         failed = item(broker, id, Status.DEAD)
     assert failed.last_failure is not None
     assert failed.last_failure.type.endswith("TimeLimitExceeded")
+
+
+PROFILED_AFTER_A_TIME_LIMIT = """
+import sys, threading
+from redrive import App, connect
+from redrive.worker.worker import Worker
+app = App()
+jobs = app.queue("jobs", lease_timeout="1h")
+@jobs.task(time_limit="10ms")
+def endless():
+    while True:
+        threading.Event().wait(0.005)
+def profiled():
+    return "went on"
+with connect("memory://", maintenance=False) as broker, app.override_broker(broker):
+    app.create_queues(broker)
+    endless.put()
+    Worker(app, broker=broker, concurrency=1).run(until_idle=True)
+    sys.setprofile(lambda *_: None)
+    print(broker.stats("jobs").dead, profiled())
+"""
+
+
+def test_process_can_be_profiled_after_a_handler_was_interrupted() -> None:
+    """CPython 3.11 hangs in the first function that is, if it looks for an exception that does not come."""
+    command = [sys.executable, "-c", PROFILED_AFTER_A_TIME_LIMIT]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True).stdout
+    assert said == "1 went on\n"
 
 
 def test_thread_that_was_given_up_says_nothing_more_of_its_job(

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from typing import NoReturn
 
 from redrive.broker.worker_session import Failed, Outcome, Returned
 from redrive.model.failure import Failure
@@ -243,16 +244,26 @@ class _Thread(threading.Thread):
             end = performance.run()
             with self._interrupting:
                 if self._interrupted is job:  # it may come after the handler has ended, and must not come later
-                    _raise_in(self.ident or 0, None)
+                    _raise_here(TimeLimitExceeded)
                 self._limited = None
         except TimeLimitExceeded as late:
             end = end or performance.failed(late)
         return end
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    target = ctypes.py_object() if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), target)
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+def _raise_here(error: type[BaseException]) -> NoReturn:
+    """Raise it as another thread would, in place of one that is on its way here.
+
+    CPython 3.11 can also take that back, but goes on looking for it: loops are slower, and the first function that is
+    traced or profiled in this process hangs. One that arrives ends that.
+    """
+    _raise_in(threading.get_ident(), error)
+    while True:
+        pass
 
 
 class _Loop:
