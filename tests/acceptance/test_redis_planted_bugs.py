@@ -12,7 +12,7 @@ from tests.acceptance.load import Load
 from tests.acceptance.operations import furnish
 from tests.acceptance.places import Broken, places
 from tests.acceptance.test_races import LATE, next_owner, race, same_token
-from tests.integration.test_redis_notices import wait_to_hear
+from tests.integration.test_redis_pubsub import wait_to_hear
 from tests.servers.proxy import RedisProxy
 from tests.servers.redis import Server
 
