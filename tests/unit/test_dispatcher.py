@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.until import until
 
 from redrive import App, Broker, Context, Dead, Status, connect
 from redrive.broker.worker_session import Lost, open_worker_session
+from redrive.clock import Instant
 from redrive.contract import Call
 from redrive.contract.item_calls import LeaseItems
 from redrive.errors import Closed, Forbidden, OutcomeUnknown, StoreUnavailable
@@ -105,7 +106,12 @@ def test_worker_with_one_slot_asks_all_queues_before_it_waits(
         until(lambda: hasattr(worker, "_dispatcher"))
         session = worker._dispatcher.session
         wait = session.wait
-        monkeypatch.setattr(session, "wait", lambda *given: waited.append(ran.is_set()) or wait(*given))
+
+        def look_and_wait(queues: Sequence[str], end: Instant) -> None:
+            waited.append(ran.is_set() or not queues)  # without queues: for the end of the run, which may not have begun
+            wait(queues, end)
+
+        monkeypatch.setattr(session, "wait", look_and_wait)
         assert ran.wait(PATIENCE_SECONDS)
     assert all(waited)
 

@@ -159,6 +159,11 @@ def test_what_is_brought_back_and_what_is_discarded_is_counted(broker: Broker, s
     assert seen("redrive_items_discarded_total", queue="gone", by="on_dead") == 1
 
 
+def test_operation_that_changes_nothing_counts_nothing(broker: Broker, seen: Seen) -> None:
+    broker.run_operation(broker.start_operation("redrive", queue="morgue", to="jobs").id)
+    assert seen("redrive_items_redriven_total", queue="jobs") is None
+
+
 def test_outcome_that_comes_too_late_is_counted(broker: Broker, clock: FakeClock, seen: Seen) -> None:
     broker.put("jobs", 1)
     lease = broker.lease("jobs")[0]
