@@ -405,6 +405,7 @@ def test_full_server_takes_nothing_new_and_can_be_worked_off_and_cleared(small: 
     ).results
     assert isinstance(refused, StoreUnavailable)
     assert isinstance(followed_refused, StoreUnavailable)
+    assert isinstance(store.commit([followed]).results[0], StoreUnavailable)  # without a put beside it
     assert completed.status is Status.COMPLETED
     (deadline,) = store.commit([Extend(taken[1].token, 90 * SECOND)]).results
     assert deadline > Instant(taken[1].deadline)

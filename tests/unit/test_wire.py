@@ -40,7 +40,7 @@ from redrive.wire.error_codec import (
     is_redrive_error,
 )
 from redrive.wire.messages import CommitPosition, CommitRequest, decode_commit, decode_query, encode_commit, read_commit
-from redrive.wire.result_codec import CALLS, QUERIES, decode_answer, encode
+from redrive.wire.result_codec import CALLS, QUERIES, decode_answer, encode, encode_results
 
 _DELAYS = [
     IMMEDIATE,
@@ -245,6 +245,12 @@ def test_answer_with_another_number_of_results_is_none() -> None:
     calls = [admin_calls.Promote()]
     with pytest.raises(msgspec.DecodeError, match="2 results for 1 call"):
         read_commit(calls, encode_commit(CommitPosition("b"), calls * 2, Commit([1, 2], {}, Instant(0))))
+
+
+def test_results_of_fewer_calls_than_were_made_are_not_sent() -> None:
+    calls = [admin_calls.Promote(), admin_calls.Promote()]
+    with pytest.raises(ValueError, match="shorter"):
+        encode_results(calls, [0])
 
 
 def test_fields_of_a_newer_server_are_passed_over() -> None:
