@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 from tests.integration.projects import Project
 from tests.until import until
 
+from redrive.clock import Instant
 from redrive.config import load
-from redrive.config.external_queue import Poller
+from redrive.config.external_queue import LOOK, Poller
 from redrive.config.runtime import ConfigRuntime
 from redrive.config.watcher import POLL_SECONDS
 from redrive.errors import InvalidConfig, InvalidSetting
@@ -362,6 +364,28 @@ def test_source_is_asked_again_and_again(tmp_path: Path) -> None:
     clock.advance("30s")
     until(lambda: fixed(project) == [{"id": 1}])
     running.stop()
+    project.broker.close()
+
+
+def test_poller_waits_between_two_looks_at_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    project = Project(tmp_path, "memory://", clock=clock)
+    external(project, "[]", options='poll = "30s"')
+    project.work(workers=())
+    poller = Poller(project.broker, "tickets", load(project.file).external["tickets"])
+    waits: list[int] = []
+    wait = clock.wait
+
+    def record(event: threading.Event, end: Instant) -> None:
+        if event is poller._end:
+            waits.append(end - clock.now())
+        wait(event, end)
+
+    monkeypatch.setattr(clock, "wait", record)
+    poller.start()
+    until(lambda: waits)
+    poller.close()
+    assert waits == [LOOK]
     project.broker.close()
 
 

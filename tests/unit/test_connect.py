@@ -47,9 +47,17 @@ def test_memory_has_no_name(url: str) -> None:
         connect(url)
 
 
-@pytest.mark.parametrize("backoffs", [["polite"], {"polite": 3}, {"a b": abs}, {7: abs}], ids=repr)
-def test_what_is_no_delay_function_is_refused(backoffs: Any) -> None:
-    with pytest.raises(InvalidInput):
+@pytest.mark.parametrize(
+    ("backoffs", "reason"),
+    [
+        (["polite"], r"a table from names to functions, not \['polite'\]"),
+        ({"polite": 3}, "no function under 'polite': 3 cannot be called"),
+        ({"a b": abs}, "delay function"),
+        ({7: abs}, "delay function"),
+    ],
+)
+def test_what_is_no_delay_function_is_refused(backoffs: Any, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
         connect("memory://", backoffs=backoffs)
 
 
