@@ -15,9 +15,10 @@ import msgspec
 import pytest
 from tests.servers.certificates import make_certificate
 from tests.servers.mounted import Mounts
+from tests.until import until
 
 from redrive import Broker, connect, connect_async
-from redrive.client import RemoteStore, http_transport
+from redrive.client import RemoteStore, change_watcher, http_transport
 from redrive.client import remote_store as client
 from redrive.contract.admin_calls import CreateQueue
 from redrive.contract.item_calls import LeaseItems, NewItem, Put
@@ -309,6 +310,30 @@ def test_request_that_is_repeated_gets_the_first_answer_and_runs_once(broker: Br
     assert broker.stats("jobs").pending == 1
     assert sender.send("other id") != first
     assert broker.stats("jobs").pending == 2
+
+
+def test_poll_that_ends_with_nothing_wakes_no_waiter(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_watcher, "POLL_SECONDS", 0.01)
+    answers: list[WatchAnswer | None] = []
+    woken_by: list[WatchAnswer | None] = []
+    watcher = change_watcher.ChangeWatcher(
+        http_transport.endpoint_of(url, "default", None), wake=lambda: woken_by.append(answers[-1])
+    )
+    ask = watcher._ask
+
+    def record(known: WatchAnswer) -> WatchAnswer | None:
+        answers.append(ask(known))
+        return answers[-1]
+
+    def is_empty(answer: WatchAnswer | None) -> bool:
+        return answer is not None and answer.queues == () and not answer.anything
+
+    monkeypatch.setattr(watcher, "_ask", record)
+    watcher.watch_queues(["jobs"])
+    until(lambda: watcher.received() is not None and sum(map(is_empty, answers)) > 2)
+    watcher.close()
+    assert woken_by
+    assert not any(map(is_empty, woken_by))
 
 
 def test_answer_that_is_no_text_is_one_that_cannot_be_read(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
