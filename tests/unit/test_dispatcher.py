@@ -108,7 +108,7 @@ def test_worker_with_one_slot_asks_all_queues_before_it_waits(
         wait = session.wait
 
         def look_and_wait(queues: Sequence[str], end: Instant) -> None:
-            waited.append(ran.is_set() or not queues)  # without queues: for the end of the run, which may not have begun
+            waited.append(ran.is_set() or not queues)  # without queues it waits for the end of the run
             wait(queues, end)
 
         monkeypatch.setattr(session, "wait", look_and_wait)
