@@ -36,6 +36,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no sup
 PROGRAM = """
 import os, time
 from redrive.task.app import App
+from redrive.task.context import Context
 
 VERSION = "old"
 app = App("sqlite:///jobs.db")
@@ -51,6 +52,15 @@ def wait(name: str) -> str:
     while not os.path.exists(name):
         time.sleep(0.005)
     return "done"
+
+@jobs.task
+def wait_for_stop(context: Context, name: str) -> None:
+    begun(name)
+    while not context.stopping:
+        time.sleep(0.005)
+    begun(name)
+    while not os.path.exists(name):
+        time.sleep(0.005)
 
 @jobs.task
 def leave(code: int) -> None:
@@ -141,11 +151,12 @@ def test_works_until_there_is_nothing_to_do(work: Work) -> None:
 
 
 def test_stops_after_what_runs(work: Work) -> None:
-    id = work.put("wait", name="a")
+    id = work.put("wait_for_stop", name="a")
     process = work.start()
     work.begun("a")
     process.send_signal(signal.SIGTERM)
     until(lambda: "stopping" in _so_far(process))
+    work.begun("a", times=2)  # the word has come from the supervisor to the worker
     later = work.put("version")
     work.go("a")
     code, output = ended(process)
