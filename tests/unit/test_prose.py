@@ -5,6 +5,7 @@ Counted are docstrings, comments and string literals of the package, and the pag
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
@@ -19,17 +20,17 @@ SLACK = 10
 """A limit is at most this far above the count: lower it with the text."""
 
 LIMITS = {
-    "looks?|looked": (290, "poll, read, check, query"),
-    "nobody": (201, "no worker, no process, no caller"),
+    "looks?|looked": (289, "poll, read, check, query"),
+    "nobody": (200, "no worker, no process, no caller"),
     "somebody|anybody|everybody": (134, "another process, a caller, an operator"),
     "as it stands|stands|stand|standing": (152, "state, status, current"),
-    "begins?|began|begun": (190, "starts, started"),
+    "begins?|began|begun": (188, "starts, started"),
     "at once": (135, "immediately, together, concurrently"),
     "goes? on": (45, "continues"),
     "whoever": (104, "the caller, the worker that"),
     "of (?:its|their) own": (96, "own, separate"),
     "as (?:it is|they are)": (94, "unchanged, current"),
-    "told": (98, "notified, reported, recorded"),
+    "told": (88, "notified, reported, recorded"),
     "tells?": (69, "reports, returns"),
     "so (?:many|much|long|often)": (95, "up to N; name the parameter"),
     "by hand": (82, "manually, by an operator"),
@@ -48,20 +49,20 @@ LIMITS = {
     "(?:became|becomes?) of": (41, "outcome of"),
     "anew": (41, "again, from scratch"),
     "for good": (43, "permanently"),
-    "left out": (40, "skipped, omitted"),
+    "left out": (39, "skipped, omitted"),
     "carried out": (15, "executed"),
     "lets? in": (8, "authenticates, allows"),
     "there is none|where there is one": (25, "if none exists"),
     "fallen due|falls due": (14, "due"),
     "sees? to": (21, "handles"),
     "heard|hears|rings?|bell": (33, "receives, wakes"),
-    "trouble|for ever": (54, "failure; without a limit"),
+    "trouble|for ever": (52, "failure; without a limit"),
     "takes the place of|in place of": (19, "replaces"),
     "lies in|written down|handed in": (25, "is in; recorded; submitted"),
     "goes before": (12, "takes precedence over"),
     "mend(?:s|ed)?": (26, "fix"),
     "foresaw": (9, "unexpected"),
-    "alike": (8, "uniform, similar"),
+    "alike": (6, "uniform, similar"),
     "but for": (11, "except"),
     "dearer|dear": (3, "more expensive"),
     "by heart": (1, "cached"),
@@ -76,8 +77,12 @@ def prose() -> str:
     """All texts, in lower case and with single spaces."""
     texts = [path.read_text() for path in PAGES]
     for path in sorted((ROOT / "src/redrive").rglob("*.py")):
-        tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
-        texts += [token.string for token in tokens if token.type in (tokenize.STRING, tokenize.COMMENT)]
+        source = path.read_text()
+        # Not the tokens of strings: an f-string is one token before Python 3.12, with the names in it, and many since.
+        nodes = ast.walk(ast.parse(source))
+        texts += [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        texts += [token.string for token in tokens if token.type == tokenize.COMMENT]
     return re.sub(r"\s+", " ", "\n".join(texts)).lower()
 
 
