@@ -263,9 +263,10 @@ def refused(code: str, message: str = "no", **details: Any) -> bytes:
 def test_server_that_cannot_be_used_is_told_apart(
     status: int, body: bytes, content_type: str, error: type[Exception]
 ) -> None:
-    with Odd(status, body, content_type) as odd, pytest.raises(error):
+    with Odd(status, body, content_type) as odd, pytest.raises(error) as raised:
         connect(odd.url)
     assert len(odd.asked) == 1  # and is not asked again and again
+    assert error is not NotAStore or str(raised.value).endswith("Correct the URL")
 
 
 def test_server_of_another_version_of_the_wire_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from redrive.client.http_transport import (
     endpoint_of,
 )
 from redrive.client.retry_safe_calls import are_idempotent
-from redrive.client.server_answer import is_from_server, position_in, refusal_in
+from redrive.client.server_answer import is_from_server, not_a_server, position_in, refusal_in
 from redrive.clock import Clock, Instant, ServerClock
 from redrive.contract import COMMIT_ORDER, Call, Query
 from redrive.contract.item_calls import LeaseItems, Put
@@ -37,7 +37,6 @@ from redrive.errors import (
     Closed,
     EngineUnsupported,
     InvalidInput,
-    NotAStore,
     OutcomeUnknown,
     RedriveError,
     StoreFailed,
@@ -313,11 +312,11 @@ class RemoteStore:
     def _about(self) -> ServerInfo:
         answer = self._ask("store.about", _encoded(None))
         if answer.content_type != CONTENT_TYPE:
-            raise NotAStore(self._endpoint.url, "what answers there is not a Redrive server")
+            raise not_a_server(self._endpoint.url, "what answers there is not a Redrive server")
         try:
             about = decode_about(answer.body)
         except ValueError as error:  # also for texts that are not UTF-8
-            raise NotAStore(self._endpoint.url, f"what answers there is not a Redrive server ({error})") from error
+            raise not_a_server(self._endpoint.url, f"what answers there is not a Redrive server ({error})") from error
         if about.wire != WIRE_VERSION:
             problem = f"this client speaks version {WIRE_VERSION}; use the same release of Redrive on both sides"
             raise EngineUnsupported("the server at " + self._endpoint.url, f"version {about.wire}", problem)

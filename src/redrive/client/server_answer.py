@@ -24,6 +24,11 @@ def is_from_server(answer: HttpResponse) -> bool:
         return False
 
 
+def not_a_server(url: str, problem: str) -> NotAStore:
+    """Return the error for a URL at which something else answers."""
+    return NotAStore(url, problem, "Correct the URL")
+
+
 def position_in(answer: HttpResponse) -> CommitPosition:
     """How far the server is that something was not for."""
     return msgspec.convert(_decode_error(answer.body).details, CommitPosition)
@@ -36,11 +41,11 @@ def refusal_in(answer: HttpResponse, url: str) -> RedriveError:
     except ValueError:
         if answer.status in _GATEWAY:
             return StoreUnavailable(url, f"HTTP status {answer.status}")
-        return NotAStore(url, f"no Redrive server answers there, but HTTP status {answer.status}")
+        return not_a_server(url, f"no Redrive server answers there, but HTTP status {answer.status}")
     if answer.status == MISDIRECTED:
         return OutcomeUnknown(url, "the server that it was sent to is not there any more")
     if body.code in ("route_not_found", "method_not_allowed"):
-        return NotAStore(url, "what answers there is not a Redrive server of this release")
+        return not_a_server(url, "what answers there is not a Redrive server of this release")
     if answer.status == 500:
         return StoreFailed(url, f"{body.message} {body.details.get('id', '')}".rstrip())
     error = error_of_answer(answer.status, body)
