@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from redrive.contract.admin_calls import (
     ApplyRetention,
@@ -97,14 +97,14 @@ Query = (
     | GetNextDue
 )
 COMMIT_ORDER: tuple[tuple[type[Any], ...], ...] = (
-    (CreateQueue, UpdateQueue, SetPaused, SetSourceQueue, DeleteQueue),
+    get_args(QueueCall),
     (Put,),
-    (Register, Unregister),
+    get_args(RegistrationCall),
     (Import, Receive),
     (Hold, Unhold),
-    (Complete, Settle, ReturnLease, Extend),
+    get_args(SettleCall),
     (ManualChange,),
-    (StartOperation, StepOperation, SetOperation),
+    get_args(OperationCall),
     (Promote, Expire, ApplyRetention, FinishMove, CloseMove),
     (LeaseItems,),
 )
