@@ -473,8 +473,10 @@ def test_locals_without_secrets() -> None:
 
 
 def test_locals_never_fail_and_are_bounded() -> None:
+    huge_text, huge_blob = "é" * 50_000_000, b"\0" * 50_000_000
+
     def deep(n: int) -> None:
-        hostile, big, blob, number = Hostile(), "é" * 50_000_000, b"\0" * 50_000_000, 10**5000
+        hostile, big, blob, number = Hostile(), huge_text, huge_blob, 10**5000
         many = list(range(100_000))
         circle: list[object] = []
         circle.append(circle)
