@@ -33,6 +33,7 @@ async def client(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeCloc
         "redis": lambda: request.getfixturevalue("redis_url"),
     }[request.param]()
     app = application(url, maintenance=False, clock=clock)
+    await app.brokers.at("default")  # to create the tables of a store may take longer than a request has patience
     yield Client(app)
     await app.close()
 

@@ -13,7 +13,7 @@ from tests.servers.asgi import Answer, Client
 from redrive import Verb, connect_async
 from redrive.auth.principal import TOKENS_NAMESPACE, Permission, Principal, Role
 from redrive.contract.admin_calls import Import, ManualChange, ManualTarget, SetOperation, StartOperation, StepOperation
-from redrive.contract.queries import GetQueue
+from redrive.contract.queries import GetItems, GetQueue
 from redrive.errors import Forbidden, RedriveError
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
@@ -220,7 +220,9 @@ async def test_letter_of_another_store_does_not_go_back_there_for_somebody_let_i
 
     def from_afar(query: Any) -> Any:
         found = inner(query)
-        return msgspec.structs.replace(found, home_store="there") if isinstance(found, Item) else found
+        if isinstance(query, GetItems):
+            return tuple([item and msgspec.structs.replace(item, home_store="there") for item in found])
+        return found
 
     monkeypatch.setattr(core.store, "read", from_afar)
     assert (await place.call(OPERATOR, "dead.redrive", ids=[letter])).json["code"] == "forbidden"

@@ -13,7 +13,7 @@ from tests.servers.asgi import Answer, Client
 from redrive import connect_async
 from redrive.auth.principal import Principal, Role
 from redrive.contract import Query
-from redrive.contract.queries import GetItem
+from redrive.contract.queries import GetItems
 from redrive.server.asgi import Server
 from redrive.server.auth.authentication import NoAuthentication
 from redrive.server.broker_pool import BrokerPool
@@ -235,7 +235,7 @@ async def test_consumer_of_some_queues_settles_what_it_leased_without_a_look_up(
     assert place.server is not None
     place.caller.principal = limited(Role.CONSUMER)
     client = Client(place.server)
-    looked_up = place.reads(GetItem)
+    looked_up = place.reads(GetItems)
     side = place.world.sides[OWN]
     (leased,) = (await client.call("queue.lease", queue=side.queue)).json["items"]
     settled = await client.call(route, queue=side.queue, items=[{"token": leased["token"], **item}])

@@ -19,6 +19,7 @@ from redrive.contract.item_calls import LeaseItems, NewItem, Put, Settle, StaleS
 from redrive.contract.queries import (
     FindItems,
     GetItem,
+    GetItems,
     GetOverdue,
     GetResult,
     ListAudit,
@@ -201,6 +202,7 @@ LOOKS = (
     lambda s: GetItem(ItemId(s.id)),
     lambda s: GetItem(ItemId(s.done_id)),
     lambda s: GetItem(ItemId(s.letter_id)),
+    lambda s: GetItems((ItemId(s.id), ItemId(s.done_id), ItemId(s.letter_id))),
     lambda s: FindItems(Filter(queue=s.queue, status=None)),
     lambda s: FindItems(Filter(queue=s.dead_queue)),
     lambda s: ReadFeed(queue=s.queue),
@@ -215,8 +217,16 @@ async def test_payloads_are_for_those_who_may_see_them(world: World, look: Any) 
         seen = await made(world, principal(Role.VIEWER), query)
         assert not isinstance(seen, RedriveError)
         assert not holds_secret(seen)
-        if isinstance(query, GetItem | FindItems):
+        if isinstance(query, GetItem | GetItems | FindItems):
             assert holds_secret(await made(world, principal(Role.OPERATOR), query))
+
+
+@pytest.mark.parametrize("role", [Role.REQUESTER, Role.VIEWER, Role.OPERATOR])
+async def test_items_of_other_queues_are_not_among_many(world: World, role: Role) -> None:
+    ids = tuple(ItemId(id) for side in (OWN, FOREIGN) for id in (world.sides[side].id, world.sides[side].done_id))
+    found = await made(world, limited(role), GetItems(ids))
+    assert [item is not None for item in found] == [True, True, False, False]
+    assert list(found[:2]) == [await made(world, limited(role), GetItem(id)) for id in ids[:2]]
 
 
 async def test_hidden_item_says_that_it_is_hidden(world: World) -> None:

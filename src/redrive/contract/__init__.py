@@ -32,6 +32,7 @@ from redrive.contract.queries import (
     FindItems,
     GetIdempotencyOwners,
     GetItem,
+    GetItems,
     GetLease,
     GetNextDue,
     GetOperation,
@@ -78,6 +79,7 @@ Query = (
     | ListQueues
     | GetStats
     | GetItem
+    | GetItems
     | FindItems
     | CountItems
     | ListGroups

@@ -37,6 +37,15 @@ class GetItem(TaggedStruct, frozen=True):
     id: ItemId
 
 
+class GetItems(TaggedStruct, frozen=True):
+    """→ tuple[Item | None, …]: for each id, in order, the item as GetItem returns it, or None if no such item exists.
+
+    At most MAX_BATCH ids. A server may answer for the first ids only, at least one: ask again for the rest.
+    """
+
+    ids: tuple[ItemId, ...]
+
+
 class FindItems(TaggedStruct, frozen=True):
     """→ Page. Items that match, in order, after `cursor`. Examines at most MAX_EXAMINED.
 

@@ -14,7 +14,7 @@ from redrive.broker.core import Core
 from redrive.clock import Instant
 from redrive.contract import Query
 from redrive.contract.item_calls import Leased
-from redrive.contract.queries import FindItems, ListWorkerLeases, Page
+from redrive.contract.queries import FindItems, GetItems, ListWorkerLeases, Page
 from redrive.model.ids import Token
 from redrive.model.item import Item, Lease
 
@@ -26,6 +26,8 @@ def read(core: Core, query: Query, most: int) -> Any:
     """The answer of a store, with payloads of `most` bytes, or one item. Blocks."""
     if query.__class__ is FindItems:
         return _page(core, query, most)
+    if query.__class__ is GetItems:
+        return _items(core, query, most)
     if query.__class__ is ListWorkerLeases:
         return _held(core, query, most)
     return core.read(query)
@@ -49,6 +51,20 @@ def _page(core: Core, query: FindItems, most: int) -> Page:
         cursor = page.cursor
         if cursor is None or len(items) >= query.limit or len(page.items) < step.limit:
             return Page(tuple(items), cursor)
+
+
+def _items(core: Core, query: GetItems, most: int) -> tuple[Item | None, ...]:
+    found: list[Item | None] = []
+    size = 0
+    while len(found) < len(query.ids):
+        some: tuple[Item | None, ...] = core.read(GetItems(query.ids[len(found) : len(found) + STEP]))
+        sizes = [0 if item is None else size_of(item) for item in some]
+        fits = _count_fitting(sizes, most - size) or (0 if found else 1)
+        found += some[:fits]
+        size += sum(sizes[:fits])
+        if fits < len(some):
+            break
+    return tuple(found)
 
 
 def _held(core: Core, query: ListWorkerLeases, most: int) -> tuple[Lease, ...]:

@@ -60,6 +60,7 @@ QUERIES: dict[type[Any], Any] = {
     queries.ListQueues: tuple[Queue, ...],
     queries.GetStats: QueueStats,
     queries.GetItem: Item,
+    queries.GetItems: tuple[Item | None, ...],
     queries.FindItems: queries.Page,
     queries.CountItems: queries.Counted,
     queries.ListGroups: tuple[Group, ...],

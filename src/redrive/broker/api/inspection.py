@@ -28,6 +28,10 @@ class InspectionMethods(BrokerBase):
         """
         return self._run(deliveries.get(self._core, id, redacted))
 
+    def get_many(self, ids: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
+        """Many items, up to 1,000, in the order of their ids; None if no such item exists."""
+        return self._run(deliveries.get_many(self._core, ids, redacted))
+
     def find(
         self,
         where: Filter | None = None,

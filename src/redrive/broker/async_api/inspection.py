@@ -28,6 +28,10 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         """
         return await self._look(deliveries.get(self._core, id, redacted))
 
+    async def get_many(self, ids: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
+        """Many items, up to 1,000, in the order of their ids; None if no such item exists."""
+        return await self._look(deliveries.get_many(self._core, ids, redacted))
+
     async def find(
         self,
         where: Filter | None = None,

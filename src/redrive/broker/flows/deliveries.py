@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,11 @@ from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer, check_positive, to_instant
 from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put
-from redrive.contract.queries import GetItem, GetResult
+from redrive.contract.queries import GetItem, GetItems, GetResult
 from redrive.errors import InvalidInput, InvalidName, short_repr
 from redrive.model.caller_input import checking_input, exact_str, flag, listed
 from redrive.model.duration import DurationInput, parse_duration
-from redrive.model.ids import Token, check_id, parse_token
+from redrive.model.ids import ItemId, Token, check_id, ids_of, parse_token
 from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides, Result
 from redrive.model.limits import (
     DEFAULT_PRIORITY,
@@ -183,6 +183,24 @@ def get(core: Core, id: str, redacted: bool) -> Flow[Item]:
         return item
     view = yield from redaction_for(core, queues_of(item))
     return view.item(item)
+
+
+def get_many(core: Core, ids: Iterable[str], redacted: bool) -> Flow[list[Item | None]]:
+    """Read many items with their histories; None where there is no such item."""
+    hides = flag("redacted", redacted)
+    found = yield from read_items(ids_of(ids, MAX_BATCH, "a list of ids", "call"))
+    if not hides:
+        return found
+    view = yield from redaction_for(core, (queue for item in found if item for queue in queues_of(item)))
+    return [None if item is None else view.item(item) for item in found]
+
+
+def read_items(ids: Sequence[ItemId]) -> Flow[list[Item | None]]:
+    """Read items with as few queries as their size allows."""
+    found: list[Item | None] = []
+    while len(found) < len(ids):
+        found += yield from run_query(GetItems(tuple(ids[len(found) :])))
+    return found
 
 
 def result(id: str) -> Flow[Result | None]:

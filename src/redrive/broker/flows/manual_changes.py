@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.broker.flow import Flow, ReadQuery, commit_call, raise_if_refused, run_query
+from redrive.broker.flow import Flow, commit_call, raise_if_refused, run_query
+from redrive.broker.flows.deliveries import read_items
 from redrive.broker.flows.moves import target_of
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.flows.settle import failure_of
@@ -18,7 +19,7 @@ from redrive.broker.validation import check_note
 from redrive.contract.admin_calls import Hold, ManualChange, ManualTarget, Unhold
 from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import GetItem
-from redrive.errors import InvalidInput, InvalidPayload, RedriveError, short_repr
+from redrive.errors import InvalidInput, InvalidPayload, ItemNotFound, RedriveError, short_repr
 from redrive.model.caller_input import checking_input, flag, is_of_a_signal
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, ids_of
@@ -30,6 +31,10 @@ from redrive.model.state_machine import Verb
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
+
+
+_READ_TOGETHER = 100
+"""Maximum number of items that are in memory at a time to judge them."""
 
 
 def change(
@@ -66,14 +71,16 @@ def change_with_verdict(
     waiting = list(dict.fromkeys(listed))
     for _ in range(MAX_ROUNDS):
         targets: dict[ItemId, ManualTarget] = {}
-        for id in waiting:
-            try:
-                target = yield from _target_with_verdict(core, verb, id, error)
-            except RedriveError as refusal:
-                results[id] = refusal
-            else:
-                now[id] = target.id
-                targets[target.id] = target
+        for start in range(0, len(waiting), _READ_TOGETHER):
+            some = waiting[start : start + _READ_TOGETHER]
+            for id, item in zip(some, (yield from read_items(some)), strict=True):
+                try:
+                    target = yield from _target_with_verdict(core, verb, id, item, error)
+                except RedriveError as refusal:
+                    results[id] = refusal
+                else:
+                    now[id] = target.id
+                    targets[target.id] = target
         if targets:
             call = ManualChange(verb, tuple(targets.values()), core.actor(actor), forced, None, text)
             outcome = yield from commit_call(call)
@@ -112,8 +119,11 @@ def unhold(held_by: str, ids: Sequence[str] | None) -> Flow[int]:
             return total
 
 
-def _target_with_verdict(core: Core, verb: Verb, id: ItemId, error: str | Failure | None) -> Flow[ManualTarget]:
-    item: Item = yield ReadQuery(GetItem(id))
+def _target_with_verdict(
+    core: Core, verb: Verb, id: ItemId, item: Item | None, error: str | Failure | None
+) -> Flow[ManualTarget]:
+    if item is None:
+        raise ItemNotFound(id)
     queue = yield from core.queue(item.queue)
     outcome_kind = OutcomeKind.FAILED if verb is Verb.FAIL else OutcomeKind.BURIED
     failure = failure_of(error, queue.settings.error_rules, None) if verb is Verb.FAIL else None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from redrive.auth.permissions import DELETING_VERBS
 from redrive.auth.principal import Permission
 from redrive.broker.core import Core
-from redrive.contract.queries import GetItem, GetOperation
+from redrive.contract.queries import GetItems, GetOperation
 from redrive.errors import Forbidden, ItemNotFound, LeaseLost, OperationNotFound
 from redrive.model.ids import ItemId, Token, item_id_of
 from redrive.model.item import Item, Lease, Status
@@ -17,6 +17,9 @@ from redrive.model.limits import make_address
 from redrive.model.operation import Operation
 from redrive.model.state_machine import Verb
 from redrive.server.request import Request
+
+_READ_TOGETHER = 64
+"""Maximum number of items that are in memory at a time to find out where they are."""
 
 
 class ItemLocation(NamedTuple):
@@ -172,14 +175,16 @@ def check_somewhere(request: Request, rights: Sequence[Permission]) -> None:
 
 def _places_of(core: Core, ids: Sequence[str]) -> dict[str, ItemLocation]:
     found: dict[str, ItemLocation] = {}
-    for id in ids:
-        try:
-            item: Item = core.read(GetItem(ItemId(id)))
-        except ItemNotFound:
-            continue
-        was_in = item.history[-1].queue if item.history else None
-        found[id] = ItemLocation(item.queue, _died_in(item), was_in, item.origin_queue)
+    for start in range(0, len(ids), _READ_TOGETHER):
+        some = tuple(map(ItemId, ids[start : start + _READ_TOGETHER]))
+        items: tuple[Item | None, ...] = core.read(GetItems(some))
+        found.update({id: _location(item) for id, item in zip(some, items, strict=True) if item is not None})
     return found
+
+
+def _location(item: Item) -> ItemLocation:
+    was_in = item.history[-1].queue if item.history else None
+    return ItemLocation(item.queue, _died_in(item), was_in, item.origin_queue)
 
 
 def _died_in(item: Item) -> str | None:

@@ -17,6 +17,7 @@ from redrive.contract.queries import (
     FeedPage,
     FindItems,
     GetItem,
+    GetItems,
     GetOperation,
     GetOverdue,
     ListAudit,
@@ -51,7 +52,7 @@ def visible_item(request: Request, item: Item) -> Item:
     return _redaction(request).item(mask_item(item))
 
 
-def _item(request: Request, query: GetItem, item: Item) -> Item:
+def _item(request: Request, item: Item) -> Item:
     """One who awaits it sees its result, and where he may not look around, nothing but how it stands."""
     if request.sees_payloads(item.queue):
         return item
@@ -60,6 +61,18 @@ def _item(request: Request, query: GetItem, item: Item) -> Item:
     if not resource_authorization.may_read_result(request, item.queue, item.origin_queue):
         return shown
     return _replace(shown, result=item.result)
+
+
+def _items(request: Request, query: GetItems, items: tuple[Item | None, ...]) -> tuple[Item | None, ...]:
+    """An item of a queue that the caller may not read is not found, as with GetItem."""
+    return tuple([None if item is None else _item_if_seen(request, item) for item in items])
+
+
+def _item_if_seen(request: Request, item: Item) -> Item | None:
+    seen = resource_authorization.may(request, (READ,), item.queue)
+    if seen or resource_authorization.may_read_result(request, item.queue, item.origin_queue):
+        return _item(request, item)
+    return None
 
 
 def _overdue(request: Request, query: GetOverdue, answer: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -173,7 +186,8 @@ def _queues_told(result: Any) -> Iterator[str | None]:
 
 
 RESULT_FILTERS: dict[type[Any], Callable[[Request, Any, Any], Any]] = {
-    GetItem: _item,
+    GetItem: lambda request, query, item: _item(request, item),
+    GetItems: _items,
     FindItems: _page,
     ListMoves: _moves,
     ListQueues: _queues,

@@ -14,6 +14,7 @@ from redrive.contract.queries import (
     FindItems,
     GetIdempotencyOwners,
     GetItem,
+    GetItems,
     GetLease,
     GetOperation,
     GetOverdue,
@@ -31,7 +32,7 @@ from redrive.contract.queries import (
 )
 from redrive.errors import InvalidInput
 from redrive.model.ids import MAX_NUMBER
-from redrive.model.limits import MAX_LABEL_CHARS, check_address, check_label, check_name
+from redrive.model.limits import MAX_BATCH, MAX_LABEL_CHARS, check_address, check_label, check_name
 from redrive.server.validation import values
 from redrive.server.validation.manual_changes import filter_
 
@@ -45,6 +46,10 @@ def query(asked: Query, now: Instant) -> Query:
             values.queue(name)
         case GetItem(id) | GetResult(id):
             values.id(id)
+        case GetItems(ids):
+            values.many("ids", len(ids), MAX_BATCH)
+            for id in ids:
+                values.id(id)
         case GetLease(token):
             values.token(token)
         case FindItems(where, _, limit, cursor):

@@ -183,6 +183,14 @@ def find_all(executor: Executor, numbers: Iterable[int]) -> dict[int, ItemRow]:
     return found
 
 
+def find_by_ids(executor: Executor, ids: Sequence[ItemId]) -> dict[ItemId, ItemRow]:
+    """Return the state rows of the items that have these ids, or had them before a move."""
+    id_suffixes = dict(_parsed(ids))
+    present = {item_row.id: item_row for item_row in find_all(executor, id_suffixes).values()}
+    found = {id: present.get(id) or find_by_id(executor, id) for id in ids}
+    return {id: item_row for id, item_row in found.items() if item_row is not None}
+
+
 class ReadAhead:
     """State rows of many items that are changed one after the other, read together before the first change."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
 import msgspec
@@ -17,6 +17,7 @@ from redrive.contract.queries import (
     FindItems,
     GetIdempotencyOwners,
     GetItem,
+    GetItems,
     GetLease,
     GetNextDue,
     GetOperation,
@@ -49,7 +50,7 @@ from redrive.stores.relational import dead_letters, feed, find, moves, operation
 from redrive.stores.relational import leases as relational_leases
 from redrive.stores.relational.batch import COUNTED_COLUMNS, QueueRow, namespace_key, queue_rows
 from redrive.stores.relational.full_items import full_items, overrides_of
-from redrive.stores.relational.item_rows import find_all, find_by_id, find_leased
+from redrive.stores.relational.item_rows import find_all, find_by_id, find_by_ids, find_leased
 from redrive.stores.relational.low_water_marks import READY, above, each_queue, leases
 from redrive.stores.relational.session import Executor
 
@@ -127,6 +128,8 @@ def answer_query(executor: Executor, query: Query, namespace: str, now: Instant)
             return _stats(executor, _queue(executor, namespace, name), now)
         case GetItem(id):
             return _item(executor, namespace, id)
+        case GetItems(ids):
+            return _items(executor, namespace, ids)
         case FindItems():
             return _page(executor, namespace, query)
         case CountItems(where, cursor):
@@ -238,6 +241,14 @@ def _item(executor: Executor, namespace: str, id: ItemId) -> Item:
     if item_row is None or queue is None:
         raise ItemNotFound(id)
     return full_items(executor, [item_row], {item_row.queue: queue})[0]
+
+
+def _items(executor: Executor, namespace: str, ids: Sequence[ItemId]) -> tuple[Item | None, ...]:
+    names = _names(executor, namespace)
+    found = {id: item_row for id, item_row in find_by_ids(executor, ids).items() if item_row.queue in names}
+    item_rows = {item_row.item_no: item_row for item_row in found.values()}  # several ids may be those of one item
+    items = dict(zip(item_rows, full_items(executor, item_rows.values(), names), strict=True))
+    return tuple([items[found[id].item_no] if id in found else None for id in ids])
 
 
 def _moves(executor: Executor, namespace: str, query: ListMoves) -> tuple[Move, ...]:

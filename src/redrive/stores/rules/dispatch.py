@@ -135,6 +135,9 @@ def answer_query(state: State, query: Query, now: Instant) -> Any:
             return state.queue(query.name).stats(now)
         case queries.GetItem():
             return state.item(query.id).to_item()
+        case queries.GetItems():
+            found = (state.find(id) for id in query.ids)
+            return tuple([None if item is None else item.to_item() for item in found])
         case queries.FindItems():
             return find_items(state, query)
         case queries.CountItems():

@@ -30,6 +30,7 @@ from redrive.testing.conformance.extend_and_release import (
 from redrive.testing.conformance.failures import FailConformance, HistoryConformance
 from redrive.testing.conformance.feed import FeedConformance, FeedReadingConformance
 from redrive.testing.conformance.find import FilterConformance, PageConformance
+from redrive.testing.conformance.get_items import GetItemsConformance
 from redrive.testing.conformance.groups import GroupConformance, GroupCountConformance, StatsConformance
 from redrive.testing.conformance.idempotency import CaptureConformance, IdempotencyConformance
 from redrive.testing.conformance.invalid_input import NameConformance, NamespaceConformance, RefusalConformance
@@ -175,6 +176,7 @@ class StoreConformance(
     UpkeepConformance,
     LineageConformance,
     SourceConformance,
+    GetItemsConformance,
     FilterConformance,
     PageConformance,
     SearchConformance,
