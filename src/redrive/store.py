@@ -51,7 +51,8 @@ class Commit(msgspec.Struct, frozen=True):
     """One for each call, in the order of the calls: the type its docstring names, or a `RedriveError`."""
     arrivals: Mapping[str, int]
     """Queues in which more items may be leased than before, and how many; 0 if only a new due time was set. Waiters of
-    these queues are woken; too many is harmless."""
+    these queues are woken; too many is harmless. Also the `result_topic` of each item that died or whose result was
+    kept: all waiters of that topic are woken."""
     now: Instant
 
 
@@ -91,7 +92,8 @@ class Store(Protocol):
         ...
 
     def poll_changes(self) -> Collection[str] | None:
-        """Queues in which another process may have changed something since the last call; None: in any. Cheap."""
+        """Queues, and result topics, in which another process may have changed something since the last call; None: in
+        any. Cheap."""
         ...
 
     def subscribe(self, wake: Callable[[], None]) -> None:

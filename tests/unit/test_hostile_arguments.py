@@ -193,6 +193,7 @@ USES: dict[str, dict[str, Any]] = {
     "bury": {"lease": _LEASE, "note": "why", "error": None},
     "report_lost": {"lease": _LEASE, "error": "gone"},
     "get": {"id": _DEAD, "redacted": True},
+    "get_many": {"ids": [_DEAD], "redacted": True},
     "find": {"order": "newest", "limit": 5, "cursor": None, "redacted": True, "where": None, "queue": "jobs",
              "status": "dead", "since": "1h", "words": "broke", "headers": {"a": "b"}, "ids": [_DEAD], "held": False,
              "error_type": "X", "error_class": "network", "reason": "expired", "min_attempts": 1, "fingerprint": "f",

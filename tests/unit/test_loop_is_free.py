@@ -128,6 +128,7 @@ USES: dict[str, Use] = {
     "find": lambda broker: broker.find(),
     "follow": lambda broker: first(broker.follow(wait=0)),
     "get": lambda broker: _got(broker),
+    "get_many": lambda broker: _got_many(broker),
     "get_queue": lambda broker: broker.get_queue("jobs"),
     "groups": lambda broker: broker.groups(),
     "health": lambda broker: broker.health(),
@@ -168,6 +169,10 @@ USES: dict[str, Use] = {
 
 async def _got(broker: AsyncBroker) -> None:
     await broker.get(await dead(broker))
+
+
+async def _got_many(broker: AsyncBroker) -> None:
+    await broker.get_many([await dead(broker)])
 
 
 def test_every_method_is_tried() -> None:

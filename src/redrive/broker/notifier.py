@@ -1,4 +1,5 @@
-"""Waiting for work. The store never waits; the waiters of each queue stand here, in order.
+"""Waiting for work. The store never waits; the waiters of each queue stand here, in order. Callers that await how an
+item ends wait for its result topic in the same way; an arrival there wakes all of them.
 
 An arrival wakes as many waiters as there are items. One thread, started by the first waiter, sees to everything that
 comes with time: waits that end, items that fall due, and what other processes did.
@@ -20,6 +21,7 @@ from redrive.broker.flow import WaitForQueue
 from redrive.broker.signal_shield import shielded, shielded_later
 from redrive.clock import Instant
 from redrive.model.duration import MILLISECOND
+from redrive.model.ids import RESULTS
 from redrive.store import Store
 
 POLL_INTERVAL = 20 * MILLISECOND
@@ -120,7 +122,7 @@ class Notifier:
             for queue, count in arrivals.items():
                 self._tickets[queue] += 1
                 if queue in self._waiters:
-                    woken += self._pop(queue, max(count, 1))
+                    woken += self._pop(queue, None if queue.startswith(RESULTS) else max(count, 1))
         if woken:
             self._wake(woken)
 
@@ -291,7 +293,7 @@ class Notifier:
             for queue in queues:
                 self._tickets[queue] += 1
             self._tickets[ALL_QUEUES] += bool(queues)
-        woken = [waiter for queue in queues for waiter in self._pop(queue, 1)]
+        woken = [waiter for queue in queues for waiter in self._pop(queue, None if queue.startswith(RESULTS) else 1)]
         return woken + (self._pop(ALL_QUEUES, None) if queues else [])
 
     def _expire(self, now: Instant) -> list[Waiter]:

@@ -33,6 +33,7 @@ from redrive.client.server_answer import is_from_server, not_a_server, position_
 from redrive.clock import Clock, Instant, ServerClock
 from redrive.contract import COMMIT_ORDER, Call, Query
 from redrive.contract.item_calls import LeaseItems, Put
+from redrive.contract.queries import GetResult
 from redrive.errors import (
     Closed,
     EngineUnsupported,
@@ -42,6 +43,7 @@ from redrive.errors import (
     StoreFailed,
     StoreUnavailable,
 )
+from redrive.model.ids import RESULTS
 from redrive.model.item import Receipt
 from redrive.model.limits import MIB
 from redrive.store import Commit, Durability
@@ -126,6 +128,8 @@ class RemoteStore:
 
     def read(self, query: Query) -> Any:
         self._check_open()
+        if query.__class__ is GetResult:
+            self._watching.watch_queues((RESULTS,))
         answer = self._ask("store.read", _encoded(query))
         try:
             return decode_answer(query, answer.body)

@@ -84,6 +84,16 @@ def item_id_of(token: Token) -> ItemId:
     return ItemId(token[:_ID_DIGITS])
 
 
+RESULTS = "#"
+"""The first character of result topics. No queue name starts with it."""
+_TOPIC_DIGITS = 4
+
+
+def result_topic(id: ItemId) -> str:
+    """Return the topic on which waiters for the end of an item are woken: one of 65,536, by random digits of its id."""
+    return RESULTS + id[:_TOPIC_DIGITS]
+
+
 def partition_of(id: str) -> int:
     """The partition an item or lease belongs to."""
     return parse_id(id[:_ID_DIGITS])[1] & ((1 << PARTITION_BITS) - 1)

@@ -13,11 +13,13 @@ import contextlib
 import threading
 import time
 import types
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Collection, Coroutine, Generator, Mapping
+from itertools import takewhile
 from typing import Any
 
 from redrive.broker.notifier import Notifier
+from redrive.model.ids import RESULTS
 from redrive.server.request_limits import Busy
 
 
@@ -110,6 +112,8 @@ class ArrivalLog:
         # Beyond every number that was told of the namespace before it was closed, if it was: no store commits so often.
         self._number = self._anywhere_at = int(time.monotonic() * 1_000_000)
         self._arrived_at: dict[str, int] = {}
+        self._results_at: OrderedDict[str, int] = OrderedDict()
+        """When something last ended on each result topic, the newest last."""
         self._untold: Counter[str] = Counter()
         self._is_telling = self._is_due = False
         self._anywhere_told_at = float("-inf")
@@ -132,8 +136,12 @@ class ArrivalLog:
             if number < self._anywhere_at:
                 return None
             if queues is None:
-                return tuple([name for name, at in self._arrived_at.items() if at > number])
-            return tuple([name for name in queues if self._arrived_at.get(name, 0) > number])
+                found = [name for name, at in self._arrived_at.items() if at > number]
+            else:
+                found = [name for name in queues if self._arrived_at.get(name, 0) > number]
+            if queues is None or RESULTS in queues:
+                found += takewhile(lambda topic: self._results_at[topic] > number, reversed(self._results_at))
+            return tuple(found)
 
     async def wait(self, number: int, queues: Collection[str] | None, seconds: float) -> None:
         """Return once there is something to tell to whoever knows of that number, or so many seconds are over."""
@@ -169,17 +177,25 @@ class ArrivalLog:
                 tell = self._mark_all_queues
             else:
                 self._number += 1
-                self._arrived_at.update(dict.fromkeys(arrivals, self._number))
+                for name in arrivals:
+                    self._note(name)
                 if not self._all:
                     return
-                for queue, count in arrivals.items():
-                    self._untold[queue] += max(count, 1)
+                for name, count in arrivals.items():
+                    self._untold[RESULTS if name.startswith(RESULTS) else name] += max(count, 1)
                 if self._is_telling:
                     return
                 self._is_telling = True
                 tell = self._tell
         with contextlib.suppress(RuntimeError):  # the loop is closed, and with it whoever waited there
             self._loop.call_soon_threadsafe(tell)
+
+    def _note(self, name: str) -> None:
+        if name.startswith(RESULTS):
+            self._results_at[name] = self._number
+            self._results_at.move_to_end(name)
+        else:
+            self._arrived_at[name] = self._number
 
     def _mark_all_queues(self) -> None:
         """In the loop: tell all that something changed, not too often."""
@@ -202,6 +218,8 @@ class ArrivalLog:
             self._is_telling = False
         while self._eager:
             _answer(self._eager.pop())
+        for watcher in self._watchers.get(RESULTS, ()) if RESULTS in untold else ():
+            _answer(watcher)
         for queue, count in untold.items():
             self._tell_some(queue, count)
             self._tell_some(_ALL, count)

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from redrive.broker.flow import Flow, WaitForQueue, run_query
-from redrive.broker.notifier import ALL_QUEUES
 from redrive.broker.redaction import queues_of, redaction_for
 from redrive.clock import Instant
 from redrive.contract.queries import GetItem, GetResult
 from redrive.errors import ItemNotFound, ResultNotKept, ResultTimeout, TaskFailed
-from redrive.model.duration import MILLISECOND, SECOND, DurationInput, parse_duration
-from redrive.model.ids import ItemId
+from redrive.model.duration import SECOND, DurationInput, parse_duration
+from redrive.model.ids import ItemId, result_topic
 from redrive.model.item import HistoryEvent, Item, Receipt, Result, Status
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
     from redrive.task.task import Task
 
-SHORTEST_PAUSE = 5 * MILLISECOND
-"""The first pause, and the least once many commits have woken whoever waits."""
-FREE_LOOKS = 100
-"""How often a commit of this process is followed by a look at once."""
-LONGEST_PAUSE = SECOND
-"""Whoever waits looks at least this often: what another process completes wakes nobody here on some stores."""
-_NOTHING = "(nothing)"
-"""Stands for a queue that nothing arrives in, as no queue can have this name."""
+POLL_INTERVAL = SECOND
+"""A notification can be lost with a connection, and a completion without a result sends none: callers also poll."""
 _DEATHS = frozenset(
     {HistoryEvent.FAILED, HistoryEvent.LOST, HistoryEvent.RELEASED, HistoryEvent.EXPIRED, HistoryEvent.BURIED}
 )
@@ -75,27 +67,20 @@ class TaskHandle(Generic[R_co]):
 
 
 def await_result(core: Core, task: str, id: ItemId, timeout: DurationInput | None) -> Flow[Result]:
-    """The result of a task, as soon as there is one: after pauses that grow, and that a commit here ends."""
+    """Wait for the result of a task. The end of the item wakes the caller, in this process or another one."""
     begun = core.clock.now()
     end = None if timeout is None else Instant(begun + parse_duration(timeout, "timeout"))
-    pause = SHORTEST_PAUSE
-    for looks in itertools.count():
-        ticket = core.notify.sequence(ALL_QUEUES)
+    topic = result_topic(id)
+    while True:
+        sequence = core.notify.sequence(topic)
         found = yield from _look(core, task, id)
         if found is not None:
             return found
         now = core.clock.now()
         if end is not None and now >= end:
             raise ResultTimeout(task, id, end - begun)
-        if looks >= FREE_LOOKS:
-            yield WaitForQueue(_NOTHING, core.notify.sequence(_NOTHING), _first(end, now + SHORTEST_PAUSE), None)
-        yield WaitForQueue(ALL_QUEUES, ticket, _first(end, now + pause), None)
-        pause = min(2 * pause, LONGEST_PAUSE)
-    raise AssertionError
-
-
-def _first(end: Instant | None, until: int) -> Instant:
-    return Instant(until if end is None else min(until, end))
+        until = Instant(now + POLL_INTERVAL)
+        yield WaitForQueue(topic, sequence, until if end is None else min(until, end), None)
 
 
 def _look(core: Core, task: str, id: ItemId) -> Flow[Result | None]:

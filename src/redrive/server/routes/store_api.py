@@ -24,6 +24,7 @@ from redrive.contract import Call, Query
 from redrive.contract.admin_calls import Import, Register, SetOperation, StartOperation
 from redrive.contract.item_calls import Complete, LeaseItems, Put, ReturnLease, Settle
 from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError, RequestTooLarge
+from redrive.model.ids import RESULTS
 from redrive.model.item import Settled
 from redrive.model.limits import MAX_CALLS_PER_COMMIT
 from redrive.server import response_budget
@@ -212,11 +213,15 @@ def _size(answer: Response | OutcomeUnknown) -> int:
 
 
 def _allowed(request: Request, queues: Collection[str] | None) -> Collection[str] | None:
-    """Those of the queues whose work the caller may do, or see."""
+    """Those of the queues whose work the caller may do, or see. A result topic names no item, and is for every caller."""
     if request.may(Permission.CONSUME, None) or request.may(Permission.READ, None):
         return None if queues is None or len(queues) > MAX_WATCHED else queues
     some = islice(queues or (), MAX_WATCHED)
-    return [queue for queue in some if request.may(Permission.CONSUME, queue) or request.may(Permission.READ, queue)]
+    return [
+        name
+        for name in some
+        if name == RESULTS or request.may(Permission.CONSUME, name) or request.may(Permission.READ, name)
+    ]
 
 
 def _wake(core: Core, calls: Sequence[Call], commit: Commit) -> None:
@@ -239,7 +244,7 @@ def _caused(calls: Sequence[Call], commit: Commit) -> Mapping[str, int]:
                 queues.update(() if isinstance(result, RedriveError) else (result.queue,))
             case _:
                 return commit.arrivals
-    return {queue: count for queue, count in commit.arrivals.items() if queue in queues}
+    return {name: count for name, count in commit.arrivals.items() if name in queues or name.startswith(RESULTS)}
 
 
 def _new_items(call: Call) -> int:
@@ -256,7 +261,9 @@ def _visible(request: Request, arrivals: Mapping[str, int]) -> Mapping[str, int]
     """Without queues that the caller is not to know of: others' calls are in the same transaction."""
     if request.principal.in_all_queues:
         return arrivals
-    return {queue: count for queue, count in arrivals.items() if may(request, SEES_QUEUES, queue)}
+    return {
+        name: count for name, count in arrivals.items() if name.startswith(RESULTS) or may(request, SEES_QUEUES, name)
+    }
 
 
 def _decoded(name: str, decode: Any, body: bytes) -> Any:

@@ -82,12 +82,13 @@ class MemoryStore:
         return self._state
 
     def _arrivals(self) -> dict[str, int]:
-        """Items that became leasable in this transaction, by queue; 0 where there is only a new time to wait for.
+        """Items that became leasable in this transaction, by queue; 0 where there is only a new time to wait for; and
+        the result topics of those that ended.
 
         Those that were leased again at once are taken off only where nothing is left to lease.
         """
-        arrivals: dict[str, int] = {}
         state = self._state
+        arrivals = dict.fromkeys(state.ended, 1)
         for name in state.arrivals.keys() | state.retimed:
             queue = state.queues.get(name)
             if queue is None or queue.value.paused:

@@ -225,12 +225,14 @@ class RedisState(State):
         self._session.write("RPUSH", self._session.keys.of("audit"), encode(entry))
 
     def arrived(self) -> dict[str, int]:
-        """Return how many items became leasable, by queue; 0 if there is only a new time to wait for."""
-        return {
+        """Return how many items became leasable, by queue; 0 if there is only a new time to wait for. Also the result
+        topics of items that ended."""
+        arrived = {
             name: self.arrivals[name]
             for name in self.arrivals.keys() | self.retimed
             if name in self.queues.current_values and not self.queues[name].value.paused
         }
+        return {**arrived, **dict.fromkeys(self.ended, 1)}
 
     def flush(self) -> int:
         """Add writes for all changes. Return the last number allocated."""

@@ -13,7 +13,7 @@ import msgspec
 from redrive.clock import Instant
 from redrive.errors import QueueNotFound
 from redrive.model.feed import SUCCESS_KINDS, FeedKind
-from redrive.model.ids import NUMBERS_PER_MICROSECOND, PARTITION_BITS, SALT_BITS, ItemId, make_id
+from redrive.model.ids import NUMBERS_PER_MICROSECOND, PARTITION_BITS, SALT_BITS, ItemId, make_id, result_topic
 from redrive.model.item import Status
 from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.relational.low_water_marks import SLACK
@@ -319,6 +319,11 @@ class Batch:
         """Allocate an id. Returns its number, its suffix and the id."""
         number, id_suffix = self.allocate(), random_salt() << PARTITION_BITS
         return number, id_suffix, make_id(number, id_suffix)
+
+    def wake_awaiting(self, *ids: ItemId) -> None:
+        """Wake callers that await how these items end."""
+        for id in ids:
+            self.arrivals[result_topic(id)] += 1
 
     def lower_mark(self, queue: int, kind: str, at: Instant) -> None:
         """Record that an index entry was inserted that may be below its low-water mark."""

@@ -10,7 +10,7 @@ from redrive.contract import SettleCall
 from redrive.contract.item_calls import Complete, Extend, ReturnLease, Settle, StaleSettings
 from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError, WrongQueue
 from redrive.model.feed import FeedKind
-from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, parse_id, parse_token
+from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, parse_id, parse_token
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Result, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.stores.relational import dead_letters, feed, verdicts
@@ -45,6 +45,7 @@ def store_result(batch: Batch, item_row: ItemRow, result: Result, time: int) -> 
     if item_row.entries:  # what moved has a history that says so
         ids += map(parse_id, earlier_ids(batch, item_row.item_no))
     for item_no, id_suffix in ids:
+        batch.wake_awaiting(make_id(item_no, id_suffix))
         values = (item_no, id_suffix, batch.namespace_key, result.payload, result.content_type, batch.now + time)
         batch.write(_KEEP, values)
 
@@ -103,6 +104,8 @@ def complete_item(
         verdicts.remove(batch, item_row)
         return Settled(item_row.id, queue, None, counters)
     dead_letters.remove_dead_letter(batch, item_row)
+    if result is not None:
+        batch.wake_awaiting(item_row.id)
     item_row.status, item_row.ended_at, item_row.result, item_row.held_by = Status.COMPLETED, batch.now, result, None
     insert_row(batch, item_row)
     return Settled(item_row.id, queue, Status.COMPLETED, counters)

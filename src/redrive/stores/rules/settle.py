@@ -29,6 +29,8 @@ def complete(state: State, call: Complete) -> Settled:
     if call.keep_result is not None and call.result is not None:
         state.results.keep(item.ids, call.result, Instant(state.now + call.keep_result))
     settled = complete_item(state, item, Verb.COMPLETE, call.result)
+    if call.result is not None and (call.keep_result is not None or settled.status is not None):
+        state.wake_awaiting(item)
     plan.apply()
     state.append_event(FeedKind.COMPLETED, item.queue, item)
     return settled

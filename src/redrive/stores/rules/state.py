@@ -29,6 +29,7 @@ from redrive.model.ids import (
     make_id_suffix,
     parse_id,
     parse_token,
+    result_topic,
 )
 from redrive.model.item import WAITING_STATUSES, Status
 from redrive.model.limits import make_address, split_address
@@ -60,6 +61,8 @@ class State:
         """Items that became leasable in this transaction, by queue."""
         self.retimed: set[str] = set()
         """Queues in which this transaction set a new time at which the next item falls due."""
+        self.ended: set[str] = set()
+        """Result topics of items that died or whose result was kept in this transaction."""
         self.queues: dict[str, QueueState] = {}
         self.last_version = 0
         """Of the settings of all queues: a verdict judged by those of another queue, or of one that was deleted, is
@@ -175,6 +178,7 @@ class State:
         self.now = now
         self.arrivals.clear()
         self.retimed.clear()
+        self.ended.clear()
 
     def add(self, item: Record) -> None:
         """A new item, in the status that it has."""
@@ -260,6 +264,10 @@ class State:
     def sweep_removed(self, limit: int) -> int:
         """Free what items of deleted queues still take up, up to so many of them. Gives how many."""
         return 0
+
+    def wake_awaiting(self, item: Record) -> None:
+        """Wake callers that await how the item ends, under every id it has had."""
+        self.ended.update(map(result_topic, item.ids))
 
     def append_event(
         self,

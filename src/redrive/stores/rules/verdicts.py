@@ -100,6 +100,7 @@ def _apply_death(
         cause=cause_of(verdict.reason, entry.failure, entry.note),
         first_leased_at=item.first_leased_at,
     )
+    state.wake_awaiting(item)
     left = item.queue
     elsewhere = verdict.to is not None and is_remote(verdict.to)
     if elsewhere:

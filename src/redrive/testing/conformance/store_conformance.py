@@ -101,7 +101,7 @@ from redrive.testing.conformance.shared_stores import (
     StuckMoveConformance,
 )
 from redrive.testing.conformance.tasks import WorkingConformance
-from redrive.testing.conformance.wakeups import ArrivalConformance, WaitConformance
+from redrive.testing.conformance.wakeups import ArrivalConformance, AwaitConformance, WaitConformance
 from redrive.testing.conformance.workers import AsyncWorkersConformance, WorkerLifeConformance, WorkersConformance
 
 
@@ -173,6 +173,7 @@ class StoreConformance(
     BatchConformance,
     VerdictConformance,
     ArrivalConformance,
+    AwaitConformance,
     UpkeepConformance,
     LineageConformance,
     SourceConformance,

@@ -37,6 +37,11 @@ local function remove_item(body, state, id)
   end
 end
 
+-- Wakes callers that await how an item ends: the topic is that of `redrive.model.ids.result_topic`.
+local function wake_awaiting(id)
+  ended['#' .. string.sub(id, 1, 4)] = true
+end
+
 -- Keeps a result longer than its item, under every id that the item had.
 local function keep_result(body, state, id, result, expires_at)
   local ids = {id}
@@ -46,6 +51,7 @@ local function keep_result(body, state, id, result, expires_at)
   for _, each in ipairs(ids) do
     redis.call('SET', root .. 'result:' .. each, digits(expires_at) .. result)
     add_to_set('result_expiry', expires_at, each)
+    wake_awaiting(each)
   end
 end
 
@@ -84,6 +90,7 @@ local function complete(call)
     if call[6] ~= 0 then
       redis.call('SET', root .. 'y:' .. body, ARGV[call[6]])
       state.k = true
+      wake_awaiting(call[4])
     end
     save_state(body, state)
     add_to_set('completed:' .. queue, now, body)

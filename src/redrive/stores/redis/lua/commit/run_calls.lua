@@ -66,4 +66,8 @@ for queue in pairs(retimed) do
     arrived[#arrived + 1] = 0
   end
 end
+for topic in pairs(ended) do
+  arrived[#arrived + 1] = topic
+  arrived[#arrived + 1] = 1
+end
 return {1, now, put_results, settle_results, promote_results, lease_results, arrived}
