@@ -213,7 +213,7 @@ def _size(answer: Response | OutcomeUnknown) -> int:
 
 
 def _allowed(request: Request, queues: Collection[str] | None) -> Collection[str] | None:
-    """Those of the queues whose work the caller may do, or see. A result topic names no item, and is for every caller."""
+    """Those of the queues whose work the caller may do, or see. Result topics, which name no item, are for all."""
     if request.may(Permission.CONSUME, None) or request.may(Permission.READ, None):
         return None if queues is None or len(queues) > MAX_WATCHED else queues
     some = islice(queues or (), MAX_WATCHED)
