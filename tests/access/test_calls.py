@@ -43,7 +43,7 @@ from redrive.contract.admin_calls import (
     Unregister,
     UpdateQueue,
 )
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put, ReturnLease, Settle
+from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put, Reply, ReturnLease, Settle
 from redrive.contract.queries import (
     CountItems,
     FindItems,
@@ -68,12 +68,13 @@ from redrive.contract.queries import (
     ListWorkerLeases,
     ReadFeed,
 )
+from redrive.contract.replies import REPLY_TO
 from redrive.errors import Forbidden, InvalidInput, ItemNotFound, LeaseLost, OperationNotFound
 from redrive.model.arrival import Move, MoveRoute
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
-from redrive.model.item import Status
+from redrive.model.item import Result, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.operation import OperationStatus
 from redrive.server.auth.store_call_authorization import authorize_calls
@@ -161,6 +162,7 @@ SAMPLES = (
     Sample("use as a dead queue", lambda w, s: SetSourceQueue(s.queue, "x@there"), ADMIN, HERE),
     Sample("delete a queue", lambda w, s: DeleteQueue(s.queue, 1, "mallory"), ADMIN, HERE),
     Sample("put", lambda w, s: Put(s.queue, (ITEM,)), PUTS, HERE),
+    Sample("put with a queue for replies", lambda w, s: Put(w.sides[OWN].queue, (answered(s),)), PUTS, HERE),
     Sample("put what failed", lambda w, s: Put(s.queue, (failed_item(w, s, Dead(to=s.dead_queue)),)), PUTS, HERE),
     Sample("put to be dropped", lambda w, s: Put(s.queue, (failed_item(w, s, Dead(drop=True)),)), ADMIN, HERE),
     Sample("put with the id of another", lambda w, s: Put(s.queue, (NewItem(b"1", "a", source_id=ID),)), ADMIN, HERE),
@@ -208,6 +210,9 @@ SAMPLES = (
     Sample("lose one's own work at once", settled(RetryVerdict(), OutcomeKind.LOST, worker_is_gone=True), WORKS, HERE),
     Sample("sweep a lease", settled(RetryVerdict(), OutcomeKind.LOST), WORKS, HERE),
     Sample("return", lambda w, s: ReturnLease(s.token), WORKS, HERE),
+    Sample("reply", lambda w, s: Reply(s.token, Result(b"1", "a")), WORKS, HERE),
+    Sample("complete and reply", lambda w, s: Complete(s.token, reply=Result(b"1", "a")), WORKS, HERE),
+    Sample("redrive with another queue for replies", lambda w, s: redriven(w.sides[OWN], s), ADMIN, HERE),
     Sample("extend", lambda w, s: Extend(s.token), WORKS, HERE),
     Sample("retry", changed(Verb.RETRY), ON_CALL, HERE),
     Sample("redrive", changed(Verb.REDRIVE, "letter_id"), ON_CALL, HERE),
@@ -293,6 +298,15 @@ SAMPLES = (
     Sample("list open moves", lambda w, s: ListOpenMoves("there"), LOOKS, ALL),
     Sample("ask what is due", lambda w, s: GetNextDue(), "consumer viewer operator admin", ANY),
 )
+
+
+def answered(s: Side) -> NewItem:
+    return NewItem(b"1", "application/json", {REPLY_TO: s.queue})
+
+
+def redriven(own: Side, s: Side) -> ManualChange:
+    target = ManualTarget(ItemId(own.letter_id), headers={REPLY_TO: s.queue})
+    return ManualChange(Verb.REDRIVE, (target,), "me")
 
 
 def failed_item(w: World, s: Side, verdict: Dead) -> NewItem:

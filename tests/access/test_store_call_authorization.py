@@ -15,7 +15,7 @@ from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal, Role
 from redrive.contract import COMMIT_ORDER
 from redrive.contract.admin_calls import ManualChange, ManualTarget, Register, SetPaused, StartOperation
 from redrive.contract.base import MAINTENANCE_BATCH
-from redrive.contract.item_calls import LeaseItems, NewItem, Put, Settle, StaleSettings
+from redrive.contract.item_calls import Complete, LeaseItems, NewItem, Put, Reply, Settle, StaleSettings
 from redrive.contract.queries import (
     FindItems,
     GetItem,
@@ -32,9 +32,10 @@ from redrive.contract.queries import (
     Overdue,
     ReadFeed,
 )
-from redrive.errors import Forbidden, InvalidInput, ItemNotFound, LeaseLost
+from redrive.contract.replies import REPLY_ERROR, REPLY_FOR, REPLY_TO
+from redrive.errors import Forbidden, InvalidInput, InvalidName, ItemNotFound, LeaseLost
 from redrive.model.ids import ItemId, Token
-from redrive.model.item import Lease, Overrides, Status
+from redrive.model.item import Lease, Overrides, Result, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.masked_item import MASKED_TYPE
 from redrive.server.auth.result_filter import with_redaction_rules
@@ -192,6 +193,27 @@ async def test_dead_go_to_the_dead_queue_though_the_caller_may_not_put_there(wor
     leased = await made(world, consumer, LeaseItems(own.queue, 1))
     call = Settle(leased.leases[0].token, OutcomeKind.BURIED, Dead(to=own.third_queue), version)
     assert isinstance(await made(world, consumer, call), Forbidden)
+
+
+async def test_consumer_replies_where_the_sender_may_put_and_the_consumer_may_not(world: World) -> None:
+    own, foreign = world.sides[OWN], world.sides[FOREIGN]
+    consumer = Principal("ann", frozenset({Role.CONSUMER}), queues=(own.queue,))
+    new = NewItem(b"1", "application/json", {REPLY_TO: foreign.queue})
+    assert isinstance(await made(world, consumer, Put(own.queue, (new,))), Forbidden)
+    before = world.broker.stats(foreign.queue).pending
+    assert not isinstance(await made(world, everywhere(Role.REQUESTER), Put(own.queue, (new,))), RedriveError)
+    leased = (await made(world, consumer, LeaseItems(own.queue, 100))).leases[-1]
+    assert leased.headers == {REPLY_TO: foreign.queue}
+    assert not isinstance(await made(world, consumer, Reply(leased.token, Result(b"1", "a"))), RedriveError)
+    settled = await made(world, consumer, Complete(leased.token, reply=Result(b"2", "a")))
+    assert settled.reply_refused is None
+    assert world.broker.stats(foreign.queue).pending == before + 2
+
+
+@pytest.mark.parametrize("name", [REPLY_FOR, REPLY_ERROR, "redrive-anything"])
+async def test_reply_is_not_forged_by_a_put(world: World, name: str) -> None:
+    forged = Put(world.sides[OWN].queue, (NewItem(b"1", "application/json", {name: "x"}),))
+    assert isinstance(await made(world, everywhere(Role.ADMIN), forged), InvalidName)
 
 
 def holds_secret(value: Any) -> bool:

@@ -37,7 +37,7 @@ NAMED_SAFE = {
 }  # fmt: skip
 NAMED_UNSAFE = {
     "UpdateQueue", "DeleteQueue", "Unregister", "Complete", "Settle", "ReturnLease", "ManualChange", "StartOperation",
-    "SetOperation", "Expire", "LeaseItems",
+    "SetOperation", "Expire", "LeaseItems", "Reply",
 }  # fmt: skip
 
 

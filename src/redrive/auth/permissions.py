@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -37,7 +37,7 @@ from redrive.contract.admin_calls import (
     Unregister,
     UpdateQueue,
 )
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, ReturnLease, Settle
+from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, Reply, ReturnLease, Settle
 from redrive.contract.queries import (
     CountItems,
     FindItems,
@@ -62,6 +62,7 @@ from redrive.contract.queries import (
     ListWorkerLeases,
     ReadFeed,
 )
+from redrive.contract.replies import REPLY_TO
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId, Token
 from redrive.model.judge import Verdict
@@ -211,6 +212,13 @@ def _put(call: Put) -> _Requirements:
             yield RequiredPermission((MANAGE,), place)
         if item.verdict is not None:
             yield VerdictCheck(place, item.verdict, item.version)
+        yield from _reply_to(item.headers)
+
+
+def _reply_to(headers: Mapping[str, str] | None) -> _Requirements:
+    """The replies of an item fill the queue that it names for them."""
+    if headers is not None and REPLY_TO in headers:
+        yield RequiredPermission((PUT,), QueueRef(headers[REPLY_TO]))
 
 
 def _puts(puts: Iterable[Put]) -> _Requirements:
@@ -251,7 +259,7 @@ def _registrations(call: ListRegistrations) -> _Requirements:
     return (RequiredPermission((READ,), QueueScope.ALL),)
 
 
-def _of_lease(call: Extend | ReturnLease | GetLease) -> _Requirements:
+def _of_lease(call: Extend | Reply | ReturnLease | GetLease) -> _Requirements:
     return (RequiredPermission((CONSUME,), LeaseRef(call.token)),)
 
 
@@ -277,6 +285,13 @@ def _change(call: ManualChange) -> _Requirements:
         yield RequiredPermission((right,), place)
         if target.verdict is not None:
             yield VerdictCheck(place, target.verdict, target.version)
+        yield from _reply_to(target.headers)
+
+
+def _import(call: Import) -> _Requirements:
+    yield RequiredPermission((MANAGE,), QueueRef(call.queue))
+    for item in call.items:
+        yield from _reply_to(item.headers)
 
 
 def _holds(call: Hold | Unhold) -> _Requirements:
@@ -328,7 +343,7 @@ CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Requirements]] = {
     Put: _put,
     Register: _register,
     Unregister: _unregister,
-    Import: _in_queue(MANAGE),
+    Import: _import,
     Receive: _in_queue(MANAGE),
     Hold: _holds,
     Unhold: _holds,
@@ -336,6 +351,7 @@ CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Requirements]] = {
     Settle: _settle,
     ReturnLease: _of_lease,
     Extend: _of_lease,
+    Reply: _of_lease,
     ManualChange: _change,
     StartOperation: _start,
     StepOperation: _step,

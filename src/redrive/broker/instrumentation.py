@@ -145,6 +145,8 @@ def _count_ending(
         metrics.counts(names.RELEASED)[queue, "yes"] += 1
     if result.dead_reason is not None:
         _count_death(metrics, queue, result.dead_reason, dropped=result.status is None)
+    if result.reply_refused is not None:
+        metrics.counts(names.REPLIES_REFUSED)[(queue,)] += 1
 
 
 def _count_death(metrics: Metrics, queue: str, reason: DeadReason, *, dropped: bool) -> None:
@@ -174,6 +176,8 @@ def _count_leases(metrics: Metrics, call: LeaseItems, result: Leased) -> None:
 def _count_complete(metrics: Metrics, call: Complete, result: Settled) -> None:
     metrics.counts(names.COMPLETED)[(result.queue,)] += 1
     _count_puts(metrics, call.puts)
+    if result.reply_refused is not None:
+        metrics.counts(names.REPLIES_REFUSED)[(result.queue,)] += 1
 
 
 def _count_registration(metrics: Metrics, call: Register, result: Any) -> None:

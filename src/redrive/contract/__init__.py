@@ -26,7 +26,7 @@ from redrive.contract.admin_calls import (
     Unregister,
     UpdateQueue,
 )
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, ReturnLease, Settle
+from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, Reply, ReturnLease, Settle
 from redrive.contract.queries import (
     CountItems,
     FindItems,
@@ -54,7 +54,7 @@ from redrive.contract.queries import (
 
 QueueCall = CreateQueue | UpdateQueue | SetPaused | SetSourceQueue | DeleteQueue
 RegistrationCall = Register | Unregister
-SettleCall = Complete | Settle | ReturnLease | Extend
+SettleCall = Complete | Settle | ReturnLease | Extend | Reply
 OperationCall = StartOperation | StepOperation | SetOperation
 Call = (
     QueueCall

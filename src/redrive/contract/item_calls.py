@@ -112,12 +112,29 @@ class Complete(TaggedStruct, frozen=True, gc=False):
     `PayloadTooLarge` if the result exceeds the queue's max_payload_size.
     With `keep_result`, GetResult returns the result for that long, regardless of the item and its queue. Without a
     result, nothing is kept.
+    `reply` is put into the queue that the item names for replies (`redrive.contract.replies`), in the same transaction.
+    If that is refused (queue gone, full, payload too large), the rest is not: `Settled.reply_refused` says why.
+    `InvalidInput` if the item names no such queue.
     """
 
     token: Token
     result: Result | None = None
     puts: tuple[Put, ...] = ()
     keep_result: int | None = None
+    queue: str | None = None
+    """As in Extend."""
+    reply: Result | None = None
+
+
+class Reply(TaggedStruct, frozen=True):
+    """→ Receipt. Puts a reply into the queue that the item names for them; the lease stays.
+
+    If that queue is in another store (`name@store`), the reply is put here and moves there. The errors of Put for that
+    queue; `InvalidInput` if the item names none.
+    """
+
+    token: Token
+    body: Result
     queue: str | None = None
     """As in Extend."""
 
@@ -134,6 +151,8 @@ class Settle(TaggedStruct, frozen=True):
     changed. LOST is accepted only while deadline ≤ now, so that an extension always wins; with `worker_is_gone`
     regardless of the deadline, from a caller that knows that the worker is gone. A failure that comes with a loss is in
     the history, and is the cause of a death.
+    A death of an item that names a queue for replies is answered there (`replies.death_reply`) in the same transaction,
+    by whichever call it dies; not a second time if it dies as a dead letter. A refused reply does not refuse the death.
     `InvalidInput` if the verdict cannot follow the outcome (`judge.check_verdict`); `QueueNotFound` without `to`.
     """
 

@@ -288,3 +288,5 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     dead_reason: DeadReason | None = None
     source_id: ItemId | None = None
     """The id before the move."""
+    reply_refused: str | None = None
+    """Why the reply that belongs to it was not put."""

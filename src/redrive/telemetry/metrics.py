@@ -64,6 +64,10 @@ POISONED = _counter("items_poisoned", ("queue",), "Items that died because they 
 REDRIVEN = _counter("items_redriven", ("queue",), "Dead letters brought back to work, by the queue they went to.")
 DISCARDED = _counter("items_discarded", ("queue", "by"), "Items removed without being done: by a rule or by hand.")
 
+REPLIES_REFUSED = _counter(
+    "replies_refused", ("queue",), "Replies that could not be put, by the queue of the item that they answer."
+)
+
 COMMIT_CALLS = Metric(
     "redrive_commit_batch_size", "histogram", (), "Calls that were committed in one transaction.", _CALLS
 )
@@ -111,6 +115,7 @@ METRICS: tuple[Metric, ...] = (
     POISONED,
     REDRIVEN,
     DISCARDED,
+    REPLIES_REFUSED,
     COMMIT_CALLS,
     COMMIT_SECONDS,
     COMMITS_FAILED,

@@ -42,6 +42,7 @@ CALLS: dict[type[Any], Any] = {
     item_calls.Settle: Settled,
     item_calls.ReturnLease: Settled,
     item_calls.Extend: Instant,
+    item_calls.Reply: Receipt,
     admin_calls.ManualChange: tuple[Settled | Ext, ...],
     admin_calls.StartOperation: Operation,
     admin_calls.StepOperation: Operation,

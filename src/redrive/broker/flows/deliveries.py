@@ -14,6 +14,7 @@ from redrive.broker.validation import check_integer, check_positive, to_instant
 from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put
 from redrive.contract.queries import GetItem, GetItems, GetResult
+from redrive.contract.replies import RESERVED_PREFIX
 from redrive.errors import InvalidInput, InvalidName, short_repr
 from redrive.model.caller_input import checking_input, exact_str, flag, listed
 from redrive.model.duration import DurationInput, parse_duration
@@ -74,7 +75,7 @@ def new_item(
     return NewItem(
         payload,
         content_type,
-        check_headers(headers) or None if headers is not None else None,
+        _check_own_headers(headers) or None if headers is not None else None,
         priority,
         pause,
         None if enqueue_at is None else to_instant("enqueue_at", enqueue_at),
@@ -83,6 +84,14 @@ def new_item(
         None if held_by is None else check_label("held_by", held_by),
         _overrides(max_attempts, max_losses, retry_attempts),
     )
+
+
+def _check_own_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    checked = check_headers(headers)
+    for name in checked:
+        if name.startswith(RESERVED_PREFIX):
+            raise InvalidName("header", name, f"is not yours to set; names with {RESERVED_PREFIX} are reserved")
+    return checked
 
 
 def put_call(queue: str, values: Iterable[Any]) -> Put:

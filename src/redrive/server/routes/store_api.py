@@ -26,6 +26,7 @@ from redrive.contract.item_calls import Complete, LeaseItems, Put, ReturnLease, 
 from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError, RequestTooLarge
 from redrive.model.ids import RESULTS
 from redrive.model.item import Settled
+from redrive.model.judge import RetryVerdict
 from redrive.model.limits import MAX_CALLS_PER_COMMIT
 from redrive.server import response_budget
 from redrive.server.auth import store_call_authorization
@@ -238,9 +239,9 @@ def _caused(calls: Sequence[Call], commit: Commit) -> Mapping[str, int]:
         match call:
             case Put() | LeaseItems():
                 queues.add(call.queue)
-            case Complete():
+            case Complete(reply=None):
                 queues.update(put.queue for put in call.puts)
-            case ReturnLease() | Settle() if isinstance(result, Settled | RedriveError):
+            case ReturnLease() | Settle(verdict=RetryVerdict()) if isinstance(result, Settled | RedriveError):
                 queues.update(() if isinstance(result, RedriveError) else (result.queue,))
             case _:
                 return commit.arrivals

@@ -6,8 +6,19 @@ import msgspec
 
 from redrive.broker.flows.deliveries import check_overrides
 from redrive.broker.validation import check_note
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put, ReturnLease, Settle, check_failure
-from redrive.errors import InvalidInput
+from redrive.contract.item_calls import (
+    Complete,
+    Extend,
+    LeaseItems,
+    NewItem,
+    Put,
+    Reply,
+    ReturnLease,
+    Settle,
+    check_failure,
+)
+from redrive.contract.replies import RESERVED_PREFIX, SENDER_HEADERS
+from redrive.errors import InvalidInput, InvalidName
 from redrive.model.judge import OutcomeKind
 from redrive.model.limits import MAX_BATCH, MAX_PUT, check_instant, check_priority
 from redrive.model.payload import check_headers
@@ -73,8 +84,17 @@ def complete(call: Complete) -> Complete:
     values.queue_if_named(call.queue)
     values.result(call.result)
     values.span("keep_result", call.keep_result, 1)
+    values.result(call.reply)
     checked = puts(call.puts)
     return call if checked is call.puts else _replace(call, puts=checked)
+
+
+def reply(call: Reply) -> Reply:
+    """A reply to an item that is leased."""
+    values.token(call.token)
+    values.queue_if_named(call.queue)
+    values.result(call.body)
+    return call
 
 
 def settle(call: Settle) -> Settle:
@@ -125,6 +145,9 @@ def _with_options(item: NewItem) -> NewItem:
     if item.source_id is not None:
         values.id(item.source_id)
     check_failure(item, alone=True)
+    for name in item.headers or ():
+        if name.startswith(RESERVED_PREFIX) and name not in SENDER_HEADERS:
+            raise InvalidName("header", name, f"is set by stores only; names with {RESERVED_PREFIX} are reserved")
     return _replace(
         item,
         headers=check_headers(item.headers) if item.headers else None,

@@ -33,7 +33,7 @@ from redrive.contract.admin_calls import (
     Unregister,
     UpdateQueue,
 )
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, ReturnLease, Settle
+from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, Reply, ReturnLease, Settle
 from redrive.server.validation import admin, deliveries, manual_changes, queries
 
 VALIDATORS: dict[type[Any], Callable[[Any], Any]] = {
@@ -53,6 +53,7 @@ VALIDATORS: dict[type[Any], Callable[[Any], Any]] = {
     Settle: deliveries.settle,
     ReturnLease: deliveries.return_,
     Extend: deliveries.extend,
+    Reply: deliveries.reply,
     ManualChange: manual_changes.change,
     StepOperation: manual_changes.step,
     SetOperation: manual_changes.set_,

@@ -166,7 +166,7 @@ CREATE INDEX redrive_result_expiry ON redrive_result (expires_at);
 
 FIRST = 5
 """The first schema of a release. Lower numbers were used during development; such schemas are refused."""
-MIGRATIONS = (_TABLES,)
+MIGRATIONS = (_TABLES, "ALTER TABLE redrive_queue ADD COLUMN has_replies BIGINT NOT NULL DEFAULT 0")
 """The first creates schema FIRST; each of the others takes the tables to the next one."""
 NEWEST = FIRST + len(MIGRATIONS) - 1
 

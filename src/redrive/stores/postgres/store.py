@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from redrive.clock import Clock, Instant, ServerClock
 from redrive.contract import Call, Query
 from redrive.contract.admin_calls import Promote, Register, StepOperation, Unregister, UpdateQueue
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, ReturnLease, Settle
+from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, Reply, ReturnLease, Settle
 from redrive.contract.queries import GetOverdue, ReadFeed
 from redrive.errors import Closed, InvalidInput
 from redrive.model.duration import MINUTE
@@ -270,6 +270,8 @@ def _runs_beside_others(call: Call) -> bool:
             return _is_new(call)
         case Complete(puts=puts):
             return all(map(_is_new, puts))
+        case Reply():
+            return True
         case Register(version=None, puts=()) | Unregister():  # the second transaction sees the result of the first
             return True
         case _:

@@ -38,7 +38,7 @@ def is_fast_path(call: Call) -> bool:
             return status in RETRY_STATUSES[outcome_kind]
         case Put():
             return _is_fast_put(call)
-        case Complete(puts=puts):
+        case Complete(puts=puts, reply=None):
             return all(map(_is_fast_put, puts))
         case _:
             return False

@@ -27,7 +27,7 @@ from redrive.contract.admin_calls import (
     Register,
     Unhold,
 )
-from redrive.contract.item_calls import Complete, Extend, Put, ReturnLease, Settle
+from redrive.contract.item_calls import Complete, Extend, Put, Reply, ReturnLease, Settle
 from redrive.errors import (
     Closed,
     InvalidInput,
@@ -292,7 +292,7 @@ def _part_of(position: int, call: Call) -> str:
 def _takes_memory(call: Call) -> bool:
     """Return whether a call is refused while the memory is full. Changes of existing items are not, so that an operator
     can free memory."""
-    return isinstance(call, CreateQueue | Put | Import | Receive) or (
+    return isinstance(call, CreateQueue | Put | Import | Receive | Reply) or (
         isinstance(call, Complete | Register) and bool(call.puts)
     )
 
@@ -329,7 +329,7 @@ def _ids_of(calls: Sequence[Call]) -> list[ItemId]:
     ids: list[ItemId] = []
     for call in calls:
         match call:
-            case Complete() | Settle() | ReturnLease() | Extend():
+            case Complete() | Settle() | ReturnLease() | Extend() | Reply():
                 ids.append(item_id_of(call.token))
             case Expire():
                 ids.append(call.id)

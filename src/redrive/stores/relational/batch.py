@@ -45,7 +45,8 @@ _INSERT_COUNT_DELTA = (
 _POSITION = {name: index for index, name in enumerate(COUNTED_COLUMNS)}
 _STATUS_POSITION = {status: _POSITION[status.value] for status in Status if status.value in _POSITION}
 _QUEUES = """
-    SELECT key, name, settings, version, paused, created_at, is_dead_queue, source_queues FROM redrive_queue
+    SELECT key, name, settings, version, paused, created_at, is_dead_queue, source_queues, has_replies
+    FROM redrive_queue
     WHERE namespace = ?"""
 _QUEUE = f"{_QUEUES} AND name = ?"
 _decode_settings = msgspec.json.Decoder(QueueSettings).decode
@@ -64,6 +65,8 @@ class QueueRow(msgspec.Struct, frozen=True):
     """Kinds of events recorded in the feed."""
     records_success: bool
     """Whether the feed records successes too, so that completing needs more writes."""
+    has_replies: bool
+    """Whether an item that names a queue for replies ever came here."""
 
 
 def queue_rows(executor: Executor, namespace: str, name: str | None = None) -> list[QueueRow]:
@@ -80,18 +83,19 @@ def queue_rows(executor: Executor, namespace: str, name: str | None = None) -> l
                 bool(is_dead_queue),
                 () if source_queues is None else tuple(msgspec.json.decode(source_queues)),
             ),
+            bool(has_replies),
         )
-        for key, found, settings, version, paused, created_at, is_dead_queue, source_queues in executor.execute(
-            _QUEUE if name is not None else _QUEUES, (namespace,) if name is None else (namespace, name)
+        for key, found, settings, version, paused, created_at, is_dead_queue, source_queues, has_replies in (
+            executor.execute(_QUEUES, (namespace,)) if name is None else executor.execute(_QUEUE, (namespace, name))
         )
     ]
 
 
-def _queue_row(key: int, queue: Queue) -> QueueRow:
+def _queue_row(key: int, queue: Queue, has_replies: bool) -> QueueRow:
     settings = queue.settings
     plain_put_max_bytes = settings.max_payload_size if settings.max_size is None else -1
     kinds = frozenset(settings.feed)
-    return QueueRow(key, queue, settings, plain_put_max_bytes, kinds, not kinds.isdisjoint(SUCCESS_KINDS))
+    return QueueRow(key, queue, settings, plain_put_max_bytes, kinds, not kinds.isdisjoint(SUCCESS_KINDS), has_replies)
 
 
 def namespace_key(executor: Executor, namespace: str) -> int | None:
@@ -346,6 +350,12 @@ class Batch:
         """Record that this queue has received dead items of another queue."""
         self.execute("UPDATE redrive_queue SET is_dead_queue = 1 WHERE key = ?", (row.key,))
         self.reread_queues((row.queue.name,))
+
+    def mark_replies(self, row: QueueRow) -> None:
+        """Record that an item which names a queue for replies came to this queue."""
+        if not self.by_key[row.key].has_replies:
+            self.execute("UPDATE redrive_queue SET has_replies = 1 WHERE key = ?", (row.key,))
+            self.reread_queues((row.queue.name,))
 
     def reread_queues(self, names: Iterable[str]) -> None:
         """Read changed queues again, and increment the epoch so that other processes do too."""

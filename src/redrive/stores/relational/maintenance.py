@@ -23,7 +23,7 @@ from redrive.model.item import HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ItemSnapshot, ManualAction
 from redrive.model.state_machine import Verb, allowed_from
-from redrive.stores.relational import redrive, verdicts
+from redrive.stores.relational import redrive, replies, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.item_details import read_details
 from redrive.stores.relational.item_rows import ItemRow, ReadAhead, delete_row, find_all
@@ -136,22 +136,18 @@ class Retention:
             verdicts.audit(self._batch, RETENTION_ACTOR, verb.value, row.queue.name, ids, len(ids))
 
 
-_KEYS = """
-    DELETE FROM redrive_idempotency
-    WHERE (queue, key) IN (
-        SELECT queue, key FROM redrive_idempotency WHERE expires_at <= ? LIMIT ? /*+ FOR UPDATE SKIP LOCKED */)"""
-_LEDGER = """
-    DELETE FROM redrive_ledger
-    WHERE (queue, source_id) IN (SELECT queue, source_id FROM redrive_ledger WHERE closed_at <= ? LIMIT ?)"""
-_REGISTRATIONS = """
-    DELETE FROM redrive_registration
-    WHERE (namespace, kind, name) IN (
-        SELECT namespace, kind, name FROM redrive_registration WHERE expires_at <= ? LIMIT ?
-        /*+ FOR UPDATE SKIP LOCKED */)"""
-_RESULTS = """
-    DELETE FROM redrive_result
-    WHERE (item_no, id_suffix) IN (SELECT item_no, id_suffix FROM redrive_result
-    WHERE expires_at <= ? LIMIT ? /*+ FOR UPDATE SKIP LOCKED */)"""
+def _delete_some(table: str, key: str, due: str) -> str:
+    """Return an SQL deletion of a bounded number of rows. The rows are selected once: PostgreSQL may execute a subquery
+    with SKIP LOCKED again for each row, and would then delete more."""
+    return f"""
+    WITH due AS MATERIALIZED (SELECT {key} FROM {table} WHERE {due} <= ? LIMIT ? /*+ FOR UPDATE SKIP LOCKED */)
+    DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM due)"""
+
+
+_KEYS = _delete_some("redrive_idempotency", "queue, key", "expires_at")
+_LEDGER = _delete_some("redrive_ledger", "queue, source_id", "closed_at")
+_REGISTRATIONS = _delete_some("redrive_registration", "namespace, kind, name", "expires_at")
+_RESULTS = _delete_some("redrive_result", "item_no, id_suffix", "expires_at")
 _FEED = """
     DELETE FROM redrive_feed WHERE number IN (
         SELECT number FROM (SELECT number, at FROM redrive_feed ORDER BY number LIMIT ?2) AS oldest WHERE at <= ?1)"""
@@ -202,7 +198,7 @@ def _expire(batch: Batch, call: Expire, item_row: ItemRow | None) -> Settled | S
     delete_row(batch, item_row)
     entry = HistoryEntry(batch.now, HistoryEvent.EXPIRED, row.queue.name, item_row.deliveries)
     verdicts.record(batch, item_row, entry)
-    return verdicts.apply_verdict(batch, item_row, call.verdict, entry)
+    return replies.apply_verdict(batch, item_row, call.verdict, entry)
 
 
 def apply_retention(batch: Batch, call: ApplyRetention) -> int:

@@ -15,7 +15,7 @@ from redrive.model.item import WAITING_STATUSES, HistoryEntry, HistoryEvent, Set
 from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ItemSnapshot, ManualAction, check_manual_change, check_verb
 from redrive.model.state_machine import Verb
-from redrive.stores.relational import dead_letters, redrive, verdicts
+from redrive.stores.relational import dead_letters, redrive, replies, verdicts
 from redrive.stores.relational.batch import Batch, QueueRow
 from redrive.stores.relational.bulk_changes import change_uniform, find_uniform
 from redrive.stores.relational.item_details import history_of, read_details
@@ -186,7 +186,7 @@ def _judged(
         action.operation,
     )
     verdicts.record(batch, item_row, entry)
-    return verdicts.apply_verdict(batch, item_row, target.verdict, entry)
+    return replies.apply_verdict(batch, item_row, target.verdict, entry)
 
 
 def _restore(batch: Batch, action: ManualAction, item_row: ItemRow, row: QueueRow) -> Settled:

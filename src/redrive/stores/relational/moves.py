@@ -11,6 +11,7 @@ import msgspec
 from redrive.contract.admin_calls import CloseMove, FinishMove, Import, Receive
 from redrive.contract.base import LEDGER_RETENTION
 from redrive.contract.queries import ListMoves, ListOpenMoves, MoveTarget, OpenMove
+from redrive.contract.replies import REPLY_TO
 from redrive.model.arrival import ArrivalState, MoveRoute, import_state, ledger_key, move_arrival_state
 from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
@@ -83,6 +84,8 @@ def write(batch: Batch, row: QueueRow, item: Item, arrival: ArrivalState) -> Ite
     stored = (number, id_suffix, row.key, item.put_at, item.priority, enqueue_at, content_type, _headers(item.headers))
     origin = (item.id, item.origin_id or item.id, item.origin_queue or item.queue)
     batch.execute(_ITEM, (*stored, arrival.expire_timeout, overrides, *origin, item.payload, arrival.home_store))
+    if REPLY_TO in item.headers:
+        batch.mark_replies(row)
     counters = item.counters
     item_row = ItemRow(
         number,

@@ -9,6 +9,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.contract.item_calls import NewItem, Put, StaleSettings, check_failure, has_stale_verdict
+from redrive.contract.replies import REPLY_TO
 from redrive.errors import PayloadTooLarge, RedriveError
 from redrive.model.feed import FeedKind
 from redrive.model.ids import PARTITION_BITS, ItemId
@@ -207,6 +208,8 @@ def _write_with_options(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
     headers = None if item.headers is None else msgspec.json.encode(item.headers).decode()
     keys = (number, id_suffix, row.key, now, item.priority, enqueue_at, content_type, headers, item.expire_timeout)
     batch.write(_ITEM, (*keys, item.idempotency_key, _overrides(item), item.source_id, item.payload))
+    if item.headers is not None and REPLY_TO in item.headers:
+        batch.mark_replies(row)
     if item.idempotency_key is not None:
         remember_key(batch, row, item, number, id_suffix)
     if item.source_id is not None:

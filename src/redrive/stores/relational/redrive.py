@@ -8,6 +8,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.contract.admin_calls import ManualTarget
+from redrive.contract.replies import REPLY_TO
 from redrive.errors import IdempotencyConflict, PayloadTooLarge
 from redrive.model.arrival import check_unedited
 from redrive.model.feed import FeedKind
@@ -158,6 +159,8 @@ def _redrive_edited(
     largest = row.settings.max_payload_size
     if target.payload is not None and len(target.payload.payload) > largest:
         raise PayloadTooLarge("payload", len(target.payload.payload), largest, "max_payload_size")
+    if batch.by_key[item_row.queue].has_replies or (target.headers is not None and REPLY_TO in target.headers):
+        batch.mark_replies(row)
     copied = msgspec.structs.replace(item_row)
     archive(batch, action, item, item_row)
     copied.item_no, copied.id_suffix, _ = batch.allocate_id()

@@ -7,13 +7,14 @@ from typing import Any, assert_never
 
 from redrive.clock import Instant
 from redrive.contract import SettleCall
-from redrive.contract.item_calls import Complete, Extend, ReturnLease, Settle, StaleSettings
+from redrive.contract.item_calls import Complete, Extend, Reply, ReturnLease, Settle, StaleSettings
+from redrive.contract.replies import reply_address
 from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError, WrongQueue
 from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, parse_id, parse_token
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Result, Settled, Status
 from redrive.model.judge import OutcomeKind
-from redrive.stores.relational import dead_letters, feed, verdicts
+from redrive.stores.relational import dead_letters, feed, replies, verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import (
     BULK_THRESHOLD,
@@ -73,7 +74,7 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
     others: list[int] = []
     contested = len({call.token for call in calls}) < len(calls)  # of two calls with one token, the first one counts
     for index, call in enumerate(calls):
-        together = call.__class__ is Complete and call.result is None and not call.puts and not contested
+        together = call.__class__ is Complete and call.result is None and not (call.puts or call.reply or contested)
         (plain if together else others).append(index)
     leased = {} if contested else _find_all_leased(batch, [calls[index].token for index in others])
     for index in others:
@@ -217,20 +218,29 @@ def _settle_one(batch: Batch, call: SettleCall, leased: Mapping[str, ItemRow]) -
             entry = _record(
                 batch, item_row, HistoryEvent(outcome_kind.value), failure=failure, worker=worker, note=note
             )
-            return verdicts.apply_verdict(batch, item_row, verdict, entry)
+            return replies.apply_verdict(batch, item_row, verdict, entry)
         case Extend(_, timeout):
             deadline = Instant(batch.now + (row.settings.lease_timeout if timeout is None else timeout))
             early = deadline < batch.now + row.settings.lease_timeout
             batch.execute(_EXTEND_EARLY if early else _EXTEND, (deadline, item_row.item_no))
             return deadline
-        case Complete(_, result, puts, keep_result):
+        case Reply(_, body):
+            return replies.send_reply(batch, replies.read_context(batch, item_row), body)
+        case Complete(_, result, puts, keep_result, reply=reply):
             if result is not None and len(result.payload) > row.settings.max_payload_size:
                 raise PayloadTooLarge("result", len(result.payload), row.settings.max_payload_size, "max_payload_size")
+            context = None
+            if reply is not None:
+                context = replies.read_context(batch, item_row)
+                reply_address(context.headers)
             put_batch(batch, puts, leaving=item_row.queue)
             if result is not None and keep_result is not None:
                 store_result(batch, item_row, result, keep_result)
             delete_row(batch, item_row)
-            return complete_item(batch, item_row, result)
+            settled = complete_item(batch, item_row, result)
+            if context is None or reply is None:
+                return settled
+            return replies.reply_or_refuse(batch, context, reply, settled)
         case ReturnLease(_, note):
             worker = item_row.worker
             delete_row(batch, item_row)

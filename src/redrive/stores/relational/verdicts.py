@@ -124,7 +124,10 @@ def move(batch: Batch, item_row: ItemRow, target: QueueRow, *, died: bool = Fals
     If it `died` just now, this store becomes its home store.
     """
     source_id, old = item_row.id, item_row.item_no
-    source_queue = batch.by_key[item_row.queue].queue.name
+    source = batch.by_key[item_row.queue]
+    source_queue = source.queue.name
+    if source.has_replies:
+        batch.mark_replies(target)
     number, id_suffix, _ = batch.allocate_id()
     batch.write(_MOVE_ITEM, (number, id_suffix, target.key, batch.now, source_id, source_queue, old, int(not died)))
     batch.write(_FORMER_ID, (old, item_row.id_suffix, number))

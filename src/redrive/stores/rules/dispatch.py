@@ -41,6 +41,7 @@ from redrive.stores.rules.queries import (
 )
 from redrive.stores.rules.queues import create_queue, delete_queue, set_paused, set_source_queue, update_queue
 from redrive.stores.rules.registrations import list_registrations, register, unregister
+from redrive.stores.rules.replies import reply
 from redrive.stores.rules.settle import complete, extend, return_lease, settle
 from redrive.stores.rules.state import State
 
@@ -76,6 +77,8 @@ def execute_calls(state: State, call: Call) -> Any:
             return complete(state, call)
         case item_calls.Settle():
             return settle(state, call)
+        case item_calls.Reply():
+            return reply(state, call)
         case item_calls.ReturnLease():
             return return_lease(state, call)
         case item_calls.Extend():

@@ -18,8 +18,9 @@ from redrive.stores.rules.leases import promote_due
 from redrive.stores.rules.queue_state import QueueState, SourceEntry
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.redrive import archive
+from redrive.stores.rules.replies import apply_verdict
 from redrive.stores.rules.state import State
-from redrive.stores.rules.verdicts import apply_verdict, check_verdict
+from redrive.stores.rules.verdicts import check_verdict
 
 
 def promote(state: State, call: Promote) -> int:

@@ -15,9 +15,10 @@ from redrive.model.state_machine import Verb
 from redrive.stores.rules.leases import make_ready
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.redrive import archive, move, redrive, retry, undo
+from redrive.stores.rules.replies import apply_verdict
 from redrive.stores.rules.settle import complete_item
 from redrive.stores.rules.state import State
-from redrive.stores.rules.verdicts import append_action_event, apply_verdict, check_verdict
+from redrive.stores.rules.verdicts import append_action_event, check_verdict
 
 
 def change(state: State, call: ManualChange) -> tuple[Settled | StaleSettings | RedriveError, ...]:

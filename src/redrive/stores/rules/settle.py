@@ -6,6 +6,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, ReturnLease, Settle, StaleSettings
+from redrive.contract.replies import reply_address
 from redrive.errors import LeaseLost, PayloadTooLarge
 from redrive.model.feed import FeedKind
 from redrive.model.item import HistoryEntry, HistoryEvent, Result, Settled, Status
@@ -13,8 +14,9 @@ from redrive.model.judge import OutcomeKind
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.puts import PutPlan
 from redrive.stores.rules.record import Record
+from redrive.stores.rules.replies import apply_verdict, reply_or_refuse
 from redrive.stores.rules.state import State
-from redrive.stores.rules.verdicts import apply_verdict, check_verdict
+from redrive.stores.rules.verdicts import check_verdict
 
 
 def complete(state: State, call: Complete) -> Settled:
@@ -23,6 +25,8 @@ def complete(state: State, call: Complete) -> Settled:
     largest = state.queues[item.queue].value.settings.max_payload_size
     if call.result is not None and len(call.result.payload) > largest:
         raise PayloadTooLarge("result", len(call.result.payload), largest, "max_payload_size")
+    if call.reply is not None:
+        reply_address(item.headers)
     plan = PutPlan(state, leaving=item.queue)
     for put in call.puts:
         plan.add(put)
@@ -33,7 +37,7 @@ def complete(state: State, call: Complete) -> Settled:
         state.wake_awaiting(item)
     plan.apply()
     state.append_event(FeedKind.COMPLETED, item.queue, item)
-    return settled
+    return settled if call.reply is None else reply_or_refuse(state, item, settled, call.reply)
 
 
 def complete_item(

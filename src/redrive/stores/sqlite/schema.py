@@ -175,9 +175,13 @@ def _create(connection: apsw.Connection, now: Instant) -> None:
     connection.execute("INSERT INTO redrive_meta VALUES (0, 1, ?)", (now,))
 
 
+def _add_has_replies(connection: apsw.Connection, now: Instant) -> None:
+    connection.execute("ALTER TABLE redrive_queue ADD COLUMN has_replies INTEGER NOT NULL DEFAULT 0")
+
+
 FIRST = 5
 """The first schema of a release. Lower numbers were used during development; such files are refused."""
-MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (_create,)
+MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (_create, _add_has_replies)
 """The first creates schema FIRST in an empty file; each of the others takes a file to the next schema. Each runs in one
 transaction with the change of the version."""
 NEWEST = FIRST + len(MIGRATIONS) - 1

@@ -80,6 +80,7 @@ from redrive.testing.conformance.registrations import (
     RegistrationConformance,
     RegistrationPutsConformance,
 )
+from redrive.testing.conformance.replies import ReplyConformance, ReplyElsewhereConformance
 from redrive.testing.conformance.retry_archive_edit import (
     ArchiveConformance,
     EditConformance,
@@ -139,6 +140,8 @@ class StoreConformance(
     LostConformance,
     ResultConformance,
     KeepResultConformance,
+    ReplyConformance,
+    ReplyElsewhereConformance,
     RegistrationConformance,
     OvertakenConformance,
     RegistrationPutsConformance,

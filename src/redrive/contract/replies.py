@@ -1,0 +1,69 @@
+"""Replies: the queue that an item names for them, and what a store puts there.
+
+An item may name a queue in the header REPLY_TO. A consumer never names that queue: the store takes it from the item, so
+that a token which may work in one queue cannot send replies to others. `Reply` and `Complete` bring replies; the store
+itself answers a death. One life of an item, from its put or redrive to its completion or death, has at most one
+terminal reply, which is part of the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from redrive.contract.item_calls import NewItem
+from redrive.errors import InvalidInput
+from redrive.model.death import Cause
+from redrive.model.failure import Failure
+from redrive.model.ids import ItemId
+from redrive.model.item import Result
+from redrive.model.payload import JSON
+from redrive.model.redact import redact_text
+from redrive.model.text import pluralize
+
+RESERVED_PREFIX = "redrive-"
+"""Programs set no headers with this prefix."""
+REPLY_TO = "redrive-reply-to"
+"""The queue that gets the replies: `name`, or `name@store`."""
+REQUEST_ID = "redrive-request-id"
+"""The id that a request has in its sender's program. Replies carry it back."""
+REPLY_FOR = "redrive-reply-for"
+"""On a reply: the id of the item that it answers, as its sender knows it."""
+REPLY_ERROR = "redrive-reply-error"
+"""On the reply to a death: the reason."""
+SENDER_HEADERS = frozenset({REPLY_TO, REQUEST_ID})
+"""Headers with the prefix that a sender sets. The others are set by stores only."""
+MAX_ERROR_CHARS = 2000
+"""How much of an error text the reply to a death has."""
+
+
+def reply_address(headers: Mapping[str, str]) -> str:
+    """Return the queue for replies. Raises InvalidInput if the item names none."""
+    address = headers.get(REPLY_TO)
+    if address is None:
+        raise InvalidInput("the item names no queue for replies; put it with reply_to")
+    return address
+
+
+def make_reply(id: ItemId, headers: Mapping[str, str], body: Result, error: str | None = None) -> NewItem:
+    """Return the item that answers the one with this id and these headers."""
+    own: dict[str, str] = {REPLY_FOR: id}
+    if REQUEST_ID in headers:
+        own[REQUEST_ID] = headers[REQUEST_ID]
+    if error is not None:
+        own[REPLY_ERROR] = error
+    return NewItem(body.payload, body.content_type, own)
+
+
+def death_reply(
+    id: ItemId, headers: Mapping[str, str], attempts: int, cause: Cause, reason: str, failure: Failure | None
+) -> NewItem:
+    """Return the reply to a death: JSON with `error`, and `request_id` if the sender gave one. Secrets are redacted."""
+    text = cause.title if failure is None or not failure.text else failure.text
+    error = f"Dead-lettered after {pluralize(attempts, 'attempt')}: {redact_text(text[:MAX_ERROR_CHARS])}"
+    body: dict[str, Any] = {"error": error}
+    if REQUEST_ID in headers:
+        body["request_id"] = headers[REQUEST_ID]
+    return make_reply(id, headers, Result(msgspec.json.encode(body), JSON), reason)
