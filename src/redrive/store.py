@@ -87,6 +87,7 @@ class Store(Protocol):
     def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         """Put inside the caller's own transaction: the items exist if and only if that transaction commits.
 
+        The items name no queue for replies: to record that would keep other transactions waiting for the caller's.
         Raises refusals. `InvalidInput` where the connection is not one of this store, or has no transaction open.
         """
         ...

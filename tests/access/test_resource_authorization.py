@@ -14,6 +14,7 @@ from redrive import Verb, connect_async
 from redrive.auth.principal import TOKENS_NAMESPACE, Permission, Principal, Role
 from redrive.contract.admin_calls import Import, ManualChange, ManualTarget, SetOperation, StartOperation, StepOperation
 from redrive.contract.queries import GetItems, GetQueue
+from redrive.contract.replies import REPLY_TO
 from redrive.errors import Forbidden, RedriveError
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
@@ -229,3 +230,14 @@ async def test_letter_of_another_store_does_not_go_back_there_for_somebody_let_i
     assert isinstance(
         await place.made(OPERATOR, ManualChange(Verb.REDRIVE, (ManualTarget(ItemId(letter)),), "x")), Forbidden
     )
+
+
+async def test_replies_are_not_led_into_foreign_queues_by_an_edit_or_an_import(place: Place) -> None:
+    own, foreign = place.world.sides["own"], place.world.sides["foreign"]
+    edited = await place.call(OPERATOR, "dead.redrive", ids=[own.letter_id], set_headers={REPLY_TO: foreign.queue})
+    assert edited.json["code"] == "invalid_name"
+    line = {"source_id": "f" * 32, "payload": 1, "headers": {REPLY_TO: foreign.queue}}
+    imported = await place.call(MANAGER, "items.import", queue=own.queue, items=[line])
+    assert imported.json["code"] == "forbidden"
+    line["headers"] = {REPLY_TO: own.queue}
+    assert (await place.call(MANAGER, "items.import", queue=own.queue, items=[line])).status == 200

@@ -13,7 +13,7 @@ from tests.access.world import FOREIGN, OWN, SECRET, World, everywhere, limited
 from redrive import Dead, Failure, Filter, RedriveError, RetryVerdict, Verb, connect
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal, Role
 from redrive.contract import COMMIT_ORDER
-from redrive.contract.admin_calls import ManualChange, ManualTarget, Register, SetPaused, StartOperation
+from redrive.contract.admin_calls import Import, ManualChange, ManualTarget, Register, SetPaused, StartOperation
 from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import Complete, LeaseItems, NewItem, Put, Reply, Settle, StaleSettings
 from redrive.contract.queries import (
@@ -208,6 +208,19 @@ async def test_consumer_replies_where_the_sender_may_put_and_the_consumer_may_no
     settled = await made(world, consumer, Complete(leased.token, reply=Result(b"2", "a")))
     assert settled.reply_refused is None
     assert world.broker.stats(foreign.queue).pending == before + 2
+
+
+@pytest.mark.parametrize("address", ["x@", "@x", "a@b@c", "a b", ""])
+async def test_address_that_no_queue_can_have_is_refused(world: World, address: str) -> None:
+    own, admin = world.sides[OWN], everywhere(Role.ADMIN)
+    headers = {REPLY_TO: address}
+    item = msgspec.structs.replace(world.broker.get(own.letter_id, redacted=False), headers=headers)
+    for call in (
+        Put(own.queue, (NewItem(b"1", "application/json", headers),)),
+        ManualChange(Verb.REDRIVE, (ManualTarget(ItemId(own.letter_id), headers=headers),), "me"),
+        Import(own.queue, (item,), "me"),
+    ):
+        assert isinstance(await made(world, admin, call), InvalidName)
 
 
 @pytest.mark.parametrize("name", [REPLY_FOR, REPLY_ERROR, "redrive-anything"])

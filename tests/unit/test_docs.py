@@ -37,7 +37,7 @@ PAGES_WITH_EXAMPLES = [
         ROOT / "docs/guides" / f"{name}.md"
         for name in (
             *("broker", "coming-from", "config-file", "cross-store-dead-letters", "periodic-tasks"),
-            *("retries", "server", "tasks", "transactional-enqueue", "workers"),
+            *("mailboxes", "retries", "server", "tasks", "transactional-enqueue", "workers"),
         )
     ),
     *(ROOT / "docs/reference" / f"{name}.md" for name in ("export-format", "log-events", "metrics", "settings")),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from redrive.clock import Instant
-from redrive.stores.relational.batch import NO_QUEUES, Batch, SequenceAllocator, Stage
+from redrive.stores.relational.batch import Batch, SequenceAllocator, Stage
+from redrive.stores.relational.queue_rows import NO_QUEUES
 
 
 class _Written:

@@ -294,6 +294,11 @@ def _import(call: Import) -> _Requirements:
         yield from _reply_to(item.headers)
 
 
+def _receive(call: Receive) -> _Requirements:
+    yield RequiredPermission((MANAGE,), QueueRef(call.queue))
+    yield from _reply_to(call.move.item.headers)
+
+
 def _holds(call: Hold | Unhold) -> _Requirements:
     if call.ids is None:
         return (RequiredPermission((OPERATE,), QueueScope.ALL),)
@@ -344,7 +349,7 @@ CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Requirements]] = {
     Register: _register,
     Unregister: _unregister,
     Import: _import,
-    Receive: _in_queue(MANAGE),
+    Receive: _receive,
     Hold: _holds,
     Unhold: _holds,
     Complete: _complete,

@@ -25,7 +25,8 @@ from redrive.broker.store_registry import StoreRegistry
 from redrive.contract import Call, Query
 from redrive.contract.item_calls import Put
 from redrive.contract.queries import GetQueue
-from redrive.errors import Closed
+from redrive.contract.replies import REPLY_TO
+from redrive.errors import Closed, InvalidInput
 from redrive.model.caller_input import checking_input
 from redrive.model.failure import Failure
 from redrive.model.item import NO_OVERRIDES, Counters, Overrides, Receipt, Settled, Status
@@ -88,6 +89,8 @@ class Core:
         """Put inside a transaction of the caller's."""
         if self._closed:
             raise Closed
+        if any(REPLY_TO in (item.headers or ()) for item in put.items):
+            raise InvalidInput("an item that names a queue for replies cannot be put in a transaction of yours")
         self.committer.revive_after_fork()
         return self.store.put_in_transaction(connection, put)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable
 
 from redrive.client.http_transport import Endpoint, HttpTransport, RequestNotSent, ResponseLost
 from redrive.errors import Closed
+from redrive.model.ids import RESULTS
 from redrive.wire.messages import WatchAnswer, WatchRequest, decode_watch_answer
 from redrive.wire.result_codec import encode
 
@@ -23,6 +25,8 @@ LONGEST_AGAIN_SECONDS = 2.0
 waits looks by himself."""
 MAX_WANTED = 1000
 """Queues that are watched by name; beyond, all are."""
+AWAITED_SECONDS = 3.0
+"""How long after the last read of a result topics are watched. Callers that await a result poll every second."""
 _ANYTHING = ""
 """Stands for whatever happens, as no queue has this name."""
 
@@ -35,6 +39,7 @@ class ChangeWatcher:
         self._wake = wake
         self._lock = threading.Lock()
         self._wanted: frozenset[str] = frozenset()
+        self._awaited_at = float("-inf")
         self._heard: set[str] = set()
         self._anywhere = False
         self._asked = threading.Event()
@@ -64,6 +69,16 @@ class ChangeWatcher:
             self._again = waits
         if waits:
             self._line.abort_requests()  # it waits for fewer than these
+
+    def watch_results(self) -> None:
+        """Watch result topics too, for as long as a caller that awaits a result polls for it."""
+        if not self._awaits_results:
+            self.watch_queues((RESULTS,))
+        self._awaited_at = time.monotonic()
+
+    @property
+    def _awaits_results(self) -> bool:
+        return RESULTS in self._wanted and time.monotonic() - self._awaited_at < AWAITED_SECONDS
 
     def received(self) -> Collection[str] | None:
         """Queues in which something arrived since the last call; None: anywhere."""
@@ -113,6 +128,8 @@ class ChangeWatcher:
     def _ask(self, known: WatchAnswer) -> WatchAnswer | None:
         with self._lock:
             self._again = False
+            if not self._awaits_results:
+                self._wanted = self._wanted - {RESULTS}
             wanted = tuple(self._wanted) if len(self._wanted) <= MAX_WANTED else None
         request = WatchRequest(known.server_epoch or None, known.number, wanted, POLL_SECONDS)
         try:

@@ -43,7 +43,6 @@ from redrive.errors import (
     StoreFailed,
     StoreUnavailable,
 )
-from redrive.model.ids import RESULTS
 from redrive.model.item import Receipt
 from redrive.model.limits import MIB
 from redrive.store import Commit, Durability
@@ -129,7 +128,7 @@ class RemoteStore:
     def read(self, query: Query) -> Any:
         self._check_open()
         if query.__class__ is GetResult:
-            self._watching.watch_queues((RESULTS,))
+            self._watching.watch_results()
         answer = self._ask("store.read", _encoded(query))
         try:
             return decode_answer(query, answer.body)

@@ -114,7 +114,7 @@ class Complete(TaggedStruct, frozen=True, gc=False):
     result, nothing is kept.
     `reply` is put into the queue that the item names for replies (`redrive.contract.replies`), in the same transaction.
     If that is refused (queue gone, full, payload too large), the rest is not: `Settled.reply_refused` says why.
-    `InvalidInput` if the item names no such queue.
+    `InvalidInput` if the item names no such queue, or is a dead letter.
     """
 
     token: Token
@@ -130,7 +130,7 @@ class Reply(TaggedStruct, frozen=True):
     """→ Receipt. Puts a reply into the queue that the item names for them; the lease stays.
 
     If that queue is in another store (`name@store`), the reply is put here and moves there. The errors of Put for that
-    queue; `InvalidInput` if the item names none.
+    queue; `InvalidInput` if the item names none, or is a dead letter.
     """
 
     token: Token

@@ -19,8 +19,10 @@ from redrive.model.death import Cause
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId
 from redrive.model.item import Result
+from redrive.model.limits import check_address, make_address, split_address
 from redrive.model.payload import JSON
-from redrive.model.redact import redact_text
+from redrive.model.redact import redactor_by
+from redrive.model.redact_rules import RedactRules
 from redrive.model.text import pluralize
 
 RESERVED_PREFIX = "redrive-"
@@ -29,22 +31,40 @@ REPLY_TO = "redrive-reply-to"
 """The queue that gets the replies: `name`, or `name@store`."""
 REQUEST_ID = "redrive-request-id"
 """The id that a request has in its sender's program. Replies carry it back."""
+KEEP_RESULT = "redrive-keep-result"
+"""How long the result of the item is kept for its sender, who awaits it: microseconds."""
 REPLY_FOR = "redrive-reply-for"
 """On a reply: the id of the item that it answers, as its sender knows it."""
 REPLY_ERROR = "redrive-reply-error"
 """On the reply to a death: the reason."""
-SENDER_HEADERS = frozenset({REPLY_TO, REQUEST_ID})
+SENDER_HEADERS = frozenset({REPLY_TO, REQUEST_ID, KEEP_RESULT})
 """Headers with the prefix that a sender sets. The others are set by stores only."""
+ANSWERED = "a dead letter was answered when it died; redrive it, and the next delivery can reply"
+"""Why a dead letter takes no reply."""
 MAX_ERROR_CHARS = 2000
 """How much of an error text the reply to a death has."""
 
 
 def reply_address(headers: Mapping[str, str]) -> str:
     """Return the queue for replies. Raises InvalidInput if the item names none."""
-    address = headers.get(REPLY_TO)
-    if address is None:
+    if REPLY_TO not in headers:
         raise InvalidInput("the item names no queue for replies; put it with reply_to")
-    return address
+    return check_address("queue", headers[REPLY_TO])
+
+
+def check_reply_address(headers: Mapping[str, str] | None) -> None:
+    """Raise InvalidName if these headers name a queue for replies that cannot exist."""
+    if headers is not None and REPLY_TO in headers:
+        reply_address(headers)
+
+
+def headers_on_arrival(headers: Mapping[str, str], source: str, here: str) -> Mapping[str, str]:
+    """Return the headers of an item that comes from another store: its replies still go to the same queue."""
+    if REPLY_TO not in headers:
+        return headers
+    queue, store = split_address(headers[REPLY_TO])
+    address = queue if store == here else make_address(queue, source if store is None else store)
+    return {**headers, REPLY_TO: address}
 
 
 def make_reply(id: ItemId, headers: Mapping[str, str], body: Result, error: str | None = None) -> NewItem:
@@ -58,11 +78,21 @@ def make_reply(id: ItemId, headers: Mapping[str, str], body: Result, error: str 
 
 
 def death_reply(
-    id: ItemId, headers: Mapping[str, str], attempts: int, cause: Cause, reason: str, failure: Failure | None
+    id: ItemId,
+    headers: Mapping[str, str],
+    attempts: int,
+    cause: Cause,
+    reason: str,
+    failure: Failure | None,
+    rules: RedactRules,
 ) -> NewItem:
-    """Return the reply to a death: JSON with `error`, and `request_id` if the sender gave one. Secrets are redacted."""
+    """Return the reply to a death: JSON with `error`, and `request_id` if the sender gave one.
+
+    Secrets are redacted, by the rules of the queue too, before the text is cut: half a secret might not look like one.
+    """
     text = cause.title if failure is None or not failure.text else failure.text
-    error = f"Dead-lettered after {pluralize(attempts, 'attempt')}: {redact_text(text[:MAX_ERROR_CHARS])}"
+    text = redactor_by(rules).text(text[: 2 * MAX_ERROR_CHARS])[:MAX_ERROR_CHARS]
+    error = f"Dead-lettered after {pluralize(attempts, 'attempt')}: {text}"
     body: dict[str, Any] = {"error": error}
     if REQUEST_ID in headers:
         body["request_id"] = headers[REQUEST_ID]

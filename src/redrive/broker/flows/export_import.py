@@ -17,6 +17,7 @@ from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer
 from redrive.contract.admin_calls import Import
 from redrive.contract.queries import FindItems, Page
+from redrive.contract.replies import check_reply_address
 from redrive.errors import InvalidInput, RedriveError, short_repr
 from redrive.model.caller_input import checking_input, flag
 from redrive.model.death import Cause
@@ -74,6 +75,7 @@ def checked_item(item: Item) -> Item:
     if item.moving_to is not None:
         check_address("queue", item.moving_to)
     check_priority(item.priority)
+    check_reply_address(item.headers)
     for name in _INSTANTS:
         if getattr(item, name) is not None:
             check_instant(name, getattr(item, name))

@@ -19,7 +19,8 @@ from redrive.broker.validation import check_note
 from redrive.contract.admin_calls import Hold, ManualChange, ManualTarget, Unhold
 from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import GetItem
-from redrive.errors import InvalidInput, InvalidPayload, ItemNotFound, RedriveError, short_repr
+from redrive.contract.replies import RESERVED_PREFIX
+from redrive.errors import InvalidInput, InvalidName, InvalidPayload, ItemNotFound, RedriveError, short_repr
 from redrive.model.caller_input import checking_input, flag, is_of_a_signal
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, ids_of
@@ -217,8 +218,17 @@ def _edited(id: ItemId, edits: Edits) -> Flow[ManualTarget]:
         given: Any = (
             edits.headers if edits.edit_headers is None else _apply("headers", edits.edit_headers, dict(item.headers))
         )
-        headers = check_headers(given)
+        headers = _keep_reserved(check_headers(given), item.headers)
     return ManualTarget(id, payload=payload, headers=headers)
+
+
+def _keep_reserved(edited: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:
+    """Return the edited headers with the reserved ones of the item, which an edit does not change."""
+    reserved = {name: value for name, value in present.items() if name.startswith(RESERVED_PREFIX)}
+    for name, value in edited.items():
+        if name.startswith(RESERVED_PREFIX) and reserved.get(name) != value:
+            raise InvalidName("header", name, f"cannot be edited; names with {RESERVED_PREFIX} are reserved")
+    return {**edited, **reserved}
 
 
 def _value(item: Item) -> Any:

@@ -12,11 +12,12 @@ from redrive.broker.flows.export_import import checked_item, decode_line
 from redrive.clock import Instant
 from redrive.contract.admin_calls import Import
 from redrive.contract.item_calls import NewItem, Put
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, RedriveError
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Item, Receipt, Status
 from redrive.model.limits import DEFAULT_PRIORITY, MAX_PRIORITY, MIN_PRIORITY
 from redrive.model.payload import JSON, check_json
+from redrive.server.auth.store_call_authorization import authorize_calls
 from redrive.server.broker_pool import commit, commit_one
 from redrive.server.field_types import (
     Actor,
@@ -189,7 +190,10 @@ async def import_items(request: Request, call: ImportCall) -> Imported:
         now = request.broker._core.clock.now()
         items = tuple(each(call.items, lambda item: _item(item, call.queue, now)))
     actor = request.broker._core.actor(request.actor(call.actor))
-    (result,) = await commit(request.broker, (Import(call.queue, items, actor),))
+    (authorized,) = await authorize_calls(request, (Import(call.queue, items, actor),))
+    if isinstance(authorized, RedriveError):
+        raise authorized
+    (result,) = await commit(request.broker, (authorized,))
     if isinstance(result, Exception):
         raise result
     return Imported(result)

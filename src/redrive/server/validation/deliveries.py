@@ -17,7 +17,7 @@ from redrive.contract.item_calls import (
     Settle,
     check_failure,
 )
-from redrive.contract.replies import RESERVED_PREFIX, SENDER_HEADERS
+from redrive.contract.replies import REPLY_TO, RESERVED_PREFIX, SENDER_HEADERS, check_reply_address
 from redrive.errors import InvalidInput, InvalidName
 from redrive.model.judge import OutcomeKind
 from redrive.model.limits import MAX_BATCH, MAX_PUT, check_instant, check_priority
@@ -145,6 +145,9 @@ def _with_options(item: NewItem) -> NewItem:
     if item.source_id is not None:
         values.id(item.source_id)
     check_failure(item, alone=True)
+    check_reply_address(item.headers)
+    if item.failure is not None and REPLY_TO in (item.headers or ()):
+        raise InvalidInput("an item that has failed already names no queue for replies")
     for name in item.headers or ():
         if name.startswith(RESERVED_PREFIX) and name not in SENDER_HEADERS:
             raise InvalidName("header", name, f"is set by stores only; names with {RESERVED_PREFIX} are reserved")

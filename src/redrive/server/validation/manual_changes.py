@@ -20,6 +20,7 @@ from redrive.contract.admin_calls import (
     Unhold,
 )
 from redrive.contract.base import MAINTENANCE_BATCH
+from redrive.contract.replies import check_reply_address
 from redrive.errors import InvalidInput
 from redrive.model.filter import Filter
 from redrive.model.ids import MAX_NUMBER
@@ -63,6 +64,7 @@ def _target(verb: Verb, target: ManualTarget) -> ManualTarget:
         raise InvalidInput(f"{verb} by hand {'needs' if verb in _JUDGED else 'takes no'} verdict")
     if target.failure is not None and verb is not Verb.FAIL:
         raise InvalidInput(f"{verb} by hand brings no failure")
+    check_reply_address(target.headers)
     if (target.payload is not None or target.headers is not None) and verb is not Verb.REDRIVE:
         raise InvalidInput(f"{verb} edits nothing; redrive does")
     values.result(target.payload)

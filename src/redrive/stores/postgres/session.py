@@ -18,10 +18,11 @@ from redrive.clock import Instant
 from redrive.model.ids import MAX_NUMBER
 from redrive.model.search_terms import SearchQuery
 from redrive.stores.postgres.dialect import Bigints, Blobs, Texts, multi_row, register, translate
-from redrive.stores.relational.batch import COUNTED_COLUMNS, Batch, QueueRow
+from redrive.stores.relational.batch import COUNTED_COLUMNS, Batch
 from redrive.stores.relational.item_rows import STATE_COLUMNS
 from redrive.stores.relational.leases import DUE_CHECK_SQL, LEASE_COLUMNS
 from redrive.stores.relational.low_water_marks import READY, above
+from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.session import LeasedHead, LeaseKey, OverdueCheck, Row
 
 Connection = psycopg.Connection[Any]

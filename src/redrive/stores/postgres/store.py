@@ -32,11 +32,12 @@ from redrive.stores.postgres.engine import Engine
 from redrive.stores.postgres.listen_notify import ListenNotify
 from redrive.stores.postgres.low_water_marks import LowWaterMarks
 from redrive.stores.postgres.session import LOCK_KEYS, Session
-from redrive.stores.relational.batch import NO_QUEUES, Batch, Queues, SequenceAllocator, reseed_after_fork
+from redrive.stores.relational.batch import Batch, SequenceAllocator, reseed_after_fork
 from redrive.stores.relational.dispatch import execute_calls, write_pending
 from redrive.stores.relational.low_water_marks import INSTANT_KINDS
 from redrive.stores.relational.puts import put_batch
 from redrive.stores.relational.queries import answer_query
+from redrive.stores.relational.queue_rows import NO_QUEUES, Queues
 
 _BEGUN = """
     SELECT epoch, nextval('redrive_number'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint

@@ -12,12 +12,11 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import QueueNotFound
-from redrive.model.feed import SUCCESS_KINDS, FeedKind
 from redrive.model.ids import NUMBERS_PER_MICROSECOND, PARTITION_BITS, SALT_BITS, ItemId, make_id, result_topic
 from redrive.model.item import Status
-from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.relational.low_water_marks import SLACK
-from redrive.stores.relational.session import Executor, SearchIndex, Session
+from redrive.stores.relational.queue_rows import QueueRow, Queues
+from redrive.stores.relational.session import SearchIndex, Session
 
 COUNTED_COLUMNS = (
     "pending",
@@ -44,104 +43,7 @@ _INSERT_COUNT_DELTA = (
 )
 _POSITION = {name: index for index, name in enumerate(COUNTED_COLUMNS)}
 _STATUS_POSITION = {status: _POSITION[status.value] for status in Status if status.value in _POSITION}
-_QUEUES = """
-    SELECT key, name, settings, version, paused, created_at, is_dead_queue, source_queues, has_replies
-    FROM redrive_queue
-    WHERE namespace = ?"""
-_QUEUE = f"{_QUEUES} AND name = ?"
-_decode_settings = msgspec.json.Decoder(QueueSettings).decode
 _random = random.Random()
-
-
-class QueueRow(msgspec.Struct, frozen=True):
-    """A queue and its key in the database."""
-
-    key: int
-    queue: Queue
-    settings: QueueSettings
-    plain_put_max_bytes: int
-    """Plain items up to this size need no further check; -1 if the queue has a max_size."""
-    feed_kinds: frozenset[FeedKind]
-    """Kinds of events recorded in the feed."""
-    records_success: bool
-    """Whether the feed records successes too, so that completing needs more writes."""
-    has_replies: bool
-    """Whether an item that names a queue for replies ever came here."""
-
-
-def queue_rows(executor: Executor, namespace: str, name: str | None = None) -> list[QueueRow]:
-    """Return the queues of a namespace, or only the named one."""
-    return [
-        _queue_row(
-            key,
-            Queue(
-                found,
-                _decode_settings(settings),
-                version,
-                bool(paused),
-                created_at,
-                bool(is_dead_queue),
-                () if source_queues is None else tuple(msgspec.json.decode(source_queues)),
-            ),
-            bool(has_replies),
-        )
-        for key, found, settings, version, paused, created_at, is_dead_queue, source_queues, has_replies in (
-            executor.execute(_QUEUES, (namespace,)) if name is None else executor.execute(_QUEUE, (namespace, name))
-        )
-    ]
-
-
-def _queue_row(key: int, queue: Queue, has_replies: bool) -> QueueRow:
-    settings = queue.settings
-    plain_put_max_bytes = settings.max_payload_size if settings.max_size is None else -1
-    kinds = frozenset(settings.feed)
-    return QueueRow(key, queue, settings, plain_put_max_bytes, kinds, not kinds.isdisjoint(SUCCESS_KINDS), has_replies)
-
-
-def namespace_key(executor: Executor, namespace: str) -> int | None:
-    """Return the key of a namespace, or None before the first write to it."""
-    key: int | None = executor.execute("SELECT key FROM redrive_namespace WHERE name = ?", (namespace,)).get
-    return key
-
-
-class Queues:
-    """The queues of a namespace as seen by one transaction. Immutable; `reread` returns another one."""
-
-    __slots__ = ("by_key", "by_name", "epoch", "namespace_key", "plain")
-
-    def __init__(self, by_name: dict[str, QueueRow], epoch: int, namespace_key: int) -> None:
-        self.by_name = by_name
-        self.namespace_key = namespace_key
-        self.by_key = {row.key: row for row in by_name.values()}
-        self.plain = [row.key for row in by_name.values() if not (row.settings.keep_completed or row.records_success)]
-        """Keys of queues in which completing deletes the item and records nothing."""
-        self.epoch = epoch
-        """Incremented by every change of any queue in the database."""
-
-    @classmethod
-    def read(cls, executor: Executor, namespace: str) -> Queues:
-        """Read all queues in a write transaction. The first one of a namespace allocates its key."""
-        key = namespace_key(executor, namespace)
-        if key is None:
-            key = executor.execute("INSERT INTO redrive_namespace (name) VALUES (?) RETURNING key", (namespace,)).get
-        return cls({row.queue.name: row for row in queue_rows(executor, namespace)}, epoch_of(executor), key)
-
-    def reread(self, executor: Executor, namespace: str, names: Iterable[str]) -> Queues:
-        """Return a copy in which these queues are read again."""
-        by_name = dict(self.by_name)
-        for name in names:
-            by_name.pop(name, None)
-            by_name.update({row.queue.name: row for row in queue_rows(executor, namespace, name)})
-        return Queues(by_name, epoch_of(executor), self.namespace_key)
-
-
-NO_QUEUES = Queues({}, -1, 0)
-
-
-def epoch_of(executor: Executor) -> int:
-    """Return the current epoch of the database."""
-    epoch: int = executor.execute("SELECT epoch FROM redrive_meta").get
-    return epoch
 
 
 class SequenceAllocator:
@@ -217,6 +119,7 @@ class Batch:
         "now",
         "numbers",
         "queues",
+        "replying",
         "rolled_up",
         "session",
         "sizes",
@@ -261,6 +164,8 @@ class Batch:
         """Lowest inserted instant below possible marks, by queue and kind: see `relational.low_water_marks`."""
         self.rolled_up: list[int] = []
         """Queues whose count deltas were rolled up."""
+        self.replying: set[int] = set()
+        """Queues that have their first item which names a queue for replies."""
 
     def execute(self, statement: str, values: Any = ()) -> Any:
         """Flush pending writes, then execute a statement."""
@@ -351,11 +256,30 @@ class Batch:
         self.execute("UPDATE redrive_queue SET is_dead_queue = 1 WHERE key = ?", (row.key,))
         self.reread_queues((row.queue.name,))
 
+    def has_replies(self, row: QueueRow) -> bool:
+        """Whether an item that names a queue for replies ever came to this queue."""
+        return row.has_replies or row.key in self.replying
+
     def mark_replies(self, row: QueueRow) -> None:
         """Record that an item which names a queue for replies came to this queue."""
-        if not self.by_key[row.key].has_replies:
-            self.execute("UPDATE redrive_queue SET has_replies = 1 WHERE key = ?", (row.key,))
-            self.reread_queues((row.queue.name,))
+        if not row.has_replies:
+            self.replying.add(row.key)
+
+    def write_marks(self) -> None:
+        """Write which queues have replies now: last and in order, so that concurrent transactions do not deadlock.
+
+        The queues of this transaction keep their old epoch: another process may have marked others since they were
+        read, and then the next transaction reads all again.
+        """
+        if not self.replying:
+            return
+        for key in sorted(self.replying):
+            self.execute("UPDATE redrive_queue SET has_replies = 1 WHERE key = ?", (key,))
+        self.execute("UPDATE redrive_meta SET epoch = epoch + 1")
+        marked = {
+            name: msgspec.structs.replace(row, has_replies=self.has_replies(row)) for name, row in self.by_name.items()
+        }
+        self.queues = Queues(marked, self.queues.epoch, self.queues.namespace_key)
 
     def reread_queues(self, names: Iterable[str]) -> None:
         """Read changed queues again, and increment the epoch so that other processes do too."""

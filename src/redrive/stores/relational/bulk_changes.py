@@ -23,8 +23,9 @@ from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, feed
-from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import STATE_COLUMNS
+from redrive.stores.relational.queue_rows import QueueRow
 
 _DELIVERY = '"delivery":'
 

@@ -12,8 +12,9 @@ from redrive.errors import IdempotencyConflict
 from redrive.model.arrival import ledger_key
 from redrive.model.ids import ItemId, make_id
 from redrive.model.judge import Dead
-from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import find_by_id
+from redrive.stores.relational.queue_rows import QueueRow
 
 _KEY = "SELECT item_no, id_suffix, digest FROM redrive_idempotency WHERE queue = ? AND key = ? AND expires_at > ?"
 _REMEMBER_KEY = """

@@ -58,6 +58,7 @@ def write_pending(batch: Batch) -> None:
         dead_letters.write_search_terms(batch)
     if batch.groups:
         dead_letters.write_groups(batch)
+    batch.write_marks()
     batch.write_count_deltas()
 
 

@@ -22,8 +22,9 @@ from redrive.model.filter import MAX_EXAMINED, Filter, FilterSubject, matches, m
 from redrive.model.ids import MAX_NUMBER, NUMBERS_PER_MICROSECOND, make_id
 from redrive.model.item import Counters, Status
 from redrive.model.search_terms import SearchQuery, parse_query
-from redrive.stores.relational.batch import Batch, namespace_key
+from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import ItemRow, find_all, resolve
+from redrive.stores.relational.queue_rows import namespace_key
 from redrive.stores.relational.session import Executor
 
 _FEW_QUEUES = 100

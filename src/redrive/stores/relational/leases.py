@@ -21,9 +21,10 @@ from redrive.model.item import NO_OVERRIDES, Lease, Overrides
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.stores.relational import feed
-from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import STATE_COLUMNS, insert_ready_row
 from redrive.stores.relational.low_water_marks import above, leases
+from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.session import Executor, OverdueCheck
 
 LEASE_COLUMNS = """

@@ -24,11 +24,12 @@ from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ItemSnapshot, ManualAction
 from redrive.model.state_machine import Verb, allowed_from
 from redrive.stores.relational import redrive, replies, verdicts
-from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_details import read_details
 from redrive.stores.relational.item_rows import ItemRow, ReadAhead, delete_row, find_all
 from redrive.stores.relational.leases import promote
 from redrive.stores.relational.low_water_marks import above, each_queue
+from redrive.stores.relational.queue_rows import QueueRow
 
 _COMPLETED = "SELECT item_no FROM redrive_finished WHERE queue = ? AND status = 'completed' AND ended_at <= ? LIMIT ?"
 _OLDEST_COMPLETED = """

@@ -16,10 +16,11 @@ from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ItemSnapshot, ManualAction, check_manual_change, check_verb
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, redrive, replies, verdicts
-from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.bulk_changes import change_uniform, find_uniform
 from redrive.stores.relational.item_details import history_of, read_details
 from redrive.stores.relational.item_rows import ItemRow, ReadAhead, delete_row, find_all, insert_row
+from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.queues import check_max_size
 from redrive.stores.relational.settle import complete_item
 

@@ -11,7 +11,7 @@ import msgspec
 from redrive.contract.admin_calls import CloseMove, FinishMove, Import, Receive
 from redrive.contract.base import LEDGER_RETENTION
 from redrive.contract.queries import ListMoves, ListOpenMoves, MoveTarget, OpenMove
-from redrive.contract.replies import REPLY_TO
+from redrive.contract.replies import REPLY_TO, headers_on_arrival
 from redrive.model.arrival import ArrivalState, MoveRoute, import_state, ledger_key, move_arrival_state
 from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
@@ -20,9 +20,10 @@ from redrive.model.limits import MAX_PRIORITY
 from redrive.model.manual_change import ItemSnapshot, ManualAction, death_text, status_without_lease
 from redrive.model.payload import JSON
 from redrive.stores.relational import dead_letters, feed, verdicts
-from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.deduplication import known_source, remember_source
 from redrive.stores.relational.item_rows import ItemRow, delete_row, find_by_id, insert_row
+from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.queues import check_max_size
 from redrive.stores.relational.session import Executor
 
@@ -187,7 +188,9 @@ def start_move(
 
 def receive(batch: Batch, call: Receive) -> Receipt:
     """An item received before stays known, regardless of its outcome here."""
-    row, item = batch.queue(call.queue), call.move.item
+    row = batch.queue(call.queue)
+    headers = headers_on_arrival(call.move.item.headers, call.store, batch.store)
+    item = msgspec.structs.replace(call.move.item, headers=headers)
     key = ledger_key(item.id)
     known = batch.execute(_RECEIVED, (row.key, key, batch.now - LEDGER_RETENTION)).fetchone()
     if known is not None:

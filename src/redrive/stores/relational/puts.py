@@ -18,9 +18,10 @@ from redrive.model.judge import Dead, OutcomeKind
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.stores.relational import feed, verdicts
-from redrive.stores.relational.batch import SALT_MASK, SALT_STEP, Batch, QueueRow, random_salt
+from redrive.stores.relational.batch import SALT_MASK, SALT_STEP, Batch, random_salt
 from redrive.stores.relational.deduplication import KnownItem, find_known, read_keys, remember_key, remember_source
 from redrive.stores.relational.item_rows import ItemRow, delete_row, find_by_id, insert_row
+from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.queues import check_max_size
 
 _PLAIN_ITEMS = f"""

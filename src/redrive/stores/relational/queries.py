@@ -48,10 +48,11 @@ from redrive.model.payload import JSON
 from redrive.model.queue import QueueStats
 from redrive.stores.relational import dead_letters, feed, find, moves, operations, redrive, registrations, settle
 from redrive.stores.relational import leases as relational_leases
-from redrive.stores.relational.batch import COUNTED_COLUMNS, QueueRow, namespace_key, queue_rows
+from redrive.stores.relational.batch import COUNTED_COLUMNS
 from redrive.stores.relational.full_items import full_items, overrides_of
 from redrive.stores.relational.item_rows import find_all, find_by_id, find_by_ids, find_leased
 from redrive.stores.relational.low_water_marks import READY, above, each_queue, leases
+from redrive.stores.relational.queue_rows import QueueRow, namespace_key, queue_rows
 from redrive.stores.relational.session import Executor
 
 _CONTENT = "SELECT payload, content_type, headers, put_at, overrides FROM redrive_item WHERE item_no = ?"

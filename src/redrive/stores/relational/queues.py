@@ -19,9 +19,10 @@ from redrive.model.dead_queue import (
 )
 from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.relational import verdicts
-from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import find
 from redrive.stores.relational.low_water_marks import above
+from redrive.stores.relational.queue_rows import QueueRow
 
 _CREATE = """
     INSERT INTO redrive_queue (namespace, name, settings, version, paused, is_dead_queue, created_at)

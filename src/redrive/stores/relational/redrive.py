@@ -30,10 +30,11 @@ from redrive.model.manual_change import (
 from redrive.model.payload import JSON
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, verdicts
-from redrive.stores.relational.batch import Batch, QueueRow
+from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_details import history_of, item_details
 from redrive.stores.relational.item_rows import ItemRow, delete_row, find_by_id, insert_row
 from redrive.stores.relational.moves import start_move
+from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.queues import check_max_size
 from redrive.stores.relational.session import Executor
 
@@ -159,7 +160,7 @@ def _redrive_edited(
     largest = row.settings.max_payload_size
     if target.payload is not None and len(target.payload.payload) > largest:
         raise PayloadTooLarge("payload", len(target.payload.payload), largest, "max_payload_size")
-    if batch.by_key[item_row.queue].has_replies or (target.headers is not None and REPLY_TO in target.headers):
+    if batch.has_replies(batch.by_key[item_row.queue]) or (target.headers is not None and REPLY_TO in target.headers):
         batch.mark_replies(row)
     copied = msgspec.structs.replace(item_row)
     archive(batch, action, item, item_row)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from redrive.contract.item_calls import NewItem, Put
-from redrive.contract.replies import REPLY_TO, death_reply, make_reply, reply_address
-from redrive.errors import RedriveError
+from redrive.contract.replies import ANSWERED, REPLY_TO, death_reply, make_reply, reply_address
+from redrive.errors import InvalidInput, RedriveError, StoreError
 from redrive.model.death import cause_of
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
@@ -45,7 +45,9 @@ class ReplyContext(NamedTuple):
 
 
 def read_context(batch: Batch, item_row: ItemRow) -> ReplyContext:
-    """Return what a reply needs to know of an item."""
+    """Return what a reply needs to know of an item. Raises InvalidInput for a dead letter."""
+    if item_row.death_no is not None:
+        raise InvalidInput(ANSWERED)
     origin_id, headers = batch.execute(_SENDER, (item_row.item_no,)).get
     decoded = {} if headers is None else msgspec.json.decode(headers)
     return ReplyContext(origin_id or item_row.id, decoded, batch.by_key[item_row.queue].queue.name)
@@ -64,19 +66,22 @@ def reply_or_refuse(batch: Batch, context: ReplyContext, body: Result, settled: 
 def apply_verdict(batch: Batch, item_row: ItemRow, verdict: Verdict, entry: HistoryEntry) -> Settled:
     """Apply a checked verdict to an item whose state row is deleted, and answer a death."""
     is_death = isinstance(verdict, Dead) and item_row.death_no is None
-    context = read_context(batch, item_row) if is_death and batch.by_key[item_row.queue].has_replies else None
+    context = read_context(batch, item_row) if is_death and batch.has_replies(batch.by_key[item_row.queue]) else None
     attempts = item_row.attempts
     settled = verdicts.apply_verdict(batch, item_row, verdict, entry)
     if context is None or REPLY_TO not in context.headers or not isinstance(verdict, Dead):
         return settled
     cause = cause_of(verdict.reason, entry.failure, entry.note)
-    new = death_reply(context.id, context.headers, attempts, cause, verdict.reason.value, entry.failure)
+    rules = batch.by_name[context.queue].settings.redact
+    new = death_reply(context.id, context.headers, attempts, cause, verdict.reason.value, entry.failure, rules)
     return _try(batch, context, new, settled)
 
 
 def _try(batch: Batch, context: ReplyContext, new: NewItem, settled: Settled) -> Settled:
     try:
         _send(batch, context, new)
+    except StoreError:
+        raise
     except RedriveError as refusal:
         _log.warning("reply_refused", item=settled.id, queue=settled.queue, error=str(refusal))
         return msgspec.structs.replace(settled, reply_refused=str(refusal))
@@ -86,7 +91,8 @@ def _try(batch: Batch, context: ReplyContext, new: NewItem, settled: Settled) ->
 def _send(batch: Batch, context: ReplyContext, new: NewItem) -> Receipt:
     """Put a reply; one for another store into the queue of the context, from which it moves there."""
     address = reply_address(context.headers)
-    ((receipt,),) = put_batch(batch, (Put(context.queue if is_remote(address) else address, (new,)),))
+    leaving = batch.by_name[context.queue].key if is_remote(address) else None  # it does not stay there
+    ((receipt,),) = put_batch(batch, (Put(context.queue if is_remote(address) else address, (new,)),), leaving)
     if is_remote(address):
         item_row = find_by_id(batch, receipt.id)
         assert item_row is not None, "it was just put"

@@ -17,7 +17,8 @@ from redrive.clock import Instant
 from redrive.model.search_terms import SearchQuery
 
 if TYPE_CHECKING:
-    from redrive.stores.relational.batch import Batch, QueueRow
+    from redrive.stores.relational.batch import Batch
+    from redrive.stores.relational.queue_rows import QueueRow
 
 Row = tuple[Any, ...]
 

@@ -18,8 +18,9 @@ from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST, is_remote
 from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, feed
-from redrive.stores.relational.batch import Batch, QueueRow, Stage
+from redrive.stores.relational.batch import Batch, Stage
 from redrive.stores.relational.item_rows import ItemRow, earlier_ids, insert_row
+from redrive.stores.relational.queue_rows import QueueRow
 from redrive.telemetry import events
 
 _log = events.logger("redrive.store")
@@ -126,7 +127,7 @@ def move(batch: Batch, item_row: ItemRow, target: QueueRow, *, died: bool = Fals
     source_id, old = item_row.id, item_row.item_no
     source = batch.by_key[item_row.queue]
     source_queue = source.queue.name
-    if source.has_replies:
+    if batch.has_replies(source):
         batch.mark_replies(target)
     number, id_suffix, _ = batch.allocate_id()
     batch.write(_MOVE_ITEM, (number, id_suffix, target.key, batch.now, source_id, source_queue, old, int(not died)))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from redrive.clock import Instant
 from redrive.contract.admin_calls import CloseMove, FinishMove, Import, Receive
 from redrive.contract.base import LEDGER_RETENTION, MOVE_BATCH_BYTES
 from redrive.contract.queries import ListMoves, ListOpenMoves, MoveTarget, OpenMove
+from redrive.contract.replies import headers_on_arrival
 from redrive.errors import QueueFull
 from redrive.model.arrival import ArrivalState, Move, MoveRoute, import_state, ledger_key, move_arrival_state
 from redrive.model.feed import FeedKind
@@ -113,7 +116,9 @@ def start_move(state: State, action: ManualAction, item: Record, kind: FeedKind,
 
 def receive(state: State, call: Receive) -> Receipt:
     """What came before stays known, whatever became of it here."""
-    queue, item = state.queue(call.queue), call.move.item
+    queue = state.queue(call.queue)
+    headers = headers_on_arrival(call.move.item.headers, call.store, state.store)
+    item = msgspec.structs.replace(call.move.item, headers=headers)
     key = ledger_key(item.id)
     known = queue.sources.get(key)
     if known is not None and known.until > state.now:

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from redrive.contract.item_calls import NewItem, Put, Reply
-from redrive.contract.replies import REPLY_TO, death_reply, make_reply, reply_address
-from redrive.errors import RedriveError
+from redrive.contract.replies import ANSWERED, REPLY_TO, death_reply, make_reply, reply_address
+from redrive.errors import InvalidInput, RedriveError, StoreError
 from redrive.model.death import cause_of
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
@@ -33,7 +33,15 @@ _MOVE = ManualAction(Verb.MOVE, "reply")
 def reply(state: State, call: Reply) -> Receipt:
     """One of several replies to an item that is still leased."""
     item = state.leased(call.token, call.queue)
+    check_reply(item)
     return _send(state, item.queue, reply_address(item.headers), _reply_to(item, call.body))
+
+
+def check_reply(item: Record) -> None:
+    """Raise unless the item takes a reply."""
+    reply_address(item.headers)
+    if item.is_dead_letter:
+        raise InvalidInput(ANSWERED)
 
 
 def reply_or_refuse(state: State, item: Record, settled: Settled, body: Result) -> Settled:
@@ -51,13 +59,16 @@ def apply_verdict(state: State, item: Record, outcome_kind: OutcomeKind, verdict
         return settled
     failure = details.get("failure")
     cause = cause_of(verdict.reason, failure, details.get("note"))
-    new = death_reply(_first_id(item), item.headers, attempts, cause, verdict.reason.value, failure)
+    rules = state.queues[queue].value.settings.redact
+    new = death_reply(_first_id(item), item.headers, attempts, cause, verdict.reason.value, failure, rules)
     return _try(state, item, settled, new, queue)
 
 
 def _try(state: State, item: Record, settled: Settled, new: NewItem, queue: str | None = None) -> Settled:
     try:
         _send(state, item.queue if queue is None else queue, reply_address(item.headers), new)
+    except StoreError:
+        raise
     except RedriveError as refusal:
         _log.warning("reply_refused", item=settled.id, queue=settled.queue, error=str(refusal))
         return msgspec.structs.replace(settled, reply_refused=str(refusal))
@@ -66,7 +77,7 @@ def _try(state: State, item: Record, settled: Settled, new: NewItem, queue: str 
 
 def _send(state: State, queue: str, address: str, new: NewItem) -> Receipt:
     """Put a reply; one for another store into this queue, from which it moves there."""
-    plan = PutPlan(state)
+    plan = PutPlan(state, leaving=queue if is_remote(address) else None)  # one for another store does not stay
     plan.add(Put(queue if is_remote(address) else address, (new,)))
     (receipt,) = plan.apply()
     if is_remote(address):

@@ -6,7 +6,6 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, ReturnLease, Settle, StaleSettings
-from redrive.contract.replies import reply_address
 from redrive.errors import LeaseLost, PayloadTooLarge
 from redrive.model.feed import FeedKind
 from redrive.model.item import HistoryEntry, HistoryEvent, Result, Settled, Status
@@ -14,7 +13,7 @@ from redrive.model.judge import OutcomeKind
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.puts import PutPlan
 from redrive.stores.rules.record import Record
-from redrive.stores.rules.replies import apply_verdict, reply_or_refuse
+from redrive.stores.rules.replies import apply_verdict, check_reply, reply_or_refuse
 from redrive.stores.rules.state import State
 from redrive.stores.rules.verdicts import check_verdict
 
@@ -26,7 +25,7 @@ def complete(state: State, call: Complete) -> Settled:
     if call.result is not None and len(call.result.payload) > largest:
         raise PayloadTooLarge("result", len(call.result.payload), largest, "max_payload_size")
     if call.reply is not None:
-        reply_address(item.headers)
+        check_reply(item)
     plan = PutPlan(state, leaving=item.queue)
     for put in call.puts:
         plan.add(put)

@@ -10,9 +10,10 @@ import apsw
 
 from redrive.clock import Instant
 from redrive.model.search_terms import SearchQuery
-from redrive.stores.relational.batch import COUNTED_COLUMNS, Batch, QueueRow
+from redrive.stores.relational.batch import COUNTED_COLUMNS, Batch
 from redrive.stores.relational.item_rows import STATE_COLUMNS
 from redrive.stores.relational.leases import DUE_CHECK_SQL, LEASE_COLUMNS
+from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.session import LeasedHead, LeaseKey, OverdueCheck, Row
 
 _FRESH = "(expire_deadline IS NULL OR expire_deadline > {now})"

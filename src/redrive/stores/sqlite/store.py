@@ -16,10 +16,11 @@ from redrive.model.item import Receipt
 from redrive.model.sqlite_url import OWNER_ONLY
 from redrive.model.text import format_bytes
 from redrive.store import Commit, Durability
-from redrive.stores.relational.batch import NO_QUEUES, Batch, Queues, SequenceAllocator, epoch_of, reseed_after_fork
+from redrive.stores.relational.batch import Batch, SequenceAllocator, reseed_after_fork
 from redrive.stores.relational.dispatch import execute_calls, write_pending
 from redrive.stores.relational.puts import put_batch
 from redrive.stores.relational.queries import answer_query
+from redrive.stores.relational.queue_rows import NO_QUEUES, Queues, epoch_of
 from redrive.stores.sqlite import schema
 from redrive.stores.sqlite.database_files import names_of, several_names
 from redrive.stores.sqlite.engine import LOG_LIMIT_BYTES, Engine

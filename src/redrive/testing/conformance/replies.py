@@ -12,7 +12,7 @@ from redrive import Broker
 from redrive.contract.admin_calls import Expire, Import, ManualChange, ManualTarget, StartOperation, StepOperation
 from redrive.contract.item_calls import Complete, NewItem, Put, Reply, Settle
 from redrive.contract.queries import GetResult
-from redrive.contract.replies import REPLY_ERROR, REPLY_FOR, REPLY_TO, REQUEST_ID
+from redrive.contract.replies import MAX_ERROR_CHARS, REPLY_ERROR, REPLY_FOR, REPLY_TO, REQUEST_ID
 from redrive.errors import InvalidInput, InvalidName, LeaseLost, QueueFull, QueueNotFound, WrongQueue
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
@@ -22,9 +22,10 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Lease, Receipt, Result, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
 from redrive.model.payload import JSON
+from redrive.model.redact_rules import redact_rules_from
 from redrive.model.state_machine import Verb
 from redrive.testing.conformance.actions import values
-from redrive.testing.conformance.suite import StoreDriver, StorePair, StorePairSuite, StoreSuite
+from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StorePair, StorePairSuite, StoreSuite
 
 YES = Result(b'"yes"', JSON)
 BOOM = Failure("ValueError", "boom")
@@ -237,6 +238,40 @@ class ReplyConformance(StoreSuite):
         die(direct, direct.take("imported"))
         assert [headers[REPLY_FOR] for _, headers in replies(direct)][1:] == ["f" * 32]
 
+    def test_dead_letter_takes_no_second_terminal_reply(self, direct: StoreDriver) -> None:
+        direct.queue("morgue")
+        direct.queue(dead_queue="morgue")
+        direct.queue("replies")
+        die(direct, request(direct), "morgue")
+        letter = direct.take("morgue")
+        assert isinstance(direct.do(Reply(letter.token, YES)), InvalidInput)
+        assert isinstance(direct.do(Complete(letter.token, reply=YES)), InvalidInput)
+        assert isinstance(direct.do(Complete(letter.token)), Settled)
+        assert len(replies(direct)) == 1
+
+    def test_death_is_answered_in_a_queue_that_another_process_first_used_for_replies(
+        self, direct: StoreDriver, open_broker: OpenBroker
+    ) -> None:
+        self.require("supports_processes")
+        for name in ("jobs", "others", "replies"):
+            direct.queue(name)
+        other = StoreDriver(open_broker()._core.store, direct.clock)
+        other.put(b"so that it knows the queues")
+        direct.do(Complete(direct.take().token))
+        ours = send(direct, queue="others")  # each store marks one queue, and has to read the other mark
+        theirs = send(other)
+        for driver, queue in ((direct, "jobs"), (other, "others")):
+            die(driver, driver.take(queue))
+        assert sorted(headers[REPLY_FOR] for _, headers in replies(direct)) == sorted([ours, theirs])
+
+    def test_error_of_a_reply_follows_the_rules_of_the_queue(self, direct: StoreDriver) -> None:
+        direct.queue(redact=redact_rules_from({"keys": ["patron"]}))
+        direct.queue("replies")
+        cut = "x" * (MAX_ERROR_CHARS - 25) + " postgres://admin:sk3cretPassw0rd@db.example.com/orders"
+        for text in ("patron=4711-xyz", cut):
+            die(direct, request(direct), failure=Failure("E", text))
+        assert not any(word in body["error"] for body, _ in replies(direct) for word in ("4711", "sk3cret"))
+
     def test_error_of_a_reply_is_bounded_and_has_no_secrets(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.queue("replies")
@@ -281,3 +316,17 @@ class ReplyElsewhereConformance(StorePairSuite):
         assert values(leases)[0] == "yes"
         assert here.moves() == ()
         assert here.stats("jobs").pending == 0
+
+    def test_replies_of_an_item_that_moved_to_another_store_come_back(self, pair: StorePair) -> None:
+        here, there = pair.source, pair.target
+        for broker in (here, there):
+            broker.create_queue("jobs")
+            broker.create_queue("replies")
+        (receipt,) = here._core.call(Put("jobs", (NewItem(b"1", JSON, {REPLY_TO: "replies"}),)))
+        here.move(receipt.id, pair.there("jobs"))
+        here.run_maintenance()
+        (lease,) = there.lease("jobs")
+        there._core.call(Complete(lease.token, reply=YES))
+        there.run_maintenance()
+        assert there.stats("replies").pending == 0
+        assert [(reply.value, reply.headers[REPLY_FOR]) for reply in here.lease("replies")] == [("yes", receipt.id)]

@@ -47,6 +47,8 @@ from redrive.testing.conformance.lost_leases import (
     LostAtOnceConformance,
     LostConformance,
 )
+from redrive.testing.conformance.mailbox_replies import MailboxReplyConformance
+from redrive.testing.conformance.mailboxes import MailboxConformance
 from redrive.testing.conformance.maintenance import (
     RetentionConformance,
     RetentionOfTheDeadConformance,
@@ -148,6 +150,8 @@ class StoreConformance(
     ManagedConformance,
     FileConformance,
     WorkersConformance,
+    MailboxConformance,
+    MailboxReplyConformance,
     ExpiryConformance,
     BuryConformance,
     ReasonConformance,

@@ -1,4 +1,4 @@
-"""A type checker sees the arguments and the result of a task."""
+"""A type checker sees the arguments and the result of a task, and the bodies and replies of a mailbox."""
 
 import subprocess
 import sys
@@ -10,9 +10,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.timeout(300)
-def test_task_is_typed_like_its_function() -> None:
+def test_tasks_and_mailboxes_are_typed() -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "tests/typing/tasks.py"],
+        [sys.executable, "-m", "mypy", "--strict", "tests/typing"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,0 +1,211 @@
+"""`AsyncMailbox`: typed messages with replies on a queue, on an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from redrive.broker.async_broker import AsyncBroker
+from redrive.broker.core import Core
+from redrive.broker.flow import Flow
+from redrive.broker.flows.deliveries import queue_name
+from redrive.connect import connect_async
+from redrive.errors import InvalidInput, short_repr
+from redrive.mailbox import flows
+from redrive.mailbox.async_message import AsyncMessage
+from redrive.mailbox.body_types import BodyType
+from redrive.mailbox.flows import (
+    DEFAULT_VISIBILITY_SECONDS,
+    MAX_MESSAGES,
+    MAX_VISIBILITY_SECONDS,
+    MAX_WAIT_SECONDS,
+    seconds,
+)
+from redrive.mailbox.mailbox_errors import InvalidParameterError, MailboxClosedError, named_errors
+from redrive.model.duration import DurationInput
+from redrive.model.limits import DEFAULT_PRIORITY, make_address, split_address
+from redrive.worker.worker import worker_name
+
+T = TypeVar("T")
+R = TypeVar("R")
+_Any = TypeVar("_Any")
+
+
+class AsyncMailbox(Generic[T, R]):
+    """A queue whose items are messages of one type.
+
+    broker: an `AsyncBroker`, or a URL as for `connect_async`; then the mailbox closes what it opened.
+    body, reply: the types of messages and of their replies, any that msgspec can decode from JSON; unset, JSON values.
+    settings: those of the queue, if it has to be created. A queue that exists keeps its settings.
+    """
+
+    def __init__(
+        self,
+        broker: AsyncBroker | str,
+        name: str,
+        *,
+        body: type[T] | None = None,
+        reply: type[R] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = queue_name(name)
+        self._body_type: BodyType[T] = BodyType("body", body)
+        self._reply_type: BodyType[R] = BodyType("reply", reply)
+        self._settings = dict(settings or {})
+        self._owns_broker = isinstance(broker, str)
+        self._broker = connect_async(broker) if isinstance(broker, str) else broker
+        if not isinstance(self._broker, AsyncBroker):
+            raise InvalidInput(f"a mailbox takes an AsyncBroker or a URL, not {short_repr(broker, 60)}")
+        self._worker = worker_name()
+        self._is_ready = False
+        self._is_closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed
+
+    async def send(
+        self,
+        body: T,
+        *,
+        reply_to: AsyncMailbox[R, Any] | str | None = None,
+        delay: DurationInput = 0,
+        priority: int = DEFAULT_PRIORITY,
+        idempotency_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        expire_timeout: DurationInput | None = None,
+    ) -> str:
+        """Send a message, and return its id once it is on disk.
+
+        reply_to: the mailbox that gets the replies, or its name (`name@store` in another store of the program).
+        The other options are those of `AsyncBroker.put`.
+        """
+        await self._open()
+        with named_errors():
+            item = flows.new_message(
+                self._body_type.encode(body),
+                reply_to=None if reply_to is None else await self._address(reply_to),
+                request_id=flows.request_id_of(body),
+                headers=headers,
+                delay=delay,
+                priority=priority,
+                idempotency_key=idempotency_key,
+                expire_timeout=expire_timeout,
+            )
+            return await self._run(flows.send(self.name, item))
+
+    async def receive(
+        self,
+        *,
+        max_messages: int = 1,
+        visibility_timeout: float = DEFAULT_VISIBILITY_SECONDS,
+        wait_time_seconds: float = 0,
+    ) -> Sequence[AsyncMessage[T, R]]:
+        """Receive up to `max_messages` (1 to 10) messages, in order. Wait up to 20 seconds for the first one.
+
+        They are invisible to other consumers for `visibility_timeout` seconds (0 to 43,200). A message that is not of
+        the type of the mailbox is dead (`undecodable`), and others are received instead. A closed mailbox gives none.
+        """
+        if isinstance(max_messages, bool) or not isinstance(max_messages, int) or not 1 <= max_messages <= MAX_MESSAGES:
+            raise InvalidParameterError("max_messages", max_messages, f"a whole number from 1 to {MAX_MESSAGES}")
+        visibility = seconds("visibility_timeout", visibility_timeout, MAX_VISIBILITY_SECONDS)
+        wait = seconds("wait_time_seconds", wait_time_seconds, MAX_WAIT_SECONDS)
+        if self._is_closed:
+            return ()
+        await self._open()
+        with named_errors():
+            delivered = await self._run(
+                flows.receive(self._core, self.name, self._body_type, max_messages, visibility, wait, self._worker)
+            )
+        return [AsyncMessage(self, each, is_finalized=not visibility) for each in delivered]
+
+    async def request(
+        self,
+        body: T,
+        timeout: DurationInput | None = None,
+        *,
+        delay: DurationInput = 0,
+        priority: int = DEFAULT_PRIORITY,
+        idempotency_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        expire_timeout: DurationInput | None = None,
+    ) -> R:
+        """Send a message and wait for its reply, up to `timeout` or without a limit. No mailbox for replies is needed.
+
+        Raises RequestFailedError as soon as the message is dead, RequestTimeoutError, and ReplyMissingError if it was
+        acknowledged without a reply.
+        """
+        await self._open()
+        with named_errors():
+            item = flows.new_message(
+                self._body_type.encode(body),
+                reply_to=None,
+                request_id=flows.request_id_of(body),
+                keep_result=flows.result_timeout(timeout),
+                headers=headers,
+                delay=delay,
+                priority=priority,
+                idempotency_key=idempotency_key,
+                expire_timeout=expire_timeout,
+            )
+            return await self._run(flows.request(self._core, self.name, self._reply_type, item, timeout))
+
+    async def approximate_count(self) -> int:
+        """How many messages there are, visible and invisible ones."""
+        await self._open()
+        with named_errors():
+            return await self._run(flows.count(self.name))
+
+    async def purge(self, confirm: int) -> int:
+        """Permanently delete all messages that no consumer holds. `confirm` is their number. Returns how many."""
+        await self._open()
+        with named_errors():
+            return await self._run(flows.purge(self._core, self.name, confirm))
+
+    async def close(self) -> None:
+        """Send and receive no more. Twice is no error."""
+        if not self._is_closed:
+            self._is_closed = True
+            if self._owns_broker:
+                await self._broker.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"AsyncMailbox(name={self.name!r}, store={self._core.store.name!r})"
+
+    @property
+    def _core(self) -> Core:
+        return self._broker._core
+
+    async def _run(self, flow: Flow[_Any]) -> _Any:
+        return await self._broker._run(flow)
+
+    async def _open(self) -> None:
+        """Create the queue if it does not exist, before the first use."""
+        if self._is_closed:
+            raise MailboxClosedError(self.name)
+        if not self._is_ready:
+            with named_errors():
+                await self._run(flows.ensure_queue(self._core, self.name, self._settings))
+            self._is_ready = True
+
+    async def _address(self, mailbox: AsyncMailbox[Any, Any] | str) -> str:
+        """The address of a mailbox as the store of this one knows it. The mailbox must exist, and is opened."""
+        if isinstance(mailbox, AsyncMailbox):
+            await mailbox._open()
+            here = mailbox._core.store.name == self._core.store.name
+            mailbox = mailbox.name if here else make_address(mailbox.name, mailbox._core.store.name)
+        return await self._run(flows.check_address(self._core, mailbox))
+
+    def _for_replies(self, address: str) -> AsyncMailbox[R, None]:
+        name, _ = split_address(address)
+        return AsyncMailbox(self._broker, name, body=self._reply_type.type)

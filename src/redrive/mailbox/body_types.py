@@ -1,0 +1,72 @@
+"""Types of bodies: how a value becomes JSON and comes back, and which types are refused when a mailbox is opened."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin
+
+import msgspec
+
+from redrive.errors import InvalidInput, InvalidPayload, short_repr
+from redrive.mailbox.mailbox_errors import SerializationError
+from redrive.model.item import Result
+from redrive.model.limits import MAX_STORABLE_BYTES
+from redrive.model.payload import JSON, decode_payload, encode_payload, is_json
+
+T = TypeVar("T")
+_UNFIT = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError, NotImplementedError)
+_PATH = re.compile(r"(.*?)(?: - at `(.*)`)?$", re.DOTALL)
+
+
+class BodyType(Generic[T]):
+    """A type of bodies: any that msgspec can decode from JSON. None: JSON values and bytes, unchanged."""
+
+    def __init__(self, what: str, type: type[T] | None) -> None:
+        self.type = type
+        self._what = what
+        self._decoder: msgspec.json.Decoder[T] | None = None
+        if type is not None:
+            try:
+                self._decoder = msgspec.json.Decoder(type)
+            except (TypeError, ValueError) as error:
+                raise InvalidInput(f"{what}={short_repr(type, 80)} cannot be the type of a body: {error}") from error
+
+    def encode(self, value: T) -> Result:
+        """Return the value as JSON. Raises SerializationError if it would not come back as a value of this type."""
+        if self._decoder is None:
+            return Result(*encode_payload(value, None, MAX_STORABLE_BYTES))
+        try:
+            payload = msgspec.json.encode(value)
+            self._decoder.decode(payload)
+        except _UNFIT as error:
+            raise _refusal(error) from error
+        return Result(*encode_payload(payload, JSON, MAX_STORABLE_BYTES))
+
+    def decode(self, payload: bytes, content_type: str) -> T:
+        """Return the value. Raises SerializationError with the words of the decoder."""
+        try:
+            if self._decoder is None:
+                return cast("T", decode_payload(payload, content_type))
+            if not is_json(content_type):
+                raise SerializationError("$", f"is {content_type}, not JSON")
+            return self._decoder.decode(payload)
+        except InvalidPayload:
+            raise
+        except _UNFIT as error:
+            raise _refusal(error) from error
+
+    @property
+    def argument(self) -> Any:
+        """The first type argument of a generic type, as MyRequest in `DeadLetter[MyRequest]`; None if it has none."""
+        return next(iter(get_args(self.type)), None)
+
+    def is_a(self, kind: Any) -> bool:
+        """Whether the type is this generic type, with or without arguments."""
+        return self.type is kind or get_origin(self.type) is kind
+
+
+def _refusal(error: Exception) -> SerializationError:
+    """Return the error of msgspec, with its path and its words."""
+    found = _PATH.match(str(error))
+    problem, path = (str(error), None) if found is None else found.groups()
+    return SerializationError(path or "$", f"does not fit: {problem[:1].lower()}{problem[1:]}")

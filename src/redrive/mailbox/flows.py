@@ -1,0 +1,240 @@
+"""What mailboxes do, as flows: send, receive, acknowledge, nack, reply, request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from redrive.broker.flow import Flow, commit_call, run_query
+from redrive.broker.flows import deliveries, manual_changes, settle
+from redrive.broker.flows import queues as queue_flows
+from redrive.clock import Instant
+from redrive.contract.item_calls import Complete, Extend, NewItem, Put, Reply
+from redrive.contract.queries import FindItems, GetStats, Page
+from redrive.contract.replies import KEEP_RESULT, REPLY_ERROR, REPLY_FOR, REPLY_TO, REQUEST_ID, RESERVED_PREFIX
+from redrive.errors import ConfirmationMismatch, InvalidPayload, QueueExists, QueueNotFound
+from redrive.mailbox.body_types import BodyType
+from redrive.mailbox.mailbox_errors import InvalidParameterError, ReplyNotAvailableError, RequestFailedError
+from redrive.model.death import DeadReason
+from redrive.model.duration import DAY, MINUTE, SECOND, DurationInput, parse_duration
+from redrive.model.filter import Filter, Order
+from redrive.model.ids import ItemId
+from redrive.model.item import Lease, Receipt, Result, Settled, Status
+from redrive.model.judge import Dead
+from redrive.model.limits import is_remote
+from redrive.model.payload import decode_payload
+from redrive.model.queue import QueueStats
+from redrive.model.state_machine import Verb
+from redrive.task.result_handle import await_result
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+MAX_MESSAGES = 10
+MAX_VISIBILITY_SECONDS = 43_200
+MAX_WAIT_SECONDS = 20
+DEFAULT_VISIBILITY_SECONDS = 30
+RESULT_GRACE = MINUTE
+"""How much longer than its requester waits for it a result is kept."""
+_LONGEST_RESULT = 30 * DAY
+_SHORTEST = 1
+"""The shortest lease, in microseconds: it expires immediately."""
+
+T = TypeVar("T")
+
+
+class Delivered(NamedTuple):
+    """A lease, and the body that was decoded from it."""
+
+    lease: Lease
+    body: Any
+
+
+def seconds(name: str, value: object, most: int) -> int:
+    """Return a number of seconds as a duration. Raises InvalidParameterError if it is not in 0…most."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise InvalidParameterError(name, value, f"a number of seconds from 0 to {most:,}")
+    return round(value * SECOND)
+
+
+def to_datetime(at: Instant) -> datetime:
+    """Return an instant as a datetime in UTC, exact to the microsecond."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
+
+
+def ensure_queue(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
+    """Create the queue of a mailbox if it does not exist. One that exists keeps its settings."""
+    try:
+        yield from core.queue(name)
+    except QueueNotFound:
+        try:
+            yield from queue_flows.create(core, name, settings)
+        except QueueExists:  # another process was faster
+            yield from queue_flows.get(core, name)
+
+
+def check_address(core: Core, address: str) -> Flow[str]:
+    """Return the address of a mailbox for replies, if it exists; in another store, if that is known."""
+    known = core.address("reply_to", address)
+    if not is_remote(known):
+        yield from core.queue(known)
+    return known
+
+
+def new_message(
+    body: Result,
+    *,
+    reply_to: str | None,
+    request_id: str | None,
+    keep_result: int | None = None,
+    headers: Mapping[str, str] | None = None,
+    **options: Any,
+) -> NewItem:
+    """Return the item of a message."""
+    item = deliveries.new_item(body.payload, headers=headers, content_type=body.content_type, **options)
+    reserved = {REPLY_TO: reply_to, REQUEST_ID: request_id, KEEP_RESULT: keep_result and str(keep_result)}
+    own = {name: value for name, value in reserved.items() if value is not None}
+    if not own:
+        return item
+    return msgspec.structs.replace(item, headers={**(item.headers or {}), **own}, is_plain=False)
+
+
+def send(queue: str, item: NewItem) -> Flow[ItemId]:
+    """Put a message."""
+    receipts: tuple[Receipt, ...] = yield from commit_call(Put(queue, (item,)))
+    return receipts[0].id
+
+
+def receive(
+    core: Core, queue: str, body: BodyType[Any], limit: int, visibility: int, wait: int, worker: str
+) -> Flow[list[Delivered]]:
+    """Lease messages. One that cannot be decoded is dead, and others are received instead.
+
+    With visibility 0 they are released immediately, counted: their handles have expired.
+    """
+    end = core.clock.now() + wait
+    while True:
+        pause = timedelta(microseconds=max(0, end - core.clock.now()))
+        timeout = timedelta(microseconds=visibility or DEFAULT_VISIBILITY_SECONDS * SECOND)
+        leases = yield from deliveries.lease(core, queue, limit, pause, timeout, worker)
+        delivered: list[Delivered] = []
+        for lease in leases:
+            try:
+                delivered.append(Delivered(lease, body.decode(lease.payload, lease.content_type)))
+            except InvalidPayload as error:
+                if REPLY_ERROR in lease.headers:  # the store answered a death, and knows no type
+                    delivered.append(Delivered(lease, None))
+                    continue
+                yield from settle.fail(core, lease, error, False, Dead(DeadReason.UNDECODABLE))
+        if not visibility:
+            for each in delivered:
+                yield from settle.release(core, each.lease, 0, True, None)
+        if delivered or not leases:
+            return delivered
+
+
+def acknowledge(core: Core, lease: Lease, reply: Result | None) -> Flow[None]:
+    """Complete a message, with its reply in the same transaction."""
+    keep = _keep_result(lease)
+    address = lease.headers.get(REPLY_TO)
+    if reply is None:
+        call = Complete(lease.token)
+    elif keep is None and address is None:
+        raise ReplyNotAvailableError(lease.id)
+    else:
+        result = None if keep is None else reply
+        call = Complete(lease.token, result, keep_result=keep, reply=None if address is None else reply)
+    yield from commit_call(call)
+    if address is not None and is_remote(address):
+        core.wake_movers()
+
+
+def reply(core: Core, lease: Lease, body: Result) -> Flow[None]:
+    """Send one of several replies to a message that is still held."""
+    yield from commit_call(Reply(lease.token, body))
+    if is_remote(lease.headers[REPLY_TO]):
+        core.wake_movers()
+
+
+def extend(lease: Lease, visibility: int) -> Flow[Instant]:
+    """Hold a message for this time from now. With 0 it becomes visible immediately."""
+    deadline: Instant = yield from commit_call(Extend(lease.token, visibility or _SHORTEST))
+    return deadline
+
+
+def nack(core: Core, lease: Lease, delay: int) -> Flow[None]:
+    """Release a message, counted, until it is visible again after the delay."""
+    yield from settle.release(core, lease, timedelta(microseconds=delay), True, None)
+
+
+def request(core: Core, queue: str, reply: BodyType[T], item: NewItem, timeout: DurationInput | None) -> Flow[T]:
+    """Send a message, wait for its result, and decode that."""
+    id = yield from send(queue, item)
+    result = yield from await_result(core, queue, id, timeout)
+    return reply.decode(result.payload, result.content_type)
+
+
+def result_timeout(timeout: DurationInput | None) -> int:
+    """Return how long the result of a request is kept, for a sender that waits up to `timeout`."""
+    wait = DAY if timeout is None else parse_duration(timeout, "timeout")
+    return min(wait + RESULT_GRACE, _LONGEST_RESULT)
+
+
+def _keep_result(lease: Lease) -> int | None:
+    """Return how long the sender wants the result to be kept; None if no caller awaits it."""
+    text = lease.headers.get(KEEP_RESULT, "")
+    return min(int(text), _LONGEST_RESULT) if text.isascii() and text.isdigit() and int(text) > 0 else None
+
+
+def error_of(mailbox: str, lease: Lease) -> RequestFailedError | None:
+    """Return the error in a reply to a death, or None."""
+    reason = lease.headers.get(REPLY_ERROR)
+    if reason is None:
+        return None
+    said = decode_payload(lease.payload, lease.content_type)
+    return RequestFailedError(mailbox, lease.headers.get(REPLY_FOR, ""), reason, str(said["error"]))
+
+
+def sender_headers(lease: Lease) -> dict[str, str]:
+    """Return the headers that a program set."""
+    return {name: value for name, value in lease.headers.items() if not name.startswith(RESERVED_PREFIX)}
+
+
+def request_id_of(body: object) -> str | None:
+    """Return the request_id of a body that has one, as text."""
+    found = body.get("request_id") if isinstance(body, Mapping) else getattr(body, "request_id", None)
+    return str(found) if isinstance(found, str | UUID) else None
+
+
+def is_awaited(lease: Lease) -> bool:
+    """Whether the sender awaits the result of the message."""
+    return _keep_result(lease) is not None
+
+
+def count(queue: str) -> Flow[int]:
+    """Count messages: visible, scheduled and held by consumers."""
+    stats: QueueStats = yield from run_query(GetStats(queue))
+    return stats.pending + stats.failed + stats.active
+
+
+def purge(core: Core, queue: str, confirm: int) -> Flow[int]:
+    """Delete all messages that no consumer holds, if they are as many as were confirmed. Returns how many."""
+    stats: QueueStats = yield from run_query(GetStats(queue))
+    if stats.pending + stats.failed != confirm:
+        raise ConfirmationMismatch(f"mailbox '{queue}'", confirm, stats.pending + stats.failed)
+    removed = 0
+    for status in (Status.PENDING, Status.FAILED):
+        cursor = None
+        while True:
+            page: Page = yield from run_query(FindItems(Filter(queue=queue, status=status), Order.OLDEST, 500, cursor))
+            if page.items:
+                results = yield from manual_changes.change(core, Verb.DROP, [item.id for item in page.items], None)
+                removed += sum(isinstance(result, Settled) for result in results)
+            cursor = page.cursor
+            if cursor is None:
+                break
+    return removed

@@ -1,0 +1,187 @@
+"""Replies to messages of mailboxes, and requests that wait for the reply to their message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from redrive import Broker
+from redrive.errors import InvalidInput, QueueNotFound, Refused, ResultNotKept, ResultTimeout, TaskFailed
+from redrive.mailbox import (
+    AsyncMailbox,
+    Mailbox,
+    MailboxClosedError,
+    MailboxResolutionError,
+    Message,
+    MessageFinalizedError,
+    ReceiptHandleExpiredError,
+    ReplyMissingError,
+    ReplyNotAvailableError,
+    RequestFailedError,
+    RequestTimeoutError,
+)
+from redrive.testing.conformance.actions import Background
+from redrive.testing.conformance.mailboxes import Purchase, only_message
+from redrive.testing.conformance.suite import Suite
+from redrive.testing.fake_clock import FakeClock
+
+
+class MailboxReplyConformance(Suite):
+    """Replies to a mailbox, and requests that need none."""
+
+    @pytest.fixture
+    def orders(self, broker: Broker) -> Mailbox[Purchase, int]:
+        """A mailbox of orders, answered with numbers."""
+        return Mailbox(broker, "orders", body=Purchase, reply=int)
+
+    @pytest.fixture
+    def replies(self, broker: Broker) -> Mailbox[int, None]:
+        """A mailbox for replies."""
+        return Mailbox(broker, "replies", body=int)
+
+    def test_replies_come_to_the_mailbox_that_the_message_names(
+        self, orders: Mailbox[Purchase, int], replies: Mailbox[int, None]
+    ) -> None:
+        id = orders.send(order := Purchase(1), reply_to=replies)
+        message = only_message(orders.receive())
+        assert message.reply_to is not None
+        assert message.reply_to.name == "replies"
+        message.reply(1)
+        message.reply(2)
+        message.acknowledge(reply=3)
+        received = replies.receive(max_messages=10)
+        assert [reply.body for reply in received] == [1, 2, 3]
+        assert {(reply.reply_for, reply.request_id, reply.error) for reply in received} == {
+            (id, str(order.request_id), None)
+        }
+
+    def test_reply_to_may_be_a_name_and_has_to_exist(
+        self, orders: Mailbox[Purchase, int], replies: Mailbox[int, None]
+    ) -> None:
+        with pytest.raises(MailboxResolutionError) as unknown:
+            orders.send(Purchase(1), reply_to="nowhere")
+        assert isinstance(unknown.value, QueueNotFound)
+        assert replies.approximate_count() == 0
+        orders.send(Purchase(1), reply_to="replies")
+        only_message(orders.receive()).acknowledge(reply=5)
+        assert only_message(replies.receive()).body == 5
+
+    def test_reply_after_the_end_is_refused(
+        self, orders: Mailbox[Purchase, int], replies: Mailbox[int, None], clock: FakeClock
+    ) -> None:
+        for _ in range(3):
+            orders.send(Purchase(1), reply_to=replies)
+        acknowledged, nacked, late = orders.receive(max_messages=3, visibility_timeout=10)
+        acknowledged.acknowledge()
+        nacked.nack()
+        for message in (acknowledged, nacked):
+            with pytest.raises(MessageFinalizedError) as finalized:
+                message.reply(1)
+            assert isinstance(finalized.value, Refused)
+        clock.advance("11s")
+        orders.receive(max_messages=10)
+        with pytest.raises(ReceiptHandleExpiredError):
+            late.reply(1)
+        with pytest.raises(ReceiptHandleExpiredError):
+            late.acknowledge(reply=1)
+        assert replies.approximate_count() == 0
+
+    def test_message_that_asks_for_no_reply_takes_none(self, orders: Mailbox[Purchase, int]) -> None:
+        orders.send(Purchase(1))
+        message = only_message(orders.receive())
+        with pytest.raises(ReplyNotAvailableError) as refused:
+            message.reply(1)
+        assert isinstance(refused.value, InvalidInput)
+        with pytest.raises(ReplyNotAvailableError):
+            message.acknowledge(reply=1)
+        message.acknowledge()
+
+    def test_reply_whose_mailbox_is_gone_does_not_keep_the_message(
+        self, orders: Mailbox[Purchase, int], replies: Mailbox[int, None], broker: Broker
+    ) -> None:
+        orders.send(Purchase(1), reply_to=replies)
+        broker.delete_queue("replies")
+        message = only_message(orders.receive())
+        with pytest.raises(MailboxResolutionError):
+            message.reply(1)
+        message.acknowledge(reply=2)
+        assert orders.approximate_count() == 0
+
+    def test_death_is_answered_with_an_error(
+        self, orders: Mailbox[Purchase, int], replies: Mailbox[int, None], broker: Broker
+    ) -> None:
+        id = orders.send(order := Purchase(1), reply_to=replies)
+        broker.bury_items(id)
+        reply = only_message(replies.receive())
+        assert (reply.reply_for, reply.request_id) == (id, str(order.request_id))
+        assert "Dead-lettered after 0 attempts" in str(reply.error)
+        with pytest.raises(RequestFailedError):
+            assert reply.body
+        reply.acknowledge()
+
+    def test_request_gets_the_reply_to_its_message(self, orders: Mailbox[Purchase, int]) -> None:
+        callers = [Background(lambda n=n: orders.request(Purchase(n), "10m")) for n in range(3)]  # type: ignore[misc]
+        received: list[Message[Purchase, int]] = []
+        while len(received) < len(callers):
+            received += orders.receive(max_messages=10, wait_time_seconds=20)
+        for message in received:
+            message.reply(-1)
+            message.acknowledge(reply=message.body.number * 2)
+        assert [caller.result() for caller in callers] == [0, 2, 4]
+        assert orders.approximate_count() == 0
+
+    def test_request_of_a_message_that_dies_fails_immediately(
+        self, orders: Mailbox[Purchase, int], broker: Broker, clock: FakeClock
+    ) -> None:
+        caller = Background(lambda: orders.request(Purchase(1), "10m"))
+        clock.until_waiting()
+        broker.fail(broker.lease("orders")[0], ValueError("no such product"), final=True)
+        with pytest.raises(RequestFailedError, match="no such product") as failed:
+            caller.result()
+        assert isinstance(failed.value, TaskFailed)
+
+    def test_request_that_is_not_answered_in_time(self, orders: Mailbox[Purchase, int]) -> None:
+        with pytest.raises(RequestTimeoutError) as late:
+            orders.request(Purchase(1), timeout=0)
+        assert isinstance(late.value, ResultTimeout)
+        assert only_message(orders.receive()).id == late.value.id
+
+    def test_request_that_is_acknowledged_without_a_reply(
+        self, orders: Mailbox[Purchase, int], clock: FakeClock
+    ) -> None:
+        caller = Background(lambda: orders.request(Purchase(1), "10m"))
+        clock.until_waiting()
+        only_message(orders.receive()).acknowledge()
+        clock.advance("1s")
+        with pytest.raises(ReplyMissingError) as missing:
+            caller.result()
+        assert isinstance(missing.value, ResultNotKept)
+
+    async def test_async_mailbox_does_the_same(self, connect_async: Any, clock: FakeClock) -> None:
+        async with connect_async(clock=clock, maintenance=False) as broker:
+            orders: AsyncMailbox[Purchase, int] = AsyncMailbox(broker, "orders", body=Purchase, reply=int)
+            replies: AsyncMailbox[int, None] = AsyncMailbox(broker, "replies", body=int)
+            await orders.send(Purchase(5), reply_to=replies)
+            (message,) = await orders.receive()
+            await message.reply(1)
+            await message.extend_visibility(5)
+            await message.acknowledge(reply=2)
+            assert [reply.body for reply in await replies.receive(max_messages=5)] == [1, 2]
+
+            async def serve() -> None:
+                (asked,) = await orders.receive(wait_time_seconds=20)
+                await asked.acknowledge(reply=asked.body.number + 1)
+
+            _, answer = await asyncio.gather(serve(), orders.request(Purchase(6), "10m"))
+            assert answer == 7
+            await orders.send(Purchase(7))
+            (message,) = await orders.receive()
+            await message.nack()
+            assert await orders.purge(1) == 1
+            async with orders:
+                assert await orders.approximate_count() == 0
+            assert await orders.receive() == ()
+            with pytest.raises(MailboxClosedError):
+                await orders.send(Purchase(8))

@@ -1,0 +1,61 @@
+"""Generate the blocking classes of a package from its async ones: drop `async` and `await`, and rename.
+
+python tools/blocking_api.py write    write the generated files
+python tools/blocking_api.py check    exit with 1 if one is not what `write` would write
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent / "src/redrive"
+GENERATED = {
+    "mailbox/async_mailbox.py": "mailbox/mailbox.py",
+    "mailbox/async_message.py": "mailbox/message.py",
+}
+RULES = (
+    (r"\basync (def|with|for)\b", r"\1"),
+    (r"\bawait ", ""),
+    (r"__a(enter|exit)__", r"__\1__"),
+    (r"\bAsync(?=[A-Z])", ""),
+    (r"\basync_(?=broker|mailbox|message)", ""),
+    (r"\bconnect_async\b", "connect"),
+    (r"\ban (?=`?(?:Broker|Mailbox|Message)\b)", "a "),
+    (r", on an event loop\.", "."),
+)
+
+
+def generate(source: str) -> str:
+    """Return the blocking form of a file."""
+    text = (ROOT / source).read_text()
+    for pattern, replacement in RULES:
+        text = re.sub(pattern, replacement, text)
+    text = f"# Generated from {Path(source).name} by tools/blocking_api.py; edit that file.\n{text}"
+    for command in (["check", "--select", "I", "--fix", "--quiet"], ["format", "--quiet"]):
+        named = ["--stdin-filename", str(ROOT / GENERATED[source]), "-"]
+        text = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, *named], input=text, capture_output=True, text=True, check=True
+        ).stdout
+    return text
+
+
+def main(command: str) -> int:
+    """Write or check all files."""
+    stale = {source: text for source in GENERATED if (text := generate(source)) != _present(GENERATED[source])}
+    if command == "write":
+        for source, text in stale.items():
+            (ROOT / GENERATED[source]).write_text(text)
+        return 0
+    for source in stale:
+        print(f"{GENERATED[source]} is stale: run python tools/blocking_api.py write", file=sys.stderr)
+    return 1 if stale else 0
+
+
+def _present(path: str) -> str | None:
+    file = ROOT / path
+    return file.read_text() if file.exists() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) == 2 else "check"))
