@@ -222,7 +222,7 @@ async def test_changes_that_nobody_knows_are_told_together(
 async def test_commit_without_arrivals_is_told_after_a_while(
     arrivals: ArrivalLog, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrivals_module, "ANYTHING_SECONDS", 0.01)
+    monkeypatch.setattr(arrivals_module, "ANYTHING_SECONDS", 0.3)
     known = arrivals.number
     (task,) = [await _waiting(arrivals, "jobs")]
     source.tell({})

@@ -45,6 +45,7 @@ from redrive.contract.queries import (
     GetItem,
     GetItems,
     GetLease,
+    GetLeasedItem,
     GetNextDue,
     GetOperation,
     GetOverdue,
@@ -259,7 +260,7 @@ def _registrations(call: ListRegistrations) -> _Requirements:
     return (RequiredPermission((READ,), QueueScope.ALL),)
 
 
-def _of_lease(call: Extend | Reply | ReturnLease | GetLease) -> _Requirements:
+def _of_lease(call: Extend | Reply | ReturnLease | GetLease | GetLeasedItem) -> _Requirements:
     return (RequiredPermission((CONSUME,), LeaseRef(call.token)),)
 
 
@@ -381,6 +382,7 @@ CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Requirements]] = {
     ListOperations: _fixed(QueueScope.ANY, READ),
     GetOverdue: lambda query: (RequiredPermission((CONSUME, MANAGE), _place(query.queue)),),
     GetLease: _of_lease,
+    GetLeasedItem: _of_lease,
     ListWorkerLeases: _fixed(QueueScope.ANY, CONSUME),
     GetResult: lambda query: (RequiredPermission((READ_RESULTS,), ItemRef(query.id, outlived=True)),),
     ListRegistrations: _registrations,

@@ -34,6 +34,7 @@ from redrive.contract.queries import (
     GetItem,
     GetItems,
     GetLease,
+    GetLeasedItem,
     GetNextDue,
     GetOperation,
     GetOverdue,
@@ -89,6 +90,7 @@ Query = (
     | ListOperations
     | GetOverdue
     | GetLease
+    | GetLeasedItem
     | ListWorkerLeases
     | GetResult
     | ListRegistrations

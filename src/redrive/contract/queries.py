@@ -174,6 +174,12 @@ class GetLease(TaggedStruct, frozen=True):
     token: Token
 
 
+class GetLeasedItem(TaggedStruct, frozen=True):
+    """→ Item that the token holds, as GetItem returns it. Raises LeaseLost. For a consumer that may not read others."""
+
+    token: Token
+
+
 class ListWorkerLeases(TaggedStruct, frozen=True):
     """→ tuple[Lease, …]: leases of workers of that name, as GetLease returns them; by time of the lease, then by
     position. Examines every lease."""

@@ -2,6 +2,22 @@
 
 from redrive.mailbox.async_mailbox import AsyncMailbox
 from redrive.mailbox.async_message import AsyncMessage
+from redrive.mailbox.dead_letter import DeadLetter
+from redrive.mailbox.dlq_consumer import Discard, DLQAction, DLQConsumer, Keep, Replay
+from redrive.mailbox.dlq_policy import (
+    AMBIGUOUS_ERRORS,
+    NON_RETRIABLE_ERRORS,
+    RETRIABLE_ERRORS,
+    DLQPolicy,
+    DLQRoutes,
+)
+from redrive.mailbox.loop_types import (
+    Adapter,
+    MainLoopConfig,
+    MainLoopRequest,
+    MainLoopResult,
+    VisibilityExpansionRequired,
+)
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.mailbox_errors import (
     InvalidParameterError,
@@ -18,24 +34,45 @@ from redrive.mailbox.mailbox_errors import (
     RequestTimeoutError,
     SerializationError,
 )
+from redrive.mailbox.main_loop import MainLoop
 from redrive.mailbox.message import Message
+from redrive.mailbox.message_loop import LoopHeartbeat, MessageLoop
 
 __all__ = [
+    "AMBIGUOUS_ERRORS",
+    "NON_RETRIABLE_ERRORS",
+    "RETRIABLE_ERRORS",
+    "Adapter",
     "AsyncMailbox",
     "AsyncMessage",
+    "DLQAction",
+    "DLQConsumer",
+    "DLQPolicy",
+    "DLQRoutes",
+    "DeadLetter",
+    "Discard",
     "InvalidParameterError",
+    "Keep",
+    "LoopHeartbeat",
     "Mailbox",
     "MailboxClosedError",
     "MailboxConnectionError",
     "MailboxError",
     "MailboxFullError",
     "MailboxResolutionError",
+    "MainLoop",
+    "MainLoopConfig",
+    "MainLoopRequest",
+    "MainLoopResult",
     "Message",
     "MessageFinalizedError",
+    "MessageLoop",
     "ReceiptHandleExpiredError",
+    "Replay",
     "ReplyMissingError",
     "ReplyNotAvailableError",
     "RequestFailedError",
     "RequestTimeoutError",
     "SerializationError",
+    "VisibilityExpansionRequired",
 ]

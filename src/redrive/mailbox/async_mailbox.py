@@ -92,7 +92,7 @@ class AsyncMailbox(Generic[T, R]):
                 delay=delay,
                 priority=priority,
                 idempotency_key=idempotency_key,
-                expire_timeout=expire_timeout,
+                expire_timeout=flows.expiry_of(self._core, body, expire_timeout),
             )
             return await self._run(flows.send(self.name, item))
 
@@ -148,7 +148,7 @@ class AsyncMailbox(Generic[T, R]):
                 delay=delay,
                 priority=priority,
                 idempotency_key=idempotency_key,
-                expire_timeout=expire_timeout,
+                expire_timeout=flows.expiry_of(self._core, body, expire_timeout),
             )
             return await self._run(flows.request(self._core, self.name, self._reply_type, item, timeout))
 
@@ -197,6 +197,11 @@ class AsyncMailbox(Generic[T, R]):
             with named_errors():
                 await self._run(flows.ensure_queue(self._core, self.name, self._settings))
             self._is_ready = True
+
+    async def _open_for_dead_letters(self) -> None:
+        """Create the queue with the settings of a dead-letter mailbox, if it does not exist."""
+        self._settings = {**flows.DEAD_LETTER_SETTINGS, **self._settings}
+        await self._open()
 
     async def _address(self, mailbox: AsyncMailbox[Any, Any] | str) -> str:
         """The address of a mailbox as the store of this one knows it. The mailbox must exist, and is opened."""

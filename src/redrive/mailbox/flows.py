@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -12,19 +12,22 @@ import msgspec
 from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.broker.flows import deliveries, manual_changes, settle
 from redrive.broker.flows import queues as queue_flows
+from redrive.broker.validation import to_instant
 from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, NewItem, Put, Reply
-from redrive.contract.queries import FindItems, GetStats, Page
+from redrive.contract.queries import FindItems, GetLeasedItem, GetStats, Page
 from redrive.contract.replies import KEEP_RESULT, REPLY_ERROR, REPLY_FOR, REPLY_TO, REQUEST_ID, RESERVED_PREFIX
 from redrive.errors import ConfirmationMismatch, InvalidPayload, QueueExists, QueueNotFound
 from redrive.mailbox.body_types import BodyType
+from redrive.mailbox.dead_letter import DeadLetter, dead_letter_of
+from redrive.mailbox.loop_types import MainLoopRequest
 from redrive.mailbox.mailbox_errors import InvalidParameterError, ReplyNotAvailableError, RequestFailedError
 from redrive.model.death import DeadReason
 from redrive.model.duration import DAY, MINUTE, SECOND, DurationInput, parse_duration
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId
-from redrive.model.item import Lease, Receipt, Result, Settled, Status
-from redrive.model.judge import Dead
+from redrive.model.item import Item, Lease, Receipt, Result, Settled, Status
+from redrive.model.judge import Dead, Verdict
 from redrive.model.limits import is_remote
 from redrive.model.payload import decode_payload
 from redrive.model.queue import QueueStats
@@ -41,6 +44,8 @@ DEFAULT_VISIBILITY_SECONDS = 30
 RESULT_GRACE = MINUTE
 """How much longer than its requester waits for it a result is kept."""
 _LONGEST_RESULT = 30 * DAY
+DEAD_LETTER_SETTINGS = {"max_attempts": 0, "max_losses": 5}
+"""Settings of a dead-letter mailbox: a letter dies there only if it kills its consumers."""
 _SHORTEST = 1
 """The shortest lease, in microseconds: it expires immediately."""
 
@@ -59,11 +64,6 @@ def seconds(name: str, value: object, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
         raise InvalidParameterError(name, value, f"a number of seconds from 0 to {most:,}")
     return round(value * SECOND)
-
-
-def to_datetime(at: Instant) -> datetime:
-    """Return an instant as a datetime in UTC, exact to the microsecond."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
 
 
 def ensure_queue(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
@@ -124,7 +124,7 @@ def receive(
         delivered: list[Delivered] = []
         for lease in leases:
             try:
-                delivered.append(Delivered(lease, body.decode(lease.payload, lease.content_type)))
+                delivered.append(Delivered(lease, (yield from _decode(body, lease))))
             except InvalidPayload as error:
                 if REPLY_ERROR in lease.headers:  # the store answered a death, and knows no type
                     delivered.append(Delivered(lease, None))
@@ -135,6 +135,15 @@ def receive(
                 yield from settle.release(core, each.lease, 0, True, None)
         if delivered or not leases:
             return delivered
+
+
+def _decode(body: BodyType[Any], lease: Lease) -> Flow[Any]:
+    """Decode a body. A dead-letter mailbox gives a view of a dead item instead, with the body inside."""
+    if not body.is_a(DeadLetter):
+        return body.decode(lease.payload, lease.content_type)
+    item: Item = yield from run_query(GetLeasedItem(lease.token))
+    inner: BodyType[Any] = BodyType("body", body.argument)
+    return dead_letter_of(item, inner.decode(lease.payload, lease.content_type))
 
 
 def acknowledge(core: Core, lease: Lease, reply: Result | None) -> Flow[None]:
@@ -171,6 +180,23 @@ def nack(core: Core, lease: Lease, delay: int) -> Flow[None]:
     yield from settle.release(core, lease, timedelta(microseconds=delay), True, None)
 
 
+def fail(core: Core, lease: Lease, error: Exception, verdict: Verdict) -> Flow[None]:
+    """Record a failure, and do as the verdict says."""
+    yield from settle.fail(core, lease, error, False, verdict)
+
+
+def return_(core: Core, lease: Lease) -> Flow[None]:
+    """Return a message that was not handled: it is delivered again, and this delivery does not count."""
+    yield from settle.release(core, lease, 0, False, None)
+
+
+def replay_or_discard(core: Core, lease: Lease, is_replay: bool) -> Flow[None]:
+    """Redrive or remove a dead letter that this consumer holds, as a manual change, with a row in the audit."""
+    yield from run_query(GetLeasedItem(lease.token))  # raises if another consumer has it by now
+    verb = Verb.REDRIVE if is_replay else Verb.DROP
+    yield from manual_changes.change(core, verb, lease.id, None, force=True)
+
+
 def request(core: Core, queue: str, reply: BodyType[T], item: NewItem, timeout: DurationInput | None) -> Flow[T]:
     """Send a message, wait for its result, and decode that."""
     id = yield from send(queue, item)
@@ -202,6 +228,14 @@ def error_of(mailbox: str, lease: Lease) -> RequestFailedError | None:
 def sender_headers(lease: Lease) -> dict[str, str]:
     """Return the headers that a program set."""
     return {name: value for name, value in lease.headers.items() if not name.startswith(RESERVED_PREFIX)}
+
+
+def expiry_of(core: Core, body: object, expire_timeout: DurationInput | None) -> DurationInput | None:
+    """Return the expiry of a message: the one given, or the deadline of a request to a loop."""
+    if expire_timeout is not None or not isinstance(body, MainLoopRequest) or body.deadline is None:
+        return expire_timeout
+    left = to_instant("deadline", body.deadline) - core.clock.now()
+    return timedelta(microseconds=max(left, _SHORTEST))
 
 
 def request_id_of(body: object) -> str | None:

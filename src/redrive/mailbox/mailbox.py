@@ -93,7 +93,7 @@ class Mailbox(Generic[T, R]):
                 delay=delay,
                 priority=priority,
                 idempotency_key=idempotency_key,
-                expire_timeout=expire_timeout,
+                expire_timeout=flows.expiry_of(self._core, body, expire_timeout),
             )
             return self._run(flows.send(self.name, item))
 
@@ -149,7 +149,7 @@ class Mailbox(Generic[T, R]):
                 delay=delay,
                 priority=priority,
                 idempotency_key=idempotency_key,
-                expire_timeout=expire_timeout,
+                expire_timeout=flows.expiry_of(self._core, body, expire_timeout),
             )
             return self._run(flows.request(self._core, self.name, self._reply_type, item, timeout))
 
@@ -198,6 +198,11 @@ class Mailbox(Generic[T, R]):
             with named_errors():
                 self._run(flows.ensure_queue(self._core, self.name, self._settings))
             self._is_ready = True
+
+    def _open_for_dead_letters(self) -> None:
+        """Create the queue with the settings of a dead-letter mailbox, if it does not exist."""
+        self._settings = {**flows.DEAD_LETTER_SETTINGS, **self._settings}
+        self._open()
 
     def _address(self, mailbox: Mailbox[Any, Any] | str) -> str:
         """The address of a mailbox as the store of this one knows it. The mailbox must exist, and is opened."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from redrive.contract.replies import REPLY_FOR, REPLY_TO, REQUEST_ID
 from redrive.mailbox import flows
-from redrive.mailbox.flows import MAX_VISIBILITY_SECONDS, Delivered, seconds, to_datetime
+from redrive.mailbox.dead_letter import to_datetime
+from redrive.mailbox.flows import MAX_VISIBILITY_SECONDS, Delivered, seconds
 from redrive.mailbox.mailbox_errors import (
     MessageFinalizedError,
     ReceiptHandleExpiredError,
@@ -18,6 +19,7 @@ from redrive.mailbox.mailbox_errors import (
     named_errors,
 )
 from redrive.model.item import Lease, Result
+from redrive.model.judge import Verdict
 
 if TYPE_CHECKING:
     from redrive.mailbox.mailbox import Mailbox
@@ -60,7 +62,7 @@ class Message(Generic[T, R]):
 
     @property
     def id(self) -> str:
-        """The id that `send` returned."""
+        """Its id: the one that `send` returned, until it is redriven from a dead-letter mailbox."""
         return self._lease.id
 
     @property
@@ -109,6 +111,11 @@ class Message(Generic[T, R]):
         """Whether it was acknowledged or nacked here."""
         return self._is_finalized
 
+    @property
+    def asks_for_reply(self) -> bool:
+        """Whether a reply would reach a mailbox, or a sender who awaits it."""
+        return REPLY_TO in self._lease.headers or flows.is_awaited(self._lease)
+
     def acknowledge(self, *, reply: R | None = None) -> None:
         """The message is done, and removed. `reply` is sent in the same transaction.
 
@@ -152,6 +159,27 @@ class Message(Generic[T, R]):
                 self._mailbox._run(flows.reply(self._mailbox._core, self._lease, encoded))
         elif self._result is None:
             raise ReplyNotAvailableError(self.id)
+
+    def _fail(self, error: Exception, verdict: Verdict) -> None:
+        """Record a failure of its handler."""
+        self._check_handle()
+        with named_errors():
+            self._mailbox._run(flows.fail(self._mailbox._core, self._lease, error, verdict))
+        self._is_finalized = True
+
+    def _return(self) -> None:
+        """Return it: it was not handled, and this delivery does not count."""
+        self._check_handle()
+        with named_errors():
+            self._mailbox._run(flows.return_(self._mailbox._core, self._lease))
+        self._is_finalized = True
+
+    def _replay_or_discard(self, is_replay: bool) -> None:
+        """Redrive or remove a dead letter."""
+        self._check_handle()
+        with named_errors():
+            self._mailbox._run(flows.replay_or_discard(self._mailbox._core, self._lease, is_replay))
+        self._is_finalized = True
 
     def _check_handle(self) -> None:
         if self._is_finalized:

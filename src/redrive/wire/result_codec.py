@@ -71,6 +71,7 @@ QUERIES: dict[type[Any], Any] = {
     queries.ListOperations: tuple[Operation, ...],
     queries.GetOverdue: tuple[queries.Overdue, ...],
     queries.GetLease: Lease,
+    queries.GetLeasedItem: Item,
     queries.ListWorkerLeases: tuple[Lease, ...],
     queries.GetResult: Result | None,
     queries.ListRegistrations: tuple[Registration, ...],

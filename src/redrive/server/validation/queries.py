@@ -16,6 +16,7 @@ from redrive.contract.queries import (
     GetItem,
     GetItems,
     GetLease,
+    GetLeasedItem,
     GetOperation,
     GetOverdue,
     GetQueue,
@@ -50,7 +51,7 @@ def query(asked: Query, now: Instant) -> Query:
             values.many("ids", len(ids), MAX_BATCH)
             for id in ids:
                 values.id(id)
-        case GetLease(token):
+        case GetLease(token) | GetLeasedItem(token):
             values.token(token)
         case FindItems(where, _, limit, cursor):
             values.limit(limit)

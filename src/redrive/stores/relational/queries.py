@@ -19,6 +19,7 @@ from redrive.contract.queries import (
     GetItem,
     GetItems,
     GetLease,
+    GetLeasedItem,
     GetNextDue,
     GetOperation,
     GetOverdue,
@@ -50,7 +51,7 @@ from redrive.stores.relational import dead_letters, feed, find, moves, operation
 from redrive.stores.relational import leases as relational_leases
 from redrive.stores.relational.batch import COUNTED_COLUMNS
 from redrive.stores.relational.full_items import full_items, overrides_of
-from redrive.stores.relational.item_rows import find_all, find_by_id, find_by_ids, find_leased
+from redrive.stores.relational.item_rows import ItemRow, find_all, find_by_id, find_by_ids, find_leased
 from redrive.stores.relational.low_water_marks import READY, above, each_queue, leases
 from redrive.stores.relational.queue_rows import QueueRow, namespace_key, queue_rows
 from redrive.stores.relational.session import Executor
@@ -150,6 +151,9 @@ def answer_query(executor: Executor, query: Query, namespace: str, now: Instant)
             return operations.newest(executor, namespace_key(executor, namespace), query)
         case GetLease(token):
             return _active(executor, namespace, token)
+        case GetLeasedItem(token):
+            item_row, leased_from = _leased(executor, namespace, token)
+            return full_items(executor, [item_row], {item_row.queue: leased_from})[0]
         case ListWorkerLeases():
             return relational_leases.worker_leases(executor, _names(executor, namespace), query)
         case GetResult(id):
@@ -270,12 +274,19 @@ def _moves(executor: Executor, namespace: str, query: ListMoves) -> tuple[Move, 
     )
 
 
-def _active(executor: Executor, namespace: str, token: str) -> Lease:
+def _leased(executor: Executor, namespace: str, token: str) -> tuple[ItemRow, str]:
+    """Return the row of the item that a token holds, and its queue. Raises LeaseLost."""
     item_no, id_suffix, key = parse_token(token)
     item_row = find_leased(executor, item_no, id_suffix)
     queue = None if item_row is None else _queue_name(executor, namespace, item_row.queue)
     if item_row is None or queue is None or item_row.token != key:
         raise _lost(executor, namespace, token)
+    return item_row, queue
+
+
+def _active(executor: Executor, namespace: str, token: str) -> Lease:
+    item_row, queue = _leased(executor, namespace, token)
+    item_no, _, key = parse_token(token)
     payload, content_type, headers, put_at, overrides = executor.execute(_CONTENT, (item_no,)).get
     assert item_row.leased_at is not None
     assert item_row.deadline is not None

@@ -159,6 +159,8 @@ def answer_query(state: State, query: Query, now: Instant) -> Any:
             return get_overdue(state, query, now)
         case queries.GetLease():
             return state.leased(query.token).to_lease()
+        case queries.GetLeasedItem():
+            return state.leased(query.token).to_item()
         case queries.ListWorkerLeases():
             return worker_leases(state, query)
         case queries.GetResult():

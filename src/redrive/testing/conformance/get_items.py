@@ -6,8 +6,9 @@ import pytest
 
 from redrive import Broker
 from redrive.contract.admin_calls import DeleteQueue
-from redrive.contract.queries import GetItems
-from redrive.errors import InvalidInput
+from redrive.contract.item_calls import ReturnLease
+from redrive.contract.queries import GetItems, GetLeasedItem
+from redrive.errors import InvalidInput, LeaseLost
 from redrive.model.ids import ItemId
 from redrive.testing.conformance.actions import Boom, dead_queue, kill, take
 from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StoreSuite
@@ -58,6 +59,15 @@ class GetItemsConformance(StoreSuite):
             assert elsewhere.get_many([id]) == [None]
         direct.do(DeleteQueue("gone", 1, "ada"))
         assert direct.read(GetItems((id,))) == (None,)
+
+    def test_item_of_a_lease_is_the_one_that_get_returns(self, direct: StoreDriver) -> None:
+        direct.queue()
+        direct.put(b"a")
+        lease = direct.take()
+        assert direct.read(GetLeasedItem(lease.token)) == direct.get(lease.id)
+        direct.do(ReturnLease(lease.token))
+        with pytest.raises(LeaseLost):
+            direct.read(GetLeasedItem(lease.token))
 
     def test_more_than_a_call_takes_are_refused(self, broker: Broker) -> None:
         with pytest.raises(InvalidInput, match="1,000"):

@@ -47,6 +47,7 @@ from redrive.testing.conformance.lost_leases import (
     LostAtOnceConformance,
     LostConformance,
 )
+from redrive.testing.conformance.mailbox_loops import DLQConsumerConformance, MainLoopConformance
 from redrive.testing.conformance.mailbox_replies import MailboxReplyConformance
 from redrive.testing.conformance.mailboxes import MailboxConformance
 from redrive.testing.conformance.maintenance import (
@@ -152,6 +153,8 @@ class StoreConformance(
     WorkersConformance,
     MailboxConformance,
     MailboxReplyConformance,
+    MainLoopConformance,
+    DLQConsumerConformance,
     ExpiryConformance,
     BuryConformance,
     ReasonConformance,

@@ -1,0 +1,88 @@
+"""`DLQConsumer`: handle dead letters, and replay, discard or keep them."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Generic, TypeVar
+
+from redrive.errors import InvalidInput, short_repr
+from redrive.mailbox.dead_letter import DeadLetter
+from redrive.mailbox.mailbox import Mailbox
+from redrive.mailbox.message import Message
+from redrive.mailbox.message_loop import MessageLoop, VisibilityKeeper
+from redrive.telemetry import events
+
+T = TypeVar("T")
+RETRY_SECONDS = 3600
+"""When a dead letter is handled again that was kept, or whose handler failed."""
+_log = events.logger("redrive.mailbox")
+
+
+class DLQAction(enum.StrEnum):
+    """What a handler decides by what it returns. None: processed, and removed."""
+
+    REPLAY = "replay"
+    """Redrive it: it goes back to its mailbox as a new delivery."""
+    DISCARD = "discard"
+    """Remove it, with a row in the audit."""
+    KEEP = "keep"
+    """Leave it, and handle it again in an hour."""
+
+
+Replay, Discard, Keep = DLQAction.REPLAY, DLQAction.DISCARD, DLQAction.KEEP
+_PROCESSED = "processed"
+
+
+class DLQConsumer(MessageLoop[DeadLetter[T], None], Generic[T]):
+    """Gives each dead letter to a handler. One whose handler raises is handled again in an hour, and never dies."""
+
+    def __init__(
+        self,
+        *,
+        mailbox: Mailbox[DeadLetter[T], None],
+        handler: Callable[[DeadLetter[T]], DLQAction | None],
+        visibility_timeout: float = 300,
+    ) -> None:
+        super().__init__(mailbox, visibility_timeout)
+        self._handler = handler
+        self.counts: Counter[str] = Counter()
+        """How many dead letters were processed, replayed, discarded, kept, and failed."""
+
+    def prepare(self) -> None:
+        """Open the mailbox as one for dead letters."""
+        self.mailbox._open_for_dead_letters()
+
+    def handle(self, message: Message[DeadLetter[T], None], visibility_timeout: float) -> None:
+        """Call the handler with one dead letter, and do what it decides."""
+        letter = message.body
+        try:
+            with VisibilityKeeper(message, visibility_timeout, self._heartbeat):
+                action = self._handler(letter)
+            if action is not None and action not in tuple(DLQAction):
+                raise InvalidInput(f"a handler returns Replay, Discard, Keep or None, not {short_repr(action, 60)}")
+        except Exception as error:
+            self.counts["failed"] += 1
+            _log.error("dlq_handler_failed", message_id=letter.message_id, error=str(error))
+            message.nack(visibility_timeout=RETRY_SECONDS)
+            return
+        self._do(message, action)
+        self.counts[_PROCESSED if action is None else str(action)] += 1
+        age = (datetime.now(UTC) - letter.dead_lettered_at).total_seconds()
+        _log.info(
+            "dead_letter_processed",
+            message_id=letter.message_id,
+            request_id=None if letter.request_id is None else str(letter.request_id),
+            age_seconds=age,
+            action=_PROCESSED if action is None else str(action),
+        )
+
+    def _do(self, message: Message[DeadLetter[T], None], action: DLQAction | None) -> None:
+        if action is DLQAction.KEEP:
+            message.nack(visibility_timeout=RETRY_SECONDS)
+        elif action is None:
+            message.acknowledge()
+        else:
+            message._replay_or_discard(action is DLQAction.REPLAY)

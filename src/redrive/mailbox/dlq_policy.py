@@ -1,0 +1,87 @@
+"""`DLQPolicy`: when a failed message is dead, and which mailbox gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from redrive.mailbox.mailbox_errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from redrive.mailbox.dead_letter import DeadLetter
+    from redrive.mailbox.mailbox import Mailbox
+    from redrive.mailbox.message import Message
+
+T = TypeVar("T")
+R = TypeVar("R")
+ErrorMatch = type[BaseException] | str
+"""A type of exceptions, whose subclasses match too; or the name of a type, for those of libraries not imported here."""
+
+RETRIABLE_ERRORS: frozenset[ErrorMatch] = frozenset(
+    {"MailboxConnectionError", "RateLimitError", TimeoutError, ConnectionError, "VisibilityExpansionRequired"}
+)
+"""Temporary errors: for `exclude_errors`."""
+NON_RETRIABLE_ERRORS: frozenset[ErrorMatch] = frozenset(
+    {"ValidationError", "ContentPolicyViolation", "AuthenticationError", "QuotaExceededError"}
+)
+"""Errors that another attempt cannot fix: for `include_errors`."""
+AMBIGUOUS_ERRORS: frozenset[ErrorMatch] = frozenset({"ProviderError", "SerializationError", "ResourceNotFoundError"})
+"""Errors for which it depends: without a rule, the number of deliveries decides."""
+
+
+@dataclass(frozen=True)
+class DLQPolicy(Generic[T, R]):
+    """When a failed message goes to a dead-letter mailbox. Subclass it to decide otherwise.
+
+    A policy judges failures that a handler reports. A body that kills its process is judged by the store: it is dead
+    after `max_delivery_count` losses.
+    """
+
+    mailbox: Mailbox[DeadLetter[T], None]
+    """Where dead messages go."""
+    max_delivery_count: int = 5
+    """A message that fails in this delivery is dead."""
+    include_errors: frozenset[ErrorMatch] | None = None
+    """Errors after which a message is dead, regardless of the number of deliveries."""
+    exclude_errors: frozenset[ErrorMatch] | None = None
+    """Errors after which a message is always retried. They win over `include_errors`."""
+
+    def __post_init__(self) -> None:
+        count = self.max_delivery_count
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InvalidParameterError("max_delivery_count", count, "a whole number of 1 or more")
+
+    def should_dead_letter(self, message: Message[T, Any], error: Exception) -> bool:
+        """Return whether the message is dead after this error. If this raises, the rule of `DLQPolicy` decides."""
+        if self.exclude_errors and matches_any(error, self.exclude_errors):
+            return False
+        if self.include_errors and matches_any(error, self.include_errors):
+            return True
+        return message.delivery_count >= self.max_delivery_count
+
+    def route(self, message: Message[T, Any], error: Exception) -> Mailbox[DeadLetter[T], None]:
+        """Return the mailbox that gets a dead message."""
+        return self.mailbox
+
+
+@dataclass(frozen=True)
+class DLQRoutes(DLQPolicy[T, R]):
+    """A policy with different dead-letter mailboxes for different errors. `mailbox` gets the others."""
+
+    routes: Mapping[ErrorMatch, Mailbox[DeadLetter[T], None]] = field(default_factory=dict)
+    """The first entry that matches the error decides."""
+
+    def route(self, message: Message[T, Any], error: Exception) -> Mailbox[DeadLetter[T], None]:
+        """Return the mailbox of the first route that matches."""
+        found = (mailbox for match, mailbox in self.routes.items() if matches_any(error, frozenset({match})))
+        return next(found, self.mailbox)
+
+
+def matches_any(error: BaseException, listed: frozenset[ErrorMatch]) -> bool:
+    """Return whether the type of an error, or one that it derives from, is listed."""
+    types = tuple(match for match in listed if isinstance(match, type))
+    if isinstance(error, types):
+        return True
+    names = {name for kind in type(error).__mro__ for name in (kind.__name__, f"{kind.__module__}.{kind.__qualname__}")}
+    return any(match in names for match in listed if isinstance(match, str))
