@@ -37,6 +37,8 @@ from redrive.mailbox.mailbox_errors import (
 from redrive.mailbox.main_loop import MainLoop
 from redrive.mailbox.message import Message
 from redrive.mailbox.message_loop import LoopHeartbeat, MessageLoop
+from redrive.mailbox.replay import ReplayResult, replay
+from redrive.mailbox.resolver import CompositeResolver, MailboxResolver, RegistryResolver, StoreResolver
 
 __all__ = [
     "AMBIGUOUS_ERRORS",
@@ -45,6 +47,7 @@ __all__ = [
     "Adapter",
     "AsyncMailbox",
     "AsyncMessage",
+    "CompositeResolver",
     "DLQAction",
     "DLQConsumer",
     "DLQPolicy",
@@ -60,6 +63,7 @@ __all__ = [
     "MailboxError",
     "MailboxFullError",
     "MailboxResolutionError",
+    "MailboxResolver",
     "MainLoop",
     "MainLoopConfig",
     "MainLoopRequest",
@@ -68,11 +72,15 @@ __all__ = [
     "MessageFinalizedError",
     "MessageLoop",
     "ReceiptHandleExpiredError",
+    "RegistryResolver",
     "Replay",
+    "ReplayResult",
     "ReplyMissingError",
     "ReplyNotAvailableError",
     "RequestFailedError",
     "RequestTimeoutError",
     "SerializationError",
+    "StoreResolver",
     "VisibilityExpansionRequired",
+    "replay",
 ]

@@ -198,6 +198,11 @@ class AsyncMailbox(Generic[T, R]):
                 await self._run(flows.ensure_queue(self._core, self.name, self._settings))
             self._is_ready = True
 
+    async def _check_exists(self) -> None:
+        """Raise MailboxResolutionError if it does not exist."""
+        with named_errors():
+            await self._run(flows.check_address(self._core, self.name))
+
     async def _open_for_dead_letters(self) -> None:
         """Create the queue with the settings of a dead-letter mailbox, if it does not exist."""
         self._settings = {**flows.DEAD_LETTER_SETTINGS, **self._settings}

@@ -199,6 +199,11 @@ class Mailbox(Generic[T, R]):
                 self._run(flows.ensure_queue(self._core, self.name, self._settings))
             self._is_ready = True
 
+    def _check_exists(self) -> None:
+        """Raise MailboxResolutionError if it does not exist."""
+        with named_errors():
+            self._run(flows.check_address(self._core, self.name))
+
     def _open_for_dead_letters(self) -> None:
         """Create the queue with the settings of a dead-letter mailbox, if it does not exist."""
         self._settings = {**flows.DEAD_LETTER_SETTINGS, **self._settings}

@@ -48,6 +48,7 @@ from redrive.testing.conformance.lost_leases import (
     LostConformance,
 )
 from redrive.testing.conformance.mailbox_loops import DLQConsumerConformance, MainLoopConformance
+from redrive.testing.conformance.mailbox_replays import ReplayConformance
 from redrive.testing.conformance.mailbox_replies import MailboxReplyConformance
 from redrive.testing.conformance.mailboxes import MailboxConformance
 from redrive.testing.conformance.maintenance import (
@@ -155,6 +156,7 @@ class StoreConformance(
     MailboxReplyConformance,
     MainLoopConformance,
     DLQConsumerConformance,
+    ReplayConformance,
     ExpiryConformance,
     BuryConformance,
     ReasonConformance,

@@ -1,0 +1,121 @@
+"""Replay: bring dead letters of a mailbox back to work, all of them or those that a condition selects."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from redrive.errors import RedriveError
+from redrive.mailbox.body_types import BodyType
+from redrive.mailbox.dead_letter import DeadLetter, dead_letter_of
+from redrive.mailbox.mailbox import Mailbox
+from redrive.mailbox.mailbox_errors import InvalidParameterError
+from redrive.model.filter import Filter
+from redrive.model.item import Item, Status
+
+T = TypeVar("T")
+_PAGE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What a replay did."""
+
+    replayed: int = 0
+    skipped: int = 0
+    """Dead letters that the condition did not select, or that consumers hold."""
+    duplicates: int = 0
+    """Dead letters whose key `dedupe` had seen."""
+    failed: int = 0
+    """Dead letters that could not be decoded, transformed or redriven. They stay."""
+    operation: str | None = None
+    """The operation that did it, for `broker.undo_operation`; None if it went letter by letter."""
+
+
+def replay(
+    dlq: Mailbox[DeadLetter[T], None],
+    source: Mailbox[Any, Any] | None = None,
+    *,
+    where: Callable[[DeadLetter[T]], bool] | Filter | None = None,
+    transform: Callable[[T], T] | None = None,
+    dedupe: Callable[[DeadLetter[T]], Hashable] | None = None,
+    rate: float | None = None,
+    canary: int | None = None,
+    limit: int | None = None,
+) -> ReplayResult:
+    """Redrive dead letters that are there now, to `source` or to the mailbox that each died in.
+
+    Priorities, reply addresses and histories are kept, and deliveries count from 1 again.
+    where: a condition on dead letters, or a `Filter`. transform: body → the body to send instead. dedupe: a key; of
+    dead letters with the same key, the oldest is replayed. rate: most per second. limit: how many at most.
+    canary: how many first; the rest follows once these have completed. It is for replays that are one operation of the
+    store: those without a function and without a limit.
+    """
+    to = None if source is None else dlq._address(source)
+    filter = where if isinstance(where, Filter) else Filter(status=Status.DEAD)
+    filter = msgspec.structs.replace(filter, queue=dlq.name)
+    broker = dlq._broker
+    if transform is None and dedupe is None and limit is None and (where is None or isinstance(where, Filter)):
+        operation = broker.start_operation("redrive", filter, to=to, rate=rate, canary=canary or 0)
+        operation = broker.run_operation(operation.id)
+        return ReplayResult(operation.changed, sum(operation.skipped.values()), operation=operation.id)
+    if canary is not None:
+        raise InvalidParameterError("canary", canary, "for replays without a function and without a limit")
+    selected = where if callable(where) else None
+    inner: BodyType[T] = BodyType("body", dlq._body_type.argument)
+    counts = Counter[str]()
+    seen: set[Hashable] = set()
+    for item in _items(dlq, filter):
+        if counts["replayed"] == limit:
+            break
+        counts[_replay_one(dlq, item, inner, to, selected, transform, dedupe, seen)] += 1
+        if rate is not None:
+            threading.Event().wait(1 / rate)
+    return ReplayResult(counts["replayed"], counts["skipped"], counts["duplicates"], counts["failed"])
+
+
+def _items(dlq: Mailbox[DeadLetter[T], None], filter: Filter) -> Iterator[Item]:
+    """Yield dead letters that are there now, oldest first. One that dies again is not replayed twice."""
+    until = dlq._core.clock.now() if filter.until is None else filter.until
+    filter = msgspec.structs.replace(filter, until=until)
+    cursor: str | None = None
+    while True:
+        page = dlq._broker.find(filter, order="oldest", limit=_PAGE, cursor=cursor, redacted=False)
+        yield from page.items
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def _replay_one(
+    dlq: Mailbox[DeadLetter[T], None],
+    item: Item,
+    body: BodyType[T],
+    to: str | None,
+    where: Callable[[DeadLetter[T]], bool] | None,
+    transform: Callable[[T], T] | None,
+    dedupe: Callable[[DeadLetter[T]], Hashable] | None,
+    seen: set[Hashable],
+) -> str:
+    """Replay one dead letter, and return the outcome."""
+    if item.status is Status.ACTIVE:
+        return "skipped"
+    try:
+        letter = dead_letter_of(item, body.decode(item.payload, item.content_type))
+        if where is not None and not where(letter):
+            return "skipped"
+        if dedupe is not None:
+            key = dedupe(letter)
+            if key in seen:
+                return "duplicates"
+            seen.add(key)
+        payload = ... if transform is None else body.encode(transform(letter.body)).payload
+        dlq._broker.redrive(item.id, to=to, payload=payload)
+    except RedriveError:
+        return "failed"
+    return "replayed"
