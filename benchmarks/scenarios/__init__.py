@@ -15,6 +15,7 @@ from benchmarks.scenarios import (
     http,
     lease_cost,
     looking,
+    mailbox,
     peers,
     postgres_calls,
     postgres_lease_cost,
@@ -55,6 +56,10 @@ SUITES = {
         ),
         _suite("looking", looking, redriving, death_cost),
         _suite("http", http),
+        replace(
+            _suite("mailbox", mailbox),
+            durable="Redis syncs its log at each write; SQLite runs with synchronous=FULL; memory keeps nothing.",
+        ),
         replace(
             _suite("workers", worker_sqlite, worker_postgres, worker_redis, worker_wake, worker_memory, worker_trouble),
             durable="Equal durability for all: SQLite synchronous=FULL, read back by each worker; PostgreSQL fsync,\n"
