@@ -101,6 +101,9 @@ class Notifier:
         self._numbers = itertools.count()
         self._bell = threading.Event()
         self._thread: threading.Thread | None = None
+        self._sleeps_until: Instant | None = None
+        """When the thread polls next; None: it waits until it is woken."""
+        self._results = 0
         self._closed = False
         self._follower: Follower | None = None
         self.wakeups = 0
@@ -112,6 +115,11 @@ class Notifier:
         """Take this before looking into the queue; a wait with it ends at once if anything has arrived since."""
         return self._tickets.get(queue, 0) + self._changes
 
+    @property
+    def result_count(self) -> int:
+        """Grows whenever an item may have ended, here or in another process."""
+        return self._results + self._changes
+
     def notify_arrivals(self, arrivals: Mapping[str, int]) -> None:
         """A commit: wake as many waiters as items arrived, and at least one, who learns when the next falls due."""
         if self._follower is not None:
@@ -121,6 +129,7 @@ class Notifier:
             woken = self._pop(ALL_QUEUES, None)
             for queue, count in arrivals.items():
                 self._tickets[queue] += 1
+                self._results += queue.startswith(RESULTS)
                 if queue in self._waiters:
                     woken += self._pop(queue, None if queue.startswith(RESULTS) else max(count, 1))
         if woken:
@@ -219,7 +228,9 @@ class Notifier:
             if step.next_at is not None:
                 self._dues[step.queue] = min(step.next_at, self._dues.get(step.queue, step.next_at))
             self._start()
-            self._bell.set()
+            wanted = step.until if step.next_at is None else min(step.until, step.next_at)
+            if self._sleeps_until is None or wanted < self._sleeps_until:
+                self._bell.set()
         return True
 
     def _start(self) -> None:
@@ -269,7 +280,7 @@ class Notifier:
             with self._mutex:
                 woken = self._expire(now) + self._fall_due(now)
                 woken += self._others_changed(changed)
-                until = self._next(now)
+                until = self._sleeps_until = self._next(now)
             self._wake(woken)
             self._clock.wait(self._bell, until)
             self._bell.clear()
@@ -292,6 +303,7 @@ class Notifier:
         else:
             for queue in queues:
                 self._tickets[queue] += 1
+                self._results += queue.startswith(RESULTS)
             self._tickets[ALL_QUEUES] += bool(queues)
         woken = [waiter for queue in queues for waiter in self._pop(queue, None if queue.startswith(RESULTS) else 1)]
         return woken + (self._pop(ALL_QUEUES, None) if queues else [])

@@ -11,6 +11,7 @@ from redrive.mailbox.dlq_policy import (
     DLQPolicy,
     DLQRoutes,
 )
+from redrive.mailbox.loop_group import LoopGroup
 from redrive.mailbox.loop_types import (
     Adapter,
     MainLoopConfig,
@@ -56,6 +57,7 @@ __all__ = [
     "Discard",
     "InvalidParameterError",
     "Keep",
+    "LoopGroup",
     "LoopHeartbeat",
     "Mailbox",
     "MailboxClosedError",

@@ -59,7 +59,7 @@ class DLQConsumer(MessageLoop[DeadLetter[T], None], Generic[T]):
         """Call the handler with one dead letter, and do what it decides."""
         letter = message.body
         try:
-            with VisibilityKeeper(message, visibility_timeout, self._heartbeat):
+            with VisibilityKeeper(message, visibility_timeout):
                 action = self._handler(letter)
             if action is not None and action not in tuple(DLQAction):
                 raise InvalidInput(f"a handler returns Replay, Discard, Keep or None, not {short_repr(action, 60)}")

@@ -199,8 +199,10 @@ def replay_or_discard(core: Core, lease: Lease, is_replay: bool) -> Flow[None]:
 
 def request(core: Core, queue: str, reply: BodyType[T], item: NewItem, timeout: DurationInput | None) -> Flow[T]:
     """Send a message, wait for its result, and decode that."""
+    count = core.notify.result_count
     id = yield from send(queue, item)
-    result = yield from await_result(core, queue, id, timeout)
+    is_new = item.idempotency_key is None  # otherwise the item may have been put, and may have ended, long ago
+    result = yield from await_result(core, queue, id, timeout, count if is_new else None)
     return reply.decode(result.payload, result.content_type)
 
 

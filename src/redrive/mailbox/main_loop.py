@@ -98,7 +98,7 @@ class MainLoop(MessageLoop[MainLoopRequest[RequestT], MainLoopResult[OutputT]], 
     ) -> None:
         """Process one request, and reply."""
         try:
-            with VisibilityKeeper(message, visibility_timeout, self._heartbeat):
+            with VisibilityKeeper(message, visibility_timeout):
                 output = self._result_of(self.process(message.body.request))
         except VisibilityExpansionRequired:
             message._return()

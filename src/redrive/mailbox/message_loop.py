@@ -28,7 +28,7 @@ _log = events.logger("redrive.mailbox")
 
 
 class LoopHeartbeat:
-    """When a loop last made progress, for a watchdog."""
+    """When a loop last made progress, for a watchdog. A handler that takes long calls `beat` now and then."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
@@ -45,10 +45,9 @@ class LoopHeartbeat:
 class VisibilityKeeper:
     """Extends the visibility of a message from a thread, while a handler runs."""
 
-    def __init__(self, message: Message[Any, Any], visibility_timeout: float, heartbeat: LoopHeartbeat) -> None:
+    def __init__(self, message: Message[Any, Any], visibility_timeout: float) -> None:
         self._message = message
         self._timeout = visibility_timeout
-        self._heartbeat = heartbeat
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="redrive-visibility", daemon=True)
 

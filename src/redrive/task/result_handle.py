@@ -66,16 +66,24 @@ class TaskHandle(Generic[R_co]):
         return f"Handle(task={self._task.name!r}, id={self.id!r}, duplicate={self.duplicate})"
 
 
-def await_result(core: Core, task: str, id: ItemId, timeout: DurationInput | None) -> Flow[Result]:
-    """Wait for the result of a task. The end of the item wakes the caller, in this process or another one."""
+def await_result(
+    core: Core, task: str, id: ItemId, timeout: DurationInput | None, put_at_count: int | None = None
+) -> Flow[Result]:
+    """Wait for the result of a task. The end of the item wakes the caller, in this process or another one.
+
+    `put_at_count` is `Notifier.result_count` before the item was put: while that is unchanged, the item has not ended,
+    and the first read is saved.
+    """
     begun = core.clock.now()
     end = None if timeout is None else Instant(begun + parse_duration(timeout, "timeout"))
     topic = result_topic(id)
     while True:
         sequence = core.notify.sequence(topic)
-        found = yield from _look(core, task, id)
-        if found is not None:
-            return found
+        if core.notify.result_count != put_at_count:
+            found = yield from _look(core, task, id)
+            if found is not None:
+                return found
+        put_at_count = None
         now = core.clock.now()
         if end is not None and now >= end:
             raise ResultTimeout(task, id, end - begun)

@@ -1,0 +1,195 @@
+"""`LoopGroup`: several loops in the threads of one process, with health checks, a watchdog and one shutdown."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import FrameType
+from typing import Any
+
+from redrive.errors import RedriveError
+from redrive.mailbox.mailbox import Mailbox
+from redrive.mailbox.mailbox_errors import InvalidParameterError
+from redrive.mailbox.message_loop import MessageLoop
+from redrive.telemetry import events
+
+HUNG_EXIT_CODE = 70
+"""The exit code of a process that the watchdog ends."""
+DEFAULT_DLQ_THRESHOLD = 100
+_log = events.logger("redrive.mailbox")
+
+
+def _exit() -> None:
+    faulthandler.dump_traceback()
+    os._exit(HUNG_EXIT_CODE)
+
+
+class LoopGroup:
+    """Runs loops, each in a thread, until one shutdown or SIGTERM ends all.
+
+    health_port: serve GET /health/live and /health/ready there, on `health_host`. Live: every loop made progress within
+    `watchdog_threshold` seconds. Ready: every loop runs. Both say `degraded` while a dead-letter mailbox of `dlq` has
+    `dlq_threshold` messages or more.
+    watchdog_threshold: a loop that makes no progress for this many seconds hangs, and the process ends with exit code
+    70 and the tracebacks of all threads, for its supervisor to start it again. None: no watchdog.
+    """
+
+    def __init__(
+        self,
+        loops: Sequence[MessageLoop[Any, Any]],
+        *,
+        shutdown_timeout: float = 30,
+        health_port: int | None = None,
+        health_host: str = "127.0.0.1",
+        watchdog_threshold: float | None = 720,
+        watchdog_interval: float = 60,
+        dlq: Sequence[Mailbox[Any, Any]] = (),
+        dlq_threshold: int = DEFAULT_DLQ_THRESHOLD,
+        terminate: Callable[[], None] = _exit,
+    ) -> None:
+        if not loops:
+            raise InvalidParameterError("loops", loops, "a list of one loop or more")
+        self.loops = tuple(loops)
+        self._shutdown_timeout = shutdown_timeout
+        self._health_address = None if health_port is None else (health_host, health_port)
+        self._threshold = watchdog_threshold
+        self._interval = watchdog_interval
+        self._dlq = tuple(dlq)
+        self._dlq_threshold = dlq_threshold
+        self._terminate = terminate
+        self._end = threading.Event()
+        self._errors: list[BaseException] = []
+        self._server: ThreadingHTTPServer | None = None
+
+    @property
+    def health_port(self) -> int | None:
+        """The port of the health checks, while the group runs."""
+        return None if self._server is None else self._server.server_address[1]
+
+    def run(self) -> None:
+        """Run all loops until `shutdown`, SIGTERM or SIGINT. Raises the error of a loop that failed, after the others
+        have stopped. Signals are handled if this is the main thread."""
+        threads = [
+            threading.Thread(target=self._run, args=(loop,), name="redrive-loop", daemon=True) for loop in self.loops
+        ]
+        before = self._handle_signals()
+        try:
+            self._serve_health()
+            for thread in threads:
+                thread.start()
+            self._watch(threads)
+            self.shutdown()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            if self._server is not None:
+                self._server.shutdown()
+                self._server.server_close()
+                self._server = None
+        if self._errors:
+            raise self._errors[0]
+
+    def shutdown(self, *, timeout: float | None = None) -> bool:
+        """Stop all loops. Returns whether all ended in time."""
+        self._end.set()
+        limit = self._shutdown_timeout if timeout is None else timeout
+        stops = [threading.Thread(target=loop.shutdown, kwargs={"timeout": limit}) for loop in self.loops]
+        for stop in stops:
+            stop.start()
+        for stop in stops:
+            stop.join()
+        return not any(loop.running for loop in self.loops)
+
+    def health(self) -> dict[str, Any]:
+        """Return what a health check reports."""
+        dlq = [self._depth(mailbox) for mailbox in self._dlq]
+        degraded = any(each["depth"] is None or each["depth"] >= self._dlq_threshold for each in dlq)
+        report: dict[str, Any] = {
+            "status": "degraded" if degraded else "healthy",
+            "loops": [
+                {
+                    "mailbox": loop.mailbox.name,
+                    "running": loop.running,
+                    "idle_seconds": round(loop.heartbeat.elapsed(), 3),
+                }
+                for loop in self.loops
+            ],
+        }
+        if dlq:
+            report["dlq"] = dlq[0] if len(dlq) == 1 else dlq
+        return report
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether every loop made progress lately."""
+        return self._threshold is None or all(loop.heartbeat.elapsed() < self._threshold for loop in self.loops)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every loop runs."""
+        return all(loop.running for loop in self.loops)
+
+    def _depth(self, mailbox: Mailbox[Any, Any]) -> dict[str, Any]:
+        try:
+            depth: int | None = mailbox.approximate_count()
+        except RedriveError:
+            depth = None
+        return {"name": mailbox.name, "depth": depth, "threshold": self._dlq_threshold}
+
+    def _run(self, loop: MessageLoop[Any, Any]) -> None:
+        try:
+            loop.run()
+        except BaseException as error:
+            _log.error("loop_failed", mailbox=loop.mailbox.name, error_type=type(error).__name__, error=str(error))
+            self._errors.append(error)
+            self._end.set()
+
+    def _watch(self, threads: Sequence[threading.Thread]) -> None:
+        """Wait for the end. End the process if a loop hangs."""
+        while not self._end.wait(self._interval) and any(thread.is_alive() for thread in threads):
+            for loop in self.loops:
+                if loop.running and self._threshold is not None and loop.heartbeat.elapsed() >= self._threshold:
+                    _log.error("loop_hung", mailbox=loop.mailbox.name, idle_seconds=round(loop.heartbeat.elapsed()))
+                    self._terminate()
+                    return
+
+    def _handle_signals(self) -> dict[int, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self._end.set()
+
+        return {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def _serve_health(self) -> None:
+        if self._health_address is None:
+            return
+        group = self
+
+        class Handler(BaseHTTPRequestHandler):
+            """Answers health checks."""
+
+            def do_GET(self) -> None:
+                """Answer one."""
+                checks = {"/health/live": lambda: group.is_alive, "/health/ready": lambda: group.is_ready}
+                check = checks.get(self.path)
+                status = 404 if check is None else 200 if check() else 503
+                report = {"status": "unknown path"} if check is None else group.health()
+                body = json.dumps(report if status != 503 else {**report, "status": "unhealthy"}).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Write nothing: checks come every few seconds."""
+
+        self._server = ThreadingHTTPServer(self._health_address, Handler)
+        threading.Thread(target=self._server.serve_forever, name="redrive-health", daemon=True).start()
