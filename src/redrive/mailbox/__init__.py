@@ -11,6 +11,7 @@ from redrive.mailbox.dlq_policy import (
     DLQPolicy,
     DLQRoutes,
 )
+from redrive.mailbox.eval_loop import EvalLoop, EvalRequest, EvalResult, Evaluator, Score
 from redrive.mailbox.loop_group import LoopGroup
 from redrive.mailbox.loop_types import (
     Adapter,
@@ -39,6 +40,7 @@ from redrive.mailbox.main_loop import MainLoop
 from redrive.mailbox.message import Message
 from redrive.mailbox.message_loop import LoopHeartbeat, MessageLoop
 from redrive.mailbox.replay import ReplayResult, replay
+from redrive.mailbox.request_loop import RequestLoop
 from redrive.mailbox.resolver import CompositeResolver, MailboxResolver, RegistryResolver, StoreResolver
 
 __all__ = [
@@ -55,6 +57,10 @@ __all__ = [
     "DLQRoutes",
     "DeadLetter",
     "Discard",
+    "EvalLoop",
+    "EvalRequest",
+    "EvalResult",
+    "Evaluator",
     "InvalidParameterError",
     "Keep",
     "LoopGroup",
@@ -80,7 +86,9 @@ __all__ = [
     "ReplyMissingError",
     "ReplyNotAvailableError",
     "RequestFailedError",
+    "RequestLoop",
     "RequestTimeoutError",
+    "Score",
     "SerializationError",
     "StoreResolver",
     "VisibilityExpansionRequired",

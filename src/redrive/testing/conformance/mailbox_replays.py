@@ -1,18 +1,27 @@
-"""Replay of dead letters from a dead-letter mailbox, and resolvers of mailboxes."""
+"""Replay of dead letters, resolvers of mailboxes, and evaluation of a loop."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from redrive import Broker, Filter
 from redrive.mailbox import (
     CompositeResolver,
+    DeadLetter,
+    DLQPolicy,
+    EvalLoop,
+    EvalRequest,
+    EvalResult,
     InvalidParameterError,
+    Mailbox,
     MailboxResolutionError,
+    MainLoop,
     MainLoopResult,
     RegistryResolver,
+    Score,
     StoreResolver,
     replay,
 )
@@ -95,3 +104,44 @@ class ReplayConformance(Suite):
             resolver.resolve("nowhere")
         with pytest.raises(MailboxResolutionError):
             registry.resolve("replies")
+
+
+class EvalLoopConformance(Suite):
+    """Evaluation of the processing of a loop."""
+
+    def test_output_is_scored_and_a_failure_dies_as_its_policy_says(self, broker: Broker, clock: FakeClock) -> None:
+        boxes = Boxes(broker, clock)
+        kind = EvalRequest[str, int]
+        requests: Mailbox[EvalRequest[str, int], EvalResult] = Mailbox(broker, "evals", body=kind, reply=EvalResult)
+        results: Mailbox[EvalResult, None] = Mailbox(broker, "results", body=EvalResult)
+        dead: Mailbox[DeadLetter[EvalRequest[str, int]], None] = Mailbox(broker, "evals-dlq", body=DeadLetter[kind])
+        main: MainLoop[str, int] = MainLoop(requests=boxes.requests, handler=len)
+        main.session = "session"
+        seen: list[Any] = []
+
+        def exact(output: int, expected: int) -> Score:
+            if expected < 0:
+                raise ValueError("no text is so short")
+            return Score(float(output == expected), output == expected, f"{output} for {expected}")
+
+        def with_session(output: int, expected: int, session: Any, input: str) -> Score:
+            seen.append((session, input))
+            return exact(output, expected)
+
+        for evaluator in (exact, with_session):
+            loop: EvalLoop[str, int, int] = EvalLoop(
+                loop=main, evaluator=evaluator, requests=requests, dlq=DLQPolicy(dead, max_delivery_count=1)
+            )
+            for expected in (2, 3, -1):
+                requests.send(EvalRequest("ab", expected), reply_to=results)
+            loop.run(max_iterations=3, wait_time_seconds=0)
+            scored = [message.body for message in results.receive(max_messages=10)]
+            assert [result.score and (result.score.value, result.score.passed) for result in scored] == [
+                (1.0, True),
+                (0.0, False),
+                None,
+            ]
+            assert scored[0].latency_ms is not None
+            assert "no text is so short" in (scored[2].error or "")
+        assert seen[0] == ("session", "ab")
+        assert dead.approximate_count() == 2

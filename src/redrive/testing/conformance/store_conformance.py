@@ -48,7 +48,7 @@ from redrive.testing.conformance.lost_leases import (
     LostConformance,
 )
 from redrive.testing.conformance.mailbox_loops import DLQConsumerConformance, MainLoopConformance
-from redrive.testing.conformance.mailbox_replays import ReplayConformance
+from redrive.testing.conformance.mailbox_replays import EvalLoopConformance, ReplayConformance
 from redrive.testing.conformance.mailbox_replies import MailboxReplyConformance
 from redrive.testing.conformance.mailboxes import MailboxConformance
 from redrive.testing.conformance.maintenance import (
@@ -157,6 +157,7 @@ class StoreConformance(
     MainLoopConformance,
     DLQConsumerConformance,
     ReplayConformance,
+    EvalLoopConformance,
     ExpiryConformance,
     BuryConformance,
     ReasonConformance,

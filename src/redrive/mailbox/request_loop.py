@@ -1,0 +1,123 @@
+"""`RequestLoop`: reply to requests, with retries and a dead-letter policy. `MainLoop` and `EvalLoop` are such loops."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from abc import abstractmethod
+from typing import Any, Generic, TypeVar
+
+from redrive.errors import AccessError, InvalidInput, InvalidSetting
+from redrive.mailbox.dead_letter import qualified_name
+from redrive.mailbox.dlq_policy import DLQPolicy
+from redrive.mailbox.loop_types import MainLoopConfig, VisibilityExpansionRequired
+from redrive.mailbox.mailbox import Mailbox
+from redrive.mailbox.message import Message
+from redrive.mailbox.message_loop import MessageLoop, VisibilityKeeper
+from redrive.model.death import DeadReason
+from redrive.model.judge import Dead, RetryVerdict, Verdict
+from redrive.telemetry import events
+
+T = TypeVar("T")
+R = TypeVar("R")
+_log = events.logger("redrive.mailbox")
+
+
+class RequestLoop(MessageLoop[T, R], Generic[T, R]):
+    """Receives requests and replies to each. A policy says when a request that fails is dead."""
+
+    def __init__(
+        self, requests: Mailbox[T, R], config: MainLoopConfig | None = None, dlq: DLQPolicy[T, R] | None = None
+    ) -> None:
+        self.config = config or MainLoopConfig()
+        super().__init__(requests, self.config.visibility_timeout)
+        self._dlq = dlq
+
+    def prepare(self) -> None:
+        """Let the queue of the mailbox judge losses as the policy says. Raises if it may not be changed."""
+        self.mailbox._open()
+        if self._dlq is None:
+            return
+        broker, name = self.mailbox._broker, self.mailbox.name
+        self._dlq.mailbox._open_for_dead_letters()
+        target = self.mailbox._address(self._dlq.mailbox)
+        wanted: dict[str, Any] = {"max_attempts": 0, "max_losses": self._dlq.max_delivery_count, "dead_queue": target}
+        present = broker.get_queue(name).settings
+        differs = {key: value for key, value in wanted.items() if getattr(present, key) != value}
+        if not differs:
+            return
+        if present.dead_queue not in (None, target):
+            raise InvalidInput(
+                f"mailbox '{name}' sends its dead letters to '{present.dead_queue}', and the policy of this loop to "
+                f"'{target}'; give all loops of a mailbox the same dead-letter mailbox"
+            )
+        if present.dead_queue == target:
+            _log.warning("dlq_policy_changed", mailbox=name, max_delivery_count=self._dlq.max_delivery_count)
+        try:
+            broker.update_queue(name, **differs)
+        except (AccessError, InvalidSetting) as error:
+            options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in differs.items())
+            raise InvalidInput(
+                f"this loop may not change the settings of mailbox '{name}' ({error}); run: "
+                f"redrive queue update {name} {options}"
+            ) from error
+
+    @abstractmethod
+    def respond(self, request: T) -> R:
+        """Return the reply to a request. Raises if it failed."""
+
+    def handle(self, message: Message[T, R], visibility_timeout: float) -> None:
+        """Process one request, and reply."""
+        try:
+            with VisibilityKeeper(message, visibility_timeout):
+                reply = self.respond(message.body)
+        except VisibilityExpansionRequired:
+            message._return()
+        except Exception as error:
+            self._fail(message, error)
+        else:
+            message.acknowledge(reply=reply if message.asks_for_reply else None)
+
+    def _fail(self, message: Message[T, R], error: Exception) -> None:
+        """Record the failure: dead as the policy says, or delivered again after a back-off."""
+        verdict: Verdict
+        is_dead = self._is_dead(message, error)
+        if not is_dead:
+            verdict = RetryVerdict.after(self.config.retry(message.delivery_count))
+        elif self._dlq is None:
+            verdict = Dead(DeadReason.RETRIES_EXHAUSTED)
+        else:
+            target = self._dlq.route(message, error)
+            target._open_for_dead_letters()
+            verdict = Dead(DeadReason.POLICY, self.mailbox._address(target))
+        message._fail(error, verdict)
+        if is_dead:
+            _log.warning(
+                "message_dead_lettered",
+                message_id=message.id,
+                request_id=message.request_id,
+                source_mailbox=self.mailbox.name,
+                delivery_count=message.delivery_count,
+                error_type=qualified_name(type(error).__name__),
+                error=str(error),
+            )
+
+    def _is_dead(self, message: Message[T, R], error: Exception) -> bool:
+        if self._dlq is None:
+            return message.delivery_count >= self.config.max_delivery_count
+        try:
+            return bool(self._dlq.should_dead_letter(message, error))
+        except Exception:
+            _log.exception("dlq_policy_failed", mailbox=self.mailbox.name, message_id=message.id)
+            return DLQPolicy.should_dead_letter(self._dlq, message, error)
+
+
+def result_of(given: Any) -> Any:
+    """Return a value, or what a coroutine gives."""
+    if not inspect.isawaitable(given):
+        return given
+
+    async def awaited() -> Any:
+        return await given
+
+    return asyncio.run(awaited())

@@ -1,0 +1,87 @@
+"""Doubles of mailboxes for tests of your programs: one that drops, one that collects, one that can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from redrive.broker.flow import Flow
+from redrive.connect import connect
+from redrive.errors import StoreUnavailable
+from redrive.mailbox import Mailbox, Message
+
+T = TypeVar("T")
+R = TypeVar("R")
+_Any = TypeVar("_Any")
+
+
+class SentMessage(NamedTuple):
+    """What a program sent."""
+
+    body: Any
+    reply_to: str | None
+    headers: Mapping[str, str]
+
+
+class FakeMailbox(Mailbox[T, R]):
+    """A mailbox in memory, whose connection a test can break, and whose handles it can expire."""
+
+    def __init__(self, name: str = "fake", *, body: type[T] | None = None, reply: type[R] | None = None) -> None:
+        super().__init__(connect("memory://", maintenance=False), name, body=body, reply=reply)
+        self._owns_broker = True
+        self.is_connected = True
+        """While False, every call raises MailboxConnectionError."""
+
+    def inject(self, body: T, **options: Any) -> str:
+        """Put a message there, even while the connection is broken."""
+        broken, self.is_connected = not self.is_connected, True
+        try:
+            return self.send(body, **options)
+        finally:
+            self.is_connected = not broken
+
+    def expire_handle(self, message: Message[T, R]) -> None:
+        """Let the visibility timeout of a message end now: its handle has expired, and it is delivered again."""
+        self._broker.release(message._lease)
+
+    def _run(self, flow: Flow[_Any]) -> _Any:
+        if not self.is_connected:
+            flow.close()
+            raise StoreUnavailable(self.name, "the test has broken the connection")
+        return super()._run(flow)
+
+
+class CollectingMailbox(FakeMailbox[T, R]):
+    """A mailbox that keeps what was sent for the test, and delivers nothing."""
+
+    def __init__(self, name: str = "collecting", *, body: type[T] | None = None, reply: type[R] | None = None) -> None:
+        super().__init__(name, body=body, reply=reply)
+        self.sent: list[SentMessage] = []
+
+    def send(
+        self,
+        body: T,
+        *,
+        reply_to: Mailbox[R, Any] | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> str:
+        """Check the body, and keep it."""
+        self._body_type.encode(body)
+        name = reply_to.name if isinstance(reply_to, Mailbox) else reply_to
+        self.sent.append(SentMessage(body, name, dict(headers or {})))
+        return f"collected-{len(self.sent)}"
+
+    def receive(self, **options: Any) -> Sequence[Message[T, R]]:
+        """Deliver nothing."""
+        return ()
+
+
+class NullMailbox(CollectingMailbox[T, R]):
+    """A mailbox that drops what is sent, after it has checked its type."""
+
+    def send(self, body: T, **options: Any) -> str:
+        """Check the body, and drop it."""
+        super().send(body, **options)
+        self.sent.clear()
+        return "dropped"
