@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import enum
+import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from redrive.errors import InvalidInput, short_repr
-from redrive.mailbox.dead_letter import DeadLetter
+from redrive.mailbox.dead_letter import DeadLetter, to_datetime
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.message import Message
 from redrive.mailbox.message_loop import MessageLoop, VisibilityKeeper
 from redrive.telemetry import events
+from redrive.telemetry.metrics import LETTER_AGE_SECONDS, LETTER_HANDLER_SECONDS, LETTERS_HANDLED
 
 T = TypeVar("T")
 RETRY_SECONDS = 3600
@@ -58,26 +59,39 @@ class DLQConsumer(MessageLoop[DeadLetter[T], None], Generic[T]):
     def handle(self, message: Message[DeadLetter[T], None], visibility_timeout: float) -> None:
         """Call the handler with one dead letter, and do what it decides."""
         letter = message.body
+        began = time.perf_counter()
         try:
             with VisibilityKeeper(message, visibility_timeout):
                 action = self._handler(letter)
             if action is not None and action not in tuple(DLQAction):
                 raise InvalidInput(f"a handler returns Replay, Discard, Keep or None, not {short_repr(action, 60)}")
         except Exception as error:
-            self.counts["failed"] += 1
+            self._count(letter, "failed", time.perf_counter() - began)
             _log.error("dlq_handler_failed", message_id=letter.message_id, error=str(error))
             message.nack(visibility_timeout=RETRY_SECONDS)
             return
+        took = time.perf_counter() - began
         self._do(message, action)
-        self.counts[_PROCESSED if action is None else str(action)] += 1
-        age = (datetime.now(UTC) - letter.dead_lettered_at).total_seconds()
+        self._count(letter, _PROCESSED if action is None else str(action), took)
         _log.info(
             "dead_letter_processed",
             message_id=letter.message_id,
             request_id=None if letter.request_id is None else str(letter.request_id),
-            age_seconds=age,
+            age_seconds=self._age(letter),
             action=_PROCESSED if action is None else str(action),
         )
+
+    def _age(self, letter: DeadLetter[T]) -> float:
+        return (to_datetime(self.mailbox._core.clock.now()) - letter.dead_lettered_at).total_seconds()
+
+    def _count(self, letter: DeadLetter[T], action: str, took: float) -> None:
+        """Count here, and in the metrics of the broker if a program asked for those."""
+        self.counts[action] += 1
+        if (meter := self.mailbox._core.meter) is not None:
+            name = self.mailbox.name
+            meter.metrics.add(LETTERS_HANDLED, (name, action))
+            meter.metrics.observe(LETTER_AGE_SECONDS, (name,), self._age(letter))
+            meter.metrics.observe(LETTER_HANDLER_SECONDS, (name,), took)
 
     def _do(self, message: Message[DeadLetter[T], None], action: DLQAction | None) -> None:
         if action is DLQAction.KEEP:

@@ -87,6 +87,25 @@ RUNNING = _gauge("worker_running", (), "Handlers that run now.")
 BUFFERED = _gauge("worker_prefetched", (), "Items that this worker has leased and not begun.")
 SLOTS = _gauge("worker_concurrency", (), "Handlers that may run at once.")
 
+_AGE_SECONDS = (60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0, 2_592_000.0)
+LETTERS_HANDLED = _counter(
+    "dead_letters_handled", ("mailbox", "action"), "Dead letters that a consumer handled, by what its handler decided."
+)
+LETTER_AGE_SECONDS = Metric(
+    "redrive_dead_letter_age_seconds",
+    "histogram",
+    ("mailbox",),
+    "Time from the death of a message until a consumer handled it.",
+    _AGE_SECONDS,
+)
+LETTER_HANDLER_SECONDS = Metric(
+    "redrive_dead_letter_handler_duration_seconds",
+    "histogram",
+    ("mailbox",),
+    "Time of one call of a dead-letter handler.",
+    _HANDLER_SECONDS,
+)
+
 QUEUE_ITEMS = _gauge("queue_items", ("queue", "status"), "Items in each status, in the whole store.")
 QUEUE_DEAD_LETTERS = _gauge("queue_dead_letters", ("queue",), "Dead letters in the queue, in the whole store.")
 QUEUE_OLDEST = _gauge("queue_oldest_ready_seconds", ("queue",), "How long the oldest ready item has waited.")
@@ -116,6 +135,9 @@ METRICS: tuple[Metric, ...] = (
     REDRIVEN,
     DISCARDED,
     REPLIES_REFUSED,
+    LETTERS_HANDLED,
+    LETTER_AGE_SECONDS,
+    LETTER_HANDLER_SECONDS,
     COMMIT_CALLS,
     COMMIT_SECONDS,
     COMMITS_FAILED,

@@ -301,6 +301,15 @@ class DLQConsumerConformance(Suite):
         consumer.run(max_iterations=1, wait_time_seconds=0)
         return consumer
 
+    def test_handled_dead_letters_are_counted_in_the_metrics(self, letters: Boxes) -> None:
+        metrics = letters.broker.metrics
+        letters.clock.advance("1h")
+        self.consume(letters, None)
+        found = {(metric.name, labels): value for metric, labels, value in metrics.read()}
+        assert found["redrive_dead_letters_handled_total", ("requests-dlq", "processed")] == 1
+        age: Any = found["redrive_dead_letter_age_seconds", ("requests-dlq",)]
+        assert age.sum == 4500  # until the consumer ran: 15 minutes after the loop, and an hour
+
     def test_processed_dead_letter_is_removed(self, letters: Boxes) -> None:
         assert self.consume(letters, None).counts == {"processed": 1}
         assert letters.dead.approximate_count() == 0
