@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from redrive.errors import InvalidInput, short_repr
 from redrive.mailbox.dead_letter import DeadLetter, to_datetime
 from redrive.mailbox.mailbox import Mailbox
+from redrive.mailbox.mailbox_errors import ReceiptHandleExpiredError
 from redrive.mailbox.message import Message
 from redrive.mailbox.message_loop import MessageLoop, VisibilityKeeper
 from redrive.telemetry import events
@@ -65,13 +66,15 @@ class DLQConsumer(MessageLoop[DeadLetter[T], None], Generic[T]):
                 action = self._handler(letter)
             if action is not None and action not in tuple(DLQAction):
                 raise InvalidInput(f"a handler returns Replay, Discard, Keep or None, not {short_repr(action, 60)}")
+            took = time.perf_counter() - began
+            self._do(message, action)
+        except ReceiptHandleExpiredError:
+            raise
         except Exception as error:
             self._count(letter, "failed", time.perf_counter() - began)
             _log.error("dlq_handler_failed", message_id=letter.message_id, error=str(error))
             message.nack(visibility_timeout=RETRY_SECONDS)
             return
-        took = time.perf_counter() - began
-        self._do(message, action)
         self._count(letter, _PROCESSED if action is None else str(action), took)
         _log.info(
             "dead_letter_processed",

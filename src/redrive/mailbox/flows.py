@@ -224,7 +224,8 @@ def error_of(mailbox: str, lease: Lease) -> RequestFailedError | None:
     if reason is None:
         return None
     said = decode_payload(lease.payload, lease.content_type)
-    return RequestFailedError(mailbox, lease.headers.get(REPLY_FOR, ""), reason, str(said["error"]))
+    title = str(said["error"]) if isinstance(said, dict) and "error" in said else reason
+    return RequestFailedError(mailbox, lease.headers.get(REPLY_FOR, ""), reason, title)
 
 
 def sender_headers(lease: Lease) -> dict[str, str]:

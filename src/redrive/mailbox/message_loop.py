@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from redrive.errors import InvalidInput, RedriveError
+from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.mailbox_errors import MailboxConnectionError, ReceiptHandleExpiredError
 from redrive.mailbox.message import Message
@@ -158,11 +158,9 @@ class MessageLoop(ABC, Generic[T, R]):
             self.handle(message, visibility_timeout)
         except ReceiptHandleExpiredError:
             _log.warning("message_outcome_too_late", mailbox=self.mailbox.name, message_id=message.id)
-        except MailboxConnectionError as error:  # it is delivered again when its visibility timeout has passed
+        except (MailboxConnectionError, OutcomeUnknown) as error:  # delivered again if the outcome was not recorded
             _log.warning("mailbox_unavailable", mailbox=self.mailbox.name, error=str(error))
-        except Exception:
-            raise
-        except BaseException:
-            if not message.is_finalized:
+        except BaseException as error:
+            if not isinstance(error, Exception) and not message.is_finalized:
                 message._return()
             raise

@@ -10,11 +10,13 @@ from typing import Any, Generic, TypeVar
 from redrive.errors import AccessError, InvalidInput, InvalidSetting
 from redrive.mailbox.dead_letter import qualified_name
 from redrive.mailbox.dlq_policy import DLQPolicy
-from redrive.mailbox.loop_types import MainLoopConfig, VisibilityExpansionRequired
+from redrive.mailbox.flows import MAX_VISIBILITY_SECONDS, seconds
+from redrive.mailbox.loop_types import MainLoopConfig, VisibilityExpansionRequired, default_backoff
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.message import Message
 from redrive.mailbox.message_loop import MessageLoop, VisibilityKeeper
 from redrive.model.death import DeadReason
+from redrive.model.duration import SECOND
 from redrive.model.judge import Dead, RetryVerdict, Verdict
 from redrive.telemetry import events
 
@@ -71,6 +73,8 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
         try:
             with VisibilityKeeper(message, visibility_timeout):
                 reply = self.respond(message.body)
+            if message.asks_for_reply:
+                self.mailbox._reply_type.encode(reply)  # a reply of another type is a failure of the handler
         except VisibilityExpansionRequired:
             message._return()
         except Exception as error:
@@ -83,13 +87,11 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
         verdict: Verdict
         is_dead = self._is_dead(message, error)
         if not is_dead:
-            verdict = RetryVerdict.after(self.config.retry(message.delivery_count))
+            verdict = RetryVerdict.after(self._backoff(message))
         elif self._dlq is None:
             verdict = Dead(DeadReason.RETRIES_EXHAUSTED)
         else:
-            target = self._dlq.route(message, error)
-            target._open_for_dead_letters()
-            verdict = Dead(DeadReason.POLICY, self.mailbox._address(target))
+            verdict = Dead(DeadReason.POLICY, self._target(self._dlq, message, error))
         message._fail(error, verdict)
         if is_dead:
             _log.warning(
@@ -101,6 +103,23 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
                 error_type=qualified_name(type(error).__name__),
                 error=str(error),
             )
+
+    def _backoff(self, message: Message[T, R]) -> float:
+        try:
+            return seconds("retry", self.config.retry(message.delivery_count), MAX_VISIBILITY_SECONDS) / SECOND
+        except Exception:
+            _log.exception("loop_retry_failed", mailbox=self.mailbox.name, message_id=message.id)
+            return default_backoff(message.delivery_count)
+
+    def _target(self, policy: DLQPolicy[T, R], message: Message[T, R], error: Exception) -> str:
+        """Return the address of the dead-letter mailbox. If a route cannot be used, that of the policy."""
+        try:
+            mailbox = policy.route(message, error)
+            mailbox._open_for_dead_letters()
+            return self.mailbox._address(mailbox)
+        except Exception:
+            _log.exception("dlq_policy_failed", mailbox=self.mailbox.name, message_id=message.id)
+            return self.mailbox._address(policy.mailbox)
 
     def _is_dead(self, message: Message[T, R], error: Exception) -> bool:
         if self._dlq is None:

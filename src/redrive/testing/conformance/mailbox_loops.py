@@ -207,6 +207,28 @@ class MainLoopConformance(Suite):
         boxes.run(failing(ValueError("x")), dlq=BrokenPolicy(boxes.dead, 3))
         assert boxes.letter().delivery_count == 3
 
+    def test_output_of_another_type_is_a_failure(self, boxes: Boxes) -> None:
+        boxes.send()
+        boxes.run(lambda text: "three", times=3, dlq=boxes.policy)
+        assert boxes.letter().last_error_type == "redrive.mailbox.mailbox_errors.SerializationError"
+        assert [answer.success for answer in boxes.answers()] == [False]
+
+    @pytest.mark.parametrize("retry", [lambda deliveries: 1 / 0, lambda deliveries: "soon", lambda deliveries: -5])
+    def test_back_off_that_cannot_be_used_is_replaced_by_the_default(self, boxes: Boxes, retry: Any) -> None:
+        boxes.send()
+        boxes.run(failing(ValueError("x")), dlq=boxes.policy, config=MainLoopConfig(retry=retry))
+        (message,) = boxes.requests.receive()
+        assert message.failures == 1
+
+    def test_route_that_raises_leaves_it_to_the_mailbox_of_the_policy(self, boxes: Boxes) -> None:
+        class Lost(DLQPolicy[Ask, Answer]):
+            def route(self, message: Message[Ask, Any], error: Exception) -> Any:
+                raise RuntimeError("no idea")
+
+        boxes.send()
+        boxes.run(failing(ValueError("x")), dlq=Lost(boxes.dead, 1))
+        assert boxes.letter().delivery_count == 1
+
     def test_errors_have_different_dead_letter_mailboxes(self, boxes: Boxes) -> None:
         quota: Mailbox[DeadLetter[Ask], None] = Mailbox(boxes.broker, "quota-dlq", body=DeadLetter[Ask])
         routes: DLQRoutes[Ask, Answer] = DLQRoutes(boxes.dead, 1, routes={ProviderError: quota})
