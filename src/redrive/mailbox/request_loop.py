@@ -112,7 +112,7 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
             return default_backoff(message.delivery_count)
 
     def _target(self, policy: DLQPolicy[T, R], message: Message[T, R], error: Exception) -> str:
-        """Return the address of the dead-letter mailbox. If a route cannot be used, that of the policy."""
+        """Return the address of a dead-letter mailbox: of the route, or of the policy if that cannot be used."""
         try:
             mailbox = policy.route(message, error)
             mailbox._open_for_dead_letters()
