@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +21,17 @@ from redrive.auth import token_store
 from redrive.auth.principal import TOKENS_NAMESPACE, Role
 from redrive.cli.error_output import NOT_FOUND, UNAUTHORIZED
 from redrive.contract.admin_calls import AuditNote, Register, Unregister
-from redrive.errors import Forbidden, ItemNotFound, LeaseLost, ResultTimeout, TaskFailed, Unauthorized
+from redrive.errors import (
+    Forbidden,
+    InvalidInput,
+    ItemNotFound,
+    LeaseLost,
+    QueueNotFound,
+    ResultTimeout,
+    TaskFailed,
+    Unauthorized,
+)
+from redrive.mailbox import DeadLetter, DLQPolicy, Mailbox, MainLoop, MainLoopRequest, MainLoopResult
 from redrive.model.masked_item import MASKED_TYPE
 from redrive.testing import drain
 from redrive.worker.worker import Worker
@@ -320,6 +332,56 @@ def test_program_that_waits_for_results_needs_no_more_than_the_role_of_a_request
         producer = shop.token("teller", "producer", "own-sums")
         with shop.connect(producer) as broker, app.override_broker(broker), pytest.raises(Forbidden):
             add.put(1, 2).result(timeout=120)
+
+
+def test_loop_needs_no_more_than_the_role_of_a_consumer_and_a_request_that_of_a_requester(shop: Shop) -> None:
+    asks, answers = MainLoopRequest[str], MainLoopResult[int]
+
+    def mailboxes(broker: Broker) -> tuple[Mailbox[Any, Any], Mailbox[Any, Any], Mailbox[Any, Any]]:
+        return (
+            Mailbox(broker, "own-asks", body=asks, reply=answers),
+            Mailbox(broker, "own-answers", body=answers),
+            Mailbox(broker, "own-asks-dlq", body=DeadLetter[asks]),  # type: ignore[valid-type]
+        )
+
+    def handler(text: str) -> int:
+        return len(text) if text else 1 // 0
+
+    with (
+        shop.connect(shop.admin) as admin,
+        shop.connect(shop.token("looper", "consumer", "own-asks*")) as consumer,
+        shop.connect(shop.token("caller", "requester", "own-*")) as requester,
+    ):
+        admin.create_queue("own-asks-dlq", max_attempts=0)
+        admin.create_queue("own-answers")
+        admin.create_queue("own-asks", keep_completed="1h")
+        requests, _, dead = mailboxes(consumer)
+        loop: MainLoop[str, int] = MainLoop(requests=requests, handler=handler, dlq=DLQPolicy(dead, 1))
+        with pytest.raises(InvalidInput, match="redrive queue update own-asks --max-attempts 0 --max-losses 1"):
+            loop.run(max_iterations=1)
+        admin.update_queue("own-asks", max_attempts=0, max_losses=1, dead_queue="own-asks-dlq")
+        ours, replies, _ = mailboxes(requester)
+        sent = {ours.send(MainLoopRequest(text), reply_to=replies): text for text in ("abc", "")}
+        serving = threading.Thread(target=loop.run, kwargs={"max_iterations": 3, "wait_time_seconds": 20})
+        serving.start()
+        assert ours.request(MainLoopRequest("abcd"), "120s").output == 4
+        serving.join()
+        assert len(admin.find(queue="own-asks-dlq").items) == 1
+        with pytest.raises(Forbidden):
+            replies.receive()
+        (_, _, letters), (_, received, _) = mailboxes(consumer), mailboxes(admin)
+        found = {reply.reply_for: reply.body.output for reply in received.receive(max_messages=10)}
+        assert found == {id: len(text) or None for id, text in sent.items()}
+        (letter,) = letters.receive()
+        assert letter.body.last_error_type == "builtins.ZeroDivisionError"
+        letter.acknowledge()
+        with pytest.raises(Forbidden):
+            requests.purge(0)
+        with pytest.raises((Forbidden, QueueNotFound)):
+            requests.send(MainLoopRequest("x"), reply_to="foreign-jobs")
+        for unknown in ("own-new", "foreign-new"):
+            with pytest.raises((Forbidden, QueueNotFound)):
+                Mailbox(consumer, unknown).send(1)
 
 
 JOBS = """
