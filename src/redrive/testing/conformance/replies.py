@@ -288,6 +288,15 @@ class ReplyConformance(StoreSuite):
         bury = Settle(second.token, OutcomeKind.BURIED, Dead(DeadReason.BURIED), direct.version())
         assert "replies" in direct.commit(bury).arrivals
 
+    def test_item_that_names_a_queue_for_replies_is_not_put_in_a_transaction_of_the_program(
+        self, broker: Broker
+    ) -> None:
+        broker.create_queue("jobs")
+        put = Put("jobs", (NewItem(b"1", JSON, {REPLY_TO: "jobs"}),))
+        with pytest.raises(InvalidInput, match="names a queue for replies"):
+            broker._core.put_in_transaction(object(), put)
+        assert broker.stats("jobs").pending == 0
+
     def test_program_sets_no_reserved_header(self, broker: Broker) -> None:
         broker.create_queue("jobs")
         for name in (REPLY_TO, REPLY_FOR, "redrive-what"):
