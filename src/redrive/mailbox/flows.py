@@ -88,7 +88,7 @@ def check_address(core: Core, address: str) -> Flow[str]:
 def new_message(
     body: Result,
     *,
-    reply_to: str | None,
+    reply_to: str | None = None,
     request_id: str | None,
     keep_result: int | None = None,
     headers: Mapping[str, str] | None = None,

@@ -12,6 +12,7 @@ from redrive.broker.core import Core
 from redrive.broker.flow import Flow
 from redrive.broker.flows.deliveries import queue_name
 from redrive.connect import connect
+from redrive.contract.item_calls import NewItem
 from redrive.errors import InvalidInput, short_repr
 from redrive.mailbox import flows
 from redrive.mailbox.body_types import BodyType
@@ -85,15 +86,14 @@ class Mailbox(Generic[T, R]):
         """
         self._open()
         with named_errors():
-            item = flows.new_message(
-                self._body_type.encode(body),
+            item = self._message(
+                body,
                 reply_to=None if reply_to is None else self._address(reply_to),
-                request_id=flows.request_id_of(body),
                 headers=headers,
                 delay=delay,
                 priority=priority,
                 idempotency_key=idempotency_key,
-                expire_timeout=flows.expiry_of(self._core, body, expire_timeout),
+                expire_timeout=expire_timeout,
             )
             return self._run(flows.send(self.name, item))
 
@@ -140,16 +140,14 @@ class Mailbox(Generic[T, R]):
         """
         self._open()
         with named_errors():
-            item = flows.new_message(
-                self._body_type.encode(body),
-                reply_to=None,
-                request_id=flows.request_id_of(body),
+            item = self._message(
+                body,
                 keep_result=flows.result_timeout(timeout),
                 headers=headers,
                 delay=delay,
                 priority=priority,
                 idempotency_key=idempotency_key,
-                expire_timeout=flows.expiry_of(self._core, body, expire_timeout),
+                expire_timeout=expire_timeout,
             )
             return self._run(flows.request(self._core, self.name, self._reply_type, item, timeout))
 
@@ -186,6 +184,12 @@ class Mailbox(Generic[T, R]):
     @property
     def _core(self) -> Core:
         return self._broker._core
+
+    def _message(self, body: T, *, expire_timeout: DurationInput | None, **options: Any) -> NewItem:
+        """The item of a message, checked and encoded."""
+        expiry = flows.expiry_of(self._core, body, expire_timeout)
+        request_id = flows.request_id_of(body)
+        return flows.new_message(self._body_type.encode(body), request_id=request_id, expire_timeout=expiry, **options)
 
     def _run(self, flow: Flow[_Any]) -> _Any:
         return self._broker._run(flow)
