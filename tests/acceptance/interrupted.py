@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import dis
 import itertools
 import linecache
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ import psycopg
 import redis
 
 import redrive
+from redrive.worker.thread_runner import raise_here
 
 
 class Alarm(Exception):
@@ -36,12 +36,8 @@ class _Stale(BaseException):
 def forget_async_exceptions() -> None:
     """Clear the flag of an exception that was sent to a thread which ended before it arrived. While it is set, CPython
     3.11 hangs in the first function that is traced or profiled, and no signal ends that."""
-    try:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(_Stale))
-        while True:
-            pass
-    except _Stale:
-        pass
+    with contextlib.suppress(_Stale):
+        raise_here(_Stale)
 
 
 class Outcome(NamedTuple):

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +28,8 @@ from redrive.worker.app_loader import SourceWatcher, load_app
 from redrive.worker.in_flight import InFlightLog, WorkerExit
 from redrive.worker.ipc import Channel, Stop, ToWorker, WorkerLaunch
 from redrive.worker.process_exit import Exit, exit_of
-from redrive.worker.worker import worker_name
+from redrive.worker.signal_queue import SignalQueue
+from redrive.worker.worker import Worker, worker_name
 from redrive.worker.worker_process import (
     EXIT_BAD_APP,
     EXIT_NO_QUEUE,
@@ -377,7 +379,12 @@ def work_here(launch: WorkerLaunch) -> None:
     """Without a supervisor, in this process."""
     with load_app(launch.app, launch.url) as app:
         worker = worker_of(app, launch, None)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: worker.stop())
-        with serving_metrics(app, launch):
+        with SignalQueue(signal.SIGINT, signal.SIGTERM) as signals, serving_metrics(app, launch):
+            threading.Thread(target=_stop_on_signals, args=(signals, worker), daemon=True).start()
             worker.run(until_idle=launch.until_idle)
+
+
+def _stop_on_signals(signals: SignalQueue, worker: Worker) -> None:
+    while True:
+        if signals.next(1.0) is not None:
+            worker.stop()

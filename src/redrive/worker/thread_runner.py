@@ -244,7 +244,7 @@ class _Thread(threading.Thread):
             end = performance.run()
             with self._interrupting:
                 if self._interrupted is job:  # it may come after the handler has ended, and must not come later
-                    _raise_here(TimeLimitExceeded)
+                    raise_here(TimeLimitExceeded)
                 self._limited = None
         except TimeLimitExceeded as late:
             end = end or performance.failed(late)
@@ -255,15 +255,16 @@ def _raise_in(thread: int, error: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
-def _raise_here(error: type[BaseException]) -> NoReturn:
+def raise_here(error: type[BaseException]) -> NoReturn:
     """Raise it as another thread would, in place of one that is on its way here.
 
     CPython 3.11 can also take that back, but goes on looking for it: loops are slower, and the first function that is
     traced or profiled in this process hangs. One that arrives ends that.
     """
-    _raise_in(threading.get_ident(), error)
-    while True:
-        pass
+    while True:  # it may arrive in a finalizer that garbage collection runs here, and be swallowed there
+        _raise_in(threading.get_ident(), error)
+        for _ in range(1000):
+            pass
 
 
 class _Loop:

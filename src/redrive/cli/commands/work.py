@@ -24,6 +24,7 @@ from redrive.task.app import TOKEN_VARIABLE
 from redrive.telemetry import events
 from redrive.telemetry.metrics import serve_metrics
 from redrive.worker.ipc import WorkerLaunch
+from redrive.worker.signal_queue import SignalQueue
 from redrive.worker.supervisor import can_supervise, supervise, work_here
 
 _FOR_APPS = (
@@ -250,36 +251,18 @@ def _shown(broker: Broker, metrics: tuple[str, int] | None) -> Iterator[None]:
         server.close()
 
 
-class _Signals:
-    """Writes down signals as they come. The work that they ask for is not done where they interrupt something."""
+class _Signals(SignalQueue):
+    """Signals for workers of the file, and what they ask for."""
 
     def __init__(self) -> None:
-        self._bell = threading.Event()
-        self._heard: list[int] = []
+        super().__init__(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self._stopped_at: float | None = None
 
-    def __enter__(self) -> _Signals:
-        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        self._before = {number: signal.signal(number, self._hear) for number in numbers}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _hear(self, number: int, frame: object) -> None:
-        self._heard.append(number)
-        self._bell.set()
-
-    def wait(self, seconds: float) -> None:
-        """For the next one, so long at most."""
-        self._bell.wait(seconds)
-        self._bell.clear()
-
-    def handle(self, running: ConfigRuntime, seconds: float | None = None) -> bool:
-        """Do what those that came ask for. Whether it is to stop."""
-        while self._heard:
-            number, now = self._heard.pop(0), time.monotonic()
+    def handle(self, running: ConfigRuntime, seconds: float | None = None, wait: float = 0.0) -> bool:
+        """Do what signals ask for that arrived, or arrive within `wait`. Return whether the workers are to stop."""
+        number = self.next(wait)
+        while number is not None:
+            now = time.monotonic()
             if number == signal.SIGHUP:
                 running.check()
             elif self._stopped_at is None:
@@ -289,25 +272,24 @@ class _Signals:
             elif now - self._stopped_at >= IMPATIENCE_SECONDS:
                 _log.info("stopping_now")
                 running.stop_now()
+            number = self.next()
         return self._stopped_at is not None
 
     def pass_on(self, running: ConfigRuntime) -> None:
         """In a thread, as long as the process lives."""
         while True:
-            self.wait(1.0)
-            self.handle(running)
+            self.handle(running, wait=1.0)
 
 
 def _run(running: ConfigRuntime, seconds: float) -> None:
     """Until a signal comes, or a worker fails."""
     with _Signals() as signals:
         running.start()
-        while not running.has_failed.is_set() and not signals.handle(running, seconds):
-            signals.wait(0.5)
+        while not running.has_failed.is_set() and not signals.handle(running, seconds, wait=0.5):
+            pass
         # Stopping waits for commands, and a second signal does not.
         stopping = threading.Thread(target=running.stop)
         stopping.start()
         while stopping.is_alive():
-            signals.wait(0.1)
-            signals.handle(running, seconds)
+            signals.handle(running, seconds, wait=0.1)
         stopping.join()
