@@ -6,16 +6,26 @@ import builtins
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Generic, TypeVar
+from hashlib import blake2b
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
+import msgspec
+
+from redrive.broker.validation import to_instant
 from redrive.clock import Instant
-from redrive.contract.replies import REPLY_TO, REQUEST_ID
-from redrive.mailbox.mailbox_errors import SerializationError
-from redrive.model.failure import Failure
-from redrive.model.item import Item
+from redrive.contract.replies import REPLY_TO, REQUEST_ID, RESERVED_PREFIX
+from redrive.mailbox.mailbox_errors import InvalidParameterError, SerializationError
+from redrive.model.classify import ErrorClass
+from redrive.model.death import DeadReason, cause_of
+from redrive.model.failure import Failure, failure_from_fields
+from redrive.model.ids import NUMBERS_PER_MICROSECOND, ItemId, make_id
+from redrive.model.item import Counters, Death, HistoryEntry, HistoryEvent, Item, Result, Status
+from redrive.model.limits import DEFAULT_PRIORITY
 
 T = TypeVar("T")
+MESSAGE_ID = f"{RESERVED_PREFIX}message-id"
+"""The id of a message that came from another system, whose ids are not ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,7 @@ def dead_letter_of(item: Item, body: T) -> DeadLetter[T]:
     failures = tuple(entry.failure for entry in item.history if entry.failure is not None)
     last = failures[-1] if failures else None
     return DeadLetter(
-        message_id=item.origin_id or item.id,
+        message_id=item.headers.get(MESSAGE_ID) or item.origin_id or item.id,
         body=body,
         source_mailbox=death.queue,
         delivery_count=death.counters.attempts,
@@ -76,6 +86,87 @@ def dead_letter_of(item: Item, body: T) -> DeadLetter[T]:
         worker=None if last is None else last.worker,
         redrive_count=death.counters.redrives,
     )
+
+
+def item_of_letter(letter: DeadLetter[Any], body: Result, queue: str, namespace: str, store: str) -> Item:
+    """Return a dead letter that a program made as an item for Import: `dead_letter_of` gives the same letter back.
+
+    Its id depends on the message and the time of its death, so that the same letter is not imported twice, and the next
+    death of the same message is another one.
+    """
+    died_at = to_instant("dead_lettered_at", letter.dead_lettered_at)
+    first = letter.first_received_at
+    counters = Counters(letter.delivery_count, letter.delivery_count, len(letter.failures), 0, letter.redrive_count)
+    failures = letter.failures or _stated_failure(letter)
+    reason = _reason(letter)
+    id = _import_id(letter, died_at)
+    death = Death(
+        at=died_at,
+        reason=reason,
+        queue=letter.source_mailbox,
+        namespace=namespace,
+        store=store,
+        id=id,
+        counters=counters,
+        cause=cause_of(reason, failures[-1] if failures else None, letter.last_error),
+        first_leased_at=None if first is None else to_instant("first_received_at", first),
+    )
+    request = None if letter.request_id is None else str(letter.request_id)
+    named = {MESSAGE_ID: letter.message_id, REQUEST_ID: request, REPLY_TO: letter.reply_to}
+    headers = {name: value for name, value in named.items() if value is not None}
+    return Item(
+        id=id,
+        queue=queue,
+        status=Status.PENDING,
+        payload=body.payload,
+        content_type=body.content_type,
+        headers=headers,
+        priority=DEFAULT_PRIORITY,
+        put_at=died_at,
+        counters=Counters(deliveries=letter.delivery_count, redrives=letter.redrive_count),
+        first_leased_at=death.first_leased_at,
+        origin_queue=letter.source_mailbox,
+        origin_id=id,
+        history=tuple(
+            HistoryEntry(
+                died_at,
+                HistoryEvent.FAILED,
+                letter.source_mailbox,
+                letter.delivery_count,
+                failure=failure,
+                worker=failure.worker,
+            )
+            for failure in failures
+        ),
+        deaths=(death,),
+    )
+
+
+def _import_id(letter: DeadLetter[Any], died_at: Instant) -> ItemId:
+    digest = blake2b(f"{letter.source_mailbox} {letter.message_id} {died_at}".encode(), digest_size=8).digest()
+    return make_id(died_at * NUMBERS_PER_MICROSECOND, int.from_bytes(digest) >> 1)
+
+
+def _reason(letter: DeadLetter[Any]) -> DeadReason:
+    try:
+        return DeadReason(letter.reason) if letter.reason else DeadReason.POLICY
+    except ValueError:
+        raise InvalidParameterError("reason", letter.reason, f"one of {', '.join(DeadReason)}") from None
+
+
+def _stated_failure(letter: DeadLetter[Any]) -> tuple[Failure, ...]:
+    """Return the failure that the fields of a letter describe; none if they name no type of error."""
+    if not letter.last_error_type:
+        return ()
+    known = letter.error_class in tuple(ErrorClass)
+    failure = failure_from_fields(
+        letter.last_error_type.removeprefix("builtins."),
+        letter.last_error,
+        error_class=ErrorClass(letter.error_class) if known else None,
+        worker=letter.worker,
+    )
+    fingerprint = letter.fingerprint or failure.fingerprint
+    return (msgspec.structs.replace(failure, fingerprint=fingerprint, trace_id=letter.trace_id),)
 
 
 def to_datetime(at: Instant) -> datetime:

@@ -12,23 +12,30 @@ import msgspec
 from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.broker.flows import deliveries, manual_changes, settle
 from redrive.broker.flows import queues as queue_flows
+from redrive.broker.flows.export_import import checked_item
 from redrive.broker.validation import to_instant
 from redrive.clock import Instant
+from redrive.contract.admin_calls import Import
 from redrive.contract.item_calls import Complete, Extend, NewItem, Put, Reply
 from redrive.contract.queries import FindItems, GetLeasedItem, GetStats, Page
 from redrive.contract.replies import KEEP_RESULT, REPLY_ERROR, REPLY_FOR, REPLY_TO, REQUEST_ID, RESERVED_PREFIX
 from redrive.errors import ConfirmationMismatch, InvalidPayload, QueueExists, QueueNotFound
 from redrive.mailbox.body_types import BodyType
-from redrive.mailbox.dead_letter import DeadLetter, dead_letter_of
+from redrive.mailbox.dead_letter import DeadLetter, dead_letter_of, item_of_letter
 from redrive.mailbox.loop_types import MainLoopRequest
-from redrive.mailbox.mailbox_errors import InvalidParameterError, ReplyNotAvailableError, RequestFailedError
+from redrive.mailbox.mailbox_errors import (
+    InvalidParameterError,
+    ReplyNotAvailableError,
+    RequestFailedError,
+    SerializationError,
+)
 from redrive.model.death import DeadReason
 from redrive.model.duration import DAY, MINUTE, SECOND, DurationInput, parse_duration
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Lease, Receipt, Result, Settled, Status
 from redrive.model.judge import Dead, Verdict
-from redrive.model.limits import is_remote
+from redrive.model.limits import DEFAULT_PRIORITY, is_remote
 from redrive.model.payload import decode_payload
 from redrive.model.queue import QueueStats
 from redrive.model.state_machine import Verb
@@ -106,6 +113,21 @@ def new_message(
 def send(queue: str, item: NewItem) -> Flow[ItemId]:
     """Put a message."""
     receipts: tuple[Receipt, ...] = yield from commit_call(Put(queue, (item,)))
+    return receipts[0].id
+
+
+def import_letter(core: Core, queue: str, body: BodyType[Any], letter: object, **options: object) -> Flow[ItemId]:
+    """Import a dead letter that a program made. It needs the right to import; the same letter again is ignored."""
+    for name, value in options.items():
+        if value not in (None, 0, DEFAULT_PRIORITY):
+            raise InvalidParameterError(name, value, "not for dead letters, which bring everything with them")
+    body.encode(letter)
+    if not isinstance(letter, DeadLetter):
+        raise SerializationError("$", f"is {type(letter).__name__}, not a DeadLetter")
+    inner: BodyType[Any] = BodyType("body", body.argument)
+    store = core.store
+    item = item_of_letter(letter, inner.encode(letter.body), queue, store.namespace, store.name)
+    receipts: tuple[Receipt, ...] = yield from commit_call(Import(queue, (checked_item(item),), core.actor(None)))
     return receipts[0].id
 
 

@@ -16,6 +16,7 @@ from redrive.contract.item_calls import NewItem
 from redrive.errors import InvalidInput, short_repr
 from redrive.mailbox import flows
 from redrive.mailbox.body_types import BodyType
+from redrive.mailbox.dead_letter import DeadLetter
 from redrive.mailbox.flows import (
     DEFAULT_VISIBILITY_SECONDS,
     MAX_MESSAGES,
@@ -54,7 +55,8 @@ class Mailbox(Generic[T, R]):
         self.name = queue_name(name)
         self._body_type: BodyType[T] = BodyType("body", body)
         self._reply_type: BodyType[R] = BodyType("reply", reply)
-        self._settings = dict(settings or {})
+        defaults = flows.DEAD_LETTER_SETTINGS if self._body_type.is_a(DeadLetter) else {}
+        self._settings = {**defaults, **(settings or {})}
         self._owns_broker = isinstance(broker, str)
         self._broker = connect(broker) if isinstance(broker, str) else broker
         if not isinstance(self._broker, Broker):
@@ -82,10 +84,26 @@ class Mailbox(Generic[T, R]):
         """Send a message, and return its id once it is on disk.
 
         reply_to: the mailbox that gets the replies, or its name (`name@store` in another store of the program).
-        The other options are those of `Broker.put`.
+        The other options are those of `Broker.put`. A `DeadLetter` that a program made, for a test or from another
+        system, is imported, which needs the right to do that, and takes no options; a letter that was sent before is
+        ignored.
         """
         self._open()
         with named_errors():
+            if self._body_type.is_a(DeadLetter):
+                letter = flows.import_letter(
+                    self._core,
+                    self.name,
+                    self._body_type,
+                    body,
+                    reply_to=reply_to,
+                    delay=delay,
+                    priority=priority,
+                    idempotency_key=idempotency_key,
+                    headers=headers,
+                    expire_timeout=expire_timeout,
+                )
+                return self._run(letter)
             item = self._message(
                 body,
                 reply_to=None if reply_to is None else self._address(reply_to),

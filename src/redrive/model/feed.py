@@ -38,7 +38,7 @@ class FeedKind(StrEnum):
     ARCHIVED = "archived"
     RESTORED = "restored"
     DONE = "done"
-    """A person took it as completed."""
+    """A person took it as completed, or a consumer handled a dead letter."""
     REMOVED = "removed"
     """A person or a rule removed it for good."""
     IMPORTED = "imported"

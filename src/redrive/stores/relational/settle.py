@@ -92,11 +92,16 @@ def complete_item(
     item_row: ItemRow,
     result: Result | None,
     *,
-    kind: FeedKind = FeedKind.COMPLETED,
+    kind: FeedKind | None = None,
     actor: str | None = None,
     operation: str | None = None,
 ) -> Settled:
-    """Complete an item whose state row is deleted: keep it for keep_completed, or delete it. `kind`: the event."""
+    """Complete an item whose state row is deleted: keep it for keep_completed, or delete it.
+
+    The event is COMPLETED, and DONE for a dead letter, unless `kind` names another one.
+    """
+    if kind is None:
+        kind = FeedKind.COMPLETED if item_row.death_no is None else FeedKind.DONE
     row = batch.by_key[item_row.queue]
     counters, queue = item_row.counters, row.queue.name
     batch.count_delta(item_row.queue, "completed_total")

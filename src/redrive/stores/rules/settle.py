@@ -31,11 +31,12 @@ def complete(state: State, call: Complete) -> Settled:
         plan.add(put)
     if call.keep_result is not None and call.result is not None:
         state.results.keep(item.ids, call.result, Instant(state.now + call.keep_result))
+    kind = FeedKind.DONE if item.is_dead_letter else FeedKind.COMPLETED
     settled = complete_item(state, item, Verb.COMPLETE, call.result)
     if call.result is not None and (call.keep_result is not None or settled.status is not None):
         state.wake_awaiting(item)
     plan.apply()
-    state.append_event(FeedKind.COMPLETED, item.queue, item)
+    state.append_event(kind, item.queue, item)
     return settled if call.reply is None else reply_or_refuse(state, item, settled, call.reply)
 
 

@@ -47,6 +47,7 @@ from redrive.testing.conformance.lost_leases import (
     LostAtOnceConformance,
     LostConformance,
 )
+from redrive.testing.conformance.mailbox_letters import LetterConformance
 from redrive.testing.conformance.mailbox_loops import DLQConsumerConformance, MainLoopConformance
 from redrive.testing.conformance.mailbox_replays import EvalLoopConformance, ReplayConformance
 from redrive.testing.conformance.mailbox_replies import MailboxReplyConformance
@@ -157,6 +158,7 @@ class StoreConformance(
     MainLoopConformance,
     DLQConsumerConformance,
     ReplayConformance,
+    LetterConformance,
     EvalLoopConformance,
     ExpiryConformance,
     BuryConformance,

@@ -79,7 +79,8 @@ local function complete(call)
   if call[8] > 0 then
     keep_result(body, state, call[4], ARGV[call[6]], now + call[8])
   end
-  if state.m then
+  local was_dead_letter = state.m
+  if was_dead_letter then
     remove_dead_letter(body, state)
   end
   local status = ''
@@ -100,8 +101,9 @@ local function complete(call)
   for _, put in ipairs(call[9]) do
     write_put(put)
   end
-  if info.f.completed then
-    add_feed_entry('completed', queue, call[4])
+  local kind = was_dead_letter and 'done' or 'completed'
+  if info.f[kind] then
+    add_feed_entry(kind, queue, call[4])
   end
   return settled_answer(state, status)
 end
