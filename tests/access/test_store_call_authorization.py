@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from redrive.model.ids import ItemId, Token
 from redrive.model.item import Lease, Overrides, Result, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.masked_item import MASKED_TYPE
+from redrive.model.retry_policy import NEVER, Backoff, BackoffKind, RetryPolicy
 from redrive.server.auth.result_filter import with_redaction_rules
 from redrive.server.auth.store_call_authorization import authorize_calls, filter_result
 from redrive.store import Commit
@@ -378,6 +380,33 @@ async def test_nobody_is_taken_at_his_word_that_an_item_is_plain(world_on_file: 
     assert kept.idempotency_key == "k"
     assert kept.overrides == Overrides(3)
     assert kept.ready_at == kept.put_at + 60_000_000
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (Overrides(retry=RetryPolicy(3, Backoff(BackoffKind.LIST, delays=(1,) * 1001))), "a list of 1 to 1,000"),
+        (Overrides(retry=RetryPolicy(3, by_type={"E": Backoff(BackoffKind.FUNCTION, function="no name")})), "function"),
+        (Overrides(retry=RetryPolicy(3, by_type={f"E{n}": NEVER for n in range(5_000)})), "bytes as JSON"),
+        (Overrides(2, retry=RetryPolicy(3)), r"max_attempts 2 is lower than retry\.attempts 3"),
+        (Overrides(2**31), "max_attempts must be a whole number"),
+        (Overrides(max_losses=-1), "max_losses must be a whole number"),
+    ],
+    ids=["list", "name", "size", "limit", "attempts", "losses"],
+)
+async def test_settings_of_an_item_are_checked_as_a_broker_does(
+    world: World, overrides: Overrides, problem: str
+) -> None:
+    before = world.broker.stats("own-jobs")
+    put = Put("own-jobs", (NewItem(b"1", "text/plain", overrides=overrides),))
+    refused = await made(world, UNAUTHENTICATED_ADMIN, put)
+    assert isinstance(refused, InvalidInput)
+    assert re.search(problem, str(refused))
+    item = msgspec.structs.replace(world.broker.get(world.sides[OWN].id), overrides=overrides)
+    refused = await made(world, UNAUTHENTICATED_ADMIN, Import("own-jobs", (item,), "ann"))
+    assert isinstance(refused, InvalidInput)
+    assert re.search(problem, str(refused))
+    assert world.broker.stats("own-jobs") == before
 
 
 async def test_failures_are_cut_and_cleaned(world: World) -> None:

@@ -14,14 +14,28 @@ SECOND = 1_000_000
 NEVER = 10**18
 
 
+@dataclass(frozen=True)
+class Retry:
+    """How often and when what failed is tried again; of a queue, or of an item."""
+
+    tries: int = 0
+    delay: str = "fixed"
+    base: int = 0
+
+    def given(self) -> dict[str, Any]:
+        """As `create_queue` and `put` take it."""
+        return {"attempts": self.tries, "delay": self.delay, "base": self.base}
+
+    def seconds(self, failures: int) -> int:
+        return self.base * {"fixed": 1, "linear": failures, "exponential": 2 ** (failures - 1)}[self.delay]
+
+
 @dataclass
 class Settings:
     lease_timeout: int = 60
     max_attempts: int | None = None
     max_losses: int = 5
-    tries: int = 0
-    delay: str = "fixed"
-    base: int = 0
+    retry: Retry = Retry()
     dead_queue: str | None = None
     drop: bool = False
     expire_timeout: int | None = None
@@ -36,7 +50,7 @@ class Settings:
             "lease_timeout": self.lease_timeout,
             "max_attempts": self.max_attempts,
             "max_losses": self.max_losses,
-            "retry": {"attempts": self.tries, "delay": self.delay, "base": self.base},
+            "retry": self.retry.given(),
             "dead_queue": self.dead_queue,
             "on_dead": "drop" if self.drop else "keep",
             "expire_timeout": self.expire_timeout,
@@ -61,7 +75,7 @@ class Twin:
     own_expiry: int | None = None
     own_attempts: int | None = None
     own_losses: int | None = None
-    own_tries: int | None = None
+    own_retry: Retry | None = None
     held_by: str | None = None
     status: str | None = "pending"
     before_archive: str = ""
@@ -201,21 +215,21 @@ class Naive:
             return
         twin.rows += 1
         if how == "fail":
-            settings = self.settings[twin.queue]
-            growth = {"fixed": 1, "linear": twin.failures, "exponential": 2 ** (twin.failures - 1)}[settings.delay]
-            twin.status, delay = "failed", settings.base * growth
+            twin.status, delay = "failed", self.retry(twin).seconds(twin.failures)
         else:
             twin.status = "pending"
         twin.ready_at = self.now + delay * SECOND
         twin.place = place or self.tail()
 
+    def retry(self, twin: Twin) -> Retry:
+        return self.settings[twin.queue].retry if twin.own_retry is None else twin.own_retry
+
     def cause(self, twin: Twin, how: str, final: bool) -> str | None:
-        settings = self.settings[twin.queue]
-        tries = settings.tries if twin.own_tries is None else twin.own_tries
+        settings, retry = self.settings[twin.queue], self.retry(twin)
         most = settings.max_attempts if twin.own_attempts is None else twin.own_attempts
         losses = settings.max_losses if twin.own_losses is None else twin.own_losses
         if most is None:
-            most = tries if tries > 5 else 5
+            most = retry.tries if retry.tries > 5 else 5
         if how == "bury":
             return "buried"
         if final:
@@ -226,7 +240,7 @@ class Naive:
             return "worker_lost"
         if most != 0 and twin.attempts >= most:
             return "max_attempts"
-        if how == "fail" and twin.failures >= tries:
+        if how == "fail" and (twin.failures >= retry.tries or retry.delay == "never"):
             return "retries_exhausted"
         return None
 

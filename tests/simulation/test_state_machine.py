@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.simulation.naive import SECOND, Naive, Settings, Twin
+from tests.simulation.naive import SECOND, Naive, Retry, Settings, Twin
 from tests.sizes import THOROUGH
 
 from redrive import Broker, Lease, connect
@@ -43,7 +43,18 @@ T = TypeVar("T")
 REASONS = ("buried", "final_error", "expired", "worker_lost", "max_attempts", "retries_exhausted")
 FLOORS = {"leased": 2.0, "held": 1.0, "lost": 0.3, "dead": 1.0}
 RARE_FLOORS = dict.fromkeys(
-    ("failed again", "failed anew", "redriven", "moved back", "archived", "completed", "failed", *REASONS), 0.005
+    (
+        "failed again",
+        "failed anew",
+        "failed by its own policy",
+        "redriven",
+        "moved back",
+        "archived",
+        "completed",
+        "failed",
+        *REASONS,
+    ),
+    0.005,
 )
 QUEUES = ("jobs", "mails", "morgue")
 RUNS, STEPS = (2000, 50) if THOROUGH else (150, 40)
@@ -56,16 +67,20 @@ picks = st.integers(0, 10**6)
 
 def with_limit(settings: Settings, extra: int | None) -> Settings:
     """max_attempts may not be lower than the tries."""
-    return replace(settings, max_attempts=extra if not extra else settings.tries + extra)
+    return replace(settings, max_attempts=extra if not extra else settings.retry.tries + extra)
 
 
+retries = st.builds(
+    Retry,
+    tries=st.integers(0, 4),
+    delay=st.sampled_from(["fixed", "linear", "exponential", "exponential", "never"]),
+    base=st.integers(0, 5),
+)
 work_settings = st.builds(
     Settings,
     lease_timeout=st.integers(1, 20),
     max_losses=st.sampled_from([1, 0, 2, 3]),
-    tries=st.integers(0, 4),
-    delay=st.sampled_from(["fixed", "linear", "exponential"]),
-    base=st.integers(0, 5),
+    retry=retries,
     dead_queue=maybe(st.just("morgue")),
     drop=st.booleans(),
     expire_timeout=maybe(st.integers(5, 40)),
@@ -79,7 +94,26 @@ morgue_settings = st.builds(
 )
 
 
+Limits = tuple[int | None, int | None, Retry | None]
+"""max_attempts, max_losses and retry of one item."""
+NO_LIMITS: Limits = (None, None, None)
+SOME_LIMITS: list[Limits] = [
+    (0, None, None),
+    (2, 1, None),
+    (None, 0, Retry(2, "linear", 3)),
+    (6, None, Retry(6)),
+    (None, 1, Retry(3, "exponential", 2)),
+    (None, None, Retry(9, "never")),
+]
+
+
 VERBS = ("redrive", "redrive", "retry", "bury", "fail", "drop", "done", "archive", "restore", "hold", "unhold")
+
+
+def own(limits: Limits) -> dict[str, Any]:
+    """As `put` takes them."""
+    max_attempts, max_losses, retry = limits
+    return {"max_attempts": max_attempts, "max_losses": max_losses, "retry": retry and retry.given()}
 
 
 def chosen(pick: int, wanted: list[T], all_of_them: list[T]) -> T:
@@ -131,7 +165,7 @@ class BrokerMachine(RuleBasedStateMachine):
         delay=st.sampled_from([0, 0, 0, 1, 3, 8]),
         key=st.sampled_from([None, None, None, "k", "l"]),
         expiry=st.sampled_from([None, None, None, 2, 8, 20]),
-        limits=st.sampled_from([(None, None, None)] * 4 + [(0, None, None), (2, 1, None), (None, 0, 2), (6, None, 6)]),
+        limits=st.sampled_from([NO_LIMITS] * 4 + SOME_LIMITS),
         held_by=st.sampled_from([None] * 5 + ["breaker"]),
     )
     def put_one(self, **options: Any) -> None:
@@ -142,7 +176,7 @@ class BrokerMachine(RuleBasedStateMachine):
         value=st.sampled_from(["known", "known", "known", 0]),
         drop=st.booleans(),
         key=st.sampled_from(["k", "k", "l", None]),
-        limits=st.sampled_from([(None, None, None)] * 2 + [(2, 1, None), (6, None, 6)]),
+        limits=st.sampled_from([NO_LIMITS] * 4 + SOME_LIMITS),
     )
     def put_one_failed(self, **options: Any) -> None:
         self.put_failed(**options)
@@ -150,7 +184,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(queue=st.sampled_from(["jobs", "mails"]), count=st.integers(1, 4))
     def put_plain(self, queue: str, count: int) -> None:
         for value in range(count):
-            self.put(queue, value, 5, 0, None, None, (None, None, None), None)
+            self.put(queue, value, 5, 0, None, None, NO_LIMITS, None)
 
     @rule(queue=queues, limit=st.integers(1, 4), timeout=maybe(st.integers(1, 15)))
     def lease_some(self, queue: str, limit: int, timeout: int | None) -> None:
@@ -247,7 +281,7 @@ class BrokerMachine(RuleBasedStateMachine):
         delay: int,
         key: str | None,
         expiry: int | None,
-        limits: tuple[int | None, int | None, int | None],
+        limits: Limits,
         held_by: str | None,
     ) -> None:
         known = self.naive.known(queue, key)
@@ -266,9 +300,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 idempotency_key=key,
                 expire_timeout=expiry,
                 held_by=held_by,
-                max_attempts=limits[0],
-                max_losses=limits[1],
-                retry_attempts=limits[2],
+                **own(limits),
             ),
         )
         if refusal is not None:
@@ -279,7 +311,7 @@ class BrokerMachine(RuleBasedStateMachine):
             return
         ready_at = self.naive.now + delay * SECOND
         twin = Twin(receipt.id, value, queue, priority, ready_at, self.naive.tail(), held_by=held_by, own_expiry=expiry)
-        twin.own_attempts, twin.own_losses, twin.own_tries = limits
+        twin.own_attempts, twin.own_losses, twin.own_retry = limits
         self.naive.put(twin, key)
 
     def put_failed(
@@ -287,7 +319,7 @@ class BrokerMachine(RuleBasedStateMachine):
         queue: str,
         value: int | str,
         key: str | None,
-        limits: tuple[int | None, int | None, int | None],
+        limits: Limits,
         drop: bool,
     ) -> None:
         if drop and (twin := self.naive.gets_failure(queue, key)) is not None:
@@ -297,16 +329,15 @@ class BrokerMachine(RuleBasedStateMachine):
         if isinstance(value, str):
             value = 1 if known is None else known[1]
         born = Twin("", value, queue, 5, self.naive.now, (0, 0), failures=1)
-        born.own_attempts, born.own_losses, born.own_tries = limits
+        born.own_attempts, born.own_losses, born.own_retry = limits
         lives = there is None and self.naive.cause(born, "fail", False) is None
         refusal: type[RedriveError] | None = None
         if known is not None and known[1] != value:
             refusal = IdempotencyConflict
         elif lives and self.naive.is_full(queue):
             refusal = QueueFull
-        own = dict(zip(("max_attempts", "max_losses", "retry_attempts"), limits, strict=True))
         receipt = self.attempt(
-            refusal, lambda: self.broker.put_failed(queue, value, "outside", idempotency_key=key, **own)
+            refusal, lambda: self.broker.put_failed(queue, value, "outside", idempotency_key=key, **own(limits))
         )
         if refusal is not None:
             return
@@ -537,6 +568,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert (item.ready_at, item.held_by) == (twin.ready_at, twin.held_by), twin
             if twin.status in ("pending", "failed", "active"):
                 assert (item.expire_deadline or 10**18) == twin.expires_at, twin
+            self.tally["failed by its own policy"] += twin.status == "failed" and twin.own_retry is not None
             self.tally[twin.status] += self.every  # as often as if every step were compared
             if twin.status == "dead":
                 assert (item.dead_reason, item.ended_at) == (twin.reason, twin.ended_at), twin

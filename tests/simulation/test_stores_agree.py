@@ -34,6 +34,11 @@ from redrive.model.payload import JSON
 SEEDS = 1_000 if THOROUGH else 20
 CALLS = 120
 FEWEST_ANSWERS = 60
+POLICIES: list[dict[str, Any]] = [
+    {"attempts": 3, "delay": "exponential", "base": "4s", "cap": "6s"},
+    {"attempts": 9, "delay": "never"},
+    {"attempts": 1, "by_type": {"Error": "1s"}, "by_class": {"network": "never"}},
+]
 BY_A_WORKER = failure_from_fields("Error", "outside", worker="w1")
 
 
@@ -104,15 +109,15 @@ def some_settings(pick: random.Random) -> dict[str, Any]:
 def put(twins: Twins, pick: random.Random) -> None:
     queue, value = pick.choice(QUEUES), pick.choice([1, 2])
     options: dict[str, Any] = {"idempotency_key": pick.choice("xyz")} if pick.random() < 0.3 else {}
-    possible = {"priority": 7, "delay": 15, "expire_timeout": 40, "held_by": "h", "max_attempts": 1}
-    possible["headers"] = {"tenant": pick.choice("ab")}
+    possible: dict[str, Any] = {"priority": 7, "delay": 15, "expire_timeout": 40, "held_by": "h", "max_attempts": 1}
+    possible |= {"headers": {"tenant": pick.choice("ab")}, "retry": pick.choice(POLICIES)}
     options |= {name: setting for name, setting in possible.items() if pick.random() < 0.2}
     twins.keep(twins.ask(f"put {queue} {options}", lambda _, broker: broker.put(queue, value, **options)))
 
 
 def put_failed(twins: Twins, pick: random.Random) -> None:
     queue, value, error = pick.choice(QUEUES), pick.choice([1, 1, 2]), pick.choice(["boom", BY_A_WORKER])
-    possible = {"verdict": pick.choice(VERDICTS), "retry_attempts": 3, "max_attempts": 1}
+    possible = {"verdict": pick.choice(VERDICTS), "retry": pick.choice(POLICIES), "max_attempts": 1}
     options: dict[str, Any] = {name: setting for name, setting in possible.items() if pick.random() < 0.2}
     options["idempotency_key"] = pick.choice(["x", "y", "z", None])
     answers = twins.ask(f"put failed {queue}", lambda _, broker: broker.put_failed(queue, value, error, **options))

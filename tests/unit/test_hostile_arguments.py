@@ -179,11 +179,11 @@ USES: dict[str, dict[str, Any]] = {
     "stats": {"queue": "jobs"},
     "put": {"queue": "jobs", "value": 1, "delay": 1, "priority": 5, "expire_timeout": 60, "headers": {"a": "b"},
             "idempotency_key": "k", "content_type": None, "held_by": None, "max_attempts": 3, "max_losses": 3,
-            "retry_attempts": 2, "enqueue_at": None, "transaction": None},
+            "retry": {"attempts": 2}, "enqueue_at": None, "transaction": None},
     "put_many": {"queue": "jobs", "values": [1], "transaction": None},
     "put_failed": {"queue": "jobs", "value": 1, "error": "broke", "verdict": None, "headers": {},
                    "idempotency_key": "k", "content_type": None, "max_attempts": 3, "max_losses": 3,
-                   "retry_attempts": 2},
+                   "retry": {"attempts": 2}},
     "lease": {"queue": "jobs", "limit": 1, "wait": 0, "lease_timeout": 60, "worker": "w"},
     "extend": {"lease": _LEASE, "timeout": 60},
     "complete": {"lease": _LEASE, "result": 1, "puts": [("jobs", 1)], "keep_result": 60},
@@ -346,6 +346,7 @@ def _try(broker: Broker, face: str, name: str, argument: str, given: Any) -> Non
         ("feed", "kinds", broken),
         ("import_items", "lines", broken),
         ("create_queue", "retry", HostileMapping),
+        ("put", "retry", HostileMapping),
     ],
 )
 def test_refusal_has_the_error_of_the_object_as_its_cause(
@@ -380,6 +381,12 @@ def test_put_many_stops_reading_behind_the_limit(broker: Broker) -> None:
     with pytest.raises(InvalidInput, match="at most 10,000 items"):
         broker.put_many("jobs", (next(read) for _ in itertools.repeat(0)))
     assert next(read) == 10_001
+    assert broker.stats("jobs").pending == 3
+
+
+def test_table_without_an_end_in_a_retry_policy_is_refused(broker: Broker) -> None:
+    with pytest.raises(InvalidInput, match=r"retry\.by_type has more than 1,000 entries"):
+        broker.put("jobs", 1, retry={"attempts": 2, "by_type": EndlessMapping()})
     assert broker.stats("jobs").pending == 3
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from redrive.model.item import Overrides
 from redrive.testing import memory_broker
 
 
@@ -24,3 +27,9 @@ def test_lease_is_told_without_its_token() -> None:
         (lease,) = broker.lease("emails", worker="w1")
         assert str(lease) == f"Lease(id='{lease.id}', queue='emails', attempts=1, worker='w1')"
         assert lease.token not in str(lease)
+
+
+def test_settings_of_an_item_that_are_no_longer_known_are_ignored() -> None:
+    stored = {"max_attempts": 2, "retry_attempts": 3}
+    for codec in (msgspec.json, msgspec.msgpack):
+        assert codec.decode(codec.encode(stored), type=Overrides) == Overrides(2)

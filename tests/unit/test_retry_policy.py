@@ -205,6 +205,18 @@ def test_values_made_by_hand_are_checked_too(make: Any) -> None:
         make()
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [Backoff(BackoffKind.LIST, delays=(1,) * 1001), Backoff(BackoffKind.FUNCTION, function="no name")],
+    ids=["list", "name"],
+)
+@pytest.mark.parametrize("where", ["delay", "by_class", "by_type"])
+def test_policy_that_no_one_could_have_written_is_refused(where: str, rule: Backoff) -> None:
+    rules = {"delay": rule, "by_class": {ErrorClass.NETWORK: rule}, "by_type": {"E": rule}}
+    with pytest.raises(InvalidSetting, match=r"delay\."):
+        parse_retry_policy(msgspec.structs.replace(RetryPolicy(3), **{where: rules[where]}))
+
+
 def test_a_setting_survives_json() -> None:
     retry = parse_retry_policy(
         {"attempts": 5, "function": "f", "by_class": {"network": "5s"}, "by_type": {"a.B": "never"}}

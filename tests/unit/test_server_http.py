@@ -155,6 +155,11 @@ async def test_answers_are_neither_sniffed_nor_kept(client: Client) -> None:
         b'{"queue": "jobs", "items": [{"payload": 1, "headers": {"a": "\\u0000"}}]}',
         b'{"queue": "jobs", "items": [{"payload": 1, "kind": "a", "headers": {"kind": "b"}}]}',
         b'{"queue": "jobs", "items": [{"payload": 1, "content_type": "text/plain"}]}',
+        b'{"queue": "jobs", "items": [{"payload": 1, "retry": 3}]}',
+        b'{"queue": "jobs", "items": [{"payload": 1, "retry": {"cooldown": "1s"}}]}',
+        b'{"queue": "jobs", "items": [{"payload": 1, "retry": {"attempts": 3, "delay": "sometimes"}}]}',
+        b'{"queue": "jobs", "items": [{"payload": 1, "retry": {"attempts": 3}, "max_attempts": 2}]}',
+        b'{"queue": "jobs", "items": [{"payload": 1, "retry_attempts": 3}]}',
     ],
 )
 async def test_body_that_is_wrong_is_refused_and_says_why(client: Client, body: bytes) -> None:

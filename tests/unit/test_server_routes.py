@@ -220,13 +220,16 @@ async def _(bench: Bench) -> None:
     assert (await bench.ok("audit.list"))["entries"][0]["actor"] == "ann"
 
 
+RETRY = {"attempts": 3, "delay": "exponential", "base": "1m", "cap": "1h", "by_type": {"app.Busy": {"cooldown": "5s"}}}
+
+
 @story("queue.produce")
 async def _(bench: Bench) -> None:
     items = [
         {"payload": {"n": 1}, "kind": "welcome", "reference": "r-1", "headers": {"a": "b"}, "priority": 9},
         {"payload": "text", "encoding": "utf8", "idempotency_key": "k"},
         {"payload": "text", "encoding": "utf8", "idempotency_key": "k"},
-        {"payload": 1, "enqueue_at": "2100-01-01T00:00:00Z"},
+        {"payload": 1, "enqueue_at": "2100-01-01T00:00:00Z", "retry": RETRY, "max_attempts": 7, "max_losses": 0},
     ]
     with_key = await bench.ok("queue.produce", queue="jobs", items=items)
     assert [item["duplicate"] for item in with_key["items"]] == [False, False, True, False]
@@ -234,6 +237,8 @@ async def _(bench: Bench) -> None:
     assert [item["payload"] for item in leased] == [{"n": 1}, "text"]
     assert (leased[0]["kind"], leased[0]["reference"], leased[0]["headers"]["a"]) == ("welcome", "r-1", "b")
     assert (leased[1]["encoding"], leased[1]["content_type"]) == ("utf8", "text/plain; charset=utf-8")
+    later = await bench.ok("items.get", id=with_key["items"][3]["id"])
+    assert later["overrides"] == {"max_attempts": 7, "max_losses": 0, "retry": RETRY}
 
 
 @story("queue.lease")

@@ -32,8 +32,8 @@ async def client() -> AsyncIterator[Client]:
     await app.close()
 
 
-async def leased(client: Client, queue: str) -> dict[str, Any]:
-    await client.ok("queue.produce", queue=queue, items=[{"payload": 1}])
+async def leased(client: Client, queue: str, **options: Any) -> dict[str, Any]:
+    await client.ok("queue.produce", queue=queue, items=[{"payload": 1, **options}])
     (item,) = (await client.ok("queue.lease", queue=queue))["items"]
     return item  # type: ignore[no-any-return]
 
@@ -70,3 +70,25 @@ async def test_wait_is_checked_whether_something_is_there_or_not(client: Client,
     answer = await client.call("queue.lease", queue="jobs", wait=wait)
     assert answer.status == 400
     assert (await client.ok("queue.stats", queue="jobs"))["active"] == 0
+
+
+async def test_failed_item_is_judged_by_the_policy_that_it_was_produced_with(client: Client) -> None:
+    await client.ok("queues.update", name="mails", settings={"retry": {"attempts": 9}})
+    statuses = []
+    for queue, retry in (("jobs", {"attempts": 3, "cooldown": "1h"}), ("mails", {"attempts": 9, "delay": "never"})):
+        item = await leased(client, queue, retry=retry)
+        await client.ok("queue.retry", queue=queue, items=[{"token": item["token"], "error": "busy"}])
+        statuses.append((await client.ok("items.get", id=item["id"]))["status"])
+    assert statuses == ["failed", "dead"]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [{"delays": [1] * 1001}, {"by_type": {f"app.E{n}": "1s" for n in range(5_000)}}, {"by_class": {"odd": "1s"}}],
+    ids=["list", "size", "class"],
+)
+async def test_policy_that_an_item_cannot_have_is_refused(client: Client, rules: dict[str, Any]) -> None:
+    items = [{"payload": 1}, {"payload": 1, "retry": {"attempts": 3, **rules}}]
+    refused = await client.refused("queue.produce", 400, "invalid_setting", queue="jobs", items=items)
+    assert refused["details"]["item"] == 1
+    assert (await client.ok("queue.stats", queue="jobs"))["pending"] == 0

@@ -116,6 +116,7 @@ def test_limits_are_those_in_the_code() -> None:
         "names": limits.MAX_NAME_CHARS,
         "idempotency keys": limits.MAX_LABEL_CHARS,
         "headers": limits.MAX_HEADERS_BYTES,
+        "`retry` of an item": limits.MAX_ITEM_RETRY_BYTES,
         "depth": payload.MAX_DEPTH,
         "digits": payload.MAX_INTEGER_DIGITS,
         "payload": limits.MAX_STORABLE_BYTES,

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from redrive import App, Broker, Context, Dead, DeadReason, Release, Retry, Status, TaskHandle, new_item
-from redrive.errors import InvalidArguments, InvalidInput, InvalidName, QueueNotFound, RedriveError
+from redrive.errors import InvalidArguments, InvalidInput, InvalidName, InvalidSetting, QueueNotFound, RedriveError
+from redrive.model.duration import SECOND
+from redrive.model.item import Overrides
+from redrive.model.retry_policy import RetryPolicy
 from redrive.testing import Drained, FakeClock, memory_broker, run_tasks
 
 
@@ -79,7 +82,7 @@ def test_options_hold_for_one_put(app: App, broker: Broker) -> None:
             idempotency_key="k",
             max_attempts=3,
             max_losses=1,
-            retry_attempts=2,
+            retry={"attempts": 2},
             keep_result="2s",
         )
         item = broker.get(put.put(1).id)
@@ -91,8 +94,7 @@ def test_options_hold_for_one_put(app: App, broker: Broker) -> None:
     assert plain.expire_deadline == plain.put_at + 3_600_000_000
     assert (item.priority, item.ready_at, item.idempotency_key) == (2, item.put_at + 300_000_000, "k")
     assert item.headers == {"from": "test", "task": "work", "keep_result": "2000000"}
-    overrides = item.overrides
-    assert (overrides.max_attempts, overrides.max_losses, overrides.retry_attempts) == (3, 1, 2)
+    assert item.overrides == Overrides(3, 1, RetryPolicy(2))
     assert (later.headers["a"], later.headers["b"], later.ready_at) == ("1", "2", later.put_at + 600_000_000)
     assert held.held_by == "me"
 
@@ -313,13 +315,48 @@ def test_clock_stays_where_it_is_unless_it_may_be_moved(app: App, broker: Broker
 
 
 def test_retry_of_a_task_goes_before_that_of_its_queue(app: App, broker: Broker) -> None:
-    @app.queue("jobs", retry={"attempts": 2}).task(retry_attempts=4)
+    @app.queue("jobs", retry={"attempts": 2}).task(retry={"attempts": 4})
     def work() -> None:
         raise TimeoutError
 
     with app.override_broker(broker):
         work.put()
         assert run_tasks(app) == Drained(retried=3, dead=1)
+
+
+def test_retry_of_a_put_goes_before_that_of_its_task(app: App, broker: Broker, clock: FakeClock) -> None:
+    @app.queue("jobs").task(retry={"attempts": 4, "cooldown": "1m"})
+    def work() -> None:
+        raise TimeoutError
+
+    with app.override_broker(broker):
+        work.options(retry={"attempts": 2, "cooldown": "1s"}).put()
+        assert run_tasks(app, advance=False) == Drained(retried=1)
+        (item,) = broker.find(status="failed").items
+        assert item.ready_at == clock.now() + SECOND
+        assert run_tasks(app) == Drained(dead=1)
+
+
+def test_items_keep_the_retry_that_they_were_put_with(app: App, broker: Broker) -> None:
+    queue = app.queue("jobs")
+
+    @queue.task(retry={"attempts": 3})
+    def work() -> None:
+        raise TimeoutError
+
+    with app.override_broker(broker):
+        work.put()
+        broker.update_queue("jobs", retry={"attempts": 9, "delay": "never"})
+        assert run_tasks(app) == Drained(retried=2, dead=1)
+
+
+def test_retry_that_cannot_be_is_refused_where_the_task_is_declared(app: App) -> None:
+    def work() -> None: ...
+
+    with pytest.raises(InvalidSetting, match=r"retry\.delay must be one of"):
+        app.queue("jobs").task(retry={"attempts": 3, "delay": "sometimes"})(work)
+    with pytest.raises(InvalidSetting, match=r"max_attempts 2 is lower than retry\.attempts 3"):
+        app.queue("jobs").task(max_attempts=2, retry={"attempts": 3})(work)
 
 
 def test_final_error_of_a_task_is_not_tried_again(app: App, broker: Broker) -> None:

@@ -34,6 +34,7 @@ class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
     held_by: str | None = None
     """Keeps it out of the ready index until Unhold."""
     overrides: Overrides = NO_OVERRIDES
+    """Kept with the item unchanged: by redrives, moves to other queues and stores, and imports."""
     source_id: ItemId | None = None
     """The id it had elsewhere. An item whose (queue, source_id) is known is ignored: its receipt is a duplicate."""
     failure: Failure | None = None
@@ -55,7 +56,7 @@ class Put(TaggedStruct, frozen=True, gc=False):
     A failure under a known key is never dropped. It depends on the item of the key, in any queue:
     - pending, failed, active, dead or archived: the item gets one more history row and, unless it is leased, one more
       failure. Its status does not change: the verdict is for a new item only. The next delivery is judged by these
-      counters and by the item's own limits;
+      counters and by the overrides of that item;
     - completed, kept or not, or deleted: the failure is a new item, as `verdict` says, and the key belongs to that one
       from now on;
     - moving: the call is refused with `ItemMoving`, since the other store may have its copy already.

@@ -13,6 +13,7 @@ from redrive.model.death import Cause, DeadReason
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
 from redrive.model.payload import decode_payload
+from redrive.model.retry_policy import RetryPolicy
 from redrive.model.text import format_elapsed, format_instant, pluralize
 
 
@@ -60,11 +61,13 @@ class Counters(msgspec.Struct, frozen=True, gc=False):
 
 
 class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Limits of this item that differ from those of its queue. None takes the queue's."""
+    """Settings of this item that differ from those of its queue, under the same names. None takes the queue's."""
 
+    # Stores and exports of development versions may have `retry_attempts` too: a key that is not here is ignored.
     max_attempts: int | None = None
     max_losses: int | None = None
-    retry_attempts: int | None = None
+    retry: RetryPolicy | None = None
+    """Replaces the queue's as a whole."""
 
 
 NO_OVERRIDES = Overrides()

@@ -1,7 +1,7 @@
 """The judge: when a delivery did not complete, is the item tried again, or is it dead?
 
-A pure function of the queue's settings, the item's counters and what happened. It runs in Python, never in SQL or
-Lua; a store only carries out the verdict.
+A pure function of the queue's settings, the item's own settings and counters, and what happened. It runs in Python,
+never in SQL or Lua; a store only carries out the verdict.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ def judge(
     `counters` include this ending (see `count`). `delay` is the one a release asked for, `jitter` a number from
     [0, 1) drawn by the caller, `backoffs` the delay functions of the program by name.
     """
-    reason = _cause_of_death(settings, outcome_kind, counters, failure, overrides, expired)
+    settings = settings_for(settings, overrides)
+    reason = _cause_of_death(settings, outcome_kind, counters, failure, expired)
     if reason is not None:
         return dead_verdict(settings, reason, failure)
     if outcome_kind is not OutcomeKind.FAILED:
@@ -127,9 +128,17 @@ def judge(
     return RetryVerdict(pause, Status.FAILED)
 
 
+def settings_for(settings: QueueSettings, overrides: Overrides) -> QueueSettings:
+    """The settings that an item is judged by: its own, else those of its queue."""
+    if overrides == NO_OVERRIDES:
+        return settings
+    own = {name: value for name in overrides.__struct_fields__ if (value := getattr(overrides, name)) is not None}
+    return msgspec.structs.replace(settings, **own)
+
+
 def has_attempts_left(settings: QueueSettings, counters: Counters, overrides: Overrides = NO_OVERRIDES) -> bool:
     """Whether an item has attempts left, whatever its queue says of retries."""
-    limit = _attempts_limit(settings, overrides)
+    limit = settings_for(settings, overrides).attempts_limit
     return not limit or counters.attempts < limit
 
 
@@ -170,24 +179,21 @@ def _cause_of_death(
     outcome_kind: OutcomeKind,
     counters: Counters,
     failure: Failure | None,
-    overrides: Overrides,
     expired: bool,
 ) -> DeadReason | None:
     """The first reason that applies, in the order of `DeadReason`."""
-    retries = _limit(overrides.retry_attempts, settings.retry.attempts)
-    attempts_limit = _attempts_limit(settings, overrides)
-    losses_limit = _limit(overrides.max_losses, settings.max_losses)
+    attempts_limit = settings.attempts_limit
     if outcome_kind is OutcomeKind.BURIED:
         return DeadReason.BURIED
     if outcome_kind is OutcomeKind.FAILED and _is_final(settings, failure):
         return DeadReason.FINAL_ERROR
     if expired or outcome_kind is OutcomeKind.EXPIRED:
         return DeadReason.EXPIRED
-    if outcome_kind is OutcomeKind.LOST and losses_limit and counters.losses >= losses_limit:
+    if outcome_kind is OutcomeKind.LOST and settings.max_losses and counters.losses >= settings.max_losses:
         return DeadReason.WORKER_LOST
     if attempts_limit and counters.attempts >= attempts_limit:
         return DeadReason.MAX_ATTEMPTS
-    if outcome_kind is OutcomeKind.FAILED and counters.failures >= max(1, retries):
+    if outcome_kind is OutcomeKind.FAILED and counters.failures >= max(1, settings.retry.attempts):
         return DeadReason.RETRIES_EXHAUSTED
     return None
 
@@ -201,12 +207,3 @@ def _is_final(settings: QueueSettings, failure: Failure | None) -> bool:
     if rule.schedule is BackoffKind.NEVER and rule is not settings.retry.delay:
         return True  # decided for this type or class of error, not for the queue as a whole
     return any(name in settings.final_errors for name in failure.type_names)
-
-
-def _attempts_limit(settings: QueueSettings, overrides: Overrides) -> int:
-    retries = _limit(overrides.retry_attempts, settings.retry.attempts)
-    return _limit(overrides.max_attempts, settings.attempts_limit(retries))
-
-
-def _limit(override: int | None, default: int) -> int:
-    return default if override is None else override

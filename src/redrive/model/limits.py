@@ -21,6 +21,8 @@ MAX_PAYLOAD_BYTES = 1 * MIB
 MAX_STORABLE_BYTES = 256 * MIB
 # Headers are read with every listing, so they stay small beside a payload.
 MAX_HEADERS_BYTES = 64 * KIB
+# Every item that has a retry policy keeps all of it, and gives it with each lease; a list of 1,000 delays fits.
+MAX_ITEM_RETRY_BYTES = 64 * KIB
 # A worker with a thousand tasks can name them all, and whoever lists all workers reads little.
 MAX_REGISTRATION_BYTES = 64 * KIB
 # Holds a URL, two uuids or a digest with a prefix, and still fits a unique index on every store.

@@ -19,7 +19,7 @@ from redrive.model.failure import Failure
 from redrive.model.feed import DEFAULT_FEED_KINDS, FeedKind
 from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES, check_address
 from redrive.model.redact_rules import NO_RULES, RedactRules, redact_rules_from
-from redrive.model.retry_policy import RetryPolicy, check_delay, parse_retry_policy
+from redrive.model.retry_policy import RetryPolicy, check_attempts_limit, parse_retry_policy
 from redrive.model.text import format_counts, suggest
 
 DEFAULT_ATTEMPTS = 5
@@ -91,9 +91,10 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     redact: RedactRules = NO_RULES
     """What is hidden from whoever looks, and what is not, beside what looks like a secret."""
 
-    def attempts_limit(self, retries: int) -> int:
-        """`max_attempts` with its default for an item that gets so many retries; 0 = unlimited."""
-        return max(DEFAULT_ATTEMPTS, retries) if self.max_attempts is None else self.max_attempts
+    @property
+    def attempts_limit(self) -> int:
+        """`max_attempts` with its default; 0 = unlimited."""
+        return max(DEFAULT_ATTEMPTS, self.retry.attempts) if self.max_attempts is None else self.max_attempts
 
     def dead_queues(self) -> Iterator[str]:
         """Every queue that dead items of this one may go to."""
@@ -184,20 +185,13 @@ def parse_settings(values: Mapping[str, Any], base: QueueSettings | None = None)
             msgspec.json.encode(getattr(settings, name))
         except UnicodeEncodeError:
             raise InvalidSetting(name, "has a lone surrogate, which UTF-8 cannot hold") from None
-    if settings.max_attempts and settings.max_attempts < settings.retry.attempts:
-        raise InvalidSetting(
-            "max_attempts",
-            f"{settings.max_attempts} is lower than retry.attempts {settings.retry.attempts}: an item would die before "
-            f"its retries are used up; raise max_attempts or lower retry.attempts",
-        )
+    check_attempts_limit(settings.max_attempts, settings.retry)
     return settings
 
 
 def validate_settings(settings: QueueSettings) -> QueueSettings:
     """The settings themselves, if `parse_settings` could have made them; for those that were sent as they are kept."""
     values = {name: _as_written(name, getattr(settings, name)) for name in settings.__struct_fields__}
-    for delay in (settings.retry.delay, *settings.retry.by_class.values(), *settings.retry.by_type.values()):
-        check_delay(delay)
     return parse_settings(values)
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, assert_never
 import msgspec
 
 from redrive.errors import InvalidDuration, InvalidName, InvalidSetting
+from redrive.model.caller_input import exact_str, table
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import HOUR, MAX_DURATION, MINUTE, SECOND, format_duration, parse_duration
 from redrive.model.failure import Failure
@@ -18,6 +19,8 @@ from redrive.model.text import suggest
 
 MAX_RETRY_ATTEMPTS = 1_000_000
 MAX_LISTED_DELAYS = 1_000
+_MOST_RULES = 1_000
+"""Of a table that is no dict, and that may have no end."""
 
 # From the number of failures so far, 1 at the first, to seconds.
 DelayFunction: TypeAlias = Callable[[int], float | timedelta]
@@ -73,8 +76,9 @@ BACKOFF_BY_CLASS: Mapping[ErrorClass, Backoff] = {
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A queue's retry setting. `attempts` are the tries a failing item gets; with 0 or 1 its first failure is final.
+    """The retry setting of a queue or an item.
 
+    `attempts` are the tries a failing item gets; with 0 or 1 its first failure is final.
     `by_type` goes before `by_class`, that before the defaults of the classes (`use_classes`), that before `delay`.
     """
 
@@ -88,8 +92,31 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         _check_attempts(self.attempts, "retry.attempts")
 
 
-def check_delay(rule: Backoff) -> None:
-    """Raise where a rule has what `parse_retry_policy` would not have made: too long a list, or a name that is none."""
+RetryInput: TypeAlias = RetryPolicy | Mapping[str, Any]
+"""A policy, or what `parse_retry_policy` makes one of."""
+
+
+def check_attempts_limit(max_attempts: int | None, retry: RetryPolicy) -> None:
+    """Raise if an item would die before its retries are used up. None and 0 limit nothing here."""
+    if max_attempts and max_attempts < retry.attempts:
+        raise InvalidSetting(
+            "max_attempts",
+            f"{max_attempts} is lower than retry.attempts {retry.attempts}: an item would die before its retries are "
+            f"used up; raise max_attempts or lower retry.attempts",
+        )
+
+
+def check_retry_policy(retry: RetryPolicy) -> RetryPolicy:
+    """The policy itself, if `parse_retry_policy` could have made it; for those that a program made, or that were sent.
+
+    Raises if it has too long a list, or an invalid name.
+    """
+    for rule in (retry.delay, *retry.by_class.values(), *retry.by_type.values()):
+        _check_rule(rule)
+    return retry
+
+
+def _check_rule(rule: Backoff) -> None:
     if len(rule.delays) > MAX_LISTED_DELAYS:
         raise InvalidSetting("delay.delays", f"must be a list of 1 to {MAX_LISTED_DELAYS:,} durations")
     if rule.function is not None:
@@ -165,7 +192,7 @@ def _ask(function: DelayFunction | None, n: int) -> int | None:
 
 
 def parse_retry_policy(value: object) -> RetryPolicy:
-    """The retry setting from what people write: None, a Retry, or a mapping with durations as text.
+    """The retry setting from what people write: None, a RetryPolicy, or a mapping with durations as text.
 
     `{"attempts": 3, "cooldown": "30s"}`, `{"attempts": 5, "delay": "exponential", "base": "1s", "cap": "1h", "jitter":
     True}`, `{"attempts": 4, "delays": ["1s", "1m"]}`, `{"attempts": 5, "function": "name"}`; with `classes`, `by_class`
@@ -174,8 +201,8 @@ def parse_retry_policy(value: object) -> RetryPolicy:
     if value is None:
         return RetryPolicy()
     if isinstance(value, RetryPolicy):
-        return value
-    settings = _mapping(value, "retry", _RETRY_KEYS)
+        return check_retry_policy(value)
+    settings = _mapping(value, "retry", RETRY_KEYS)
     retry = RetryPolicy(
         attempts=_check_attempts(settings.get("attempts", 0), "retry.attempts"),
         delay=_delay_from({key: settings[key] for key in _DELAY_KEYS if key in settings}, "retry"),
@@ -185,7 +212,7 @@ def parse_retry_policy(value: object) -> RetryPolicy:
             for key, rule in _mapping(settings.get("by_class") or {}, "retry.by_class").items()
         },
         by_type={
-            key: _rule_from(rule, f"retry.by_type.{key}")
+            exact_str(key): _rule_from(rule, f"retry.by_type.{key}")
             for key, rule in _mapping(settings.get("by_type") or {}, "retry.by_type").items()
         },
     )
@@ -229,7 +256,7 @@ def _written_delay(rule: Backoff) -> dict[str, Any]:
 
 
 _DELAY_KEYS = ("delay", "cooldown", "base", "cap", "delays", "function", "jitter")
-_RETRY_KEYS = ("attempts", *_DELAY_KEYS, "classes", "by_class", "by_type")
+RETRY_KEYS = ("attempts", *_DELAY_KEYS, "classes", "by_class", "by_type")
 # What a retry is told by in other programs.
 _FOREIGN_NAMES = {
     "max_attempts": "attempts",
@@ -321,13 +348,14 @@ def _meant_by_delay(value: Any) -> str:
 def _mapping(value: object, what: str, known: tuple[str, ...] | None = None) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidSetting(what, f"must be a table, not {type(value).__name__}")
-    for key in value:
+    given = table(what, value, _MOST_RULES)
+    for key in given:
         if not isinstance(key, str) or (known is not None and key not in known):
             choice = f"; known are {', '.join(known)}" if known else ""
             raise InvalidSetting(
                 f"{what}.{key}", f"is not a setting{suggest(key, known or (), _FOREIGN_NAMES)}{choice}"
             )
-    return value
+    return given
 
 
 def _check_attempts(value: object, what: str) -> int:

@@ -16,6 +16,7 @@ from redrive.model.classify import ErrorClass
 from redrive.model.death import DeadReason
 from redrive.model.filter import Filter
 from redrive.model.limits import MAX_LABEL_CHARS, MAX_NAME_CHARS
+from redrive.model.retry_policy import RETRY_KEYS
 from redrive.model.search_terms import MAX_QUERY_CHARS
 from redrive.model.text import to_rfc3339
 from redrive.server.request import Request
@@ -91,6 +92,16 @@ SinceInput: TypeAlias = Annotated[
     str | float,
     msgspec.Meta(
         description="An instant, RFC 3339 with a time zone; or a duration, which means so long ago.", examples=["1h"]
+    ),
+]
+
+RetryFields: TypeAlias = Annotated[
+    dict[str, Any],
+    msgspec.Meta(
+        description="A retry policy that replaces the queue's as a whole, with the keys of `retry` in "
+        "docs/reference/settings.md.",
+        extra_json_schema={"propertyNames": {"enum": list(RETRY_KEYS)}},
+        examples=[{"attempts": 5, "delay": "exponential", "base": "1m", "cap": "1h"}],
     ),
 ]
 

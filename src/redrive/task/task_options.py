@@ -12,6 +12,7 @@ from redrive.contract.item_calls import NewItem
 from redrive.errors import InvalidInput
 from redrive.model.duration import DurationInput
 from redrive.model.payload import JSON, check_headers
+from redrive.model.retry_policy import RetryInput
 from redrive.model.text import suggest
 from redrive.task.context import KEEP_HEADER, TICK_HEADER
 
@@ -29,8 +30,8 @@ class TaskOptions(TypedDict, total=False):
     """Instead of the queue's."""
     max_losses: int
     """Instead of the queue's."""
-    retry_attempts: int
-    """Instead of the queue's `retry.attempts`."""
+    retry: RetryInput
+    """Instead of the queue's, as a whole. Its items keep the one that they were put with."""
     time_limit: DurationInput
     """How long the function may run."""
     keep_result: DurationInput
@@ -70,15 +71,15 @@ class PutOptions(TypedDict, total=False):
     """Instead of the task's."""
     max_losses: int
     """Instead of the task's."""
-    retry_attempts: int
-    """Instead of the task's."""
+    retry: RetryInput
+    """Instead of the task's, or the queue's."""
     keep_result: DurationInput
     """How long what the function returns can be read, instead of what the task says."""
     transaction: Any
     """A connection of yours to the same database with a transaction open: put if and only if that commits."""
 
 
-PUT_DEFAULTS = ("priority", "expire_timeout", "max_attempts", "max_losses", "retry_attempts")
+PUT_DEFAULTS = ("priority", "expire_timeout", "max_attempts", "max_losses", "retry")
 """Options of a task that are those of its items."""
 
 
@@ -86,9 +87,9 @@ _FOREIGN_NAMES = {
     "countdown": "delay",
     "eta": "enqueue_at",
     "expires": "expire_timeout",
-    "max_retries": "retry_attempts",
-    "retries": "retry_attempts",
-    "retry": "retry_attempts",
+    "max_retries": "retry",
+    "retries": "retry",
+    "retry_policy": "retry",
     "soft_time_limit": "time_limit",
     "timeout": "time_limit",
     "job_id": "idempotency_key",

@@ -16,6 +16,7 @@ from redrive.model.ids import Token
 from redrive.model.item import Lease, Receipt, Result, Settled
 from redrive.model.judge import Verdict
 from redrive.model.limits import DEFAULT_PRIORITY
+from redrive.model.retry_policy import RetryInput
 
 
 class DeliveryMethods(BrokerBase):
@@ -36,7 +37,7 @@ class DeliveryMethods(BrokerBase):
         held_by: str | None = None,
         max_attempts: int | None = None,
         max_losses: int | None = None,
-        retry_attempts: int | None = None,
+        retry: RetryInput | None = None,
         transaction: Any = None,
     ) -> Receipt:
         """Put one item. Bytes are stored as they are; any other value as JSON.
@@ -56,7 +57,7 @@ class DeliveryMethods(BrokerBase):
             held_by=held_by,
             max_attempts=max_attempts,
             max_losses=max_losses,
-            retry_attempts=retry_attempts,
+            retry=retry,
         )
         put = Put(deliveries.queue_name(queue), (item,))
         receipts: tuple[Receipt, ...] = (
@@ -84,10 +85,10 @@ class DeliveryMethods(BrokerBase):
         content_type: str | None = None,
         max_attempts: int | None = None,
         max_losses: int | None = None,
-        retry_attempts: int | None = None,
+        retry: RetryInput | None = None,
     ) -> Receipt:
-        """Put work that has failed already, outside of any queue: it is born failed or dead, as the settings say,
-        or the limits of its own.
+        """Put work that has failed already, outside of any queue: it is born failed or dead, as its own `retry` and
+        limits say, or those of the queue.
 
         A key that is known adds the failure to the item that is there. Where that is completed or gone, the failure is
         a new item, which takes the key. Raises `ItemMoving` while it is on its way to another store.
@@ -99,7 +100,7 @@ class DeliveryMethods(BrokerBase):
             content_type=content_type,
             max_attempts=max_attempts,
             max_losses=max_losses,
-            retry_attempts=retry_attempts,
+            retry=retry,
         )
         return self._run(settle.put_failed(self._core, queue, item, error, verdict))
 

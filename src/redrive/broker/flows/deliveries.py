@@ -7,6 +7,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from redrive.broker.flow import CommitCalls, Flow, WaitForQueue, raise_if_refused, run_query
 from redrive.broker.maintenance import settle_overdue
 from redrive.broker.redaction import queues_of, redaction_for
@@ -15,7 +17,7 @@ from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put
 from redrive.contract.queries import GetItem, GetItems, GetResult
 from redrive.contract.replies import RESERVED_PREFIX
-from redrive.errors import InvalidInput, InvalidName, short_repr
+from redrive.errors import InvalidInput, InvalidName, InvalidSetting, short_repr
 from redrive.model.caller_input import checking_input, exact_str, flag, listed
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.ids import ItemId, Token, check_id, ids_of, parse_token
@@ -23,6 +25,7 @@ from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides, Result
 from redrive.model.limits import (
     DEFAULT_PRIORITY,
     MAX_BATCH,
+    MAX_ITEM_RETRY_BYTES,
     MAX_PUT,
     MAX_STORABLE_BYTES,
     check_label,
@@ -30,6 +33,8 @@ from redrive.model.limits import (
     check_priority,
 )
 from redrive.model.payload import check_headers, encode_payload
+from redrive.model.queue import parse_settings
+from redrive.model.retry_policy import RetryInput, RetryPolicy, check_attempts_limit, check_retry_policy
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -51,14 +56,15 @@ def new_item(
     held_by: str | None = None,
     max_attempts: int | None = None,
     max_losses: int | None = None,
-    retry_attempts: int | None = None,
+    retry: RetryInput | None = None,
 ) -> NewItem:
     """An item to be put, with options of its own.
 
     delay: from now until it may be leased; or enqueue_at: an instant (a datetime with a time zone).
     priority: 0…9, larger first. expire_timeout: from now until it is no longer worth doing.
     idempotency_key: the same key again puts nothing, for the queue's idempotency_timeout.
-    held_by: keep it from being leased until `unhold`. max_attempts, max_losses, retry_attempts: instead of the queue's.
+    held_by: keep it from being leased until `unhold`. max_attempts, max_losses, retry: instead of the queue's; `retry`
+    is written as in `create_queue` and replaces the queue's as a whole.
     """
     if content_type is not None:
         content_type = check_label("content_type", content_type)
@@ -67,7 +73,7 @@ def new_item(
     timeout = None if expire_timeout is None else check_positive("expire_timeout", expire_timeout)
     no_delay = type(delay) is int and delay == 0
     no_more = idempotency_key is held_by is headers is enqueue_at is None  # type: ignore[comparison-overlap]
-    if no_delay and no_more and max_attempts is max_losses is retry_attempts is None:
+    if no_delay and no_more and max_attempts is max_losses is None and retry is None:
         return NewItem(payload, content_type, None, priority, 0, None, timeout, is_plain=True)
     pause = 0 if no_delay else parse_duration(delay, "delay")
     if enqueue_at is not None and pause:
@@ -82,7 +88,7 @@ def new_item(
         timeout,
         None if idempotency_key is None else check_label("idempotency key", idempotency_key),
         None if held_by is None else check_label("held_by", held_by),
-        _overrides(max_attempts, max_losses, retry_attempts),
+        _overrides(max_attempts, max_losses, retry),
     )
 
 
@@ -243,19 +249,27 @@ def _pairs(puts: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
     raise InvalidInput("puts takes a list of pairs, each a queue and a value, as in puts=[('invoices', {'order': 17})]")
 
 
-def _overrides(max_attempts: int | None, max_losses: int | None, retry_attempts: int | None) -> Overrides:
-    if max_attempts is max_losses is retry_attempts is None:
+def _overrides(max_attempts: int | None, max_losses: int | None, retry: RetryInput | None) -> Overrides:
+    if max_attempts is max_losses is None and retry is None:
         return NO_OVERRIDES
-    return check_overrides(Overrides(max_attempts, max_losses, retry_attempts))
+    own_retry = None if retry is None else parse_settings({"retry": retry}).retry
+    return check_overrides(Overrides(max_attempts, max_losses, own_retry))
 
 
 def check_overrides(overrides: Overrides) -> Overrides:
     """The overrides themselves, if an item can have them."""
-    for name in overrides.__struct_fields__:
-        value = getattr(overrides, name)
+    for name, value in (("max_attempts", overrides.max_attempts), ("max_losses", overrides.max_losses)):
         if value is not None and (type(value) is not int or not 0 <= value < 2**31):
             raise InvalidInput(f"{name} must be a whole number of 0 or more, not {short_repr(value, 40)}")
-    attempts, retries = overrides.max_attempts, overrides.retry_attempts
-    if attempts and retries and attempts < retries:
-        raise InvalidInput(f"max_attempts {attempts} is lower than retry_attempts {retries}; raise it")
+    if overrides.retry is not None:
+        _check_own_retry(overrides.retry)
+        check_attempts_limit(overrides.max_attempts, overrides.retry)
     return overrides
+
+
+def _check_own_retry(retry: RetryPolicy) -> None:
+    """Raise if the policy cannot be kept with an item: every item that has one keeps all of it."""
+    size = len(msgspec.json.encode(check_retry_policy(retry)))
+    if size > MAX_ITEM_RETRY_BYTES:
+        problem = f"has {size:,} bytes as JSON, and the limit for one item is {MAX_ITEM_RETRY_BYTES:,}"
+        raise InvalidSetting("retry", f"{problem}; name a function, or set it for the queue")

@@ -27,6 +27,7 @@ from redrive.server.field_types import (
     ItemIdText,
     Label,
     QueueName,
+    RetryFields,
     check_batch,
     each,
     read_datetime,
@@ -58,7 +59,7 @@ class ProducedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     held_by: Annotated[Label | None, msgspec.Meta(description="Keeps it from being leased until it is unheld.")] = None
     max_attempts: Count | None = None
     max_losses: Count | None = None
-    retry_attempts: Count | None = None
+    retry: RetryFields | None = None
 
 
 class ProduceCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -105,7 +106,7 @@ def new_item_of(item: ProducedItem) -> NewItem:
         held_by=item.held_by,
         max_attempts=item.max_attempts,
         max_losses=item.max_losses,
-        retry_attempts=item.retry_attempts,
+        retry=item.retry,
     )
 
 

@@ -83,16 +83,6 @@ class FailConformance(Suite):
             assert (item.status, item.counters) == ("pending", Counters(deliveries=n, attempts=n, failures=n))
         assert broker.fail(take(broker), "boom").status == "dead"
 
-    def test_retries_of_an_item_go_before_those_of_its_queue(self, broker: Broker) -> None:
-        broker.create_queue("jobs", retry={"attempts": 2})
-        broker.put("jobs", 1, retry_attempts=3)
-        assert [broker.fail(take(broker), "boom").status for _ in range(3)] == ["failed", "failed", "dead"]
-
-    def test_item_may_have_fewer_retries_than_its_queue(self, broker: Broker) -> None:
-        broker.create_queue("jobs", retry={"attempts": 5})
-        broker.put("jobs", 1, retry_attempts=0)
-        assert broker.fail(take(broker), "boom").status == "dead"
-
     def test_setting_edited_after_the_put_holds_for_the_next_failure(self, broker: Broker) -> None:
         broker.create_queue("jobs")
         broker.put("jobs", 1)

@@ -15,6 +15,7 @@ from redrive.model.failure import failure_from_fields
 from redrive.model.ids import ItemId
 from redrive.model.item import Overrides
 from redrive.model.judge import Dead, RetryVerdict, Verdict
+from redrive.model.retry_policy import RetryPolicy
 from redrive.testing.conformance.actions import places, take
 from redrive.testing.conformance.item_states import GONE, THERE, Journey, create_queues, dead
 from redrive.testing.conformance.suite import StoreDriver, StorePair, StorePairSuite, StoreSuite, Suite, put
@@ -109,18 +110,18 @@ class CaptureAgainConformance(Suite):
 
     def test_failure_counts_by_the_limits_of_the_item_that_is_there(self, broker: Broker) -> None:
         broker.create_queue("jobs", retry={"attempts": 5, "cooldown": "1s"})
-        broker.put("jobs", 1, idempotency_key="k", retry_attempts=2)
+        broker.put("jobs", 1, idempotency_key="k", retry={"attempts": 2})
         broker.put_failed("jobs", 1, "one", idempotency_key="k")
         settled = broker.fail(take(broker), "two")
         assert (settled.status, settled.dead_reason) == ("dead", "retries_exhausted")
 
     def test_new_item_is_judged_by_its_own_limits(self, broker: Broker) -> None:
         broker.create_queue("jobs", retry={"attempts": 1, "cooldown": "1s"})
-        patient = broker.put_failed("jobs", 1, "one", retry_attempts=3, max_attempts=9, max_losses=2)
+        patient = broker.put_failed("jobs", 1, "one", retry={"attempts": 3}, max_attempts=9, max_losses=2)
         item = broker.get(patient.id)
-        assert (item.status, item.overrides) == ("failed", Overrides(9, 2, 3))
+        assert (item.status, item.overrides) == ("failed", Overrides(9, 2, RetryPolicy(3)))
         broker.update_queue("jobs", retry={"attempts": 4, "cooldown": "1s"})
-        assert broker.get(broker.put_failed("jobs", 2, "one", retry_attempts=1).id).status == "dead"
+        assert broker.get(broker.put_failed("jobs", 2, "one", retry={"attempts": 1}).id).status == "dead"
 
 
 def _by_its_death(pair: StorePair, id: ItemId) -> None:

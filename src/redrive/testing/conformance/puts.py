@@ -10,7 +10,7 @@ import pytest
 from redrive import Broker, new_item
 from redrive.errors import InvalidInput, ItemNotFound, QueueFull, QueueNotFound
 from redrive.model.duration import SECOND
-from redrive.model.item import Counters, Overrides
+from redrive.model.item import Counters
 from redrive.testing.conformance.actions import kill, places, take, take_all, values
 from redrive.testing.conformance.suite import Suite
 from redrive.testing.fake_clock import FakeClock
@@ -115,12 +115,6 @@ class PutConformance(Suite):
         broker.create_queue("jobs", expire_timeout="10s")
         assert broker.get(broker.put("jobs", 1).id).expire_deadline == clock.now() + 10 * SECOND
         assert broker.get(broker.put("jobs", 1, expire_timeout="3s").id).expire_deadline == clock.now() + 3 * SECOND
-
-    def test_overrides_are_kept(self, broker: Broker) -> None:
-        broker.create_queue("jobs")
-        receipt = broker.put("jobs", 1, max_attempts=9, max_losses=8, retry_attempts=7)
-        assert broker.get(receipt.id).overrides == Overrides(9, 8, 7)
-        assert take(broker).overrides == Overrides(9, 8, 7)
 
     def test_headers_may_hold_any_text(self, broker: Broker) -> None:
         broker.create_queue("jobs")
@@ -263,8 +257,8 @@ class PutOptionsRefused(Suite):
             {"max_attempts": -1},
             {"max_attempts": 1.5},
             {"max_losses": -1},
-            {"retry_attempts": -1},
-            {"max_attempts": 2, "retry_attempts": 3},
+            {"retry": {"attempts": -1}},
+            {"max_attempts": 2, "retry": {"attempts": 3}},
             {"content_type": "text/plain"},
         ],
         ids=lambda options: repr(options)[:60],

@@ -56,11 +56,6 @@ class LimitConformance(Suite):
         broker.put("jobs", 1, max_attempts=0)
         assert [broker.release(take(broker)).status for _ in range(8)] == ["pending"] * 8
 
-    def test_more_retries_of_an_item_raise_the_default_limit(self, broker: Broker) -> None:
-        broker.create_queue("jobs")
-        broker.put("jobs", 1, retry_attempts=8)
-        assert [broker.fail(take(broker), "boom").status for _ in range(8)] == ["failed"] * 7 + ["dead"]
-
     def test_failures_and_releases_count_together(self, broker: Broker) -> None:
         broker.create_queue("jobs", retry={"attempts": 3}, max_attempts=3)
         broker.put("jobs", 1)

@@ -34,6 +34,12 @@ from redrive.testing.conformance.get_items import GetItemsConformance
 from redrive.testing.conformance.groups import GroupConformance, GroupCountConformance, StatsConformance
 from redrive.testing.conformance.idempotency import CaptureConformance, IdempotencyConformance
 from redrive.testing.conformance.invalid_input import NameConformance, NamespaceConformance, RefusalConformance
+from redrive.testing.conformance.item_retry import (
+    ItemRetryConformance,
+    KeptRetryConformance,
+    RefusedRetryConformance,
+    RetryElsewhereConformance,
+)
 from redrive.testing.conformance.lease_scope import LeasedFromConformance
 from redrive.testing.conformance.leases import (
     EligibilityConformance,
@@ -137,6 +143,10 @@ class StoreConformance(
     LimitConformance,
     DelayConformance,
     ErrorClassConformance,
+    ItemRetryConformance,
+    KeptRetryConformance,
+    RefusedRetryConformance,
+    RetryElsewhereConformance,
     ReleaseConformance,
     UncountedReleaseConformance,
     LossConformance,
