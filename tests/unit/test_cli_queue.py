@@ -135,6 +135,32 @@ def test_push_takes_the_options_of_a_put(cli: Cli) -> None:
     assert item["expire_deadline"] is not None
 
 
+def test_push_takes_a_retry_policy_in_toml_or_json(cli: Cli) -> None:
+    policy = {"attempts": 5, "delays": ["1s", "1m"]}
+    for text in ('{attempts=5, delays=["1s", "1m"]}', json.dumps(policy)):
+        id = cli.json("queue", "push", "jobs", "1", "--retry", text)["id"]
+        assert cli.json("dead", "show", id)["overrides"] == {"retry": policy}
+    assert "retry  attempts 5, delays 1s, 1m" in cli("dead", "show", id).stdout
+    cli("queue", "push", "jobs", "--lines", "--retry", "{attempts=2}", input="1\n2\n")
+    with cli.broker() as broker:
+        kept = [lease.overrides.retry for lease in broker.lease("jobs", 9)]
+    assert [retry and retry.attempts for retry in kept] == [5, 5, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("5", "retry must be a table"),
+        ("{cooldown='1s'}", "retry.attempts is missing"),
+        ("{attempts=5, delay='soon'}", "retry.delay must be one of"),
+        ("{attempts=5", "retry must be a table, not str"),
+    ],
+)
+def test_push_with_a_retry_policy_that_cannot_be_says_why(cli: Cli, text: str, problem: str) -> None:
+    assert problem in cli("queue", "push", "jobs", "1", "--retry", text, exits=3).stderr
+    assert cli.json("queue", "show", "jobs")["stats"]["pending"] == 0
+
+
 def test_push_of_what_is_not_json_says_how_to_write_a_text(cli: Cli) -> None:
     assert "--text" in cli("queue", "push", "jobs", "hello", exits=3).stderr
 

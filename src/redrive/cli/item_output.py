@@ -7,10 +7,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from redrive.cli.common_options import as_json
-from redrive.cli.output import ago, coloured, escape_line, fields, print_json, print_line, print_note, short, table
+from redrive.cli.output import (
+    ago,
+    coloured,
+    escape_line,
+    fields,
+    print_json,
+    print_line,
+    print_note,
+    setting_text,
+    short,
+    table,
+)
 from redrive.model.item import Item, Status
 from redrive.model.payload import is_json
 from redrive.model.text import format_bytes, format_elapsed, format_instant, pluralize
+from redrive.wire.json_views import view_of
 
 if TYPE_CHECKING:
     from redrive.contract.queries import Page
@@ -142,6 +154,7 @@ def _print_facts(item: Item) -> None:
             ("held by", item.held_by),
             ("moving to", item.moving_to),
             ("priority", item.priority if item.priority != 5 else None),
+            *((name, setting_text(value)) for name, value in view_of(item.overrides).items()),
             ("key", item.idempotency_key),
             ("first in", item.origin_queue if item.origin_queue != item.queue else None),
             ("earlier ids", ", ".join(map(short, item.earlier_ids))),

@@ -47,6 +47,13 @@ def changed_settings(settings: QueueSettings) -> dict[str, Any]:
     return {name: value for name, value in view.items() if getattr(settings, name) != getattr(usual, name)}
 
 
+def setting_text(value: Any) -> str:
+    """The value of a setting in a line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {setting_text(each)}" for key, each in value.items())
+    return ", ".join(map(setting_text, value)) or "none" if isinstance(value, list | tuple) else str(value)
+
+
 ID_DIGITS = 8
 """So many digits of an id are printed; they tell items apart."""
 COLOURS = {

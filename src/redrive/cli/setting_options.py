@@ -99,9 +99,9 @@ def _keep_set(context: click.Context, parameter: click.Parameter, values: tuple[
             meant = suggest(name, tuple(SETTINGS), {})
             raise click.BadParameter(f"{name!r} is not a setting{meant}; there are {', '.join(SETTINGS)}")
         if key:
-            _set(_part(kept, name), key, _written(text))
+            _set(_part(kept, name), key, written_value(text))
         else:
-            _set(kept, name, _written(text))
+            _set(kept, name, written_value(text))
 
 
 def _part(kept: dict[str, Any], name: str) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _value(name: str, text: str) -> Any:
     return text
 
 
-def _written(text: str) -> Any:
+def written_value(text: str) -> Any:
     """A value as TOML or JSON has it, else the text itself."""
     if text == UNSET:
         return None

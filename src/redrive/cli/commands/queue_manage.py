@@ -19,6 +19,7 @@ from redrive.cli.output import (
     print_json,
     print_line,
     print_note,
+    setting_text,
     table,
     to_json_value,
 )
@@ -151,7 +152,7 @@ def show(queue: str) -> None:
     print_line(f"{stats}")
     settings = changed_settings(found.settings)
     print_line("settings:" if settings else "settings: all as usual (docs/reference/settings.md)")
-    fields((name, _shown(value)) for name, value in settings.items())
+    fields((name, setting_text(value)) for name, value in settings.items())
     print_line("workers:" if workers else "workers: none that is alive")
     for worker in workers:
         print_line(escape_line(f"  {worker}"))
@@ -239,10 +240,4 @@ def resume(queue: str) -> None:
 
 
 def _settings_text(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_shown(each)}" for key, each in value.items())
-    return ", ".join(map(_shown, value)) or "none" if isinstance(value, list | tuple) else str(value)
+    return ", ".join(f"{name} {setting_text(value)}" for name, value in settings.items())

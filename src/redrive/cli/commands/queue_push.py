@@ -15,6 +15,7 @@ from redrive.cli.bulk_change import progress_bar
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line, pairs
 from redrive.cli.output import print_json, print_line, print_note, short, to_json_value
+from redrive.cli.setting_options import written_value
 from redrive.cli.store_target import open_target
 from redrive.errors import InvalidPayload
 from redrive.model.limits import MIB
@@ -34,6 +35,10 @@ def _headers(context: click.Context, parameter: click.Parameter, values: tuple[s
     return dict(pairs(values))
 
 
+def _retry(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
+    return None if text is None else written_value(text)
+
+
 @command("push")
 @click.argument("queue", shell_complete=complete_queue)
 @click.argument("payload", required=False)
@@ -46,6 +51,8 @@ def _headers(context: click.Context, parameter: click.Parameter, values: tuple[s
 @click.option("--priority", type=click.IntRange(0, 9), default=5, show_default=True, help="Larger first.")
 @click.option("--key", metavar="KEY", help="Idempotency key: a second push with it gives the first item.")
 @click.option("--expire", metavar="TIME", help="How long it is worth doing.")
+@click.option("--retry", metavar="TABLE", callback=_retry,
+              help="Its own retry policy, in TOML or JSON: '{attempts=5, cooldown=\"1m\"}'.")  # fmt: skip
 @click.option("--content-type", metavar="TYPE", help="Store the payload as bytes of this type.")
 def push(
     queue: str,
@@ -58,6 +65,7 @@ def push(
     priority: int,
     key: str | None,
     expire: str | None,
+    retry: Any,
     content_type: str | None,
 ) -> None:
     """Put items into a queue. The PAYLOAD is JSON; - or nothing takes it from stdin.
@@ -82,6 +90,7 @@ def push(
         "priority": priority,
         "idempotency_key": key,
         "expire_timeout": expire,
+        "retry": retry,
         "content_type": content_type or (TEXT if text else None),
     }
     with open_target() as broker:
