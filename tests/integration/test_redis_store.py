@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from tests.servers.redis import Server
 
-from redrive import Dead, DeadReason, RetryVerdict, Status
+from redrive import Dead, DeadReason, RetryVerdict, Status, connect
 from redrive.clock import Instant
 from redrive.contract import Call
 from redrive.contract.admin_calls import (
@@ -51,6 +51,7 @@ from redrive.errors import (
     StoreUnavailable,
     WrongStatus,
 )
+from redrive.mailbox import Mailbox, MailboxConnectionError
 from redrive.model.failure import failure_from_exception
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
@@ -422,6 +423,28 @@ def test_full_server_takes_nothing_new_and_can_be_worked_off_and_cleared(small: 
     stats = store.read(GetStats("jobs"))
     assert (stats.completed, stats.dead, stats.failed, stats.active, stats.pending) == (2, 1, 1, 2, 0)
     store.close()
+
+
+def test_full_server_completes_and_buries_with_the_reply_and_refuses_a_reply_alone(small: Server) -> None:
+    with connect(small.url, maintenance=False) as broker:
+        questions: Mailbox[str, str] = Mailbox(broker, "questions", body=str, reply=str)
+        answers: Mailbox[str, None] = Mailbox(broker, "answers", body=str)
+        for text in ("one", "two", "three"):
+            questions.send(text, reply_to=answers)
+        first, second, third = questions.receive(max_messages=3)
+        fill(small)
+        first.acknowledge(reply="yes")
+        broker.bury(second._lease)
+        with pytest.raises(MailboxConnectionError, match="memory is full"):
+            third.reply("perhaps")
+        with contextlib.closing(small.client()) as client:
+            client.config_set("maxmemory", "0")
+        assert [(reply.reply_for, reply.error is None) for reply in answers.receive(max_messages=10)] == [
+            (first.id, True),
+            (second.id, False),
+        ]
+        stats = broker.stats("questions")
+        assert (stats.active, stats.dead, stats.completed_total) == (1, 1, 1)
 
 
 def fill(server: Server) -> None:
