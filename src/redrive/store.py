@@ -51,8 +51,8 @@ class Commit(msgspec.Struct, frozen=True):
     """One for each call, in the order of the calls: the type its docstring names, or a `RedriveError`."""
     arrivals: Mapping[str, int]
     """Queues in which more items may be leased than before, and how many; 0 if only a new due time was set. Waiters of
-    these queues are woken; too many is harmless. Also the `result_topic` of each item that died or whose result was
-    kept: all waiters of that topic are woken."""
+    these queues are woken; too many is harmless. Also the `result_topic` of every id that an item had which died
+    (or is a dead letter again, by UNDO) or whose result was kept: all waiters of that topic are woken."""
     now: Instant
 
 

@@ -12,7 +12,15 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import QueueNotFound
-from redrive.model.ids import NUMBERS_PER_MICROSECOND, PARTITION_BITS, SALT_BITS, ItemId, make_id, result_topic
+from redrive.model.ids import (
+    NUMBERS_PER_MICROSECOND,
+    PARTITION_BITS,
+    SALT_BITS,
+    ItemId,
+    make_id,
+    parse_id,
+    result_topic,
+)
 from redrive.model.item import Status
 from redrive.stores.relational.low_water_marks import SLACK
 from redrive.stores.relational.queue_rows import QueueRow, Queues
@@ -41,6 +49,7 @@ SALT_MASK = (1 << SALT_BITS) - 1
 _INSERT_COUNT_DELTA = (
     f"INSERT INTO redrive_count_delta (queue, {', '.join(COUNTED_COLUMNS)}) VALUES (?{', ?' * len(COUNTED_COLUMNS)})"
 )
+_EARLIER = "SELECT old_item_no, old_id_suffix FROM redrive_former_id WHERE item_no IN carray(?)"
 _POSITION = {name: index for index, name in enumerate(COUNTED_COLUMNS)}
 _STATUS_POSITION = {status: _POSITION[status.value] for status in Status if status.value in _POSITION}
 _random = random.Random()
@@ -104,6 +113,7 @@ class Batch:
     """One transaction."""
 
     __slots__ = (
+        "_ended",
         "_execute",
         "_left",
         "_unwritten",
@@ -142,6 +152,8 @@ class Batch:
         self._execute: Callable[..., Any] = session.execute
         self._unwritten: _Rows = {}
         self._left: _Rows = {}
+        self._ended: list[int] = []
+        """Numbers of items that ended and may have moved before."""
         self.now = now
         self.queues = queues
         self.by_name = queues.by_name
@@ -206,6 +218,8 @@ class Batch:
 
     def flush(self) -> None:
         """Execute the pending writes."""
+        if self._ended:
+            self._wake_under_earlier_ids()
         unwritten, self._unwritten = self._unwritten, {}
         for (_, statement), rows in sorted(unwritten.items(), key=lambda entry: entry[0][0]):
             if len(rows) == 1:
@@ -229,10 +243,19 @@ class Batch:
         number, id_suffix = self.allocate(), random_salt() << PARTITION_BITS
         return number, id_suffix, make_id(number, id_suffix)
 
-    def wake_awaiting(self, *ids: ItemId) -> None:
-        """Wake callers that await how these items end."""
-        for id in ids:
-            self.arrivals[result_topic(id)] += 1
+    def wake_awaiting(self, id: ItemId, *, has_past: bool = False) -> None:
+        """Wake callers that await how an item ends; one that may have moved, also under the ids that it had before.
+
+        These are read before the next flush, for all items together: a flush may move or delete them.
+        """
+        self.arrivals[result_topic(id)] += 1
+        if has_past:
+            self._ended.append(parse_id(id)[0])
+
+    def _wake_under_earlier_ids(self) -> None:
+        ended, self._ended = self.table(self._ended), []
+        for old, id_suffix in self._execute(_EARLIER, (ended,)).fetchall():
+            self.arrivals[result_topic(make_id(old, id_suffix))] += 1
 
     def lower_mark(self, queue: int, kind: str, at: Instant) -> None:
         """Record that an index entry was inserted that may be below its low-water mark."""

@@ -94,6 +94,7 @@ def undo(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemR
     row = batch.queue(name)
     death = item_details(batch, item_row).death
     text = death_text(death, history_of(batch, item_row))
+    batch.wake_awaiting(item_row.id, has_past=True)
     delete_row(batch, item_row)
     source_id = None if row.key == item_row.queue else verdicts.move(batch, item_row, row)
     counters = counters_after_undo(item_row.counters, back, death)

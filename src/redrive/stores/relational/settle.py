@@ -111,7 +111,7 @@ def complete_item(
         return Settled(item_row.id, queue, None, counters)
     dead_letters.remove_dead_letter(batch, item_row)
     if result is not None:
-        batch.wake_awaiting(item_row.id)
+        batch.wake_awaiting(item_row.id, has_past=item_row.entries > 0)
     item_row.status, item_row.ended_at, item_row.result, item_row.held_by = Status.COMPLETED, batch.now, result, None
     insert_row(batch, item_row)
     return Settled(item_row.id, queue, Status.COMPLETED, counters)

@@ -19,7 +19,7 @@ from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch, Stage
-from redrive.stores.relational.item_rows import ItemRow, earlier_ids, insert_row
+from redrive.stores.relational.item_rows import ItemRow, insert_row
 from redrive.stores.relational.queue_rows import QueueRow
 from redrive.telemetry import events
 
@@ -164,7 +164,7 @@ def _apply_death(batch: Batch, item_row: ItemRow, row: QueueRow, verdict: Dead, 
     queue, counters, reason, to = row.queue.name, item_row.counters, verdict.reason, verdict.to
     cause = cause_of(reason, entry.failure, entry.note)
     batch.count_delta(row.key, "dead_total")
-    batch.wake_awaiting(item_row.id, *(earlier_ids(batch, item_row.item_no) if item_row.deaths else ()))
+    batch.wake_awaiting(item_row.id, has_past=item_row.entries > 1)  # what moved has a history that says so
     if verdict.drops:
         remove(batch, item_row)
         audit(batch, DROP_ACTOR, Verb.DROP.value, queue, [item_row.id], 1, reason.value)

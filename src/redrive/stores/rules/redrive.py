@@ -121,6 +121,7 @@ def undo(state: State, action: ManualAction, item: Record) -> Settled:
     to, status = undo_target(last)
     queue = state.queue(to)
     left, moved, entry = item.queue, to != item.queue, action_entry(state, action, HistoryEvent.UNDONE, item)
+    state.wake_awaiting(item)
     with state.change(item, action.verb, status):
         item.counters = counters_after_undo(item.counters, status, item.deaths[-1])
         item.history.add(entry)

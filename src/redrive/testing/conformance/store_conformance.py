@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLookingConformance
+from redrive.testing.conformance.awaited_ends import AwaitConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
 from redrive.testing.conformance.completion import CompleteConformance, KeepResultConformance, ResultConformance
 from redrive.testing.conformance.config_file import FileConformance, ManagedConformance
@@ -113,7 +114,7 @@ from redrive.testing.conformance.shared_stores import (
     StuckMoveConformance,
 )
 from redrive.testing.conformance.tasks import WorkingConformance
-from redrive.testing.conformance.wakeups import ArrivalConformance, AwaitConformance, WaitConformance
+from redrive.testing.conformance.wakeups import ArrivalConformance, WaitConformance
 from redrive.testing.conformance.workers import AsyncWorkersConformance, WorkerLifeConformance, WorkersConformance
 
 

@@ -6,23 +6,18 @@ Extra wake-ups are harmless, so these tests require what must be reported and fo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-
-import pytest
 
 from redrive import Broker, Lease
 from redrive.contract.admin_calls import ManualChange, ManualTarget, Promote, SetPaused, Unhold
-from redrive.contract.item_calls import Complete, ReturnLease, Settle
-from redrive.errors import Closed, TaskFailed
+from redrive.contract.item_calls import ReturnLease, Settle
+from redrive.errors import Closed
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
-from redrive.model.ids import ItemId, result_topic
-from redrive.model.item import Result, Status
+from redrive.model.item import Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
 from redrive.model.state_machine import Verb
 from redrive.store import Commit
-from redrive.task.result_handle import await_result
 from redrive.testing.conformance.actions import Background, kill, take, values
 from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StoreSuite, Suite, put
 from redrive.testing.fake_clock import FakeClock
@@ -301,93 +296,3 @@ class ArrivalConformance(StoreSuite):
         assert commit.results[0].status is Status.FAILED
         assert told(commit) >= 1
         assert direct.take().id == lease.id
-
-
-def awaiting(broker: Broker, clock: FakeClock, id: ItemId) -> Background[Result]:
-    """A caller that awaits the result of an item, and is waiting when this returns."""
-    caller = Background(lambda: broker._run(await_result(broker._core, "task", id, "10m")))
-    clock.until_waiting()
-    return caller
-
-
-DEATHS: dict[str, Callable[[Broker, Lease], object]] = {
-    "failed": lambda broker, lease: broker.fail(lease, "boom", final=True),
-    "buried": lambda broker, lease: broker.bury(lease),
-    "lost": lambda broker, lease: broker.report_lost(lease, "killed"),
-    "buried manually": lambda broker, lease: broker.bury_items(lease.id, force=True),
-    "buried by an operation": lambda broker, lease: (
-        broker.release(lease),
-        broker.run_operation(broker.start_operation("bury", queue="jobs", status="pending").id),
-    ),
-}
-
-
-class AwaitConformance(StoreSuite):
-    """A caller that awaits an item is woken by the end of that item. No time passes in which it could poll."""
-
-    @pytest.mark.parametrize(("keep_completed", "keep_result"), [("0s", "1h"), ("1h", None), ("1h", "1h")])
-    def test_woken_by_a_result(
-        self, broker: Broker, clock: FakeClock, keep_completed: str, keep_result: str | None
-    ) -> None:
-        broker.create_queue("jobs", keep_completed=keep_completed)
-        caller = awaiting(broker, clock, broker.put("jobs", 1).id)
-        broker.complete(take(broker), result=42, keep_result=keep_result)
-        assert caller.result().value == 42
-
-    @pytest.mark.parametrize("dead_queue", [None, "morgue"])
-    @pytest.mark.parametrize("death", DEATHS)
-    def test_woken_by_a_death(self, broker: Broker, clock: FakeClock, death: str, dead_queue: str | None) -> None:
-        broker.create_queue("morgue")
-        broker.create_queue("jobs", dead_queue=dead_queue, max_losses=1)
-        caller = awaiting(broker, clock, broker.put("jobs", 1).id)
-        DEATHS[death](broker, take(broker))
-        with pytest.raises(TaskFailed):
-            caller.result()
-
-    def test_woken_under_the_first_id_of_an_item_that_was_redriven(self, broker: Broker, clock: FakeClock) -> None:
-        broker.create_queue("morgue")
-        broker.create_queue("jobs", dead_queue="morgue")
-        for second_end in ("result", "death"):
-            first_id = broker.put("jobs", 1).id
-            broker.redrive(broker.bury(take(broker)).id)
-            caller = awaiting(broker, clock, first_id)
-            if second_end == "result":
-                broker.complete(take(broker), result=42, keep_result="1h")
-                assert caller.result().value == 42
-            else:
-                broker.bury(take(broker))
-                with pytest.raises(TaskFailed):
-                    caller.result()
-
-    def test_all_that_await_an_item_are_woken(self, broker: Broker, clock: FakeClock) -> None:
-        broker.create_queue("jobs")
-        id = broker.put("jobs", 1).id
-        callers = [awaiting(broker, clock, id) for _ in range(4)]
-        broker.complete(take(broker), result=42, keep_result="1h")
-        assert [caller.result().value for caller in callers] == [42] * 4
-
-    @pytest.mark.parametrize("end", ["result", "death"])
-    def test_woken_by_another_process(self, open_broker: OpenBroker, clock: FakeClock, end: str) -> None:
-        self.require("supports_processes")
-        one, two = open_broker(), open_broker()
-        one.create_queue("jobs")
-        caller = awaiting(one, clock, one.put("jobs", 1).id)
-        if end == "result":
-            two.complete(take(two), result=42, keep_result="1h")
-            clock.advance("100ms")  # where other processes are polled; an awaiting caller itself polls every second
-            assert caller.result().value == 42
-        else:
-            two.bury(take(two))
-            clock.advance("100ms")
-            with pytest.raises(TaskFailed):
-                caller.result()
-
-    def test_commit_names_the_topic_of_each_item_that_ended(self, direct: StoreDriver) -> None:
-        direct.queue()
-        kept, dead, done = direct.put(b"a", b"b", b"c")
-        by_id = {lease.id: lease for lease in direct.lease(limit=3)}
-        result = Result(b"1", "application/json")
-        told(direct.commit(Complete(by_id[kept].token, result, keep_result=SECOND)), result_topic(kept))
-        bury = Settle(by_id[dead].token, OutcomeKind.BURIED, Dead(DeadReason.BURIED), direct.version())
-        told(direct.commit(bury), result_topic(dead))
-        assert result_topic(done) not in direct.commit(Complete(by_id[done].token)).arrivals

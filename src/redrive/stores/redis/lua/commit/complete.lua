@@ -37,21 +37,26 @@ local function remove_item(body, state, id)
   end
 end
 
--- Wakes callers that await how an item ends: the topic is that of `redrive.model.ids.result_topic`.
-local function wake_awaiting(id)
-  ended['#' .. string.sub(id, 1, 4)] = true
+-- Returns every id that an item has or had. `id` is the current one.
+local function ids_of(body, state, id)
+  if not state.i or #state.i == 0 then
+    return {id}
+  end
+  return {string.sub(redis.call('GET', root .. 'c:' .. body), 17, 32) .. hexadecimal(body), unpack(state.i)}
+end
+
+-- Wakes callers that await how an item ends: the topics are those of `redrive.model.ids.result_topic`.
+local function wake_awaiting(ids)
+  for _, id in ipairs(ids) do
+    ended['#' .. string.sub(id, 1, 4)] = true
+  end
 end
 
 -- Keeps a result longer than its item, under every id that the item had.
-local function keep_result(body, state, id, result, expires_at)
-  local ids = {id}
-  if state.i and #state.i > 0 then
-    ids = {string.sub(redis.call('GET', root .. 'c:' .. body), 17, 32) .. hexadecimal(body), unpack(state.i)}
-  end
-  for _, each in ipairs(ids) do
-    redis.call('SET', root .. 'result:' .. each, digits(expires_at) .. result)
-    add_to_set('result_expiry', expires_at, each)
-    wake_awaiting(each)
+local function keep_result(ids, result, expires_at)
+  for _, id in ipairs(ids) do
+    redis.call('SET', root .. 'result:' .. id, digits(expires_at) .. result)
+    add_to_set('result_expiry', expires_at, id)
   end
 end
 
@@ -76,8 +81,12 @@ local function complete(call)
   end
   remove_from_set('leases:' .. queue, digits(state.n) .. body)
   end_lease(body, state)
-  if call[8] > 0 then
-    keep_result(body, state, call[4], ARGV[call[6]], now + call[8])
+  if call[6] ~= 0 and (call[8] > 0 or info.k > 0) then
+    local ids = ids_of(body, state, call[4])
+    wake_awaiting(ids)
+    if call[8] > 0 then
+      keep_result(ids, ARGV[call[6]], now + call[8])
+    end
   end
   local was_dead_letter = state.m
   if was_dead_letter then
@@ -91,7 +100,6 @@ local function complete(call)
     if call[6] ~= 0 then
       redis.call('SET', root .. 'y:' .. body, ARGV[call[6]])
       state.k = true
-      wake_awaiting(call[4])
     end
     save_state(body, state)
     add_to_set('completed:' .. queue, now, body)

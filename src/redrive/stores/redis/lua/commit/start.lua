@@ -63,7 +63,7 @@ local is_number_allocated = false
 -- By queue: settings, changes of counts, items that became leasable, whether there is a new time to wait for, whether
 -- something was leased, and whether it has overdue items.
 local infos, counts, arrivals, retimed, leased_from, overdue = {}, {}, {}, {}, {}, {}
--- Result topics of items whose result was kept.
+-- Result topics of items whose result is kept.
 local ended = {}
 -- Writes are buffered until `flush`, which has to run before anything reads them.
 local string_writes, set_additions, set_removals, deleted_keys, removed_bodies = {}, {}, {}, {}, {}
