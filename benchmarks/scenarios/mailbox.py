@@ -172,7 +172,7 @@ def store_calls(store: Any) -> Step:
         ((receipt,),) = store.commit((put,)).results
         (leased,) = store.commit((lease,)).results
         store.commit((Complete(leased.leases[0].token, body, keep_result=kept),))
-        if store.read(GetResult(receipt.id)) != body:
+        if store.read(GetResult(receipt.id)).payload != body.payload:
             raise RuntimeError("the result is not there")
         return 1
 

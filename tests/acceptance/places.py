@@ -104,7 +104,7 @@ def state(path: Path) -> State:
             tuple(
                 connection.execute("SELECT kind, name, version, value FROM redrive_registration ORDER BY kind, name")
             ),
-            tuple(connection.execute("SELECT result, result_type FROM redrive_result ORDER BY item_no")),
+            tuple(connection.execute("SELECT result, result_type, queue, put_to FROM redrive_result ORDER BY item_no")),
         )
     finally:
         connection.close()

@@ -43,7 +43,9 @@ class Attempt:
         self.mischief = Mischief(random, QUEUES)
         self.mischief.now = self.world.clock.now()
         sides = self.world.sides.values()
-        self.mischief.ids = [id for side in sides for id in (side.id, side.active_id, side.letter_id, side.done_id)]
+        self.mischief.ids = [
+            id for side in sides for id in (side.id, side.active_id, side.letter_id, side.done_id, side.gone_id)
+        ]
         self.mischief.tokens = [side.token for side in sides]
         self.mischief.operations = [id for side in sides for id in (side.operation, side.purge)]
         self.mischief.versions = [queue.version for queue in self.world.broker.list_queues()]
@@ -61,7 +63,7 @@ class Attempt:
             [self.world.broker.stats(name) for name in names],
             [read(FindItems(Filter(status=None, queue=name), limit=1000)) for name in names],
             [read(GetOperation(id)) for id in (side.operation, side.purge)],
-            read(GetResult(ItemId(side.done_id))),
+            [read(GetResult(ItemId(id))) for id in (side.done_id, side.gone_id)],
             [each for each in read(ListRegistrations("schedule")) if each.name.startswith(FOREIGN)],
             [each for each in read(ListRegistrations("managed")) if each.name.startswith(FOREIGN)],
         )

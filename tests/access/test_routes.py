@@ -26,7 +26,8 @@ ON_CALL = "operator admin"
 WORKS = "consumer admin"
 PUTS = "producer requester consumer admin"
 LOOKS = "viewer operator admin"
-REFUSED = {"forbidden", "item_not_found", "lease_lost", "operation_not_found"}
+AWAITS = "requester operator admin"
+REFUSED = {"forbidden", "item_not_found", "lease_lost", "operation_not_found", "result_unavailable"}
 ITEM = {"payload": 1}
 
 
@@ -76,7 +77,8 @@ SAMPLES = (
     Sample("items.list", lambda s: {"queue": s.queue, "redacted": False}, ADMIN, HERE),
     Sample("items.get", lambda s: {"id": s.id}, LOOKS, HERE),
     Sample("items.get", lambda s: {"id": s.id, "redacted": False}, ADMIN, HERE),
-    Sample("items.result", lambda s: {"id": s.done_id}, "requester operator admin", HERE),
+    Sample("items.result", lambda s: {"id": s.done_id}, AWAITS, HERE),
+    Sample("items.result", lambda s: {"id": s.gone_id}, AWAITS, HERE),
     of_items("items.delete", roles=ADMIN),
     of_items("items.retry"),
     of_items("items.done"),

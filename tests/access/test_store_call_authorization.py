@@ -36,11 +36,11 @@ from redrive.contract.queries import (
 from redrive.contract.replies import REPLY_ERROR, REPLY_FOR, REPLY_TO
 from redrive.errors import Forbidden, InvalidInput, InvalidName, ItemNotFound, LeaseLost
 from redrive.model.ids import ItemId, Token
-from redrive.model.item import Lease, Overrides, Result, Status
+from redrive.model.item import KeptResult, Lease, Overrides, Result, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.masked_item import MASKED_TYPE
 from redrive.model.retry_policy import NEVER, Backoff, BackoffKind, RetryPolicy
-from redrive.server.auth.result_filter import with_redaction_rules
+from redrive.server.auth.result_filter import visible_result, with_redaction_rules
 from redrive.server.auth.store_call_authorization import authorize_calls, filter_result
 from redrive.store import Commit
 from redrive.task.result_handle import is_dead_letter
@@ -304,13 +304,46 @@ async def test_lists_are_about_own_queues_only(world: World) -> None:
         assert [each.name for each in await made(world, viewer, ListRegistrations(kind))] == [name]
 
 
-async def test_result_of_an_item_that_is_gone_is_for_those_let_into_all_queues(world: World) -> None:
-    world.broker.create_queue("own-brief")
-    id = world.broker.put("own-brief", 1).id
-    (lease,) = world.broker.lease("own-brief")
+@pytest.mark.parametrize("role", [Role.REQUESTER, Role.OPERATOR])
+async def test_result_is_for_those_who_may_read_results_of_its_queue_whether_the_item_is_there_or_not(
+    world: World, role: Role
+) -> None:
+    own, foreign = world.sides[OWN], world.sides[FOREIGN]
+    for id in (own.done_id, own.gone_id, foreign.done_id, foreign.gone_id):
+        assert holds_secret(await made(world, everywhere(role), GetResult(ItemId(id))))
+    for id in (own.done_id, own.gone_id):
+        assert holds_secret(await made(world, limited(role), GetResult(ItemId(id))))
+    for id in (foreign.done_id, foreign.gone_id, foreign.id, "ab" * 16):
+        assert await made(world, limited(role), GetResult(ItemId(id))) is None
+
+
+@pytest.mark.parametrize("keep_completed", ["0s", "1h"])
+@pytest.mark.parametrize(("put_to", "completed_in"), [("own-jobs", "foreign-third"), ("foreign-jobs", "own-third")])
+async def test_result_of_an_item_that_moved_is_for_both_queues_and_names_none_of_others(
+    world: World, put_to: str, completed_in: str, keep_completed: str
+) -> None:
+    world.broker.update_queue(completed_in, keep_completed=keep_completed)
+    id = world.broker.put(put_to, 1, priority=9).id
+    world.broker.move(id, completed_in)
+    (lease,) = world.broker.lease(completed_in)
     world.broker.complete(lease, result=SECRET, keep_result="1h")
-    assert holds_secret(await made(world, everywhere(Role.OPERATOR), GetResult(ItemId(id))))
-    assert isinstance(await made(world, limited(Role.OPERATOR), GetResult(ItemId(id))), ItemNotFound)
+    for each in (id, lease.id):
+        for principal in (everywhere(Role.REQUESTER), everywhere(Role.ADMIN)):
+            seen = await made(world, principal, GetResult(ItemId(each)))
+            assert (seen.value, seen.queue, seen.put_to) == (SECRET, completed_in, put_to)
+        seen = await made(world, limited(Role.REQUESTER), GetResult(ItemId(each)))
+        assert (seen.value, seen.put_to) == (SECRET, None)
+        assert seen.queue in (put_to, completed_in)
+        assert seen.queue.startswith(OWN)
+    elsewhere = Principal("ann", frozenset({Role.REQUESTER}), queues=("own-dead",))
+    assert await made(world, elsewhere, GetResult(ItemId(id))) is None
+
+
+def test_result_that_names_no_queue_is_for_those_let_into_all_queues(world: World) -> None:
+    """It was kept by an earlier version."""
+    kept = KeptResult(b"1", "application/json", "")
+    assert visible_result(world.request(everywhere(Role.REQUESTER)), kept) == kept
+    assert visible_result(world.request(limited(Role.REQUESTER)), kept) is None
 
 
 async def test_who_awaits_an_item_sees_its_result_and_how_it_stands_and_nothing_else(world: World) -> None:

@@ -38,6 +38,9 @@ class Side:
         self.done_id = self.put(broker, "done")
         (lease,) = broker.lease(self.queue)
         broker.complete(lease, result={"result": f"{SECRET} {side}"}, keep_result="1d")
+        self.gone_id = broker.put(self.third_queue, side).id
+        (lease,) = broker.lease(self.third_queue)
+        broker.complete(lease, result={"result": f"{SECRET} {side}"}, keep_result="1d")
         self.id = self.put(broker, "pending")
         dead_id = self.put(broker, "dead")
         broker.bury_items(dead_id)

@@ -96,6 +96,27 @@ def test_older_store_is_migrated_and_keeps_its_items(database: Database, next_sc
         assert broker.stats("jobs").active == 1
 
 
+def test_result_that_was_kept_before_results_named_their_queue_is_still_there(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = database.schema
+    names = [each if isinstance(each, str) else each.__name__ for each in schema.MIGRATIONS]
+    position = next(at for at, name in enumerate(names) if at and "result" in name)
+    with connect(database.url, maintenance=False) as broker:
+        (lease,) = broker.lease("jobs")
+        broker.complete(lease, result=42, keep_result="1h")
+    with database.admin() as admin:
+        for column in ("queue", "put_to"):
+            admin.execute(f"ALTER TABLE redrive_result DROP COLUMN {column}")
+    database.set_version(schema.FIRST + position - 1)
+    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[: position + 1])
+    monkeypatch.setattr(schema, "NEWEST", schema.FIRST + position)
+    with connect(database.url, maintenance=False) as broker:
+        kept = broker.result(lease.id)
+        assert kept is not None
+        assert (kept.value, kept.queue, kept.put_to) == (42, "", None)
+
+
 def test_migration_that_fails_leaves_the_store_as_it_was(
     database: Database, next_schema: Migrate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.servers.http import HttpServer
+from tests.servers.http import Caller, HttpServer
 
 from redrive import App, Broker, connect
 from redrive.auth import token_store
@@ -27,12 +27,14 @@ from redrive.errors import (
     ItemNotFound,
     LeaseLost,
     QueueNotFound,
+    ResultNotKept,
     ResultTimeout,
     TaskFailed,
     Unauthorized,
 )
 from redrive.mailbox import DeadLetter, DLQPolicy, Mailbox, MainLoop, MainLoopRequest, MainLoopResult
 from redrive.model.masked_item import MASKED_TYPE
+from redrive.task.result_handle import await_result
 from redrive.testing import drain
 from redrive.worker.worker import Worker
 
@@ -305,11 +307,17 @@ def test_worker_needs_no_more_than_the_role_of_a_consumer(shop: Shop) -> None:
         assert {entry.worker for entry in dead.history} == {"worker/host-1"}
 
 
-def test_program_that_waits_for_results_needs_no_more_than_the_role_of_a_requester(shop: Shop) -> None:
+@pytest.mark.parametrize(("kept", "settings", "options"), [
+    ("item", {"keep_completed": "1h"}, {}), ("result", {}, {"keep_result": "1h"})
+])  # fmt: skip
+def test_program_that_waits_for_results_needs_no_more_than_the_role_of_a_requester(
+    shop: Shop, kept: str, settings: Any, options: Any
+) -> None:
     app = App("memory://")
-    sums = app.queue("own-sums", keep_completed="1h", retry={"attempts": 1})
+    queue = f"own-sums-{kept}"
+    sums = app.queue(queue, retry={"attempts": 1}, **settings)
 
-    @sums.task
+    @sums.task(**options)
     def add(a: int, b: int) -> int:
         if a < 0:
             raise ValueError("too small")
@@ -317,7 +325,8 @@ def test_program_that_waits_for_results_needs_no_more_than_the_role_of_a_request
 
     with shop.connect(shop.admin) as admin:
         app.create_queues(admin)
-        for requester in (shop.token("asker", "requester"), shop.token("asker-of-sums", "requester", "own-sums")):
+        askers = (shop.token(f"asker-{kept}", "requester"), shop.token(f"asker-of-{kept}", "requester", queue))
+        for requester in askers:
             with shop.connect(requester) as broker, app.override_broker(broker):
                 good, bad = add.put(1, 2), add.put(-1, 2)
                 with pytest.raises(ResultTimeout):
@@ -328,10 +337,34 @@ def test_program_that_waits_for_results_needs_no_more_than_the_role_of_a_request
                     bad.result(timeout=120)
                 assert failed.value.failure.traceback is None
                 with pytest.raises(Forbidden):
-                    broker.find(queue="own-sums")
-        producer = shop.token("teller", "producer", "own-sums")
+                    broker.find(queue=queue)
+        producer = shop.token(f"teller-{kept}", "producer", queue)
         with shop.connect(producer) as broker, app.override_broker(broker), pytest.raises(Forbidden):
             add.put(1, 2).result(timeout=120)
+
+
+@pytest.mark.parametrize("keep_completed", ["0s", "1h"])
+async def test_result_of_another_queue_is_not_there_under_its_id(shop: Shop, keep_completed: str) -> None:
+    queue = f"foreign-sums-{keep_completed}"
+    token = shop.token(f"curious-{keep_completed}", "requester", "own-*")
+    with shop.connect(shop.admin) as admin, shop.connect(token) as curious, Caller(shop.server.port, token) as caller:
+        admin.create_queue(queue, keep_completed=keep_completed)
+        id = admin.put(queue, 1).id
+
+        async def is_nowhere() -> bool:
+            with pytest.raises(ResultNotKept):
+                curious._run(await_result(curious._core, "sum", id, 0))
+            answers = [await caller.call("items.result", id=each) for each in (id, "ab" * 16)]
+            assert [(status, said["code"]) for status, said in answers] == [(404, "result_unavailable")] * 2
+            return curious.result(id) is None
+
+        assert await is_nowhere()
+        (lease,) = admin.lease(queue)
+        admin.complete(lease, result="secret", keep_result="1h")
+        kept = admin.result(id)
+        assert kept is not None
+        assert (kept.value, kept.queue) == ("secret", queue)
+        assert await is_nowhere()
 
 
 def test_loop_needs_no_more_than_the_role_of_a_consumer_and_a_request_that_of_a_requester(shop: Shop) -> None:
@@ -354,7 +387,7 @@ def test_loop_needs_no_more_than_the_role_of_a_consumer_and_a_request_that_of_a_
     ):
         admin.create_queue("own-asks-dlq", max_attempts=0)
         admin.create_queue("own-answers")
-        admin.create_queue("own-asks", keep_completed="1h")
+        admin.create_queue("own-asks")
         requests, _, dead = mailboxes(consumer)
         loop: MainLoop[str, int] = MainLoop(requests=requests, handler=handler, dlq=DLQPolicy(dead, 1))
         with pytest.raises(InvalidInput, match="redrive queue update own-asks --max-attempts 0 --max-losses 1"):

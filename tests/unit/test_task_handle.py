@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from redrive import App, Broker, Dead, TaskHandle
+from redrive.contract.queries import GetItem
 from redrive.errors import InvalidDuration, ResultNotKept, ResultTimeout, ResultUnavailable, TaskFailed
 from redrive.testing import Drained, FakeClock, memory_broker, run_tasks
 
@@ -95,6 +96,29 @@ def test_result_of_a_queue_that_keeps_completed_items(app: App) -> None:
     handle = work.put()
     run_tasks(app)
     assert handle.result(0) == {"password": "hunter2"}
+
+
+@pytest.mark.parametrize("keep_completed", ["0s", "1h"])
+def test_completion_between_two_queries_of_a_caller_is_not_missed(
+    app: App, broker: Broker, keep_completed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first finds no result, and the second an item that has ended, or none."""
+
+    @app.queue("jobs", keep_completed=keep_completed).task(keep_result="1m")
+    def work() -> int:
+        return 5
+
+    handle = work.put()
+    store = broker._core.store
+    read = store.read
+
+    def reading(query: Any) -> Any:
+        if isinstance(query, GetItem):
+            run_tasks(app)
+        return read(query)
+
+    monkeypatch.setattr(store, "read", reading)
+    assert handle.result(0) == 5
 
 
 def test_result_that_json_cannot_hold_makes_the_task_fail(app: App) -> None:

@@ -106,13 +106,11 @@ class QueueRef(msgspec.Struct, frozen=True):
 class ItemRef(msgspec.Struct, frozen=True):
     """In the queue that this item is in; to await it, also in the one that it was put to.
 
-    With `verb`, also in the one that this verb takes it to, as its past says. With `outlived`, what is asked for may be
-    there when the item is gone; whose it was is then not known.
+    With `verb`, also in the one that this verb takes it to, as its past says.
     """
 
     id: ItemId
     verb: Verb | None = None
-    outlived: bool = False
 
 
 class SourceQueueRef(msgspec.Struct, frozen=True):
@@ -384,7 +382,7 @@ CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Requirements]] = {
     GetLease: _of_lease,
     GetLeasedItem: _of_lease,
     ListWorkerLeases: _fixed(QueueScope.ANY, CONSUME),
-    GetResult: lambda query: (RequiredPermission((READ_RESULTS,), ItemRef(query.id, outlived=True)),),
+    GetResult: _fixed(QueueScope.ANY, READ_RESULTS),
     ListRegistrations: _registrations,
     ListAudit: _fixed(QueueScope.ALL, READ),
     ListMoveTargets: _fixed(QueueScope.ALL, READ),

@@ -189,7 +189,7 @@ class ListWorkerLeases(TaggedStruct, frozen=True):
 
 
 class GetResult(TaggedStruct, frozen=True):
-    """→ Result | None: the result that Complete kept, until it expires.
+    """→ KeptResult | None: the result that Complete kept, until it expires.
 
     Any id of the item in this store finds it: the id of the put also after a death and a redrive.
     """

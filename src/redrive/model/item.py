@@ -157,6 +157,15 @@ class Result(msgspec.Struct, frozen=True):
         return decode_payload(self.payload, self.content_type)
 
 
+class KeptResult(Result, frozen=True):
+    """A result that outlives its item, with the queues that decide who may read it."""
+
+    queue: str
+    """Where the item was completed."""
+    put_to: str | None = None
+    """Where it was put first, if it has moved since."""
+
+
 class Item(msgspec.Struct, frozen=True):
     """An item as it is now, with its history."""
 

@@ -93,45 +93,30 @@ def await_result(
 
 def _look(core: Core, task: str, id: ItemId) -> Flow[Result | None]:
     """The result, if it is there; None where it may come. Raises where it never will."""
-    result = yield from _kept(id)
-    if result is not None:
-        return result
+    kept: Result | None = yield from run_query(GetResult(id))
+    if kept is not None:
+        return kept
+    item: Item | None
     try:
-        item: Item = yield from run_query(GetItem(id))
+        item = yield from run_query(GetItem(id))
     except ItemNotFound:
-        # It may have been completed between the two looks.
-        result = yield from _kept(id)
-        if result is None:
-            raise ResultNotKept(task, id) from None
-        return result
-    if is_dead_letter(item):
+        item = None
+    if item is not None and is_dead_letter(item):
         shown = yield from redaction_for(core, queues_of(item))
         raise _failed(task, shown.item(item))
-    if item.status is Status.COMPLETED:
-        return (yield from _completed(task, item))
-    return None
-
-
-def _kept(id: ItemId) -> Flow[Result | None]:
-    """The result that was kept. A server may not know whose it is when the item is gone, and then does not give it."""
-    try:
-        result: Result | None = yield from run_query(GetResult(id))
-    except ItemNotFound:
+    if item is not None and item.status is not Status.COMPLETED:
         return None
+    result = None if item is None else item.result
+    if result is None:  # it may have been completed between the two queries
+        result = yield from run_query(GetResult(id))
+    if result is None:
+        raise ResultNotKept(task, id)
     return result
 
 
 def _failed(task: str, item: Item) -> TaskFailed:
     reason, title = ("archived", "") if item.death is None else (item.death.reason.value, item.death.cause.title)
     return TaskFailed(task, item.id, reason, title, item.last_failure)
-
-
-def _completed(task: str, item: Item) -> Flow[Result]:
-    """The queue keeps completed items, and their results where they had one."""
-    result: Result | None = item.result or (yield from run_query(GetResult(item.id)))
-    if result is None:
-        raise ResultNotKept(task, item.id)
-    return result
 
 
 def is_dead_letter(item: Item) -> bool:

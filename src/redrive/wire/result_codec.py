@@ -20,7 +20,7 @@ from redrive.errors import RedriveError
 from redrive.model.arrival import Move
 from redrive.model.group import Group
 from redrive.model.ids import ItemId
-from redrive.model.item import Item, Lease, Receipt, Result, Settled
+from redrive.model.item import Item, KeptResult, Lease, Receipt, Settled
 from redrive.model.operation import Operation
 from redrive.model.queue import Queue, QueueStats
 from redrive.wire.error_codec import SentError, decode_error, encode_error
@@ -73,7 +73,7 @@ QUERIES: dict[type[Any], Any] = {
     queries.GetLease: Lease,
     queries.GetLeasedItem: Item,
     queries.ListWorkerLeases: tuple[Lease, ...],
-    queries.GetResult: Result | None,
+    queries.GetResult: KeptResult | None,
     queries.ListRegistrations: tuple[Registration, ...],
     queries.ListAudit: tuple[queries.AuditEntry, ...],
     queries.ListMoveTargets: tuple[queries.MoveTarget, ...],

@@ -13,7 +13,7 @@ from redrive.contract.item_calls import Put
 from redrive.model.duration import DurationInput
 from redrive.model.failure import Failure
 from redrive.model.ids import Token
-from redrive.model.item import Lease, Receipt, Result, Settled
+from redrive.model.item import KeptResult, Lease, Receipt, Settled
 from redrive.model.judge import Verdict
 from redrive.model.limits import DEFAULT_PRIORITY
 from redrive.model.retry_policy import RetryInput
@@ -137,10 +137,11 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         answer: Settled = await self._call(deliveries.complete_call(lease, result, puts, keep_result))
         return answer
 
-    async def result(self, id: str) -> Result | None:
+    async def result(self, id: str) -> KeptResult | None:
         """What the work on an item gave, as it is: `result(id).value`. None where it is not done, or nothing was kept.
 
-        The id is any that the item had, as the one in the receipt of its put.
+        The id is any that the item had, as the one in the receipt of its put. The result names the queue in which the
+        item was completed (`queue`), and the one that it was put to if it moved (`put_to`).
         """
         return await self._run(deliveries.result(id))
 

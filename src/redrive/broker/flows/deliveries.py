@@ -21,7 +21,7 @@ from redrive.errors import InvalidInput, InvalidName, InvalidSetting, short_repr
 from redrive.model.caller_input import checking_input, exact_str, flag, listed
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.ids import ItemId, Token, check_id, ids_of, parse_token
-from redrive.model.item import NO_OVERRIDES, Item, Lease, Overrides, Result
+from redrive.model.item import NO_OVERRIDES, Item, KeptResult, Lease, Overrides, Result
 from redrive.model.limits import (
     DEFAULT_PRIORITY,
     MAX_BATCH,
@@ -218,9 +218,9 @@ def read_items(ids: Sequence[ItemId]) -> Flow[list[Item | None]]:
     return found
 
 
-def result(id: str) -> Flow[Result | None]:
+def result(id: str) -> Flow[KeptResult | None]:
     """Read what a completion left to be read."""
-    kept: Result | None = yield from run_query(GetResult(check_id(id)))
+    kept: KeptResult | None = yield from run_query(GetResult(check_id(id)))
     return kept
 
 

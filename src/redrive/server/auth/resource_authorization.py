@@ -62,17 +62,11 @@ async def queue_of_lease(request: Request, token: Token) -> str | None:
 
 
 async def check_items(
-    request: Request,
-    rights: Sequence[Permission],
-    ids: Sequence[str],
-    *,
-    verb: Verb | None = None,
-    outlived: bool = False,
+    request: Request, rights: Sequence[Permission], ids: Sequence[str], *, verb: Verb | None = None
 ) -> None:
     """Raise unless the caller may do one of these in the queue of each item. An item of another queue is not found.
 
-    With `verb`, also in the queue that this takes it to. Of an item that does not exist the store says so. With
-    `outlived`, for what outlives an item as its result does, it is not found here: nobody knows whose it was.
+    With `verb`, also in the queue that this takes it to. Of an item that does not exist the store says so.
     """
     if may_everywhere(request, rights):
         return
@@ -80,9 +74,11 @@ async def check_items(
     places = await locate_items(request, ids)
     for id in ids:
         found = places.get(id)
-        if outlived if found is None else not _may_there(request, rights, found):
+        if found is None:
+            continue
+        if not _may_there(request, rights, found):
             raise ItemNotFound(id)
-        to = None if found is None else found.taken_to(verb)
+        to = found.taken_to(verb)
         if to is not None and not may(request, rights, to):
             raise Forbidden(rights[0], request.namespace, None)
 
@@ -146,9 +142,12 @@ async def check_redrive_targets(request: Request, rights: Sequence[Permission], 
 
 def may_read_result(request: Request, queue: str, put_to: str | None) -> bool:
     """Whether the caller may learn what becomes of an item: by where it is, or by where it was put."""
-    return may(request, (Permission.READ_RESULTS,), queue) or (
-        put_to is not None and may(request, (Permission.READ_RESULTS,), put_to)
-    )
+    return bool(readable_queues(request, queue, put_to))
+
+
+def readable_queues(request: Request, *queues: str | None) -> tuple[str, ...]:
+    """Those of the queues whose results the caller may read."""
+    return tuple([queue for queue in queues if queue is not None and may(request, (Permission.READ_RESULTS,), queue)])
 
 
 def _may_there(request: Request, rights: Sequence[Permission], found: ItemLocation) -> bool:

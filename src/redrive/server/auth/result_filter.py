@@ -20,6 +20,7 @@ from redrive.contract.queries import (
     GetItems,
     GetOperation,
     GetOverdue,
+    GetResult,
     ListAudit,
     ListGroups,
     ListMoves,
@@ -33,7 +34,7 @@ from redrive.contract.queries import (
 from redrive.model.arrival import Move
 from redrive.model.feed import FeedEntry
 from redrive.model.group import Group
-from redrive.model.item import Item, Lease
+from redrive.model.item import Item, KeptResult, Lease
 from redrive.model.masked_item import mask_for_requester, mask_item
 from redrive.model.operation import Operation
 from redrive.model.queue import Queue
@@ -73,6 +74,14 @@ def _item_if_seen(request: Request, item: Item) -> Item | None:
     if seen or resource_authorization.may_read_result(request, item.queue, item.origin_queue):
         return _item(request, item)
     return None
+
+
+def visible_result(request: Request, kept: KeptResult | None) -> KeptResult | None:
+    """A result that the caller may not read does not exist. One that it may read names no queue of others."""
+    own = () if kept is None else resource_authorization.readable_queues(request, kept.queue, kept.put_to)
+    if kept is None or not own:
+        return None
+    return _replace(kept, queue=own[0], put_to=own[1] if len(own) > 1 else None)
 
 
 def _overdue(request: Request, query: GetOverdue, answer: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -193,6 +202,7 @@ RESULT_FILTERS: dict[type[Any], Callable[[Request, Any, Any], Any]] = {
     ListQueues: _queues,
     LeaseItems: _leased,
     ListWorkerLeases: _held,
+    GetResult: lambda request, query, kept: visible_result(request, kept),
     GetOverdue: _overdue,
     ReadFeed: _feed,
     GetOperation: _operation,

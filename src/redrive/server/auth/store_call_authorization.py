@@ -120,19 +120,19 @@ def _with_principal(request: Request, call: Any) -> Any:
 
 async def _check(request: Request, call: Any) -> None:
     """Raise unless the caller may make the call."""
-    items: dict[tuple[tuple[Permission, ...], Verb | None, bool], list[str]] = {}
+    items: dict[tuple[tuple[Permission, ...], Verb | None], list[str]] = {}
     for need in permissions_for(call):
         match need:
-            case RequiredPermission(rights, ItemRef(id, verb, outlived)):
-                items.setdefault((rights, verb, outlived), []).append(id)
+            case RequiredPermission(rights, ItemRef(id, verb)):
+                items.setdefault((rights, verb), []).append(id)
             case RequiredPermission(rights, place):
                 await _check_need(request, rights, place)
             case VerdictCheck(place, verdict, version):
                 await _check_verdict(request, place, verdict, version)
             case EarlyLossCheck(token):
                 await _check_at_once(request, token)
-    for (rights, verb, outlived), ids in items.items():
-        await resource_authorization.check_items(request, rights, ids, verb=verb, outlived=outlived)
+    for (rights, verb), ids in items.items():
+        await resource_authorization.check_items(request, rights, ids, verb=verb)
     if isinstance(call, GetOverdue) and not resource_authorization.may(request, (MANAGE,), call.queue):
         # Whoever leases is told that something is overdue, and settles it. What others held is not his to judge, nor
         # are their tokens his to know: it is done for him, and then he finds nothing.

@@ -16,6 +16,7 @@ from redrive.model.ids import parse_id
 from redrive.model.item import Item, Status
 from redrive.model.state_machine import Verb
 from redrive.server.auth import resource_authorization
+from redrive.server.auth.result_filter import visible_result
 from redrive.server.field_types import ItemIdText, PageLimit, QueueName, check_page
 from redrive.server.request import Request
 from redrive.server.response_budget import STEP, size_of
@@ -156,8 +157,7 @@ class ResultCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def result(request: Request, call: ResultCall) -> dict[str, Any]:
     """What the work on an item gave."""
-    await resource_authorization.check_items(request, (Permission.READ_RESULTS,), (call.id,), outlived=True)
-    found = await request.broker.result(call.id)
+    found = visible_result(request, await request.broker.result(call.id))
     if found is None:
         raise ResultUnavailable(f"item {call.id} has no result: it is not done, or nothing was kept, or no longer")
     return payload_view(found.payload, found.content_type)

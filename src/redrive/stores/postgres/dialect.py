@@ -123,7 +123,10 @@ def register(adapters: Any) -> None:
     adapters.register_dumper(Blobs, _BlobsDumper)
 
 
-_INSERT = re.compile(r"\s*(INSERT INTO \w+(?: AS \w+)? \([\w\s,]+\))\s+VALUES \((\?(?:, \?)*)\)(.*)", re.DOTALL)
+_GIVEN = r"(?:\?|\(SELECT \w+ FROM \w+ WHERE \w+ = \?\))"
+_INSERT = re.compile(
+    rf"\s*(INSERT INTO \w+(?: AS \w+)? \([\w\s,]+\))\s+VALUES \(({_GIVEN}(?:, {_GIVEN})*)\)(.*)", re.DOTALL
+)
 _DELETE_BY_NUMBER = re.compile(r"(DELETE FROM \w+ WHERE (?:item_no|death_no)) = \?")
 _JOINED = (
     (
@@ -156,10 +159,11 @@ def multi_row(statement: str, rows: Sequence[Row]) -> tuple[str, list[Any]] | No
             columns, source, values = _given(rows)
             return joined.format(*_filled(found.groups(), columns), source), values
     inserting = _INSERT.fullmatch(statement)
-    if inserting is None or len(inserting[2].split(",")) != len(rows[0]):
+    if inserting is None or inserting[2].count("?") != len(rows[0]):
         return None
     columns, source, values = _given(rows)
-    return f"{inserting[1]} SELECT {', '.join(columns)} FROM {source}{_where(inserting[3])}", values
+    (selected,) = _filled((inserting[2],), columns)
+    return f"{inserting[1]} SELECT {selected} FROM {source}{_where(inserting[3])}", values
 
 
 def _given(rows: Sequence[Row]) -> tuple[list[str], str, list[Any]]:

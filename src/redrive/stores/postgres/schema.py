@@ -166,7 +166,12 @@ CREATE INDEX redrive_result_expiry ON redrive_result (expires_at);
 
 FIRST = 5
 """The first schema of a release. Lower numbers were used during development; such schemas are refused."""
-MIGRATIONS = (_TABLES, "ALTER TABLE redrive_queue ADD COLUMN has_replies BIGINT NOT NULL DEFAULT 0")
+MIGRATIONS = (
+    _TABLES,
+    "ALTER TABLE redrive_queue ADD COLUMN has_replies BIGINT NOT NULL DEFAULT 0",
+    # Results that were kept before name no queue: only callers that may use every queue read them.
+    "ALTER TABLE redrive_result ADD COLUMN queue TEXT NOT NULL DEFAULT '', ADD COLUMN put_to TEXT",
+)
 """The first creates schema FIRST; each of the others takes the tables to the next one."""
 NEWEST = FIRST + len(MIGRATIONS) - 1
 

@@ -40,7 +40,8 @@ The names of keys that every item has are short. Fields of `s:B` are in `codec.p
 | `operation_items:ID` | set | items that an operation changed, by the id that they had then |
 | `registrations:KIND` | hash | name → registration |
 | `registration_expiry` | sorted set | kind, space and name by expiry |
-| `result:ID`, `result_expiry` | string, sorted set | digits of expiry, result without its item; ids by expiry |
+| `result:ID` | string | result without its item: digits of expiry, queue, NUL, queue of the put, NUL, the rest |
+| `result_expiry` | sorted set | ids of these results by expiry |
 | `feed` | sorted set | entries by number; members are digits of number and instant, then the rest |
 | `audit` | list | entries; the first is number 1 |
 
@@ -51,7 +52,7 @@ from __future__ import annotations
 
 from redrive.model.ids import NUMBERS_PER_MICROSECOND, ItemId, parse_id
 
-FORMAT = 2
+FORMAT = 3
 """Version of the keys and values of a namespace. A store opens no other."""
 SHIFT = NUMBERS_PER_MICROSECOND.bit_length() - 1
 """Bits of a number in an id that it does not have in Redis."""

@@ -14,7 +14,7 @@ from redrive.contract.queries import FeedPage, ReadFeed, matches_feed_query
 from redrive.model.feed import FeedEntry
 from redrive.model.filter import MAX_EXAMINED
 from redrive.model.ids import ItemId, parse_id
-from redrive.model.item import Result
+from redrive.model.item import KeptResult, Result
 from redrive.model.operation import Operation
 from redrive.stores.redis.codec import encode
 from redrive.stores.redis.indexes import NamesByInstant
@@ -230,6 +230,21 @@ _DIGITS = 16
 _decode_result = msgspec.msgpack.Decoder(Result).decode
 
 
+def encode_kept_result(result: KeptResult, until: Instant) -> bytes:
+    """Return what scripts write first, in text: expiry and queues, each with a NUL behind it; and then the result."""
+    head = f"{digits(until)}{result.queue}\0{result.put_to or ''}\0"
+    return head.encode() + encode(Result(result.payload, result.content_type))
+
+
+def decode_kept_result(raw: bytes, now: Instant) -> KeptResult | None:
+    """Return the result that was encoded so, if it has not expired."""
+    if int(raw[:_DIGITS]) <= now:
+        return None
+    queue, put_to, rest = raw[_DIGITS:].split(b"\0", 2)
+    result = _decode_result(rest)
+    return KeptResult(result.payload, result.content_type, queue.decode(), put_to.decode() or None)
+
+
 class RedisResults(ResultTable):
     """A string for each id, and ids by expiry."""
 
@@ -237,13 +252,13 @@ class RedisResults(ResultTable):
         self._session = session
         self._until = NamesByInstant(session, session.keys.of("result_expiry"))  # type: ignore[assignment]
 
-    def get(self, id: ItemId, now: Instant) -> Result | None:
+    def get(self, id: ItemId, now: Instant) -> KeptResult | None:
         (raw,) = self._session.fetch(("GET", self._key(id)))
-        return None if raw is None or int(raw[:_DIGITS]) <= now else _decode_result(raw[_DIGITS:])
+        return None if raw is None else decode_kept_result(raw, now)
 
-    def keep(self, ids: Iterable[ItemId], result: Result, until: Instant) -> None:
+    def keep(self, ids: Iterable[ItemId], result: KeptResult, until: Instant) -> None:
         for id in ids:
-            self._session.write("SET", self._key(id), digits(until).encode() + encode(result))
+            self._session.write("SET", self._key(id), encode_kept_result(result, until))
             self._until.add(id, (until,))
 
     def forget(self, now: Instant, limit: int) -> int:

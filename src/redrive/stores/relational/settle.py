@@ -12,7 +12,7 @@ from redrive.contract.replies import reply_address
 from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError, WrongQueue
 from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, parse_id, parse_token
-from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Result, Settled, Status
+from redrive.model.item import Counters, HistoryEntry, HistoryEvent, KeptResult, Result, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.stores.relational import dead_letters, feed, replies, verdicts
 from redrive.stores.relational.batch import Batch
@@ -31,12 +31,13 @@ from redrive.stores.relational.session import ANY_QUEUE, NO_QUEUE, Executor, Lea
 
 # By the suffix too: a number may come twice, once the item that had it is gone and the clock was set back.
 _KEEP = """
-    INSERT INTO redrive_result (item_no, id_suffix, namespace, result, result_type, expires_at)
-    VALUES (?, ?, ?, ?, ?, ?)
+    INSERT INTO redrive_result (item_no, id_suffix, namespace, result, result_type, expires_at, queue, put_to)
+    VALUES (?, ?, ?, ?, ?, ?, ?, (SELECT origin_queue FROM redrive_item WHERE item_no = ?))
     ON CONFLICT (item_no, id_suffix) DO UPDATE
-    SET result = excluded.result, result_type = excluded.result_type, expires_at = excluded.expires_at"""
+    SET result = excluded.result, result_type = excluded.result_type, expires_at = excluded.expires_at,
+        queue = excluded.queue, put_to = excluded.put_to"""
 _GET = """
-    SELECT result, result_type FROM redrive_result
+    SELECT result, result_type, queue, put_to FROM redrive_result
     WHERE item_no = ? AND id_suffix = ? AND namespace = ? AND expires_at > ?"""
 
 
@@ -45,19 +46,20 @@ def store_result(batch: Batch, item_row: ItemRow, result: Result, time: int) -> 
     ids = [(item_row.item_no, item_row.id_suffix)]
     if item_row.entries:  # what moved has a history that says so
         ids += map(parse_id, earlier_ids(batch, item_row.item_no))
+    kept = (batch.namespace_key, result.payload, result.content_type, batch.now + time)
+    queue = batch.by_key[item_row.queue].queue.name
     for item_no, id_suffix in ids:
         batch.wake_awaiting(make_id(item_no, id_suffix))
-        values = (item_no, id_suffix, batch.namespace_key, result.payload, result.content_type, batch.now + time)
-        batch.write(_KEEP, values)
+        batch.write(_KEEP, (item_no, id_suffix, *kept, queue, item_row.item_no))
 
 
-def read_result(executor: Executor, namespace_key: int | None, id: ItemId, now: Instant) -> Result | None:
+def read_result(executor: Executor, namespace_key: int | None, id: ItemId, now: Instant) -> KeptResult | None:
     """Return a kept result that has not expired."""
     item_no, id_suffix = parse_id(id)
     if item_no > MAX_NUMBER or id_suffix > MAX_NUMBER:  # no item ever had such an id
         return None
     row = executor.execute(_GET, (item_no, id_suffix, namespace_key, now)).fetchone()
-    return None if row is None else Result(*row)
+    return None if row is None else KeptResult(*row)
 
 
 _OF_LEASE = "SELECT item_no, token, queue, deliveries, attempts, failures, losses, redrives, entries, deaths"

@@ -8,7 +8,7 @@ from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, ReturnLease, Settle, StaleSettings
 from redrive.errors import LeaseLost, PayloadTooLarge
 from redrive.model.feed import FeedKind
-from redrive.model.item import HistoryEntry, HistoryEvent, Result, Settled, Status
+from redrive.model.item import HistoryEntry, HistoryEvent, KeptResult, Result, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.puts import PutPlan
@@ -30,7 +30,8 @@ def complete(state: State, call: Complete) -> Settled:
     for put in call.puts:
         plan.add(put)
     if call.keep_result is not None and call.result is not None:
-        state.results.keep(item.ids, call.result, Instant(state.now + call.keep_result))
+        kept = KeptResult(call.result.payload, call.result.content_type, item.queue, item.origin_queue)
+        state.results.keep(item.ids, kept, Instant(state.now + call.keep_result))
     kind = FeedKind.DONE if item.is_dead_letter else FeedKind.COMPLETED
     settled = complete_item(state, item, Verb.COMPLETE, call.result)
     if call.result is not None and (call.keep_result is not None or settled.status is not None):

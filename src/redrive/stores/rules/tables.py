@@ -15,7 +15,7 @@ from redrive.model.feed import FeedEntry
 from redrive.model.filter import MAX_EXAMINED
 from redrive.model.group import Group, hour_of
 from redrive.model.ids import ItemId
-from redrive.model.item import Result
+from redrive.model.item import KeptResult
 from redrive.model.operation import Operation
 from redrive.stores.rules.indexes import Index
 from redrive.stores.rules.record import DeadLetterKey, Record
@@ -210,15 +210,15 @@ class ResultTable:
     """Results by every id that an item had."""
 
     def __init__(self) -> None:
-        self._known: dict[ItemId, tuple[Result, Instant]] = {}
+        self._known: dict[ItemId, tuple[KeptResult, Instant]] = {}
         self._until: Index[ItemId] = Index()
 
-    def get(self, id: ItemId, now: Instant) -> Result | None:
+    def get(self, id: ItemId, now: Instant) -> KeptResult | None:
         """The result, until its time is over."""
         result, until = self._known.get(id, (None, now))
         return result if until > now else None
 
-    def keep(self, ids: Iterable[ItemId], result: Result, until: Instant) -> None:
+    def keep(self, ids: Iterable[ItemId], result: KeptResult, until: Instant) -> None:
         """Keep it under these ids."""
         for id in ids:
             self._known[id] = (result, until)

@@ -179,9 +179,15 @@ def _add_has_replies(connection: apsw.Connection, now: Instant) -> None:
     connection.execute("ALTER TABLE redrive_queue ADD COLUMN has_replies INTEGER NOT NULL DEFAULT 0")
 
 
+def _add_queues_of_results(connection: apsw.Connection, now: Instant) -> None:
+    """Results that were kept before name no queue: only callers that may use every queue read them."""
+    connection.execute("ALTER TABLE redrive_result ADD COLUMN queue TEXT NOT NULL DEFAULT ''")
+    connection.execute("ALTER TABLE redrive_result ADD COLUMN put_to TEXT")
+
+
 FIRST = 5
 """The first schema of a release. Lower numbers were used during development; such files are refused."""
-MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (_create, _add_has_replies)
+MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (_create, _add_has_replies, _add_queues_of_results)
 """The first creates schema FIRST in an empty file; each of the others takes a file to the next schema. Each runs in one
 transaction with the change of the version."""
 NEWEST = FIRST + len(MIGRATIONS) - 1

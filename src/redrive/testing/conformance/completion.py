@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from redrive import Broker, new_item
-from redrive.contract.admin_calls import ApplyRetention, DeleteQueue
-from redrive.contract.item_calls import Complete
+from redrive.contract.admin_calls import ApplyRetention, DeleteQueue, Import
+from redrive.contract.item_calls import Complete, Put
 from redrive.contract.queries import GetResult
 from redrive.errors import (
     IdempotencyConflict,
@@ -21,7 +21,8 @@ from redrive.errors import (
 )
 from redrive.model.duration import SECOND
 from redrive.model.ids import ItemId
-from redrive.model.item import Result
+from redrive.model.item import Counters, Item, KeptResult, Result, Status
+from redrive.model.state_machine import Verb
 from redrive.testing.conformance.actions import kill, places, take, take_all, values
 from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StoreSuite, Suite, put
 from redrive.testing.fake_clock import FakeClock
@@ -134,6 +135,11 @@ class CompleteConformance(Suite):
 NULL = Result(b"null", "application/json")
 
 
+def kept(result: Result, queue: str = "jobs", put_to: str | None = None) -> KeptResult:
+    """What GetResult gives."""
+    return KeptResult(result.payload, result.content_type, queue, put_to)
+
+
 class ResultConformance(StoreSuite):
     """What Complete keeps, and GetResult gives."""
 
@@ -147,7 +153,7 @@ class ResultConformance(StoreSuite):
         lease = direct.take()
         assert direct.read(GetResult(lease.id)) is None
         direct.do(Complete(lease.token, result, keep_result=10 * SECOND))
-        assert direct.read(GetResult(lease.id)) == result
+        assert direct.read(GetResult(lease.id)) == kept(result)
 
     def test_result_is_over_when_its_time_is(self, direct: StoreDriver) -> None:
         direct.queue()
@@ -155,7 +161,7 @@ class ResultConformance(StoreSuite):
         lease = direct.take()
         direct.do(Complete(lease.token, NULL, keep_result=10 * SECOND))
         direct.clock.advance("9.999999s")
-        assert direct.read(GetResult(lease.id)) == NULL
+        assert direct.read(GetResult(lease.id)) == kept(NULL)
         direct.clock.advance(0.000001)
         assert direct.read(GetResult(lease.id)) is None
 
@@ -166,7 +172,7 @@ class ResultConformance(StoreSuite):
         direct.do(Complete(lease.token, NULL, keep_result=10 * SECOND))
         direct.clock.advance("5s")
         assert direct.do(ApplyRetention()) == 1
-        assert direct.read(GetResult(lease.id)) == NULL
+        assert direct.read(GetResult(lease.id)) == kept(NULL)
 
     def test_result_outlives_the_queue(self, direct: StoreDriver) -> None:
         direct.queue()
@@ -174,7 +180,7 @@ class ResultConformance(StoreSuite):
         lease = direct.take()
         direct.do(Complete(lease.token, NULL, keep_result=10 * SECOND))
         assert direct.do(DeleteQueue("jobs", None, "ada")) == 0
-        assert direct.read(GetResult(lease.id)) == NULL
+        assert direct.read(GetResult(lease.id)) == kept(NULL)
 
     def test_without_keep_and_without_a_result_nothing_is_kept(self, direct: StoreDriver) -> None:
         direct.queue(keep_completed=60 * SECOND)
@@ -200,12 +206,13 @@ class ResultConformance(StoreSuite):
         direct.queue()
         direct.put(*[b"x"] * 8)
         leases = direct.lease(limit=8)
-        results = [Result(f"{n}".encode(), "application/json") for n in range(8)]
+        given = [Result(f"{n}".encode(), "application/json") for n in range(8)]
         calls = [
             Complete(lease.token, result, (put(b"next"),) if n % 2 else (), keep_result=(n + 1) * SECOND)
-            for n, (lease, result) in enumerate(zip(leases, results, strict=True))
+            for n, (lease, result) in enumerate(zip(leases, given, strict=True))
         ]
         direct.commit(*calls)
+        results = [kept(result) for result in given]
         assert [direct.read(GetResult(lease.id)) for lease in leases] == results
         direct.clock.advance("4s")
         assert [direct.read(GetResult(lease.id)) for lease in leases] == [None] * 4 + results[4:]
@@ -220,9 +227,29 @@ class ResultConformance(StoreSuite):
         third = direct.bury(direct.take("morgue"), to="third").id
         assert len({first, second, third}) == 3
         direct.do(Complete(direct.take("third").token, NULL, keep_result=10 * SECOND))
-        assert [direct.read(GetResult(id)) for id in (first, second, third)] == [NULL] * 3
+        assert [direct.read(GetResult(id)) for id in (first, second, third)] == [kept(NULL, "third", "jobs")] * 3
         direct.clock.advance("10s")
         assert [direct.read(GetResult(id)) for id in (first, second, third)] == [None] * 3
+
+    @pytest.mark.parametrize("puts", [(), (put(b"next", queue="entry", source_id="ab" * 16),)], ids=["alone", "puts"])
+    def test_result_names_its_queue_and_the_one_that_the_item_was_put_to(
+        self, direct: StoreDriver, puts: tuple[Put, ...]
+    ) -> None:
+        direct.queue("entry")
+        direct.queue()
+        _, returned = direct.put(b"stayed", b"returned")
+        (moved,) = direct.put(b"moved", queue="entry")
+        direct.change(Verb.MOVE, moved, to="jobs")
+        direct.change(Verb.MOVE, direct.change(Verb.MOVE, returned, to="entry").id, to="jobs")
+        now, type = direct.clock.now(), "application/octet-stream"
+        item = Item(ItemId("cd" * 16), "elsewhere", Status.PENDING, b"imported", type, {}, 5, now, Counters())
+        direct.do(Import("jobs", (item,), "ada"))
+        leases = direct.lease(limit=4)
+        direct.commit(*[Complete(lease.token, NULL, puts, keep_result=SECOND) for lease in leases])
+        origins = {b"stayed": None, b"returned": "jobs", b"moved": "entry", b"imported": "elsewhere"}
+        assert {lease.payload: direct.read(GetResult(lease.id)) for lease in leases} == {
+            payload: kept(NULL, "jobs", origin) for payload, origin in origins.items()
+        }
 
     def test_id_that_nobody_has_finds_no_result(self, direct: StoreDriver) -> None:
         direct.queue()
@@ -256,7 +283,7 @@ class ResultConformance(StoreSuite):
             direct.do(ApplyRetention(limit=3)),
             direct.do(ApplyRetention(limit=3)),
         ] == [3, 1, 0]
-        assert direct.read(GetResult(last.id)) == NULL
+        assert direct.read(GetResult(last.id)) == kept(NULL)
 
 
 class KeepResultConformance(Suite):

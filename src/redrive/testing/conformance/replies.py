@@ -105,7 +105,7 @@ class ReplyConformance(StoreSuite):
         lease = request(direct)
         follow_up = Put("jobs", (NewItem(b"2", JSON),))
         direct.do(Complete(lease.token, YES, (follow_up,), 10 * SECOND, reply=YES))
-        assert direct.read(GetResult(lease.id)) == YES
+        assert direct.read(GetResult(lease.id)).payload == YES.payload
         assert replies(direct) == [("yes", {REPLY_FOR: lease.id})]
         assert direct.take().value == 2
 

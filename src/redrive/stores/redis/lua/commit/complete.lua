@@ -53,9 +53,10 @@ local function wake_awaiting(ids)
 end
 
 -- Keeps a result longer than its item, under every id that the item had.
-local function keep_result(ids, result, expires_at)
+local function keep_result(ids, state, result, expires_at)
+  local value = digits(expires_at) .. state.q .. '\0' .. (state.Q or '') .. '\0' .. result
   for _, id in ipairs(ids) do
-    redis.call('SET', root .. 'result:' .. id, digits(expires_at) .. result)
+    redis.call('SET', root .. 'result:' .. id, value)
     add_to_set('result_expiry', expires_at, id)
   end
 end
@@ -85,7 +86,7 @@ local function complete(call)
     local ids = ids_of(body, state, call[4])
     wake_awaiting(ids)
     if call[8] > 0 then
-      keep_result(ids, ARGV[call[6]], now + call[8])
+      keep_result(ids, state, ARGV[call[6]], now + call[8])
     end
   end
   local was_dead_letter = state.m

@@ -15,7 +15,8 @@
 --   all:Q dead_letters:Q       bodies by number
 --   groups:Q group:Q:F         counts, and bodies of the dead letters, of one fingerprint
 --   held:NAME                  bodies of held items
---   result:ID result_expiry    results kept longer than their items: 16 digits expiry, then the result; ids by expiry
+--   result:ID result_expiry    results kept longer than their items: 16 digits expiry, queue, NUL, queue of the put or
+--                              nothing, NUL, then the result; ids by expiry
 --   keys:Q key_expiry:Q        idempotency keys: 32 digits id, 64 digits digest, 16 digits expiry; keys by expiry
 --   sources:Q                  source ids: 32 digits id, 16 digits expiry
 --   removed removed:N          numbers of deletions of queues; bodies of the items of one
