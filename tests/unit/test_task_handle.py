@@ -8,11 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.until import until
 
 from redrive import App, Broker, Dead, TaskHandle
 from redrive.contract.queries import GetItem
-from redrive.errors import InvalidDuration, ResultNotKept, ResultTimeout, ResultUnavailable, TaskFailed
+from redrive.errors import (
+    Closed,
+    InvalidDuration,
+    ResultNotKept,
+    ResultTimeout,
+    ResultUnavailable,
+    StoreUnavailable,
+    TaskFailed,
+)
+from redrive.model.duration import SECOND
+from redrive.model.ids import result_topic
 from redrive.testing import Drained, FakeClock, memory_broker, run_tasks
+from redrive.testing.conformance.actions import Background
 
 
 @pytest.fixture
@@ -292,3 +304,83 @@ def test_handle_tells_what_was_put(app: App, broker: Broker) -> None:
     assert repr(second) == f"Handle(task='work', id='{first.id}', duplicate=True)"
     with pytest.raises(InvalidDuration):
         first.result("soon")
+
+
+class Outage:
+    """While it lasts, no query reaches the store."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._store: Any = broker._core.store
+        self._read = self._store.read
+        self.tries = 0
+        self._store.read = self._refuse
+
+    def _refuse(self, query: Any) -> Any:
+        self.tries += 1
+        raise StoreUnavailable("memory", "it restarts")
+
+    def end(self) -> None:
+        self._store.read = self._read
+
+
+@pytest.fixture
+def max_outage(monkeypatch: pytest.MonkeyPatch) -> int:
+    """In seconds."""
+    monkeypatch.setattr("redrive.task.result_handle.MAX_OUTAGE", 5 * SECOND)
+    return 5
+
+
+def test_outage_of_the_store_is_survived(app: App, broker: Broker, clock: FakeClock, max_outage: int) -> None:
+    @app.queue("jobs").task(keep_result="1h")
+    def work() -> int:
+        return 5
+
+    handle = work.put()
+    notify, topic = broker._core.notify, result_topic(handle.id)
+    waiter = Background(lambda: handle.result("1h"))
+    until(lambda: notify._waiters)
+    outage = Outage(broker)
+    for tries in range(1, max_outage):
+        clock.advance("1s")
+        until(lambda: outage.tries == tries and notify._waiters)  # noqa: B023
+        for unknown in (True, False):  # as polls do of a store that cannot be reached
+            with notify._mutex:
+                woken = notify._others_changed(None if unknown else [topic])
+            notify._wake(woken)
+            until(lambda: notify._waiters)
+        assert outage.tries == tries
+    outage.end()
+    run_tasks(app)
+    assert waiter.result_in_time(clock) == 5
+
+
+def test_outage_that_lasts_is_raised(app: App, broker: Broker, clock: FakeClock, max_outage: int) -> None:
+    work = app.queue("jobs").task(name="work")(lambda: None)
+    handle = work.put()
+    waiter = Background(handle.result)
+    until(lambda: broker._core.notify._waiters)
+    Outage(broker)
+    begun = clock.now()
+    with pytest.raises(StoreUnavailable, match="it restarts"):
+        waiter.result_in_time(clock)
+    assert clock.now() - begun >= max_outage * SECOND
+
+
+def test_outage_when_the_time_is_over_is_raised(app: App, broker: Broker) -> None:
+    work = app.queue("jobs").task(name="work")(lambda: None)
+    handle = work.put()
+    outage = Outage(broker)
+    with pytest.raises(StoreUnavailable, match="it restarts"):
+        handle.result(0)
+    assert outage.tries == 1
+
+
+def test_close_during_an_outage_ends_the_wait(app: App, broker: Broker) -> None:
+    work = app.queue("jobs").task(name="work")(lambda: None)
+    handle = work.put()
+    Outage(broker)
+    waiter = Background(handle.result)
+    until(lambda: broker._core.notify._waiters)
+    broker.close()
+    with pytest.raises(Closed):
+        waiter.result()

@@ -269,6 +269,8 @@ class Notifier:
             return False
         if not waiting:
             del self._waiters[queue]
+        if not self._waiters:
+            self._ends.clear()
         return True
 
     def _watch(self) -> None:

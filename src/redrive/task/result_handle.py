@@ -8,8 +8,8 @@ from redrive.broker.flow import Flow, WaitForQueue, run_query
 from redrive.broker.redaction import queues_of, redaction_for
 from redrive.clock import Instant
 from redrive.contract.queries import GetItem, GetResult
-from redrive.errors import ItemNotFound, ResultNotKept, ResultTimeout, TaskFailed
-from redrive.model.duration import SECOND, DurationInput, parse_duration
+from redrive.errors import ItemNotFound, ResultNotKept, ResultTimeout, StoreUnavailable, TaskFailed
+from redrive.model.duration import MINUTE, SECOND, DurationInput, parse_duration
 from redrive.model.ids import ItemId, result_topic
 from redrive.model.item import HistoryEvent, Item, Receipt, Result, Status
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL = SECOND
 """A notification can be lost with a connection, and a completion without a result sends none: callers also poll."""
+MAX_OUTAGE = MINUTE
+"""How long a store that cannot be reached, as while its server restarts, is polled again."""
+_NOWHERE = "-"
+"""A name that no queue can have."""
 _DEATHS = frozenset(
     {HistoryEvent.FAILED, HistoryEvent.LOST, HistoryEvent.RELEASED, HistoryEvent.EXPIRED, HistoryEvent.BURIED}
 )
@@ -48,7 +52,7 @@ class TaskHandle(Generic[R_co]):
         """What the function returned. Waits for it up to `timeout`, or for ever.
 
         Raises `TaskFailed` as soon as the item is dead, `ResultNotKept` once it is done and there is no result to be
-        had, and `ResultTimeout`.
+        had, `ResultTimeout`, and `StoreUnavailable` if the store cannot be reached for a minute.
         """
         broker = self._task.app.open()
         return self._value(broker._run(await_result(broker._core, self._task.name, self.id, timeout)))
@@ -72,23 +76,34 @@ def await_result(
     """Wait for the result of a task. The end of the item wakes the caller, in this process or another one.
 
     `put_at_count` is `Notifier.result_count` before the item was put: while that is unchanged, the item has not ended,
-    and the first read is saved.
+    and the first read is saved. Raises StoreUnavailable if the store cannot be reached for MAX_OUTAGE, or at the end.
     """
     begun = core.clock.now()
     end = None if timeout is None else Instant(begun + parse_duration(timeout, "timeout"))
-    topic = result_topic(id)
+    topic, reached_at = result_topic(id), begun
     while True:
         sequence = core.notify.sequence(topic)
+        outage: StoreUnavailable | None = None
         if core.notify.result_count != put_at_count:
-            found = yield from _look(core, task, id)
-            if found is not None:
-                return found
+            try:
+                found = yield from _look(core, task, id)
+            except StoreUnavailable as error:
+                outage = error
+            else:
+                reached_at = core.clock.now()
+                if found is not None:
+                    return found
         put_at_count = None
         now = core.clock.now()
         if end is not None and now >= end:
-            raise ResultTimeout(task, id, end - begun)
-        until = Instant(now + POLL_INTERVAL)
-        yield WaitForQueue(topic, sequence, until if end is None else min(until, end), None)
+            raise outage or ResultTimeout(task, id, end - begun)
+        if outage is not None and now - reached_at >= MAX_OUTAGE:
+            raise outage
+        until = Instant(now + POLL_INTERVAL if end is None else min(now + POLL_INTERVAL, end))
+        if outage is None:
+            yield WaitForQueue(topic, sequence, until, None)
+        else:
+            yield from _pause(core, until)
 
 
 def _look(core: Core, task: str, id: ItemId) -> Flow[Result | None]:
@@ -112,6 +127,13 @@ def _look(core: Core, task: str, id: ItemId) -> Flow[Result | None]:
     if result is None:
         raise ResultNotKept(task, id)
     return result
+
+
+def _pause(core: Core, until: Instant) -> Flow[None]:
+    """Wait for an instant. Each poll of a store that cannot be reached wakes all waiters of a result topic, but only
+    one of any other name."""
+    while core.clock.now() < until and not core.is_closed:
+        yield WaitForQueue(_NOWHERE, core.notify.sequence(_NOWHERE), until, None)
 
 
 def _failed(task: str, item: Item) -> TaskFailed:
