@@ -276,6 +276,22 @@ def test_two_brokers_of_one_program_are_told_apart() -> None:
         assert seen("redrive_items_put_total", queue="jobs", namespace="b") == 2
 
 
+def test_counts_of_two_brokers_on_one_store_add_up_and_its_queues_do_not(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with connect(url, maintenance=False) as one, connect(url, maintenance=False) as two:
+        registry = CollectorRegistry()
+        registry.register(collector(one.metrics, two.metrics))
+        one.create_queue("jobs")
+        one.put("jobs", 1)
+        two.put("jobs", 2)
+        told = [sample for family in registry.collect() for sample in family.samples]
+    assert len({(sample.name, *sample.labels.items()) for sample in told}) == len(told)
+    found = {(sample.name, sample.labels.get("queue"), sample.labels.get("status")): sample.value for sample in told}
+    assert found["redrive_items_put_total", "jobs", None] == 2
+    assert found["redrive_queue_items", "jobs", "pending"] == 2
+    assert found["redrive_commit_batch_size_count", None, None] == 3
+
+
 def test_what_a_worker_measures_is_shown_too(seen: Seen, broker: Broker) -> None:
     for seconds in (0.004, 0.2, 9000.0):
         broker.metrics.observe(names.HANDLER_SECONDS, ("jobs", "send", "completed"), seconds)

@@ -110,6 +110,9 @@ QUEUE_ITEMS = _gauge("queue_items", ("queue", "status"), "Items in each status, 
 QUEUE_DEAD_LETTERS = _gauge("queue_dead_letters", ("queue",), "Dead letters in the queue, in the whole store.")
 QUEUE_OLDEST = _gauge("queue_oldest_ready_seconds", ("queue",), "How long the oldest ready item has waited.")
 
+STORE_WIDE = frozenset({QUEUE_ITEMS, QUEUE_DEAD_LETTERS, QUEUE_OLDEST})
+"""What every broker on a store reads from it: two of them report the same, and it does not add up."""
+
 HTTP_REQUESTS = _counter("http_requests", ("call", "status"), "Requests that a server answered, by call and status.")
 HTTP_SECONDS = Metric(
     "redrive_http_request_duration_seconds",
@@ -187,6 +190,13 @@ class Histogram:
         same = Histogram(self.bounds)
         same.counts, same.sum = self.counts.copy(), self.sum
         return same
+
+    def plus(self, other: Histogram) -> Histogram:
+        """Return what both have observed."""
+        both = Histogram(self.bounds)
+        both.counts = [one + two for one, two in zip(self.counts, other.counts, strict=True)]
+        both.sum = self.sum + other.sum
+        return both
 
 
 Source = Callable[[], Iterable[Sample]]
@@ -266,8 +276,9 @@ def collector(*metrics: Metrics) -> MetricsCollector:
     return MetricsCollector(metrics)
 
 
-def serve_metrics(metrics: Metrics, port: int, host: str = LOOPBACK) -> MetricsServer:
-    """Show these, and what Prometheus knows of the process, over HTTP until `close`. Port 0 takes a free one.
+def serve_metrics(metrics: Metrics | Sequence[Metrics], port: int, host: str = LOOPBACK) -> MetricsServer:
+    """Show these, of one broker or of several, and what Prometheus knows of the process, over HTTP until `close`.
+    Port 0 takes a free one.
 
     Only programs on this machine can ask, unless `host` says otherwise: there is no password.
     """
@@ -275,7 +286,7 @@ def serve_metrics(metrics: Metrics, port: int, host: str = LOOPBACK) -> MetricsS
         from redrive.telemetry.prometheus import MetricsServer
     except ImportError as error:
         raise _missing(error) from error
-    server = MetricsServer((metrics,), port, host)
+    server = MetricsServer((metrics,) if isinstance(metrics, Metrics) else metrics, port, host)
     _log.info("metrics_served", host=server.host, port=server.port)
     return server
 

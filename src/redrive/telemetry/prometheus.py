@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from redrive.telemetry.metrics import METRICS, Histogram, Labels, Metric, Metrics
+from redrive.telemetry.metrics import METRICS, STORE_WIDE, Histogram, Labels, Metric, Metrics
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
@@ -28,16 +28,22 @@ class MetricsCollector(Collector):
         return (self._family(metric) for metric in METRICS)
 
     def collect(self) -> Iterator[Family]:
-        """Everything as it is now."""
-        families: dict[Metric, Family] = {}
+        """Everything as it is now. What several brokers on one store count is added up."""
+        found: dict[Metric, dict[Labels, float | Histogram]] = {}
         for metrics in self._metrics:
             shared = [metrics.labels.get(name, "") for name in self._shared]
             for metric, labels, value in metrics.read():
-                family = families.get(metric)
-                if family is None:
-                    family = families[metric] = self._family(metric)
-                _add(family, (*shared, *labels), value)
-        yield from families.values()
+                values = found.setdefault(metric, {})
+                key = (*shared, *labels)
+                if key not in values:
+                    values[key] = value
+                elif metric not in STORE_WIDE:
+                    values[key] = _sum(values[key], value)
+        for metric, values in found.items():
+            family = self._family(metric)
+            for key, value in values.items():
+                _add(family, key, value)
+            yield family
 
     def _family(self, metric: Metric) -> Family:
         names = (*self._shared, *metric.labels)
@@ -48,6 +54,14 @@ class MetricsCollector(Collector):
                 return GaugeMetricFamily(metric.name, metric.help, labels=names)
             case "histogram":
                 return HistogramMetricFamily(metric.name, metric.help, labels=names)
+
+
+def _sum(one: float | Histogram, other: float | Histogram) -> float | Histogram:
+    if isinstance(one, Histogram):
+        assert isinstance(other, Histogram)
+        return one.plus(other)
+    assert not isinstance(other, Histogram)
+    return one + other
 
 
 def _add(family: Family, labels: Labels, value: float | Histogram) -> None:
