@@ -30,6 +30,7 @@ from redrive.worker.crash_recovery import settle_orphans
 from redrive.worker.in_flight import InFlightLog, WorkerExit
 from redrive.worker.live_view import LiveView
 from redrive.worker.process_exit import Exit
+from redrive.worker.worker_process import AppProgram
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no supervisor without fork")
 
@@ -325,7 +326,7 @@ def test_changed_source_is_loaded(work: Work) -> None:
         ("", "nothing.of_that_name:app", r"there is no module nothing.of_that_name \(nothing is missing\)"),
         ("", "{name}:app", "module {name} has no app"),
         ("apps = 1", "{name}:app", r"has no app \(did you mean apps\?\)"),
-        ("from redrive.task.app import App\njobs = App()", "{name}:app", "has no app; its apps are jobs"),
+        ("from redrive.task.app import App\njobs = App()", "{name}:app", "has no app; it has App jobs"),
         ("app = 1", "{name}:app", "is int, not an App"),
         ("", "{name}", "write module:attribute"),
         ("", "{name}.py:app", "is a file; name the module, as in {name}:app"),
@@ -356,7 +357,7 @@ def test_what_a_module_needs_and_is_missing_is_not_taken_for_the_module(
     [
         ("", "redrive: module {name} has no app"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("from redrive.task.app import App\napp = App('memory://')", "redrive: the app runs on memory://"),
+        ("from redrive.task.app import App\napp = App('memory://')", "redrive: {name}:app runs on memory://"),
         ("from redrive.task.app import App\napp = App('sqlite:///x.db')", "redrive: there is no queue to work on"),
     ],
 )
@@ -463,7 +464,7 @@ def test_journal_is_kept_where_the_store_cannot_be_reached(tmp_path: Path, in_fl
     with pytest.raises((StoreError, InvalidInput)):
         app.open()
     in_flight_log.begin(0, Token("1" * 48))
-    worker_process._settle(app, (str(in_flight_log.path), str(tmp_path / "missing")))
+    worker_process._settle(AppProgram(app), (str(in_flight_log.path), str(tmp_path / "missing")))
     assert in_flight_log.path.exists()
 
 

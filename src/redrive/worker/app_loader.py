@@ -1,5 +1,5 @@
-"""From `module:attribute` to an App, or to an error that names the problem; and which source files changed
-(`--reload`)."""
+"""From `module:attribute` to an App or another program, or to an error that names the problem; and which source files
+changed (`--reload`)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,21 @@ from redrive.errors import InvalidInput
 from redrive.model.text import suggest
 from redrive.task.app import App
 from redrive.telemetry import events
+from redrive.worker.program import WorkerProgram
 
 
 def load_app(spec: str, url: str | None = None) -> App:
-    """Import the module and give the app in it; with `url`, on that store. Modules in the working directory count.
+    """Import the module and return the app in it, as `load_program` does."""
+    found = load_program(spec, url)
+    if not isinstance(found, App):
+        raise InvalidInput(f"{spec} is {type(found).__name__}, not an App")
+    return found
+
+
+def load_program(spec: str, url: str | None = None) -> App | WorkerProgram:
+    """Import the module and return the app or program in it. Modules in the working directory count.
+
+    url: the store of an app, instead of the one that it names. A program has the store that it was made with.
 
     Raises InvalidInput where there is no such module or app. What the module itself raises comes through, with a
     traceback that begins there. From here on, what this process prints is written line by line: it stands in the log
@@ -56,9 +67,12 @@ def load_app(spec: str, url: str | None = None) -> App:
         if not hasattr(found, part):
             raise InvalidInput(_no_attribute(name, attribute, vars(module)))
         found = getattr(found, part)
-    if not isinstance(found, App):
-        raise InvalidInput(f"{spec} is {type(found).__name__}, not an App{_apps(vars(module))}")
-    if url is not None:
+    if not isinstance(found, App | WorkerProgram):
+        raise InvalidInput(
+            f"{spec} is {type(found).__name__}, not an App or a LoopGroup{_programs(vars(module))}; "
+            f"loops run in a group, as in LoopGroup([loop])"
+        )
+    if isinstance(found, App) and url is not None:
         found._url = url  # before anything has opened it
     return found
 
@@ -71,12 +85,14 @@ def _no_module(name: str, missing: str) -> str:
 
 def _no_attribute(module: str, attribute: str, names: dict[str, object]) -> str:
     alike = suggest(attribute, [name for name in names if not name.startswith("_")], {})
-    return f"module {module} has no {attribute}{_apps(names) or alike}"
+    return f"module {module} has no {attribute}{_programs(names) or alike}"
 
 
-def _apps(names: dict[str, object]) -> str:
-    apps = [name for name, value in names.items() if isinstance(value, App)]
-    return f"; its apps are {', '.join(sorted(apps))}" if apps else ""
+def _programs(names: dict[str, object]) -> str:
+    found = [
+        f"{type(value).__name__} {name}" for name, value in names.items() if isinstance(value, App | WorkerProgram)
+    ]
+    return f"; it has {', '.join(sorted(found))}" if found else ""
 
 
 def _beyond_import(trace: TracebackType | None) -> TracebackType | None:

@@ -1,4 +1,4 @@
-"""What a worker leaves behind that died: items that it ran, and items that it only held.
+"""What a worker leaves behind that died, or that stopped too soon: items that it ran, and items that it only held.
 
 What ran is lost, with what is known of the end of the process: one loss, counted at once. What did not run is given
 back to its old place, and not counted. If the store cannot be reached now, nothing is lost either: leases run out.
@@ -10,6 +10,7 @@ import msgspec
 
 from redrive.broker.broker import Broker
 from redrive.broker.worker_session import RETRYABLE_STORE_ERRORS, Lost, Outcome, Returned, open_worker_session
+from redrive.errors import RedriveError
 from redrive.model.item import Lease, Settled
 from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events, tracing
@@ -60,6 +61,18 @@ def settle_orphans(broker: Broker, in_flight_log: InFlightLog) -> OrphanCounts:
         "orphans_settled", worker=in_flight_log.worker, lost=left.lost, returned=left.returned, refused=left.refused
     )
     return left
+
+
+def return_leases(broker: Broker, worker: str) -> bool:
+    """Return what a worker still holds that was stopped, uncounted. Whether the store took all of it."""
+    session = open_worker_session(broker, worker)
+    try:
+        held = session.list_leases()
+        settled = session.step([(lease, Returned(STOPPED)) for lease in held], {}).settled
+    except RedriveError as error:
+        _log.warning("orphans_not_settled", error=str(error))
+        return False
+    return not any(isinstance(result, RETRYABLE_STORE_ERRORS) for result in settled)
 
 
 def _end(lease: Lease, running: InFlightItem | None, worker_exit: WorkerExit | None) -> Outcome:

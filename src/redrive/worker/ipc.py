@@ -101,6 +101,7 @@ class WorkerLaunch(msgspec.Struct, frozen=True, tag=True):
     """To a worker, first: what it is to do, as the command line said it."""
 
     app: str
+    """`module:attribute`: an App, or another program."""
     queues: tuple[str, ...] = ()
     concurrency: int = 8
     processes: int = 0
@@ -112,6 +113,8 @@ class WorkerLaunch(msgspec.Struct, frozen=True, tag=True):
     metrics_host: str = "127.0.0.1"
     memory_limit: int | None = None
     max_items_per_child: int | None = None
+    options: tuple[str, ...] = ()
+    """Options that the command line has and that not every program takes, as in `--queue`."""
     in_flight_log: str = ""
     """The path of its in-flight log."""
     orphans_of: tuple[str, ...] = ()

@@ -24,19 +24,20 @@ from typing import IO, Protocol
 import msgspec
 
 from redrive.telemetry import events
-from redrive.worker.app_loader import SourceWatcher, load_app
+from redrive.worker.app_loader import SourceWatcher
 from redrive.worker.in_flight import InFlightLog, WorkerExit
 from redrive.worker.ipc import Channel, Stop, ToWorker, WorkerLaunch
 from redrive.worker.process_exit import Exit, exit_of
+from redrive.worker.program import RunnableWorker
 from redrive.worker.signal_queue import SignalQueue
-from redrive.worker.worker import Worker, worker_name
+from redrive.worker.worker import worker_name
 from redrive.worker.worker_process import (
     EXIT_BAD_APP,
     EXIT_NO_QUEUE,
     EXIT_UNAUTHORIZED,
     UNAVAILABLE,
+    opened_program,
     serving_metrics,
-    worker_of,
 )
 
 POLL_SECONDS = 0.25
@@ -53,6 +54,8 @@ SETTLING_SECONDS = 10.0
 """How long the last process may take to settle what a worker left."""
 RESTART_PAUSES = (0.0, 0.2, 1.0, 5.0, 15.0, 30.0)
 """How long before a worker is started again that died without having done anything, by how often in a row."""
+MIN_SLOTS = 1_000
+"""Slots of an in-flight log at least: a program may have more parts than the launch says, as a group has loops."""
 STABLE_AFTER_SECONDS = 60.0
 """A worker that lived for so long did not die of its start."""
 REFUSED = {EXIT_BAD_APP: 2, EXIT_UNAUTHORIZED: 7, EXIT_NO_QUEUE: 4}
@@ -266,9 +269,8 @@ class Supervisor:
         self._generation += 1
         path = self._folder / f"{self._generation}.in_flight"
         # A coroutine has a slot of its own beside those of threads.
-        self._in_flight_log = InFlightLog.create(
-            path, worker_name(), 2 * max(self._launch.concurrency, self._launch.processes)
-        )
+        slots = max(2 * self._launch.concurrency, 2 * self._launch.processes, MIN_SLOTS)
+        self._in_flight_log = InFlightLog.create(path, worker_name(), slots)
         self._left = [left for left in self._left if Path(left).exists()]
         launch = msgspec.structs.replace(self._launch, in_flight_log=str(path), orphans_of=tuple(self._left))
         self._kill_at, self._because, self._by_order, self._restarting = None, "", False, False
@@ -317,6 +319,8 @@ class Supervisor:
         if finished or never_began:  # then it never held anything
             in_flight_log.remove()
         else:
+            own = in_flight_log.worker_exit  # one that ends itself may record why
+            self._because = self._because or ("" if own is None else own.because)
             in_flight_log.write_exit(WorkerExit(exit, self._because, self._by_order or in_flight_log.is_stopped))
             in_flight_log.close()
             self._left.append(str(in_flight_log.path))
@@ -377,14 +381,14 @@ def supervise(launch: WorkerLaunch, *, watchdog_seconds: float, reload: bool, vi
 
 def work_here(launch: WorkerLaunch) -> None:
     """Without a supervisor, in this process."""
-    with load_app(launch.app, launch.url) as app:
-        worker = worker_of(app, launch, None)
-        with SignalQueue(signal.SIGINT, signal.SIGTERM) as signals, serving_metrics(app, launch):
+    with opened_program(launch) as program:
+        worker = program.make_worker(launch, None)
+        with SignalQueue(signal.SIGINT, signal.SIGTERM) as signals, serving_metrics(program.brokers, launch):
             threading.Thread(target=_stop_on_signals, args=(signals, worker), daemon=True).start()
             worker.run(until_idle=launch.until_idle)
 
 
-def _stop_on_signals(signals: SignalQueue, worker: Worker) -> None:
+def _stop_on_signals(signals: SignalQueue, worker: RunnableWorker) -> None:
     while True:
         if signals.next(1.0) is not None:
             worker.stop()

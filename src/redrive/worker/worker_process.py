@@ -14,18 +14,21 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from redrive.errors import AccessError, InvalidInput, NotFound, RedriveError, StoreError
+from redrive.broker.broker import Broker
+from redrive.broker.worker_session import RETRYABLE_STORE_ERRORS
+from redrive.errors import AccessError, Closed, InvalidInput, NotFound, RedriveError
 from redrive.model.text import visible
 from redrive.task.app import App
 from redrive.telemetry import events
 from redrive.telemetry.metrics import serve_metrics
-from redrive.worker.app_loader import load_app
+from redrive.worker.app_loader import load_program
 from redrive.worker.crash_recovery import settle_orphans
 from redrive.worker.in_flight import InFlightLog
 from redrive.worker.ipc import Channel, Stop, ToWorker, WorkerLaunch
+from redrive.worker.program import RunnableWorker, WorkerProgram
 from redrive.worker.worker import Worker
 
 EXIT_BAD_APP = 78
@@ -50,44 +53,56 @@ def main() -> int:
     events.configure()
     listener = Listener(channel)
     try:
-        app = load_app(launch.app, launch.url)
-    except RedriveError as error:
+        with opened_program(launch) as program:
+            _check(program, launch)
+            _settle(program, launch.orphans_of)
+            return _work(program, launch, listener) if launch.in_flight_log else 0
+    except AccessError as error:
+        return _unfit(str(error), EXIT_UNAUTHORIZED)
+    except NotFound as error:
+        return _unfit(str(error), EXIT_NO_QUEUE)
+    except (InvalidInput, Closed) as error:
         return _unfit(str(error))
+    except RETRYABLE_STORE_ERRORS as error:  # before any work: a worker that works waits for its store
+        _log.error("store_not_opened", error=str(error))
+        return UNAVAILABLE
+
+
+@contextlib.contextmanager
+def opened_program(launch: WorkerLaunch) -> Iterator[WorkerProgram]:
+    """Import what the launch names. Its brokers are closed at the end."""
+    try:
+        found = load_program(launch.app, launch.url)
+    except (AccessError, NotFound, InvalidInput, *RETRYABLE_STORE_ERRORS):
+        raise
+    except RedriveError as error:
+        raise InvalidInput(str(error)) from error
     except Exception:
         traceback.print_exc()
-        return _unfit(f"{launch.app} cannot be imported; see above")
-    with app:
-        try:
-            _check(app)
-            _settle(app, launch.orphans_of)
-            return _work(app, launch, listener) if launch.in_flight_log else 0
-        except AccessError as error:
-            return _unfit(str(error), EXIT_UNAUTHORIZED)
-        except NotFound as error:
-            return _unfit(str(error), EXIT_NO_QUEUE)
-        except InvalidInput as error:
-            return _unfit(str(error))
-        except StoreError as error:  # before any work: a worker that works waits for its store
-            _log.error("store_not_opened", error=str(error))
-            return UNAVAILABLE
+        raise InvalidInput(f"{launch.app} cannot be imported; see above") from None
+    program = AppProgram(found) if isinstance(found, App) else found
+    with contextlib.ExitStack() as stack:
+        for broker in program.brokers:
+            stack.enter_context(broker)
+        yield program
 
 
-def _check(app: App) -> None:
-    """Raise where the store of the app is its own: nobody could put anything for this process to run."""
-    if app.broker.durability().level == "none":
+def _check(program: WorkerProgram, launch: WorkerLaunch) -> None:
+    """Raise where the stores of the program are its own: nobody could put anything for this process to run."""
+    if all(broker.durability().level == "none" for broker in program.brokers):
         raise InvalidInput(
-            "the app runs on memory://, which no other process can put to; name a file or a server with --url"
+            f"{launch.app} runs on memory://, which no other process can put to; {program.CHANGE_OF_STORE}"
         )
 
 
-def _work(app: App, launch: WorkerLaunch, listener: Listener) -> int:
+def _work(program: WorkerProgram, launch: WorkerLaunch, listener: Listener) -> int:
     in_flight_log = InFlightLog(Path(launch.in_flight_log))
-    worker = worker_of(app, launch, in_flight_log)
+    worker = program.make_worker(launch, in_flight_log)
     listener.attach(worker)
     try:
-        with serving_metrics(app, launch):
+        with serving_metrics(program.brokers, launch):
             worker.run(until_idle=launch.until_idle)
-    except RedriveError:
+    except (AccessError, NotFound, InvalidInput):
         if worker.has_settled_all:  # it was refused at the end, with nothing in hand
             in_flight_log.finish(True)
         raise
@@ -96,13 +111,13 @@ def _work(app: App, launch: WorkerLaunch, listener: Listener) -> int:
 
 
 @contextlib.contextmanager
-def serving_metrics(app: App, launch: WorkerLaunch) -> Iterator[None]:
+def serving_metrics(brokers: Sequence[Broker], launch: WorkerLaunch) -> Iterator[None]:
     """Serve metrics in the meantime, if the launch asks for it."""
     if launch.metrics_port is None:
         yield
         return
     try:
-        server = serve_metrics(app.broker.metrics, launch.metrics_port, launch.metrics_host)
+        server = serve_metrics([broker.metrics for broker in brokers], launch.metrics_port, launch.metrics_host)
     except OSError as error:
         where = f"{launch.metrics_host}:{launch.metrics_port}"
         raise InvalidInput(f"metrics cannot be shown on {where}: {error}") from error
@@ -117,21 +132,34 @@ def _unfit(problem: str, code: int = EXIT_BAD_APP) -> int:
     return code
 
 
-def worker_of(app: App, launch: WorkerLaunch, in_flight_log: InFlightLog | None) -> Worker:
-    """Return the worker that the launch describes."""
-    return Worker(
-        app,
-        queues=launch.queues or None,
-        concurrency=launch.concurrency,
-        processes=launch.processes,
-        spec=launch.app,
-        memory_limit=launch.memory_limit,
-        max_items_per_child=launch.max_items_per_child,
-        shutdown_timeout=launch.shutdown_timeout,
-        name=None if in_flight_log is None else in_flight_log.worker,
-        in_flight_log=in_flight_log,
-        metrics=launch.metrics_port is not None,
-    )
+class AppProgram(WorkerProgram):
+    """An app, as a program that `redrive work` runs."""
+
+    CHANGE_OF_STORE = "name a file or a server with --url"
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    @property
+    def brokers(self) -> Sequence[Broker]:
+        """The broker of the app, opened if need be."""
+        return (self._app.broker,)
+
+    def make_worker(self, launch: WorkerLaunch, in_flight_log: InFlightLog | None) -> Worker:
+        """Return a worker for its tasks."""
+        return Worker(
+            self._app,
+            queues=launch.queues or None,
+            concurrency=launch.concurrency,
+            processes=launch.processes,
+            spec=launch.app,
+            memory_limit=launch.memory_limit,
+            max_items_per_child=launch.max_items_per_child,
+            shutdown_timeout=launch.shutdown_timeout,
+            name=None if in_flight_log is None else in_flight_log.worker,
+            in_flight_log=in_flight_log,
+            metrics=launch.metrics_port is not None,
+        )
 
 
 class Listener:
@@ -139,12 +167,12 @@ class Listener:
 
     def __init__(self, channel: Channel[ToWorker]) -> None:
         self._channel = channel
-        self._worker: Worker | None = None
+        self._worker: RunnableWorker | None = None
         self._told: Stop | None = None
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, name="redrive-supervisor", daemon=True).start()
 
-    def attach(self, worker: Worker) -> None:
+    def attach(self, worker: RunnableWorker) -> None:
         """From now on it is this one that is to stop."""
         with self._lock:
             self._worker = worker
@@ -166,11 +194,12 @@ class Listener:
                 self._worker.stop(at_once=stop.at_once)
 
 
-def _settle(app: App, left: tuple[str, ...]) -> None:
+def _settle(program: WorkerProgram, left: tuple[str, ...]) -> None:
     for path in map(Path, left):
         try:
             in_flight_log = InFlightLog(path)
-            settle_orphans(app.broker, in_flight_log)
+            for broker in program.brokers:
+                settle_orphans(broker, in_flight_log)
             in_flight_log.remove()
         except (RedriveError, OSError) as error:
             _log.warning("orphans_not_settled", error=str(error))
