@@ -20,7 +20,7 @@ BUDGETS = {
     "acceptance": 290,
     "access": 10,
     "conformance": 230,
-    "integration": 125,
+    "integration": 150,
     "simulation": 100,
     "unit": 85,
 }

@@ -19,7 +19,7 @@ from tests.servers.http import Caller, HttpServer
 from redrive import App, Broker, connect
 from redrive.auth import token_store
 from redrive.auth.principal import TOKENS_NAMESPACE, Role
-from redrive.cli.error_output import NOT_FOUND, UNAUTHORIZED
+from redrive.cli.error_output import NOT_FOUND, UNAUTHORIZED, USAGE
 from redrive.contract.admin_calls import AuditNote, Register, Unregister
 from redrive.errors import (
     Forbidden,
@@ -442,6 +442,50 @@ def test_worker_of_an_app_shows_its_token_and_ends_where_it_is_not_let_in(shop: 
         assert "Traceback" not in refused
     shop.redrive(*work, "--token", worker)
     assert (shop.folder / "noted").read_text() == "done"
+
+
+LOOPS = """
+import os
+from pathlib import Path
+from redrive import connect
+from redrive.mailbox import DeadLetter, DLQPolicy, LoopGroup, Mailbox, MainLoop, MainLoopRequest, MainLoopResult
+
+Ask = MainLoopRequest[str]
+broker = connect("{url}", token=os.environ.get("REDRIVE_TOKEN"))
+requests = Mailbox(broker, "own-questions", body=Ask, reply=MainLoopResult[str])
+dead = Mailbox(broker, "own-questions-dlq", body=DeadLetter[Ask])
+
+def respond(path: str) -> str:
+    if not Path(path).exists():
+        Path(path).touch()
+        os._exit(3)
+    return "again"
+
+group = LoopGroup([MainLoop(requests=requests, handler=respond, dlq=DLQPolicy(dead, 3))])
+"""
+
+
+def test_group_of_loops_needs_the_token_of_a_consumer_also_to_settle_what_it_left(shop: Shop) -> None:
+    (shop.folder / "loops_of_the_shop.py").write_text(LOOPS.format(url=shop.server.url))
+    work = ("work", "loops_of_the_shop:group")
+    refused = shop.redrive(*work, code=UNAUTHORIZED)
+    assert "token" in refused
+    assert "Traceback" not in refused
+    with shop.connect(shop.admin) as admin:
+        admin.create_queue("own-questions-dlq", max_attempts=0)
+        admin.create_queue("own-questions", lease_timeout="1h")
+        token = ("--token", shop.token("group", "consumer", "own-questions*"))
+        told = "redrive queue update own-questions --max-attempts 0 --max-losses 3 --dead-queue own-questions-dlq"
+        assert told in shop.redrive(*work, *token, code=USAGE)
+        admin.update_queue("own-questions", max_attempts=0, max_losses=3, dead_queue="own-questions-dlq")
+        requests = Mailbox(admin, "own-questions", body=MainLoopRequest[str], reply=MainLoopResult[str])
+        command = [sys.executable, "-m", "redrive", *work, *token]
+        with subprocess.Popen(command, cwd=shop.folder, stderr=subprocess.PIPE, text=True) as process:
+            assert requests.request(MainLoopRequest("seen"), "120s").output == "again"
+            process.terminate()
+            _, log = process.communicate(timeout=120)
+        assert process.returncode == 0, log
+        assert "lost=1 returned=0" in log
 
 
 def test_worker_that_may_not_lease_ends_with_the_exit_code_of_that_error(shop: Shop) -> None:

@@ -3,17 +3,34 @@
 import json
 import os
 import signal
+import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.until import until
 
-from redrive import Broker, connect
-from redrive.mailbox import InvalidParameterError, LoopGroup, Mailbox, MainLoop, MainLoopRequest, MainLoopResult
+from redrive import Broker, Status, connect
+from redrive.errors import InvalidInput, OutcomeUnknown
+from redrive.mailbox import (
+    DeadLetter,
+    DLQPolicy,
+    InvalidParameterError,
+    LoopGroup,
+    Mailbox,
+    MainLoop,
+    MainLoopRequest,
+    MainLoopResult,
+    Message,
+    MessageLoop,
+)
+from redrive.testing import FakeMailbox
+from redrive.worker.in_flight import InFlightLog
+from redrive.worker.ipc import WorkerLaunch
 
 Ask = MainLoopRequest[str]
 Answer = MainLoopResult[int]
@@ -131,3 +148,146 @@ def test_sigterm_is_one_shutdown_for_all_and_the_handler_of_before_comes_back(br
     killer.join()
     assert not loop.running
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_handler_that_exits_has_failed_and_its_loop_continues(broker: Broker) -> None:
+    def leave_or_answer(text: str) -> int:
+        return sys.exit("enough") if text == "leave" else 0
+
+    loop = loop_on(broker, "first", leave_or_answer)
+    with Running(LoopGroup([loop])):
+        id = loop.mailbox.send(MainLoopRequest("leave"))
+        assert loop.mailbox.request(MainLoopRequest("stay"), "30s").output == 0
+    item = broker.get(id)
+    assert (item.status, item.counters.failures) == (Status.FAILED, 1)
+    assert item.last_failure is not None
+    assert item.last_failure.text == "the handler raised SystemExit('enough')"
+
+
+class Faulty(MessageLoop[int, None]):
+    """A loop with a mistake."""
+
+    def handle(self, message: Message[int, None], visibility_timeout: float) -> None:
+        raise LookupError("a mistake")
+
+
+def test_error_that_a_loop_does_not_expect_ends_it_and_is_a_failure_of_the_message(broker: Broker) -> None:
+    loop = Faulty(Mailbox(broker, "first", body=int), visibility_timeout=30)
+    id = loop.mailbox.send(1)
+    with pytest.raises(LookupError):
+        LoopGroup([loop]).run()
+    item = broker.get(id)
+    assert (item.status, item.counters.failures) == (Status.DEAD, 1)  # by the settings of its queue, which has no retry
+
+
+def test_message_that_comes_after_the_shutdown_is_returned_uncounted(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = loop_on(broker, "first")
+    id = loop.mailbox.send(MainLoopRequest("x"))
+    receive = loop.mailbox.receive
+
+    def receive_and_stop(**options: Any) -> Any:
+        loop.shutdown(timeout=0)
+        return receive(**options)
+
+    monkeypatch.setattr(loop.mailbox, "receive", receive_and_stop)
+    loop.run()
+    item = broker.get(id)
+    assert (item.status, item.counters.attempts) == (Status.PENDING, 0)
+
+
+def test_loop_survives_a_connection_that_breaks_while_it_receives(monkeypatch: pytest.MonkeyPatch) -> None:
+    mailbox: FakeMailbox[Ask, Answer] = FakeMailbox(body=Ask, reply=Answer)
+    loop = MainLoop(requests=mailbox, handler=len)
+    receive, broken = mailbox.receive, [OutcomeUnknown("fake", "the connection broke")]
+
+    def receive_or_break(**options: Any) -> Any:
+        if broken:
+            raise broken.pop()
+        return receive(**options)
+
+    monkeypatch.setattr(mailbox, "receive", receive_or_break)
+    with Running(LoopGroup([loop])):
+        assert mailbox.request(MainLoopRequest("abc"), "30s").output == 3
+
+
+# As the worker of `redrive work`.
+
+
+@pytest.fixture
+def in_flight_log(tmp_path: Path) -> InFlightLog:
+    return InFlightLog.create(tmp_path / "log", "worker-1", 2)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--url", "its mailboxes name their store; the module can take it from a variable"),
+        ("--queue", "its loops name their mailboxes; make another group of those to run"),
+        ("--concurrency", "each loop handles one message at a time; put more loops on a mailbox into the group"),
+        ("--processes", "each process runs all loops; to run several, run the command several times"),
+        ("--until-idle", r"its loops wait for messages until they are stopped; in a test, take loop\.run"),
+    ],
+)
+def test_option_that_is_for_apps_is_refused(broker: Broker, option: str, told: str) -> None:
+    launch = WorkerLaunch("mail:group", options=("--reload", option))
+    with pytest.raises(InvalidInput, match=f"^{option} is not for a LoopGroup: {told}"):
+        LoopGroup([loop_on(broker, "first")]).make_worker(launch, None)
+
+
+def test_group_of_more_loops_than_a_worker_has_slots_is_refused(broker: Broker, in_flight_log: InFlightLog) -> None:
+    group = LoopGroup([loop_on(broker, "first") for _ in range(3)])
+    with pytest.raises(InvalidInput, match="up to 2 loops, not 3; make two groups"):
+        group.make_worker(WorkerLaunch("mail:group"), in_flight_log)
+
+
+def test_worker_records_what_it_handles_and_receives_under_the_name_of_the_log(
+    broker: Broker, in_flight_log: InFlightLog
+) -> None:
+    go = threading.Event()
+    loops = [loop_on(broker, name, lambda text: int(go.wait(30))) for name in ("first", "second")]
+    worker = LoopGroup(loops).make_worker(WorkerLaunch("mail:group"), in_flight_log)
+    id = loops[1].mailbox.send(MainLoopRequest("x"))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    until(in_flight_log.running)
+    (running,) = in_flight_log.running()
+    assert (running.slot, running.id, running.label) == (1, id, "second")
+    assert broker.get(id).worker == "worker-1"
+    until(lambda: in_flight_log.beats and broker.workers())
+    assert broker.workers()[0].queues == ("first", "second")
+    go.set()
+    worker.stop()
+    thread.join(30)
+    assert (worker.has_settled_all, in_flight_log.running(), in_flight_log.ended) == (True, [], 1)
+
+
+def test_worker_that_could_not_return_what_it_held_has_not_settled_all(in_flight_log: InFlightLog) -> None:
+    mailbox: FakeMailbox[Ask, Answer] = FakeMailbox(body=Ask, reply=Answer)
+    go = threading.Event()
+    loop = MainLoop(requests=mailbox, handler=lambda text: int(go.wait(30)))
+    worker = LoopGroup([loop]).make_worker(WorkerLaunch("mail:group"), in_flight_log)
+    mailbox.send(MainLoopRequest("x"))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    until(in_flight_log.running)
+    mailbox._broker.close()
+    worker.stop()
+    worker.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert not worker.has_settled_all
+    assert in_flight_log.running()  # the next process returns it
+    go.set()
+
+
+def test_no_loop_receives_before_all_are_prepared(broker: Broker) -> None:
+    dead, other = (Mailbox(broker, name, body=DeadLetter[Ask]) for name in ("dead", "other"))
+    MainLoop(requests=Mailbox(broker, "second", body=Ask, reply=Answer), handler=len, dlq=DLQPolicy(dead)).prepare()
+    first = loop_on(broker, "first")
+    refused = MainLoop(requests=Mailbox(broker, "second", body=Ask, reply=Answer), handler=len, dlq=DLQPolicy(other))
+    id = first.mailbox.send(MainLoopRequest("x"))
+    with pytest.raises(InvalidInput, match="give all loops of a mailbox the same dead-letter mailbox"):
+        LoopGroup([first, refused]).run()
+    assert broker.get(id).counters.deliveries == 0

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from redrive.cli.commands import work
 from redrive.cli.main import redrive
 from redrive.errors import InvalidInput
-from redrive.worker.app_loader import load_app
+from redrive.mailbox import LoopGroup
+from redrive.worker.app_loader import load_app, load_program
+from redrive.worker.ipc import WorkerLaunch
 
 
 @pytest.fixture
@@ -41,6 +44,48 @@ def test_option_that_an_app_does_not_read_is_refused(folder: Path, option: str, 
     result = CliRunner().invoke(redrive, [*given, *command] if is_before else [*command, *given])
     assert result.exit_code == 2
     assert f"{option} is for workers of redrive.toml" in result.output
+
+
+def test_program_learns_which_options_were_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: list[WorkerLaunch] = []
+    monkeypatch.setattr(work, "can_supervise", lambda: True)
+    monkeypatch.setattr(work, "supervise", lambda launch, **_: launches.append(launch) or 0)
+    typed = ["-q", "a", "-c", "2", "-p", "2", "--until-idle", "--url", "sqlite:///x.db", "--max-items-per-child", "5"]
+    for options in ([], typed):
+        assert CliRunner().invoke(redrive, ["work", "mail:group", *options]).exit_code == 0
+    assert launches[0].options == ()
+    assert {*launches[1].options} == {
+        *("--queue", "--concurrency", "--processes", "--until-idle", "--url", "--max-items-per-child")
+    }
+
+
+GROUP = """
+from redrive import App, connect
+from redrive.mailbox import LoopGroup, Mailbox, MainLoop, MainLoopRequest, MainLoopResult
+
+app = App("memory://")
+mailbox = Mailbox(connect("memory://"), "requests", body=MainLoopRequest[str], reply=MainLoopResult[int])
+loop = MainLoop(requests=mailbox, handler=len)
+group = LoopGroup([loop])
+
+def make():
+    inner = LoopGroup([loop])
+"""
+
+
+def test_group_is_found_by_its_name_and_other_objects_are_refused(folder: Path) -> None:
+    (folder / "group_program.py").write_text(GROUP)
+    assert isinstance(load_program("group_program:group"), LoopGroup)
+    known = "it has App app, LoopGroup group"
+    for name, kind in (("loop", "MainLoop"), ("mailbox", "Mailbox"), ("make", "function")):
+        with pytest.raises(
+            InvalidInput, match=rf"{kind}, not an App or a LoopGroup; {known}; .* LoopGroup\(\[loop\]\)"
+        ):
+            load_program(f"group_program:{name}")
+    with pytest.raises(InvalidInput, match=f"has no inner; {known}"):
+        load_program("group_program:inner")
+    with pytest.raises(InvalidInput, match="is LoopGroup, not an App"):
+        load_app("group_program:group")
 
 
 def test_misspelt_module_is_told_with_the_one_that_was_meant(folder: Path) -> None:

@@ -15,7 +15,7 @@ COMMANDS = {
     "dead": ("redrive.cli.command_groups:dead", "What died, why, and how it comes back."),
     "operation": ("redrive.cli.commands.operation:operation", "Changes of many items: how they stand, cancel, resume."),
     "undo": ("redrive.cli.commands.operation:undo", "Take back a redrive, an archive, or a whole operation."),
-    "work": ("redrive.cli.commands.work:work", "Run the tasks of an app, or the workers of redrive.toml."),
+    "work": ("redrive.cli.commands.work:work", "Run an app, a group of loops, or the workers of redrive.toml."),
     "config": ("redrive.cli.commands.config:config", "The file redrive.toml: is it right, and what does it say."),
     "serve": ("redrive.cli.commands.serve:serve", "Serve queues over HTTP."),
     "token": ("redrive.cli.commands.token:token", "Who may call a server, and do what."),

@@ -13,7 +13,7 @@ from redrive.mailbox.dead_letter import DeadLetter, to_datetime
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.mailbox_errors import ReceiptHandleExpiredError
 from redrive.mailbox.message import Message
-from redrive.mailbox.message_loop import MessageLoop, VisibilityKeeper
+from redrive.mailbox.message_loop import MessageLoop, VisibilityKeeper, exits_as_failures
 from redrive.telemetry import events
 from redrive.telemetry.metrics import LETTER_AGE_SECONDS, LETTER_HANDLER_SECONDS, LETTERS_HANDLED
 
@@ -62,7 +62,7 @@ class DLQConsumer(MessageLoop[DeadLetter[T], None], Generic[T]):
         letter = message.body
         began = time.perf_counter()
         try:
-            with VisibilityKeeper(message, visibility_timeout):
+            with VisibilityKeeper(message, visibility_timeout), exits_as_failures():
                 action = self._handler(letter)
             if action is not None and action not in tuple(DLQAction):
                 raise InvalidInput(f"a handler returns Replay, Discard, Keep or None, not {short_repr(action, 60)}")

@@ -202,8 +202,8 @@ def nack(core: Core, lease: Lease, delay: int) -> Flow[None]:
     yield from settle.release(core, lease, timedelta(microseconds=delay), True, None)
 
 
-def fail(core: Core, lease: Lease, error: Exception, verdict: Verdict) -> Flow[None]:
-    """Record a failure, and do as the verdict says."""
+def fail(core: Core, lease: Lease, error: Exception, verdict: Verdict | None) -> Flow[None]:
+    """Record a failure, and do as the verdict says, or the settings of the queue."""
     yield from settle.fail(core, lease, error, False, verdict)
 
 

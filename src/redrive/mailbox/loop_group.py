@@ -7,20 +7,36 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import FrameType
 from typing import Any
 
-from redrive.errors import RedriveError
+from redrive.broker.broker import Broker
+from redrive.errors import Closed, InvalidInput, RedriveError
+from redrive.mailbox.group_worker import GroupWorker
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.mailbox_errors import InvalidParameterError
 from redrive.mailbox.message_loop import MessageLoop
 from redrive.telemetry import events
+from redrive.worker.in_flight import InFlightLog
+from redrive.worker.ipc import WorkerLaunch
+from redrive.worker.program import WorkerProgram, refuse_options
 
 HUNG_EXIT_CODE = 70
 """The exit code of a process that the watchdog ends."""
 DEFAULT_DLQ_THRESHOLD = 100
+SIGNAL_SECONDS = 0.5
+"""A signal is seen after this time at the latest."""
+_OTHER_OPTIONS = {
+    "--url": "its mailboxes name their store; the module can take it from a variable: connect(os.environ['MAIL'])",
+    "--queue": "its loops name their mailboxes; make another group of those to run",
+    "--concurrency": "each loop handles one message at a time; put more loops on a mailbox into the group",
+    "--processes": "each process runs all loops; to run several, run the command several times",
+    "--until-idle": "its loops wait for messages until they are stopped; in a test, take loop.run(max_iterations=1)",
+}
+"""Options of `redrive work` for apps, and what to do instead."""
 _log = events.logger("redrive.mailbox")
 
 
@@ -29,8 +45,9 @@ def _exit() -> None:
     os._exit(HUNG_EXIT_CODE)
 
 
-class LoopGroup:
-    """Runs loops, each in a thread, until one shutdown or SIGTERM ends all.
+class LoopGroup(WorkerProgram):
+    """Runs loops, each in a thread, until one shutdown or SIGTERM ends all. `redrive work module:group` runs it with a
+    supervisor.
 
     health_port: serve GET /health/live and /health/ready there, on `health_host`. Live: every loop made progress within
     `watchdog_threshold` seconds. Ready: every loop runs. Both say `degraded` while a dead-letter mailbox of `dlq` has
@@ -38,6 +55,8 @@ class LoopGroup:
     watchdog_threshold: a loop that makes no progress for this many seconds hangs, and the process ends with exit code
     70 and the tracebacks of all threads, for its supervisor to start it again. None: no watchdog.
     """
+
+    CHANGE_OF_STORE = "make its mailboxes on a file or a server, as in connect('sqlite:///mail.db')"
 
     def __init__(
         self,
@@ -62,7 +81,9 @@ class LoopGroup:
         self._dlq = tuple(dlq)
         self._dlq_threshold = dlq_threshold
         self._terminate = terminate
+        self._before_terminate: Callable[[Sequence[MessageLoop[Any, Any]]], None] = lambda hung: None
         self._end = threading.Event()
+        self._is_signalled = False
         self._errors: list[BaseException] = []
         self._server: ThreadingHTTPServer | None = None
 
@@ -71,39 +92,43 @@ class LoopGroup:
         """The port of the health checks, while the group runs."""
         return None if self._server is None else self._server.server_address[1]
 
+    @property
+    def brokers(self) -> Sequence[Broker]:
+        """The brokers that its loops receive from."""
+        return tuple({loop.mailbox._core: loop.mailbox._broker for loop in self.loops}.values())
+
+    def make_worker(self, launch: WorkerLaunch, in_flight_log: InFlightLog | None) -> GroupWorker:
+        """Return what `redrive work` runs."""
+        refuse_options(launch, "a LoopGroup", _OTHER_OPTIONS)
+        if in_flight_log is not None and len(self.loops) > in_flight_log.slots:
+            raise InvalidInput(
+                f"a process runs up to {in_flight_log.slots} loops, not {len(self.loops)}; make two groups"
+            )
+        return GroupWorker(self, launch, in_flight_log)
+
     def run(self) -> None:
         """Run all loops until `shutdown`, SIGTERM or SIGINT. Raises the error of a loop that failed, after the others
         have stopped. Signals are handled if this is the main thread."""
-        threads = [
-            threading.Thread(target=self._run, args=(loop,), name="redrive-loop", daemon=True) for loop in self.loops
-        ]
         before = self._handle_signals()
         try:
-            self._serve_health()
-            for thread in threads:
-                thread.start()
-            self._watch(threads)
-            self.shutdown()
+            self.prepare()
+            self._run(self.shutdown)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            if self._server is not None:
-                self._server.shutdown()
-                self._server.server_close()
-                self._server = None
-        if self._errors:
-            raise self._errors[0]
+
+    def prepare(self) -> None:
+        """Check what all loops need, before any of them receives. Raises what one of them refuses."""
+        for loop in self.loops:
+            loop.prepare()
 
     def shutdown(self, *, timeout: float | None = None) -> bool:
         """Stop all loops. Returns whether all ended in time."""
         self._end.set()
-        limit = self._shutdown_timeout if timeout is None else timeout
-        stops = [threading.Thread(target=loop.shutdown, kwargs={"timeout": limit}) for loop in self.loops]
-        for stop in stops:
-            stop.start()
-        for stop in stops:
-            stop.join()
-        return not any(loop.running for loop in self.loops)
+        for loop in self.loops:
+            loop.shutdown(timeout=0)
+        until = time.monotonic() + (self._shutdown_timeout if timeout is None else timeout)
+        return all([loop.shutdown(timeout=max(0.0, until - time.monotonic())) for loop in self.loops])
 
     def health(self) -> dict[str, Any]:
         """Return what a health check reports."""
@@ -127,12 +152,15 @@ class LoopGroup:
     @property
     def is_alive(self) -> bool:
         """Whether every loop made progress lately."""
-        return self._threshold is None or all(loop.heartbeat.elapsed() < self._threshold for loop in self.loops)
+        return all(self._makes_progress(loop) for loop in self.loops)
 
     @property
     def is_ready(self) -> bool:
         """Whether every loop runs."""
         return all(loop.running for loop in self.loops)
+
+    def _makes_progress(self, loop: MessageLoop[Any, Any]) -> bool:
+        return self._threshold is None or loop.heartbeat.elapsed() < self._threshold
 
     def _depth(self, mailbox: Mailbox[Any, Any]) -> dict[str, Any]:
         try:
@@ -141,29 +169,62 @@ class LoopGroup:
             depth = None
         return {"name": mailbox.name, "depth": depth, "threshold": self._dlq_threshold}
 
-    def _run(self, loop: MessageLoop[Any, Any]) -> None:
+    def _run(self, stop: Callable[[], object]) -> None:
+        """Run all loops until the end, and `stop` them then."""
+        threads = [
+            threading.Thread(target=self._run_loop, args=(loop,), name="redrive-loop", daemon=True)
+            for loop in self.loops
+        ]
+        self._serve_health()
+        try:
+            if not self._end.is_set():
+                for thread in threads:
+                    thread.start()
+                self._watch(threads)
+            stop()
+        finally:
+            if self._server is not None:
+                self._server.shutdown()
+                self._server.server_close()
+                self._server = None
+        if self._errors:
+            raise self._errors[0]
+
+    def _run_loop(self, loop: MessageLoop[Any, Any]) -> None:
         try:
             loop.run()
         except BaseException as error:
+            if isinstance(error, Closed) and self._end.is_set():
+                return  # it was not waited for, and its broker was closed
             _log.error("loop_failed", mailbox=loop.mailbox.name, error_type=type(error).__name__, error=str(error))
             self._errors.append(error)
             self._end.set()
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:
         """Wait for the end. End the process if a loop hangs."""
-        while not self._end.wait(self._interval) and any(thread.is_alive() for thread in threads):
-            for loop in self.loops:
-                if loop.running and self._threshold is not None and loop.heartbeat.elapsed() >= self._threshold:
-                    _log.error("loop_hung", mailbox=loop.mailbox.name, idle_seconds=round(loop.heartbeat.elapsed()))
-                    self._terminate()
-                    return
+        while not self._wait(self._interval) and any(thread.is_alive() for thread in threads):
+            hung = [loop for loop in self.loops if loop.running and not self._makes_progress(loop)]
+            for loop in hung:
+                _log.error("loop_hung", mailbox=loop.mailbox.name, idle_seconds=round(loop.heartbeat.elapsed()))
+            if hung:
+                self._before_terminate(hung)
+                self._terminate()
+                return
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait for the end, in slices: a signal that comes just before a wait does not interrupt it."""
+        until = time.monotonic() + seconds
+        while not self._end.wait(min(SIGNAL_SECONDS, max(0.0, until - time.monotonic()))):
+            if self._is_signalled or time.monotonic() >= until:
+                return self._is_signalled
+        return True
 
     def _handle_signals(self) -> dict[int, Any]:
         if threading.current_thread() is not threading.main_thread():
             return {}
 
         def stop(number: int, frame: FrameType | None) -> None:
-            self._end.set()
+            self._is_signalled = True  # and not the event: this thread may hold its lock now
 
         return {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -191,5 +252,11 @@ class LoopGroup:
             def log_message(self, format: str, *args: Any) -> None:
                 """Write nothing: checks come every few seconds."""
 
-        self._server = ThreadingHTTPServer(self._health_address, Handler)
+        try:
+            self._server = ThreadingHTTPServer(self._health_address, Handler)
+        except OSError as error:
+            host, port = self._health_address
+            raise InvalidInput(
+                f"health checks cannot be served on {host}:{port}: {error}; each process needs a separate port"
+            ) from error
         threading.Thread(target=self._server.serve_forever, name="redrive-health", daemon=True).start()

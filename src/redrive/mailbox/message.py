@@ -40,6 +40,7 @@ class Message(Generic[T, R]):
         self._result: Result | None = None
         """The last reply to a sender who awaits the result: it is kept when the message is acknowledged."""
         self._is_finalized = is_finalized
+        self._is_completed = False
         self._body: T = delivered.body
 
     @property
@@ -126,7 +127,7 @@ class Message(Generic[T, R]):
         body = self._result if reply is None else self._mailbox._reply_type.encode(reply)
         with named_errors():
             self._mailbox._run(flows.acknowledge(self._mailbox._core, self._lease, body))
-        self._is_finalized = True
+        self._is_finalized = self._is_completed = True
 
     def nack(self, *, visibility_timeout: float = 0) -> None:
         """Give the message back: it is delivered again after `visibility_timeout` seconds, and this delivery counts."""
@@ -160,8 +161,8 @@ class Message(Generic[T, R]):
         elif self._result is None:
             raise ReplyNotAvailableError(self.id)
 
-    def _fail(self, error: Exception, verdict: Verdict) -> None:
-        """Record a failure of its handler."""
+    def _fail(self, error: Exception, verdict: Verdict | None) -> None:
+        """Record a failure of its handler. Without a verdict the settings of the queue decide."""
         self._check_handle()
         with named_errors():
             self._mailbox._run(flows.fail(self._mailbox._core, self._lease, error, verdict))
@@ -179,7 +180,7 @@ class Message(Generic[T, R]):
         self._check_handle()
         with named_errors():
             self._mailbox._run(flows.replay_or_discard(self._mailbox._core, self._lease, is_replay))
-        self._is_finalized = True
+        self._is_finalized = self._is_completed = True
 
     def _check_handle(self) -> None:
         if self._is_finalized:

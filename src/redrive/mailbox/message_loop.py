@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError
+from redrive.broker.worker_session import RETRYABLE_STORE_ERRORS
+from redrive.errors import InvalidInput, RedriveError
 from redrive.mailbox.mailbox import Mailbox
-from redrive.mailbox.mailbox_errors import MailboxConnectionError, ReceiptHandleExpiredError
+from redrive.mailbox.mailbox_errors import ReceiptHandleExpiredError
 from redrive.mailbox.message import Message
 from redrive.telemetry import events
+from redrive.worker.in_flight import InFlightLog
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -69,6 +73,17 @@ class VisibilityKeeper:
                 _log.warning("visibility_not_extended", message_id=self._message.id, error=str(error))
 
 
+@contextmanager
+def exits_as_failures() -> Iterator[None]:
+    """Take an exit of a handler, as by `sys.exit()`, for its failure; in the main thread it interrupts the loop."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or threading.current_thread() is threading.main_thread():
+            raise
+        raise RuntimeError(f"the handler raised {error!r}") from error
+
+
 class MessageLoop(ABC, Generic[T, R]):
     """Receives messages one by one and handles each. `run` blocks; `shutdown` ends it from another thread."""
 
@@ -80,6 +95,12 @@ class MessageLoop(ABC, Generic[T, R]):
         self._is_idle = threading.Event()
         self._is_idle.set()
         self._starting = threading.Lock()
+        self._in_flight_log: InFlightLog | None = None
+        self._slot = 0
+        self._is_handling = False
+        self._may_hold_more = False
+        """A message was received or handled without a known end: the loop may hold it until it times out."""
+        self._completed = self._not_completed = 0
 
     @property
     def running(self) -> bool:
@@ -110,7 +131,7 @@ class MessageLoop(ABC, Generic[T, R]):
             while not self._stop.is_set() and not self.mailbox.closed and iterations != max_iterations:
                 self._heartbeat.beat()
                 for message in self._receive(timeout, wait_time_seconds):
-                    self._handle_or_return(message, timeout)
+                    self._handle_on_record(message, timeout)
                 iterations += 1
         finally:
             self._is_idle.set()
@@ -135,6 +156,11 @@ class MessageLoop(ABC, Generic[T, R]):
     ) -> None:
         self.shutdown()
 
+    def _join_worker(self, worker: str, in_flight_log: InFlightLog | None, slot: int) -> None:
+        """Receive under the name of a worker, and record in a slot of its log which message is handled."""
+        self.mailbox._worker = worker
+        self._in_flight_log, self._slot = in_flight_log, slot
+
     def _receive(self, visibility_timeout: float, wait_seconds: float) -> list[Message[T, R]]:
         """Wait for a message in slices, so that a shutdown is seen soon."""
         end = time.monotonic() + wait_seconds
@@ -144,7 +170,8 @@ class MessageLoop(ABC, Generic[T, R]):
                 received = self.mailbox.receive(
                     visibility_timeout=visibility_timeout, wait_time_seconds=min(left, WAIT_SLICE_SECONDS)
                 )
-            except MailboxConnectionError as error:
+            except RETRYABLE_STORE_ERRORS as error:
+                self._may_hold_more = True
                 _log.warning("mailbox_unavailable", mailbox=self.mailbox.name, error=str(error))
                 self._stop.wait(RECONNECT_SECONDS)
                 received = ()
@@ -152,15 +179,40 @@ class MessageLoop(ABC, Generic[T, R]):
             if received or not left or self._stop.is_set() or self.mailbox.closed:
                 return list(received)
 
-    def _handle_or_return(self, message: Message[T, R], visibility_timeout: float) -> None:
-        """Handle a message. One whose handler was interrupted never ran, and one that came too late is another's."""
+    def _handle_on_record(self, message: Message[T, R], visibility_timeout: float) -> None:
+        """Handle a message. While its handler runs, the log of the worker has its receipt handle."""
+        log = self._in_flight_log
+        self._is_handling = True
+        if log is not None:
+            log.begin(self._slot, message._lease.token, self.mailbox.name)
         try:
-            self.handle(message, visibility_timeout)
+            self._handle_or_return(message, visibility_timeout)
+        finally:
+            self._may_hold_more |= not message.is_finalized
+            if log is not None:
+                log.end(self._slot)
+            self._is_handling = False
+
+    def _handle_or_return(self, message: Message[T, R], visibility_timeout: float) -> None:
+        """Handle a message. One whose handler was interrupted never ran, and one that came too late is another's. An
+        error that `handle` does not expect is a failure of the message, and ends the loop."""
+        try:
+            if self._stop.is_set():  # it came after the loop was asked to stop
+                message._return()
+                return
+            with exits_as_failures():
+                self.handle(message, visibility_timeout)
+            self._completed += message._is_completed
+            self._not_completed += not message._is_completed
         except ReceiptHandleExpiredError:
             _log.warning("message_outcome_too_late", mailbox=self.mailbox.name, message_id=message.id)
-        except (MailboxConnectionError, OutcomeUnknown) as error:  # delivered again if the outcome was not recorded
+        except RETRYABLE_STORE_ERRORS as error:  # delivered again if the outcome was not recorded
             _log.warning("mailbox_unavailable", mailbox=self.mailbox.name, error=str(error))
         except BaseException as error:
-            if not isinstance(error, Exception) and not message.is_finalized:
+            if message.is_finalized or isinstance(error, RedriveError):
+                raise
+            if isinstance(error, Exception):
+                message._fail(error, None)
+            else:
                 message._return()
             raise

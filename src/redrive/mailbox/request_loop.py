@@ -14,7 +14,7 @@ from redrive.mailbox.flows import MAX_VISIBILITY_SECONDS, seconds
 from redrive.mailbox.loop_types import MainLoopConfig, VisibilityExpansionRequired, default_backoff
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.message import Message
-from redrive.mailbox.message_loop import MessageLoop, VisibilityKeeper
+from redrive.mailbox.message_loop import MessageLoop, VisibilityKeeper, exits_as_failures
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.judge import Dead, RetryVerdict, Verdict
@@ -71,7 +71,7 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
     def handle(self, message: Message[T, R], visibility_timeout: float) -> None:
         """Process one request, and reply."""
         try:
-            with VisibilityKeeper(message, visibility_timeout):
+            with VisibilityKeeper(message, visibility_timeout), exits_as_failures():
                 reply = self.respond(message.body)
             if message.asks_for_reply:
                 self.mailbox._reply_type.encode(reply)  # a reply of another type is a failure of the handler
@@ -86,23 +86,24 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
         """Record the failure: dead as the policy says, or delivered again after a back-off."""
         verdict: Verdict
         is_dead = self._is_dead(message, error)
-        if not is_dead:
-            verdict = RetryVerdict.after(self._backoff(message))
+        pause = None if is_dead else self._backoff(message)
+        if pause is not None:
+            verdict = RetryVerdict.after(pause)
         elif self._dlq is None:
             verdict = Dead(DeadReason.RETRIES_EXHAUSTED)
         else:
             verdict = Dead(DeadReason.POLICY, self._target(self._dlq, message, error))
         message._fail(error, verdict)
-        if is_dead:
-            _log.warning(
-                "message_dead_lettered",
-                message_id=message.id,
-                request_id=message.request_id,
-                source_mailbox=self.mailbox.name,
-                delivery_count=message.delivery_count,
-                error_type=qualified_name(type(error).__name__),
-                error=str(error),
-            )
+        _log.warning(
+            "message_dead_lettered" if is_dead else "message_failed",
+            message_id=message.id,
+            request_id=message.request_id,
+            source_mailbox=self.mailbox.name,
+            delivery_count=message.delivery_count,
+            error_type=qualified_name(type(error).__name__),
+            error=str(error),
+            retry_in_seconds=pause,
+        )
 
     def _backoff(self, message: Message[T, R]) -> float:
         try:

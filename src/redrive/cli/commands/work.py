@@ -1,4 +1,4 @@
-"""`redrive work`: a worker for the tasks of an app, or the workers of redrive.toml in this process."""
+"""`redrive work`: a worker for an app or a group of loops, or the workers of redrive.toml in this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import click
@@ -37,16 +37,16 @@ _FOR_APPS = (
     "memory_limit",
     "max_items_per_child",
 )
-"""Options that only mean something for the tasks of an app."""
+"""Options that only mean something for an app or a group of loops."""
 _FOR_FILES = {
-    "namespace": "an app says its namespace itself, as in App(namespace='blue')",
-    "config": "an app reads no config file",
+    "namespace": "an app says its namespace itself, as in App(namespace='blue'), and a group where its store is opened",
+    "config": "an app or a group reads no config file",
 }
 """Options of every command that only mean something for the workers of a file, and why."""
 
 
-@click.command(cls=StoreCommand, short_help="Run the tasks of an app, or the workers of redrive.toml.")
-@click.argument("what", nargs=-1, metavar="[MODULE:APP | WORKER…]")
+@click.command(cls=StoreCommand, short_help="Run an app, a group of loops, or the workers of redrive.toml.")
+@click.argument("what", nargs=-1, metavar="[MODULE:NAME | WORKER…]")
 @click.option(
     "--queue",
     "-q",
@@ -113,18 +113,21 @@ _FOR_FILES = {
               help="The address to show them on. The default is seen from this machine only.")  # fmt: skip
 @log_json_option
 def work(what: tuple[str, ...], **options: Any) -> None:
-    """Run the tasks of an app, or the workers of redrive.toml, until it is stopped.
+    """Run an app, a group of loops, or the workers of redrive.toml, until it is stopped.
 
     `redrive work jobs:app` imports the module jobs, from the working directory or from what is installed, and takes
-    the App that is called app in it. `redrive work` runs all workers of the file redrive.toml, which run commands;
-    `redrive work mailer` the one that is called mailer. The file is applied first, and again when it is edited.
+    the App that is called app in it. `redrive work mail:group` runs the loops of a LoopGroup in the same way, on the
+    store of their mailboxes. Only for apps are --queue, --concurrency, --processes and --until-idle.
+
+    `redrive work` runs all workers of the file redrive.toml, which run commands; `redrive work mailer` the one that is
+    called mailer. The file is applied first, and again when it is edited.
 
     Ctrl-C or SIGTERM: takes no more items and finishes what runs. Once more: stops at once. Neither costs an item an
-    attempt. SIGHUP starts the worker of an app anew, and reads the file again.
+    attempt. SIGHUP starts the worker of an app or a group anew, and reads the file again.
 
-    The exit code is 0 after a stop or when idle, 1 if it had to be killed, 2 if an app could not begin, and 3 if
-    something is wrong with the file. With --until-idle it is 7 where the token may not work on a queue, and 4 where
-    there is no such queue.
+    The exit code is 0 after a stop or when idle, 1 if it had to be killed, 2 if an app or a group could not begin, and
+    3 if something is wrong with the file. With --until-idle it is 7 where the token may not work on a queue, and 4
+    where there is no such queue.
     """
     if was_given("metrics_host") and options["metrics_port"] is None:
         raise click.UsageError("--metrics-host is for --metrics-port; leave it out, or give both")
@@ -136,13 +139,11 @@ def work(what: tuple[str, ...], **options: Any) -> None:
 
 def _work_file(workers: tuple[str, ...], options: dict[str, Any]) -> None:
     """Workers of the file have their own numbers, which stand there."""
-    for name in _FOR_APPS:
-        if was_given(name):
-            option = "--queue" if name == "queues" else f"--{name.replace('_', '-')}"
-            raise click.UsageError(
-                f"{option} is for the tasks of an app: name one, as in redrive work jobs:app. What workers of "
-                f"redrive.toml do stands in that file"
-            )
+    for option in _given(_FOR_APPS):
+        raise click.UsageError(
+            f"{option} is for the tasks of an app: name one, as in redrive work jobs:app. What workers of "
+            f"redrive.toml do stands in that file"
+        )
     events.configure()
     metrics = None if options["metrics_port"] is None else (options["metrics_host"], options["metrics_port"])
     sys.exit(
@@ -155,8 +156,13 @@ def _work_file(workers: tuple[str, ...], options: dict[str, Any]) -> None:
     )
 
 
+def _given(names: Iterable[str]) -> list[str]:
+    """Those of these options that were typed, with their dashes."""
+    return ["--queue" if name == "queues" else f"--{name.replace('_', '-')}" for name in names if was_given(name)]
+
+
 def _work_app(what: tuple[str, ...], options: dict[str, Any]) -> None:
-    """An app says itself where it runs, unless it is told a URL."""
+    """Run an app or another program of a module. An app says itself where it runs, unless a URL is given."""
     for name, why in _FOR_FILES.items():
         if get_option(name) is not None:
             raise click.UsageError(f"--{name} is for workers of redrive.toml: {why}")
@@ -178,6 +184,7 @@ def _work_app(what: tuple[str, ...], options: dict[str, Any]) -> None:
         metrics_host=options["metrics_host"],
         memory_limit=None if memory_limit is None else memory_limit * MIB,
         max_items_per_child=max_items,
+        options=(*_given((*_FOR_APPS, "until_idle")), *(["--url"] if get_option("url") is not None else [])),
     )
     reload, view = options["reload"], options["live"]
     if can_supervise():
