@@ -21,9 +21,11 @@
     │   ├── ConfirmationMismatch purge or delete named another number of items
     │   ├── ItemActive           a worker holds the item
     │   ├── ItemMoving           the item is on its way to another store
+    │   ├── ItemHeld             the item is held back
     │   ├── WrongStatus          the item is not in a status the verb applies to
     │   ├── IdempotencyConflict  the key was used with another payload
     │   ├── QueueFull            max_size reached
+    │   ├── QueuePaused          the queue gives no leases
     │   ├── LeaseLost            the token is no longer the newest, or never was
     │   ├── WrongQueue           the leased item is in another queue than the call names
     │   └── OperationEnded       it has ended
@@ -295,10 +297,21 @@ class ItemMoving(Refused):
         )
 
 
+class ItemHeld(Refused):
+    """The item is held back, and is leased by nobody until it is let go."""
+
+    code = "item_held"
+
+    def __init__(self, id: str, held_by: str) -> None:
+        self.id, self.held_by = id, held_by
+        super().__init__(f"item {id} is held by {_show(held_by)}; unhold({_show(held_by)}) lets it go")
+
+
 _NEXT_STEP = {
     "archived": "; restore it first",
     "moving": "; it is on its way to another store, and can be changed there once it has arrived",
 }
+_NEXT_STEP_OF_VERB = {("lease", "dead"): "; lease it with include_dead, or redrive it"}
 
 
 class WrongStatus(Refused):
@@ -310,7 +323,7 @@ class WrongStatus(Refused):
         self.verb, self.id, self.status, self.allowed = verb, id, status, allowed
         super().__init__(
             f"cannot {verb} item {id}: it is {status}, and {verb} is for items that are {_either(allowed)}"
-            f"{_NEXT_STEP.get(status, '') if verb != 'undo' else ''}"
+            f"{_next_step(verb, status)}"
         )
 
 
@@ -339,6 +352,16 @@ class QueueFull(Refused):
             f"queue {_show(queue)} is full: {size:,} of max_size {max_size:,}, {adding:,} more refused; "
             f"retry later, add workers, or raise max_size"
         )
+
+
+class QueuePaused(Refused):
+    """The queue is paused, and gives no leases."""
+
+    code = "queue_paused"
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        super().__init__(f"queue {_show(queue)} is paused and gives no leases; resume it first")
 
 
 class LeaseLost(Refused):
@@ -629,6 +652,11 @@ def _show(value: object) -> str:
     if not text.isprintable():
         text = short_repr(value, _SHOWN_CHARS + 1)
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
+
+def _next_step(verb: str, status: str) -> str:
+    """What to do about an item of that status before the verb, for the end of an error text."""
+    return "" if verb == "undo" else _NEXT_STEP_OF_VERB.get((verb, status), _NEXT_STEP.get(status, ""))
 
 
 def _either(words: tuple[str, ...]) -> str:

@@ -20,8 +20,8 @@ Rules for every store:
   changed nothing and does not disturb its neighbours. `commit` raises only when the store itself cannot serve the
   batch (`StoreError`, or `Closed` after `close`: nothing was changed; `OutcomeUnknown`: all or nothing was).
 - **Order.** Calls of one batch are concurrent. They take effect by kind in this order: queues, puts, registrations,
-  imports, held items, settles, manual changes, operations, maintenance, leases; within a kind in the order of the
-  batch.
+  imports, held items, settles, manual changes, operations, maintenance, leases by id, leases; within a kind in the
+  order of the batch.
 - **Fence.** A call that names a token is accepted while the item is active under that token, regardless of the
   clock. Otherwise it gets `LeaseLost` with the item's current status and changes nothing. So of two calls with one
   token exactly one is accepted.

@@ -43,7 +43,17 @@ from redrive.contract.admin_calls import (
     Unregister,
     UpdateQueue,
 )
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put, Reply, ReturnLease, Settle
+from redrive.contract.item_calls import (
+    Complete,
+    Extend,
+    LeaseByIds,
+    LeaseItems,
+    NewItem,
+    Put,
+    Reply,
+    ReturnLease,
+    Settle,
+)
 from redrive.contract.queries import (
     CountItems,
     FindItems,
@@ -260,6 +270,8 @@ SAMPLES = (
     Sample("finish a move", lambda w, s: FinishMove((ItemId(s.id),)), ADMIN, ALL),
     Sample("close a move", lambda w, s: CloseMove(s.queue, "there", (ItemId(s.id),)), ADMIN, HERE),
     Sample("lease", lambda w, s: LeaseItems(s.queue, 1), WORKS, HERE),
+    Sample("lease by id", lambda w, s: LeaseByIds((ItemId(s.id),)), WORKS, HERE),
+    Sample("lease the dead", lambda w, s: LeaseByIds((ItemId(s.letter_id),), include_dead=True), ADMIN, HERE),
     Sample("see a queue", lambda w, s: GetQueue(s.queue), ALL_ROLES, HERE),
     Sample("list queues", lambda w, s: ListQueues(), ALL_ROLES, ANY),
     Sample("see counts", lambda w, s: GetStats(s.queue), LOOKS, HERE),

@@ -16,7 +16,7 @@ from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal, Role
 from redrive.contract import COMMIT_ORDER
 from redrive.contract.admin_calls import Import, ManualChange, ManualTarget, Register, SetPaused, StartOperation
 from redrive.contract.base import MAINTENANCE_BATCH
-from redrive.contract.item_calls import Complete, LeaseItems, NewItem, Put, Reply, Settle, StaleSettings
+from redrive.contract.item_calls import Complete, LeaseByIds, LeaseItems, NewItem, Put, Reply, Settle, StaleSettings
 from redrive.contract.queries import (
     FindItems,
     GetItem,
@@ -34,14 +34,15 @@ from redrive.contract.queries import (
     ReadFeed,
 )
 from redrive.contract.replies import REPLY_ERROR, REPLY_FOR, REPLY_TO
-from redrive.errors import Forbidden, InvalidInput, InvalidName, ItemNotFound, LeaseLost
+from redrive.errors import Forbidden, InvalidInput, InvalidName, ItemActive, ItemNotFound, LeaseLost
+from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import KeptResult, Lease, Overrides, Result, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.masked_item import MASKED_TYPE
 from redrive.model.retry_policy import NEVER, Backoff, BackoffKind, RetryPolicy
 from redrive.server.auth.result_filter import visible_result, with_redaction_rules
-from redrive.server.auth.store_call_authorization import authorize_calls, filter_result
+from redrive.server.auth.store_call_authorization import authorize_calls, filter_result, withheld_tokens
 from redrive.store import Commit
 from redrive.task.result_handle import is_dead_letter
 from redrive.testing import FakeClock
@@ -101,6 +102,34 @@ async def test_workers_are_called_after_their_token(world: World) -> None:
     assert [lease.id for lease in await made(world, consumer, ListWorkerLeases("host-1"))] == [leased.leases[0].id]
     await made(world, consumer, Register("worker", "host-1", b"{}", timeout=30_000_000))
     assert await made(world, consumer, ListRegistrations("worker", "ann/host-1"))
+
+
+async def test_consumer_leases_by_id_under_the_name_of_its_token(world: World) -> None:
+    own, foreign = world.sides[OWN], world.sides[FOREIGN]
+    call = LeaseByIds((ItemId(own.id), ItemId(own.active_id), ItemId("0" * 32)), "host-1")
+    lease, active, missing = await made(world, limited(Role.CONSUMER), call)
+    assert (lease.worker, type(active), type(missing)) == ("ann/host-1", ItemActive, ItemNotFound)
+    refusal = await made(world, limited(Role.CONSUMER), LeaseByIds((ItemId(own.id), ItemId(foreign.id))))
+    assert isinstance(refusal, ItemNotFound)
+    assert world.broker.get(foreign.id).status is Status.PENDING
+
+
+async def test_lease_of_an_item_that_moved_meanwhile_is_withheld(world: World) -> None:
+    own, foreign = world.sides[OWN], world.sides[FOREIGN]
+    away, kept = world.broker.lease_by_id([foreign.id, own.id])
+    assert isinstance(away, Lease)
+    assert isinstance(kept, Lease)
+    dead = msgspec.structs.replace(kept, dead_reason=DeadReason.POLICY)
+    call = LeaseByIds((ItemId("1" * 32), ItemId(own.id), ItemId("2" * 32), ItemId("3" * 32)))
+    request, results = world.request(limited(Role.CONSUMER)), (away, kept, dead, ItemNotFound("3"))
+    assert withheld_tokens(request, [call], [results]) == [away.token, dead.token]
+    first, second, third, _ = filter_result(request, call, results)
+    assert (second, type(first), type(third)) == (kept, ItemNotFound, ItemNotFound)
+    assert (first.id, third.id) == ("1" * 32, "2" * 32)
+    assert foreign.queue not in str(first)
+    for everyone in (everywhere(Role.ADMIN), limited(Role.CONSUMER, Role.OPERATOR)):
+        assert withheld_tokens(world.request(everyone), [call], [results[1:]]) == []
+    assert withheld_tokens(request, [Put(own.queue, ())], [()]) == []
 
 
 async def test_nobody_sees_what_another_token_holds(world: World) -> None:

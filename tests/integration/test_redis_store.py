@@ -28,11 +28,12 @@ from redrive.contract.admin_calls import (
     StartOperation,
     StepOperation,
 )
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put, Settle, StaleSettings
+from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, NewItem, Put, Settle, StaleSettings
 from redrive.contract.queries import (
     FindItems,
     GetIdempotencyOwners,
     GetItem,
+    GetQueue,
     GetStats,
     ListMoves,
     ListMoveTargets,
@@ -61,7 +62,7 @@ from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import Verb
 from redrive.stores.memory import MemoryStore
 from redrive.stores.redis import redis_client
-from redrive.stores.redis.keys import FORMAT, score_of
+from redrive.stores.redis.keys import FIRST_FORMAT, FORMAT, score_of
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.store import RedisStore
 from redrive.testing import FakeClock
@@ -286,13 +287,31 @@ def test_namespace_of_a_development_version_is_refused_untouched(
     keys = opened()._keys
     opened().commit([CreateQueue("jobs", QueueSettings()), Put("jobs", (item(),))])
     with contextlib.closing(redis_server.client()) as client:
-        client.hset(keys.meta, "format", FORMAT - 1)
+        client.hset(keys.meta, "format", FIRST_FORMAT - 1)
         before = {key: client.dump(key) for key in client.scan_iter(f"{keys.root}*")}
         with pytest.raises(SchemaTooOld) as caught:
             opened(create=create)
         assert {key: client.dump(key) for key in client.scan_iter(f"{keys.root}*")} == before
-    assert f"({keys.root}*) has schema {FORMAT - 1}, from before the first release" in str(caught.value)
+    assert f"({keys.root}*) has schema {FIRST_FORMAT - 1}, from before the first release" in str(caught.value)
     assert "Use a new store" in str(caught.value)
+
+
+def test_format_of_an_older_namespace_is_raised_by_the_first_dead_item_that_is_leased(
+    opened: Opened, redis_server: Server
+) -> None:
+    store = opened()
+    keys = store._keys
+    store.commit([CreateQueue("jobs", QueueSettings())])
+    ((receipt,),) = store.commit([Put("jobs", (item(),))]).results
+    with contextlib.closing(redis_server.client()) as client:
+        client.hset(keys.meta, "format", FIRST_FORMAT)
+        store = opened()
+        (leases,) = store.commit([LeaseByIds((receipt.id,))]).results
+        version = store.read(GetQueue("jobs")).version
+        store.commit([Settle(leases[0].token, OutcomeKind.BURIED, Dead(), version)])
+        assert client.hget(keys.meta, "format") == str(FIRST_FORMAT).encode()
+        store.commit([LeaseByIds((receipt.id,), include_dead=True)])
+        assert client.hget(keys.meta, "format") == str(FORMAT).encode()
 
 
 def test_namespace_of_a_newer_release_is_refused_untouched(opened: Opened, redis_server: Server) -> None:

@@ -21,11 +21,13 @@ from redrive import Broker, connect, connect_async
 from redrive.client import RemoteStore, change_watcher, http_transport
 from redrive.client import remote_store as client
 from redrive.contract.admin_calls import CreateQueue
-from redrive.contract.item_calls import LeaseItems, NewItem, Put
+from redrive.contract.item_calls import LeaseByIds, LeaseItems, NewItem, Put
 from redrive.errors import (
     EngineUnsupported,
     InvalidInput,
     InvalidName,
+    ItemActive,
+    ItemNotFound,
     NotAStore,
     OutcomeUnknown,
     Overloaded,
@@ -35,6 +37,8 @@ from redrive.errors import (
     StoreUnavailable,
     Unauthorized,
 )
+from redrive.model.ids import ItemId
+from redrive.model.item import Counters, Lease
 from redrive.model.limits import MAX_CALLS_PER_COMMIT, MIB
 from redrive.model.queue import QueueSettings
 from redrive.server.request_limits import DEFAULT_LIMITS
@@ -411,6 +415,18 @@ def test_batch_that_is_too_large_for_one_request_is_sent_in_parts(broker: Broker
     assert [len(each) for each in receipts] == [1] * 12
     assert len(leased.leases) == DEFAULT_LIMITS.max_response_bytes // (3 * MIB), "as many as one answer may have"
     assert queue.name == "mails"
+
+
+def test_more_payload_than_one_answer_may_have_is_leased_by_id_in_parts(broker: Broker) -> None:
+    broker.update_queue("jobs", max_payload_size=4 * MIB)
+    ids = [broker.put("jobs", bytes(3 * MIB)).id for _ in range(12)]
+    (results,) = broker._core.store.commit([LeaseByIds((*ids, ItemId("0" * 32)))]).results
+    fitting = DEFAULT_LIMITS.max_response_bytes // (3 * MIB)
+    assert [lease.id for lease in results] == ids[:fitting], "as many as one answer may have"
+    assert broker.stats("jobs").active == fitting, "the others were given back"
+    leases = broker.lease_by_id([*ids[fitting:], ItemId("0" * 32), ids[0]])
+    assert [type(each) for each in leases] == [Lease] * (12 - fitting) + [ItemNotFound, ItemActive]
+    assert broker.get(ids[-1]).counters == Counters(deliveries=2, attempts=1)
 
 
 def test_more_items_than_one_commit_may_have_are_sent_in_parts(broker: Broker) -> None:

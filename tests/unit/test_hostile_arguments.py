@@ -185,6 +185,7 @@ USES: dict[str, dict[str, Any]] = {
                    "idempotency_key": "k", "content_type": None, "max_attempts": 3, "max_losses": 3,
                    "retry": {"attempts": 2}},
     "lease": {"queue": "jobs", "limit": 1, "wait": 0, "lease_timeout": 60, "worker": "w"},
+    "lease_by_id": {"ids": [_DEAD], "include_dead": True, "lease_timeout": 60, "worker": "w"},
     "extend": {"lease": _LEASE, "timeout": 60},
     "complete": {"lease": _LEASE, "result": 1, "puts": [("jobs", 1)], "keep_result": 60},
     "result": {"id": _DEAD},

@@ -1,4 +1,7 @@
-"""The judge: whose settings count. Verdicts that a program brings: what can be meant is taken, others are refused."""
+"""The judge: whose settings count, and the verdict on an item that was leased although it is dead.
+
+Verdicts that a program brings: what can be meant is taken, others are refused.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from redrive.model.judge import (
     RetryVerdict,
     Verdict,
     check_custom_verdict,
+    check_verdict,
     has_attempts_left,
     judge,
     settings_for,
@@ -138,3 +142,17 @@ def test_deliveries_end_at_the_limit_of_the_item_or_the_queue(
 def test_item_without_a_limit_is_released_as_often_as_it_takes() -> None:
     settings = parse_settings({"max_attempts": 1})
     assert has_attempts_left(settings, Counters(attempts=10**6), own({"attempts": 7}, max_attempts=0))
+
+
+@pytest.mark.parametrize("outcome_kind", OutcomeKind)
+def test_item_that_was_dead_is_dead_again_for_the_same_reason(outcome_kind: OutcomeKind) -> None:
+    settings = QueueSettings(max_attempts=1, max_losses=1, dead_queue="morgue")
+    verdict = judge(settings, outcome_kind, Counters(9, 9, 9, 9), expired=True, dead_reason=DeadReason.POLICY)
+    assert verdict == Dead(DeadReason.POLICY)
+
+
+@pytest.mark.parametrize("verdict", [Dead(), Dead(to="jobs"), Dead(drop=True)], ids=repr)
+def test_any_death_can_follow_for_an_item_that_was_dead(verdict: Verdict) -> None:
+    check_verdict("jobs", OutcomeKind.LOST, verdict, was_dead=True)
+    with pytest.raises(InvalidInput, match="dead again; redrive it"):
+        check_verdict("jobs", OutcomeKind.LOST, RetryVerdict(), was_dead=True)

@@ -135,6 +135,7 @@ USES: dict[str, Use] = {
     "hold": on_dead("hold", "ann"),
     "import_items": imported,
     "lease": lambda broker: broker.lease("jobs"),
+    "lease_by_id": on_dead("lease_by_id"),
     "list_queues": lambda broker: broker.list_queues(),
     "report_lost": on_lease("report_lost", "gone"),
     "move": on_dead("move", "jobs"),

@@ -5,7 +5,7 @@ import pytest
 from redrive.client.retry_safe_calls import are_idempotent
 from redrive.contract import Call
 from redrive.contract.admin_calls import AuditNote, CreateQueue, Register
-from redrive.contract.item_calls import Extend, LeaseItems, NewItem, Put, ReturnLease
+from redrive.contract.item_calls import Extend, LeaseByIds, LeaseItems, NewItem, Put, ReturnLease
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
 from redrive.model.judge import RetryVerdict
@@ -26,6 +26,7 @@ UNSAFE: list[Any] = [
     Put("jobs", (KEYED, PLAIN)),
     Put("jobs", (FAILED,)),
     LeaseItems("jobs", 1),
+    LeaseByIds((ItemId("0" * 32),)),
     ReturnLease(Token("0" * 48)),
     Register("worker", "w", b"x", version=3),
     Register("worker", "w", b"x", puts=(Put("jobs", (KEYED,)),)),
@@ -37,7 +38,7 @@ NAMED_SAFE = {
 }  # fmt: skip
 NAMED_UNSAFE = {
     "UpdateQueue", "DeleteQueue", "Unregister", "Complete", "Settle", "ReturnLease", "ManualChange", "StartOperation",
-    "SetOperation", "Expire", "LeaseItems", "Reply",
+    "SetOperation", "Expire", "LeaseByIds", "LeaseItems", "Reply",
 }  # fmt: skip
 
 

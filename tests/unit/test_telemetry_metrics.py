@@ -113,6 +113,25 @@ def test_failures_retries_and_deaths_are_counted_by_the_queue_they_happened_in(b
     assert seen("redrive_items_dead_lettered_total", queue="morgue", reason="retries_exhausted") is None
 
 
+def test_dead_item_that_is_leased_dies_once(broker: Broker, clock: FakeClock, seen: Seen) -> None:
+    id = broker.put("jobs", 1).id
+    broker.fail(broker.lease("jobs")[0], "x", final=True)
+    item = broker.get(id)
+    broker.update_queue("jobs", dead_queue=None)
+    broker.redrive(item.id, to="jobs")
+    id = broker.fail(broker.lease("jobs")[0], "x", final=True).id
+    broker.fail(broker.lease_by_id(id, include_dead=True), "x")
+    broker.report_lost(broker.lease_by_id(id, include_dead=True), "gone")
+    broker.lease_by_id([id], include_dead=True, lease_timeout="1s")
+    clock.advance("1s")
+    broker.run_maintenance()
+    assert seen("redrive_items_dead_lettered_total", queue="jobs", reason="final_error") == 2
+    assert seen("redrive_items_leased_total", queue="jobs") == 5
+    assert seen("redrive_items_failed_total", queue="jobs", error_class="permanent") == 3
+    assert seen("redrive_leases_lost_total", queue="jobs") == 2
+    assert seen("redrive_items_retried_total", queue="jobs") is None
+
+
 def test_item_that_takes_its_workers_with_it_is_counted_as_poison(broker: Broker, clock: FakeClock, seen: Seen) -> None:
     broker.put_many("jobs", [1, 2])
     lost, swept = broker.lease("jobs", 2, lease_timeout="1s")

@@ -23,7 +23,7 @@ from redrive.contract.item_calls import StaleSettings
 from redrive.errors import RedriveError
 from redrive.model.duration import MAX_DURATION
 from redrive.model.ids import ItemId
-from redrive.model.item import Receipt, Settled
+from redrive.model.item import Lease, Receipt, Settled
 from redrive.model.queue import Queue
 from redrive.model.retry_policy import IMMEDIATE, Backoff, BackoffKind, RetryPolicy
 from redrive.store import Commit
@@ -130,8 +130,10 @@ def is_same(one: Any, other: Any) -> bool:
 def _shown(kind: Any) -> str:
     """A type as the contract writes it."""
     if kind is Ext:
-        return "StaleSettings | RedriveError"
+        return "RedriveError"
     origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if kind == Settled | Ext:
+        return "Settled | StaleSettings | RedriveError"
     if origin in (typing.Union, types.UnionType):
         return " | ".join(map(_shown, args))
     if origin is tuple:
@@ -184,6 +186,8 @@ def test_results_come_back_as_they_were(kind: type[Any], data: st.DataObject) ->
     if kind is admin_calls.ManualChange:
         each = st.one_of(values_of(Settled), values_of(Queue).map(StaleSettings), st.sampled_from(ERRORS))
         plain = st.lists(each, max_size=3).map(tuple)
+    if kind is item_calls.LeaseByIds:
+        plain = st.lists(st.one_of(values_of(Lease), st.sampled_from(ERRORS)), max_size=3).map(tuple)
     results = data.draw(st.lists(st.one_of(plain, odd), max_size=4))
     commit = Commit(results, {"jobs": 3, "mails": 0}, Instant(17))
     calls = [call] * len(results)
@@ -191,7 +195,7 @@ def test_results_come_back_as_they_were(kind: type[Any], data: st.DataObject) ->
     assert (seen, back.arrivals, back.now) == (CommitPosition("boot", 5), commit.arrivals, 17)
     assert len(back.results) == len(results)
     for one, other in zip(results, back.results, strict=True):
-        if kind is admin_calls.ManualChange and isinstance(one, tuple):
+        if kind in (admin_calls.ManualChange, item_calls.LeaseByIds) and isinstance(one, tuple):
             assert isinstance(other, tuple)
             assert len(one) == len(other)
             assert all(map(is_same, one, other))

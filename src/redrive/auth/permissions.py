@@ -37,7 +37,7 @@ from redrive.contract.admin_calls import (
     Unregister,
     UpdateQueue,
 )
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, Reply, ReturnLease, Settle
+from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, Put, Reply, ReturnLease, Settle
 from redrive.contract.queries import (
     CountItems,
     FindItems,
@@ -365,6 +365,11 @@ CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Requirements]] = {
     ApplyRetention: _fixed(QueueScope.ALL, MANAGE),
     FinishMove: _fixed(QueueScope.ALL, MANAGE),
     CloseMove: _in_queue(MANAGE),
+    LeaseByIds: lambda call: [
+        RequiredPermission((right,), ItemRef(id))
+        for right in ((CONSUME, OPERATE) if call.include_dead else (CONSUME,))
+        for id in call.ids
+    ],
     LeaseItems: _in_queue(CONSUME),
     GetQueue: lambda query: (RequiredPermission(SEES_QUEUES, QueueRef(query.name)),),
     ListQueues: _fixed(QueueScope.ANY, *SEES_QUEUES),

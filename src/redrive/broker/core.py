@@ -28,6 +28,7 @@ from redrive.contract.queries import GetQueue
 from redrive.contract.replies import REPLY_TO
 from redrive.errors import Closed, InvalidInput
 from redrive.model.caller_input import checking_input
+from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
 from redrive.model.item import NO_OVERRIDES, Counters, Overrides, Receipt, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, Verdict, check_custom_verdict, dead_verdict, judge
@@ -122,6 +123,7 @@ class Core:
         overrides: Overrides = NO_OVERRIDES,
         expired: bool = False,
         delay: int = 0,
+        dead_reason: DeadReason | None = None,
     ) -> Verdict:
         """Judge by the settings of a queue, with this program's delay functions and a fresh jitter."""
         return judge(
@@ -134,6 +136,7 @@ class Core:
             delay=delay,
             jitter=random.random(),
             backoffs=self._backoffs,
+            dead_reason=dead_reason,
         )
 
     def route_verdict(self, queue: Queue, verdict: Verdict | None, failure: Failure | None) -> Verdict | None:

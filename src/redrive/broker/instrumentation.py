@@ -15,7 +15,16 @@ from redrive.clock import Instant
 from redrive.contract import Call
 from redrive.contract.admin_calls import ManualChange, Register, Registration
 from redrive.contract.base import DROP_ACTOR
-from redrive.contract.item_calls import Complete, Leased, LeaseItems, Put, ReturnLease, Settle
+from redrive.contract.item_calls import (
+    Complete,
+    LeaseByIds,
+    Leased,
+    LeaseItems,
+    Put,
+    ReturnLease,
+    Settle,
+    leases_of,
+)
 from redrive.contract.queries import GetStats, ListQueues
 from redrive.errors import LeaseLost, QueueNotFound, RedriveError
 from redrive.model.death import DeadReason
@@ -102,13 +111,24 @@ class BrokerMetrics:
         elif (count := _COUNTS.get(call.__class__)) is not None:
             count(self.metrics, call, result)
 
-    def settled(self, queue: str, outcome_kind: OutcomeKind, result: Any, failure: Failure | None = None) -> None:
-        """A delivery from that queue ended otherwise than by completion, or an item of it expired."""
+    def settled(
+        self,
+        queue: str,
+        outcome_kind: OutcomeKind,
+        result: Any,
+        failure: Failure | None = None,
+        *,
+        was_dead: bool = False,
+    ) -> None:
+        """A delivery from that queue ended otherwise than by completion, or an item of it expired.
+
+        The death of one that `was_dead` when it was leased is counted already.
+        """
         if not isinstance(result, Settled):
             return
         try:
             with self.metrics.lock:
-                _count_ending(self.metrics, queue, outcome_kind, result, failure)
+                _count_ending(self.metrics, queue, outcome_kind, result, failure, was_dead=was_dead)
         except Exception:
             _log.exception("metrics_update_failed")
 
@@ -132,7 +152,13 @@ def _is_outcome(call: Call) -> bool:
 
 
 def _count_ending(
-    metrics: Metrics, queue: str, outcome_kind: OutcomeKind, result: Settled, failure: Failure | None
+    metrics: Metrics,
+    queue: str,
+    outcome_kind: OutcomeKind,
+    result: Settled,
+    failure: Failure | None,
+    *,
+    was_dead: bool = False,
 ) -> None:
     if outcome_kind is OutcomeKind.FAILED:
         error_class = "" if failure is None else str(failure.error_class)
@@ -143,7 +169,7 @@ def _count_ending(
         metrics.counts(names.LOST)[(queue,)] += 1
     elif outcome_kind is OutcomeKind.RELEASED:
         metrics.counts(names.RELEASED)[queue, "yes"] += 1
-    if result.dead_reason is not None:
+    if result.dead_reason is not None and not was_dead:
         _count_death(metrics, queue, result.dead_reason, dropped=result.status is None)
     if result.reply_refused is not None:
         metrics.counts(names.REPLIES_REFUSED)[(queue,)] += 1
@@ -171,6 +197,11 @@ def _count_put(metrics: Metrics, call: Put, result: Any) -> None:
 def _count_leases(metrics: Metrics, call: LeaseItems, result: Leased) -> None:
     if result.leases:
         metrics.counts(names.LEASED)[(call.queue,)] += len(result.leases)
+
+
+def _count_leases_by_id(metrics: Metrics, call: LeaseByIds, result: Sequence[Any]) -> None:
+    for lease in leases_of(result):
+        metrics.counts(names.LEASED)[(lease.queue,)] += 1
 
 
 def _count_complete(metrics: Metrics, call: Complete, result: Settled) -> None:
@@ -216,6 +247,7 @@ def _count_change(metrics: Metrics, call: ManualChange, result: Sequence[Any]) -
 _COUNTS: dict[type[Any], Callable[[Metrics, Any, Any], None]] = {
     Put: _count_put,
     LeaseItems: _count_leases,
+    LeaseByIds: _count_leases_by_id,
     Complete: _count_complete,
     ReturnLease: _count_return,
     ManualChange: _count_change,

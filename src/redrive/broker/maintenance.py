@@ -98,9 +98,8 @@ def settle_overdue(core: Core, queue: str | None = None) -> Flow[tuple[int, int]
             lost += found.token is not None
             expired += found.token is None
             if core.meter is not None:
-                core.meter.settled(
-                    found.queue, OutcomeKind.EXPIRED if found.token is None else OutcomeKind.LOST, result
-                )
+                kind = OutcomeKind.EXPIRED if found.token is None else OutcomeKind.LOST
+                core.meter.settled(found.queue, kind, result, was_dead=found.dead_reason is not None)
     return lost, expired
 
 
@@ -143,7 +142,14 @@ def _verdict_on(core: Core, found: Overdue) -> Flow[Call]:
         verdict = core.judge(queue, OutcomeKind.EXPIRED, found.counters, overrides=found.overrides)
         return Expire(found.id, verdict, queue.version)
     counters = count_outcome(found.counters, OutcomeKind.LOST)
-    verdict = core.judge(queue, OutcomeKind.LOST, counters, overrides=found.overrides, expired=found.expired)
+    verdict = core.judge(
+        queue,
+        OutcomeKind.LOST,
+        counters,
+        overrides=found.overrides,
+        expired=found.expired,
+        dead_reason=found.dead_reason,
+    )
     return Settle(found.token, OutcomeKind.LOST, verdict, queue.version)
 
 

@@ -135,15 +135,17 @@ def settle_and_lease(
 def _count(meter: BrokerMetrics, ends: Sequence[tuple[Lease, Outcome]], settled: Sequence[Any]) -> None:
     """All but completions and returns, which are counted where they are committed."""
     for (lease, end), result in zip(ends, settled, strict=True):
+        was_dead = lease.dead_reason is not None
         match end:
             case Failed(failure):
-                meter.settled(lease.queue, OutcomeKind.FAILED, result, failure)
+                meter.settled(lease.queue, OutcomeKind.FAILED, result, failure, was_dead=was_dead)
             case Released():
-                meter.settled(lease.queue, OutcomeKind.RELEASED, result)
+                meter.settled(lease.queue, OutcomeKind.RELEASED, result, was_dead=was_dead)
             case Buried(failure=failure):
-                meter.settled(lease.queue, OutcomeKind.FAILED if failure else OutcomeKind.BURIED, result, failure)
+                kind = OutcomeKind.FAILED if failure else OutcomeKind.BURIED
+                meter.settled(lease.queue, kind, result, failure, was_dead=was_dead)
             case Lost(failure):
-                meter.settled(lease.queue, OutcomeKind.LOST, result, failure)
+                meter.settled(lease.queue, OutcomeKind.LOST, result, failure, was_dead=was_dead)
 
 
 def _lease_swept(core: Core, call: LeaseItems) -> Flow[Leased | RedriveError]:
@@ -237,12 +239,19 @@ def _verdict(
     delay: int = 0,
     after: int | None = None,
 ) -> Verdict:
-    counters = count_outcome(lease.counters, outcome_kind)
-    if after is not None and has_attempts_left(queue.settings, counters, lease.overrides):
+    counters, dead_reason = count_outcome(lease.counters, outcome_kind), lease.dead_reason
+    if after is not None and dead_reason is None and has_attempts_left(queue.settings, counters, lease.overrides):
         return RetryVerdict(after, Status.FAILED)
     expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
     return core.judge(
-        queue, outcome_kind, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay
+        queue,
+        outcome_kind,
+        counters,
+        failure=failure,
+        overrides=lease.overrides,
+        expired=expired,
+        delay=delay,
+        dead_reason=dead_reason,
     )
 
 

@@ -62,6 +62,8 @@ EXITS: dict[str, int] = {
     "refused": REFUSED,
     "queue_exists": REFUSED,
     "queue_in_use": REFUSED,
+    "queue_paused": REFUSED,
+    "item_held": REFUSED,
     "wrong_status": REFUSED,
     "idempotency_conflict": REFUSED,
     "lease_lost": REFUSED,

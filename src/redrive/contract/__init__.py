@@ -26,7 +26,7 @@ from redrive.contract.admin_calls import (
     Unregister,
     UpdateQueue,
 )
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, Reply, ReturnLease, Settle
+from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, Put, Reply, ReturnLease, Settle
 from redrive.contract.queries import (
     CountItems,
     FindItems,
@@ -73,6 +73,7 @@ Call = (
     | ApplyRetention
     | FinishMove
     | CloseMove
+    | LeaseByIds
     | LeaseItems
 )
 Query = (
@@ -110,6 +111,7 @@ COMMIT_ORDER: tuple[tuple[type[Any], ...], ...] = (
     (ManualChange,),
     get_args(OperationCall),
     (Promote, Expire, ApplyRetention, FinishMove, CloseMove),
+    (LeaseByIds,),
     (LeaseItems,),
 )
 """The kinds of calls, in the order in which those of one batch take effect."""

@@ -153,7 +153,8 @@ class ManualChange(TaggedStruct, frozen=True):
     """→ tuple[Settled | StaleSettings | RedriveError, …], one for each target, in order. Targets are independent.
 
     `redrive.model.manual_change` defines the statuses that a verb applies to. Otherwise `WrongStatus`; `ItemNotFound`;
-    `ItemActive` for an active item, unless `force`, which revokes its lease. A former id is resolved to the item.
+    `ItemActive` for an active item, unless `force`, which revokes its lease: then it is pending, or dead if it was
+    leased although it is dead. A former id is resolved to the item.
     RETRY: pending in place, at the end of the queue. REDRIVE: a dead item in place; a dead letter in a dead queue moves
     to the queue of its last death, under a new id; with `to`, to that queue; `QueueNotFound` if that does not exist,
     and the item stays. Both set attempts, failures and losses to 0, add 1 to redrives, reset the expire deadline, and

@@ -8,13 +8,14 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.contract.base import TaggedStruct
-from redrive.errors import InvalidInput, ItemMoving
+from redrive.errors import InvalidInput, ItemActive, ItemHeld, ItemMoving, QueuePaused, WrongStatus
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
-from redrive.model.item import NO_OVERRIDES, Lease, Overrides, Result, Status
+from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Lease, Overrides, Result, Status
 from redrive.model.judge import OutcomeKind, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY
 from redrive.model.queue import Queue
+from redrive.model.state_machine import Verb
 
 
 class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
@@ -95,6 +96,30 @@ class Leased(msgspec.Struct, frozen=True, gc=False):
     next_at: Instant | None = None
 
 
+class LeaseByIds(TaggedStruct, frozen=True):
+    """→ tuple[Lease | RedriveError, …], one for each id, in order: these items, now. At most MAX_BATCH ids.
+
+    An item that is pending or failed is leased, due or not, at any position of its queue; everything else is as with
+    LeaseItems. Ids are independent. A former id is resolved to the item; an item that two of the ids mean is leased
+    once, and active for the second. Otherwise `ItemNotFound`; `ItemActive`, even if the lease has expired: settle that
+    first; `ItemHeld`; `WrongStatus` for any other status, and for an item that has expired; `QueuePaused`.
+    A server may answer for the first ids only: ask again for the rest.
+
+    With `include_dead` a dead item is leased too, regardless of its expire deadline and of max_size.
+    `IdempotencyConflict` as with REDRIVE. Its lease has `dead_reason`. Until the delivery ends the item is active, and
+    counted as that; it stays a dead letter, found as one, and a member of its group; retention and operations pass over
+    it. If the delivery completes, it is completed and no longer a dead letter: DONE in the feed. If the delivery ends
+    in any other way, the item is dead again: that end is counted and in the history, and nothing else has changed. Its
+    last death stays the same, it does not move and is not answered.
+    """
+
+    ids: tuple[ItemId, ...]
+    worker: str | None = None
+    timeout: int | None = None
+    """None takes the lease_timeout of the item's queue."""
+    include_dead: bool = False
+
+
 class Extend(TaggedStruct, frozen=True):
     """→ Instant, the new deadline: now + timeout. The token stays the same."""
 
@@ -154,6 +179,8 @@ class Settle(TaggedStruct, frozen=True):
     the history, and is the cause of a death.
     A death of an item that names a queue for replies is answered there (`replies.death_reply`) in the same transaction,
     by whichever call it dies; not a second time if it dies as a dead letter. A refused reply does not refuse the death.
+    An item that was leased although it is dead is dead again (LeaseByIds), and Dead says nothing more; `InvalidInput`
+    for a RetryVerdict.
     `InvalidInput` if the verdict cannot follow the outcome (`judge.check_verdict`); `QueueNotFound` without `to`.
     """
 
@@ -167,7 +194,8 @@ class Settle(TaggedStruct, frozen=True):
 
 
 class ReturnLease(TaggedStruct, frozen=True):
-    """→ Settled. An uncounted release: attempts is decremented, never below 0; pending at its old position.
+    """→ Settled. An uncounted release: attempts is decremented, never below 0; pending at its old position, until its
+    time if that is to come; dead again if it was leased although it is dead.
 
     Writes a history row only if there is a note.
     """
@@ -184,9 +212,33 @@ class StaleSettings(msgspec.Struct, frozen=True):
     queue: Queue
 
 
+def leases_of(result: object) -> Sequence[Lease]:
+    """Return the leases that the result of a call has, in order."""
+    if isinstance(result, Leased):
+        return result.leases
+    return [each for each in result if isinstance(each, Lease)] if isinstance(result, tuple) else ()
+
+
 def lease_returns(results: Iterable[object]) -> list[ReturnLease]:
     """Return the calls that return the leases among results whose caller is gone: the items never ran."""
-    return [ReturnLease(lease.token) for result in results if isinstance(result, Leased) for lease in result.leases]
+    return [ReturnLease(lease.token) for result in results for lease in leases_of(result)]
+
+
+def check_lease_by_id(
+    call: LeaseByIds, queue: Queue, id: ItemId, status: Status, worker: str | None, held_by: str | None, expired: bool
+) -> None:
+    """Raise unless the call leases an item of that queue in this state. `worker` is the one that has it."""
+    allowed = (*WAITING_STATUSES, Status.DEAD) if call.include_dead else WAITING_STATUSES
+    if status is Status.ACTIVE:
+        raise ItemActive(id, worker)
+    if status not in allowed:
+        raise WrongStatus(Verb.LEASE.value, id, status.value, allowed)
+    if held_by is not None:
+        raise ItemHeld(id, held_by)
+    if expired and status is not Status.DEAD:
+        raise WrongStatus(Verb.LEASE.value, id, status.value, ("not past their expire deadline",))
+    if queue.paused:
+        raise QueuePaused(queue.name)
 
 
 def has_stale_verdict(put: Put, queue: Queue) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.contract.base import MAINTENANCE_BATCH, TaggedStruct
+from redrive.model.death import DeadReason
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId, Token
@@ -156,7 +157,7 @@ class GetOverdue(TaggedStruct, frozen=True):
     limit: int = MAINTENANCE_BATCH
 
 
-class Overdue(msgspec.Struct, frozen=True):
+class Overdue(msgspec.Struct, frozen=True, omit_defaults=True):
     """An expired lease (with token) or item (without), with all that the judge needs."""
 
     id: ItemId
@@ -166,6 +167,8 @@ class Overdue(msgspec.Struct, frozen=True):
     token: Token | None
     expired: bool
     worker: str | None = None
+    dead_reason: DeadReason | None = None
+    """As in Lease."""
 
 
 class GetLease(TaggedStruct, frozen=True):

@@ -74,6 +74,8 @@ def _status(item: Item) -> Status:
     """What it is without a lease. One that was on its way to a dead queue elsewhere is dead."""
     if item.status is Status.MOVING:
         return Status.DEAD if item.deaths and not _was_brought_back(item) else Status.PENDING
+    if item.status is Status.ACTIVE and item.dead_reason is not None:  # leased although it is dead
+        return Status.DEAD
     return item.status if item.status in (Status.FAILED, Status.DEAD, Status.ARCHIVED) else Status.PENDING
 
 

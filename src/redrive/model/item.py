@@ -188,7 +188,7 @@ class Item(msgspec.Struct, frozen=True):
     """From when a sweep may take the lease (active)."""
     first_leased_at: Instant | None = None
     dead_reason: DeadReason | None = None
-    """Why it died (dead, archived)."""
+    """Why it died (dead, archived; active, if it was leased although it is dead)."""
     ended_at: Instant | None = None
     """When it was completed or died (completed, dead, archived)."""
     result: Result | None = None
@@ -238,7 +238,7 @@ class Item(msgspec.Struct, frozen=True):
         return next((entry.failure for entry in reversed(self.history) if entry.failure), None)
 
 
-class Lease(msgspec.Struct, frozen=True, gc=False):
+class Lease(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The right of one worker to one item until a deadline. The token proves it.
 
     The counters include this delivery and stay as they are for as long as the token is valid.
@@ -263,6 +263,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     expire_deadline: Instant | None
     overrides: Overrides
     worker: str | None
+    dead_reason: DeadReason | None = None
+    """Why it died, if it was leased although it is dead. It is dead again unless this delivery completes it."""
 
     def __str__(self) -> str:
         # Without the token, which is the right to the item and does not belong in a log.

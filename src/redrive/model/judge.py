@@ -87,9 +87,16 @@ RETRY_STATUSES: dict[OutcomeKind, tuple[Status, ...]] = {
 """As what an item may be tried again after each ending."""
 
 
-def check_verdict(queue: str, outcome_kind: OutcomeKind, verdict: Verdict) -> None:
-    """Raise unless the verdict makes sense for an item of that queue whose delivery ended so."""
+def check_verdict(queue: str, outcome_kind: OutcomeKind, verdict: Verdict, *, was_dead: bool = False) -> None:
+    """Raise unless the verdict makes sense for an item of that queue whose delivery ended so.
+
+    One that `was_dead` when it was leased is dead again, wherever the verdict sends it.
+    """
     match verdict:
+        case RetryVerdict() if was_dead:
+            raise InvalidInput("an item that was leased although it is dead is dead again; redrive it to try it again")
+        case _ if was_dead:
+            return
         case RetryVerdict(status=status):
             if status not in RETRY_STATUSES[outcome_kind]:
                 raise InvalidInput(f"an item that is {outcome_kind} cannot be made {status} by a verdict")
@@ -109,12 +116,16 @@ def judge(
     delay: int = 0,
     jitter: float = 0.0,
     backoffs: Mapping[str, DelayFunction] | None = None,
+    dead_reason: DeadReason | None = None,
 ) -> Verdict:
     """Retry or dead?
 
+    One that was leased although it is dead, for `dead_reason`, is dead again.
     `counters` include this ending (see `count`). `delay` is the one a release asked for, `jitter` a number from
     [0, 1) drawn by the caller, `backoffs` the delay functions of the program by name.
     """
+    if dead_reason is not None:
+        return Dead(dead_reason)
     settings = settings_for(settings, overrides)
     reason = _cause_of_death(settings, outcome_kind, counters, failure, expired)
     if reason is not None:

@@ -36,6 +36,13 @@ class ItemSnapshot(msgspec.Struct, frozen=True, gc=False):
     """The newest entry of its history; only UNDO looks at it."""
     queue: str = ""
     deliveries: int = 0
+    was_dead: bool = False
+    """It was leased although it is dead."""
+
+    @property
+    def status_without_lease(self) -> Status:
+        """What it is without its lease."""
+        return status_without_lease(self.status, was_dead=self.was_dead)
 
 
 def check_verb(verb: Verb) -> None:
@@ -89,7 +96,7 @@ def redrive_queue(
     """
     if to is not None:
         return to
-    if item.status is Status.DEAD:
+    if item.status_without_lease is Status.DEAD:
         return item.queue
     if home is not None and home == store:
         raise InvalidInput(
@@ -125,9 +132,11 @@ def counters_after_undo(counters: Counters, back: Status, death: Death) -> Count
     )
 
 
-def status_without_lease(status: Status) -> Status:
+def status_without_lease(status: Status, *, was_dead: bool) -> Status:
     """What an item is without its lease: what archiving remembers, and what the history says it was."""
-    return Status.PENDING if status is Status.ACTIVE else status
+    if status is not Status.ACTIVE:
+        return status
+    return Status.DEAD if was_dead else Status.PENDING
 
 
 def counts_for_max_size(item: ItemSnapshot, queue: str) -> bool:
@@ -141,8 +150,8 @@ def stays_dead_letter(verb: Verb, item: ItemSnapshot, *, to_dead_queue: bool = F
     One that is moved from a dead queue to a queue that is none is work there.
     """
     if verb is Verb.MOVE:
-        return item.is_dead_letter and (item.status is Status.DEAD or to_dead_queue)
-    return verb is Verb.RETRY and item.status is not Status.DEAD and item.is_dead_letter
+        return item.is_dead_letter and (item.status_without_lease is Status.DEAD or to_dead_queue)
+    return verb is Verb.RETRY and item.status_without_lease is not Status.DEAD and item.is_dead_letter
 
 
 def death_text(death: Death, history: Iterable[HistoryEntry]) -> str:

@@ -51,7 +51,7 @@ _UNLEASED = (Status.PENDING, Status.FAILED, Status.DEAD, Status.ARCHIVED)
 
 TRANSITIONS: dict[Verb, tuple[tuple[Status | None, ...], tuple[Status | None, ...]]] = {
     Verb.PUT: ((_REMOVED,), (Status.PENDING, Status.FAILED, Status.DEAD, Status.MOVING)),
-    Verb.LEASE: ((Status.PENDING,), (Status.ACTIVE,)),
+    Verb.LEASE: ((Status.PENDING, Status.FAILED, Status.DEAD), (Status.ACTIVE,)),
     Verb.COMPLETE: ((Status.ACTIVE,), (Status.COMPLETED, _REMOVED)),
     Verb.FAIL: (
         (Status.ACTIVE, *WAITING_STATUSES),
@@ -75,7 +75,8 @@ TRANSITIONS: dict[Verb, tuple[tuple[Status | None, ...], tuple[Status | None, ..
 }
 """verb → (statuses it applies to, statuses it leads to).
 
-A dead item that moves to its dead queue is *pending* there. Redrive and archive apply to pending and failed items
+A dead item that moves to its dead queue is *pending* there. Failed and dead items are leased by id only; one that was
+dead is completed, or dead again. Redrive and archive apply to pending and failed items
 only where those are dead letters: items with a death record in a queue that is or was a dead queue.
 With `force`, the verbs by hand also apply to an active item, whose lease is revoked first; and drop to one that is
 moving, for which nothing else is left where the other store is gone.

@@ -12,8 +12,8 @@ import msgspec
 
 from redrive.broker.core import Core
 from redrive.clock import Instant
-from redrive.contract import Query
-from redrive.contract.item_calls import Leased
+from redrive.contract import Call, Query
+from redrive.contract.item_calls import LeaseByIds, Leased
 from redrive.contract.queries import FindItems, GetItems, ListWorkerLeases, Page
 from redrive.model.ids import Token
 from redrive.model.item import Item, Lease
@@ -79,23 +79,29 @@ def _held(core: Core, query: ListWorkerLeases, most: int) -> tuple[Lease, ...]:
         limit = min(2 * limit, query.limit)
 
 
-def truncate_results(results: Sequence[Any], most: int, now: Instant) -> tuple[list[Any], list[Token]]:
+def truncate_results(
+    calls: Sequence[Call], results: Sequence[Any], most: int, now: Instant
+) -> tuple[list[Any], list[Token]]:
     """The results of a commit with leases of `most` bytes, or one; and the tokens of those that are to be given back.
 
-    Where nothing is left of what a call leased, it may be called again at once.
+    Where nothing is left of what a call leased, it may be called again at once. One that leases by id is answered for
+    the first ids.
     """
     shown: list[Any] = []
     given_back: list[Token] = []
     size = 0
-    for result in results:
-        if result.__class__ is Leased and result.leases:
-            sizes = [len(lease.payload) for lease in result.leases]
+    for call, result in zip(calls, results, strict=True):
+        by_id = call.__class__ is LeaseByIds and result.__class__ is tuple
+        if by_id or (result.__class__ is Leased and result.leases):
+            members: Sequence[Any] = result if by_id else result.leases
+            sizes = [len(each.payload) if each.__class__ is Lease else 0 for each in members]
             kept = _count_fitting(sizes, most - size) or (0 if size else 1)
             size += sum(sizes[:kept])
             if kept < len(sizes):
-                given_back += [lease.token for lease in result.leases[kept:]]
+                given_back += [each.token for each in members[kept:] if each.__class__ is Lease]
                 again = None if kept else now
-                result = msgspec.structs.replace(result, leases=result.leases[:kept], next_at=again)
+                leases = members[:kept]
+                result = leases if by_id else msgspec.structs.replace(result, leases=leases, next_at=again)
         shown.append(result)
     return shown, given_back
 

@@ -52,6 +52,7 @@ CALLS: dict[type[Any], Any] = {
     admin_calls.ApplyRetention: int,
     admin_calls.FinishMove: int,
     admin_calls.CloseMove: int,
+    item_calls.LeaseByIds: tuple[Lease | Ext, ...],
     item_calls.LeaseItems: item_calls.Leased,
 }
 """What each call gives where it is neither refused nor overtaken."""
@@ -83,6 +84,8 @@ QUERIES: dict[type[Any], Any] = {
 }
 """What each query gives. Where it raises, the answer is an error of HTTP."""
 
+_WITH_RESULTS = frozenset({admin_calls.ManualChange, item_calls.LeaseByIds})
+"""Calls that give a result or a refusal for each item."""
 _ERROR, _STALE, _OVERTAKEN = 1, 2, 3
 
 _decode_error = msgspec.msgpack.Decoder(SentError).decode
@@ -137,7 +140,7 @@ def _read(call: Call, raw: msgspec.Raw) -> Any:
     result = _CALL_DECODERS[kind](raw)
     if result.__class__ is Ext:
         return _meant(result)
-    if kind is admin_calls.ManualChange:
+    if kind in _WITH_RESULTS:
         return tuple([_meant(each) if each.__class__ is Ext else each for each in result])
     return result
 

@@ -1,15 +1,19 @@
 """Work, as methods of `AsyncBroker`: put, lease, and how a delivery ends."""
 
+# One id is a text, and a text is a sequence of texts: the overload for one id is meant first.
+# mypy: disable-error-code="overload-overlap"
+
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import deliveries, settle
 from redrive.clock import Instant
 from redrive.contract.item_calls import Put
+from redrive.errors import RedriveError
 from redrive.model.duration import DurationInput
 from redrive.model.failure import Failure
 from redrive.model.ids import Token
@@ -115,6 +119,39 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
     ) -> list[Lease]:
         """Up to `limit` items, in order; waits up to `wait` for the first one. An empty list when there is none."""
         return await self._run(deliveries.lease(self._core, queue, limit, wait, lease_timeout, worker))
+
+    @overload
+    async def lease_by_id(
+        self,
+        ids: str,
+        *,
+        include_dead: bool = False,
+        lease_timeout: DurationInput | None = None,
+        worker: str | None = None,
+    ) -> Lease: ...
+    @overload
+    async def lease_by_id(
+        self,
+        ids: Sequence[str],
+        *,
+        include_dead: bool = False,
+        lease_timeout: DurationInput | None = None,
+        worker: str | None = None,
+    ) -> list[Lease | RedriveError]: ...
+    async def lease_by_id(
+        self,
+        ids: str | Sequence[str],
+        *,
+        include_dead: bool = False,
+        lease_timeout: DurationInput | None = None,
+        worker: str | None = None,
+    ) -> Any:
+        """Lease exactly these items, now: pending ones, also if they are not due, and failed ones before their time.
+
+        One id gives its lease, and a refusal is raised. Several give a list, with a lease or an error for each.
+        With `include_dead`, dead items too: such an item is completed, or dead again as it was.
+        """
+        return await self._run(deliveries.lease_by_id(ids, include_dead, lease_timeout, worker))
 
     async def extend(self, lease: Lease | Token, timeout: DurationInput | None = None) -> Instant:
         """Hold on to an item for `timeout` from now, or the queue's lease_timeout. Returns the new deadline."""

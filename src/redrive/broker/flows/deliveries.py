@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.broker.flow import CommitCalls, Flow, WaitForQueue, raise_if_refused, run_query
+from redrive.broker.flow import CommitCalls, Flow, WaitForQueue, commit_call, raise_if_refused, run_query
 from redrive.broker.maintenance import settle_overdue
 from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer, check_positive, to_instant
 from redrive.clock import Instant
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put
+from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, NewItem, Put
 from redrive.contract.queries import GetItem, GetItems, GetResult
 from redrive.contract.replies import RESERVED_PREFIX
-from redrive.errors import InvalidInput, InvalidName, InvalidSetting, short_repr
+from redrive.errors import InvalidInput, InvalidName, InvalidSetting, RedriveError, short_repr
 from redrive.model.caller_input import checking_input, exact_str, flag, listed
 from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.ids import ItemId, Token, check_id, ids_of, parse_token
@@ -163,6 +163,28 @@ def lease(
     if woken:  # there may be more than this one took, or a later time to wait for
         core.notify.notify_next(queue)
     return list(leased.leases)
+
+
+def lease_by_id(
+    ids: str | Sequence[str], include_dead: bool, lease_timeout: DurationInput | None, worker: str | None
+) -> Flow[Any]:
+    """Lease these items: all in one transaction, or as many as a server answers for, until there are no more.
+
+    For one id its lease, and a refusal is raised; for several a list with a lease or a refusal for each.
+    """
+    listed_ids = ids_of(ids, MAX_BATCH, "one id or a list of ids", "call")
+    timeout = None if lease_timeout is None else check_positive("lease_timeout", lease_timeout)
+    worker = None if worker is None else check_label("worker", worker)
+    with_dead = flag("include_dead", include_dead)
+    results: list[Lease | RedriveError] = []
+    while rest := listed_ids[len(results) :]:
+        try:
+            results += yield from commit_call(LeaseByIds(rest, worker, timeout, with_dead))
+        except RedriveError as problem:
+            if not results:
+                raise
+            results += [problem] * len(rest)  # the caller has leases already
+    return raise_if_refused(results[0]) if isinstance(ids, str) else results
 
 
 def extend_call(lease: Lease | Token, timeout: DurationInput | None, queue: str | None = None) -> Extend:

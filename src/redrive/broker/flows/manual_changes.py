@@ -130,7 +130,15 @@ def _target_with_verdict(
     failure = failure_of(error, queue.settings.error_rules, None) if verb is Verb.FAIL else None
     counters = count_outcome(item.counters, outcome_kind)
     expired = item.expire_deadline is not None and item.expire_deadline <= core.clock.now()
-    verdict = core.judge(queue, outcome_kind, counters, failure=failure, overrides=item.overrides, expired=expired)
+    verdict = core.judge(
+        queue,
+        outcome_kind,
+        counters,
+        failure=failure,
+        overrides=item.overrides,
+        expired=expired,
+        dead_reason=item.dead_reason,
+    )
     return ManualTarget(item.id, verdict, queue.version, failure)
 
 

@@ -178,9 +178,18 @@ def _settle(
         note = check_note("note", verdict.note)
     expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
     queue = yield from core.queue(lease.queue)
+    if lease.dead_reason is not None:
+        verdict = None  # the program does not revive it either
     for _ in range(MAX_ROUNDS):
         judged = core.route_verdict(queue, verdict, failure) or core.judge(
-            queue, outcome_kind, counters, failure=failure, overrides=lease.overrides, expired=expired, delay=delay
+            queue,
+            outcome_kind,
+            counters,
+            failure=failure,
+            overrides=lease.overrides,
+            expired=expired,
+            delay=delay,
+            dead_reason=lease.dead_reason,
         )
         result = yield from commit_call(
             Settle(lease.token, outcome_kind, judged, queue.version, failure, note, at_once)
@@ -189,7 +198,7 @@ def _settle(
             settled: Settled = result
             core.start_moves((settled,))
             if core.meter is not None:
-                core.meter.settled(lease.queue, outcome_kind, settled, failure)
+                core.meter.settled(lease.queue, outcome_kind, settled, failure, was_dead=lease.dead_reason is not None)
             return settled
         queue = core.cache_queue(result.queue)
     raise unsettled(core, lease.queue)

@@ -45,6 +45,12 @@ def remember(request: Request, leases: Iterable[Lease]) -> None:
         request.leases.add(request.namespace, leases)
 
 
+def may_hold(request: Request, lease: Lease) -> bool:
+    """Whether the caller may have this lease. Its item was named by an id, and may have moved since it was located."""
+    rights = (Permission.CONSUME,) if lease.dead_reason is None else (Permission.CONSUME, Permission.OPERATE)
+    return all(may(request, (right,), lease.queue) for right in rights)
+
+
 async def locate_items(request: Request, ids: Sequence[str]) -> dict[str, ItemLocation]:
     """Where each item is that exists, by the id it was asked for."""
     return await asyncio.get_running_loop().run_in_executor(None, _places_of, request.broker._core, ids)

@@ -11,7 +11,7 @@ from redrive.auth.permissions import CONSUME, MANAGE, READ, SEES_QUEUES
 from redrive.broker.flows.registrations import WORKER_KIND as WORKER
 from redrive.broker.redaction import Redaction, queues_of, redaction_for
 from redrive.contract.admin_calls import Registration, SetOperation, StartOperation, StepOperation
-from redrive.contract.item_calls import Leased, LeaseItems
+from redrive.contract.item_calls import LeaseByIds, Leased, LeaseItems
 from redrive.contract.queries import (
     AuditEntry,
     FeedPage,
@@ -31,6 +31,7 @@ from redrive.contract.queries import (
     Page,
     ReadFeed,
 )
+from redrive.errors import ItemNotFound, RedriveError
 from redrive.model.arrival import Move
 from redrive.model.feed import FeedEntry
 from redrive.model.group import Group
@@ -104,6 +105,18 @@ def _queues(request: Request, query: ListQueues, queues: tuple[Queue, ...]) -> t
 def _leased(request: Request, call: LeaseItems, leased: Leased) -> Leased:
     resource_authorization.remember(request, leased.leases)
     return leased
+
+
+def _leased_by_ids(
+    request: Request, call: LeaseByIds, results: tuple[Lease | RedriveError, ...]
+) -> tuple[Lease | RedriveError, ...]:
+    """A lease that the caller may not have was returned: its item is not found."""
+    shown = [
+        ItemNotFound(id) if isinstance(each, Lease) and not resource_authorization.may_hold(request, each) else each
+        for id, each in zip(call.ids, results, strict=False)
+    ]
+    resource_authorization.remember(request, [each for each in shown if isinstance(each, Lease)])
+    return tuple(shown)
 
 
 def _held(request: Request, query: ListWorkerLeases, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
@@ -200,6 +213,7 @@ RESULT_FILTERS: dict[type[Any], Callable[[Request, Any, Any], Any]] = {
     FindItems: _page,
     ListMoves: _moves,
     ListQueues: _queues,
+    LeaseByIds: _leased_by_ids,
     LeaseItems: _leased,
     ListWorkerLeases: _held,
     GetResult: lambda request, query, kept: visible_result(request, kept),

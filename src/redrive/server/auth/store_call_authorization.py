@@ -46,7 +46,7 @@ from redrive.contract.admin_calls import (
     Unregister,
     UpdateQueue,
 )
-from redrive.contract.item_calls import LeaseItems
+from redrive.contract.item_calls import LeaseByIds, LeaseItems, leases_of
 from redrive.contract.queries import GetLease, GetOverdue, ListWorkerLeases
 from redrive.errors import Forbidden, InvalidInput, RedriveError
 from redrive.model.ids import Token
@@ -64,7 +64,7 @@ YIELD_SECONDS = 0.01
 """After so long others have their turn, where the calls of one request take longer to check."""
 _replace = msgspec.structs.replace
 _WITH_ACTOR = frozenset({UpdateQueue, SetPaused, DeleteQueue, ManualChange, StartOperation, SetOperation, Import})
-_WITH_WORKER = frozenset({LeaseItems, ListWorkerLeases})
+_WITH_WORKER = frozenset({LeaseByIds, LeaseItems, ListWorkerLeases})
 _REGISTRATIONS = frozenset({Register, Unregister})
 
 
@@ -94,6 +94,19 @@ def filter_result(request: Request, call: Call | Query, result: Any) -> Any:
     """The result of a call, without what the caller may not see."""
     show = RESULT_FILTERS.get(call.__class__)
     return result if show is None or isinstance(result, RedriveError) else show(request, call, result)
+
+
+def withheld_tokens(request: Request, calls: Sequence[Call], results: Sequence[Any]) -> list[Token]:
+    """The tokens of leases by id that the caller may not have, as `filter_result` shows: they are to be returned."""
+    if request.principal.in_all_queues:
+        return []
+    leases = [
+        lease
+        for call, result in zip(calls, results, strict=True)
+        if call.__class__ is LeaseByIds
+        for lease in leases_of(result)
+    ]
+    return [lease.token for lease in leases if not resource_authorization.may_hold(request, lease)]
 
 
 def _with_principal(request: Request, call: Any) -> Any:

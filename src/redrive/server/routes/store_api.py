@@ -155,10 +155,12 @@ class _Remote:
     ) -> Response:
         core = request.broker._core
         _wake(core, let_in, commit)
-        kept, too_many = response_budget.truncate_results(commit.results, request.limits.max_response_bytes, commit.now)
-        if too_many:
+        most = request.limits.max_response_bytes
+        kept, given_back = response_budget.truncate_results(let_in, commit.results, most, commit.now)
+        given_back += store_call_authorization.withheld_tokens(request, let_in, kept)
+        if given_back:
             with contextlib.suppress(RedriveError):  # then they run out
-                await self._carry_out(core, [ReturnLease(token) for token in too_many], asked)
+                await self._carry_out(core, [ReturnLease(token) for token in given_back], asked)
         results = iter(kept)
         answered = [call if isinstance(call, RedriveError) else next(results) for call in calls]
         request = await with_redaction_rules(request, answered)

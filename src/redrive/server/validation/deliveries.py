@@ -9,6 +9,7 @@ from redrive.broker.validation import check_note
 from redrive.contract.item_calls import (
     Complete,
     Extend,
+    LeaseByIds,
     LeaseItems,
     NewItem,
     Put,
@@ -65,6 +66,14 @@ def lease(call: LeaseItems) -> LeaseItems:
     """A lease of several."""
     values.queue(call.queue)
     values.limit(call.limit)
+    values.label("worker", call.worker)
+    values.span("lease_timeout", call.timeout, 1)
+    return call
+
+
+def lease_by_ids(call: LeaseByIds) -> LeaseByIds:
+    """A lease of these items."""
+    values.ids(call.ids)
     values.label("worker", call.worker)
     values.span("lease_timeout", call.timeout, 1)
     return call

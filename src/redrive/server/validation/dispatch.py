@@ -33,7 +33,7 @@ from redrive.contract.admin_calls import (
     Unregister,
     UpdateQueue,
 )
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, Reply, ReturnLease, Settle
+from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, Put, Reply, ReturnLease, Settle
 from redrive.server.validation import admin, deliveries, manual_changes, queries
 
 VALIDATORS: dict[type[Any], Callable[[Any], Any]] = {
@@ -62,6 +62,7 @@ VALIDATORS: dict[type[Any], Callable[[Any], Any]] = {
     ApplyRetention: admin.apply_retention,
     FinishMove: admin.finish_move,
     CloseMove: admin.close_move,
+    LeaseByIds: deliveries.lease_by_ids,
     LeaseItems: deliveries.lease,
 }
 """What is checked of each call. StartOperation and queries are checked by what time it is, too."""

@@ -171,6 +171,7 @@ MIGRATIONS = (
     "ALTER TABLE redrive_queue ADD COLUMN has_replies BIGINT NOT NULL DEFAULT 0",
     # Results that were kept before name no queue: only callers that may use every queue read them.
     "ALTER TABLE redrive_result ADD COLUMN queue TEXT NOT NULL DEFAULT '', ADD COLUMN put_to TEXT",
+    "ALTER TABLE redrive_lease ADD COLUMN dead_reason TEXT",
 )
 """The first creates schema FIRST; each of the others takes the tables to the next one."""
 NEWEST = FIRST + len(MIGRATIONS) - 1

@@ -14,6 +14,7 @@ import msgspec
 from redrive.clock import Instant
 from redrive.contract.item_calls import NewItem
 from redrive.model.arrival import MoveRoute
+from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId, Token, make_id
 from redrive.model.item import NO_OVERRIDES, Counters, Death, HistoryEntry, Overrides, Result, Status
 from redrive.stores.redis.keys import digits, long, short
@@ -73,6 +74,8 @@ class ItemState(msgspec.Struct, omit_defaults=True, gc=False):
     """leased_at"""
     D: int = 0
     """deadline"""
+    R: DeadReason | None = None
+    """dead_reason of the lease: it was leased although it is dead"""
     F: int | None = None
     """first_leased_at"""
     C: int | None = None
@@ -203,6 +206,7 @@ def encode_state(item: Record) -> bytes:
         state.g, state.G = dead_letter.fingerprint, dead_letter.died_at
     if grant is not None:
         state.t, state.w, state.L, state.D = grant.token[-_DIGITS:], grant.worker, grant.leased_at, grant.deadline
+        state.R = grant.dead_reason
     return encode(state)
 
 
@@ -269,7 +273,7 @@ def counters_of(state: ItemState) -> Counters:
 def _lease_state(id: ItemId, state: ItemState) -> LeaseState | None:
     if state.t is None:
         return None
-    return LeaseState(Token(id + state.t), state.w, Instant(state.L), Instant(state.D))
+    return LeaseState(Token(id + state.t), state.w, Instant(state.L), Instant(state.D), state.R)
 
 
 def _instant(value: int | None) -> Instant | None:

@@ -30,6 +30,8 @@ from redrive.stores.redis.keys import long
 from redrive.stores.redis.queue_state import decode_queue
 
 _FIRST_DELIVERY = Counters(deliveries=1, attempts=1)
+_LEFT = [5]
+"""The answer to a call that the script leaves to the rules."""
 _, _MEMORY_FULL = classify_error(ResponseError("OOM"))
 
 
@@ -42,6 +44,8 @@ class ResultReader:
         self._store = store
         self.unmerged: list[int] = []
         """Positions of puts whose run was refused: nothing of it was written, and each is to be sent separately."""
+        self.left: list[int] = []
+        """Positions of calls that the script left to the rules."""
 
     def read(self, answer: Sequence[Any]) -> list[Any]:
         """Return the result of each call, in order."""
@@ -56,6 +60,8 @@ class ResultReader:
                     self._read_run(position, each, results)
                 elif each.__class__ is bytes:
                     results[position] = self._plainly_completed(position, each)
+                elif kind == "e" and each == _LEFT:
+                    self.left.append(position)
                 else:
                     results[position] = self._result(position, each)
         return results
@@ -201,4 +207,5 @@ def lease_of(body: bytes, raw_content: bytes, raw_state: bytes) -> Lease:
         expire_deadline=None if state.e is None else Instant(state.e),
         overrides=content.overrides,
         worker=state.w,
+        dead_reason=state.R,
     )

@@ -52,8 +52,11 @@ from __future__ import annotations
 
 from redrive.model.ids import NUMBERS_PER_MICROSECOND, ItemId, parse_id
 
-FORMAT = 3
-"""Version of the keys and values of a namespace. A store opens no other."""
+FIRST_FORMAT = 3
+"""The first format that a store opens."""
+FORMAT = 4
+"""Version of the keys and values of a namespace. Format 4 adds dead items that are leased (`R` in `s:B`). A namespace
+of format 3 gets it with the first of them: a Redrive that does not know them no longer opens it then."""
 SHIFT = NUMBERS_PER_MICROSECOND.bit_length() - 1
 """Bits of a number in an id that it does not have in Redis."""
 RANKS = range(10)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -27,7 +28,7 @@ from redrive.contract.admin_calls import (
     Register,
     Unhold,
 )
-from redrive.contract.item_calls import Complete, Extend, Put, Reply, ReturnLease, Settle
+from redrive.contract.item_calls import Complete, Extend, LeaseByIds, Put, Reply, ReturnLease, Settle
 from redrive.errors import (
     Closed,
     InvalidInput,
@@ -46,7 +47,7 @@ from redrive.model.queue import Queue
 from redrive.store import Commit, Durability
 from redrive.stores.redis.fast_path import FastPathBatch, is_fast_path
 from redrive.stores.redis.fast_path_results import ResultReader, arrivals_of
-from redrive.stores.redis.keys import FORMAT, Keys
+from redrive.stores.redis.keys import FIRST_FORMAT, FORMAT, Keys
 from redrive.stores.redis.namespace_lock import LockGrant, LockWait, NamespaceLock
 from redrive.stores.redis.pubsub import PubSub
 from redrive.stores.redis.queries import answer_query, is_anything_old, queues_to_clean
@@ -104,8 +105,8 @@ class RedisStore:
             raise StoreUnavailable(self._client.name, problem)
         if found > FORMAT:
             raise SchemaTooNew(self._client.name, found, FORMAT)
-        if found < FORMAT:
-            raise SchemaTooOld(f"{self._client.name} ({self._keys.root}*)", found, FORMAT)
+        if found < FIRST_FORMAT:
+            raise SchemaTooOld(f"{self._client.name} ({self._keys.root}*)", found, FIRST_FORMAT)
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
         self._check_open()
@@ -201,17 +202,23 @@ class RedisStore:
             self._follow(Instant(answer[0]))
         reader = ResultReader(batch, self.namespace, self._client.name)
         commit = Commit(reader.read(answer), arrivals_of(answer), Instant(answer[0]))
-        return self._put_unmerged(calls, reader.unmerged, commit) if reader.unmerged else commit
+        if reader.unmerged:
+            commit = self._commit_rest(calls, reader.unmerged, commit, partial(self._commit_by_script, merge=False))
+        if reader.left:
+            commit = self._commit_rest(calls, reader.left, commit, self._commit_by_rules)
+        return commit
 
-    def _put_unmerged(self, calls: Sequence[Call], positions: Sequence[int], commit: Commit) -> Commit:
-        """Send puts that were refused as one run separately. If that fails, all other calls have happened."""
+    def _commit_rest(
+        self, calls: Sequence[Call], positions: Sequence[int], commit: Commit, commit_part: Callable[..., Commit]
+    ) -> Commit:
+        """Execute calls that the script did not. If that fails, all other calls have happened."""
         try:
-            unmerged = self._commit_by_script([calls[position] for position in positions], commit.now, merge=False)
+            rest = commit_part([calls[position] for position in positions], commit.now)
         except (StoreError, OutcomeUnknown) as problem:
-            unmerged = Commit([problem] * len(positions), {}, commit.now)
-        for position, result in zip(positions, unmerged.results, strict=True):
+            rest = Commit([problem] * len(positions), {}, commit.now)
+        for position, result in zip(positions, rest.results, strict=True):
             commit.results[position] = result
-        return Commit(commit.results, Counter(commit.arrivals) + Counter(unmerged.arrivals), commit.now)
+        return Commit(commit.results, Counter(commit.arrivals) + Counter(rest.arrivals), commit.now)
 
     def _commit_by_rules(self, calls: Sequence[Call], now: Instant | None) -> Commit:
         """Execute calls by the rules. If the lock is lost before anything is written, do it again."""
@@ -335,7 +342,7 @@ def _ids_of(calls: Sequence[Call]) -> list[ItemId]:
                 ids.append(call.id)
             case ManualChange():
                 ids.extend(target.id for target in call.targets)
-            case Hold() | Unhold() | FinishMove():
+            case Hold() | Unhold() | FinishMove() | LeaseByIds():
                 ids.extend(call.ids or ())
             case Import():
                 ids.extend(item.id for item in call.items)

@@ -25,7 +25,7 @@ from redrive.stores.redis.codec import (
     read_record,
     read_words,
 )
-from redrive.stores.redis.keys import Keys, body_of, digits, score_of, short
+from redrive.stores.redis.keys import FORMAT, Keys, body_of, digits, score_of, short
 from redrive.stores.redis.redis_client import Part, RedisClient
 from redrive.stores.redis.scripts import READ_COMMANDS, READ_ITEMS, WORKER_LEASES
 from redrive.stores.rules.record import Record
@@ -201,6 +201,8 @@ class Session:
         state = encode_state(item)
         if state != loaded.state:
             self.write("SET", self.keys.of("s", body), state)
+            if item.was_dead:
+                self.write("HSET", self.keys.meta, "format", FORMAT)
         self._write_history(self.keys.of("h", body), item, loaded)
         for death in item.deaths[loaded.deaths :]:
             self.write("RPUSH", self.keys.of("d", body), encode(death))

@@ -24,10 +24,11 @@ from redrive.contract.admin_calls import (
     Unhold,
     Unregister,
 )
-from redrive.contract.item_calls import Complete, LeaseItems, Put
+from redrive.contract.item_calls import Complete, LeaseByIds, LeaseItems, Put
 from redrive.errors import RedriveError
 from redrive.stores.relational import dead_letters
 from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.lease_by_id import lease_by_ids
 from redrive.stores.relational.leases import lease_all
 from redrive.stores.relational.maintenance import apply_retention, expire_all, promote_all
 from redrive.stores.relational.manual_changes import change, hold, unhold
@@ -108,6 +109,7 @@ _HANDLERS: tuple[Handler, ...] = (
     _one_by_one({ManualChange: change}),
     _one_by_one({StartOperation: start, StepOperation: step, SetOperation: set_operation}),
     _upkeep,
+    _one_by_one({LeaseByIds: lease_by_ids}),
     lease_all,
 )
 """The function for each kind of call, in COMMIT_ORDER."""

@@ -86,7 +86,8 @@ def _full_item(
     home: str | None,
 ) -> Item:
     working, moving = item_row.status in WAITING_STATUSES, item_row.route
-    in_dead_queue = item_row.death_no is not None and item_row.status not in (Status.DEAD, Status.ARCHIVED)
+    is_dead = item_row.was_dead or item_row.status in (Status.DEAD, Status.ARCHIVED)
+    in_dead_queue = item_row.death_no is not None and not is_dead
     return Item(
         id=item_row.id,
         queue=queue,

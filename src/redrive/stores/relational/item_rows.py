@@ -60,6 +60,8 @@ class ItemRow(msgspec.Struct):
     deadline: Instant | None = None
     leased_at: Instant | None = None
     worker: str | None = None
+    was_dead: bool = False
+    """It was leased although it is dead."""
     ended_at: Instant | None = None
     dead_reason: DeadReason | None = None
     archived_from: Status | None = None
@@ -80,10 +82,10 @@ class ItemRow(msgspec.Struct):
 
 
 _LEASE = f"""
-    SELECT queue, token, deadline, leased_at, worker, {STATE_COLUMNS} FROM redrive_lease
+    SELECT queue, token, deadline, leased_at, worker, dead_reason, {STATE_COLUMNS} FROM redrive_lease
     WHERE item_no = ? /*+ FOR UPDATE */"""
 _LEASES = f"""
-    SELECT item_no, queue, token, deadline, leased_at, worker, {STATE_COLUMNS} FROM redrive_lease
+    SELECT item_no, queue, token, deadline, leased_at, worker, dead_reason, {STATE_COLUMNS} FROM redrive_lease
     WHERE item_no IN carray(?) /*+ ORDER BY item_no FOR UPDATE */"""
 _ITEMS = "SELECT item_no, id_suffix, queue FROM redrive_item WHERE item_no IN carray(?)"
 _FRESH = f"""
@@ -97,6 +99,13 @@ _FINISHED = f"SELECT item_no, {_OUTCOME}, {STATE_COLUMNS} FROM redrive_finished 
 _INSERT_READY = f"INSERT INTO redrive_ready (queue, item_no, {STATE_COLUMNS}) VALUES (?, ?{_MARKS})"
 _INSERT_SCHEDULED = (
     f"INSERT INTO redrive_scheduled (item_no, queue, status, held_by, {STATE_COLUMNS}) VALUES (?, ?, ?, ?{_MARKS})"
+)
+_INSERT_LEASE, _INSERT_EARLY_LEASE = (
+    f"""
+    INSERT INTO redrive_lease (item_no, queue, token, deadline, leased_at, worker, dead_reason, {STATE_COLUMNS}
+        /*= , early */)
+    VALUES (?, ?, ?, ?, ?, ?, ?{_MARKS} /*= , {early} */)"""
+    for early in range(2)
 )
 _INSERT_FINISHED = f"""
     INSERT INTO redrive_finished (item_no, queue, {_OUTCOME}, {STATE_COLUMNS})
@@ -268,8 +277,10 @@ def find_all_leased(batch: Batch, id_suffixes: Mapping[int, int]) -> dict[int, I
 
 
 def _leased(item_no: int, id_suffix: int, row: Sequence[Any]) -> ItemRow:
-    item_row = ItemRow(item_no, id_suffix, row[0], Status.ACTIVE, *row[5:])
-    item_row.token, item_row.deadline, item_row.leased_at, item_row.worker = row[1:5]
+    item_row = ItemRow(item_no, id_suffix, row[0], Status.ACTIVE, *row[6:])
+    item_row.token, item_row.deadline, item_row.leased_at, item_row.worker, dead_reason = row[1:6]
+    if dead_reason is not None:
+        item_row.was_dead, item_row.dead_reason = True, DeadReason(dead_reason)
     return item_row
 
 
@@ -278,7 +289,7 @@ def delete_row(batch: Batch, item_row: ItemRow) -> None:
     batch.count_status(item_row.queue, item_row.status, -1)
     if item_row.status is Status.ACTIVE:
         batch.write("DELETE FROM redrive_lease WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_STATE)
-        item_row.token = item_row.deadline = item_row.leased_at = item_row.worker = None
+        item_row.token = item_row.deadline = item_row.leased_at = item_row.worker = item_row.dead_reason = None
     elif item_row.ready:
         key = (item_row.queue, item_row.rank, item_row.ready_at, item_row.seq)
         batch.write(
@@ -316,8 +327,15 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
                 (item_row.item_no, item_row.queue, item_row.status.value, item_row.held_by, *_state(item_row)),
             )
         return
-    assert item_row.ended_at is not None
     dead_reason = None if item_row.dead_reason is None else item_row.dead_reason.value
+    if item_row.status is Status.ACTIVE:
+        assert item_row.deadline is not None
+        early = item_row.deadline < batch.now + batch.by_key[item_row.queue].settings.lease_timeout
+        lease = (item_row.token, item_row.deadline, item_row.leased_at, item_row.worker, dead_reason)
+        statement = _INSERT_EARLY_LEASE if early else _INSERT_LEASE
+        batch.write(statement, (item_row.item_no, item_row.queue, *lease, *_state(item_row)))
+        return
+    assert item_row.ended_at is not None
     archived_from = None if item_row.archived_from is None else item_row.archived_from.value
     result = (None, None) if item_row.result is None else (item_row.result.payload, item_row.result.content_type)
     ended = (

@@ -15,6 +15,7 @@ from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import Leased, LeaseItems
 from redrive.contract.queries import ListWorkerLeases
 from redrive.errors import QueueNotFound
+from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId, Token, make_id, make_token
 from redrive.model.item import NO_OVERRIDES, Lease, Overrides
@@ -150,7 +151,7 @@ def _lease(
 _HELD = f"""
     SELECT l.leased_at, l.seq, l.item_no, i.id_suffix, l.token, i.payload, i.content_type, i.headers, l.rank, i.put_at,
         l.deliveries, l.attempts, l.failures, l.losses, l.redrives, l.deadline, l.first_leased_at, l.expire_deadline,
-        i.overrides
+        i.overrides, l.dead_reason
     FROM ({leases("*", "worker = ?2", "ORDER BY leased_at, seq LIMIT ?3")}) AS l
     CROSS JOIN redrive_item AS i ON i.item_no = l.item_no ORDER BY l.leased_at, l.seq LIMIT ?3"""
 
@@ -186,6 +187,7 @@ def _worker_lease(
     first_leased_at: Any,
     expire_deadline: Any,
     overrides: str | None,
+    dead_reason: str | None,
 ) -> Lease:
     return Lease(
         make_id(item_no, id_suffix),
@@ -207,4 +209,5 @@ def _worker_lease(
         expire_deadline,
         NO_OVERRIDES if overrides is None else msgspec.json.decode(overrides, type=Overrides),
         worker,
+        None if dead_reason is None else DeadReason(dead_reason),
     )

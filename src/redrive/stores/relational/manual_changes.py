@@ -156,7 +156,14 @@ def _standing(batch: Batch, verb: Verb, item_row: ItemRow, row: QueueRow) -> Ite
         last = history_of(batch, item_row)[-1]
     is_dead_letter = item_row.death_no is not None and item_row.status is not Status.ARCHIVED
     return ItemSnapshot(
-        item_row.id, item_row.status, is_dead_letter, item_row.worker, last, row.queue.name, item_row.deliveries
+        item_row.id,
+        item_row.status,
+        is_dead_letter,
+        item_row.worker,
+        last,
+        row.queue.name,
+        item_row.deliveries,
+        item_row.was_dead,
     )
 
 
@@ -169,7 +176,8 @@ def _judged(
     if target.version != row.queue.version:
         return StaleSettings(row.queue)
     failed = action.verb is Verb.FAIL
-    verdicts.check(batch, row, OutcomeKind.FAILED if failed else OutcomeKind.BURIED, target.verdict)
+    outcome_kind = OutcomeKind.FAILED if failed else OutcomeKind.BURIED
+    verdicts.check(batch, row, outcome_kind, target.verdict, was_dead=item_row.was_dead)
     worker = item_row.worker
     delete_row(batch, item_row)
     item_row.failures += failed

@@ -17,7 +17,7 @@ from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import NO_OVERRIDES, HistoryEvent, Item, Receipt, Settled, Status
 from redrive.model.limits import MAX_PRIORITY
-from redrive.model.manual_change import ItemSnapshot, ManualAction, death_text, status_without_lease
+from redrive.model.manual_change import ItemSnapshot, ManualAction, death_text
 from redrive.model.payload import JSON
 from redrive.stores.relational import dead_letters, feed, verdicts
 from redrive.stores.relational.batch import Batch
@@ -169,7 +169,7 @@ def start_move(
     batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemRow, kind: FeedKind, to: str
 ) -> Settled:
     """Start a manual move to another store: the item is moving, and still stored here."""
-    redriven, status = kind is FeedKind.REDRIVEN, status_without_lease(item.status)
+    redriven, status = kind is FeedKind.REDRIVEN, item.status_without_lease
     delete_row(batch, item_row)
     if redriven:
         dead_letters.remove_dead_letter(batch, item_row)

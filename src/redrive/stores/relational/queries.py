@@ -41,22 +41,21 @@ from redrive.contract.queries import (
 )
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
 from redrive.model.arrival import Move
+from redrive.model.death import DeadReason
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
 from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, make_token, parse_token
 from redrive.model.item import Counters, Item, Lease
-from redrive.model.limits import MAX_PRIORITY
-from redrive.model.payload import JSON
 from redrive.model.queue import QueueStats
 from redrive.stores.relational import dead_letters, feed, find, moves, operations, redrive, registrations, settle
 from redrive.stores.relational import leases as relational_leases
 from redrive.stores.relational.batch import COUNTED_COLUMNS
 from redrive.stores.relational.full_items import full_items, overrides_of
 from redrive.stores.relational.item_rows import ItemRow, find_all, find_by_id, find_by_ids, find_leased
+from redrive.stores.relational.lease_by_id import read_leases
 from redrive.stores.relational.low_water_marks import READY, above, each_queue, leases
 from redrive.stores.relational.queue_rows import QueueRow, namespace_key, queue_rows
 from redrive.stores.relational.session import Executor
 
-_CONTENT = "SELECT payload, content_type, headers, put_at, overrides FROM redrive_item WHERE item_no = ?"
 _COUNTS = f"""
     SELECT {", ".join(f"coalesce(sum({name}), 0)" for name in COUNTED_COLUMNS)} FROM (
         SELECT * FROM redrive_count WHERE queue = ?1
@@ -76,15 +75,13 @@ _AUDIT = """
     WHERE namespace = ? AND number < ? ORDER BY number DESC LIMIT ?"""
 
 _LOST = f"""
-    SELECT l.deadline, l.seq, l.item_no, i.id_suffix, l.token, l.worker, l.expire_deadline, i.overrides,
-        l.deliveries, l.attempts,
-        l.failures, l.losses, l.redrives
+    SELECT l.deadline, l.seq, l.item_no, i.id_suffix, l.token, l.worker, l.dead_reason, l.expire_deadline, i.overrides,
+        l.deliveries, l.attempts, l.failures, l.losses, l.redrives
     FROM ({leases("*", "deadline <= ?2", "ORDER BY deadline LIMIT ?3")}) AS l
     CROSS JOIN redrive_item AS i ON i.item_no = l.item_no ORDER BY l.deadline LIMIT ?3"""
 _EXPIRED = """
-    SELECT p.expire_deadline, p.seq, p.item_no, i.id_suffix, NULL, NULL, p.expire_deadline, i.overrides,
-        p.deliveries, p.attempts,
-        p.failures, p.losses, p.redrives
+    SELECT p.expire_deadline, p.seq, p.item_no, i.id_suffix, NULL, NULL, NULL, p.expire_deadline, i.overrides,
+        p.deliveries, p.attempts, p.failures, p.losses, p.redrives
     FROM redrive_{table} AS p CROSS JOIN redrive_item AS i ON i.item_no = p.item_no
     WHERE p.queue = ?1 AND p.expire_deadline <= ?2 {above} ORDER BY p.expire_deadline LIMIT ?3"""
 _OVERDUE = (
@@ -286,32 +283,8 @@ def _leased(executor: Executor, namespace: str, token: str) -> tuple[ItemRow, st
 
 def _active(executor: Executor, namespace: str, token: str) -> Lease:
     item_row, queue = _leased(executor, namespace, token)
-    item_no, _, key = parse_token(token)
-    payload, content_type, headers, put_at, overrides = executor.execute(_CONTENT, (item_no,)).get
-    assert item_row.leased_at is not None
-    assert item_row.deadline is not None
-    assert item_row.first_leased_at is not None
-    return Lease(
-        id=item_row.id,
-        token=make_token(item_no, item_row.id_suffix, key),
-        queue=queue,
-        payload=payload,
-        content_type=content_type or JSON,
-        headers={} if headers is None else msgspec.json.decode(headers),
-        priority=MAX_PRIORITY - item_row.rank,
-        put_at=put_at,
-        deliveries=item_row.deliveries,
-        attempts=item_row.attempts,
-        failures=item_row.failures,
-        losses=item_row.losses,
-        redrives=item_row.redrives,
-        leased_at=item_row.leased_at,
-        deadline=item_row.deadline,
-        first_leased_at=item_row.first_leased_at,
-        expire_deadline=item_row.expire_deadline,
-        overrides=overrides_of(overrides),
-        worker=item_row.worker,
-    )
+    (lease,) = read_leases(executor, [item_row], {item_row.queue: queue})
+    return lease
 
 
 def _lost(executor: Executor, namespace: str, token: str) -> LeaseLost:
@@ -337,7 +310,7 @@ def _overdue(executor: Executor, namespace: str, name: str | None, limit: int, n
     for key in sorted(due):
         for statement in _OVERDUE:
             entries: Iterable[Any] = executor.execute(statement, (key, now, limit))
-            for since, seq, item_no, id_suffix, token, worker, expire_deadline, overrides, *counts in entries:
+            for since, seq, item_no, id_suffix, token, worker, reason, expire_deadline, overrides, *counts in entries:
                 overdue = Overdue(
                     make_id(item_no, id_suffix),
                     names[key],
@@ -346,6 +319,7 @@ def _overdue(executor: Executor, namespace: str, name: str | None, limit: int, n
                     None if token is None else make_token(item_no, id_suffix, token),
                     expire_deadline is not None and expire_deadline <= now,
                     worker,
+                    None if reason is None else DeadReason(reason),
                 )
                 found.append((since, seq, overdue))
     found.sort(key=lambda entry: entry[:2])

@@ -23,7 +23,6 @@ from redrive.model.manual_change import (
     death_text,
     move_queue,
     redrive_queue,
-    status_without_lease,
     stays_dead_letter,
     undo_target,
 )
@@ -70,7 +69,7 @@ def redrive(batch: Batch, action: ManualAction, target: ManualTarget, item: Item
 
 def _redrive_queue(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemRow) -> str:
     """Return the target queue of a redrive. Death and origin are read only if they decide it."""
-    if action.to is not None or item.status is Status.DEAD:
+    if action.to is not None or item.status_without_lease is Status.DEAD:
         return redrive_queue(item, item.queue, action.to)
     known = item_details(batch, item_row)
     return redrive_queue(item, known.death.queue, None, home=known.home_store, store=batch.store)
@@ -104,7 +103,7 @@ def undo(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemR
         item_row.ended_at, item_row.dead_reason = death.at, death.reason
     else:
         item_row.expire_deadline = None
-    verdicts.record_action(batch, action, item_row, HistoryEvent.UNDONE, item.queue, status_without_lease(item.status))
+    verdicts.record_action(batch, action, item_row, HistoryEvent.UNDONE, item.queue, item.status_without_lease)
     dead_letters.add_dead_letter(batch, item_row, death, text)
     insert_row(batch, item_row)
     verdicts.append_action_event(batch, action, FeedKind.UNDONE, item.queue, item_row, source_id)
@@ -118,18 +117,18 @@ def move(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemR
     if is_remote(to):
         return start_move(batch, action, item, item_row, FeedKind.MOVED, to)
     row = batch.queue(to)
-    if item.status is not Status.DEAD:
+    before, came_from, ready_at = item.status_without_lease, item_row.queue, item_row.ready_at
+    if before is not Status.DEAD:
         _check_target(batch, item, item_row, row)
-    before, came_from = status_without_lease(item.status), item_row.queue
-    ready_at, ended = item_row.ready_at, (item_row.ended_at, item_row.dead_reason)
+    died = item_details(batch, item_row).death if before is Status.DEAD else None
     stays_letter = stays_dead_letter(Verb.MOVE, item, to_dead_queue=row.queue.is_dead_queue)
     delete_row(batch, item_row)
     if item.is_dead_letter and not stays_letter:
         dead_letters.remove_dead_letter(batch, item_row)
     source_id = verdicts.move(batch, item_row, row)
     item_row.status = before
-    if before is Status.DEAD:
-        item_row.ended_at, item_row.dead_reason = ended
+    if died is not None:
+        item_row.ended_at, item_row.dead_reason = died.at, died.reason
     elif ready_at > batch.now:
         item_row.ready_at, item_row.seq = ready_at, batch.allocate()
     verdicts.record_action(batch, action, item_row, HistoryEvent.MOVED, item.queue, before)
@@ -145,7 +144,7 @@ def archive(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: It
     """Archive a dead letter."""
     death = item_details(batch, item_row).death
     delete_row(batch, item_row)
-    item_row.status, item_row.archived_from = Status.ARCHIVED, status_without_lease(item.status)
+    item_row.status, item_row.archived_from = Status.ARCHIVED, item.status_without_lease
     item_row.ended_at, item_row.dead_reason = death.at, death.reason
     dead_letters.archive_dead_letter(batch, item_row)
     insert_row(batch, item_row)
@@ -196,9 +195,7 @@ def _lay_as_work(
     timeout = item_details(batch, item_row).expire_timeout
     timeout = row.settings.expire_timeout if timeout is None else timeout
     item_row.expire_deadline = None if timeout is None or not expires else Instant(batch.now + timeout)
-    verdicts.record_action(
-        batch, action, item_row, HistoryEvent.REDRIVEN, item.queue, status_without_lease(item.status)
-    )
+    verdicts.record_action(batch, action, item_row, HistoryEvent.REDRIVEN, item.queue, item.status_without_lease)
     insert_row(batch, item_row)
     verdicts.append_action_event(batch, action, FeedKind.REDRIVEN, item.queue, item_row, source_id)
     return Settled(
@@ -211,6 +208,11 @@ def _check_target(batch: Batch, item: ItemSnapshot, item_row: ItemRow, row: Queu
     if not counts_for_max_size(item, row.queue.name):
         return
     check_max_size(batch, row, 1)
+    check_idempotency_owner(batch, item_row, row)
+
+
+def check_idempotency_owner(batch: Batch, item_row: ItemRow, row: QueueRow) -> None:
+    """Raise where another unfinished item of a queue has the idempotency key of this one."""
     key = item_details(batch, item_row).idempotency_key
     if key is None:
         return

@@ -216,7 +216,7 @@ def _settle_one(batch: Batch, call: SettleCall, leased: Mapping[str, ItemRow]) -
                 raise LeaseLost(item_row.id, Status.ACTIVE)
             if version != row.queue.version:
                 return StaleSettings(row.queue)
-            verdicts.check(batch, row, outcome_kind, verdict)
+            verdicts.check(batch, row, outcome_kind, verdict, was_dead=item_row.was_dead)
             worker = item_row.worker
             delete_row(batch, item_row)
             item_row.failures += outcome_kind is OutcomeKind.FAILED
@@ -251,11 +251,13 @@ def _settle_one(batch: Batch, call: SettleCall, leased: Mapping[str, ItemRow]) -
         case ReturnLease(_, note):
             worker = item_row.worker
             delete_row(batch, item_row)
-            item_row.status = Status.PENDING
             item_row.attempts = max(0, item_row.attempts - 1)
             if note is not None:
                 entry = _record(batch, item_row, HistoryEvent.RETURNED, worker=worker, note=note)
                 verdicts.append_event(batch, FeedKind.RETURNED, item_row, entry, title=note)
+            if item_row.was_dead:
+                return verdicts.return_to_dead(batch, item_row)
+            item_row.status = Status.PENDING
             insert_row(batch, item_row)
             return Settled(item_row.id, row.queue.name, Status.PENDING, item_row.counters, item_row.ready_at)
         case _:

@@ -19,6 +19,7 @@ from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch, Stage
+from redrive.stores.relational.item_details import item_details
 from redrive.stores.relational.item_rows import ItemRow, insert_row
 from redrive.stores.relational.queue_rows import QueueRow
 from redrive.telemetry import events
@@ -52,32 +53,51 @@ FEED_KIND_BY_EVENT = {
 """The feed event for each outcome after which an item is retried."""
 
 
-def check(batch: Batch, row: QueueRow, outcome_kind: OutcomeKind, verdict: Verdict) -> None:
+def check(batch: Batch, row: QueueRow, outcome_kind: OutcomeKind, verdict: Verdict, *, was_dead: bool = False) -> None:
     """Raise unless the verdict can be applied to an item of that queue with this outcome."""
-    check_verdict(row.queue.name, outcome_kind, verdict)
-    if isinstance(verdict, Dead) and verdict.to is not None and not is_remote(verdict.to):
+    check_verdict(row.queue.name, outcome_kind, verdict, was_dead=was_dead)
+    if isinstance(verdict, Dead) and verdict.to is not None and not is_remote(verdict.to) and not was_dead:
         batch.queue(verdict.to)
 
 
 def apply_verdict(batch: Batch, item_row: ItemRow, verdict: Verdict, entry: HistoryEntry) -> Settled:
     """Apply a checked verdict to an item whose state row is deleted, and record it in the feed.
 
-    `entry` is the recorded outcome, with the cause of a death.
+    `entry` is the recorded outcome, with the cause of a death. An item that was leased although it is dead is dead
+    again, regardless of the verdict.
     """
     row = batch.by_key[item_row.queue]
+    if item_row.was_dead:
+        _append_ending(batch, item_row, entry)
+        return return_to_dead(batch, item_row)
     match verdict:
         case RetryVerdict(delay, status):
             item_row.status = status
             item_row.ready_at = Instant(batch.now + delay)
             item_row.seq = batch.allocate()
             insert_row(batch, item_row)
-            if (kind := FEED_KIND_BY_EVENT.get(entry.event)) is not None:
-                append_event(batch, kind, item_row, entry, title=title(entry))
+            _append_ending(batch, item_row, entry)
             return Settled(item_row.id, row.queue.name, item_row.status, item_row.counters, item_row.ready_at)
         case Dead():
             return _apply_death(batch, item_row, row, verdict, entry)
         case _:
             assert_never(verdict)
+
+
+def return_to_dead(batch: Batch, item_row: ItemRow) -> Settled:
+    """Make an item that was leased although it is dead, and whose state row is deleted, dead as it was."""
+    death = item_details(batch, item_row).death
+    item_row.status, item_row.ended_at, item_row.dead_reason = Status.DEAD, death.at, death.reason
+    insert_row(batch, item_row)
+    batch.wake_awaiting(item_row.id, has_past=True)
+    queue = batch.by_key[item_row.queue].queue.name
+    return Settled(item_row.id, queue, Status.DEAD, item_row.counters, dead_reason=death.reason)
+
+
+def _append_ending(batch: Batch, item_row: ItemRow, entry: HistoryEntry) -> None:
+    """Record the end of a delivery, after which nothing died, in the feed."""
+    if (kind := FEED_KIND_BY_EVENT.get(entry.event)) is not None:
+        append_event(batch, kind, item_row, entry, title=title(entry))
 
 
 def append_event(

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 from redrive.clock import Instant
 from redrive.contract import COMMIT_ORDER, Call, Query, admin_calls, item_calls, queries
 from redrive.errors import OutcomeUnknown, RedriveError
-from redrive.stores.rules.leases import lease_items
+from redrive.stores.rules.leases import lease_by_ids, lease_items
 from redrive.stores.rules.maintenance import apply_retention, expire, promote
 from redrive.stores.rules.manual_changes import change, hold, unhold
 from redrive.stores.rules.moves import (
@@ -73,6 +73,8 @@ def execute_calls(state: State, call: Call) -> Any:
             return put(state, call)
         case item_calls.LeaseItems():
             return lease_items(state, call)
+        case item_calls.LeaseByIds():
+            return lease_by_ids(state, call)
         case item_calls.Complete():
             return complete(state, call)
         case item_calls.Settle():

@@ -1,4 +1,4 @@
-"""Leases: bringing in what has fallen due, and handing out what is ready."""
+"""Leases: bringing in what has fallen due, and handing out what is ready; or what is asked for by id."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import secrets
 
 from redrive.clock import Instant
 from redrive.contract.base import MAINTENANCE_BATCH
-from redrive.contract.item_calls import Leased, LeaseItems
+from redrive.contract.item_calls import LeaseByIds, Leased, LeaseItems, check_lease_by_id
+from redrive.errors import RedriveError
 from redrive.model.feed import FeedKind
 from redrive.model.ids import KEY_BITS, make_token, parse_id
 from redrive.model.item import Counters, Lease, Status
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import LeaseState, Record
+from redrive.stores.rules.redrive import check_idempotency_owner
 from redrive.stores.rules.state import State
 
 
@@ -36,6 +38,29 @@ def lease_items(state: State, call: LeaseItems) -> Leased:
     return Leased(leases, next_at=None if leases else queue.next_at)
 
 
+def lease_by_ids(state: State, call: LeaseByIds) -> tuple[Lease | RedriveError, ...]:
+    """Each id is leased or refused separately."""
+    results: list[Lease | RedriveError] = []
+    for id in call.ids:
+        try:
+            results.append(_lease_by_id(state, call, state.item(id)))
+        except RedriveError as refusal:
+            results.append(refusal)
+    return tuple(results)
+
+
+def _lease_by_id(state: State, call: LeaseByIds, item: Record) -> Lease:
+    queue = state.queues[item.queue]
+    check_lease_by_id(
+        call, queue.value, item.id, item.status, item.worker, item.held_by, expired=item.expired(state.now)
+    )
+    if item.status is Status.DEAD:
+        check_idempotency_owner(state, item, queue)
+    return _lease(
+        state, item, call.worker, queue.value.settings.lease_timeout if call.timeout is None else call.timeout
+    )
+
+
 def promote_due(state: State, queue: QueueState, limit: int) -> int:
     """Make items of a queue ready that have fallen due. Returns how many."""
     due = queue.waiting.until(state.now, limit)
@@ -56,13 +81,13 @@ def make_ready(state: State, item: Record) -> None:
 
 def _lease(state: State, item: Record, worker: str | None, timeout: int) -> Lease:
     number, tail = parse_id(item.id)
-    before = item.counters
+    before, dead_reason = item.counters, item.deaths[-1].reason if item.status is Status.DEAD else None
     with state.change(item, Verb.LEASE, Status.ACTIVE):
         item.counters = Counters(
             before.deliveries + 1, before.attempts + 1, before.failures, before.losses, before.redrives
         )
         token = make_token(number, tail, secrets.randbits(KEY_BITS))
-        item.grant = LeaseState(token, worker, leased_at=state.now, deadline=Instant(state.now + timeout))
+        item.grant = LeaseState(token, worker, state.now, Instant(state.now + timeout), dead_reason)
         if item.first_leased_at is None:
             item.first_leased_at = state.now
     state.append_event(FeedKind.LEASED, item.queue, item)

@@ -82,7 +82,7 @@ def _judged(state: State, action: ManualAction, target: ManualTarget, item: Reco
     if target.version != queue.version:
         return StaleSettings(queue)
     outcome_kind = OutcomeKind.FAILED if action.verb is Verb.FAIL else OutcomeKind.BURIED
-    check_verdict(state, item.queue, outcome_kind, target.verdict)
+    check_verdict(state, item.queue, outcome_kind, target.verdict, was_dead=item.was_dead)
     return apply_verdict(
         state,
         item,

@@ -18,7 +18,7 @@ from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, HistoryEvent, Item, Receipt, Settled, Status
 from redrive.model.limits import MAX_INSTANT
-from redrive.model.manual_change import ManualAction, status_without_lease
+from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.puts import known_source, remember_source
 from redrive.stores.rules.queue_state import QueueState, SourceEntry
@@ -101,7 +101,7 @@ def write(state: State, queue: QueueState, item: Item, arrival: ArrivalState) ->
 def start_move(state: State, action: ManualAction, item: Record, kind: FeedKind, to: str) -> Settled:
     """A person takes an item to another store: it is on its way, and still here."""
     redriven = kind is FeedKind.REDRIVEN
-    status, before, is_dead_letter = status_without_lease(item.status), item.counters, item.is_dead_letter
+    status, before, is_dead_letter = item.status_without_lease, item.counters, item.is_dead_letter
     entry = action_entry(state, action, HistoryEvent.REDRIVEN if redriven else HistoryEvent.MOVED, item, to=to)
     with state.change(item, action.verb, Status.MOVING, forced=action.force):
         item.history.add(entry)

@@ -30,7 +30,7 @@ from redrive.model.item import (
     Status,
 )
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
-from redrive.model.manual_change import ItemSnapshot
+from redrive.model.manual_change import ItemSnapshot, status_without_lease
 
 
 @dataclass(slots=True)
@@ -41,6 +41,8 @@ class LeaseState:
     worker: str | None
     leased_at: Instant
     deadline: Instant
+    dead_reason: DeadReason | None = None
+    """Why the item died, if it was leased although it is dead."""
 
 
 class History:
@@ -142,9 +144,19 @@ class Record:
         return None if self.grant is None else self.grant.worker
 
     @property
+    def was_dead(self) -> bool:
+        """Whether it was leased although it is dead."""
+        return self.grant is not None and self.grant.dead_reason is not None
+
+    @property
+    def status_without_lease(self) -> Status:
+        """What it is, or will be if its lease is revoked."""
+        return status_without_lease(self.status, was_dead=self.was_dead)
+
+    @property
     def is_dead_letter(self) -> bool:
         """Dead, or in a dead queue, or on its way to one, because it died. Completed and archived ones do not count."""
-        if self.status is Status.DEAD:
+        if self.status is Status.DEAD or self.was_dead:
             return True
         return self.is_in_dead_queue and (self.status in OPEN_STATUSES or self.status is Status.MOVING)
 
@@ -172,6 +184,7 @@ class Record:
             self.history.last(),
             self.queue,
             self.counters.deliveries,
+            self.was_dead,
         )
 
     @property
@@ -195,13 +208,17 @@ class Record:
             headers=self.headers,
         )
 
+    @property
+    def _lies_in_dead_queue(self) -> bool:
+        return self.is_dead_letter and self.status_without_lease is not Status.DEAD
+
     def expired(self, now: Instant) -> bool:
         """Whether its expire deadline has passed."""
         return self.expire_deadline is not None and self.expire_deadline <= now
 
     def to_item(self) -> Item:
         """As `get` shows it. What does not belong to its status is left out."""
-        death = self.deaths[-1] if self.status in (Status.DEAD, Status.ARCHIVED) else None
+        death = self.deaths[-1] if self.status in (Status.DEAD, Status.ARCHIVED) or self.was_dead else None
         return Item(
             id=self.id,
             queue=self.queue,
@@ -219,7 +236,7 @@ class Record:
             lease_deadline=None if self.grant is None else self.grant.deadline,
             first_leased_at=self.first_leased_at,
             dead_reason=None if death is None else death.reason,
-            ended_at=self.completed_at if death is None else death.at,
+            ended_at=self.completed_at if death is None or self.was_dead else death.at,
             result=self.result,
             idempotency_key=self.idempotency_key,
             overrides=self.overrides,
@@ -232,7 +249,7 @@ class Record:
             deaths=tuple(self.deaths),
             moving_to=None if self.route is None else self.route.to,
             moving_since=None if self.route is None else self.route.since,
-            home_store=self.home_store if self.is_dead_letter and self.status is not Status.DEAD else None,
+            home_store=self.home_store if self._lies_in_dead_queue else None,
         )
 
     def to_lease(self) -> Lease:
@@ -259,6 +276,7 @@ class Record:
             expire_deadline=self.expire_deadline,
             overrides=self.overrides,
             worker=self.grant.worker,
+            dead_reason=self.grant.dead_reason,
         )
 
     def to_overdue(self, now: Instant) -> Overdue:
@@ -271,6 +289,7 @@ class Record:
             token=None if self.grant is None else self.grant.token,
             expired=self.expired(now),
             worker=self.worker,
+            dead_reason=None if self.grant is None else self.grant.dead_reason,
         )
 
     def to_settled(self, *, removed: bool = False, moved: bool = False, reason: DeadReason | None = None) -> Settled:

@@ -15,7 +15,6 @@ from redrive.model.manual_change import (
     counts_for_max_size,
     move_queue,
     redrive_queue,
-    status_without_lease,
     stays_dead_letter,
     undo_target,
 )
@@ -107,7 +106,7 @@ def _edited(state: State, action: ManualAction, target: ManualTarget, item: Reco
 
 def archive(state: State, action: ManualAction, item: Record) -> Settled:
     """Put a dead letter aside."""
-    before = status_without_lease(item.status)
+    before = item.status_without_lease
     with state.change(item, Verb.ARCHIVE, Status.ARCHIVED, forced=action.force):
         item.archived_from = before
     append_action_event(state, action, FeedKind.ARCHIVED, item.queue, item)
@@ -143,13 +142,9 @@ def move(state: State, action: ManualAction, item: Record) -> Settled:
     if is_remote(to):
         return start_move(state, action, item, FeedKind.MOVED, to)
     queue = state.queue(to)
-    if item.status is not Status.DEAD:
+    left, status, entry = item.queue, item.status_without_lease, action_entry(state, action, HistoryEvent.MOVED, item)
+    if status is not Status.DEAD:
         _check_target(state, item, queue)
-    left, status, entry = (
-        item.queue,
-        status_without_lease(item.status),
-        action_entry(state, action, HistoryEvent.MOVED, item),
-    )
     stays_letter = stays_dead_letter(action.verb, item.snapshot, to_dead_queue=queue.value.is_dead_queue)
     with state.change(item, action.verb, status, forced=action.force):
         item.history.add(entry)
@@ -165,6 +160,11 @@ def _check_target(state: State, item: Record, queue: QueueState) -> None:
     if not counts_for_max_size(item.snapshot, queue.name):
         return
     queue.check_room()
+    check_idempotency_owner(state, item, queue)
+
+
+def check_idempotency_owner(state: State, item: Record, queue: QueueState) -> None:
+    """Raise where another item of a queue, which is work, holds the key of this one."""
     if item.idempotency_key is not None:
         other = idempotency_owner(state, queue, item.idempotency_key, state.now)
         if other is not None and other is not item:

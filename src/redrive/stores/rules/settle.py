@@ -15,7 +15,7 @@ from redrive.stores.rules.puts import PutPlan
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.replies import apply_verdict, check_reply, reply_or_refuse
 from redrive.stores.rules.state import State
-from redrive.stores.rules.verdicts import check_verdict
+from redrive.stores.rules.verdicts import check_verdict, return_to_dead
 
 
 def complete(state: State, call: Complete) -> Settled:
@@ -66,15 +66,15 @@ def settle(state: State, call: Settle) -> Settled | StaleSettings:
     queue = state.queues[item.queue].value
     if call.version != queue.version:
         return StaleSettings(queue)
-    check_verdict(state, item.queue, call.outcome_kind, call.verdict)
+    check_verdict(state, item.queue, call.outcome_kind, call.verdict, was_dead=item.was_dead)
     return apply_verdict(state, item, call.outcome_kind, call.verdict, failure=call.failure, note=call.note)
 
 
 def return_lease(state: State, call: ReturnLease) -> Settled:
-    """It never ran: the delivery stays counted, the attempt does not, and it takes its old place."""
+    """It never ran: the delivery stays counted, the attempt does not, and it takes its old place, dead or not."""
     item = state.leased(call.token, call.queue)
-    worker = item.worker
-    with state.change(item, Verb.RELEASE, Status.PENDING):
+    worker, was_dead = item.worker, item.was_dead
+    with state.change(item, Verb.RELEASE, item.status_without_lease):
         before = item.counters
         item.counters = msgspec.structs.replace(before, attempts=max(0, before.attempts - 1))
         if call.note is not None:
@@ -85,7 +85,7 @@ def return_lease(state: State, call: ReturnLease) -> Settled:
             )
     if call.note is not None:
         state.append_event(FeedKind.RETURNED, item.queue, item, title=call.note)
-    return item.to_settled()
+    return return_to_dead(state, item) if was_dead else item.to_settled()
 
 
 def extend(state: State, call: Extend) -> Instant:

@@ -12,7 +12,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Death, HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, Verdict, count_outcome
 from redrive.model.limits import is_remote
-from redrive.model.manual_change import ManualAction, death_text, status_without_lease
+from redrive.model.manual_change import ManualAction, death_text
 from redrive.model.search_terms import search_terms_of
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.record import Record
@@ -31,10 +31,12 @@ VERBS = {
 """The verb that each ending is."""
 
 
-def check_verdict(state: State, queue: str, outcome_kind: OutcomeKind, verdict: Verdict) -> None:
+def check_verdict(
+    state: State, queue: str, outcome_kind: OutcomeKind, verdict: Verdict, *, was_dead: bool = False
+) -> None:
     """Raise unless the verdict can be carried out on an item of that queue whose delivery ended so."""
-    judge.check_verdict(queue, outcome_kind, verdict)
-    if isinstance(verdict, Dead) and verdict.to is not None and not is_remote(verdict.to):
+    judge.check_verdict(queue, outcome_kind, verdict, was_dead=was_dead)
+    if isinstance(verdict, Dead) and verdict.to is not None and not is_remote(verdict.to) and not was_dead:
         state.queue(verdict.to)
 
 
@@ -53,6 +55,7 @@ def apply_verdict(
 ) -> Settled:
     """Count the ending, write it down, and do as a verdict says that was checked before.
 
+    One that was leased although it is dead is dead again, regardless of the verdict.
     `worker` is named where it held no lease.
     """
     entry = HistoryEntry(
@@ -67,7 +70,9 @@ def apply_verdict(
         operation=operation,
     )
     queue = state.queues[item.queue]
-    if isinstance(verdict, Dead):
+    if item.was_dead:
+        settled = _die_again(state, item, outcome_kind, entry, forced)
+    elif isinstance(verdict, Dead):
         settled = _apply_death(state, item, outcome_kind, verdict, entry, forced)
         queue.dead_total += 1
     else:
@@ -76,12 +81,32 @@ def apply_verdict(
             item.history.add(entry)
             state.to_tail(item, verdict.delay)
         settled = item.to_settled()
-        title = note if failure is None else failure.title
-        state.append_event(
-            FeedKind(outcome_kind.value), item.queue, item, title=title, actor=actor, operation=operation
-        )
+        _append_ending(state, item, entry)
     queue.failed_total += outcome_kind is OutcomeKind.FAILED
     return settled
+
+
+def return_to_dead(state: State, item: Record) -> Settled:
+    """The result of a delivery of a dead item, which is dead again. Callers that await it are woken."""
+    state.wake_awaiting(item)
+    return item.to_settled(reason=item.deaths[-1].reason)
+
+
+def _die_again(state: State, item: Record, outcome_kind: OutcomeKind, entry: HistoryEntry, forced: bool) -> Settled:
+    """It is dead as it was: by the same death, in the same place, and answered already."""
+    with state.change(item, VERBS[outcome_kind], Status.DEAD, forced=forced):
+        item.counters = count_outcome(item.counters, outcome_kind)
+        item.history.add(entry)
+    if outcome_kind is not OutcomeKind.BURIED:  # in the feed a burial is a death, and this is none
+        _append_ending(state, item, entry)
+    return return_to_dead(state, item)
+
+
+def _append_ending(state: State, item: Record, entry: HistoryEntry) -> None:
+    """Record the end of a delivery, after which nothing died, in the feed."""
+    title = entry.note if entry.failure is None else entry.failure.title
+    kind = FeedKind(entry.event.value)
+    state.append_event(kind, item.queue, item, title=title, actor=entry.actor, operation=entry.operation)
 
 
 def _apply_death(
@@ -164,7 +189,7 @@ def action_entry(
     state: State, action: ManualAction, event: HistoryEvent, item: Record, *, to: str | None = None
 ) -> HistoryEntry:
     """Return the history entry of a manual change, before the item is changed. `to` is its target in another store."""
-    before = status_without_lease(item.status)
+    before = item.status_without_lease
     return action.history_entry(state.now, event, item.queue, item.counters.deliveries, before, to=to)
 
 

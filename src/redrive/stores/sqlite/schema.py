@@ -9,7 +9,8 @@ state is a narrow table. An item has exactly one row in exactly one of:
     finished    completed, dead, archived, or moving to another store; and kept
 
 Times are microseconds. `item_no` is the number of the item's id, and its key everywhere; `id_suffix` is the rest of the
-id. `rank` is 9 − priority, so that a plain ascending scan is the order of a queue. `death_no` is allocated at a death
+id. `rank` is 9 − priority, so that a plain ascending scan is the order of a queue. A lease has a `dead_reason` if the
+item was leased although it is dead. `death_no` is allocated at a death
 and numbers the dead letter; it is the rowid of `redrive_search`. `section` is the key of the namespace, negative for
 archived items.
 """
@@ -185,9 +186,18 @@ def _add_queues_of_results(connection: apsw.Connection, now: Instant) -> None:
     connection.execute("ALTER TABLE redrive_result ADD COLUMN put_to TEXT")
 
 
+def _add_dead_reason_of_leases(connection: apsw.Connection, now: Instant) -> None:
+    connection.execute("ALTER TABLE redrive_lease ADD COLUMN dead_reason TEXT")
+
+
 FIRST = 5
 """The first schema of a release. Lower numbers were used during development; such files are refused."""
-MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (_create, _add_has_replies, _add_queues_of_results)
+MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (
+    _create,
+    _add_has_replies,
+    _add_queues_of_results,
+    _add_dead_reason_of_leases,
+)
 """The first creates schema FIRST in an empty file; each of the others takes a file to the next schema. Each runs in one
 transaction with the change of the version."""
 NEWEST = FIRST + len(MIGRATIONS) - 1

@@ -41,7 +41,10 @@ from redrive.testing.conformance.item_retry import (
     RefusedRetryConformance,
     RetryElsewhereConformance,
 )
+from redrive.testing.conformance.lease_by_id import LeaseByIdConformance, LeaseByIdRefusals
 from redrive.testing.conformance.lease_scope import LeasedFromConformance
+from redrive.testing.conformance.leased_dead_letter_changes import LeasedDeadLetterBrokers, LeasedDeadLetterChanges
+from redrive.testing.conformance.leased_dead_letters import LeasedDeadLetterConformance
 from redrive.testing.conformance.leases import (
     EligibilityConformance,
     HoldConformance,
@@ -132,6 +135,11 @@ class StoreConformance(
     LeaseConformance,
     OrderConformance,
     EligibilityConformance,
+    LeaseByIdConformance,
+    LeaseByIdRefusals,
+    LeasedDeadLetterConformance,
+    LeasedDeadLetterChanges,
+    LeasedDeadLetterBrokers,
     WaitConformance,
     WorkingConformance,
     WorkerLifeConformance,

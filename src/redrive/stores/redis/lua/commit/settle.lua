@@ -2,7 +2,7 @@
 -- Defines: find_leased, settled_answer, end_lease; retry, return_lease, extend.
 -- A call is {kind, number in the token, key of the token, id, …}. It returns {0, status or ''} if the lease is lost,
 -- {2, queue} if the settings are stale, {3, …} if something else refuses it, {4, queue} if the item is in another
--- queue, and {1, …} if it is done.
+-- queue, {5} if it is left to the rules because the item was leased although it is dead, and {1, …} if it is done.
 
 -- Returns whether the queue of an item was deleted, and the item is not yet swept.
 local function is_removed(body)
@@ -39,6 +39,9 @@ local function find_leased(number, key, queue)
   local state = cmsgpack.unpack(raw)
   if state.t ~= key then
     return nil, {0, is_removed(body) and '' or state.s or 'pending'}
+  end
+  if state.R then
+    return nil, {5}
   end
   if queue and queue ~= state.q then
     return nil, {4, state.q}
