@@ -18,7 +18,7 @@ from redrive.server.asgi import Server
 from redrive.server.auth.authentication import NoAuthentication
 from redrive.server.broker_pool import BrokerPool
 from redrive.server.request import KnownLeases
-from redrive.server.routes import all_routes, store_api
+from redrive.server.routes import all_routes, leases, store_api
 
 HERE, ALL, ANY = "in the queue", "in all queues", "in any"
 ADMIN = "admin"
@@ -62,6 +62,8 @@ SAMPLES = (
     Sample("queue.clear", lambda s: {"queue": s.queue, "statuses": ["pending"], "dry_run": True}, ADMIN, HERE),
     Sample("queue.produce", lambda s: {"queue": s.queue, "items": [ITEM]}, PUTS, HERE),
     Sample("queue.lease", lambda s: {"queue": s.queue}, WORKS, HERE),
+    of_items("items.lease", roles=WORKS),
+    of_items("items.lease", "letter_id", roles=ADMIN, include_dead=True),
     Sample("queue.complete", lambda s: {"queue": s.queue, "items": [{"token": s.token}]}, WORKS, HERE),
     Sample("queue.complete", lambda s: {"queue": "own-jobs", "items": [{"token": s.token}]}, WORKS, HERE),
     Sample(
@@ -248,12 +250,31 @@ async def test_consumer_of_some_queues_settles_what_it_leased_without_a_look_up(
     assert len(looked_up) == 1
 
 
+async def test_item_that_has_moved_to_a_foreign_queue_since_it_was_located_is_not_leased(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.open()
+    assert place.server is not None
+
+    async def located_before_it_moved(*arguments: Any) -> None:
+        pass
+
+    monkeypatch.setattr(leases, "check_items", located_before_it_moved)
+    place.caller.principal = limited(Role.CONSUMER)
+    own, foreign = place.world.sides[OWN], place.world.sides[FOREIGN]
+    answer = await Client(place.server).call("items.lease", ids=[foreign.id, own.id])
+    refused, leased = answer.json["results"]
+    assert (answer.status, refused["error"]["code"], leased["id"]) == (404, "item_not_found", own.id)
+    item = place.world.broker.get(foreign.id)
+    assert (item.status, item.counters.attempts) == ("pending", 0)
+
+
 def test_lease_is_known_in_the_namespace_where_it_was_given() -> None:
-    leases = KnownLeases()
+    known = KnownLeases()
     lease = World().sides[OWN].lease
-    leases.add("default", [lease])
-    assert leases.queue_of("default", lease.token) == lease.queue
-    assert leases.queue_of("another", lease.token) is None
+    known.add("default", [lease])
+    assert known.queue_of("default", lease.token) == lease.queue
+    assert known.queue_of("another", lease.token) is None
     assert KnownLeases().queue_of("default", lease.token) is None
 
 

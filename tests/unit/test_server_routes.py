@@ -90,6 +90,7 @@ REFUSALS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "queue.clear": (400, "invalid_input", {"queue": "jobs", "statuses": ["active"]}),
     "queue.produce": (404, "queue_not_found", {"queue": "x", "items": [{"payload": 1}]}),
     "queue.lease": (404, "queue_not_found", {"queue": "x"}),
+    "items.lease": (404, "item_not_found", {"ids": [NO_ID]}),
     "queue.complete": (409, "lease_lost", {"queue": "jobs", "items": [{"token": NO_TOKEN}]}),
     "queue.retry": (409, "lease_lost", {"queue": "jobs", "items": [{"token": NO_TOKEN, "error": "no"}]}),
     "queue.extend": (400, "invalid_name", {"queue": "jobs", "items": [{"token": "x"}]}),
@@ -247,6 +248,13 @@ async def _(bench: Bench) -> None:
     leased = (await bench.ok("queue.lease", queue="jobs", limit=2, worker="w", lease_timeout=5))["items"]
     assert [item["id"] for item in leased] == ids[:2]
     assert all(len(item["token"]) == 48 and item["attempts"] == 1 for item in leased)
+
+
+@story("items.lease")
+async def _(bench: Bench) -> None:
+    _, id = await bench.put(), await bench.dead()
+    (leased,) = (await bench.ok("items.lease", ids=[id], include_dead=True, worker="w", lease_timeout=5))["items"]
+    assert (leased["id"], leased["attempts"], leased["dead_reason"]) == (id, 2, "retries_exhausted")
 
 
 @story("queue.complete")

@@ -1,4 +1,4 @@
-"""`queue.lease`: items to work on, and the wait for the first one."""
+"""`queue.lease`: items to work on, and the wait for the first one. `items.lease`: exactly these items, now."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from redrive.broker.flow import raise_if_refused
 from redrive.broker.flows.deliveries import queue_name
 from redrive.broker.validation import check_positive
 from redrive.contract.item_calls import LeaseItems, ReturnLease
-from redrive.errors import RedriveError
+from redrive.errors import ItemNotFound, RedriveError, RequestTooLarge
+from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.item import Lease
 from redrive.model.limits import MAX_BATCH, check_label
 from redrive.model.text import to_rfc3339
-from redrive.server.auth.resource_authorization import remember
+from redrive.server.auth.resource_authorization import may_hold, remember
 from redrive.server.broker_pool import commit
-from redrive.server.field_types import DurationInput, Label, QueueName, check_batch, instant_text_or_none
+from redrive.server.field_types import DurationInput, ItemIdText, Label, QueueName, check_batch, instant_text_or_none
 from redrive.server.long_poll import ClientDisconnected
-from redrive.server.request import Request
+from redrive.server.request import Request, Response
+from redrive.server.responses import ItemError, some_failed
 from redrive.server.route import Route, one_queue
+from redrive.server.routes.items import check_items
+from redrive.wire.error_codec import error_body
 from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, InstantText, encode_payload
 
 
@@ -56,6 +60,9 @@ class LeasedItem(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     kind: str | None = None
     reference: str | None = None
     expire_deadline: InstantText | None = None
+    dead_reason: Annotated[
+        DeadReason | None, msgspec.Meta(description="It was leased although it is dead: completed, or dead again.")
+    ] = None
 
 
 class LeasedItems(msgspec.Struct, frozen=True, gc=False):
@@ -94,7 +101,7 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
     return LeasedItems(answer)
 
 
-def _worker(request: Request, call: LeaseCall) -> str | None:
+def _worker(request: Request, call: LeaseCall | LeaseByIdCall) -> str | None:
     """Who works on the items, as others see it."""
     worker = request.principal.worker(call.worker)
     return None if worker is None else check_label("worker", worker)
@@ -125,7 +132,7 @@ async def give_back(request: Request, leases: Sequence[Lease]) -> None:
 def _leased(lease: Lease) -> LeasedItem:
     encoding, payload = encode_payload(lease.payload, lease.content_type)
     put_at, deadline, headers = to_rfc3339(lease.put_at), to_rfc3339(lease.deadline), lease.headers
-    if not headers and lease.expire_deadline is None:  # as most are
+    if not headers and lease.expire_deadline is None and lease.dead_reason is None:  # as most are
         return LeasedItem(
             lease.id,
             lease.token,
@@ -160,7 +167,62 @@ def _leased(lease: Lease) -> LeasedItem:
         headers.get(KIND_HEADER),
         headers.get(REFERENCE_HEADER),
         instant_text_or_none(lease.expire_deadline),
+        lease.dead_reason,
     )
+
+
+class LeaseByIdCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Lease these items, now: pending ones, also if they are not due, and failed ones. Each has a result."""
+
+    ids: Annotated[list[ItemIdText], msgspec.Meta(min_length=1)]
+    include_dead: Annotated[
+        bool, msgspec.Meta(description="Dead ones too, which needs the right operate: completed, or dead again.")
+    ] = False
+    worker: Annotated[Label | None, msgspec.Meta(description="Who works on them.")] = None
+    lease_timeout: Annotated[DurationInput | None, msgspec.Meta(description="Instead of that of their queues.")] = None
+
+
+async def lease_by_id(request: Request, call: LeaseByIdCall) -> LeasedItems | Response:
+    """Lease each item. What the caller may not have, or has no room in the answer, is returned."""
+    check_batch(request, len(call.ids))
+    await check_items(request, Permission.CONSUME, call.ids)
+    if call.include_dead:
+        await check_items(request, Permission.OPERATE, call.ids)
+    results = await request.broker.lease_by_id(
+        call.ids, include_dead=call.include_dead, lease_timeout=call.lease_timeout, worker=_worker(request, call)
+    )
+    if request.has_left():
+        await give_back(request, [each for each in results if isinstance(each, Lease)])
+        raise ClientDisconnected
+    answer = _refuse_some(request, call.ids, results)
+    both = zip(results, answer, strict=True)
+    await give_back(request, [each for each, shown in both if isinstance(each, Lease) and shown is not each])
+    remember(request, [each for each in answer if isinstance(each, Lease)])
+    error = next((each for each in answer if isinstance(each, RedriveError)), None)
+    if error is None:
+        return LeasedItems([_leased(each) for each in answer if isinstance(each, Lease)])
+    return some_failed(
+        error, [_leased(each) if isinstance(each, Lease) else ItemError(error_body(each)) for each in answer]
+    )
+
+
+def _refuse_some(
+    request: Request, ids: Sequence[str], results: Sequence[Lease | RedriveError]
+) -> list[Lease | RedriveError]:
+    """The results, with a refusal for each lease that the caller may not have, or that the answer has no room for."""
+    size, most = 0, request.limits.max_response_bytes
+    answer: list[Lease | RedriveError] = []
+    for id, each in zip(ids, results, strict=True):
+        if isinstance(each, RedriveError):
+            answer.append(each)
+        elif not may_hold(request, each):
+            answer.append(ItemNotFound(id))
+        elif size and size + len(each.payload) > most:
+            answer.append(RequestTooLarge("the size of all payloads", most))
+        else:
+            size += len(each.payload)
+            answer.append(each)
+    return answer
 
 
 ROUTES = (
@@ -173,5 +235,14 @@ ROUTES = (
         queues=one_queue,
         handler=lease,
         example={"queue": "emails", "limit": 10, "wait": "20s", "worker": "worker-1"},
+    ),
+    Route(
+        name="items.lease",
+        summary="Lease exactly these items, now",
+        request_type=LeaseByIdCall,
+        response_type=LeasedItems,
+        permission=Permission.CONSUME,
+        handler=lease_by_id,
+        example={"ids": ["4f0c91a27b3d000000068f1c2a3b4800"], "worker": "worker-1"},
     ),
 )
