@@ -80,6 +80,10 @@ def _dead_in_place(broker: Broker) -> str:
     return _dead(broker, "jobs")
 
 
+def _dead_and_leased(broker: Broker) -> Any:
+    return broker.lease_by_id(_dead_in_place(broker), include_dead=True)
+
+
 def _dead_moved(broker: Broker) -> str:
     return _dead(broker, "moving")
 
@@ -148,6 +152,10 @@ OPERATIONS = (
     Operation("put", furnish, [lambda broker, _: broker.put("jobs", 1, headers={"h": "x"}, idempotency_key="k")]),
     Operation("put_many", furnish, [lambda broker, _: broker.put_many("jobs", [b"x" * 3000] * 20)]),
     Operation("lease", _pending, [lambda broker, _: broker.lease("jobs", 2, worker="w")]),
+    Operation("lease by id", _dead_in_place, [lambda broker, id: broker.lease_by_id(id, include_dead=True)]),
+    Operation("complete, was dead", _dead_and_leased, [lambda broker, lease: broker.complete(lease)]),
+    Operation("fail, dead again", _dead_and_leased, [lambda broker, lease: broker.fail(lease, "boom")]),
+    Operation("return, dead again", _dead_and_leased, [lambda broker, lease: broker.release(lease, counted=False)]),
     Operation("complete", _leased, [lambda broker, lease: broker.complete(lease, result="r")]),
     Operation(
         "complete, result kept",

@@ -116,7 +116,7 @@ _STANDINGS = " UNION ALL ".join(
     for table, status, reason in (
         ("ready", "'pending'", "NULL"),
         ("scheduled", "status", "NULL"),
-        ("lease", "'active'", "NULL"),
+        ("lease", "'active'", "dead_reason"),
         ("finished", "status", "dead_reason"),
     )
 )

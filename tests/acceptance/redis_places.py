@@ -113,7 +113,7 @@ def _standing(item: Record) -> Standing:
         counters.failures,
         counters.losses,
         counters.redrives,
-        str(item.deaths[-1].reason) if item.status is Status.DEAD else None,
+        str(item.deaths[-1].reason) if item.status is Status.DEAD or item.was_dead else None,
         len(item.history.entries()) + item.history.omitted,
         len(item.deaths),
         item.origin_queue,

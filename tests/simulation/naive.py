@@ -91,6 +91,8 @@ class Twin:
     rows: int = 0
     died_in: list[str] = field(default_factory=list)
     died_at: int = NEVER
+    was_dead: bool = False
+    """Leased although it is dead."""
 
     @property
     def counters(self) -> tuple[int, ...]:
@@ -124,11 +126,11 @@ class Naive:
         most = self.settings[queue].max_size
         return most is not None and self.size(queue) + 1 > most
 
-    def obstacle(self, twin: Twin, queue: str) -> str | None:
-        """What keeps a person from bringing an item back as one more in a queue."""
+    def obstacle(self, twin: Twin, queue: str, *, room: bool = False) -> str | None:
+        """What keeps a person from bringing an item back as one more in a queue, where there may be `room` anyway."""
         if twin.status != "dead" and twin.queue == queue:
             return None
-        if self.is_full(queue):
+        if self.is_full(queue) and not room:
             return "full"
         other, _ = self.known(queue, twin.key) or (twin, 0)
         at_work = other.queue == queue and other.status in ("pending", "failed", "active")
@@ -173,9 +175,30 @@ class Naive:
 
     def lease(self, twin: Twin, timeout: int | None) -> None:
         seconds = self.settings[twin.queue].lease_timeout if timeout is None else timeout
+        twin.was_dead = twin.status == "dead"
         twin.status, twin.deadline = "active", self.now + seconds * SECOND
         twin.deliveries += 1
         twin.attempts += 1
+
+    def refusal(self, twin: Twin, include_dead: bool) -> str | None:
+        """What keeps an item from being leased by its id."""
+        if twin.status in (None, "active"):
+            return twin.status or "gone"
+        if twin.status not in (("pending", "failed", "dead") if include_dead else ("pending", "failed")):
+            return "status"
+        if twin.held_by is not None:
+            return "held"
+        if twin.status != "dead" and twin.expires_at <= self.now:
+            return "status"
+        if twin.queue in self.paused:
+            return "paused"
+        return "conflict" if twin.status == "dead" and self.obstacle(twin, twin.queue, room=True) else None
+
+    def give_back(self, twin: Twin) -> None:
+        """It never ran."""
+        twin.status = "dead" if twin.was_dead else "pending"
+        twin.was_dead, twin.deadline = False, NEVER
+        twin.attempts = max(0, twin.attempts - 1)
 
     def upkeep(self, queue: str | None = None) -> None:
         """Promote and sweep, one queue or all."""
@@ -202,13 +225,21 @@ class Naive:
                 twin.status = None
 
     def is_dead_letter(self, twin: Twin) -> bool:
-        return twin.status == "dead" or (bool(twin.died_in) and twin.died_in[-1] != twin.queue == "morgue")
+        return (
+            twin.status == "dead"
+            or twin.was_dead
+            or (bool(twin.died_in) and twin.died_in[-1] != twin.queue == "morgue")
+        )
 
     def end(
         self, twin: Twin, how: str, *, delay: int = 0, final: bool = False, place: tuple[int, int] | None = None
     ) -> None:
         """A delivery ended by failure, loss or a counted release; the counters include it."""
         twin.deadline = NEVER
+        if twin.was_dead:
+            twin.status, twin.was_dead = "dead", False
+            twin.rows += 1
+            return
         reason = self.cause(twin, how, final)
         if reason is not None:
             self.die(twin, reason, place=place)
@@ -264,10 +295,11 @@ class Naive:
         keep = self.settings[twin.queue].keep_completed
         twin.status = "completed" if keep else None
         twin.ended_at, twin.deadline, twin.reason, twin.held_by = self.now, NEVER, None, None
+        twin.was_dead = False
 
     def again(self, twin: Twin, queue: str) -> None:
         """A person brings an item back."""
-        twin.queue, twin.status, twin.reason, twin.held_by = queue, "pending", None, None
+        twin.queue, twin.status, twin.reason, twin.held_by, twin.was_dead = queue, "pending", None, None, False
         twin.attempts = twin.failures = twin.losses = 0
         twin.redrives += 1
         twin.rows += 1

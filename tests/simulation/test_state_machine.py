@@ -28,15 +28,26 @@ from redrive import Broker, Lease, connect
 from redrive.errors import (
     IdempotencyConflict,
     ItemActive,
+    ItemHeld,
     ItemNotFound,
     LeaseLost,
     QueueFull,
+    QueuePaused,
     RedriveError,
     WrongStatus,
 )
 from redrive.testing import FakeClock
 
 T = TypeVar("T")
+REFUSALS: dict[str, type[RedriveError]] = {
+    "gone": ItemNotFound,
+    "active": ItemActive,
+    "status": WrongStatus,
+    "held": ItemHeld,
+    "paused": QueuePaused,
+    "conflict": IdempotencyConflict,
+}
+"""How a lease by id is refused."""
 
 # A run that did too little proves nothing: for each history, at least so many of these on average. The rare ones are
 # asked for only where there are many histories.
@@ -44,6 +55,7 @@ REASONS = ("buried", "final_error", "expired", "worker_lost", "max_attempts", "r
 FLOORS = {"leased": 2.0, "held": 1.0, "lost": 0.3, "dead": 1.0}
 RARE_FLOORS = dict.fromkeys(
     (
+        "dead and leased",
         "failed again",
         "failed anew",
         "failed by its own policy",
@@ -193,6 +205,11 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(timeout=maybe(st.integers(1, 5)))
     def lease_where_work_is(self, timeout: int | None) -> None:
         self.lease(max(QUEUES, key=lambda queue: len(self.naive.eligible(queue))), 3, timeout)
+
+    @precondition(lambda self: self.naive.items)
+    @rule(pick=picks, include_dead=st.sampled_from([True, True, False]), timeout=maybe(st.integers(1, 15)))
+    def lease_one_by_id(self, pick: int, include_dead: bool, timeout: int | None) -> None:
+        self.lease_by_id(pick, include_dead, timeout)
 
     @precondition(lambda self: self.leases)
     @rule(
@@ -373,6 +390,22 @@ class BrokerMachine(RuleBasedStateMachine):
             assert lease.deadline == twin.deadline
             self.leases.append((lease, twin))
 
+    def lease_by_id(self, pick: int, include_dead: bool, timeout: int | None) -> None:
+        free = [twin for twin in self.naive.items if self.naive.refusal(twin, include_dead) is None]
+        twin = chosen(pick, free, self.naive.items)
+        refusal = self.naive.refusal(twin, include_dead)
+        lease = self.attempt(
+            None if refusal is None else REFUSALS[refusal],
+            lambda: self.broker.lease_by_id(twin.id, include_dead=include_dead, lease_timeout=timeout),
+        )
+        if refusal is not None:
+            return
+        self.tally["dead and leased"] += twin.status == "dead"
+        self.naive.lease(twin, timeout)
+        assert (lease.dead_reason, lease.deadline) == (twin.reason if twin.was_dead else None, twin.deadline)
+        assert (lease.deliveries, lease.attempts, lease.failures, lease.losses, lease.redrives) == twin.counters
+        self.leases.append((lease, twin))
+
     # How deliveries end
 
     def held(self, pick: int) -> tuple[Lease, Twin, bool]:
@@ -412,8 +445,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def give_back(self, pick: int) -> None:
         if twin := self.use(pick, lambda lease: self.broker.release(lease, counted=False)):
-            twin.status = "pending"
-            twin.attempts = max(0, twin.attempts - 1)
+            self.naive.give_back(twin)
 
     def bury(self, pick: int) -> None:
         if twin := self.use(pick, self.broker.bury):
@@ -572,6 +604,8 @@ class BrokerMachine(RuleBasedStateMachine):
             self.tally[twin.status] += self.every  # as often as if every step were compared
             if twin.status == "dead":
                 assert (item.dead_reason, item.ended_at) == (twin.reason, twin.ended_at), twin
+            elif twin.was_dead:
+                assert (item.status, item.dead_reason) == ("active", twin.reason), twin
             if twin.status == "active":
                 assert item.lease_deadline == twin.deadline, twin
 
@@ -581,6 +615,10 @@ class BrokerMachine(RuleBasedStateMachine):
             found = Counter(twin.status for twin in self.naive.items if twin.queue == queue)
             for status in ("pending", "failed", "active", "completed", "dead", "archived"):
                 assert getattr(stats, status) == found[status], (queue, status)
+            letters = [twin for twin in self.naive.items if twin.queue == queue and self.naive.is_dead_letter(twin)]
+            at_work = ("pending", "failed", "active", "dead")
+            assert stats.dead_letters == sum(twin.status in at_work for twin in letters), queue
+            assert sum(group.count for group in self.broker.groups(queue)) == stats.dead_letters, queue
 
     def attempt(self, refusal: type[RedriveError] | None, call: Callable[[], Any]) -> Any:
         """Call, and expect to be refused or not."""

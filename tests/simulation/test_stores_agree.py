@@ -24,7 +24,7 @@ from tests.simulation.registrations import change_registrations, look_at_all_res
 from tests.simulation.twins import QUEUES, Ask, Twins, by_queue
 from tests.sizes import THOROUGH
 
-from redrive import Broker, Dead, DeadReason, RetryVerdict, Status, new_item
+from redrive import Broker, Dead, DeadReason, Lease, RetryVerdict, Status, new_item
 from redrive.contract.admin_calls import Receive
 from redrive.contract.item_calls import NewItem, Put
 from redrive.contract.queries import GetQueue, ListMoves, ListMoveTargets, ListOpenMoves, ListOperations, ReadFeed
@@ -67,6 +67,7 @@ def test_every_answer_is_the_same(seed: int, url: str) -> None:
             put_many_failed,
             lease,
             lease,
+            lease_by_id,
             settle,
             settle,
             settle,
@@ -149,6 +150,18 @@ def lease(twins: Twins, pick: random.Random) -> None:
     queue, limit = pick.choice(QUEUES), pick.choice([1, 1, 2, 5])
     answers = twins.ask(f"lease {queue} {limit}", lambda _, broker: broker.lease(queue, limit, worker="w"))
     twins.keep(answers, leases=True)
+
+
+def lease_by_id(twins: Twins, pick: random.Random) -> None:
+    if not twins.ids[0]:
+        return
+    positions = [pick.randrange(len(twins.ids[0])) for _ in range(pick.choice([1, 1, 3, 8]))]
+    options: dict[str, Any] = {"include_dead": pick.random() < 0.7, "lease_timeout": pick.choice([None, 5, 60])}
+    answers = twins.ask(
+        f"lease {positions} {options}",
+        lambda side, broker: broker.lease_by_id([twins.ids[side][p] for p in positions], worker="w", **options),
+    )
+    twins.keep([[each for each in answer if isinstance(each, Lease)] for answer in answers], leases=True)
 
 
 VERDICTS = (
