@@ -76,6 +76,7 @@ from redrive.contract.queries import (
     ListOperations,
     ListQueues,
     ListRegistrations,
+    ListStats,
     ListWorkerLeases,
     ReadFeed,
 )
@@ -275,6 +276,8 @@ SAMPLES = (
     Sample("see a queue", lambda w, s: GetQueue(s.queue), ALL_ROLES, HERE),
     Sample("list queues", lambda w, s: ListQueues(), ALL_ROLES, ANY),
     Sample("see counts", lambda w, s: GetStats(s.queue), LOOKS, HERE),
+    Sample("list counts", lambda w, s: ListStats(), LOOKS, ANY),
+    Sample("list some counts", lambda w, s: ListStats((s.queue,)), LOOKS, ANY),
     Sample("see an item", lambda w, s: GetItem(ItemId(s.id)), f"requester {LOOKS}", HERE),
     Sample("see items", lambda w, s: GetItems((ItemId(s.id),)), f"requester {LOOKS}", ANY),
     Sample("find", lambda w, s: FindItems(Filter(queue=s.queue)), LOOKS, HERE),

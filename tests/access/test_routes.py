@@ -54,6 +54,7 @@ SAMPLES = (
     Sample("queues.update", lambda s: {"name": s.queue, "settings": {"max_attempts": 3}}, ADMIN, HERE),
     Sample("queues.update", lambda s: {"name": "own-jobs", "settings": {"dead_queue": s.dead_queue}}, ADMIN, HERE),
     Sample("queues.list", lambda s: {}, LOOKS, ANY),
+    Sample("queues.stats", lambda s: {}, LOOKS, ANY),
     Sample("queues.info", lambda s: {"name": s.queue}, LOOKS, HERE),
     Sample("queues.pause", lambda s: {"name": s.queue}, ON_CALL, HERE),
     Sample("queues.resume", lambda s: {"name": s.queue}, ON_CALL, HERE),

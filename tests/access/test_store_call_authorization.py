@@ -29,6 +29,7 @@ from redrive.contract.queries import (
     ListOperations,
     ListQueues,
     ListRegistrations,
+    ListStats,
     ListWorkerLeases,
     Overdue,
     ReadFeed,
@@ -324,6 +325,8 @@ async def test_moves_are_listed_without_payloads(world: World) -> None:
 async def test_lists_are_about_own_queues_only(world: World) -> None:
     viewer = limited(Role.VIEWER)
     assert {queue.name for queue in await made(world, viewer, ListQueues())} == {"own-jobs", "own-dead", "own-third"}
+    for query in (ListStats(), ListStats(("own-jobs", "own-dead", "own-third", "foreign-jobs"))):
+        assert {stats.queue for stats in await made(world, viewer, query)} == {"own-jobs", "own-dead", "own-third"}
     page = await made(world, viewer, ReadFeed())
     assert {entry.queue for entry in page.entries} == {"own-jobs"}
     assert page.last >= max(entry.number for entry in world.broker.feed().entries)

@@ -38,6 +38,7 @@ from redrive.contract.queries import (
     ListMoves,
     ListMoveTargets,
     ListOpenMoves,
+    ListStats,
     ReadFeed,
 )
 from redrive.errors import (
@@ -231,19 +232,25 @@ def test_stale_verdict_needs_no_second_look_that_could_fail(store: RedisStore, m
 # Many items
 
 
-def test_many_items_share_their_round_trips(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each item would take longer than a lock lasts if the server is far away."""
-    count, trips = 120, 0
+def count_trips(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Counts the requests to the server from now on; `next` gives how many there were."""
+    trips: list[None] = []
     send = store._client._with_retries
 
     def counted(*args: object, **options: object) -> object:
-        nonlocal trips
-        trips += 1
+        trips.append(None)
         return send(*args, **options)  # type: ignore[arg-type]
 
+    monkeypatch.setattr(store._client, "_with_retries", counted)
+    return (len(trips) for _ in itertools.count())
+
+
+def test_many_items_share_their_round_trips(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each item would take longer than a lock lasts if the server is far away."""
+    count = 120
     store.commit([CreateQueue("dead", QueueSettings()), CreateQueue("other", QueueSettings())])
     version, taken = leases(store, "jobs", count)
-    monkeypatch.setattr(store._client, "_with_retries", counted)
+    trips = count_trips(store, monkeypatch)
     died = store.commit([bury(lease, version, to="dead") for lease in taken]).results
     (redriven,) = store.commit(
         [ManualChange(Verb.REDRIVE, tuple(ManualTarget(each.id) for each in died), "me")]
@@ -256,7 +263,14 @@ def test_many_items_share_their_round_trips(store: RedisStore, monkeypatch: pyte
     keys = tuple(f"key {number}" for number in range(count))
     assert len(store.read(GetIdempotencyOwners("jobs", keys))) == count
     store.commit([ManualChange(Verb.DROP, tuple(ManualTarget(receipt.id) for receipt in receipts), "me")])
-    assert trips < count / 2
+    assert next(trips) < count / 2
+
+
+def test_stats_of_many_queues_share_one_round_trip(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.commit([CreateQueue(f"q{number}", QueueSettings()) for number in range(200)])
+    trips = count_trips(store, monkeypatch)
+    assert len(store.read(ListStats())) == 200
+    assert next(trips) == 2  # and one for the queues themselves, as with every query
 
 
 @pytest.mark.parametrize(("written", "score"), [(b"1.7e+15", 1_700_000_000_000_000), (b"9007199254740991", 2**53 - 1)])

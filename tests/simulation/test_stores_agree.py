@@ -294,6 +294,7 @@ def look(twins: Twins, pick: random.Random) -> None:
 def look_at_everything(twins: Twins) -> None:
     for queue in QUEUES:
         twins.ask(f"stats {queue}", lambda _, broker, q=queue: broker.stats(q))  # type: ignore[misc]
+    twins.ask("stats of all", lambda _, broker: broker.list_stats())
     for position in range(len(twins.ids[0])):
         twins.ask(f"get {position}", lambda side, broker, p=position: broker.get(twins.ids[side][p]))  # type: ignore[misc]
     twins.ask("audit", lambda _, broker: by_queue(broker.audit(1_000)))

@@ -177,6 +177,7 @@ USES: dict[str, dict[str, Any]] = {
     "pause_queue": {"name": "jobs", "actor": "ann"},
     "resume_queue": {"name": "jobs", "actor": "ann"},
     "stats": {"queue": "jobs"},
+    "list_stats": {"names": ["jobs"]},
     "put": {"queue": "jobs", "value": 1, "delay": 1, "priority": 5, "expire_timeout": 60, "headers": {"a": "b"},
             "idempotency_key": "k", "content_type": None, "held_by": None, "max_attempts": 3, "max_losses": 3,
             "retry": {"attempts": 2}, "enqueue_at": None, "transaction": None},
@@ -242,7 +243,7 @@ ALSO_CALLED = {
     "headers": ("header",), "payload": ("payload",), "result": ("payload",), "name": ("queue",), "to": ("queue",),
     "idempotency_key": ("idempotency key",), "where": ("Filter",), "lines": ("line",), "edit": ("payload",),
     "edit_headers": ("headers",), "verb": ("operation",), "final": (), "kinds": ("kinds",), "store": ("store",),
-    "operation": ("operation",), "content_type": ("content type",), "lease": ("lease token",),
+    "operation": ("operation",), "names": ("queue",), "content_type": ("content type",), "lease": ("lease token",),
 }  # fmt: skip
 
 

@@ -82,6 +82,7 @@ REFUSALS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "queues.create": (400, "invalid_setting", {"name": "x", "settings": {"dlq": "morgue"}}),
     "queues.update": (404, "queue_not_found", {"name": "x", "settings": {}}),
     "queues.list": (400, "invalid_input", {"limit": 0}),
+    "queues.stats": (400, "invalid_input", {"limit": 0}),
     "queues.info": (404, "queue_not_found", {"name": "x"}),
     "queues.pause": (404, "queue_not_found", {"name": "x"}),
     "queues.resume": (404, "queue_not_found", {"name": "x"}),
@@ -167,6 +168,15 @@ async def _(bench: Bench) -> None:
     first = await bench.ok("queues.list", limit=1)
     rest = await bench.ok("queues.list", limit=1, cursor=first["cursor"])
     assert [queue["name"] for queue in first["queues"] + rest["queues"]] == ["jobs", "morgue"]
+    assert "cursor" not in rest
+
+
+@story("queues.stats")
+async def _(bench: Bench) -> None:
+    await bench.dead()
+    first = await bench.ok("queues.stats", limit=1)
+    rest = await bench.ok("queues.stats", limit=1, cursor=first["cursor"])
+    assert [(stats["queue"], stats["dead"]) for stats in first["stats"] + rest["stats"]] == [("jobs", 1), ("morgue", 0)]
     assert "cursor" not in rest
 
 

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from redrive import AsyncBroker, Broker, Dead, DeadReason, Failure, connect, new_item
 from redrive.contract.admin_calls import Register
 from redrive.contract.item_calls import Put
+from redrive.contract.queries import ListQueues, ListStats
 from redrive.errors import LeaseLost, StoreFailed
 from redrive.model.classify import ErrorClass
 from redrive.telemetry import metrics as names
@@ -249,6 +250,13 @@ def test_depth_and_age_of_queues_are_read_when_somebody_looks(broker: Broker, cl
     assert seen("redrive_queue_dead_letters", queue="morgue") == 1
     assert seen("redrive_queue_oldest_ready_seconds", queue="jobs") == 90
     assert seen("redrive_queue_oldest_ready_seconds", queue="gone") == 0
+
+
+def test_stats_of_all_queues_are_one_query(broker: Broker, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, asked = broker._core.store.read, []
+    monkeypatch.setattr(broker._core.store, "read", lambda query: (asked.append(type(query)), read(query))[1])
+    assert seen("redrive_queue_items", queue="gone", status="pending") == 0
+    assert asked == [ListQueues, ListStats]
 
 
 def test_queues_are_read_no_more_often_than_every_few_seconds(broker: Broker, clock: FakeClock, seen: Seen) -> None:

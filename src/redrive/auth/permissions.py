@@ -60,6 +60,7 @@ from redrive.contract.queries import (
     ListOperations,
     ListQueues,
     ListRegistrations,
+    ListStats,
     ListWorkerLeases,
     ReadFeed,
 )
@@ -374,6 +375,7 @@ CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Requirements]] = {
     GetQueue: lambda query: (RequiredPermission(SEES_QUEUES, QueueRef(query.name)),),
     ListQueues: _fixed(QueueScope.ANY, *SEES_QUEUES),
     GetStats: _in_queue(READ, "name"),
+    ListStats: _fixed(QueueScope.ANY, READ),
     GetItem: _of_item(READ, READ_RESULTS),
     GetItems: _fixed(QueueScope.ANY, READ, READ_RESULTS),
     FindItems: lambda query: needs_of_filter(query.where),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,8 @@ from redrive.contract.item_calls import (
     Settle,
     leases_of,
 )
-from redrive.contract.queries import GetStats, ListQueues
-from redrive.errors import LeaseLost, QueueNotFound, RedriveError
+from redrive.contract.queries import ListQueues, ListStats
+from redrive.errors import LeaseLost, RedriveError
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
@@ -274,11 +273,10 @@ class QueueStatsReader:
                 self._read_at = now
             return self._samples
 
-    def _stats(self) -> Iterable[QueueStats]:
+    def _stats(self) -> tuple[QueueStats, ...]:
         queues: tuple[Queue, ...] = self._core.read(ListQueues())
-        for queue in queues[:MAX_QUEUES]:
-            with suppress(QueueNotFound):  # deleted meanwhile
-                yield self._core.read(GetStats(queue.name))
+        stats: tuple[QueueStats, ...] = self._core.read(ListStats(tuple(queue.name for queue in queues[:MAX_QUEUES])))
+        return stats
 
 
 def _samples(stats: QueueStats) -> Iterable[Sample]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 from redrive.clock import Instant
 from redrive.errors import InvalidDuration, InvalidInput, short_repr
-from redrive.model.caller_input import checking_input, exact_str
+from redrive.model.caller_input import checking_input, exact_str, listed
 from redrive.model.duration import DurationInput, parse_duration
-from redrive.model.limits import check_instant
+from redrive.model.limits import MAX_BATCH, check_instant
 from redrive.model.text import MAX_TEXT_BYTES, clean_text
 
 
@@ -38,6 +39,19 @@ def to_instant(what: str, value: datetime) -> Instant:
         raise InvalidDuration(what, value, "is not a datetime with a time zone; use datetime.now(UTC) + …")
     instant = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
     return Instant(check_instant(what, instant))
+
+
+def check_texts(what: str, texts: object, kind: str, check: Callable[[object], str]) -> tuple[str, ...]:
+    """One text or several, up to MAX_BATCH, each checked; `kind` says in the error what they are."""
+    with checking_input(what):
+        if isinstance(texts, Iterable) and not isinstance(texts, bytes | bytearray | Mapping):
+            given = (texts,) if isinstance(texts, str) else listed(what, texts, MAX_BATCH)
+            if len(given) > MAX_BATCH:
+                raise InvalidInput(
+                    f"more than {MAX_BATCH:,} {what} in one call, and that is the limit; make several calls"
+                )
+            return tuple(map(check, given))
+    raise InvalidInput(f"{what} are a list of {kind}, not {short_repr(texts, 60)}")
 
 
 def check_note(what: str, text: str | None) -> str | None:

@@ -49,6 +49,7 @@ from redrive.contract.queries import (
     ListOperations,
     ListQueues,
     ListRegistrations,
+    ListStats,
     ListWorkerLeases,
     ReadFeed,
 )
@@ -80,6 +81,7 @@ Query = (
     GetQueue
     | ListQueues
     | GetStats
+    | ListStats
     | GetItem
     | GetItems
     | FindItems

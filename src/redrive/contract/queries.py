@@ -32,6 +32,15 @@ class GetStats(TaggedStruct, frozen=True):
     name: str
 
 
+class ListStats(TaggedStruct, frozen=True):
+    """→ tuple[QueueStats, …] by name: of all queues, or of those of these names that exist. At most MAX_BATCH names.
+
+    One statement, or one round trip, for any number of queues up to MAX_BATCH.
+    """
+
+    names: tuple[str, ...] | None = None
+
+
 class GetItem(TaggedStruct, frozen=True):
     """→ Item with history and deaths. An older id is followed to the item's present one. Raises ItemNotFound."""
 

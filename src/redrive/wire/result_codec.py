@@ -61,6 +61,7 @@ QUERIES: dict[type[Any], Any] = {
     queries.GetQueue: Queue,
     queries.ListQueues: tuple[Queue, ...],
     queries.GetStats: QueueStats,
+    queries.ListStats: tuple[QueueStats, ...],
     queries.GetItem: Item,
     queries.GetItems: tuple[Item | None, ...],
     queries.FindItems: queries.Page,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from redrive.broker.flow import CommitCalls, Flow, OnStore, ReadQuery, commit_call, raise_if_refused, run_query
+from redrive.broker.validation import check_texts
 from redrive.contract.admin_calls import (
     CreateQueue,
     DeleteQueue,
@@ -25,7 +26,7 @@ from redrive.contract.admin_calls import (
     UpdateQueue,
 )
 from redrive.contract.item_calls import StaleSettings
-from redrive.contract.queries import GetQueue, GetStats, ListQueues, ListRegistrations
+from redrive.contract.queries import GetQueue, GetStats, ListQueues, ListRegistrations, ListStats
 from redrive.errors import InvalidInput, InvalidSetting, QueueNotFound, RedriveError, StoreFailed, short_repr
 from redrive.model.dead_queue import remote_dead_queues
 from redrive.model.limits import check_name, make_address, split_address
@@ -262,6 +263,13 @@ def set_paused(core: Core, name: str, paused: bool, actor: str | None) -> Flow[Q
 def stats(name: str) -> Flow[QueueStats]:
     """Read the counts."""
     return run_query(GetStats(check_name("queue", name)))
+
+
+def list_stats(names: Iterable[str] | None) -> Flow[tuple[QueueStats, ...]]:
+    """Read the counts of all queues, or of some."""
+    if names is None:
+        return run_query(ListStats())
+    return run_query(ListStats(check_texts("names", names, "names of queues", lambda name: check_name("queue", name))))
 
 
 def _send(call: SetPaused) -> Flow[Queue]:

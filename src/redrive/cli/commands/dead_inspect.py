@@ -35,8 +35,8 @@ def groups(queue: str | None, limit: int) -> None:
     """What died, by cause: dead letters with the same error in the same place are one group. The largest is first."""
     with open_target() as broker:
         found = broker.groups(queue, limit=limit)
-        names = [queue] if queue is not None else [each.name for each in broker.list_queues()]
-        dead = {name: count for name in names if (count := broker.stats(name).dead_letters)}
+        stats = broker.list_stats() if queue is None else (broker.stats(queue),)
+        dead = {each.queue: each.dead_letters for each in stats if each.dead_letters}
     if as_json():
         print_json({"dead": sum(dead.values()), "queues": dead, "groups": found})
         return

@@ -43,8 +43,8 @@ def demo() -> None:
             )
         fill(broker)
         top = broker.groups()[0]
-        dead = sum(broker.stats(name).dead_letters for name in QUEUES)
-        queues = {name: broker.stats(name).dead_letters for name in QUEUES}
+        queues = {stats.queue: stats.dead_letters for stats in broker.list_stats(QUEUES)}
+        dead = sum(queues.values())
     if as_json():
         print_json({"url": place.shown, "namespace": place.namespace, "dead": dead, "queues": queues})
         return

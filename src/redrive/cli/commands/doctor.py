@@ -146,11 +146,12 @@ def workers(broker: Broker) -> Iterator[Check]:
     """Whether somebody works on what waits."""
     alive = broker.workers()
     served = {queue for worker in alive for queue in worker.queues}
-    waiting = {}
-    for queue in broker.list_queues():
-        stats = broker.stats(queue.name)
-        if stats.oldest_ready_at is not None and queue.name not in served and not queue.is_dead_queue:
-            waiting[queue.name] = stats.pending
+    dead_queues = {queue.name for queue in broker.list_queues() if queue.is_dead_queue}
+    waiting = {
+        stats.queue: stats.pending
+        for stats in broker.list_stats()
+        if stats.oldest_ready_at is not None and stats.queue not in served | dead_queues
+    }
     if waiting:
         todo = "start one: redrive work module:app. A program that leases by itself is not known here"
         yield Check("workers", "warn", f"no worker for what waits in {format_counts(waiting)}", todo)
@@ -162,14 +163,14 @@ def workers(broker: Broker) -> Iterator[Check]:
 
 def queues(broker: Broker) -> Iterator[Check]:
     """Queues that are paused or full, and what died."""
-    found = broker.list_queues()
-    stats = {queue.name: broker.stats(queue.name) for queue in found}
-    paused = [queue.name for queue in found if queue.paused]
+    found = {queue.name: queue for queue in broker.list_queues()}
+    stats = [each for each in broker.list_stats() if each.queue in found]
+    paused = [queue.name for queue in found.values() if queue.paused]
     full = [
-        queue.name
-        for queue in found
-        if (most := queue.settings.max_size) is not None
-        and stats[queue.name].pending + stats[queue.name].failed + stats[queue.name].active >= most
+        each.queue
+        for each in stats
+        if (most := found[each.queue].settings.max_size) is not None
+        and each.pending + each.failed + each.active >= most
     ]
     if paused:
         yield Check("paused", "warn", f"paused: {', '.join(paused)}", command_line(f"queue resume {paused[0]}"))
@@ -180,7 +181,7 @@ def queues(broker: Broker) -> Iterator[Check]:
             f"full: {', '.join(full)}",
             f"add workers, or {command_line(f'queue update {full[0]} --max-size N')}",
         )
-    dead = {name: each.dead_letters for name, each in stats.items() if each.dead_letters}
+    dead = {each.queue: each.dead_letters for each in stats if each.dead_letters}
     if not paused and not full:
         yield Check("queues", "ok", f"{pluralize(len(found), 'queue')}, none paused or full")
     told = (

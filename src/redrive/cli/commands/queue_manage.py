@@ -83,19 +83,21 @@ def list_(queue: str | None, status: str | None, limit: int, cursor: str | None,
         if queue is None:
             queues = broker.list_queues()
             listings = broker._run(external_polls.external_queues())
-            _print_queues(queues, [broker.stats(each.name) for each in queues], listings)
+            _print_queues(queues, broker.list_stats(), listings)
             return
         order = "oldest" if oldest else "newest"
         page = broker.find(queue=queue, status=status or "any", order=order, limit=limit, cursor=cursor)
         item_output.print_page(page, f"queue {queue} is empty" if status is None else f"nothing in {queue} is {status}")
 
 
-def _print_queues(queues: tuple[Queue, ...], stats: list[QueueStats], listings: dict[str, PollInfo]) -> None:
-    pairs = list(zip(queues, stats, strict=True))
+def _print_queues(queues: tuple[Queue, ...], stats: tuple[QueueStats, ...], listings: dict[str, PollInfo]) -> None:
+    """Print those whose counts are known: the others are new, or not for this token to look into."""
+    by_name = {queue.name: queue for queue in queues}
+    pairs = [(by_name[each.queue], each) for each in stats if each.queue in by_name]
     if as_json():
         print_json([_summary(queue, counted, listings.get(queue.name)) for queue, counted in pairs])
         return
-    if not queues:
+    if not pairs:
         print_line(f"There is no queue yet. Make one: {command_line('queue create NAME')}")
         return
     table(_COUNTS, [_row(queue, counted, listings.get(queue.name)) for queue, counted in pairs], least=_LEAST)

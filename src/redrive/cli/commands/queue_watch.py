@@ -15,14 +15,14 @@ from redrive.cli.selection import item_id
 from redrive.cli.store_target import open_target
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.feed import FeedEntry, FeedKind
+from redrive.model.queue import QueueStats
 from redrive.model.text import format_instant
 
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker
-    from redrive.model.queue import QueueStats
 
 COUNTED = ("pending", "active", "failed", "dead_letters", "completed", "archived")
-_TOTALS = ("put_total", "completed_total", "failed_total", "dead_total")
+_TOTALS = tuple(name for name in QueueStats.__struct_fields__ if name.endswith("_total"))
 
 
 @command("watch")
@@ -45,15 +45,11 @@ def watch(queues: tuple[str, ...], every: str, times: int | None) -> None:
             _write(broker, queues, pause, times)
 
 
-def _look(broker: Broker, queues: tuple[str, ...]) -> list[QueueStats]:
-    return [broker.stats(name) for name in queues or [queue.name for queue in broker.list_queues()]]
-
-
 def _write(broker: Broker, queues: tuple[str, ...], pause: float, times: int | None) -> None:
     before: dict[str, dict[str, Any]] = {}
     looks = 0
     while True:
-        for stats in _look(broker, queues):
+        for stats in broker.list_stats(queues or None):
             counts = {name: getattr(stats, name) for name in (*COUNTED, "moving", *_TOTALS)}
             if before.get(stats.queue) != counts:
                 before[stats.queue] = counts
@@ -68,7 +64,7 @@ def _draw(broker: Broker, queues: tuple[str, ...], pause: float, times: int | No
     from rich.live import Live
     from rich.table import Table
 
-    def drawing(now: list[QueueStats], before: dict[str, QueueStats]) -> Table:
+    def drawing(now: tuple[QueueStats, ...], before: dict[str, QueueStats]) -> Table:
         drawn = Table(box=None, pad_edge=False)
         drawn.add_column("queue")
         for name in (*COUNTED, "put/s", "done/s"):
@@ -82,7 +78,7 @@ def _draw(broker: Broker, queues: tuple[str, ...], pause: float, times: int | No
     looks = 0
     with Live(auto_refresh=False) as live:
         while True:
-            now = _look(broker, queues)
+            now = broker.list_stats(queues or None)
             live.update(drawing(now, before), refresh=True)
             before = {stats.queue: stats for stats in now}
             looks += 1

@@ -27,6 +27,7 @@ from redrive.contract.queries import (
     ListOperations,
     ListQueues,
     ListRegistrations,
+    ListStats,
     ListWorkerLeases,
     Page,
     ReadFeed,
@@ -38,7 +39,7 @@ from redrive.model.group import Group
 from redrive.model.item import Item, KeptResult, Lease
 from redrive.model.masked_item import mask_for_requester, mask_item
 from redrive.model.operation import Operation
-from redrive.model.queue import Queue
+from redrive.model.queue import Queue, QueueStats
 from redrive.model.worker_info import WorkerInfo
 from redrive.server.auth import resource_authorization
 from redrive.server.request import Request
@@ -100,6 +101,10 @@ def _moves(request: Request, query: ListMoves, moves: tuple[Move, ...]) -> tuple
 
 def _queues(request: Request, query: ListQueues, queues: tuple[Queue, ...]) -> tuple[Queue, ...]:
     return tuple([queue for queue in queues if resource_authorization.may(request, SEES_QUEUES, queue.name)])
+
+
+def _stats(request: Request, query: ListStats, found: tuple[QueueStats, ...]) -> tuple[QueueStats, ...]:
+    return tuple([each for each in found if resource_authorization.may(request, (READ,), each.queue)])
 
 
 def _leased(request: Request, call: LeaseItems, leased: Leased) -> Leased:
@@ -214,6 +219,7 @@ RESULT_FILTERS: dict[type[Any], Callable[[Request, Any, Any], Any]] = {
     ListMoves: _moves,
     ListQueues: _queues,
     LeaseByIds: _leased_by_ids,
+    ListStats: _stats,
     LeaseItems: _leased,
     ListWorkerLeases: _held,
     GetResult: lambda request, query, kept: visible_result(request, kept),

@@ -1,4 +1,4 @@
-"""Queues: create, update, list, info, delete, pause, resume; and of one queue its stats, and to clear it."""
+"""Queues: create, update, list, stats, info, delete, pause, resume; and of one queue its stats, and to clear it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ Settings = Annotated[
 ]
 QueueView = view_type(Queue)
 StatsView = view_type(QueueStats)
+StatsPageView = defined(
+    "QueuesStats",
+    [("stats", list[StatsView]), ("cursor", str | None, None)],  # type: ignore[valid-type]
+    "The counts of a page of queues.",
+)
 InfoView = extended(QueueView, [("stats", StatsView)], "QueueInfo")
 QueuesView = defined("Queues", [("queues", list[QueueView]), ("cursor", str | None, None)], "A page of queues.")  # type: ignore[valid-type]
 
@@ -84,12 +89,24 @@ class ListQueuesCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def list_all(request: Request, call: ListQueuesCall) -> dict[str, Any]:
     """A page of queues."""
+    page, more = await _page(request, call)
+    return {"queues": [view_of(queue) for queue in page], **more}
+
+
+async def list_stats(request: Request, call: ListQueuesCall) -> dict[str, Any]:
+    """The counts of a page of queues."""
+    page, more = await _page(request, call)
+    found = await request.broker.list_stats([queue.name for queue in page])
+    return {"stats": [view_of(stats) for stats in found], **more}
+
+
+async def _page(request: Request, call: ListQueuesCall) -> tuple[list[Queue], dict[str, str]]:
+    """The queues of a page, and the cursor where there are more."""
     check_page(request, call.limit)
     seen = [queue for queue in await request.broker.list_queues() if request.may(Permission.READ, queue.name)]
     rest = [queue for queue in seen if call.cursor is None or queue.name > call.cursor]
     page = rest[: call.limit]
-    answer: dict[str, Any] = {"queues": [view_of(queue) for queue in page]}
-    return answer if len(page) == len(rest) else {**answer, "cursor": page[-1].name}
+    return page, {} if len(page) == len(rest) else {"cursor": page[-1].name}
 
 
 class NameCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -232,6 +249,14 @@ ROUTES = (
         response_type=QueuesView,
         permission=Permission.READ,
         handler=list_all,
+    ),
+    Route(
+        name="queues.stats",
+        summary="How many items of each queue are in each status",
+        request_type=ListQueuesCall,
+        response_type=StatsPageView,
+        permission=Permission.READ,
+        handler=list_stats,
     ),
     Route(
         name="queues.info",

@@ -28,6 +28,7 @@ from redrive.contract.queries import (
     ListOpenMoves,
     ListOperations,
     ListRegistrations,
+    ListStats,
     ListWorkerLeases,
     ReadFeed,
 )
@@ -45,6 +46,10 @@ def query(asked: Query, now: Instant) -> Query:
     match asked:
         case GetQueue(name) | GetStats(name):
             values.queue(name)
+        case ListStats(names):
+            values.many("names", len(names or ()), MAX_BATCH)
+            for name in names or ():
+                values.queue(name)
         case GetItem(id) | GetResult(id):
             values.id(id)
         case GetItems(ids):

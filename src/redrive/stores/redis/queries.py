@@ -17,12 +17,15 @@ from redrive.contract.queries import (
     GetOverdue,
     ListAudit,
     ListMoveTargets,
+    ListStats,
     ListWorkerLeases,
     MoveTarget,
 )
-from redrive.model.queue import Queue
+from redrive.model.limits import MAX_BATCH
+from redrive.model.queue import Queue, QueueStats
 from redrive.stores.redis.fast_path_results import lease_of
 from redrive.stores.redis.keys import score_of
+from redrive.stores.redis.queue_state import read_stats
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.unit_of_work import Session
 from redrive.stores.rules.dispatch import answer_query as follow_rules
@@ -44,11 +47,21 @@ def answer_query(state: RedisState, session: Session, query: Query, now: Instant
             state.queues.current_values = overdue
         case GetIdempotencyOwners():
             state.prefetch(query.queue, "keys", query.keys)
+        case ListStats():
+            return tuple(_stats(state, session, query, now))
         case ListMoveTargets():
             return _move_targets(state)
         case ListWorkerLeases():
             return tuple(lease_of(*raw) for raw in session.worker_leases(query.worker, query.limit))
     return follow_rules(state, query, now)
+
+
+def _stats(state: RedisState, session: Session, query: ListStats, now: Instant) -> Iterator[QueueStats]:
+    """Return the counts of queues by name, a page of them with each round trip: a long script blocks the server."""
+    values = state.queues.current_values
+    names = sorted(values if query.names is None else values.keys() & set(query.names))
+    for start in range(0, len(names), MAX_BATCH):
+        yield from read_stats(session, values, names[start : start + MAX_BATCH], now)
 
 
 def _heads(state: RedisState, session: Session, kinds: tuple[str, ...]) -> dict[tuple[str, str], Instant]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from itertools import islice
 
 import msgspec
 
 from redrive.clock import Instant
 from redrive.model.item import Status
-from redrive.model.queue import Queue
+from redrive.model.queue import Queue, QueueStats
 from redrive.stores.redis.codec import encode
 from redrive.stores.redis.indexes import InstantIndex, NamesByInstant, Ready, TailIndex
 from redrive.stores.redis.keys import RANKS, Keys, score_of
+from redrive.stores.redis.redis_client import Part
 from redrive.stores.redis.tables import (
     Hash,
     decode_idempotency_entry,
@@ -78,10 +80,7 @@ class RedisQueue(QueueState):
         self.sources_until = NamesByInstant(session, of("source_expiry", value.name))  # type: ignore[assignment]
 
     def oldest_ready_at(self, at: Instant) -> Instant | None:
-        """Return when the oldest leasable item became ready: the head of a priority, or the first that is due."""
-        heads = [("ZRANGE", key, 0, 0, "WITHSCORES") for key in ready_keys(self._session.keys, self.name)]
-        due = ("ZRANGEBYSCORE", self._session.keys.of("waiting", self.name), "-inf", at, "WITHSCORES", "LIMIT", 0, 1)
-        return min((Instant(score_of(head[1])) for head in self._session.fetch(*heads, due) if head), default=None)
+        return oldest_of(self._session.fetch(*head_commands(self._session.keys, self.name, at)))
 
     def write(self) -> bool:
         """Add writes for all changes. Return whether the queue itself changed."""
@@ -154,6 +153,30 @@ class Queues(MutableMapping[str, QueueState]):
 
     def __len__(self) -> int:
         return len(self.current_values)
+
+
+def read_stats(session: Session, values: Mapping[str, Queue], names: Sequence[str], at: Instant) -> list[QueueStats]:
+    """Return the counts of several queues by one round trip."""
+    heads = len(RANKS) + 1
+    commands: list[tuple[Part, ...]] = []
+    for name in names:
+        commands += [("HGETALL", session.keys.of("counts", name)), *head_commands(session.keys, name, at)]
+    answers = iter(session.fetch(*commands))
+    return [
+        RedisQueue(session, values[name], counts_of(next(answers))).stats_with(oldest_of(islice(answers, heads)), at)
+        for name in names
+    ]
+
+
+def head_commands(keys: Keys, queue: str, at: Instant) -> list[tuple[Part, ...]]:
+    """Return the commands that read the head of each priority, and the first item that is due."""
+    heads: list[tuple[Part, ...]] = [("ZRANGE", key, 0, 0, "WITHSCORES") for key in ready_keys(keys, queue)]
+    return [*heads, ("ZRANGEBYSCORE", keys.of("waiting", queue), "-inf", at, "WITHSCORES", "LIMIT", 0, 1)]
+
+
+def oldest_of(heads: Iterable[Sequence[bytes]]) -> Instant | None:
+    """Return when the oldest leasable item became ready, from the answers to these commands."""
+    return min((Instant(score_of(head[1])) for head in heads if head), default=None)
 
 
 def ready_keys(keys: Keys, queue: str) -> list[str]:

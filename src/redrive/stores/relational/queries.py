@@ -34,6 +34,7 @@ from redrive.contract.queries import (
     ListOperations,
     ListQueues,
     ListRegistrations,
+    ListStats,
     ListWorkerLeases,
     Overdue,
     Page,
@@ -45,31 +46,15 @@ from redrive.model.death import DeadReason
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
 from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, make_token, parse_token
 from redrive.model.item import Counters, Item, Lease
-from redrive.model.queue import QueueStats
-from redrive.stores.relational import dead_letters, feed, find, moves, operations, redrive, registrations, settle
+from redrive.stores.relational import dead_letters, feed, find, moves, operations, redrive, registrations, settle, stats
 from redrive.stores.relational import leases as relational_leases
-from redrive.stores.relational.batch import COUNTED_COLUMNS
 from redrive.stores.relational.full_items import full_items, overrides_of
 from redrive.stores.relational.item_rows import ItemRow, find_all, find_by_id, find_by_ids, find_leased
 from redrive.stores.relational.lease_by_id import read_leases
-from redrive.stores.relational.low_water_marks import READY, above, each_queue, leases
+from redrive.stores.relational.low_water_marks import above, each_queue, leases
 from redrive.stores.relational.queue_rows import QueueRow, namespace_key, queue_rows
 from redrive.stores.relational.session import Executor
 
-_COUNTS = f"""
-    SELECT {", ".join(f"coalesce(sum({name}), 0)" for name in COUNTED_COLUMNS)} FROM (
-        SELECT * FROM redrive_count WHERE queue = ?1
-        UNION ALL SELECT queue, {", ".join(COUNTED_COLUMNS)} FROM redrive_count_delta
-        WHERE queue = ?1 {above("key", "count_delta", "0")}) AS counted"""
-_OLDEST_OF_RANKS = " UNION ALL ".join(
-    f"SELECT min(ready_at) AS at FROM redrive_ready WHERE queue = ?1 AND rank = {rank} {above('ready_at', mark)}"
-    for rank, mark in enumerate(READY)
-)
-_OLDEST = f"""
-    SELECT min(at) FROM (
-        {_OLDEST_OF_RANKS}
-        UNION ALL SELECT min(ready_at) FROM redrive_scheduled
-        WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2 {above("ready_at", "scheduled")}) AS oldest"""
 _AUDIT = """
     SELECT number, at, actor, verb, queue, ids, count, note FROM redrive_audit
     WHERE namespace = ? AND number < ? ORDER BY number DESC LIMIT ?"""
@@ -124,7 +109,9 @@ def answer_query(executor: Executor, query: Query, namespace: str, now: Instant)
             rows = queue_rows(executor, namespace)
             return tuple(sorted((row.queue for row in rows), key=lambda queue: queue.name))
         case GetStats(name):
-            return _stats(executor, _queue(executor, namespace, name), now)
+            return stats.read_stats(executor, _queue(executor, namespace, name), now)
+        case ListStats(names):
+            return stats.list_stats(executor, namespace, names, now)
         case GetItem(id):
             return _item(executor, namespace, id)
         case GetItems(ids):
@@ -229,12 +216,6 @@ def _queue_name(executor: Executor, namespace: str, key: int) -> str | None:
         "SELECT name FROM redrive_queue WHERE key = ? AND namespace = ?", (key, namespace)
     ).get
     return found
-
-
-def _stats(executor: Executor, row: QueueRow, now: Instant) -> QueueStats:
-    counts = dict(zip(COUNTED_COLUMNS, executor.execute(_COUNTS, (row.key,)).get, strict=True))
-    oldest = executor.execute(_OLDEST, (row.key, now)).get
-    return QueueStats(queue=row.queue.name, oldest_ready_at=oldest, at=now, **counts)
 
 
 def _item(executor: Executor, namespace: str, id: ItemId) -> Item:

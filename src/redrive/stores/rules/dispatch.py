@@ -35,6 +35,7 @@ from redrive.stores.rules.queries import (
     key_holders,
     list_audit,
     list_groups,
+    list_stats,
     next_due,
     read_feed,
     worker_leases,
@@ -138,6 +139,8 @@ def answer_query(state: State, query: Query, now: Instant) -> Any:
             return tuple(state.queues[name].value for name in sorted(state.queues))
         case queries.GetStats():
             return state.queue(query.name).stats(now)
+        case queries.ListStats():
+            return list_stats(state, query, now)
         case queries.GetItem():
             return state.item(query.id).to_item()
         case queries.GetItems():

@@ -17,6 +17,7 @@ from redrive.contract.queries import (
     GetOverdue,
     ListAudit,
     ListGroups,
+    ListStats,
     ListWorkerLeases,
     Overdue,
     Page,
@@ -27,6 +28,7 @@ from redrive.model.group import Group
 from redrive.model.ids import ItemId
 from redrive.model.item import Lease, Status
 from redrive.model.limits import MAX_INSTANT
+from redrive.model.queue import QueueStats
 from redrive.model.search_terms import parse_query
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.redrive import idempotency_owner
@@ -79,6 +81,12 @@ def next_due(state: State) -> Instant | None:
         index.first_at() for queue in state.queues.values() for index in (queue.waiting, queue.expiring, queue.leases)
     )
     return min((at for at in (*instants, state.operations.next_at()) if at is not None), default=None)
+
+
+def list_stats(state: State, query: ListStats, now: Instant) -> tuple[QueueStats, ...]:
+    """Of all queues, or of those that are named."""
+    names = state.queues if query.names is None else {name for name in query.names if name in state.queues}
+    return tuple(state.queues[name].stats(now) for name in sorted(names))
 
 
 def list_groups(state: State, query: ListGroups) -> tuple[Group, ...]:

@@ -118,7 +118,11 @@ class QueueState:
         return min([*ready, due] if due is not None and due <= at else ready, default=None)
 
     def stats(self, at: Instant) -> QueueStats:
-        """The counts."""
+        """The counts, and since when the oldest ready item waits."""
+        return self.stats_with(self.oldest_ready_at(at), at)
+
+    def stats_with(self, oldest_ready_at: Instant | None, at: Instant) -> QueueStats:
+        """The same, where that is known."""
         return QueueStats(
             queue=self.name,
             pending=self.counts[Status.PENDING],
@@ -128,7 +132,7 @@ class QueueState:
             dead=self.counts[Status.DEAD],
             archived=self.counts[Status.ARCHIVED],
             dead_letters=self.dead_letters,
-            oldest_ready_at=self.oldest_ready_at(at),
+            oldest_ready_at=oldest_ready_at,
             put_total=self.put_total,
             completed_total=self.completed_total,
             failed_total=self.failed_total,

@@ -51,6 +51,7 @@ from redrive.testing.conformance.leases import (
     LeaseConformance,
     OrderConformance,
 )
+from redrive.testing.conformance.list_stats import ListStatsConformance
 from redrive.testing.conformance.lost_leases import (
     HeldConformance,
     LossConformance,
@@ -198,6 +199,7 @@ class StoreConformance(
     CaptureBatchConformance,
     RetentionConformance,
     StatsConformance,
+    ListStatsConformance,
     SharingConformance,
     DurableConformance,
     RefusalConformance,
