@@ -200,6 +200,9 @@ OPERATIONS = (
         _many_dead,
         [lambda broker, _: broker.start_operation("redrive", note="mended"), *([_take_step(8)] * 3)],
     ),
+    Operation(
+        "put failed", furnish, [lambda broker, _: broker.put_failed("moving", 1, "boom", idempotency_key="k")] * 2
+    ),
     Operation("undo", _redriven, [lambda broker, ids: broker.undo(ids)]),
     Operation("archive", _many_dead, [lambda broker, ids: broker.archive(ids)]),
     Operation("restore", _archived, [lambda broker, ids: broker.restore(ids)]),

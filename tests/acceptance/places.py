@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ Where = Path | str
 """A file of SQLite, or what `connect` takes: a schema of PostgreSQL, URL?schema=NAME, or Redis, URL?prefix=NAME."""
 STATE_TABLES = ("ready", "scheduled", "lease", "finished")
 COUNTS = ("pending", "failed", "active", "completed", "dead", "archived", "moving", "dead_letters")
+TOTALS = ("put", "completed", "failed", "dead", "redriven", "archived", "exhausted", "captured")
+EXHAUSTED = ("retries_exhausted", "max_attempts")
 
 
 class Broken(AssertionError):
@@ -64,6 +66,7 @@ def places(where: Where) -> list[Standing]:
     with _opened(where) as connection:
         standings = _standings(connection)
         _check_counts(connection)
+        _check_totals(connection)
         _check_records(connection)
         _check_letters(connection)
         _check_moving(connection)
@@ -130,10 +133,10 @@ _COUNTED = f"""
     SELECT queue, {", ".join(f"sum({name})" for name in COUNTS)} FROM (
         SELECT queue, {", ".join(COUNTS)} FROM redrive_count
         UNION ALL SELECT queue, {", ".join(COUNTS)} FROM redrive_count_delta) AS counts GROUP BY queue"""
-_TOTALS = """
-    SELECT queue, sum(put_total), sum(completed_total), sum(failed_total), sum(dead_total) FROM (
-        SELECT queue, put_total, completed_total, failed_total, dead_total FROM redrive_count
-        UNION ALL SELECT queue, put_total, completed_total, failed_total, dead_total FROM redrive_count_delta)
+_TOTALS = f"""
+    SELECT queue, {", ".join(f"sum({name}_total)" for name in TOTALS)} FROM (
+        SELECT queue, {", ".join(f"{name}_total" for name in TOTALS)} FROM redrive_count
+        UNION ALL SELECT queue, {", ".join(f"{name}_total" for name in TOTALS)} FROM redrive_count_delta) AS counts
     GROUP BY queue ORDER BY queue"""
 
 _OPERATIONS = """
@@ -192,6 +195,29 @@ def _check_counts(connection: Any) -> None:
         found = tuple(recount[queue, name] for name in COUNTS)
         if counted.get(queue, (0,) * len(COUNTS)) != found:
             raise Broken(f"queue {queue} counts {counted.get(queue)} and holds {found} of {COUNTS}")
+
+
+def _check_totals(connection: Any) -> None:
+    """The totals of deaths and archived items are what the feed tells, where a queue keeps that."""
+    told: Counter[tuple[str, str]] = Counter()
+    for queue, kind, detail in connection.execute("SELECT queue, kind, detail FROM redrive_feed").fetchall():
+        told[queue, kind] += 1
+        if detail is not None and json.loads(detail).get("reason") in EXHAUSTED:
+            told[queue, "exhausted"] += 1
+    queues = connection.execute("SELECT key, name, settings FROM redrive_queue").fetchall()
+    names = {key: name for key, name, settings in queues if "feed" not in json.loads(settings)}
+    for key, *counts in connection.execute(_TOTALS).fetchall():
+        if key in names:
+            check_totals(names[key], dict(zip(TOTALS, map(int, counts), strict=True)), told)
+
+
+def check_totals(queue: str, totals: Mapping[str, int], told: Mapping[tuple[str, str], int]) -> None:
+    """Raise Broken unless totals of a queue are those of its feed, and parts are no more than the whole."""
+    for name in ("dead", "archived", "exhausted"):
+        if totals[name] != told.get((queue, name), 0):
+            raise Broken(f"queue {queue} counts {totals}, and the feed tells of {told.get((queue, name), 0)} {name}")
+    if totals["exhausted"] > totals["dead"] or totals["captured"] > totals["failed"]:
+        raise Broken(f"queue {queue} counts more of a part than of the whole: {totals}")
 
 
 def _check_records(connection: Any) -> None:

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 import redis
-from tests.acceptance.places import Broken, Standing
+from tests.acceptance.places import EXHAUSTED, TOTALS, Broken, Standing, check_totals
 
+from redrive.model.feed import DEFAULT_FEED_KINDS
 from redrive.model.item import WAITING_STATUSES, Status
 from redrive.stores.redis.codec import read_record
 from redrive.stores.redis.keys import Keys, short
-from redrive.stores.redis.queue_state import counts_of
+from redrive.stores.redis.queue_state import counts_of, decode_queue
+from redrive.stores.redis.tables import decode_feed_entry
 from redrive.stores.rules.record import Record
 
 PLACES = ("ready", "waiting", "leases", "completed", "dead", "archived", "held")
@@ -42,6 +44,7 @@ class Dump:
             self._client = client
             names = sorted(key.decode().removeprefix(self._root) for key in client.scan_iter(f"{self._root}*", 1000))
             self.values = {name: self._read(name) for name in names}
+            self.feed = [decode_feed_entry(entry) for entry in client.zrange(f"{self._root}feed", 0, -1)]
 
     def _read(self, name: str) -> Any:
         key = self._root + name
@@ -178,6 +181,10 @@ def _check_counts(dump: Dump, items: dict[str, Record]) -> None:
     recount = Counter((item.queue, str(item.status)) for item in items.values())
     letters = {queue: len(members) for queue, members in dump.of("dead_letters").items()}
     queues = {name.decode() for name in dump.values.get("queues", ())}
+    told: Counter[tuple[str, str]] = Counter()
+    for entry in dump.feed:
+        told[entry.queue, str(entry.kind)] += 1
+        told[entry.queue, "exhausted"] += entry.reason in EXHAUSTED
     for queue in queues:
         raw = dump.values.get(f"counts:{queue}", {})
         counted = counts_of(part for pair in raw.items() for part in pair)
@@ -186,6 +193,8 @@ def _check_counts(dump: Dump, items: dict[str, Record]) -> None:
                 raise Broken(f"queue {queue} counts {counted}, and {recount[queue, status]} are {status}")
         if counted.get("dead_letters", 0) != letters.get(queue, 0):
             raise Broken(f"queue {queue} counts {counted}, and has {letters.get(queue, 0)} letters")
+        if decode_queue(dump.values["queues"][queue.encode()]).settings.feed == DEFAULT_FEED_KINDS:
+            check_totals(queue, {name: counted.get(f"{name}_total", 0) for name in TOTALS}, told)
     if strays := {item.queue for item in items.values()} - queues:
         raise Broken(f"items are in queues that do not exist: {strays}")
 

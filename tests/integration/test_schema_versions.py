@@ -13,6 +13,7 @@ import pytest
 from tests.servers.postgres import Server
 
 from redrive import connect
+from redrive.clock import Instant
 from redrive.errors import SchemaTooNew, SchemaTooOld, StoreError
 from redrive.stores.postgres import schema as postgres_schema
 from redrive.stores.sqlite import schema as sqlite_schema
@@ -53,8 +54,8 @@ class Database:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    """A store with a pending item."""
+def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """A place for a store."""
     if request.param == "sqlite":
         path = tmp_path / "jobs.db"
         found = Database(f"sqlite:///{path}", sqlite_schema, lambda: apsw.Connection(str(path)))
@@ -63,13 +64,19 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
         url = f"{server.url}?schema=versions"
         options = "-c search_path=versions"
         found = Database(url, postgres_schema, lambda: psycopg.connect(server.url, autocommit=True, options=options))
-    with connect(found.url, maintenance=False) as broker:
-        broker.create_queue("jobs")
-        broker.put("jobs", "kept")
     yield found
     if request.param == "postgres":
         with found.admin() as admin:
             admin.execute("DROP SCHEMA versions CASCADE")
+
+
+@pytest.fixture
+def database(empty_database: Database) -> Database:
+    """A store with a pending item."""
+    with connect(empty_database.url, maintenance=False) as broker:
+        broker.create_queue("jobs")
+        broker.put("jobs", "kept")
+    return empty_database
 
 
 @pytest.fixture
@@ -115,6 +122,48 @@ def test_result_that_was_kept_before_results_named_their_queue_is_still_there(
         kept = broker.result(lease.id)
         assert kept is not None
         assert (kept.value, kept.queue, kept.put_to) == (42, "", None)
+
+
+OF_THE_FIRST_SCHEMA = (
+    "INSERT INTO redrive_namespace (key, name) VALUES (1, 'default')",
+    "INSERT INTO redrive_queue (key, namespace, name, settings, version, paused, is_dead_queue, created_at) "
+    "VALUES (1, 'default', 'jobs', '{{}}', 1, 0, 0, 1)",
+    "INSERT INTO redrive_item (item_no, id_suffix, queue, put_at, priority, payload) VALUES (9, 8, 1, 7, 5, {payload})",
+    "INSERT INTO redrive_ready VALUES (1, 9, 4, 7, 9, NULL, 0, 0, 0, 0, 0, NULL, 0, 0, NULL)",
+    "INSERT INTO redrive_count VALUES (1, 1, 0, 0, 0, 0, 0, 0, 40, 30, 20, 10, 0)",
+    "INSERT INTO redrive_count_delta VALUES (1, 1, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1, 0)",
+)
+
+
+@pytest.mark.parametrize("schema", range(sqlite_schema.FIRST, sqlite_schema.NEWEST))
+def test_store_of_each_earlier_schema_is_migrated(
+    empty_database: Database, schema: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        migrations = empty_database.schema.MIGRATIONS[: schema - sqlite_schema.FIRST + 1]
+        earlier.setattr(empty_database.schema, "MIGRATIONS", migrations)
+        earlier.setattr(empty_database.schema, "NEWEST", schema)
+        with empty_database.admin() as admin:
+            if empty_database.schema is postgres_schema:
+                postgres_schema.prepare(admin, "versions", "versions", Instant(1), create=True)
+            else:
+                sqlite_schema.migrate(admin, Instant(1))
+            payload = b'"kept"'.hex()
+            written = f"'\\x{payload}'" if empty_database.schema is postgres_schema else f"x'{payload}'"
+            for statement in OF_THE_FIRST_SCHEMA:
+                admin.execute(statement.format(payload=written))
+    assert empty_database.version == schema
+    with connect(empty_database.url, maintenance=False) as broker:
+        for _ in range(2):
+            stats = broker.stats("jobs")
+            assert (stats.pending, stats.put_total, stats.completed_total) == (1, 44, 33)
+            assert (stats.failed_total, stats.dead_total, stats.redriven_total) == (22, 11, 0)
+            broker.run_maintenance()
+        broker.redrive(broker.fail(broker.lease("jobs")[0], "boom").id)
+        stats = broker.stats("jobs")
+        assert (stats.dead_total, stats.redriven_total, stats.exhausted_total) == (12, 1, 1)
+        assert [lease.value for lease in broker.lease("jobs")] == ["kept"]
+    assert empty_database.version == sqlite_schema.NEWEST
 
 
 def test_migration_that_fails_leaves_the_store_as_it_was(

@@ -43,6 +43,7 @@ class Settings:
     max_size: int | None = None
     keep_completed: float = 0
     keep_dead: float | None = None
+    archive_after: float | None = None
 
     def given(self) -> dict[str, Any]:
         """As `create_queue` takes them."""
@@ -58,6 +59,7 @@ class Settings:
             "max_size": self.max_size,
             "keep_completed": self.keep_completed,
             "keep_dead": self.keep_dead,
+            "archive_after": self.archive_after,
         }
 
 
@@ -113,6 +115,8 @@ class Naive:
         self.items: list[Twin] = []
         self.keys: dict[tuple[str, str], tuple[Twin, int, float]] = {}
         self.deaths: Counter[str] = Counter()
+        self.totals: Counter[tuple[str, str]] = Counter()
+        """By queue and name, as in ("jobs", "put")."""
         self._draws = 0
 
     def tail(self, rank: int = 0) -> tuple[int, int]:
@@ -145,6 +149,7 @@ class Naive:
         if timeout is not None:
             twin.expires_at = self.now + timeout * SECOND
         self.items.append(twin)
+        self.totals[twin.queue, "put"] += 1
         twin.key = key
         if key is not None:
             until = self.now + self.settings[twin.queue].idempotency_timeout * SECOND
@@ -155,7 +160,9 @@ class Naive:
         twin, _ = self.known(queue, key) or (None, 0)
         return None if twin is None or twin.status in (None, "completed") else twin
 
-    def add_failure(self, twin: Twin) -> None:
+    def add_failure(self, twin: Twin, queue: str) -> None:
+        """One more failure was put to a queue under the key of an item, wherever that is."""
+        self.totals[queue, "failed"] += 1
         twin.rows += 1
         twin.failures += twin.status != "active"
 
@@ -221,8 +228,17 @@ class Naive:
             if twin.status == "completed" and self.now >= twin.ended_at + settings.keep_completed * SECOND:
                 twin.status = None
             is_dead = twin.status == "dead" or (twin.status in ("pending", "failed") and self.is_dead_letter(twin))
-            if is_dead and settings.keep_dead is not None and self.now >= twin.died_at + settings.keep_dead * SECOND:
+            if is_dead and self.is_past(twin, settings.archive_after):
+                self.archive(twin)
+            elif is_dead and self.is_past(twin, settings.keep_dead):
                 twin.status = None
+
+    def is_past(self, twin: Twin, age: float | None) -> bool:
+        return age is not None and self.now >= twin.died_at + age * SECOND
+
+    def archive(self, twin: Twin) -> None:
+        twin.before_archive, twin.status = twin.status or "", "archived"
+        self.totals[twin.queue, "archived"] += 1
 
     def is_dead_letter(self, twin: Twin) -> bool:
         return (
@@ -236,6 +252,7 @@ class Naive:
     ) -> None:
         """A delivery ended by failure, loss or a counted release; the counters include it."""
         twin.deadline = NEVER
+        self.totals[twin.queue, "failed"] += how == "fail"
         if twin.was_dead:
             twin.status, twin.was_dead = "dead", False
             twin.rows += 1
@@ -280,6 +297,8 @@ class Naive:
         twin.rows += 1
         twin.died_in.append(twin.queue)
         self.deaths[reason] += 1
+        self.totals[twin.queue, "dead"] += 1
+        self.totals[twin.queue, "exhausted"] += reason in ("retries_exhausted", "max_attempts")
         twin.died_at = twin.ended_at = self.now
         twin.deadline, twin.held_by = NEVER, None
         if settings.dead_queue is not None:
@@ -293,6 +312,7 @@ class Naive:
 
     def complete(self, twin: Twin) -> None:
         keep = self.settings[twin.queue].keep_completed
+        self.totals[twin.queue, "completed"] += 1
         twin.status = "completed" if keep else None
         twin.ended_at, twin.deadline, twin.reason, twin.held_by = self.now, NEVER, None, None
         twin.was_dead = False
@@ -300,6 +320,7 @@ class Naive:
     def again(self, twin: Twin, queue: str) -> None:
         """A person brings an item back."""
         twin.queue, twin.status, twin.reason, twin.held_by, twin.was_dead = queue, "pending", None, None, False
+        self.totals[queue, "redriven"] += 1
         twin.attempts = twin.failures = twin.losses = 0
         twin.redrives += 1
         twin.rows += 1

@@ -21,7 +21,7 @@ from tests.sizes import THOROUGH
 
 from redrive import Broker, HistoryEntry, HistoryEvent, Item, Lease, RedriveError, Status, connect
 from redrive.errors import ItemNotFound
-from redrive.model.feed import FeedEntry
+from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.group import hour_of
 from redrive.model.operation import Operation
 from redrive.testing import FakeClock
@@ -118,6 +118,7 @@ class RecountMachine(RuleBasedStateMachine):
         self.ids: list[str] = []
         self.leases: list[Lease] = []
         self.operations: list[Operation] = []
+        self.captured: Counter[str] = Counter()
         self.steps = 0
         retry = {"attempts": 2, "cooldown": "5s"}
         keep = {"keep_completed": "20s", "keep_archived": "100s", "lease_timeout": "10s", "feed": "all"}
@@ -146,8 +147,12 @@ class RecountMachine(RuleBasedStateMachine):
     def put_failed(self, queue: str, pick: int) -> None:
         self.tick()
         key = (None, "k", "l")[pick // 3 % 3]
-        put = lambda: self.broker.put_failed(queue, {"colour": "red"}, ERRORS[pick % 3], idempotency_key=key)  # noqa: E731
-        self.attempt(lambda: self.note(put().id))
+
+        def put() -> None:
+            self.note(self.broker.put_failed(queue, {"colour": "red"}, ERRORS[pick % 3], idempotency_key=key).id)
+            self.captured[queue] += 1
+
+        self.attempt(put)
 
     @rule(queue=st.sampled_from((*QUEUES, "jobs", "mails")), limit=st.integers(1, 4))
     def lease(self, queue: str, limit: int) -> None:
@@ -273,6 +278,7 @@ class RecountMachine(RuleBasedStateMachine):
         self.recount_groups(letters)
         self.recount_words(letters)
         self.recount_feed(items)
+        self.recount_totals(items)
         self.recount_operations(items)
         self.tally["recounted"] += 1
         self.tally["letters"] += len(letters)
@@ -332,6 +338,21 @@ class RecountMachine(RuleBasedStateMachine):
                 assert kinds[name] == events[name], name
             assert kinds["leased"] == item.counters.deliveries
             assert kinds["put"] == 1
+
+    def recount_totals(self, items: list[Item]) -> None:
+        """Told from the feed, which has everything here. An id belongs to one queue: that of all that it did there."""
+        whole = self.feed()
+        homes = {item.id: item.queue for item in items}
+        homes |= {entry.source_id or entry.id: entry.queue for entry in whole}
+        found: Counter[tuple[str, str]] = Counter()
+        for entry in whole:
+            name = "completed" if entry.kind is FeedKind.DONE else entry.kind.value
+            found[homes[entry.id] if name == "redriven" else entry.queue, name] += 1
+            found[entry.queue, "exhausted"] += entry.reason in ("retries_exhausted", "max_attempts")
+        for stats in self.broker.list_stats(QUEUES):
+            for name in ("put", "completed", "dead", "redriven", "archived", "exhausted"):
+                assert getattr(stats, f"{name}_total") == found[stats.queue, name], (stats.queue, name)
+            assert stats.captured_total == self.captured[stats.queue]
 
     def recount_operations(self, items: list[Item]) -> None:
         for started in self.operations:

@@ -69,6 +69,7 @@ RARE_FLOORS = dict.fromkeys(
     0.005,
 )
 QUEUES = ("jobs", "mails", "morgue")
+TOTALS = ("put", "completed", "failed", "dead", "redriven", "archived", "exhausted", "captured")
 RUNS, STEPS = (2000, 50) if THOROUGH else (150, 40)
 
 seconds = st.integers(0, 12)
@@ -99,6 +100,7 @@ work_settings = st.builds(
     max_size=maybe(st.integers(3, 8)),
     keep_completed=st.sampled_from([0, 10.5]),
     keep_dead=maybe(st.just(15.5)),
+    archive_after=st.sampled_from([None, None, 12.5]),
 )
 work_settings = st.builds(with_limit, work_settings, st.sampled_from([1, None, 2, 0]))
 morgue_settings = st.builds(
@@ -359,9 +361,10 @@ class BrokerMachine(RuleBasedStateMachine):
         if refusal is not None:
             return
         assert receipt.duplicate == (there is not None)
+        self.naive.totals[queue, "captured"] += 1
         if there is not None:
             assert receipt.id == there.id
-            self.naive.add_failure(there)
+            self.naive.add_failure(there, queue)
             self.tally["failed again"] += 1
             return
         self.tally["failed anew"] += known is not None
@@ -525,7 +528,7 @@ class BrokerMachine(RuleBasedStateMachine):
             return twin.status in ("pending", "failed", "dead") and self.naive.is_dead_letter(twin)
 
         if twin := self.by_hand(pick, False, allowed, self.broker.archive):
-            twin.before_archive, twin.status = twin.status or "", "archived"
+            self.naive.archive(twin)
 
     def restore(self, pick: int) -> None:
         archived = [twin for twin in self.naive.items if twin.status == "archived"]
@@ -610,8 +613,10 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert item.lease_deadline == twin.deadline, twin
 
     def compare_counts(self) -> None:
-        for queue in self.naive.settings:
-            stats = self.broker.stats(queue)
+        listed = {stats.queue: stats for stats in self.broker.list_stats()}
+        assert listed.keys() == self.naive.settings.keys()
+        for queue, stats in listed.items():
+            assert stats == self.broker.stats(queue)
             found = Counter(twin.status for twin in self.naive.items if twin.queue == queue)
             for status in ("pending", "failed", "active", "completed", "dead", "archived"):
                 assert getattr(stats, status) == found[status], (queue, status)
@@ -619,6 +624,8 @@ class BrokerMachine(RuleBasedStateMachine):
             at_work = ("pending", "failed", "active", "dead")
             assert stats.dead_letters == sum(twin.status in at_work for twin in letters), queue
             assert sum(group.count for group in self.broker.groups(queue)) == stats.dead_letters, queue
+            for name in TOTALS:
+                assert getattr(stats, f"{name}_total") == self.naive.totals[queue, name], (queue, name)
 
     def attempt(self, refusal: type[RedriveError] | None, call: Callable[[], Any]) -> Any:
         """Call, and expect to be refused or not."""

@@ -215,6 +215,8 @@ async def _(bench: Bench) -> None:
     await bench.dead()
     stats = await bench.ok("queue.stats", queue="jobs")
     assert (stats["dead"], stats["dead_letters"], stats["pending"]) == (1, 1, 0)
+    totals = {name: stats[f"{name}_total"] for name in ("dead", "redriven", "archived", "exhausted", "captured")}
+    assert totals == {"dead": 1, "redriven": 0, "archived": 0, "exhausted": 1, "captured": 0}
 
 
 @story("queue.clear")

@@ -252,6 +252,17 @@ def test_depth_and_age_of_queues_are_read_when_somebody_looks(broker: Broker, cl
     assert seen("redrive_queue_oldest_ready_seconds", queue="gone") == 0
 
 
+def test_totals_of_queues_are_those_of_the_store(broker: Broker, clock: FakeClock, seen: Seen) -> None:
+    broker.redrive(broker.put_failed("jobs", 1, "boom", verdict=Dead(DeadReason.POLICY)).id)
+    (letter,) = [broker.put_failed("jobs", 2, "boom", verdict=Dead()).id]
+    broker.archive(letter)
+    broker.complete(broker.lease("jobs")[0])
+    stats = broker.stats("jobs")
+    for event in ("put", "completed", "failed", "dead", "redriven", "archived", "exhausted", "captured"):
+        assert seen("redrive_queue_events_total", queue="jobs", event=event) == getattr(stats, f"{event}_total")
+    assert (stats.redriven_total, stats.captured_total) == (1, 2)
+
+
 def test_stats_of_all_queues_are_one_query(broker: Broker, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     read, asked = broker._core.store.read, []
     monkeypatch.setattr(broker._core.store, "read", lambda query: (asked.append(type(query)), read(query))[1])

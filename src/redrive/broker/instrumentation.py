@@ -52,6 +52,7 @@ READ_EVERY = 5 * SECOND
 _BACK = frozenset({Verb.REDRIVE, Verb.RETRY})
 _GONE = frozenset({Verb.DROP, Verb.PURGE})
 _STATUSES = tuple(status.value for status in Status)
+_TOTALS = {name.removesuffix("_total"): name for name in QueueStats.__struct_fields__ if name.endswith("_total")}
 
 
 class BrokerMetrics:
@@ -284,6 +285,8 @@ def _samples(stats: QueueStats) -> Iterable[Sample]:
         yield Sample(names.QUEUE_ITEMS, (stats.queue, status), getattr(stats, status))
     yield Sample(names.QUEUE_DEAD_LETTERS, (stats.queue,), stats.dead_letters)
     yield Sample(names.QUEUE_OLDEST, (stats.queue,), stats.oldest_age / SECOND)
+    for event, total in _TOTALS.items():
+        yield Sample(names.QUEUE_EVENTS, (stats.queue, event), getattr(stats, total))
 
 
 def collect_metrics(core: Core) -> BrokerMetrics:

@@ -34,6 +34,8 @@ class DeadReason(StrEnum):
     """It failed `retry.attempts` times."""
 
 
+EXHAUSTED_REASONS = frozenset({DeadReason.RETRIES_EXHAUSTED, DeadReason.MAX_ATTEMPTS})
+"""The item was tried as often as its limits say."""
 _POISON = frozenset({DeadReason.WORKER_LOST, DeadReason.UNDECODABLE})
 _TITLES = {
     DeadReason.BURIED: "buried by hand",

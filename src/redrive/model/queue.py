@@ -157,6 +157,14 @@ class QueueStats(msgspec.Struct, frozen=True):
     """When this was read. The totals of two readings give rates."""
     moving: int = 0
     """On their way to a queue in another store. Those that died are dead letters of this one until they are there."""
+    redriven_total: int = 0
+    """Retries and redrives by an operator, each in the queue in which the item then was. An undo subtracts nothing."""
+    archived_total: int = 0
+    """Times that an item was archived, by an operator or by `archive_after`."""
+    exhausted_total: int = 0
+    """Deaths with the reason retries_exhausted or max_attempts: a part of dead_total."""
+    captured_total: int = 0
+    """Failures that were put (`put_failed`), as a new item or under a known key: a part of failed_total."""
 
     def __str__(self) -> str:
         names = ["pending", "failed", "active", "dead_letters", *(["moving"] if self.moving else []), "archived"]

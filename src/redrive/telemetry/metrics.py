@@ -109,6 +109,7 @@ LETTER_HANDLER_SECONDS = Metric(
 QUEUE_ITEMS = _gauge("queue_items", ("queue", "status"), "Items in each status, in the whole store.")
 QUEUE_DEAD_LETTERS = _gauge("queue_dead_letters", ("queue",), "Dead letters in the queue, in the whole store.")
 QUEUE_OLDEST = _gauge("queue_oldest_ready_seconds", ("queue",), "How long the oldest ready item has waited.")
+QUEUE_EVENTS = _counter("queue_events", ("queue", "event"), "What happened in the queue, in the whole store.")
 
 STORE_WIDE = frozenset({QUEUE_ITEMS, QUEUE_DEAD_LETTERS, QUEUE_OLDEST})
 """What every broker on a store reads from it: two of them report the same, and it does not add up."""
@@ -154,6 +155,7 @@ METRICS: tuple[Metric, ...] = (
     QUEUE_ITEMS,
     QUEUE_DEAD_LETTERS,
     QUEUE_OLDEST,
+    QUEUE_EVENTS,
     LETTERS_HANDLED,
     LETTER_AGE_SECONDS,
     LETTER_HANDLER_SECONDS,

@@ -164,14 +164,22 @@ CREATE TABLE redrive_result (
 CREATE INDEX redrive_result_expiry ON redrive_result (expires_at);
 """
 
+_ADD_HAS_REPLIES = "ALTER TABLE redrive_queue ADD COLUMN has_replies BIGINT NOT NULL DEFAULT 0"
+_ADD_TOTALS = "".join(
+    f"ALTER TABLE {table} ADD COLUMN {column} BIGINT NOT NULL DEFAULT 0;"
+    for table in ("redrive_count", "redrive_count_delta")
+    for column in ("redriven_total", "archived_total", "exhausted_total", "captured_total")
+)
+
 FIRST = 5
 """The first schema of a release. Lower numbers were used during development; such schemas are refused."""
 MIGRATIONS = (
     _TABLES,
-    "ALTER TABLE redrive_queue ADD COLUMN has_replies BIGINT NOT NULL DEFAULT 0",
+    _ADD_HAS_REPLIES,
     # Results that were kept before name no queue: only callers that may use every queue read them.
     "ALTER TABLE redrive_result ADD COLUMN queue TEXT NOT NULL DEFAULT '', ADD COLUMN put_to TEXT",
     "ALTER TABLE redrive_lease ADD COLUMN dead_reason TEXT",
+    _ADD_TOTALS,
 )
 """The first creates schema FIRST; each of the others takes the tables to the next one."""
 NEWEST = FIRST + len(MIGRATIONS) - 1

@@ -24,7 +24,10 @@ from redrive.stores.redis.tables import (
 from redrive.stores.redis.unit_of_work import Session
 from redrive.stores.rules.queue_state import QueueState
 
-_TOTALS = ("dead_letters", "put_total", "completed_total", "failed_total", "dead_total")
+_TOTALS = (
+    *("dead_letters", "put_total", "completed_total", "failed_total", "dead_total"),
+    *("redriven_total", "archived_total", "exhausted_total", "captured_total"),
+)
 _INDEXES = ("waiting", "expiring", "leases", "completed", "dead", "archived")
 _OTHERS = (
     *("all", "dead_letters", "archived_dead_letters", "groups", "counts"),

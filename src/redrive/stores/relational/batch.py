@@ -39,6 +39,10 @@ COUNTED_COLUMNS = (
     "failed_total",
     "dead_total",
     "moving",
+    "redriven_total",
+    "archived_total",
+    "exhausted_total",
+    "captured_total",
 )
 """The columns of redrive_count_delta: changes of counts, written per batch and rolled up by maintenance."""
 

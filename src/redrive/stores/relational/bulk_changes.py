@@ -204,6 +204,7 @@ def _revive(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:
     feed.append_events(batch, FeedKind.REDRIVEN, name, numbers, count, action.actor, action.operation)
     batch.count_status(chunk.row.key, Status.DEAD, -count)
     batch.count_status(chunk.row.key, Status.PENDING, count)
+    batch.count_delta(chunk.row.key, "redriven_total", count)
     batch.arrivals[name] += count
 
 
@@ -215,6 +216,7 @@ def _archive(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:
     )
     batch.count_status(chunk.row.key, Status.DEAD, -chunk.count)
     batch.count_status(chunk.row.key, Status.ARCHIVED, chunk.count)
+    batch.count_delta(chunk.row.key, "archived_total", chunk.count)
 
 
 def _restore(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:

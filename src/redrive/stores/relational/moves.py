@@ -201,6 +201,7 @@ def receive(batch: Batch, call: Receive) -> Receipt:
         batch.mark_dead_queue(row)
     item_row = write(batch, row, item, arrival)
     batch.execute(_OPEN, (row.key, key, item_row.item_no, item_row.id_suffix, call.store))
+    batch.count_delta(row.key, "redriven_total", call.move.route.kind is FeedKind.REDRIVEN)
     feed.append_event(batch, FeedKind.ARRIVED, row.queue.name, item_row.item_no, item_row.id_suffix, source_id=item.id)
     return Receipt(item_row.id)
 

@@ -228,7 +228,7 @@ def _write_with_options(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
     item_row.failures = 1
     entry = _entry(batch, row, item_row, item)
     verdicts.record(batch, item_row, entry)
-    batch.count_delta(row.key, "failed_total")
+    _count_failure(batch, row)
     verdicts.apply_verdict(batch, item_row, item.verdict, entry)
     return id
 
@@ -237,7 +237,7 @@ def _add_failure(batch: Batch, row: QueueRow, id: ItemId, item: NewItem) -> None
     """Add a failure to the item that a key belongs to; its status does not change."""
     item_row = find_by_id(batch, id)
     assert item_row is not None, "it was there when the call was checked"
-    batch.count_delta(row.key, "failed_total")
+    _count_failure(batch, row)
     entry = _entry(batch, row, item_row, item)
     verdicts.append_event(batch, FeedKind.FAILED, item_row, entry, title=verdicts.title(entry))
     if item_row.status is Status.ACTIVE:  # its lease froze the counters
@@ -248,6 +248,11 @@ def _add_failure(batch: Batch, row: QueueRow, id: ItemId, item: NewItem) -> None
     delete_row(batch, item_row)
     verdicts.record(batch, changed, entry)
     insert_row(batch, changed)
+
+
+def _count_failure(batch: Batch, row: QueueRow) -> None:
+    batch.count_delta(row.key, "failed_total")
+    batch.count_delta(row.key, "captured_total")
 
 
 def _entry(batch: Batch, row: QueueRow, item_row: ItemRow, item: NewItem) -> HistoryEntry:

@@ -147,6 +147,7 @@ def archive(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: It
     item_row.status, item_row.archived_from = Status.ARCHIVED, item.status_without_lease
     item_row.ended_at, item_row.dead_reason = death.at, death.reason
     dead_letters.archive_dead_letter(batch, item_row)
+    batch.count_delta(item_row.queue, "archived_total")
     insert_row(batch, item_row)
     verdicts.append_action_event(batch, action, FeedKind.ARCHIVED, item.queue, item_row)
     return Settled(item_row.id, item.queue, Status.ARCHIVED, item_row.counters, dead_reason=item_row.dead_reason)
@@ -197,6 +198,7 @@ def _lay_as_work(
     item_row.expire_deadline = None if timeout is None or not expires else Instant(batch.now + timeout)
     verdicts.record_action(batch, action, item_row, HistoryEvent.REDRIVEN, item.queue, item.status_without_lease)
     insert_row(batch, item_row)
+    batch.count_delta(row.key, "redriven_total")
     verdicts.append_action_event(batch, action, FeedKind.REDRIVEN, item.queue, item_row, source_id)
     return Settled(
         item_row.id, row.queue.name, Status.PENDING, item_row.counters, item_row.ready_at, source_id=source_id

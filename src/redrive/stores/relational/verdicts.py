@@ -9,7 +9,7 @@ import msgspec
 from redrive.clock import Instant
 from redrive.contract.base import DROP_ACTOR
 from redrive.model.arrival import MoveRoute
-from redrive.model.death import DeadReason, cause_of
+from redrive.model.death import EXHAUSTED_REASONS, DeadReason, cause_of
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Death, HistoryEntry, HistoryEvent, Settled, Status
@@ -184,6 +184,7 @@ def _apply_death(batch: Batch, item_row: ItemRow, row: QueueRow, verdict: Dead, 
     queue, counters, reason, to = row.queue.name, item_row.counters, verdict.reason, verdict.to
     cause = cause_of(reason, entry.failure, entry.note)
     batch.count_delta(row.key, "dead_total")
+    batch.count_delta(row.key, "exhausted_total", reason in EXHAUSTED_REASONS)
     batch.wake_awaiting(item_row.id, has_past=item_row.entries > 1)  # what moved has a history that says so
     if verdict.drops:
         remove(batch, item_row)

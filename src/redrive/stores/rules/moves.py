@@ -131,6 +131,7 @@ def receive(state: State, call: Receive) -> Receipt:
     record = write(state, queue, item, arrival)
     queue.sources[key] = SourceEntry(record.id, Instant(MAX_INSTANT))
     state.open_move(queue.name, call.store, item.id)
+    queue.redriven_total += call.move.route.kind is FeedKind.REDRIVEN
     state.append_event(FeedKind.ARRIVED, queue.name, record, source_id=item.id)
     return Receipt(record.id)
 

@@ -189,6 +189,7 @@ def _write(state: State, step: _Step) -> None:
     state.append_event(FeedKind.PUT, item.queue, item)
     if new.verdict is not None:
         assert new.failure is not None
+        step.queue.captured_total += 1
         # It has failed outside already: the same as if it failed here at once.
         apply_verdict(
             state, item, OutcomeKind.FAILED, new.verdict, failure=new.failure, worker=new.failure.worker, note=new.note
@@ -212,6 +213,7 @@ def _add_failure(state: State, step: _Step) -> None:
     if item.status is not Status.ACTIVE:
         item.counters = count_outcome(item.counters, OutcomeKind.FAILED)
     step.queue.failed_total += 1
+    step.queue.captured_total += 1
     state.append_event(FeedKind.FAILED, step.queue.name, item, title=failure.title)
 
 

@@ -42,6 +42,10 @@ class QueueState:
         self.completed_total = 0
         self.failed_total = 0
         self.dead_total = 0
+        self.redriven_total = 0
+        self.archived_total = 0
+        self.exhausted_total = 0
+        self.captured_total = 0
         self.ready: Index[ItemId] = Index()
         """Pending, not held, due: by priority, then ready_at, then seq."""
         self.waiting: Index[ItemId] = Index()
@@ -139,4 +143,8 @@ class QueueState:
             dead_total=self.dead_total,
             at=at,
             moving=self.counts[Status.MOVING],
+            redriven_total=self.redriven_total,
+            archived_total=self.archived_total,
+            exhausted_total=self.exhausted_total,
+            captured_total=self.captured_total,
         )

@@ -61,6 +61,7 @@ def _again(state: State, action: ManualAction, item: Record, queue: QueueState) 
         else:
             state.to_tail(item)
         item.expire_deadline = _expire_deadline(state, item, queue)
+    queue.redriven_total += 1
     append_action_event(state, action, FeedKind.REDRIVEN, left, item, item.source_id if moved else None)
     return item.to_settled(moved=moved)
 
@@ -100,6 +101,7 @@ def _edited(state: State, action: ManualAction, target: ManualTarget, item: Reco
     new.history.add(entry)
     new.expire_deadline = _expire_deadline(state, new, queue)
     state.add(new)
+    queue.redriven_total += 1
     append_action_event(state, action, FeedKind.REDRIVEN, item.queue, new, item.id)
     return new.to_settled(moved=True)
 
@@ -109,6 +111,7 @@ def archive(state: State, action: ManualAction, item: Record) -> Settled:
     before = item.status_without_lease
     with state.change(item, Verb.ARCHIVE, Status.ARCHIVED, forced=action.force):
         item.archived_from = before
+    state.queues[item.queue].archived_total += 1
     append_action_event(state, action, FeedKind.ARCHIVED, item.queue, item)
     return item.to_settled(reason=item.deaths[-1].reason)
 

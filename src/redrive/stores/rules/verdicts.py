@@ -5,7 +5,7 @@ from __future__ import annotations
 from redrive.contract.base import DROP_ACTOR
 from redrive.model import judge
 from redrive.model.arrival import MoveRoute
-from redrive.model.death import cause_of
+from redrive.model.death import EXHAUSTED_REASONS, cause_of
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
@@ -75,6 +75,7 @@ def apply_verdict(
     elif isinstance(verdict, Dead):
         settled = _apply_death(state, item, outcome_kind, verdict, entry, forced)
         queue.dead_total += 1
+        queue.exhausted_total += verdict.reason in EXHAUSTED_REASONS
     else:
         with state.change(item, VERBS[outcome_kind], verdict.status, forced=forced):
             item.counters = count_outcome(item.counters, outcome_kind)

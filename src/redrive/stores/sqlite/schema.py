@@ -190,6 +190,12 @@ def _add_dead_reason_of_leases(connection: apsw.Connection, now: Instant) -> Non
     connection.execute("ALTER TABLE redrive_lease ADD COLUMN dead_reason TEXT")
 
 
+def _add_totals(connection: apsw.Connection, now: Instant) -> None:
+    for table in ("redrive_count", "redrive_count_delta"):
+        for column in ("redriven_total", "archived_total", "exhausted_total", "captured_total"):
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+
+
 FIRST = 5
 """The first schema of a release. Lower numbers were used during development; such files are refused."""
 MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (
@@ -197,6 +203,7 @@ MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (
     _add_has_replies,
     _add_queues_of_results,
     _add_dead_reason_of_leases,
+    _add_totals,
 )
 """The first creates schema FIRST in an empty file; each of the others takes a file to the next schema. Each runs in one
 transaction with the change of the version."""

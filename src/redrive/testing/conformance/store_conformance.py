@@ -118,6 +118,7 @@ from redrive.testing.conformance.shared_stores import (
     StuckMoveConformance,
 )
 from redrive.testing.conformance.tasks import WorkingConformance
+from redrive.testing.conformance.totals import RedrivenElsewhereConformance, TotalsConformance
 from redrive.testing.conformance.wakeups import ArrivalConformance, WaitConformance
 from redrive.testing.conformance.workers import AsyncWorkersConformance, WorkerLifeConformance, WorkersConformance
 
@@ -199,6 +200,8 @@ class StoreConformance(
     CaptureBatchConformance,
     RetentionConformance,
     StatsConformance,
+    TotalsConformance,
+    RedrivenElsewhereConformance,
     ListStatsConformance,
     SharingConformance,
     DurableConformance,
